@@ -1,0 +1,49 @@
+# Two commands matter: `make train` and `make test`. Both build everything they need in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := dev,mpi,partition,plot
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt \
+	$(shell find spgnn -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
+
+.PHONY: build train test test-slow lint format clean
+
+build: $(VENV)/.built
+
+$(VENV)/.tools: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+		scikit-build-core nanobind cmake ninja torch
+	touch $@
+
+$(VENV)/.built: $(VENV)/.tools $(SOURCES)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+		--no-build-isolation --editable '.[$(EXTRAS)]'
+	touch $@
+
+train: build
+	$(BIN)/python experiments/gcn.py --nproc 4 --dataset sbm --json build/train.json
+
+test: build lint
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: build
+	$(BIN)/python -m pytest -m slow
+
+lint: build
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $$(find spgnn tests -name '*.cpp' -o -name '*.hpp' -o -name '*.cuh')
+
+format: build
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $$(find spgnn tests -name '*.cpp' -o -name '*.hpp' -o -name '*.cuh')
+
+clean:
+	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache
+
+.PHONY: sanitize
+sanitize: build
+	PATH="$(abspath $(BIN)):$$PATH" $(MAKE) -C tests/cpp

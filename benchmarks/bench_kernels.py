@@ -1,0 +1,225 @@
+"""SpMM on the CPU against torch.sparse, SciPy, DGL and the memory roofline.
+
+All contestants take turns, round after round, so that whatever else the machine does hits them
+alike, and a call that was preempted is repeated. Medians over the rounds are compared and their
+spread is kept. Against others, whose calls allocate their result, spgnn allocates its own too;
+against itself it writes to `out`. Results are merged into the JSON file, so a long table can be
+measured in several runs, and shown as Markdown.
+
+    SPGNN_DATA=... python benchmarks/bench_kernels.py --json kernels.json --markdown kernels.md
+
+DGL 2.1.0 needs an environment of its own (torch 2.2.1, numpy < 2): pass its interpreter with
+``--dgl``. It runs in a second process that takes its turn like the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kernel_graphs
+import kernel_report
+import numpy as np
+import scipy
+import scipy.sparse as sp
+import torch
+from rich.console import Console
+
+from spgnn.kernels import _kernels, reorder, spmm, spmm_transposed
+from spgnn.sparse import CSR
+
+Contestants = dict[str, Callable[[], Any]]
+log = Console(stderr=True)
+
+
+class DglProcess:
+    """DGL in its own environment, called over a pipe."""
+
+    def __init__(self, interpreter: str, matrix: sp.csr_array, threads: int) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        path = Path(self._folder.name) / "graph.npz"
+        np.savez(path, indptr=matrix.indptr.astype(np.int64), indices=matrix.indices)
+        command = [interpreter, str(Path(__file__).with_name("dgl_worker.py")), path, str(threads)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._ask("ready")
+
+    def seconds(self, operation: str, width: int) -> float:
+        """Time of one product, measured inside DGL's process."""
+        return float(self._ask(f"{operation} {width}"))
+
+    def _ask(self, question: str) -> str:
+        assert self._process.stdin
+        assert self._process.stdout
+        print(question, file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise SystemExit("the DGL process ended; see its message above")
+        return answer
+
+    def close(self) -> None:
+        """End the process and remove its copy of the graph."""
+        self._process.communicate()
+        self._folder.cleanup()
+
+
+def contestants(matrix: sp.csr_array, width: int, threads: int, quick: bool) -> Contestants:
+    """What is timed for one graph and one width, each a call without arguments."""
+    n = matrix.shape[0]
+    A = CSR.from_scipy(matrix)
+    reordered = CSR(A.indptr, A.indices, A.shape)
+    kept = reorder(reordered).kept
+    degree = A.row_lengths.clamp(min=1).float().rsqrt()
+    normalised = A.with_scales(degree, degree)
+    weighted = CSR(A.indptr, A.indices, A.shape, torch.rand(A.nnz))
+    X, Y = torch.randn(n, width), torch.zeros(n, width)
+    X16, Y16 = X.bfloat16(), Y.bfloat16()
+    spmm_transposed(A, X)  # makes the transpose
+    rows = (A.indptr.data_ptr(), A.indices.data_ptr(), n, X.data_ptr(), width, width, threads)
+
+    def on_one_thread() -> None:
+        torch.set_num_threads(1)
+        spmm(A, X, out=Y)
+        torch.set_num_threads(threads)
+
+    calls: Contestants = {
+        "spgnn": lambda: spmm(A, X, out=Y),
+        "spgnn allocating": lambda: spmm(A, X),
+        "spgnn normalised": lambda: spmm(normalised, X, out=Y),
+        "spgnn values allocating": lambda: spmm(weighted, X),
+        "spgnn accumulate": lambda: spmm(A, X, out=Y, accumulate=True),
+        "spgnn bfloat16": lambda: spmm(A, X16, out=Y16),
+        "spgnn 1 thread": on_one_thread,
+        "gather roofline": lambda: _kernels.touch_rows(*rows),
+    }
+    if kept:
+        calls["spgnn reordered"] = lambda: spmm(reordered, X, out=Y)
+    if quick:
+        return calls
+    ones = torch.ones(A.nnz)
+    for bits, indptr, indices in (
+        (32, A.indptr.int(), A.indices),
+        (64, A.indptr, A.indices.long()),
+    ):
+        M = torch.sparse_csr_tensor(indptr, indices, ones, A.shape, check_invariants=False)
+        calls[f"torch.sparse int{bits}"] = lambda M=M: torch.sparse.mm(M, X)
+    if width <= 64:
+        S, X_numpy = matrix.astype(np.float32), X.numpy()
+        calls["scipy"] = lambda: S @ X_numpy
+    return calls
+
+
+def undisturbed(call: Callable[[], Any]) -> float:
+    """Seconds of one call during which the system took no core away, if a few tries find one.
+
+    Two threads wait for each other, so a single preemption costs a call a whole time slice. The
+    kernel counts preemptions per process (involuntary context switches).
+    """
+    best = np.inf
+    for _ in range(6):
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        started = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - started
+        best = min(best, seconds)
+        if resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == switches:
+            return seconds
+        if seconds > 0.5:
+            break
+    return best
+
+
+def measure(calls: Contestants, rounds: int, dgl: DglProcess | None, width: int) -> dict[str, Any]:
+    """Median, smallest and largest seconds of each, taken in turns after one warm-up."""
+    samples: dict[str, list[float]] = {}
+    for turn in range(rounds + 1):
+        for name, call in calls.items():
+            samples.setdefault(name, []).append(undisturbed(call))
+        for operation in ("copy_u_sum", "u_mul_e_sum") if dgl else ():
+            assert dgl
+            samples.setdefault(f"dgl {operation}", []).append(dgl.seconds(operation, width))
+        log.print(f"  f = {width}: round {turn} of {rounds}", end="\r")
+    return {
+        name: {"median": float(np.median(s[1:])), "min": min(s[1:]), "max": max(s[1:])}
+        for name, s in samples.items()
+    }
+
+
+def reorder_cost(matrix: sp.csr_array) -> dict[str, Any]:
+    """What `spgnn.kernels.reorder` decides for this graph and how long it takes."""
+    return dict(vars(reorder(CSR.from_scipy(matrix))))
+
+
+def triad_bandwidth(threads: int) -> float:
+    """Bytes per second of y += 3 x on 256 MiB arrays, best of ten."""
+    count = 2**26
+    x, y = torch.ones(count), torch.ones(count)
+    seconds = []
+    for _ in range(10):
+        started = time.perf_counter()
+        _kernels.triad(y.data_ptr(), x.data_ptr(), count, threads)
+        seconds.append(time.perf_counter() - started)
+    return 3 * 4 * count / min(seconds)
+
+
+def machine(threads: int) -> dict[str, Any]:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    model = [line.split(":")[1].strip() for line in cpuinfo.splitlines() if "model name" in line]
+    return {
+        "cpu": model[0] if model else platform.processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "instruction_set": _kernels.instruction_set(),
+        "triad_bytes_per_second": triad_bandwidth(threads),
+        "commit": commit.stdout.strip(),
+        "torch": torch.__version__,
+        "scipy": scipy.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--graphs", nargs="+", default=[*kernel_graphs.names(), "half-row"])
+    parser.add_argument("--widths", nargs="+", type=int, default=[16, 64, 128, 300])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dgl", help="Python interpreter of an environment with DGL 2.1.0")
+    parser.add_argument("--quick", action="store_true", help="spgnn and its rooflines only")
+    parser.add_argument("--json", type=Path, default=Path("kernels.json"))
+    parser.add_argument("--markdown", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    report = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"graphs": {}}
+    report["machine"] = machine(arguments.threads)
+    for name in arguments.graphs:
+        matrix = kernel_graphs.load(name)
+        log.print(f"{name}: {matrix.shape[0]} vertices, {matrix.nnz} nonzeros")
+        entry = report["graphs"].setdefault(name, {"widths": {}})
+        entry.update(vertices=matrix.shape[0], nonzeros=matrix.nnz, reorder=reorder_cost(matrix))
+        dgl = DglProcess(arguments.dgl, matrix, arguments.threads) if arguments.dgl else None
+        for width in arguments.widths:
+            calls = contestants(matrix, width, arguments.threads, arguments.quick)
+            entry["widths"][str(width)] = measure(calls, arguments.rounds, dgl, width)
+            kernel_report.write(arguments.json, json.dumps(report, indent=1))
+        if dgl:
+            dgl.close()
+    if arguments.markdown:
+        kernel_report.write(arguments.markdown, kernel_report.markdown(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""What the GPU suite measures: the graphs, the products, and a clock for device work."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from gpu_report import Spread, speedups
+from torch import Tensor
+
+from spgnn import CSR, kernels
+from spgnn.data import load_dataset
+from spgnn.data.generators import block_model, rmat
+from spgnn.data.normalise import add_self_loops, degree_scales
+from spgnn.kernels.cuda import cusparse, device, native
+from spgnn.kernels.cuda.plan import TILE_ITEMS, tile_items
+
+REAL_GRAPHS = ("ribosome-4v5a", "reddit-sayit", "cnr-2000-llp", "uk-2007-05-100k", "wave")
+GENERATED_GRAPHS = ("rmat-20-8", "sbm-20-16")
+TOLERANCE = 1e-5  # of the sum of absolute terms, float32
+FLUSH_BYTES = 2**28  # several times any L2
+WARM_UP = 2
+
+Calls = dict[str, Callable[[], Any]]
+Clock = Callable[[Callable[[], Any]], float]  # seconds of one call
+
+
+class DeviceClock:
+    """Time of a call on the device, from cold caches and without the host's launch latency."""
+
+    def __init__(self) -> None:
+        self._flushed = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+        self._start = torch.cuda.Event(enable_timing=True)
+        self._end = torch.cuda.Event(enable_timing=True)
+
+    def __call__(self, call: Callable[[], Any]) -> float:
+        """Seconds."""
+        self._flushed.zero_()
+        torch.cuda._sleep(1_000_000)  # half a millisecond, in which the host gets ahead
+        self._start.record()
+        call()
+        self._end.record()
+        self._end.synchronize()
+        return self._start.elapsed_time(self._end) * 1e-3
+
+
+def measure(calls: Calls, clock: Clock, rounds: int) -> dict[str, Spread]:
+    """Time all calls in turns, each round starting with another one."""
+    names = list(calls)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for name in names * WARM_UP:  # compiles, plans, fills allocators
+        calls[name]()
+    for k in range(rounds):
+        first = k % len(names)
+        for name in names[first:] + names[:first]:
+            times[name].append(clock(calls[name]))
+    return {name: Spread.of(t) for name, t in times.items()}
+
+
+def graph_names() -> Iterator[str]:
+    """Those that can be had: the real ones lie where SPGNN_DATA says."""
+    folder = os.environ.get("SPGNN_DATA")
+    if folder:
+        yield from (name for name in REAL_GRAPHS if (Path(folder) / f"{name}.npz").exists())
+    yield from GENERATED_GRAPHS
+
+
+def load_graph(name: str) -> CSR:
+    """An undirected 0/1 adjacency with self-loops, on the CPU.
+
+    ``name`` is one of `graph_names` or whatever `spgnn.data.load_dataset` takes.
+    """
+    path = Path(os.environ.get("SPGNN_DATA", "")) / f"{name}.npz"
+    if name == "rmat-20-8":
+        graph = rmat(20, 8, seed=1)
+    elif name == "sbm-20-16":
+        graph = block_model(2**20, 2**25, classes=256, homophily=0.8, features=0, seed=1)
+    else:
+        graph = load_dataset(path if path.exists() else name).symmetrised()
+    A = graph.adjacency
+    return add_self_loops(CSR(A.indptr, A.indices, A.shape))
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """One adjacency in all the forms that are compared."""
+
+    plain: CSR
+    weighted: CSR
+    scaled: CSR
+    int32: Tensor
+    int64: Tensor
+
+
+def make_blocks(A: CSR, where: str) -> Blocks:
+    """From a 0/1 block on the CPU."""
+    scale, _ = degree_scales(A, "sym")
+    assert scale is not None
+    plain, scale = A.to(where), scale.to(where)
+    ones = torch.ones(A.nnz, device=where)
+    narrow = cusparse.as_torch(plain, A.shape[1], torch.float32)
+    wide = torch.sparse_csr_tensor(
+        plain.indptr, plain.indices.long(), ones, A.shape, check_invariants=False
+    )
+    weighted = CSR(plain.indptr, plain.indices, plain.shape, ones)
+    return Blocks(plain, weighted, plain.with_scales(scale, scale), narrow, wide)
+
+
+def spmm_case(blocks: Blocks, columns: int, clock: Clock, rounds: int) -> dict[str, Any]:
+    """One line of the table: every way to multiply, and whether the results are right."""
+    A = blocks.plain
+    rows, cols = A.shape
+    X = torch.randn(cols, columns, device=A.device)
+    total = torch.zeros(rows, columns, device=A.device)
+    times = measure(
+        {
+            "cuSPARSE int32": partial(torch.sparse.mm, blocks.int32, X),
+            "cuSPARSE int64": partial(torch.sparse.mm, blocks.int64, X),
+            "0/1": partial(kernels.spmm, A, X),
+            "values": partial(kernels.spmm, blocks.weighted, X),
+            "scaled": partial(kernels.spmm, blocks.scaled, X),
+            "Y +=": partial(kernels.spmm, A, X, total, accumulate=True),
+            "bfloat16": partial(kernels.spmm, A, X.bfloat16()),
+        },
+        clock,
+        rounds,
+    )
+    return {
+        "columns": columns,
+        "rows": rows,
+        "nnz": A.nnz,
+        "seconds": {name: asdict(t) for name, t in times.items()},
+        "speedup": speedups(times),
+        "compulsory_bytes": (rows + cols) * columns * 4 + A.nnz * 4 + (rows + 1) * 8,
+        "gathered_bytes": A.nnz * columns * 4,
+        "correct": is_correct(blocks, X),
+    }
+
+
+def is_correct(blocks: Blocks, X: Tensor) -> bool:
+    """Our products against torch's, whole arrays, relative to the terms of each sum."""
+    expected, magnitude = blocks.int32 @ X, blocks.int32 @ X.abs()
+    scale = blocks.scaled.row_scale
+    assert scale is not None
+    spread = scale[:, None]
+    scaled, scaled_magnitude = (spread * (blocks.int32 @ (spread * Z)) for Z in (X, X.abs()))
+    checks = (
+        (kernels.spmm(blocks.plain, X), expected, TOLERANCE * magnitude),
+        (kernels.spmm(blocks.weighted, X), expected, TOLERANCE * magnitude),
+        (kernels.spmm(blocks.scaled, X), scaled, TOLERANCE * scaled_magnitude),
+        (
+            kernels.spmm(blocks.plain, X.bfloat16()).float(),
+            blocks.int32 @ X.bfloat16().float(),
+            2**-8 * magnitude,
+        ),
+    )
+    return all(bool(((Y - wanted).abs() <= error).all()) for Y, wanted, error in checks)
+
+
+def tile_sweep(A: CSR, columns: int, clock: Clock, rounds: int) -> dict[str, Any]:
+    """Median seconds for each size of tile, and the one that the rule in plan.py takes."""
+    X = torch.randn(A.shape[1], columns, device=A.device)
+    calls: Calls = {}
+    for items in TILE_ITEMS:
+        block = CSR(A.indptr.clone(), A.indices, A.shape)  # a new tensor: a new plan
+        with mock.patch.object(native, "tile_items", return_value=items):
+            kernels.spmm(block, X)
+        calls[str(items)] = partial(kernels.spmm, block, X)
+    times = measure(calls, clock, rounds)
+    return {
+        "columns": columns,
+        "seconds": {name: t.median for name, t in times.items()},
+        "rule": tile_items(A.nnz + A.shape[0], device.multiprocessors(A.device)),
+    }
+
+
+def bandwidth(clock: Clock, rounds: int, where: str, elements: int) -> dict[str, float]:
+    """Bytes per second of a device copy and of the stream triad, bytes read plus written."""
+    a, b, c = (torch.randn(elements, device=where) for _ in range(3))
+    calls: Calls = {
+        "copy": partial(a.copy_, b),
+        "triad": partial(torch.add, b, c, alpha=3, out=a),
+    }
+    times = measure(calls, clock, rounds)
+    moved = {"copy": 8 * elements, "triad": 12 * elements}
+    return {name: moved[name] / t.median for name, t in times.items()}
+
+
+def heavy_row(clock: Clock, rounds: int, where: str, nnz: int) -> dict[str, Any]:
+    """A row with half of all nonzeros, against as many nonzeros spread evenly."""
+    rows = nnz // 16
+    X = torch.randn(rows, 64, device=where)
+    lengths = {"even": torch.full((rows,), 16), "heavy": torch.full((rows,), 8)}
+    lengths["heavy"][rows // 2] += nnz // 2
+    calls: Calls = {}
+    for name, each in lengths.items():
+        indptr = torch.cat((torch.zeros(1, dtype=torch.int64), each.cumsum(0)))
+        indices = torch.randint(rows, (int(indptr[-1]),), dtype=torch.int32)
+        block = CSR(indptr, indices, (rows, rows)).to(where)
+        calls[name] = partial(kernels.spmm, block, X)
+    return {name: asdict(t) for name, t in measure(calls, clock, rounds).items()}
+
+
+def row_operations(clock: Clock, rounds: int, where: str, count: int) -> list[dict[str, Any]]:
+    """Gather, scatter-add and dropout against torch's own."""
+    found = []
+    for columns in (16, 128):
+        X, rows = torch.randn(count, columns, device=where), torch.randperm(count, device=where)
+        Y = torch.zeros_like(X)
+        pairs: dict[str, Calls] = {
+            "gather_rows": {
+                "torch": partial(X.index_select, 0, rows),
+                "spgnn": partial(kernels.gather_rows, X, rows),
+            },
+            "scatter_add_rows": {
+                "torch": partial(Y.index_add_, 0, rows, X),
+                "spgnn": partial(kernels.scatter_add_rows, Y, rows, X),
+            },
+            "dropout_rows": {
+                "torch": partial(torch.nn.functional.dropout, X, 0.5),
+                "spgnn": partial(kernels.dropout_rows, X, rows, 1, 0.5),
+            },
+        }
+        for name, calls in pairs.items():
+            times = measure(calls, clock, rounds)
+            line = {"operation": name, "columns": columns}
+            line["speedup"] = times["torch"].median / times["spgnn"].median
+            found.append(line | {each: asdict(t) for each, t in times.items()})
+    return found
+
+
+def host_microseconds(where: str, calls_each: int) -> dict[str, float]:
+    """What the host spends on starting one product, on a graph too small to matter."""
+    indices = torch.zeros(100, dtype=torch.int32)
+    A = CSR(torch.arange(101), indices, (100, 100)).to(where)
+    X, M = torch.randn(100, 16, device=where), cusparse.as_torch(A, 100, torch.float32)
+    wait = torch.cuda.synchronize if where == "cuda" else int
+    spent = {}
+    for name, call in {
+        "torch": partial(torch.sparse.mm, M, X),
+        "spgnn": partial(kernels.spmm, A, X),
+    }.items():
+        for _ in range(20):
+            call()
+        wait()
+        start = time.perf_counter()
+        for _ in range(calls_each):
+            call()
+        wait()
+        spent[name] = (time.perf_counter() - start) / calls_each * 1e6
+    return spent

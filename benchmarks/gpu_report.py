@@ -1,0 +1,209 @@
+"""Statistics and tables of the GPU suite; nothing here needs a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BAR, AIM = 1.3, 2.0  # geometric mean of the speed over cuSPARSE CSR
+BASELINES = ("cuSPARSE int32", "cuSPARSE int64")
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles of some times, in seconds."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Spread:
+        """Of at least two times."""
+        low, median, high = statistics.quantiles(times, n=4, method="inclusive")
+        return cls(median, low, high)
+
+    def __str__(self) -> str:
+        around = max(self.high - self.median, self.median - self.low) / self.median
+        return f"{self.median * 1e3:.3f} ms ±{around:.0%}"
+
+
+def speedups(times: dict[str, Spread]) -> dict[str, float]:
+    """How much faster each of ours is than the faster baseline."""
+    baseline = min(times[name].median for name in BASELINES)
+    return {n: baseline / t.median for n, t in times.items() if n not in BASELINES}
+
+
+def summarise(cases: list[Report]) -> Report:
+    """Geometric mean and worst case of the speed over cuSPARSE, for each of our variants."""
+    kinds = cases[0]["speedup"] if cases else {}
+    return {
+        kind: {
+            "geometric_mean": statistics.geometric_mean([c["speedup"][kind] for c in cases]),
+            "worst": min(c["speedup"][kind] for c in cases),
+        }
+        for kind in kinds
+    }
+
+
+def failures(report: Report) -> list[str]:
+    """What went wrong, one line each; empty if nothing did."""
+    found = [
+        f"{step} exited with status {report[step]['status']}"
+        for step in ("tests", "training")
+        if report.get(step) and report[step]["status"] != 0
+    ]
+    found += [
+        f"{case['graph']}, f = {case['columns']}: wrong result"
+        for case in report.get("cases", [])
+        if not case["correct"]
+    ]
+    return found + [f"not run: {step}" for step in report.get("left_out", [])]
+
+
+def write(report: Report, folder: Path) -> None:
+    """Both files, each complete or not there at all."""
+    for name, text in (
+        ("gpu_suite.json", json.dumps(report, indent=1)),
+        ("gpu_suite.md", markdown(report)),
+    ):
+        unfinished = folder / f".{name}.{os.getpid()}"
+        unfinished.write_text(text + "\n", encoding="utf-8")
+        os.replace(unfinished, folder / name)
+
+
+def markdown(report: Report) -> str:
+    """The whole report for people."""
+    versions = ", ".join(f"{name} {v}" for name, v in report["versions"].items())
+    parts = [
+        f"# GPU suite: {report['device']['name']}",
+        f"`{report['command']}`\n\nCommit {report['commit']}; {versions}; "
+        f"{report['device']['multiprocessors']} multiprocessors, "
+        f"{report['device']['memory_bytes'] / 2**30:.0f} GiB. {report['date']}.",
+    ]
+    wrong = failures(report)
+    parts.append("**All checks passed.**" if not wrong else "**Failed:** " + "; ".join(wrong))
+    for step, section in (
+        ("tests", _command_section),
+        ("bandwidth", _bandwidth_section),
+        ("cases", _case_section),
+        ("tiles", _tile_section),
+        ("heavy_row", _heavy_section),
+        ("rows", _row_section),
+        ("host_microseconds", _host_section),
+        ("training", _training_section),
+    ):
+        if report.get(step):
+            parts.append(section(report[step], report))
+    return "\n\n".join(parts)
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
+    """A Markdown table; columns after the first are right-aligned."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in (head, rule, *lines))
+
+
+def _command_section(run: Report, _: Report) -> str:
+    return f"## Tests\n\nStatus {run['status']} in {run['seconds']:.0f} s: {run['output'][-1]}"
+
+
+def _bandwidth_section(found: Report, _: Report) -> str:
+    speeds = ", ".join(f"{name} {speed / 1e9:.0f} GB/s" for name, speed in found.items())
+    return f"## Memory\n\nMeasured bandwidth, bytes read plus written: {speeds}."
+
+
+def _case_section(cases: list[Report], report: Report) -> str:
+    kinds = list(cases[0]["speedup"])
+    peak = max(report["bandwidth"].values()) if report.get("bandwidth") else None
+    lines = []
+    for case in cases:
+        times = {name: Spread(**t) for name, t in case["seconds"].items()}
+        plain = times["0/1"].median
+        share = "–" if peak is None else f"{case['compulsory_bytes'] / plain / peak:.0%}"
+        lines.append(
+            (
+                case["graph"],
+                case["columns"],
+                min((times[name] for name in BASELINES), key=lambda t: t.median),
+                times["0/1"],
+                *(f"{case['speedup'][kind]:.2f}×" for kind in kinds),
+                f"{case['gathered_bytes'] / plain / 1e9:.0f}",
+                share,
+            )
+        )
+    head = ("graph", "f", "cuSPARSE", "0/1", *(f"{kind}" for kind in kinds))
+    summary = [
+        (kind, f"{s['geometric_mean']:.2f}×", f"{s['worst']:.2f}×", _verdict(s["geometric_mean"]))
+        for kind, s in summarise(cases).items()
+    ]
+    return (
+        "## SpMM against cuSPARSE\n\n"
+        "cuSPARSE through `torch.sparse.mm`, the faster of int32 and int64 CSR, values 1, float32. "
+        "Times are medians from cold caches, ± the farther quartile. Ratios are cuSPARSE's time "
+        "over ours: without values, with values, scaled rows and columns (the normalised "
+        "adjacency), added to Y, X in bfloat16. Gathered: rows of X for every nonzero, without "
+        "values. Share: compulsory bytes (A, X and Y once) over the measured bandwidth.\n\n"
+        + table((*head, "gathered GB/s", "share"), lines)
+        + "\n\n"
+        + table(("variant", "geometric mean", "worst", f"bar {BAR}×, aim {AIM}×"), summary)
+    )
+
+
+def _verdict(ratio: float) -> str:
+    return "aim met" if ratio >= AIM else "bar met" if ratio >= BAR else "bar missed"
+
+
+def _tile_section(sweeps: list[Report], _: Report) -> str:
+    sizes = list(sweeps[0]["seconds"])
+    lines = [
+        (s["graph"], s["columns"], *(f"{s['seconds'][n] * 1e3:.3f}" for n in sizes), s["rule"])
+        for s in sweeps
+    ]
+    return "## Items of a tile\n\nMedian ms.\n\n" + table(
+        ("graph", "f", *sizes, "rule takes"), lines
+    )
+
+
+def _heavy_section(found: Report, _: Report) -> str:
+    times = {name: Spread(**t) for name, t in found.items()}
+    ratio = times["heavy"].median / times["even"].median
+    return (
+        "## One row with half of all nonzeros\n\n"
+        f"{times['heavy']}, against {times['even']} for as many spread evenly: {ratio:.2f}×."
+    )
+
+
+def _row_section(lines: list[Report], _: Report) -> str:
+    return "## Gather, scatter-add, dropout\n\n" + table(
+        ("operation", "f", "torch", "spgnn", "speed"),
+        [
+            (
+                line["operation"],
+                line["columns"],
+                Spread(**line["torch"]),
+                Spread(**line["spgnn"]),
+                f"{line['speedup']:.2f}×",
+            )
+            for line in lines
+        ],
+    )
+
+
+def _host_section(spent: Report, _: Report) -> str:
+    each = ", ".join(f"{name} {us:.0f} µs" for name, us in spent.items())
+    return f"## Starting a product\n\nTime of the host per small product: {each}."
+
+
+def _training_section(run: Report, _: Report) -> str:
+    losses = "; ".join(
+        f"{where} {values[0]:.4f} → {values[-1]:.4f}" for where, values in run["losses"].items()
+    )
+    return f"## Training\n\nStatus {run['status']}. Loss of a short run: {losses or 'none'}."

@@ -1,0 +1,117 @@
+"""The kernel benchmark's JSON as Markdown: a summary against the bars, then every case."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Case = dict[str, dict[str, float]]
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file as a whole."""
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(text + "\n")
+    os.replace(beside, path)
+
+
+def median(case: Case, *names: str) -> float:
+    """The fastest median among the contestants that took part; NaN if none did."""
+    return min((case[name]["median"] for name in names if name in case), default=np.nan)
+
+
+def ratio(case: Case, of: tuple[str, ...], over: str = "spgnn") -> float:
+    return median(case, *of) / median(case, over)
+
+
+TORCH = ("torch.sparse int32", "torch.sparse int64")
+COLUMNS: dict[str, Callable[[Case], float]] = {
+    "spgnn ms": lambda c: 1e3 * median(c, "spgnn"),
+    "spread": lambda c: (c["spgnn"]["max"] - c["spgnn"]["min"]) / c["spgnn"]["median"],
+    "/torch": lambda c: ratio(c, TORCH, "spgnn allocating"),
+    "/scipy": lambda c: ratio(c, ("scipy",), "spgnn allocating"),
+    "/dgl copy_u": lambda c: ratio(c, ("dgl copy_u_sum",), "spgnn allocating"),
+    "/dgl u_mul_e": lambda c: ratio(c, ("dgl u_mul_e_sum",), "spgnn values allocating"),
+    "of gather": lambda c: ratio(c, ("gather roofline",)),
+    "reordered": lambda c: median(c, "spgnn") / median(c, "spgnn reordered"),
+    "normalised": lambda c: ratio(c, ("spgnn normalised",)),
+    "accumulate": lambda c: ratio(c, ("spgnn accumulate",)),
+    "bfloat16": lambda c: median(c, "spgnn") / median(c, "spgnn bfloat16"),
+    "2 threads": lambda c: ratio(c, ("spgnn 1 thread",)),
+}
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Summary, then a row for each graph and width."""
+    cases = [
+        (graph, int(width), case)
+        for graph, entry in report["graphs"].items()
+        for width, case in entry["widths"].items()
+    ]
+    machine = report["machine"]
+    lines = [
+        f"{machine['cpu']}, {machine['threads']} of {machine['cores']} cores, "
+        f"{machine['instruction_set']}; triad {machine['triad_bytes_per_second'] / 1e9:.1f} GB/s; "
+        f"commit {machine['commit']}, torch {machine['torch']}, SciPy {machine['scipy']}, "
+        f"Python {machine['python']}.",
+        "",
+        *_summary(cases),
+        "",
+        "| graph | f | " + " | ".join(COLUMNS) + " |",
+        "|---|---:|" + "---:|" * len(COLUMNS),
+    ]
+    for graph, width, case in cases:
+        shown = (_number(column(case)) for column in COLUMNS.values())
+        lines.append(f"| {graph} | {width} | " + " | ".join(shown) + " |")
+    lines += ["", "| graph | vertices | nonzeros | far before | far after | kept | seconds |"]
+    lines += ["|---|---:|---:|---:|---:|---|---:|"]
+    for graph, entry in report["graphs"].items():
+        r = entry["reorder"]
+        lines.append(
+            f"| {graph} | {entry['vertices']} | {entry['nonzeros']} | {r['far_before']:.0%} | "
+            f"{r['far_after']:.0%} | {'yes' if r['kept'] else 'no'} | {r['seconds']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def _summary(cases: list[tuple[str, int, Case]]) -> list[str]:
+    bars: list[tuple[str, str, str, Callable[[int], bool]]] = [
+        ("over the faster torch.sparse.mm", "/torch", "≥ 4, none < 1.5", lambda f: True),
+        ("over DGL copy_u_sum", "/dgl copy_u", "≥ 1.7, none < 1.1", lambda f: True),
+        ("over DGL u_mul_e_sum (both with values)", "/dgl u_mul_e", "", lambda f: True),
+        ("share of the gather roofline", "of gather", "median ≥ 0.85", lambda f: True),
+        ("bfloat16 over float32, f ≥ 128", "bfloat16", "≥ 1.5", lambda f: f >= 128),
+        ("Y += AX over Y = AX", "accumulate", "≤ 1.1", lambda f: True),
+        ("normalised over plain", "normalised", "", lambda f: True),
+        ("2 threads over 1", "2 threads", "≥ 1.8 where not bound", lambda f: True),
+        ("reordered over plain, where kept", "reordered", "", lambda f: True),
+    ]
+    lines = [
+        "| what | bar | geometric mean | median | min | max |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for what, column, bar, wanted in bars:
+        found = [
+            COLUMNS[column](case) for graph, f, case in cases if wanted(f) and graph != "half-row"
+        ]
+        known = np.array([x for x in found if not np.isnan(x)])
+        if not len(known):
+            continue
+        figures = (np.exp(np.log(known).mean()), np.median(known), known.min(), known.max())
+        lines.append(f"| {what} | {bar} | " + " | ".join(map(_number, figures)) + " |")
+    half = [COLUMNS["2 threads"](case) for graph, _, case in cases if graph == "half-row"]
+    if half:
+        lines.append(
+            f"| half of all nonzeros in one row, 2 threads over 1 | ≥ 1.7 | "
+            f"{_number(float(np.exp(np.log(half).mean())))} | {_number(float(np.median(half)))} | "
+            f"{_number(min(half))} | {_number(max(half))} |"
+        )
+    return lines
+
+
+def _number(x: float) -> str:
+    return "–" if np.isnan(x) else f"{x:.2f}"

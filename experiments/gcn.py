@@ -1,0 +1,21 @@
+"""Train a GCN on the whole graph.
+
+One process:      python experiments/gcn.py --dataset sbm
+Forked ranks:     python experiments/gcn.py --nproc 4 --dataset sbm
+torchrun:         torchrun --nproc-per-node 4 experiments/gcn.py --dataset sbm
+MPI:              mpiexec -n 4 python experiments/gcn.py --dataset sbm
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Hundreds of ranks would each log that a client's host name is unknown, or a group is destroyed.
+# Read when torch is imported, hence before it.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+from spgnn.train import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""The local launcher: fork P ranks from one parent, and end all of them when one ends badly."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+
+import torch
+from torch._C._distributed_c10d import TCPStore
+
+# A rank that says why it fails lingers, so that the others can read it; give it that time.
+GRACE_SECONDS = 0.2
+# What an interrupted rank gets to remove a file it was writing.
+INTERRUPT_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+
+
+def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
+    """Run `body` on `nproc` forked ranks of this machine and wait for all of them.
+
+    The ranks find each other as under torchrun: ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and the
+    rest are set, and :func:`spgnn.comm.connect` reads them. Forking shares the imported torch
+    between ranks, so 256 of them start in seconds. The caller must not have entered an OpenMP
+    region with more than one thread: libgomp's thread pool does not survive a fork.
+
+    Parameters
+    ----------
+    body : callable
+        Runs on every rank; its return value (or 0) is the rank's exit status.
+    nproc : int
+        Number of ranks.
+    threads : int
+        OpenMP threads of each rank.
+
+    Returns
+    -------
+    int
+        0 if every rank returned 0. Otherwise the status of the first rank that failed; the
+        others are killed. If a rank was killed by a signal, a line on stderr says which.
+    """
+    listener = socket.create_server(("127.0.0.1", 0), backlog=nproc)
+    environment = {
+        "WORLD_SIZE": str(nproc),
+        "LOCAL_WORLD_SIZE": str(nproc),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(listener.getsockname()[1]),
+        # As under torchrun: the store lives in the parent and every rank is its client.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    _preload()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ranks: dict[int, int] = {}
+    for rank in range(nproc):
+        pid = _fork()
+        if pid == 0:
+            listener.close()
+            os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
+            _run_rank(body, rank, threads)
+        ranks[pid] = rank
+    # After the forks, because its server thread would not survive them.
+    store = TCPStore(
+        "127.0.0.1",
+        listener.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(hours=24),
+        master_listen_fd=listener.detach(),
+    )
+    try:
+        return _supervise(ranks)
+    except KeyboardInterrupt:
+        _interrupt(ranks)
+        return 130
+    finally:
+        _kill(ranks)
+        del store
+
+
+def _preload() -> None:
+    """Import once what every rank would import later, and keep it on shared pages.
+
+    The first optimiser imports torch._dynamo and with it sympy: seconds and 100 MB for each rank.
+    """
+    importlib.import_module("torch._dynamo")
+    gc.collect()
+    gc.freeze()
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Python warns of threads in the parent; those are idle BLAS workers.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _run_rank(body: Callable[[], int | None], rank: int, threads: int) -> None:
+    """Everything a forked rank does; never returns."""
+    status = 1
+    try:
+        # Die with the parent, however it ends.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # Ctrl-C on a terminal reaches all processes; the parent decides, and asks by SIGTERM.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        torch.set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        status = body() or 0
+    except KeyboardInterrupt:
+        status = 130
+    except SystemExit as exit_:
+        status = exit_.code if isinstance(exit_.code, int) else 1
+    except BaseException:
+        print(f"error: rank {rank}:\n{traceback.format_exc()}", file=sys.stderr)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _supervise(ranks: dict[int, int]) -> int:
+    """Wait for all ranks; removes those that ended from `ranks`. Returns the job's status."""
+    watches = {os.pidfd_open(pid): pid for pid in ranks}
+    poll = select.poll()
+    for watch in watches:
+        poll.register(watch, select.POLLIN)
+    try:
+        while ranks:
+            for watch, _ in poll.poll():
+                poll.unregister(watch)
+                pid = watches[watch]
+                _, wait_status = os.waitpid(pid, 0)
+                rank = ranks.pop(pid)
+                status = os.waitstatus_to_exitcode(wait_status)
+                if status < 0:
+                    name = signal.Signals(-status).name
+                    print(f"error: rank {rank} was killed by {name}", file=sys.stderr, flush=True)
+                    return 128 - status
+                if status:
+                    time.sleep(GRACE_SECONDS)
+                    return status
+        return 0
+    finally:
+        for watch in watches:
+            os.close(watch)
+
+
+def _interrupt(ranks: dict[int, int]) -> None:
+    """Ask all ranks to end, and give them time to."""
+    for pid in ranks:
+        os.kill(pid, signal.SIGTERM)
+    end = time.monotonic() + INTERRUPT_SECONDS
+    with suppress(KeyboardInterrupt):  # A second Ctrl-C: no more patience.
+        while time.monotonic() < end:
+            for pid in list(ranks):
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    del ranks[pid]
+            if not ranks:
+                return
+            time.sleep(0.02)
+
+
+def _kill(ranks: dict[int, int]) -> None:
+    for pid in ranks:
+        os.kill(pid, signal.SIGKILL)
+    for pid in ranks:
+        os.waitpid(pid, 0)
+    ranks.clear()

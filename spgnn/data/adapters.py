@@ -1,0 +1,157 @@
+"""Graphs from other libraries. None of them is imported until asked for by name.
+
+Everywhere an edge u → v becomes the entry in row v, column u: row = destination.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from spgnn.data.edges import csr_from_edges
+from spgnn.data.graph import Graph
+from spgnn.data.ogb import labels_of
+from spgnn.data.structure import with_entries
+from spgnn.errors import InputError
+from spgnn.sparse import CSR
+
+
+def from_scipy(
+    A: Any,
+    *,
+    x: Any = None,
+    y: Any = None,
+    train_mask: Any = None,
+    val_mask: Any = None,
+    test_mask: Any = None,
+    name: str = "graph",
+) -> Graph:
+    """A graph from a square SciPy matrix; row i lists the vertices that vertex i receives from.
+
+    Parameters
+    ----------
+    A : SciPy sparse matrix or array [n, n]
+        Without weights if boolean or all entries are 1. Undirected if A = Aᵀ.
+    x : array or Tensor [n, f], or SciPy sparse matrix, optional
+    y : integer array or Tensor [n] or [n, 1], optional
+        −1, or NaN in a floating array, where unknown.
+    train_mask, val_mask, test_mask : bool array or Tensor [n] or [n, splits], optional
+    """
+    A = sp.csr_array(A)
+    if A.dtype != np.bool_ and bool((A.data == 1).all()):
+        A = A.astype(np.bool_)
+    return _graph(name, CSR.from_scipy(A), x, y, (train_mask, val_mask, test_mask))
+
+
+def from_pyg(data: Any, name: str = "graph") -> Graph:
+    """A graph from a PyTorch Geometric ``Data``: edge_index, edge_weight, x, y and masks.
+
+    Raises
+    ------
+    InputError
+        If it has no edge_index, or labels that are not one class a vertex.
+    """
+    edge_index = getattr(data, "edge_index", None)
+    if edge_index is None:
+        raise InputError("this Data has no edge_index; adj_t and heterogeneous data are not read")
+    source, target = (t.numpy(force=True) for t in edge_index)
+    weights = _array(getattr(data, "edge_weight", None))
+    adjacency = csr_from_edges(source, target, int(data.num_nodes), _float32(weights))
+    masks = tuple(getattr(data, f"{kind}_mask", None) for kind in ("train", "val", "test"))
+    return _graph(name, adjacency, getattr(data, "x", None), getattr(data, "y", None), masks)
+
+
+def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Graph:
+    """A graph from a homogeneous ``DGLGraph``: its edges and ``ndata`` feat, label and masks.
+
+    Parameters
+    ----------
+    graph : dgl.DGLGraph
+    name : str
+    weight : str, optional
+        The entry of ``edata`` that holds edge weights.
+    """
+    source, target = (t.numpy(force=True) for t in graph.edges())
+    weights = None if weight is None else _array(graph.edata[weight])
+    adjacency = csr_from_edges(source, target, int(graph.num_nodes()), _float32(weights))
+    data = graph.ndata
+    masks = tuple(data.get(f"{kind}_mask") for kind in ("train", "val", "test"))
+    x = data.get("feat", data.get("x"))
+    return _graph(name, adjacency, x, data.get("label", data.get("y")), masks)
+
+
+def from_ogb(dataset: Any) -> Graph:
+    """A graph from an ``ogb.nodeproppred.NodePropPredDataset``, or from the name of one.
+
+    A name needs the package ogb; `spgnn.data.load_dataset` reads the same sets without it.
+    """
+    if isinstance(dataset, str):
+        from ogb.nodeproppred import NodePropPredDataset  # noqa: PLC0415
+
+        dataset = NodePropPredDataset(dataset)
+    graph, labels = dataset[0]
+    vertices = int(graph["num_nodes"])
+    source, target = np.asarray(graph["edge_index"])
+    masks = []
+    split = dataset.get_idx_split()
+    for kind in ("train", "valid", "test"):
+        mask = np.zeros(vertices, np.bool_)
+        mask[_array(split[kind])] = True
+        masks.append(mask)
+    adjacency = csr_from_edges(source, target, vertices)
+    return _graph(str(dataset.name), adjacency, graph.get("node_feat"), labels, tuple(masks))
+
+
+def _graph(name: str, adjacency: CSR, x: Any, y: Any, masks: tuple[Any, ...]) -> Graph:
+    if adjacency.values is not None and not bool(adjacency.values.isfinite().all()):
+        raise InputError("an edge weight is NaN or infinite; every weight must be a finite number")
+    A = with_entries(adjacency)
+    directed = A.shape[0] == A.shape[1] and (A.T.tocsr() != A).nnz > 0
+    train, val, test = (None if m is None else torch.as_tensor(_array(m)) for m in masks)
+    return Graph(
+        name,
+        adjacency,
+        directed,
+        x=_features(x),
+        y=_labels(y),
+        train_mask=train,
+        val_mask=val,
+        test_mask=test,
+    )
+
+
+def _features(x: Any) -> Tensor | CSR | None:
+    if x is None:
+        return None
+    features: Tensor | CSR
+    if sp.issparse(x):
+        features = CSR.from_scipy(sp.csr_array(x, dtype=np.float32))
+    else:
+        features = torch.as_tensor(_array(x)).to(torch.float32)
+    values = features.values if isinstance(features, CSR) else features
+    if values is not None and not bool(values.isfinite().all()):
+        raise InputError("x holds a NaN or an infinity; every feature must be a finite number")
+    return features
+
+
+def _labels(y: Any) -> Tensor | None:
+    if y is None:
+        return None
+    labels = np.asarray(_array(y))
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise InputError(f"y must be one class a vertex, got an array {list(labels.shape)}")
+    return torch.from_numpy(labels_of(labels).astype(np.int64))
+
+
+def _array(value: Any) -> Any:
+    return value.numpy(force=True) if isinstance(value, Tensor) else value
+
+
+def _float32(weights: Any) -> Any:
+    return None if weights is None else np.asarray(weights, dtype=np.float32).reshape(-1)

@@ -1,0 +1,225 @@
+// Random graphs whose edge i is a pure function of (seed, i): any edge can be drawn at any time,
+// by any thread, again and again, so nothing about the graph needs to be kept in memory.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace spgnn {
+
+// A stream of random numbers per (seed, index): SplitMix64 (Steele, Lea, Flood 2014).
+class Stream {
+ public:
+  Stream(std::uint64_t seed, std::uint64_t index)
+      : state_(mix(seed + kStep) ^ mix(index * kStep)) {}
+
+  std::uint64_t bits() { return mix(state_ += kStep); }
+  // In [0, n), by multiplication (Lemire 2019) without the rejection step: n is far below 2⁶⁴.
+  std::uint64_t below(std::uint64_t n) {
+    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(bits()) * n) >> 64);
+  }
+  double unit() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
+
+  static std::uint64_t mix(std::uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+
+ private:
+  static constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15;
+  std::uint64_t state_;
+};
+
+// A pseudo-random permutation of [0, n) without a table: an unbalanced Feistel network over the
+// next power of two, walked until it lands inside (Black & Rogaway 2002).
+class Shuffle {
+ public:
+  Shuffle(std::uint64_t n, std::uint64_t seed) : n_(n) {
+    int bits = std::max(2, static_cast<int>(std::bit_width(n - 1)));
+    right_bits_ = bits / 2;
+    left_mask_ = (std::uint64_t{1} << (bits - right_bits_)) - 1;
+    right_mask_ = (std::uint64_t{1} << right_bits_) - 1;
+    for (auto& key : keys_) key = Stream::mix(seed = Stream::mix(seed + 1)) | 1;
+  }
+
+  std::uint64_t operator()(std::uint64_t x) const {
+    do x = step(x);
+    while (x >= n_);
+    return x;
+  }
+
+ private:
+  std::uint64_t step(std::uint64_t x) const {
+    std::uint64_t left = x >> right_bits_, right = x & right_mask_;
+    for (std::size_t round = 0; round < keys_.size(); round += 2) {
+      left ^= ((right + 1) * keys_[round] >> 32) & left_mask_;
+      right ^= ((left + 1) * keys_[round + 1] >> 32) & right_mask_;
+    }
+    return left << right_bits_ | right;
+  }
+
+  std::uint64_t n_, left_mask_, right_mask_;
+  int right_bits_;
+  std::array<std::uint64_t, 6> keys_;
+};
+
+using Edge = std::pair<std::uint64_t, std::uint64_t>;
+
+// R-MAT (Chakrabarti, Zhan, Faloutsos 2004) on any number of vertices, vertices shuffled.
+class Rmat {
+ public:
+  Rmat(std::uint64_t vertices, double a, double b, double c, std::uint64_t seed)
+      : vertices_(vertices), seed_(seed), shuffle_(vertices, seed ^ 0x5eed) {
+    steps_ = (static_cast<int>(std::bit_width(vertices - 1)) + kLevels - 1) / kLevels;
+    top_bits_ = static_cast<int>(std::bit_width(vertices - 1)) - (steps_ - 1) * kLevels;
+    std::array<double, 4> quadrant{a, b, c, 1 - a - b - c};
+    build(quadrant);
+  }
+
+  Edge operator()(std::uint64_t index) const {
+    Stream random(seed_, index);
+    for (;;) {
+      std::uint64_t u = 0, v = 0;
+      for (int step = 0; step < steps_; ++step) {
+        std::uint8_t pair = draw(random.bits());
+        u = u << kLevels | pair >> kLevels;
+        v = v << kLevels | (pair & (kOutcomes / (1 << kLevels) - 1));
+      }
+      // The first step has levels to spare when the depth is no multiple of kLevels.
+      std::uint64_t mask = (std::uint64_t{1} << ((steps_ - 1) * kLevels + top_bits_)) - 1;
+      u &= mask;
+      v &= mask;
+      if (u < vertices_ && v < vertices_) return {shuffle_(u), shuffle_(v)};
+    }
+  }
+
+ private:
+  static constexpr int kLevels = 4;  // of the recursion, drawn at once
+  static constexpr int kOutcomes = 1 << (2 * kLevels);
+
+  // Walker's alias table (Vose 1991) over the quadrant sequences of kLevels levels.
+  void build(const std::array<double, 4>& quadrant) {
+    std::array<double, kOutcomes> weight;
+    for (int outcome = 0; outcome < kOutcomes; ++outcome) {
+      weight[outcome] = kOutcomes;
+      for (int level = 0; level < kLevels; ++level) {
+        int row = outcome >> (kLevels + level) & 1, column = outcome >> level & 1;
+        weight[outcome] *= quadrant[2 * row + column];
+      }
+    }
+    std::vector<int> small, large;
+    for (int i = 0; i < kOutcomes; ++i) (weight[i] < 1 ? small : large).push_back(i);
+    while (!small.empty() && !large.empty()) {
+      int low = small.back(), high = large.back();
+      small.pop_back();
+      set(low, weight[low], high);
+      weight[high] -= 1 - weight[low];
+      if (weight[high] < 1) {
+        large.pop_back();
+        small.push_back(high);
+      }
+    }
+    for (int i : small) set(i, 1, i);
+    for (int i : large) set(i, 1, i);
+  }
+  void set(int outcome, double keep, int alias) {
+    keep_[outcome] = static_cast<std::uint32_t>(std::min(keep * 0x1p32, 0x1p32 - 1));
+    alias_[outcome] = static_cast<std::uint8_t>(alias);
+  }
+  std::uint8_t draw(std::uint64_t bits) const {
+    auto outcome = static_cast<std::uint8_t>(bits >> 56);
+    return static_cast<std::uint32_t>(bits) <= keep_[outcome] ? outcome : alias_[outcome];
+  }
+
+  std::uint64_t vertices_, seed_;
+  Shuffle shuffle_;
+  int steps_, top_bits_;
+  std::array<std::uint32_t, kOutcomes> keep_;
+  std::array<std::uint8_t, kOutcomes> alias_;
+};
+
+// A degree-corrected block model (Karrer & Newman 2011) with two levels of communities.
+//
+// Vertices stand in a line, communities are its intervals, districts are intervals of
+// communities. One end of an edge lies anywhere, the other in the same community, else in the same
+// district, else anywhere. Inside a community the vertex at relative position x is drawn with
+// density ∝ (x + hub)^-exponent, which makes a power law of degrees with a largest one.
+class BlockModel {
+ public:
+  BlockModel(std::vector<std::int64_t> starts, std::uint64_t district, double inside, double near,
+             double exponent, double hub, std::uint64_t seed)
+      : starts_(std::move(starts)),
+        district_(district),
+        inside_(inside),
+        near_(near),
+        seed_(seed),
+        shuffle_(starts_.back(), seed ^ 0x5eed) {
+    double power = 1 - exponent, low = std::pow(hub, power), high = std::pow(1 + hub, power);
+    for (std::size_t i = 0; i < quantile_.size(); ++i) {
+      double share = static_cast<double>(i) / kCells;
+      double x = std::pow(low + share * (high - low), 1 / power) - hub;
+      quantile_[i] = static_cast<float>(std::clamp(x, 0.0, 1.0));
+    }
+    build_lookup();
+  }
+
+  Edge operator()(std::uint64_t index) const {
+    Stream random(seed_, index);
+    std::uint64_t anywhere = random.below(vertices());
+    std::size_t home = community(anywhere);
+    double kind = random.unit();
+    std::size_t other = home;
+    if (kind >= inside_ + near_) {
+      other = community(random.below(vertices()));
+    } else if (kind >= inside_) {
+      std::uint64_t begin = anywhere / district_ * district_;
+      other = community(begin + random.below(std::min(district_, vertices() - begin)));
+    }
+    return {shuffle_(member(home, random)), shuffle_(member(other, random))};
+  }
+
+ private:
+  static constexpr int kCells = 4096;
+
+  std::uint64_t vertices() const { return starts_.back(); }
+
+  void build_lookup() {
+    shift_ = std::max(0, static_cast<int>(std::bit_width(vertices())) - 16);
+    std::size_t c = 0;
+    for (std::uint64_t x = 0; x < vertices(); x += std::uint64_t{1} << shift_) {
+      while (static_cast<std::uint64_t>(starts_[c + 1]) <= x) ++c;
+      lookup_.push_back(c);
+    }
+  }
+  std::size_t community(std::uint64_t x) const {
+    std::size_t c = lookup_[x >> shift_];
+    while (static_cast<std::uint64_t>(starts_[c + 1]) <= x) ++c;
+    return c;
+  }
+  std::uint64_t member(std::size_t c, Stream& random) const {
+    double at = random.unit() * kCells;
+    auto cell = static_cast<std::size_t>(at);
+    double x = quantile_[cell] +
+               (at - static_cast<double>(cell)) * (quantile_[cell + 1] - quantile_[cell]);
+    std::int64_t size = starts_[c + 1] - starts_[c];
+    return starts_[c] +
+           std::min(static_cast<std::int64_t>(x * static_cast<double>(size)), size - 1);
+  }
+
+  std::vector<std::int64_t> starts_;
+  std::uint64_t district_;
+  double inside_, near_;
+  std::uint64_t seed_;
+  Shuffle shuffle_;
+  std::array<float, kCells + 1> quantile_;  // of the position inside a community
+  std::vector<std::size_t> lookup_;
+  int shift_;
+};
+
+}  // namespace spgnn

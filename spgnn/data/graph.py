@@ -1,0 +1,324 @@
+"""The records: a whole graph, a block of its rows, and what everyone may know of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from spgnn.data.structure import slice_rows, sort_columns, take_rows, union_with_transpose
+from spgnn.errors import InputError
+from spgnn.sparse import CSR
+
+MASKS = ("train_mask", "val_mask", "test_mask")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VertexData:
+    """What is known of each vertex; any of it may be ``None``.
+
+    Parameters
+    ----------
+    x : Tensor float32 [rows, f], or CSR with values of that shape
+    y : Tensor int64 [rows]
+        The class; −1 where it is not known.
+    train_mask, val_mask, test_mask : Tensor bool [rows] or [rows, splits]
+    """
+
+    x: Tensor | CSR | None = None
+    y: Tensor | None = None
+    train_mask: Tensor | None = None
+    val_mask: Tensor | None = None
+    test_mask: Tensor | None = None
+
+    @property
+    def features(self) -> int:
+        """Number of features f, 0 if there are none."""
+        return 0 if self.x is None else int(self.x.shape[1])
+
+    @property
+    def splits(self) -> int:
+        """Number of columns of the training mask: 0 if there is none, 1 if it is a vector."""
+        if self.train_mask is None:
+            return 0
+        return 1 if self.train_mask.dim() == 1 else int(self.train_mask.shape[1])
+
+    def select_split(self, split: int = 0) -> Self:
+        """The same record with one column of each mask with several, as vectors.
+
+        Raises
+        ------
+        InputError
+            If a mask has no such column.
+        """
+        if self.splits and not 0 <= split < self.splits:
+            raise InputError(
+                f"split {split} does not exist: the masks have {self.splits} column(s), "
+                f"so it must be in [0, {self.splits})"
+            )
+        masks = {name: getattr(self, name) for name in MASKS}
+        return replace(
+            self,
+            **{name: m[:, split] for name, m in masks.items() if m is not None and m.dim() == 2},
+        )
+
+    def take(self, rows: Tensor | slice) -> dict[str, Any]:
+        """The five arrays at some rows, by name (views, if ``rows`` is a slice)."""
+        taken: dict[str, Any] = {}
+        for name in ("x", "y", *MASKS):
+            array = getattr(self, name)
+            if array is None:
+                taken[name] = None
+            elif isinstance(array, CSR):
+                taken[name] = (
+                    slice_rows(array, rows) if isinstance(rows, slice) else take_rows(array, rows)
+                )
+            else:
+                taken[name] = array[rows]
+        return taken
+
+    def _check_vertices(self, rows: int, owner: str) -> None:
+        if self.x is not None and (self.x.shape[0] != rows or len(self.x.shape) != 2):
+            raise InputError(f"{owner}: x must be [{rows}, features], got {list(self.x.shape)}")
+        if isinstance(self.x, CSR) and self.x.values is None:
+            raise InputError(f"{owner}: sparse features need values")
+        if self.y is not None and (self.y.shape != (rows,) or self.y.dtype != torch.int64):
+            raise InputError(
+                f"{owner}: y must be int64 [{rows}], got {self.y.dtype} {list(self.y.shape)}"
+            )
+        for name in MASKS:
+            mask = getattr(self, name)
+            if mask is None:
+                continue
+            if mask.dtype != torch.bool or mask.dim() not in (1, 2) or mask.shape[0] != rows:
+                raise InputError(
+                    f"{owner}: {name} must be bool [{rows}] or [{rows}, splits], "
+                    f"got {mask.dtype} {list(mask.shape)}"
+                )
+            if self.train_mask is not None and mask.shape != self.train_mask.shape:
+                raise InputError(
+                    f"{owner}: {name} is {list(mask.shape)}, "
+                    f"but train_mask {list(self.train_mask.shape)}"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class Graph(VertexData):
+    """A whole graph.
+
+    Parameters
+    ----------
+    name : str
+    adjacency : CSR [n, n]
+        Unscaled and canonical (columns of a row sorted, none twice). Row = destination: row i
+        lists the vertices whose features vertex i receives. Values only if edges have weights.
+    directed : bool
+        Whether the pattern may differ from its transpose.
+    vertex_ids : Tensor int64 [n], optional
+        Where each vertex stood in the source, if it has been moved.
+
+    Raises
+    ------
+    InputError
+        If the arrays contradict each other.
+    """
+
+    name: str
+    adjacency: CSR
+    directed: bool
+    vertex_ids: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        rows, cols = self.adjacency.shape
+        if rows != cols:
+            raise InputError(
+                f"{self.name}: the matrix is {rows} × {cols}; a graph needs as many rows as columns"
+            )
+        self._check_vertices(rows, self.name)
+        if self.vertex_ids is not None:
+            _check_ids(self.vertex_ids, rows, self.name)
+
+    @property
+    def vertices(self) -> int:
+        """Number of vertices n."""
+        return self.adjacency.shape[0]
+
+    @property
+    def edges(self) -> int:
+        """Stored entries of the adjacency: an undirected edge counts twice."""
+        return self.adjacency.nnz
+
+    @property
+    def classes(self) -> int:
+        """Largest label + 1, 0 without labels."""
+        return 0 if self.y is None or not len(self.y) else max(int(self.y.max()) + 1, 0)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether edges have weights."""
+        return self.adjacency.values is not None
+
+    def relabel(self, order: Tensor) -> Graph:
+        """The same graph in another order: new vertex i is old vertex ``order[i]``.
+
+        Parameters
+        ----------
+        order : Tensor int64 [n]
+            A permutation, as from ``RowLayout`` labels: ``labels.argsort(stable=True)``.
+        """
+        moved = rows_of(self, order, inverse_permutation(order))
+        return replace(
+            self, adjacency=moved.adjacency, vertex_ids=moved.vertex_ids, **moved.take(slice(None))
+        )
+
+    def block(self, first: int, last: int) -> GraphBlock:
+        """Rows [first, last); arrays are views, columns stay global."""
+        rows = slice(first, last)
+        ids = torch.arange(first, last) if self.vertex_ids is None else self.vertex_ids[rows]
+        return GraphBlock(slice_rows(self.adjacency, rows), first, ids, **self.take(rows))
+
+    def symmetrised(self) -> Graph:
+        """The undirected graph with an edge wherever this one has one, in either direction.
+
+        Weights of (i, j) and (j, i) are the larger of the two, so that an already symmetric
+        graph stays as it is.
+        """
+        return replace(self, adjacency=union_with_transpose(self.adjacency), directed=False)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphBlock(VertexData):
+    """Rows [first_row, first_row + rows) of a graph.
+
+    Parameters
+    ----------
+    adjacency : CSR [rows, n]
+        With global columns.
+    first_row : int
+    vertex_ids : Tensor int64 [rows]
+        Where each vertex stood in the source.
+    """
+
+    adjacency: CSR
+    first_row: int
+    vertex_ids: Tensor
+
+    def __post_init__(self) -> None:
+        rows, cols = self.adjacency.shape
+        if not 0 <= self.first_row <= cols - rows:
+            raise InputError(
+                f"rows [{self.first_row}, {self.first_row + rows}) outside [0, {cols})"
+            )
+        self._check_vertices(rows, f"rows from {self.first_row}")
+        _check_ids(self.vertex_ids, rows, f"rows from {self.first_row}")
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.adjacency.shape[0]
+
+
+@dataclass(frozen=True)
+class GraphMeta:
+    """What every rank may know of a graph that no rank holds; JSON on disk.
+
+    ``offsets`` are those of the ``RowLayout``: part p owns rows [offsets[p], offsets[p + 1]).
+    ``splits`` counts columns of the masks (0: no masks). ``bag_of_words`` is
+    `spgnn.data.normalise.is_bag_of_words` of the whole feature matrix.
+    """
+
+    name: str
+    vertices: int
+    edges: int
+    features: int
+    classes: int
+    directed: bool
+    weighted: bool
+    offsets: tuple[int, ...]
+    sparse_features: bool = False
+    bag_of_words: bool = False
+    labelled: bool = False
+    splits: int = 0
+
+    @property
+    def parts(self) -> int:
+        """Number of parts."""
+        return len(self.offsets) - 1
+
+    def to_json(self) -> str:
+        """One JSON object, a field a line."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> GraphMeta:
+        """The reverse of `to_json`.
+
+        Raises
+        ------
+        InputError
+            If the text is not such an object.
+        """
+        try:
+            loaded = json.loads(text)
+            loaded["offsets"] = tuple(int(v) for v in loaded["offsets"])
+            meta = cls(**{f.name: loaded[f.name] for f in fields(cls)})
+            sizes = (meta.vertices, meta.edges, meta.features, meta.classes, meta.splits)
+            if not all(isinstance(size, int) and size >= 0 for size in sizes):
+                raise ValueError("sizes must be integers of at least 0")
+            if meta.offsets[-1] != meta.vertices:
+                raise ValueError(f"offsets end with {meta.offsets[-1]}, not {meta.vertices}")
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise InputError(f"not a description of a sharded graph: {error!r}") from None
+        return meta
+
+
+def _check_ids(vertex_ids: Tensor, rows: int, owner: str) -> None:
+    if vertex_ids.shape != (rows,) or vertex_ids.dtype != torch.int64:
+        found = f"{vertex_ids.dtype} {list(vertex_ids.shape)}"
+        raise InputError(f"{owner}: vertex_ids must be int64 [{rows}], got {found}")
+
+
+def vertex_ids_of(record: Graph | GraphBlock) -> Tensor:
+    """Where each vertex of a record stood in the source, int64 [rows]."""
+    if record.vertex_ids is None:
+        return torch.arange(record.adjacency.shape[0])
+    return record.vertex_ids
+
+
+def inverse_permutation(order: Tensor) -> Tensor:
+    """Where each old index went.
+
+    Raises
+    ------
+    InputError
+        If ``order`` is not a permutation of [0, n).
+    """
+    n = order.shape[0]
+    inverse = torch.full((n,), -1, dtype=torch.int64)
+    if n and (int(order.min()) < 0 or int(order.max()) >= n):
+        raise InputError(f"order must be a permutation of [0, {n})")
+    inverse[order] = torch.arange(n)
+    if n and int(inverse.min()) < 0:
+        raise InputError(f"order must be a permutation of [0, {n}); some vertex is named twice")
+    return inverse
+
+
+def rows_of(graph: Graph, order: Tensor, position: Tensor, first_row: int = 0) -> GraphBlock:
+    """Some rows of a graph as a block of the relabelled graph.
+
+    Parameters
+    ----------
+    graph : Graph
+    order : Tensor int64 [rows]
+        The old vertices that become rows first_row, first_row + 1, …
+    position : Tensor int64 [n]
+        The new index of every old vertex.
+    """
+    block = take_rows(graph.adjacency, order)
+    index_type = block.indices.dtype
+    renamed = CSR(block.indptr, position.to(index_type)[block.indices], block.shape, block.values)
+    ids = order if graph.vertex_ids is None else graph.vertex_ids[order]
+    return GraphBlock(sort_columns(renamed), first_row, ids, **graph.take(order))

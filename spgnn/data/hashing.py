@@ -1,0 +1,43 @@
+"""Random numbers that are functions of a vertex, so that every rank can draw its own."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+
+def uniform(
+    ids: npt.NDArray[np.int64], seed: int, purpose: str, columns: int | None = None
+) -> npt.NDArray[np.float64]:
+    """Numbers in [0, 1) that depend on (seed, purpose, vertex id, column) and nothing else.
+
+    The mixing function is the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014), applied
+    to the id and, with ``columns``, once more to the column.
+
+    Parameters
+    ----------
+    ids : int64 [rows]
+    seed : int
+    purpose : str
+        Draws for different purposes are independent.
+    columns : int, optional
+
+    Returns
+    -------
+    float64 [rows], or [rows, columns]
+    """
+    stream = (seed * 0x9E3779B97F4A7C15 + zlib.crc32(purpose.encode()) * 0xD1B54A32D192ED03) % 2**64
+    with np.errstate(over="ignore"):
+        state = _mix(ids.astype(np.uint64) ^ np.uint64(stream))
+        if columns is not None:
+            state = _mix(state[:, None] + _mix(np.arange(columns, dtype=np.uint64))[None, :])
+    return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    z = z + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

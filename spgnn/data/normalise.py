@@ -1,0 +1,146 @@
+"""Self-loops, degrees and feature normalisation, each on a block of rows alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spgnn.errors import InputError
+from spgnn.sparse import CSR
+
+Normalisation = Literal["sym", "row", "none"]
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+X = TypeVar("X", bound=Tensor | CSR)
+
+
+def add_self_loops(block: CSR, first_row: int = 0) -> CSR:
+    """B + I on rows [first_row, first_row + rows): every diagonal entry exists exactly once.
+
+    Parameters
+    ----------
+    block : CSR [rows, n]
+        Canonical, global columns. In a weighted block a missing loop gets weight 1 and an
+        existing one keeps its own.
+    first_row : int
+        Global index of row 0.
+
+    Returns
+    -------
+    CSR [rows, n]
+        Canonical. Time is linear in rows + nnz; beside the result only arrays of length rows
+        and one byte an entry are allocated.
+    """
+    diagonal = np.arange(first_row, first_row + block.shape[0])
+    indptr, indices = block.indptr.numpy(), block.indices.numpy()
+    place = _first_not_below(indptr, indices, diagonal)
+    missing = place == indptr[1:]
+    missing[~missing] = indices[place[~missing]] != diagonal[~missing]
+    grown = indptr.copy()
+    grown[1:] += np.cumsum(missing)
+    at = place[missing]
+    values = block.values
+    if values is not None:
+        values = torch.from_numpy(np.insert(values.numpy(), at, 1))
+    indices = np.insert(indices, at, diagonal[missing].astype(indices.dtype))
+    return CSR(torch.from_numpy(grown), torch.from_numpy(indices), block.shape, values)
+
+
+def _first_not_below(indptr: Int64, indices: npt.NDArray[Any], wanted: Int64) -> Int64:
+    """In each row, the position of the first column ≥ wanted, by bisection of all rows at once."""
+    low, high = indptr[:-1].copy(), indptr[1:].copy()
+    while (open_rows := np.flatnonzero(low < high)).size:
+        middle = (low[open_rows] + high[open_rows]) // 2
+        below = indices[middle] < wanted[open_rows]
+        low[open_rows[below]] = middle[below] + 1
+        high[open_rows[~below]] = middle[~below]
+    return low
+
+
+def degree_scales(block: CSR, kind: Normalisation) -> tuple[Tensor | None, Tensor | None]:
+    """Scalings that normalise a block: Â = diag(row_scale) · B · diag(col_scale).
+
+    The degree of a row is the sum of its weights (its number of entries, if it has none). Rows
+    whose degree is not positive get 0.
+
+    Parameters
+    ----------
+    block : CSR [rows, n]
+        Self-loops included, where they are wanted.
+    kind : {"sym", "row", "none"}
+        ``sym``: D^-1/2 B D^-1/2 (Kipf & Welling 2017, eq. 2); ``row``: D^-1 B (mean of the
+        neighbours); ``none``: B.
+
+    Returns
+    -------
+    row_scale : Tensor float32 [rows] or None
+    own_scale : Tensor float32 [rows] or None
+        ``col_scale`` of a column is ``own_scale`` of its vertex, at the rank that owns it.
+    """
+    if kind == "none":
+        return None, None
+    if kind not in ("sym", "row"):
+        raise InputError(f"unknown normalisation '{kind}': choose sym, row or none")
+    degree = row_sums(block)
+    scale = np.zeros_like(degree)
+    np.power(degree, -0.5 if kind == "sym" else -1.0, out=scale, where=degree > 0)
+    row_scale = torch.from_numpy(scale.astype(np.float32))
+    return row_scale, row_scale if kind == "sym" else None
+
+
+def row_sums(block: CSR) -> Float64:
+    """Sum of each row, float64 [rows]; the number of entries, if the block has no values."""
+    lengths = block.row_lengths.numpy()
+    if block.values is None:
+        return lengths.astype(np.float64)
+    sums = np.zeros(block.shape[0])
+    filled = lengths > 0
+    # reduceat runs from each start to the next one: empty rows must not appear among them.
+    starts = block.indptr.numpy()[:-1][filled]
+    if starts.size:
+        sums[filled] = np.add.reduceat(block.values.numpy(), starts, dtype=np.float64)
+    return sums
+
+
+def row_normalise_features(x: X, *, in_place: bool = False) -> X:
+    """Divide each row by the sum of its absolute values; rows of zeros stay.
+
+    Parameters
+    ----------
+    x : Tensor float32 [rows, f], or CSR with values
+    in_place : bool
+        Overwrite ``x`` (a second feature matrix may not fit beside the first).
+    """
+    if isinstance(x, CSR):
+        assert x.values is not None
+        norms = row_sums(replace(x, values=x.values.abs()))
+        divisor = torch.from_numpy(np.where(norms > 0, norms, 1).astype(np.float32))
+        per_entry = divisor.repeat_interleave(x.row_lengths)
+        if in_place:
+            x.values.div_(per_entry)
+            return x
+        return cast(X, replace(x, values=x.values / per_entry))
+    norms = torch.linalg.vector_norm(x, ord=1, dim=1, keepdim=True)
+    norms[norms == 0] = 1
+    return cast(X, x.div_(norms) if in_place else x / norms)
+
+
+def is_bag_of_words(x: Tensor | CSR | None) -> bool:
+    """The rule of ``--feature-norm auto``: no feature is negative and at most half are nonzero.
+
+    Word counts and TF-IDF are like that; embeddings and measured attributes are dense or have
+    negative entries. Rows are normalised for such sets, as Kipf & Welling did.
+    """
+    if x is None or 0 in x.shape:
+        return False
+    if isinstance(x, CSR):
+        assert x.values is not None
+        nonzeros, negative = int(x.values.count_nonzero()), bool((x.values < 0).any())
+    else:
+        nonzeros, negative = int(x.count_nonzero()), bool(x.min() < 0)
+    return not negative and 2 * nonzeros <= x.shape[0] * x.shape[1]

@@ -1,0 +1,74 @@
+"""Structural operations on unscaled CSR blocks: taking rows, sorting columns, symmetrising."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from spgnn.sparse import CSR
+
+
+def slice_rows(A: CSR, rows: slice) -> CSR:
+    """Neighbouring rows of a block; indices and values are views."""
+    first, last, _ = rows.indices(A.shape[0])
+    indptr = A.indptr[first : max(first, last) + 1]
+    start, stop = int(indptr[0]), int(indptr[-1])
+    values = None if A.values is None else A.values[start:stop]
+    return CSR(indptr - start, A.indices[start:stop], (len(indptr) - 1, A.shape[1]), values)
+
+
+def take_rows(A: CSR, rows: Tensor) -> CSR:
+    """Any rows of a block, in the order asked for."""
+    lengths = A.row_lengths[rows]
+    indptr = torch.zeros(len(rows) + 1, dtype=torch.int64)
+    torch.cumsum(lengths, 0, out=indptr[1:])
+    # Entry k of new row r is entry k + (old start − new start) of the old arrays.
+    source = torch.arange(int(indptr[-1])) + (A.indptr[rows] - indptr[:-1]).repeat_interleave(
+        lengths
+    )
+    values = None if A.values is None else A.values[source]
+    return CSR(indptr, A.indices[source], (len(rows), A.shape[1]), values)
+
+
+def sort_columns(A: CSR) -> CSR:
+    """The same block with the columns of every row in order."""
+    s = with_entries(A)
+    s.has_sorted_indices = False
+    s.sort_indices()
+    return from_entries(s, weighted=A.values is not None)
+
+
+def with_entries(A: CSR) -> sp.csr_array:
+    """A as SciPy sees it: its own values, or one byte an entry where it has none."""
+    data = np.ones(A.nnz, np.bool_) if A.values is None else A.values.numpy().copy()
+    return sp.csr_array((data, A.indices.numpy(), A.indptr.numpy()), shape=A.shape, copy=True)
+
+
+def from_entries(A: Any, *, weighted: bool) -> CSR:
+    """A SciPy matrix as a CSR block; the values are dropped if the graph has no weights."""
+    block = CSR.from_scipy(A)
+    return block if weighted else replace(block, values=None)
+
+
+def union_with_transpose(A: CSR) -> CSR:
+    """An entry wherever A or its transpose has one; of two weights the larger."""
+    s = with_entries(A)
+    if A.values is None:
+        return CSR.from_scipy(s + s.T.tocsr())
+    # SciPy's maximum would take a missing entry for a 0, which is larger than a negative weight.
+    entries = s.tocoo()
+    row, col = np.concatenate([entries.coords, entries.coords[::-1]], axis=1)
+    order = np.lexsort((col, row))
+    row, col = row[order], col[order]
+    first = np.ones(len(row), np.bool_)
+    first[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
+    starts = np.flatnonzero(first)
+    data = np.concatenate((entries.data, entries.data))[order]
+    largest = np.maximum.reduceat(data, starts) if len(starts) else data
+    arrays = (largest, (row[starts], col[starts]))
+    return CSR.from_scipy(sp.coo_array(arrays, shape=A.shape).tocsr())

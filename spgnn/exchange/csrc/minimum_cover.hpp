@@ -1,0 +1,145 @@
+// Minimum vertex cover of a bipartite graph: Hopcroft–Karp (1973) and König's theorem.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+namespace spgnn {
+
+// The bipartite graph of a sparse block: row r is joined to columns[begin[r] .. begin[r + 1]).
+template <class Column>
+struct BipartiteGraph {
+  std::span<const std::int64_t> begin;  // rows + 1 entries
+  std::span<const Column> columns;      // each in [0, num_columns)
+  std::int64_t num_columns;
+
+  std::int64_t num_rows() const { return static_cast<std::int64_t>(begin.size()) - 1; }
+};
+
+// Holds its work arrays, so that one object can cover many blocks without allocating anew.
+template <class Column>
+class MinimumVertexCover {
+ public:
+  // Marks the rows and columns of one minimum cover and returns its size. Deterministic.
+  std::int64_t operator()(const BipartiteGraph<Column>& graph, std::vector<std::uint8_t>& row_cover,
+                          std::vector<std::uint8_t>& column_cover) {
+    std::int64_t size = match(graph);
+    // König: with Z = all that alternating paths from free rows reach, the cover is
+    // (rows outside Z) and (columns inside Z). search_layers leaves Z in row_layer_.
+    row_cover.assign(graph.num_rows(), 0);
+    column_cover.assign(graph.num_columns, 0);
+    for (std::int64_t row = 0; row < graph.num_rows(); ++row) {
+      if (row_layer_[row] == kUnreached) {
+        row_cover[row] = 1;
+        continue;
+      }
+      for (std::int64_t e = graph.begin[row]; e < graph.begin[row + 1]; ++e) {
+        column_cover[graph.columns[e]] = 1;
+      }
+    }
+    return size;
+  }
+
+ private:
+  static constexpr std::int64_t kFree = -1;
+  static constexpr std::int32_t kUnreached = std::numeric_limits<std::int32_t>::max();
+
+  // Returns the size of a maximum matching; row_layer_ holds the last, fruitless search.
+  std::int64_t match(const BipartiteGraph<Column>& graph) {
+    row_mate_.assign(graph.num_rows(), kFree);
+    column_mate_.assign(graph.num_columns, kFree);
+    row_layer_.assign(graph.num_rows(), kUnreached);
+    next_edge_.resize(graph.num_rows());
+    std::int64_t size = match_greedily(graph);
+    while (search_layers(graph)) {
+      std::copy(graph.begin.begin(), graph.begin.end() - 1, next_edge_.begin());
+      for (std::int64_t row = 0; row < graph.num_rows(); ++row) {
+        if (row_mate_[row] == kFree && augment(graph, row)) ++size;
+      }
+    }
+    return size;
+  }
+
+  // Most rows find a free column at once; the phases after this are few.
+  std::int64_t match_greedily(const BipartiteGraph<Column>& graph) {
+    std::int64_t size = 0;
+    for (std::int64_t row = 0; row < graph.num_rows(); ++row) {
+      for (std::int64_t e = graph.begin[row]; e < graph.begin[row + 1]; ++e) {
+        if (column_mate_[graph.columns[e]] != kFree) continue;
+        row_mate_[row] = graph.columns[e];
+        column_mate_[graph.columns[e]] = row;
+        ++size;
+        break;
+      }
+    }
+    return size;
+  }
+
+  // Breadth-first from all free rows; true if some shortest augmenting path exists.
+  bool search_layers(const BipartiteGraph<Column>& graph) {
+    queue_.clear();
+    for (std::int64_t row = 0; row < graph.num_rows(); ++row) {
+      row_layer_[row] = row_mate_[row] == kFree ? 0 : kUnreached;
+      if (row_mate_[row] == kFree) queue_.push_back(row);
+    }
+    bool found = false;
+    for (std::size_t head = 0; head < queue_.size(); ++head) {
+      std::int64_t row = queue_[head];
+      for (std::int64_t e = graph.begin[row]; e < graph.begin[row + 1]; ++e) {
+        std::int64_t mate = column_mate_[graph.columns[e]];
+        if (mate == kFree) {
+          found = true;
+        } else if (row_layer_[mate] == kUnreached) {
+          row_layer_[mate] = row_layer_[row] + 1;
+          queue_.push_back(mate);
+        }
+      }
+    }
+    return found;
+  }
+
+  // Depth-first along the layers; an explicit stack, because paths can be as long as the graph.
+  bool augment(const BipartiteGraph<Column>& graph, std::int64_t root) {
+    stack_.assign(1, root);
+    while (!stack_.empty()) {
+      std::int64_t row = stack_.back();
+      std::int64_t& e = next_edge_[row];
+      if (e == graph.begin[row + 1]) {
+        row_layer_[row] = kUnreached;
+        stack_.pop_back();
+        // The parent's edge led nowhere; move past it.
+        if (!stack_.empty()) ++next_edge_[stack_.back()];
+        continue;
+      }
+      std::int64_t mate = column_mate_[graph.columns[e]];
+      if (mate == kFree) {
+        flip_path(graph);
+        return true;
+      }
+      if (row_layer_[mate] == row_layer_[row] + 1) {
+        stack_.push_back(mate);
+      } else {
+        ++e;
+      }
+    }
+    return false;
+  }
+
+  void flip_path(const BipartiteGraph<Column>& graph) {
+    for (std::int64_t row : stack_) {
+      std::int64_t column = graph.columns[next_edge_[row]];
+      row_mate_[row] = column;
+      column_mate_[column] = row;
+    }
+    // Rows on the path are used up in this phase.
+    for (std::int64_t row : stack_) row_layer_[row] = kUnreached;
+  }
+
+  std::vector<std::int64_t> row_mate_, column_mate_, next_edge_, queue_, stack_;
+  std::vector<std::int32_t> row_layer_;
+};
+
+}  // namespace spgnn

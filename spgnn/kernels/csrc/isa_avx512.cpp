@@ -1,0 +1,2 @@
+#define SPGNN_ISA avx512
+#include "isa_table.hpp"

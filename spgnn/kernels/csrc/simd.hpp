@@ -1,0 +1,148 @@
+// Packs of lanes for the instruction set this file is compiled for, on GCC/Clang vector types.
+// Everything lives in a namespace named after the instruction set (see types.hpp for why).
+#pragma once
+
+#include <cstring>
+
+#include "types.hpp"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace spgnn::SPGNN_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64;
+inline constexpr bool kCheapTail = true;  // masked loads cost nothing
+#elif defined(__AVX2__)
+inline constexpr int kVectorBytes = 32;
+inline constexpr bool kCheapTail = false;
+#else
+inline constexpr int kVectorBytes = 16;
+inline constexpr bool kCheapTail = false;
+#endif
+
+using FloatVector [[gnu::vector_size(kVectorBytes)]] = float;
+using DoubleVector [[gnu::vector_size(kVectorBytes)]] = double;
+using WordVector [[gnu::vector_size(kVectorBytes)]] = std::uint32_t;
+
+template <class Vector, class T>
+inline Vector load_vector(const T* p) {
+  Vector v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+// The first `bytes` of a vector, zeros after them; reads no byte beyond.
+template <class Vector, class T>
+inline Vector load_vector(const T* p, int lanes) {
+  Vector v{};
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) {
+    auto mask = static_cast<__mmask16>((1u << lanes) - 1);
+    v = reinterpret_cast<Vector>(_mm512_maskz_loadu_epi32(mask, p));
+  } else if constexpr (sizeof(T) == 8) {
+    auto mask = static_cast<__mmask8>((1u << lanes) - 1);
+    v = reinterpret_cast<Vector>(_mm512_maskz_loadu_epi64(mask, p));
+  } else {
+    auto mask = static_cast<__mmask32>((std::uint64_t{1} << lanes) - 1);
+    v = reinterpret_cast<Vector>(_mm512_maskz_loadu_epi16(mask, p));
+  }
+#else
+  std::memcpy(&v, p, static_cast<std::size_t>(lanes) * sizeof(T));
+#endif
+  return v;
+}
+
+template <class Vector, class T>
+inline void store_vector(T* p, Vector v) {
+  std::memcpy(p, &v, sizeof(v));
+}
+
+template <class Vector, class T>
+inline void store_vector(T* p, Vector v, int lanes) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) {
+    _mm512_mask_storeu_epi32(p, static_cast<__mmask16>((1u << lanes) - 1),
+                             reinterpret_cast<__m512i>(v));
+  } else if constexpr (sizeof(T) == 8) {
+    _mm512_mask_storeu_epi64(p, static_cast<__mmask8>((1u << lanes) - 1),
+                             reinterpret_cast<__m512i>(v));
+  } else {
+    _mm512_mask_storeu_epi16(p, static_cast<__mmask32>((std::uint64_t{1} << lanes) - 1),
+                             reinterpret_cast<__m512i>(v));
+  }
+#else
+  std::memcpy(p, &v, static_cast<std::size_t>(lanes) * sizeof(T));
+#endif
+}
+
+// A pack holds kLanes neighbouring elements of T, widened to Sum<T>.
+template <class T, class Vector>
+struct NativePack {
+  static constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
+  Vector v{};
+
+  static NativePack load(const T* p) { return {load_vector<Vector>(p)}; }
+  static NativePack load(const T* p, int lanes) { return {load_vector<Vector>(p, lanes)}; }
+  void store(T* p) const { store_vector(p, v); }
+  void store(T* p, int lanes) const { store_vector(p, v, lanes); }
+
+  void add(const NativePack& x) { v += x.v; }
+  void add_product(T w, const NativePack& x) { v += w * x.v; }
+  void scale(T w) { v *= w; }
+};
+
+// Two bfloat16 in each 32-bit word: the even ones are its low half, the odd ones its high half.
+// Keeping them in two vectors widens with one shift and one mask, without shuffles.
+struct Bfloat16Pack {
+  static constexpr int kLanes = kVectorBytes / 2;
+  FloatVector even{}, odd{};
+
+  static Bfloat16Pack widen(WordVector raw) {
+    return {reinterpret_cast<FloatVector>(raw << 16),
+            reinterpret_cast<FloatVector>(raw & 0xffff0000u)};
+  }
+  static Bfloat16Pack load(const Bfloat16* p) { return widen(load_vector<WordVector>(p)); }
+  static Bfloat16Pack load(const Bfloat16* p, int lanes) {
+    return widen(load_vector<WordVector>(p, lanes));
+  }
+
+  // Round to nearest, ties to even; a NaN stays one (its mantissa must not carry into infinity).
+  static WordVector round(FloatVector v) {
+    auto bits = reinterpret_cast<WordVector>(v);
+    WordVector rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+    auto is_nan = reinterpret_cast<WordVector>(v != v);
+    return (is_nan & (bits | 0x400000u)) | (~is_nan & rounded);
+  }
+  WordVector narrow() const { return (round(even) >> 16) | (round(odd) & 0xffff0000u); }
+  void store(Bfloat16* p) const { store_vector(p, narrow()); }
+  void store(Bfloat16* p, int lanes) const { store_vector(p, narrow(), lanes); }
+  void store(float* p) const { store(p, kLanes); }
+  void store(float* p, int lanes) const {
+    for (int i = 0; i < lanes; ++i) p[i] = i % 2 == 0 ? even[i / 2] : odd[i / 2];
+  }
+
+  void add(const Bfloat16Pack& x) { even += x.even, odd += x.odd; }
+  void add_product(float w, const Bfloat16Pack& x) { even += w * x.even, odd += w * x.odd; }
+  void scale(float w) { even *= w, odd *= w; }
+};
+
+template <class T>
+struct PackOf;
+template <>
+struct PackOf<float> {
+  using type = NativePack<float, FloatVector>;
+};
+template <>
+struct PackOf<double> {
+  using type = NativePack<double, DoubleVector>;
+};
+template <>
+struct PackOf<Bfloat16> {
+  using type = Bfloat16Pack;
+};
+template <class T>
+using Pack = typename PackOf<T>::type;
+
+}  // namespace spgnn::SPGNN_ISA

@@ -1,0 +1,67 @@
+// Plain data that the drivers and the instruction-set-specific kernels share. No functions here:
+// code compiled for AVX-512 must never stand in for the same inline function of another file.
+#pragma once
+
+#include <cstdint>
+
+namespace spgnn {
+
+// Storage only; arithmetic on it happens in float.
+struct Bfloat16 {
+  std::uint16_t bits;
+};
+
+template <class T>
+struct SumOf {
+  using type = T;
+};
+template <>
+struct SumOf<Bfloat16> {
+  using type = float;
+};
+template <class T>
+using Sum = typename SumOf<T>::type;  // the type in which sums of T are taken
+
+// Y = diag(row_scale) B diag(col_scale) X, or Y += the same. Null means all ones. Rows are stored
+// in the order in which they are worked on: stored row i is row row_order[i] of the matrix.
+template <class T, class Index>
+struct SpmmOperands {
+  const std::int64_t* indptr;
+  const Index* indices;
+  std::int64_t rows;
+  const Sum<T>* values;
+  const Sum<T>* row_scale;
+  const Sum<T>* col_scale;
+  const std::int32_t* row_order;
+  const T* x;
+  std::int64_t x_stride;
+  T* y;
+  std::int64_t y_stride;
+  std::int64_t columns;
+  bool accumulate;
+};
+
+// A block of columns of X and Y, and the stored rows or nonzeros to multiply.
+struct Span {
+  std::int64_t begin, end;
+};
+
+template <class T>
+struct RowOperands {
+  const T* x;
+  std::int64_t x_stride;
+  T* y;
+  std::int64_t y_stride;
+  std::int64_t columns;
+  const std::int64_t* rows;  // the list of row numbers (gather, scatter) or vertex ids (dropout)
+  std::int64_t count;
+  const Sum<T>* scale;  // one factor per listed row, or null
+};
+
+struct DropoutRule {
+  std::uint64_t seed;       // mix64(key)
+  std::uint64_t threshold;  // dropped where the 32-bit hash is below it
+  double factor;            // 1 / (1 - p)
+};
+
+}  // namespace spgnn

@@ -1,0 +1,143 @@
+"""Who works on what: the merge path of a CSR block, cut into tiles once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from spgnn.sparse import INT32_LIMIT
+
+# Most items of a tile: large tiles waste least at their edges, small ones fill the device.
+TILE_ITEMS = (1024, 512, 256)
+TILES_PER_MULTIPROCESSOR = 16
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How a product is cut into tiles.
+
+    The work on a CSR block is a list of items: nonzeros and, after the last nonzero of each row,
+    that row's end. Cutting that list evenly balances any mix of long, short and empty rows (the
+    merge path of Merrill & Garland, "Merge-based parallel sparse matrix-vector multiplication",
+    SC 2016, section 3; for many columns, Yang, Buluç & Owens, "Design principles for sparse
+    matrix multiplication on the GPU", Euro-Par 2018).
+
+    Attributes
+    ----------
+    tiles : Tensor, int64 [tiles + 1, 3]
+        First row, first nonzero and first slot of carried sums of each tile; one past the end.
+    items : int
+        Most items a tile holds.
+    carried : CarriedRows, optional
+        What is left to sum up; ``None`` if no row crosses tiles.
+    """
+
+    tiles: Tensor
+    items: int
+    carried: CarriedRows | None
+
+
+@dataclass(frozen=True, eq=False)
+class CarriedRows:
+    """Rows that cross tiles: row ``rows[s]`` is the sum of slots ``indptr[s]`` to ``indptr[s+1]``.
+
+    Summing them up is a product with a 0/1 matrix, so it runs as one, with a plan of its own: a
+    row of a million nonzeros is summed by many blocks in either.
+    """
+
+    rows: Tensor
+    indptr: Tensor
+    indices: Tensor
+    plan: Plan
+
+
+def make_plan(indptr: Tensor, items: int) -> Plan:
+    """Cut a CSR block into tiles of at most ``items`` items.
+
+    Tiles start three quarters of ``items`` apart, moved back to the start of a row where that is
+    within a quarter: rows of up to ``items // 4`` nonzeros never cross tiles.
+
+    Parameters
+    ----------
+    indptr : Tensor, int64 [rows + 1], rows ≥ 1
+    items : int
+        At least 4.
+    """
+    rows, nnz = indptr.shape[0] - 1, int(indptr[-1])
+    slack = items // 4
+    row_ends = indptr[1:] + torch.arange(rows, device=indptr.device)  # place among the items
+    start = torch.arange(0, rows + nnz, items - slack, device=indptr.device)
+    row = torch.searchsorted(row_ends, start)  # rows whose end comes before
+    nonzero = start - row
+    nonzero = torch.where(nonzero - indptr[row] <= slack, indptr[row], nonzero)
+    row = torch.cat((row, row.new_tensor([rows])))
+    nonzero = torch.cat((nonzero, nonzero.new_tensor([nnz])))
+
+    open_at_start = nonzero > indptr[row]
+    carries_tail = open_at_start[1:]
+    carries_head = open_at_start[:-1] & (row[1:] > row[:-1])
+    slot = torch.zeros_like(row)
+    torch.cumsum(carries_tail.long() + carries_head.long(), dim=0, out=slot[1:])
+    carried = None
+    if slots := int(slot[-1]):
+        ends = slot[:-1][carries_head] + 1  # the head is the last of a row's sums
+        slot_indptr = torch.cat((slot[:1], ends))
+        carried = CarriedRows(
+            row[:-1][carries_head],
+            slot_indptr,
+            torch.arange(slots, dtype=torch.int32, device=indptr.device),
+            make_plan(slot_indptr, TILE_ITEMS[-1]),
+        )
+    return Plan(torch.stack((row, nonzero, slot), dim=1), items, carried)
+
+
+def tile_items(items: int, multiprocessors: int) -> int:
+    """The largest tile that still gives every multiprocessor enough tiles."""
+    for size in TILE_ITEMS:
+        if items >= size * TILES_PER_MULTIPROCESSOR * multiprocessors:
+            return size
+    return TILE_ITEMS[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """A list of rows grouped by row: ``rows[s]`` is listed at ``order[indptr[s]:indptr[s+1]]``."""
+
+    rows: Tensor
+    indptr: Tensor
+    order: Tensor
+
+
+def make_segments(rows: Tensor) -> Segments:
+    """Group equal entries of a list, each group in the order of the list."""
+    listed, order = torch.sort(rows, stable=True)
+    unique, counts = torch.unique_consecutive(listed, return_counts=True)
+    indptr = torch.zeros(len(unique) + 1, dtype=torch.int64, device=rows.device)
+    torch.cumsum(counts, dim=0, out=indptr[1:])
+    return Segments(unique.long(), indptr, order.int() if len(order) < INT32_LIMIT else order)
+
+
+class PerTensor:
+    """What was found out about a tensor, kept while the tensor lives and is not written to."""
+
+    def __init__(self) -> None:
+        self._kept: Any = WeakTensorKeyDictionary()
+
+    def get(self, tensor: Tensor, question: object, make: Callable[[], T]) -> T:
+        """The kept answer to a question about a tensor, or that of ``make()``."""
+        now = 0 if tensor.is_inference() else tensor._version
+        version, answers = self._kept.get(tensor, (None, {}))
+        if version != now:
+            answers = {}
+            self._kept[tensor] = (now, answers)
+        if question not in answers:
+            answers[question] = make()
+        answer: T = answers[question]
+        return answer

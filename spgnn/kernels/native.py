@@ -1,0 +1,151 @@
+"""Calls of the C++ kernels on CPU tensors whose shapes and dtypes have been checked."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spgnn.errors import InputError
+from spgnn.sparse import CSR
+
+_kernels: Any = importlib.import_module("spgnn.kernels._kernels")
+
+MASK64 = 2**64 - 1
+# Results from this size on are put on huge pages: glibc maps them anew each time (smaller ones it
+# recycles), and faulting in 4 KiB pages took twice as long as the product.
+HUGE_BYTES = 2**25
+# Below this many multiplications a second thread costs more than it saves.
+SERIAL_LIMIT = 32768
+
+_TYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
+_INDEX_TYPES = {torch.int32: "int32", torch.int64: "int64"}
+_SPMM = {
+    (dtype, index): getattr(_kernels, f"spmm_{name}_{index_name}")
+    for dtype, name in _TYPES.items()
+    for index, index_name in _INDEX_TYPES.items()
+}
+_GATHER = {dtype: getattr(_kernels, f"gather_rows_{name}") for dtype, name in _TYPES.items()}
+_SCATTER = {dtype: getattr(_kernels, f"scatter_add_rows_{name}") for dtype, name in _TYPES.items()}
+_DROPOUT = {dtype: getattr(_kernels, f"dropout_rows_{name}") for dtype, name in _TYPES.items()}
+
+
+def new_rows(rows: int, X: Tensor) -> Tensor:
+    """Uninitialised [rows, f] like X."""
+    Y = X.new_empty((rows, X.shape[1]))
+    if Y.nbytes >= HUGE_BYTES:
+        _kernels.advise_huge_pages(Y.data_ptr(), Y.nbytes)
+    return Y
+
+
+def spmm(
+    stored: Sequence[Any],
+    scales: Sequence[Tensor | None],
+    X: Tensor,
+    out: Tensor,
+    accumulate: bool,
+) -> None:
+    """Y = A X or Y += A X; `stored` is indptr, indices, values and order of A."""
+    indptr, indices, values, order = stored
+    rows, columns = out.shape
+    _SPMM[X.dtype, indices.dtype](
+        indptr.data_ptr(),
+        indices.data_ptr(),
+        rows,
+        _address(values),
+        *map(_address, scales),
+        _address(order),
+        X.data_ptr(),
+        X.stride(0),
+        out.data_ptr(),
+        out.stride(0),
+        columns,
+        accumulate,
+        _threads((indices.shape[0] + rows) * columns),
+    )
+
+
+def gather_rows(X: Tensor, rows: Tensor, scale: Tensor | None, out: Tensor) -> None:
+    """Y[i] = scale[i] X[rows[i]]."""
+    _check_range(rows, X.shape[0])
+    _GATHER[X.dtype](
+        X.data_ptr(),
+        X.stride(0),
+        out.data_ptr(),
+        out.stride(0),
+        X.shape[1],
+        rows.data_ptr(),
+        rows.shape[0],
+        _address(scale),
+        _threads(out.numel()),
+    )
+
+
+def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -> None:
+    """Y[rows[i]] += scale[i] X[i]."""
+    _check_range(rows, Y.shape[0])
+    _SCATTER[X.dtype](
+        X.data_ptr(),
+        X.stride(0),
+        Y.data_ptr(),
+        Y.stride(0),
+        X.shape[1],
+        rows.data_ptr(),
+        rows.shape[0],
+        _address(scale),
+        _threads(X.numel()),
+    )
+
+
+def dropout_rows(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> Tensor:
+    """X / (1 - p) where kept, 0 elsewhere."""
+    out = new_rows(X.shape[0], X)
+    _DROPOUT[X.dtype](
+        X.data_ptr(),
+        X.stride(0),
+        out.data_ptr(),
+        out.stride(0),
+        X.shape[1],
+        vertex_ids.data_ptr(),
+        vertex_ids.shape[0],
+        _kernels.mix64(key & MASK64),
+        round(p * 2**32),
+        1.0 / (1.0 - p),
+        _threads(X.numel()),
+    )
+    return out
+
+
+def far_share(A: CSR, order: Tensor | None, window: int) -> float:
+    """Share of nonzeros whose column none of the last `window` nonzeros used."""
+    count = _kernels.count_far_int32 if A.indices.dtype == torch.int32 else _kernels.count_far_int64
+    arrays = A.indptr.data_ptr(), A.indices.data_ptr()
+    far: int = count(*arrays, *A.shape, _address(order), window)
+    return far / max(A.nnz, 1)
+
+
+def cluster_order(A: CSR, largest: int, sweeps: int) -> Tensor:
+    """Rows of a square block sorted by cluster, int32 [rows]."""
+    narrow = A.indices.dtype == torch.int32
+    cluster = _kernels.cluster_order_int32 if narrow else _kernels.cluster_order_int64
+    order = torch.empty(A.shape[0], dtype=torch.int32)
+    arrays = A.indptr.data_ptr(), A.indices.data_ptr()
+    cluster(*arrays, A.shape[0], largest, sweeps, order.data_ptr())
+    return order
+
+
+def _threads(work: int) -> int:
+    return 1 if work < SERIAL_LIMIT else torch.get_num_threads()
+
+
+def _address(array: Tensor | None) -> int:
+    return 0 if array is None else array.data_ptr()
+
+
+def _check_range(rows: Tensor, limit: int) -> None:
+    if not _kernels.in_range(rows.data_ptr(), rows.shape[0], limit):
+        outside = rows[(rows < 0) | (rows >= limit)]
+        raise InputError(f"row {int(outside[0])} outside [0, {limit})")

@@ -1,0 +1,57 @@
+"""Dropout that depends on the vertex, not on the rank that owns it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from spgnn import kernels
+from spgnn.kernels.reference import dropout_keeps
+from spgnn.sparse import CSR
+
+
+@dataclass(frozen=True)
+class DropoutKeys:
+    """Where the masks of one training step come from.
+
+    Parameters
+    ----------
+    vertex_ids : Tensor int64 [rows]
+        Original ids of this rank's vertices.
+    seed, epoch : int
+        With the layer, they make the key of the counter-based generator: the mask of a value is
+        a pure function of (seed, epoch, layer, vertex, column), hence the same at any P.
+    """
+
+    vertex_ids: Tensor
+    seed: int
+    epoch: int
+
+    def key(self, layer: int) -> int:
+        """A 64-bit key; distinct for distinct (seed, epoch, layer) of less than 2²⁴, 2²⁴, 2¹⁶."""
+        return ((self.seed & 0xFFFFFF) << 40) | ((self.epoch & 0xFFFFFF) << 16) | (layer & 0xFFFF)
+
+
+def dropout(X: Tensor | CSR, p: float, keys: DropoutKeys | None, layer: int) -> Tensor | CSR:
+    """Zero each feature with probability p and scale the rest by 1 / (1 - p).
+
+    Parameters
+    ----------
+    X : Tensor or CSR [rows, f]
+        A stored zero and a missing one are dropped alike, so sparse and dense features train alike.
+    p : float in [0, 1)
+    keys : DropoutKeys or None
+        ``None`` outside training: nothing is dropped.
+    layer : int
+    """
+    if p == 0 or keys is None:
+        return X
+    if isinstance(X, CSR):
+        if X.values is None:
+            raise ValueError("sparse features need values")
+        vertices = keys.vertex_ids.repeat_interleave(X.row_lengths)
+        kept = dropout_keeps(vertices, X.indices.long(), keys.key(layer), p)
+        return replace(X, values=torch.where(kept, X.values * (1 / (1 - p)), 0.0))
+    return kernels.dropout_rows(X, keys.vertex_ids, keys.key(layer), p)

@@ -1,0 +1,112 @@
+"""What the command shows: the table of reports and the progress line."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from spgnn.partition.volume import Report
+
+
+class ProgressLine:
+    """One line on stderr that is rewritten; silent where stderr is no terminal."""
+
+    _SECONDS = 0.2  # between two updates
+
+    def __init__(self) -> None:
+        self._shown = False
+        self._last = 0.0
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Show how far a stage is."""
+        now = time.monotonic()
+        if not sys.stderr.isatty() or now - self._last < self._SECONDS:
+            return
+        self._last, self._shown = now, True
+        share = 100 * done // max(total, 1)
+        print(f"\r\x1b[K{stage} {share} %", end="", file=sys.stderr, flush=True)
+
+
+def print_reports(reports: list[Report], features: int | None) -> None:
+    """One column of figures per report, on stdout."""
+    rows = [("", [result["method"] for result in reports])]
+    rows += [(name, [show(result) for result in reports]) for name, show in _FIGURES]
+    if features is not None:
+        row = 4 * features
+        rows += [
+            ("total bytes", [_size(result["total_volume"] * row) for result in reports]),
+            ("max send bytes", [_size(result["max_send"] * row) for result in reports]),
+            ("max receive bytes", [_size(result["max_recv"] * row) for result in reports]),
+        ]
+    first = reports[0]
+    print(f"{first['vertices']:,} vertices, {first['edges']:,} nonzeros, {first['parts']} parts")
+    name_width = max(len(name) for name, _ in rows)
+    widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(reports))]
+    for name, cells in rows:
+        figures = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        print(f"{name.ljust(name_width)}  {figures}")
+    for result in reports:
+        for remark in _remarks(result):
+            print(f"{result['method']}: {remark}")
+
+
+def _remarks(result: Report) -> list[str]:
+    remarks = []
+    if not result.get("imbalance_met", True):
+        asked = _percent(result["imbalance_asked"])
+        remarks.append(f"the asked imbalance of {asked} is not met")
+    if result["empty_parts"]:
+        remarks.append(f"{result['empty_parts']} empty part(s)")
+    return remarks
+
+
+def _rows(count: int | None) -> str:
+    return "–" if count is None else f"{count:,}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _size(count: int) -> str:
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} TB"
+
+
+_FIGURES: tuple[tuple[str, Callable[[Report], str]], ...] = (
+    ("total volume (rows)", lambda r: _rows(r["total_volume"])),
+    ("max send", lambda r: _rows(r["max_send"])),
+    ("average send", lambda r: f"{r['avg_send']:,.1f}"),
+    ("max receive", lambda r: _rows(r["max_recv"])),
+    ("send imbalance", lambda r: _percent(r["send_imbalance"])),
+    ("receive imbalance", lambda r: _percent(r["recv_imbalance"])),
+    ("cover row", lambda r: _rows(r["cover_volume"]["row"])),
+    ("cover minimum", lambda r: _rows(r["cover_volume"]["minimum"])),
+    (
+        "  its max send",
+        lambda r: _rows(r["covers"]["minimum"]["max_send"] if "minimum" in r["covers"] else None),
+    ),
+    ("edge cut (nonzeros)", lambda r: _rows(r["edge_cut"])),
+    ("nnz imbalance", lambda r: _percent(r["nnz_imbalance"])),
+    ("vertex imbalance", lambda r: _percent(r["vertex_imbalance"])),
+    ("seconds", lambda r: f"{r['seconds']:.2f}"),
+    ("peak memory", lambda r: _size(r["peak_rss_bytes"])),
+)

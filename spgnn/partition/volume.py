@@ -1,0 +1,234 @@
+"""The report: what a partition moves, exactly as the exchange will move it."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from spgnn.partition import _partition
+from spgnn.partition.labels import check_labels, part_sizes
+from spgnn.partition.pattern import (
+    Int32Array,
+    Int64Array,
+    Pattern,
+    Progress,
+    available_threads,
+    stage,
+)
+
+# Sets of parts per vertex; counting takes more passes over the matrix where they do not fit.
+_TABLE_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Rows that cross ranks in one SpMM under one cover.
+
+    Parameters
+    ----------
+    send, receive : int64 [parts]
+        Rows that each part sends and receives.
+    blocks : int64 [parts, parts] or None
+        Rows that part p sends to part q. None beyond 1024 parts.
+    """
+
+    send: Int64Array
+    receive: Int64Array
+    blocks: Int64Array | None
+
+    @property
+    def total(self) -> int:
+        """Rows sent in all."""
+        return int(self.send.sum())
+
+    def summary(self) -> CoverReport:
+        """The figures of one cover, as in the report."""
+        return {
+            "total": self.total,
+            "max_send": int(self.send.max()),
+            "avg_send": self.total / len(self.send),
+            "max_recv": int(self.receive.max()),
+            "send_imbalance": excess_of_maximum(self.send),
+            "recv_imbalance": excess_of_maximum(self.receive),
+            "send": self.send.tolist(),
+            "recv": self.receive.tolist(),
+        }
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """Volumes of all covers of one partition; `minimum` is None where it was not asked for."""
+
+    column: Volume
+    row: Volume
+    minimum: Volume | None
+    edge_cut: int
+
+
+class CoverReport(TypedDict):
+    """Rows under one cover; `send` and `recv` per part."""
+
+    total: int
+    max_send: int
+    avg_send: float
+    max_recv: int
+    send_imbalance: float
+    recv_imbalance: float
+    send: list[int]
+    recv: list[int]
+
+
+class Report(TypedDict, total=False):
+    """What `partition` and `report` return; every volume in rows (docs/partition.md)."""
+
+    method: str
+    parts: int
+    seconds: float
+    peak_rss_bytes: int
+    vertices: int
+    edges: int
+    total_volume: int
+    max_send: int
+    avg_send: float
+    max_recv: int
+    send_imbalance: float
+    recv_imbalance: float
+    edge_cut: int
+    nnz_imbalance: float
+    vertex_imbalance: float
+    empty_parts: int
+    cover_volume: dict[str, int | None]
+    covers: dict[str, CoverReport]
+    imbalance_asked: float
+    imbalance_met: bool
+
+
+def count_volumes(
+    A: Any,
+    labels: npt.ArrayLike,
+    parts: int | None = None,
+    *,
+    minimum: bool | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Volumes:
+    """Count the rows that a partition moves, per part and per block, under each cover.
+
+    Column: part p sends row v of H to each other part with a row that has a nonzero in column v.
+    Row: part q sends one partial sum for each row elsewhere with a nonzero in q's columns.
+    Minimum: the size of a minimum vertex cover of each block, which is exact (König).
+
+    Parameters
+    ----------
+    A : SciPy sparse matrix, CSR block or graph on disk, [n, n]
+    labels : integers in [0, parts), [n]
+    parts : int, optional
+        By default 1 + the largest label.
+    minimum : bool, optional
+        Whether to count minimum covers. By default only where A is in memory: they need rows in
+        the order of their part.
+
+    Raises
+    ------
+    InputError
+        If the matrix is not square or the labels do not fit it.
+    """
+    pattern = Pattern.of(A)
+    checked, parts = check_labels(labels, pattern.vertices, parts)
+    threads = threads or available_threads()
+    column, row, edge_cut = _partition.count_volumes(
+        pattern.indptr,
+        pattern.indices,
+        checked,
+        parts,
+        threads,
+        _TABLE_BYTES,
+        stage(progress, "counting volumes"),
+    )
+    cover = None
+    if minimum or (minimum is None and not pattern.on_disk):
+        cover = _partition.count_cover_volume(
+            pattern.indptr,
+            pattern.indices,
+            checked,
+            parts,
+            threads,
+            stage(progress, "minimum covers"),
+        )
+    return Volumes(
+        _volume(column, parts), _volume(row, parts), cover and _volume(cover, parts), edge_cut
+    )
+
+
+def report(
+    A: Any,
+    labels: npt.ArrayLike,
+    parts: int | None = None,
+    *,
+    minimum: bool | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """The figures of a partition, for labels from anywhere; parameters as `count_volumes`.
+
+    Returns
+    -------
+    Report
+        A dictionary that goes into JSON as it is. ``total_volume``, ``max_send``, … are those of
+        the column cover; ``covers`` holds the same for each cover, per part as well. ``edge_cut``
+        counts nonzeros off the block diagonal (an undirected edge twice), out of ``edges``.
+        ``seconds`` and ``method`` are those of `partition`, here 0 and "labels".
+    """
+    pattern = Pattern.of(A)
+    checked, parts = check_labels(labels, pattern.vertices, parts)
+    volumes = count_volumes(
+        pattern, checked, parts, minimum=minimum, threads=threads, progress=progress
+    )
+    covers = {"column": volumes.column.summary(), "row": volumes.row.summary()}
+    if volumes.minimum is not None:
+        covers["minimum"] = volumes.minimum.summary()
+    column = covers["column"]
+    sizes = part_sizes(checked, parts)
+    return {
+        "method": "labels",
+        "parts": parts,
+        "seconds": 0.0,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "vertices": pattern.vertices,
+        "edges": pattern.edges,
+        "total_volume": column["total"],
+        "max_send": column["max_send"],
+        "avg_send": column["avg_send"],
+        "max_recv": column["max_recv"],
+        "send_imbalance": column["send_imbalance"],
+        "recv_imbalance": column["recv_imbalance"],
+        "edge_cut": volumes.edge_cut,
+        "nnz_imbalance": excess_of_maximum(part_weights(pattern.row_lengths, checked, parts)),
+        "vertex_imbalance": excess_of_maximum(sizes),
+        "empty_parts": int((sizes == 0).sum()),
+        "cover_volume": {
+            cover: covers[cover]["total"] if cover in covers else None
+            for cover in ("column", "row", "minimum")
+        },
+        "covers": covers,
+    }
+
+
+def part_weights(weights: Int64Array, labels: Int32Array, parts: int) -> Int64Array:
+    """Weight of each part, int64 [parts]; exact below 2⁵³."""
+    return np.bincount(labels, weights=weights, minlength=parts).astype(np.int64)
+
+
+def excess_of_maximum(values: Int64Array) -> float:
+    """Maximum / average − 1, 0 where all are 0."""
+    total = int(values.sum())
+    return int(values.max()) * len(values) / total - 1 if total else 0.0
+
+
+def _volume(counts: tuple[Int64Array, Int64Array, Int64Array], parts: int) -> Volume:
+    send, receive, blocks = counts
+    return Volume(send, receive, blocks.reshape(parts, parts) if len(blocks) else None)

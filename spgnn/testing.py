@@ -1,0 +1,43 @@
+"""Run a function on several ranks of this machine and collect what it returns."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from spgnn.comm import connect, guarded, launch
+
+
+def run_ranks(
+    fn: Callable[..., Any], size: int, *args: Any, backend: str = "gloo", threads: int = 1
+) -> list[Any]:
+    """Call ``fn(rank, *args)`` on `size` forked ranks of this machine.
+
+    Inside, :func:`spgnn.comm.connect` returns the communicator of these ranks.
+
+    Returns
+    -------
+    list
+        What each rank returned, in rank order.
+
+    Raises
+    ------
+    RuntimeError
+        If a rank failed; what it printed is on stderr.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+
+        def body() -> None:
+            comm = connect(backend)
+            with guarded(comm):
+                # Our own results, written and read by this function alone.
+                result = pickle.dumps(fn(comm.rank, *args))
+                Path(directory, str(comm.rank)).write_bytes(result)
+
+        status = launch(body, size, threads)
+        if status:
+            raise RuntimeError(f"a rank failed with status {status}")
+        return [pickle.loads(Path(directory, str(rank)).read_bytes()) for rank in range(size)]

@@ -1,0 +1,61 @@
+"""A job in which one rank fails: what the tests of failures start under every launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from spgnn import InputError
+from spgnn.comm import Communicator, connect, guarded
+
+HOWS = ("input", "error", "kill")
+WHERES = ("collective", "computing", "sleeping")
+MESSAGE = "the seventh bridge is missing"
+
+
+def run(directory: Path, how: str, where: str, victim: int, backend: str = "auto") -> int:
+    """One rank: rank `victim` fails in the way `how` while all others are busy in `where`.
+
+    Every rank leaves its process id in ``directory/RANK``; the victim leaves the time on the
+    machine's monotonic clock in ``directory/failed`` as its last deed.
+    """
+    torch.set_num_threads(1)
+    comm = connect(backend)
+    with guarded(comm):
+        aside = directory / f".{comm.rank}"
+        aside.write_text(str(os.getpid()))
+        aside.rename(directory / str(comm.rank))
+        comm.barrier()
+        if comm.rank == victim:
+            (directory / "failed").write_text(str(time.monotonic()))
+            _fail(how)
+        _be_busy(comm, where)
+    return 0
+
+
+def _fail(how: str) -> None:
+    if how == "input":
+        raise InputError(MESSAGE)
+    if how == "error":
+        raise LookupError(MESSAGE)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _be_busy(comm: Communicator, where: str) -> None:
+    while True:
+        if where == "collective":
+            comm.barrier()
+        elif where == "sleeping":
+            time.sleep(1000)
+        else:
+            torch.ones(200, 200) @ torch.ones(200, 200)
+
+
+if __name__ == "__main__":
+    folder, *rest = sys.argv[1:]
+    sys.exit(run(Path(folder), rest[0], rest[1], int(rest[2])))

@@ -1,0 +1,110 @@
+"""Start a job, wait for its end, and see that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch._dynamo  # noqa: F401  (each launcher would import it in its fork)
+
+PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: its exit status (negative: by a signal) and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Forked:
+    """A function that runs in a fork of this process (which has imported torch already).
+
+    Parameters
+    ----------
+    body : callable
+        Its return value is the exit status.
+    directory : Path
+        Where the output goes; one forked process at a time may write there.
+    environment : variables set for it, and nothing else of a launcher's
+    """
+
+    def __init__(
+        self,
+        body: Callable[[], int | None],
+        directory: Path,
+        environment: dict[str, str] | None = None,
+        name: str = "job",
+    ) -> None:
+        self._out, self._err = directory / f"{name}.out", directory / f"{name}.err"
+        with warnings.catch_warnings():
+            # Python warns of threads in the parent; those are idle BLAS workers.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.pid = os.fork()
+        if self.pid == 0:
+            self._run(body, environment or {})
+        self._watch = os.pidfd_open(self.pid)
+
+    def _run(self, body: Callable[[], int | None], environment: dict[str, str]) -> None:
+        status = 99
+        try:
+            os.setpgid(0, 0)
+            for path, descriptor in ((self._out, 1), (self._err, 2)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+            # Not those of pytest, which capture.
+            sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+            sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+            os.environ.update(environment)
+            status = body() or 0
+        except KeyboardInterrupt:
+            status = 130
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to this process alone."""
+        os.kill(self.pid, number)
+
+    def wait(self, patience: float = PATIENCE) -> Ended:
+        """Wait for its end; a job that outlasts `patience` seconds is killed and fails the test."""
+        ready, _, _ = select.select([self._watch], [], [], patience)
+        if not ready:
+            os.killpg(self.pid, signal.SIGKILL)
+        os.close(self._watch)
+        _, status = os.waitpid(self.pid, 0)
+        ended = Ended(
+            os.waitstatus_to_exitcode(status), self._out.read_text(), self._err.read_text()
+        )
+        assert ready, f"still running after {patience} s: {ended}"
+        return ended
+
+
+def wait_for(what: Callable[[], bool], patience: float = PATIENCE) -> None:
+    """Return as soon as something is true."""
+    end = time.monotonic() + patience
+    while not what():
+        assert time.monotonic() < end, f"waited {patience} s in vain"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"

@@ -1,0 +1,132 @@
+"""What every communicator must do, checked on all ranks of one."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from spgnn.comm import Communicator, RowCounts
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.bool)
+
+
+def check_all(comm: Communicator) -> None:
+    """Every operation, with whole and with split messages. Collective."""
+    whole = comm.message_limit
+    for limit in (whole, 24, 1):
+        comm.message_limit = limit
+        for dtype in DTYPES:
+            check_alltoallv(comm, dtype)
+        check_silent_alltoallv(comm)
+        check_reductions(comm)
+        check_scatter_and_gather(comm)
+    comm.message_limit = whole
+    check_two_under_way(comm)
+    check_subgroups(comm)
+    comm.barrier()
+
+
+def check_alltoallv(comm: Communicator, dtype: torch.dtype) -> None:
+    """Uneven counts, many of them zero; the bytes that are counted."""
+    rank, size = comm.rank, comm.size
+    table = np.random.default_rng(size).integers(0, 4, (size, size)) % 3
+    send = torch.cat([_rows(int(table[rank, p]), rank, p) for p in range(size)]).to(dtype)
+    expected = torch.cat([_rows(int(table[p, rank]), p, rank) for p in range(size)]).to(dtype)
+    counts = comm.exchange_counts(table[rank].tolist())
+    assert counts.recv == tuple(table[:, rank])
+    assert counts.largest == table.max()
+    before = comm.ledger.copy()
+    received = torch.zeros_like(expected)
+    comm.alltoallv(send, received, counts).wait()
+    assert torch.equal(received, expected)
+    account = comm.ledger.since(before).of("alltoall")
+    row_bytes = 3 * send.element_size()
+    assert account.sent_bytes == (table[rank].sum() - table[rank, rank]) * row_bytes
+    assert account.received_bytes == (table[:, rank].sum() - table[rank, rank]) * row_bytes
+
+
+def check_silent_alltoallv(comm: Communicator) -> None:
+    """Nobody sends anything."""
+    none = (0,) * comm.size
+    empty = torch.empty(0, 7)
+    comm.alltoallv(empty, empty.clone(), RowCounts(none, none, 0)).wait()
+
+
+def check_reductions(comm: Communicator) -> None:
+    """broadcast, reduce, all_reduce, agree."""
+    rank, size = comm.rank, comm.size
+    for dtype in (torch.float32, torch.float64, torch.int64):
+        for root in range(size):
+            before = comm.ledger.copy()
+            buffer = torch.arange(10, dtype=dtype) * (rank + 1)
+            comm.broadcast(buffer, root).wait()
+            assert torch.equal(buffer, torch.arange(10, dtype=dtype) * (root + 1))
+            account = comm.ledger.since(before).of("broadcast")
+            nbytes = 10 * buffer.element_size()
+            assert account.sent_bytes == (nbytes * (size - 1) if rank == root else 0)
+            assert account.received_bytes == (0 if rank == root else nbytes)
+            buffer = torch.arange(10, dtype=dtype) * (rank + 1)
+            comm.reduce(buffer, root).wait()
+            if rank == root:
+                assert torch.equal(buffer, torch.arange(10, dtype=dtype) * (size * (size + 1) // 2))
+        buffer = torch.full((5,), rank, dtype=dtype)
+        comm.all_reduce(buffer).wait()
+        assert (buffer == size * (size - 1) // 2).all()
+    assert comm.agree(rank) == size - 1
+    assert comm.agree(rank, "sum") == size * (size - 1) // 2
+
+
+def check_scatter_and_gather(comm: Communicator) -> None:
+    """reduce_scatter and all_gather with uneven and empty blocks; each is the other's adjoint."""
+    rank, size = comm.rank, comm.size
+    sizes = [p % 3 for p in range(size)]
+    whole = torch.arange(sum(sizes) * 2, dtype=torch.float64).view(-1, 2)
+    mine = torch.empty(sizes[rank], 2, dtype=torch.float64)
+    comm.reduce_scatter(whole * (rank + 1), mine, sizes)
+    first = sum(sizes[:rank])
+    assert torch.equal(mine, whole[first : first + sizes[rank]] * (size * (size + 1) // 2))
+    for root in range(size):
+        before = comm.ledger.copy()
+        mine.zero_()
+        comm.scatter(whole if rank == root else whole[:0], mine, sizes, root)
+        assert torch.equal(mine, whole[first : first + sizes[rank]])
+        account = comm.ledger.since(before).of("scatter")
+        assert account.sent_bytes == ((sum(sizes) - sizes[root]) * 16 if rank == root else 0)
+        assert account.received_bytes == (0 if rank == root else sizes[rank] * 16)
+    gathered = torch.empty_like(whole)
+    comm.all_gather(whole[first : first + sizes[rank]].contiguous(), gathered, sizes)
+    assert torch.equal(gathered, whole)
+
+
+def check_two_under_way(comm: Communicator) -> None:
+    """Operations begun one after the other and waited for in the other order."""
+    ones = RowCounts((1,) * comm.size, (1,) * comm.size, 1)
+    a = torch.full((comm.size, 2), float(comm.rank))
+    b = -a
+    got_a, got_b = torch.empty_like(a), torch.empty_like(b)
+    first, second = comm.alltoallv(a, got_a, ones), comm.alltoallv(b, got_b, ones)
+    second.wait()
+    first.wait()
+    first.wait()
+    expected = torch.arange(comm.size, dtype=torch.float32)[:, None].expand(-1, 2)
+    assert torch.equal(got_a, expected)
+    assert torch.equal(got_b, -expected)
+
+
+def check_subgroups(comm: Communicator) -> None:
+    """Groups by remainder; their bytes appear in the parent's ledger."""
+    for stride in (1, 2, comm.size):
+        groups = [list(range(r, comm.size, stride)) for r in range(min(stride, comm.size))]
+        part = comm.subgroup(groups)
+        members = groups[comm.rank % stride]
+        assert part.size == len(members)
+        assert members[part.rank] == comm.rank
+        before = comm.ledger.copy()
+        buffer = torch.tensor([float(comm.rank)])
+        part.all_reduce(buffer).wait()
+        assert float(buffer) == sum(members)
+        assert comm.ledger.since(before).of("all_reduce").calls == 1
+
+
+def _rows(count: int, source: int, target: int) -> torch.Tensor:
+    return torch.full((count, 3), float(source * 10 + target + 1))

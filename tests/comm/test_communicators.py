@@ -1,0 +1,54 @@
+"""Each backend against the protocol."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from spgnn import InputError
+from spgnn.comm import RowCounts, connect
+from spgnn.testing import run_ranks
+from tests.comm import protocol
+from tests.training import write_dataset
+
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+def test_gloo(ranks):
+    run_ranks(lambda rank: protocol.check_all(connect()), ranks)
+
+
+def test_results_come_back_in_rank_order():
+    assert run_ranks(lambda rank, factor: rank * factor, 5, 3) == [0, 3, 6, 9, 12]
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="needs the extra 'mpi'")
+@pytest.mark.parametrize("sizes", [[1, 2, 3, 4], [6, 8, 16]], ids=str)
+def test_mpi_protocol_products_and_training(tmp_path, sizes):
+    """One start serves every smaller number of ranks too: importing torch is what takes time."""
+    path = write_dataset(tmp_path / "graph.npz")
+    cases = [sys.executable, "-m", "tests.comm.mpi_cases", path, *map(str, sizes)]
+    command = [MPIEXEC, "-n", str(sizes[-1]), *cases]
+    done = subprocess.run(
+        command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"checked on {sizes} ranks" in done.stdout
+
+
+def test_buffers_must_be_contiguous():
+    ones = RowCounts((2,), (2,), 2)
+    with pytest.raises(ValueError, match="contiguous"):
+        connect().alltoallv(torch.zeros(3, 2).T, torch.zeros(2, 3), ones)
+
+
+def test_unknown_backend_is_refused():
+    with pytest.raises(InputError, match="--backend tcp: choose one of auto, gloo, nccl, mpi"):
+        connect("tcp")

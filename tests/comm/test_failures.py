@@ -1,0 +1,156 @@
+"""When one rank fails, all end within ten seconds with its number and message, and none is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spgnn.comm import launch
+from tests.comm import failing
+from tests.comm.failing import MESSAGE
+from tests.comm.jobs import PATIENCE, Ended, Forked, is_alive, wait_for
+
+BOUND_SECONDS = 10.0
+ROOT = Path(__file__).parents[2]
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+CASES = [
+    ("input", "collective", 2),
+    ("input", "sleeping", 0),
+    ("input", "computing", 1),
+    ("error", "collective", 0),
+    ("error", "computing", 2),
+    ("kill", "collective", 1),
+    ("kill", "computing", 2),
+    ("kill", "computing", 0),
+    ("kill", "sleeping", 1),
+]
+
+
+@pytest.mark.parametrize(("how", "where", "victim"), CASES)
+def test_under_the_local_launcher(tmp_path, how, where, victim):
+    job = Forked(lambda: launch(lambda: failing.run(tmp_path, how, where, victim), 3), tmp_path)
+    ended = job.wait()
+    _check_end(tmp_path, 3)
+    _check_message(ended, how, victim)
+    if how == "kill":
+        assert ended.status == 128 + signal.SIGKILL
+        assert ended.err == f"error: rank {victim} was killed by SIGKILL\n"
+
+
+@pytest.mark.parametrize(("how", "where", "victim"), CASES)
+def test_without_any_supervisor(tmp_path, how, where, victim):
+    """As srun starts them: processes of their own, which only the environment describes."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    job = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        Forked(
+            lambda: failing.run(tmp_path, how, where, victim),
+            tmp_path,
+            job | {"RANK": str(rank)},
+            name=f"rank{rank}",
+        )
+        for rank in range(3)
+    ]
+    ended = [rank.wait() for rank in ranks]
+    _check_end(tmp_path, 3)
+    assert all(end.status != 0 for end in ended)
+    if how != "kill":
+        assert f"error: rank {victim}: " in ended[victim].err
+        assert MESSAGE in ended[victim].err
+        # The others have nothing to add.
+        assert all("error" not in end.err for rank, end in enumerate(ended) if rank != victim)
+    else:
+        assert any("lost contact" in end.err for end in ended)
+    _check_tracebacks("".join(end.err for end in ended), how)
+
+
+LONGER = [
+    ("input", "collective"),
+    ("kill", "computing"),
+    pytest.param("error", "computing", marks=pytest.mark.slow),
+    pytest.param("kill", "collective", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("how", "where"), LONGER)
+def test_under_torchrun(tmp_path, how, where):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    ended = _subprocess([*torchrun, "--nproc-per-node", "2", "-m"], tmp_path, how, where)
+    _check_end(tmp_path, 2)
+    _check_message(ended, how, 1)
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="needs the extra 'mpi'")
+@pytest.mark.parametrize(("how", "where"), LONGER)
+def test_under_mpiexec(tmp_path, how, where):
+    ended = _subprocess([MPIEXEC, "-n", "2", sys.executable, "-m"], tmp_path, how, where)
+    _check_end(tmp_path, 2)
+    _check_message(ended, how, 1)
+
+
+def test_ranks_die_with_their_launcher(tmp_path):
+    job = Forked(lambda: launch(lambda: failing.run(tmp_path, "kill", "computing", 7), 3), tmp_path)
+    wait_for(lambda: all((tmp_path / str(rank)).exists() for rank in range(3)))
+    job.signal(signal.SIGKILL)
+    start = time.monotonic()
+    assert job.wait().status == -signal.SIGKILL
+    _check_none_left(tmp_path, 3, start)
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["launcher", "terminal"])
+def test_interrupt_ends_all_ranks(tmp_path, whole_group):
+    """Ctrl-C on a terminal reaches every process; a signal from elsewhere only the launcher."""
+    job = Forked(
+        lambda: launch(lambda: failing.run(tmp_path, "kill", "collective", 7), 3), tmp_path
+    )
+    wait_for(lambda: all((tmp_path / str(rank)).exists() for rank in range(3)))
+    start = time.monotonic()
+    os.killpg(job.pid, signal.SIGINT) if whole_group else job.signal(signal.SIGINT)
+    ended = job.wait()
+    assert ended.status == 130
+    assert "Traceback" not in ended.err
+    _check_none_left(tmp_path, 3, start)
+
+
+def _subprocess(start: list[object], directory: Path, how: str, where: str) -> Ended:
+    command = [*map(str, start), "tests.comm.failing", str(directory), how, where, "1"]
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def _check_end(directory: Path, ranks: int) -> None:
+    _check_none_left(directory, ranks, float((directory / "failed").read_text()))
+
+
+def _check_none_left(directory: Path, ranks: int, since: float) -> None:
+    pids = [int((directory / str(rank)).read_text()) for rank in range(ranks)]
+    wait_for(lambda: not any(is_alive(pid) for pid in pids), BOUND_SECONDS)
+    assert time.monotonic() - since < BOUND_SECONDS
+
+
+def _check_message(ended: Ended, how: str, victim: int) -> None:
+    assert ended.status != 0
+    _check_tracebacks(ended.err, how)
+    if how != "kill":
+        said = re.findall(r"^error: rank (\d+): (.*)$", ended.err, re.MULTILINE)
+        kind = "LookupError: " if how == "error" else ""
+        assert said == [(str(victim), kind + MESSAGE)]
+
+
+def _check_tracebacks(err: str, how: str) -> None:
+    """Only an error of the program shows where it happened."""
+    own = [part for part in err.split("Traceback (most recent call last)")[1:] if MESSAGE in part]
+    assert len(own) == (1 if how == "error" else 0)

@@ -1,0 +1,137 @@
+"""The local launcher, and how a process finds out who started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from spgnn.comm import connect, launch, launched_rank, world
+from spgnn.testing import run_ranks
+from spgnn.train import main
+from tests.comm.jobs import Forked
+
+LAUNCHER = (
+    "RANK",
+    "WORLD_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMIX_RANK",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+)
+LAUNCHER += ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for name in LAUNCHER:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({}, None),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, (1, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}, (2, 4)),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6"}, (5, 6)),
+        # A shell on a compute node: SLURM describes it, but it is one process.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, None),
+        ({"RANK": "3"}, None),
+        # torchrun inside an allocation.
+        ({"RANK": "0", "WORLD_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (0, 2)),
+    ],
+)
+def test_launched_rank(monkeypatch, environment, place):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert launched_rank() == place
+
+
+def test_ranks_are_described_as_under_torchrun():
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    found = run_ranks(lambda rank: [os.environ[name] for name in names], 3)
+    port = found[0][-1]
+    assert found == [[str(r), str(r), "3", "3", "127.0.0.1", port] for r in range(3)]
+    assert "RANK" not in os.environ
+
+
+def test_second_connect_is_the_same_communicator():
+    assert run_ranks(lambda rank: connect() is connect() is world(), 2) == [True, True]
+
+
+def test_ranks_of_a_parent_that_has_connected():
+    """Its communicator is not theirs."""
+    assert connect().size == 1
+    assert run_ranks(lambda rank: (connect().rank, connect().size), 2) == [(0, 2), (1, 2)]
+
+
+def test_threads_of_each_rank():
+    def threads(rank: int) -> tuple[int, str]:
+        import torch
+
+        return torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]
+
+    assert run_ranks(threads, 2, threads=3) == [(3, "3")] * 2
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        (lambda rank: None, 0),
+        (lambda rank: 0, 0),
+        (lambda rank: 7 if rank == 1 else 0, 7),
+        (lambda rank: sys.exit(5) if rank == 2 else 0, 5),
+        (lambda rank: sys.exit("no number") if rank == 2 else 0, 1),
+        (lambda rank: os.kill(os.getpid(), signal.SIGTERM) if rank == 0 else 0, 130),
+    ],
+    ids=["none", "zero", "status", "exit", "exit with words", "terminated"],
+)
+def test_status_of_a_job(tmp_path, end, status):
+    job = Forked(lambda: launch(lambda: end(int(os.environ["RANK"])), 3), tmp_path)
+    assert job.wait().status == status
+
+
+def test_error_outside_any_guard_names_its_rank(tmp_path):
+    def body() -> None:
+        if os.environ["RANK"] == "1":
+            raise LookupError("no bridge")
+
+    ended = Forked(lambda: launch(body, 2), tmp_path).wait()
+    assert ended.status == 1
+    assert ended.err.startswith("error: rank 1:")
+    assert "LookupError: no bridge" in ended.err
+
+
+def test_failed_ranks_have_no_results(capfd):
+    def fail_on_one(rank: int) -> None:
+        assert rank != 1, "not me"
+
+    with pytest.raises(RuntimeError, match="a rank failed with status 1"):
+        run_ranks(fail_on_one, 2)
+    assert "error: rank 1: AssertionError: not me" in capfd.readouterr().err
+
+
+def test_output_is_whole(tmp_path):
+    """What ranks print just before they end is not lost."""
+    job = Forked(lambda: launch(lambda: print("x" * 5000), 3), tmp_path)
+    assert sorted(job.wait().out.split()) == ["x" * 5000] * 3
+
+
+def test_ranks_are_started_once(tmp_path, monkeypatch):
+    """--nproc inside a job that a launcher has started must say the same number."""
+
+    def body() -> int:
+        os.environ.update(RANK="0", WORLD_SIZE="3")
+        return main(["--nproc", "2"])
+
+    ended = Forked(body, tmp_path).wait()
+    assert ended.status == 2
+    assert "--nproc 2" in ended.err
+    assert "already started 3" in ended.err
+    assert Path(tmp_path, "job.err").read_text().count("\n") == 1

@@ -1,0 +1,206 @@
+// The C++ kernels on exactly sized heap arrays, so that a sanitizer sees every stray access.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "dispatch.hpp"
+#include "rows.hpp"
+#include "spmm.hpp"
+
+namespace {
+
+using spgnn::Bfloat16;
+using spgnn::KernelTable;
+using spgnn::Sum;
+
+int failures = 0;
+
+void expect(bool condition, const char* what, const KernelTable& table, std::int64_t columns) {
+  if (condition) return;
+  std::fprintf(stderr, "FAILED on %s with %lld columns: %s\n", table.name,
+               static_cast<long long>(columns), what);
+  ++failures;
+}
+
+template <class T>
+std::vector<T> random_numbers(std::int64_t count, std::mt19937_64& rng) {
+  std::normal_distribution<double> normal;
+  std::vector<T> numbers(count);
+  for (T& x : numbers) x = spgnn::narrow<T>(static_cast<Sum<T>>(normal(rng)));
+  return numbers;
+}
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || !std::memcmp(a.data(), b.data(), a.size() * sizeof(T)));
+}
+
+template <class T>
+double tolerance() {
+  return sizeof(T) == 2 ? 2e-2 : sizeof(T) == 4 ? 2e-5 : 1e-13;
+}
+
+// Relative to the sum of absolute terms.
+template <class T>
+bool is_close(T actual, double expected, double magnitude) {
+  return std::abs(static_cast<double>(spgnn::widen(actual)) - expected) <=
+         tolerance<T>() * magnitude + 1e-30;
+}
+
+template <class Index>
+struct Matrix {
+  std::int64_t rows, cols;
+  std::vector<std::int64_t> indptr{0};
+  std::vector<Index> indices;
+};
+
+// Short, empty and (where asked) longer rows than a task; the last column is always used.
+template <class Index>
+Matrix<Index> random_matrix(bool with_long_rows, std::mt19937_64& rng) {
+  Matrix<Index> matrix{with_long_rows ? 600 : 37, 53, {0}, {}};
+  for (std::int64_t row = 0; row < matrix.rows; ++row) {
+    std::int64_t length = static_cast<std::int64_t>(rng() % 12);
+    if (with_long_rows && row % 150 == 149) length = spgnn::kTaskSize * 2 + row % 3 - 1;
+    for (std::int64_t e = 0; e < length; ++e) {
+      matrix.indices.push_back(static_cast<Index>(e == 0 ? matrix.cols - 1 : rng() % matrix.cols));
+    }
+    matrix.indptr.push_back(static_cast<std::int64_t>(matrix.indices.size()));
+  }
+  return matrix;
+}
+
+template <class T, class Index>
+void test_spmm(const KernelTable& table, std::int64_t columns, bool long_rows, bool scaled) {
+  std::mt19937_64 rng(columns + 2 * long_rows + scaled);
+  const auto matrix = random_matrix<Index>(long_rows, rng);
+  const std::int64_t x_stride = columns + 3, y_stride = columns + 1;
+  // The last row of a strided matrix ends with its last column.
+  const auto x = random_numbers<T>((matrix.cols - 1) * x_stride + columns, rng);
+  const auto start = random_numbers<T>((matrix.rows - 1) * y_stride + columns, rng);
+  const auto values = random_numbers<Sum<T>>(matrix.indptr.back(), rng);
+  const auto row_scale = random_numbers<Sum<T>>(matrix.rows, rng);
+  const auto col_scale = random_numbers<Sum<T>>(matrix.cols, rng);
+  for (bool accumulate : {false, true}) {
+    std::vector<T> y, first;
+    for (int threads : {1, 2, 5}) {
+      y = start;
+      spgnn::spmm<T, Index>(table,
+                            {matrix.indptr.data(), matrix.indices.data(), matrix.rows,
+                             scaled ? values.data() : nullptr, scaled ? row_scale.data() : nullptr,
+                             scaled ? col_scale.data() : nullptr, nullptr, x.data(), x_stride,
+                             y.data(), y_stride, columns, accumulate},
+                            threads);
+      if (threads == 1) first = y;
+      expect(same_bits(y, first), "spmm depends on the number of threads", table, columns);
+    }
+    bool close = true, padding_kept = true;
+    for (std::int64_t row = 0; row < matrix.rows; ++row) {
+      for (std::int64_t c = 0; c < columns; ++c) {
+        double sum = 0, magnitude = 0;
+        for (std::int64_t e = matrix.indptr[row]; e < matrix.indptr[row + 1]; ++e) {
+          const std::int64_t column = matrix.indices[e];
+          double weight = scaled ? double{values[e]} * row_scale[row] * col_scale[column] : 1.0;
+          double term = weight * spgnn::widen(x[column * x_stride + c]);
+          sum += term;
+          magnitude += std::abs(term);
+        }
+        const double before = spgnn::widen(start[row * y_stride + c]);
+        if (accumulate) sum += before, magnitude += std::abs(before);
+        close &= is_close(y[row * y_stride + c], sum, magnitude);
+      }
+      if (row + 1 < matrix.rows) {
+        const std::int64_t gap = row * y_stride + columns;
+        padding_kept &= !std::memcmp(&y[gap], &start[gap], sizeof(T));
+      }
+    }
+    expect(close, "spmm differs from the sum over nonzeros", table, columns);
+    expect(padding_kept, "spmm wrote between the rows of Y", table, columns);
+  }
+}
+
+template <class T>
+void test_rows(const KernelTable& table, std::int64_t columns) {
+  std::mt19937_64 rng(columns);
+  const std::int64_t listed = 500, rows = 41;
+  std::vector<std::int64_t> list(listed);
+  for (auto& row : list) row = static_cast<std::int64_t>(rng() % rows);
+  list.front() = rows - 1;
+  const auto matrix = random_numbers<T>(rows * columns, rng);
+  const auto tall = random_numbers<T>(listed * columns, rng);
+  const auto scale = random_numbers<Sum<T>>(listed, rng);
+  std::vector<T> gathered, added, dropped;
+  for (int threads : {1, 2, 5}) {
+    std::vector<T> y(listed * columns), z = matrix, d(listed * columns);
+    spgnn::gather_rows<T>(
+        table,
+        {matrix.data(), columns, y.data(), columns, columns, list.data(), listed, scale.data()},
+        threads);
+    spgnn::scatter_add_rows<T>(
+        table,
+        {tall.data(), columns, z.data(), columns, columns, list.data(), listed, scale.data()},
+        threads);
+    spgnn::dropout_rows<T>(
+        table, {tall.data(), columns, d.data(), columns, columns, list.data(), listed, nullptr},
+        {spgnn::mix64(7), std::uint64_t{1} << 31, 2.0}, threads);
+    if (threads == 1) gathered = y, added = z, dropped = d;
+    expect(same_bits(y, gathered), "gather depends on the number of threads", table, columns);
+    expect(same_bits(z, added), "scatter-add depends on the number of threads", table, columns);
+    expect(same_bits(d, dropped), "dropout depends on the number of threads", table, columns);
+  }
+  bool gather_close = true, dropout_exact = true;
+  for (std::int64_t i = 0; i < listed; ++i) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const double picked = double{scale[i]} * spgnn::widen(matrix[list[i] * columns + c]);
+      gather_close &= is_close(gathered[i * columns + c], picked, std::abs(picked));
+      const auto kept = static_cast<double>(spgnn::widen(dropped[i * columns + c]));
+      dropout_exact &= kept == 0 || kept == 2.0 * spgnn::widen(tall[i * columns + c]);
+    }
+  }
+  std::vector<Sum<T>> slow(rows * columns);
+  for (std::size_t i = 0; i < slow.size(); ++i) slow[i] = spgnn::widen(matrix[i]);
+  for (std::int64_t i = 0; i < listed; ++i) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      auto& sum = slow[list[i] * columns + c];
+      sum += scale[i] * spgnn::widen(tall[i * columns + c]);
+      sum = spgnn::widen(spgnn::narrow<T>(sum));
+    }
+  }
+  bool scatter_close = true;
+  for (std::size_t i = 0; i < slow.size(); ++i) {
+    scatter_close &= is_close(added[i], slow[i], 10.0);
+  }
+  expect(gather_close, "gather differs", table, columns);
+  expect(scatter_close, "scatter-add differs", table, columns);
+  expect(dropout_exact, "dropout changed a kept element", table, columns);
+}
+
+template <class T>
+void test_all(const KernelTable& table) {
+  for (std::int64_t columns : {1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 129, 300}) {
+    for (bool scaled : {false, true}) {
+      test_spmm<T, std::int32_t>(table, columns, false, scaled);
+      test_spmm<T, std::int64_t>(table, columns, false, scaled);
+    }
+    test_rows<T>(table, columns);
+  }
+  for (std::int64_t columns : {1, 40}) {
+    test_spmm<T, std::int32_t>(table, columns, true, false);
+    test_spmm<T, std::int32_t>(table, columns, true, true);
+  }
+}
+
+}  // namespace
+
+int main() {
+  for (const KernelTable* table : spgnn::available_tables()) {
+    test_all<float>(*table);
+    test_all<double>(*table);
+    test_all<Bfloat16>(*table);
+    std::printf("%s: %d failures\n", table->name, failures);
+  }
+  return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given
+
+from spgnn import CSR, InputError
+from spgnn.data.adapters import from_dgl, from_ogb, from_pyg, from_scipy
+from tests.data.strategies import adjacencies, assert_same_csr, assert_same_vertices, graphs
+
+# Edges 0 → 1, 0 → 2, 2 → 1: row = destination.
+EDGES = torch.tensor([[0, 0, 2], [1, 2, 1]])
+DENSE = [[0, 0, 0], [1, 0, 1], [1, 0, 0]]
+X = torch.arange(6.0).reshape(3, 2)
+Y = torch.tensor([0, 2, 1])
+MASK = torch.tensor([True, False, True])
+
+
+@given(adjacencies())
+def test_scipy_is_taken_as_it_stands(A):
+    graph = from_scipy(A.to_scipy())
+    if graph.weighted or A.values is None:
+        assert_same_csr(graph.adjacency, A)
+    dense = A.to_scipy().toarray()
+    np.testing.assert_array_equal(graph.adjacency.to_scipy().toarray(), dense)
+    assert graph.directed == (not np.array_equal(dense, dense.T))
+
+
+def test_scipy_with_everything():
+    features = sp.csr_array(np.array([[0, 2.5], [0, 0], [1, 0]]))
+    graph = from_scipy(
+        sp.coo_matrix(np.array(DENSE)),
+        x=features,
+        y=np.array([[0], [1], [-1]], np.int32),
+        train_mask=np.array([True, False, False]),
+        name="mine",
+    )
+    assert graph.name == "mine"
+    assert not graph.weighted
+    assert isinstance(graph.x, CSR)
+    assert graph.x.values.dtype == torch.float32
+    np.testing.assert_array_equal(graph.x.to_scipy().toarray(), features.toarray())
+    assert graph.y.tolist() == [0, 1, -1]
+    assert graph.train_mask.tolist() == [True, False, False]
+    assert graph.val_mask is None
+
+
+def test_scipy_refuses_what_no_graph_has():
+    A = sp.eye_array(3)
+    with pytest.raises(InputError, match="as many rows as columns"):
+        from_scipy(sp.csr_array((2, 3)))
+    with pytest.raises(InputError, match="every weight must be a finite number"):
+        from_scipy(sp.csr_array(np.array([[0, np.nan], [1, 0]])))
+    with pytest.raises(InputError, match="every feature must be a finite number"):
+        from_scipy(A, x=np.array([[1.0], [np.nan], [0]]))
+    with pytest.raises(InputError, match=r"one class a vertex, got an array \[3, 4\]"):
+        from_scipy(A, y=np.zeros((3, 4), int))
+
+
+def pyg_data(**extra):
+    return SimpleNamespace(edge_index=EDGES, num_nodes=3, **extra)
+
+
+def test_pyg_edges_point_from_source_to_row():
+    graph = from_pyg(pyg_data(x=X, y=Y[:, None], train_mask=MASK, val_mask=~MASK, test_mask=None))
+    assert graph.adjacency.to_scipy().toarray().tolist() == DENSE
+    assert graph.directed
+    assert torch.equal(graph.x, X)
+    assert torch.equal(graph.y, Y)
+    assert torch.equal(graph.train_mask, MASK)
+    assert graph.test_mask is None
+
+
+def test_pyg_weights_and_missing_fields():
+    graph = from_pyg(pyg_data(edge_weight=torch.tensor([1.0, 2.0, 3.0])))
+    assert graph.adjacency.to_scipy().toarray().tolist() == [[0, 0, 0], [1, 0, 3], [2, 0, 0]]
+    assert graph.x is None
+    assert graph.y is None
+    with pytest.raises(InputError, match=r"edge 2: vertex 2 is outside \[0, 2\)"):
+        from_pyg(SimpleNamespace(edge_index=EDGES, num_nodes=2))
+    with pytest.raises(InputError, match="no edge_index"):
+        from_pyg(SimpleNamespace(num_nodes=3))
+
+
+@given(graphs())
+def test_real_pyg_data(graph):
+    pyg = pytest.importorskip("torch_geometric.data")
+    if isinstance(graph.x, CSR):
+        return
+    rows = torch.arange(graph.vertices).repeat_interleave(graph.adjacency.row_lengths)
+    data = pyg.Data(
+        x=graph.x,
+        y=graph.y,
+        edge_index=torch.stack((graph.adjacency.indices.long(), rows)),
+        edge_weight=graph.adjacency.values,
+        train_mask=graph.train_mask,
+        val_mask=graph.val_mask,
+        test_mask=graph.test_mask,
+        num_nodes=graph.vertices,
+    )
+    again = from_pyg(data)
+    assert_same_csr(again.adjacency, graph.adjacency)
+    assert_same_vertices(again, graph)
+
+
+class DglGraph:
+    """The few methods of a DGLGraph that the adapter calls."""
+
+    def __init__(self, ndata, edata):
+        self.ndata, self.edata = ndata, edata
+
+    def edges(self):
+        return EDGES[0], EDGES[1]
+
+    def num_nodes(self):
+        return 3
+
+
+def test_dgl():
+    graph = from_dgl(
+        DglGraph({"feat": X, "label": Y, "train_mask": MASK}, {"w": torch.ones(3, 1) * 2}),
+        weight="w",
+    )
+    assert graph.adjacency.to_scipy().toarray().tolist() == (2 * np.array(DENSE)).tolist()
+    assert torch.equal(graph.x, X)
+    assert torch.equal(graph.y, Y)
+    assert torch.equal(graph.train_mask, MASK)
+    assert from_dgl(DglGraph({}, {})).x is None
+
+
+class OgbDataset:
+    """The few methods of a NodePropPredDataset that the adapter calls."""
+
+    def __init__(self, name="ogbn-fake"):
+        self.name = name
+
+    def __getitem__(self, index):
+        graph = {"edge_index": EDGES.numpy(), "node_feat": X.numpy(), "num_nodes": 3}
+        return graph, np.array([[2.0], [np.nan], [0.0]])
+
+    def get_idx_split(self):
+        return {"train": np.array([0]), "valid": np.array([2]), "test": np.array([], int)}
+
+
+def assert_is_fake_ogb(graph, name):
+    assert graph.name == name
+    assert graph.adjacency.to_scipy().toarray().tolist() == DENSE
+    assert torch.equal(graph.x, X)
+    assert graph.y.tolist() == [2, -1, 0]
+    assert graph.train_mask.tolist() == [True, False, False]
+    assert graph.val_mask.tolist() == [False, False, True]
+    assert graph.test_mask.tolist() == [False, False, False]
+
+
+def test_ogb_by_object_and_by_name(monkeypatch):
+    assert_is_fake_ogb(from_ogb(OgbDataset()), "ogbn-fake")
+    module = SimpleNamespace(NodePropPredDataset=OgbDataset)
+    monkeypatch.setitem(sys.modules, "ogb", SimpleNamespace(nodeproppred=module))
+    monkeypatch.setitem(sys.modules, "ogb.nodeproppred", module)
+    assert_is_fake_ogb(from_ogb("ogbn-other"), "ogbn-other")

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spgnn import InputError
+from spgnn.data import text
+from spgnn.data.edge_list import read_edge_list
+from spgnn.data.read import read_graph
+from tests.data.strategies import adjacencies, assert_canonical, assert_same_csr, pattern
+
+
+def put(directory, name, content):
+    """Write a file, gzipped if it is named so."""
+    path = directory / name
+    raw = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+    return path
+
+
+def entries(A):
+    """(row, column, weight) of each entry."""
+    rows = np.repeat(np.arange(A.shape[0]), A.row_lengths.numpy())
+    values = np.ones(A.nnz) if A.values is None else A.values.numpy()
+    return list(zip(rows.tolist(), A.indices.tolist(), values.tolist(), strict=True))
+
+
+def assert_read_back(graph, A):
+    """The graph is A; weights that are all 1 are dropped."""
+    assert_canonical(graph.adjacency)
+    if A.values is not None and not bool((A.values == 1).all()):
+        assert_same_csr(graph.adjacency, A)
+    else:
+        assert graph.adjacency.values is None
+        np.testing.assert_array_equal(pattern(graph.adjacency), pattern(A))
+
+
+@given(adjacencies(), st.sampled_from([" ", "\t", ",", "  ;"]), st.sampled_from(["\n", "\r\n"]))
+def test_edge_lists(tmp_path_factory, A, separator, newline):
+    directory = tmp_path_factory.mktemp("edges")
+    # Row = destination, and the format's order is source, target.
+    lines = [f"# Nodes: {A.shape[0]}"]
+    for row, column, weight in reversed(entries(A)):
+        fields = [column, row] if A.values is None else [column, row, weight]
+        lines.append(separator.join(map(str, fields)))
+    for name in ("g.txt", "g.csv", "g.tsv.gz"):
+        path = put(directory, name, newline.join(lines))
+        if A.nnz:
+            graph = read_graph(path)
+            assert graph.directed
+            assert graph.name == "g"
+            assert_read_back(graph, A)
+        else:
+            with pytest.raises(InputError, match="holds no edges"):
+                read_graph(path)
+
+
+@given(adjacencies(symmetric=True))
+def test_undirected_edge_lists_name_an_edge_once(tmp_path_factory, A):
+    lower = [(i, j, w) for i, j, w in entries(A) if j <= i]
+    if not lower:
+        return
+    body = "\n".join(f"{i} {j}" if A.values is None else f"{i} {j} {w}" for i, j, w in lower)
+    header = f"# Undirected graph: g\n# Nodes: {A.shape[0]} Edges: {len(lower)}\n"
+    path = put(tmp_path_factory.mktemp("edges"), "g.txt", header + body)
+    graph = read_graph(path)
+    assert not graph.directed
+    assert_read_back(graph, A)
+    assert read_edge_list(path, directed=True).edges == len(lower)
+
+
+@given(adjacencies(), st.booleans())
+def test_matrix_market(tmp_path_factory, A, zipped):
+    directory = tmp_path_factory.mktemp("mtx")
+    field = "pattern" if A.values is None else "real"
+    matrix = A.to_scipy().tocoo()
+    scipy.io.mmwrite(directory / "g.mtx", matrix, field=field, symmetry="general")
+    path = directory / "g.mtx"
+    if zipped:
+        path = put(directory, "h.mtx.gz", path.read_bytes())
+    graph = read_graph(path)
+    assert graph.directed
+    assert_read_back(graph, A)
+
+
+@given(adjacencies(symmetric=True))
+def test_symmetric_matrix_market_is_undirected(tmp_path_factory, A):
+    path = tmp_path_factory.mktemp("mtx") / "g.mtx"
+    field = "pattern" if A.values is None else "real"
+    scipy.io.mmwrite(path, A.to_scipy().tocoo(), field=field, symmetry="symmetric")
+    graph = read_graph(path)
+    assert not graph.directed
+    assert_read_back(graph, A)
+
+
+@given(
+    adjacencies(symmetric=True, loops=False),
+    st.booleans(),
+    st.integers(0, 3),
+    st.booleans(),
+    st.booleans(),
+)
+def test_metis(tmp_path_factory, A, sizes, constraints, comments, final_newline):
+    weighted = A.values is not None
+    extra = list(range(7, 7 + sizes + constraints))
+    lines = ["% made by a test"] if comments else []
+    fmt = f"{int(sizes)}{int(constraints > 0)}{int(weighted)}"
+    header = f"{A.shape[0]} {A.nnz // 2}"
+    if fmt != "000":
+        header += f" {fmt}" + (f" {constraints}" if constraints > 1 else "")
+    lines.append(header)
+    for row in range(A.shape[0]):
+        numbers = list(extra)
+        for i, j, w in entries(A):
+            if i == row:
+                numbers += [j + 1, w] if weighted else [j + 1]
+        lines.append(" ".join(map(str, numbers)))
+        if comments:
+            lines.append("% between lines")
+    content = "\n".join(lines) + ("\n" if final_newline or not lines[-1] else "")
+    directory = tmp_path_factory.mktemp("metis")
+    for name in ("g.graph", "g.graph.gz"):
+        graph = read_graph(put(directory, name, content))
+        assert not graph.directed
+        assert_read_back(graph, A)
+
+
+MTX = "%%MatrixMarket matrix coordinate "
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("g.txt", "0 1\n1 x\n", ", line 2: 'x' is not an integer"),
+        ("g.txt", "0 1\n\n# c\n1.5 2\n", ", line 4: '1.5' is not an integer"),
+        ("g.txt", "0 1\n1 2 3\n", ", line 2: 3 columns, but the first edge has 2"),
+        ("g.txt", "0 1\n1\n2 3\n4 5 6\n", ", line 2: 1 columns"),
+        ("g.txt", "0 1 2 3\n", ", line 1: 4 columns; an edge is"),
+        ("g.txt", "", ": holds no edges"),
+        ("g.txt", "# only a comment\n", ": holds no edges"),
+        ("g.csv", "source,target\n", ": holds no edges"),
+        ("g.txt", "# Edges: 9\n0 1\n", ": truncated: its header says 9 edges, but it holds 1"),
+        ("g.txt", "0 1\n3 -1\n", ", line 2: -1 is not a vertex id"),
+        ("g.txt", "0 99999999999999999999\n", ", line 1: .* is not a vertex id"),
+        ("g.csv", "0,1,0.5\n\n1.5,0,2\n", ", line 3: 1.5 is not a vertex id"),
+        ("g.csv", "0,1,0.5\n1,0,nan\n", ", line 2: nan is not a finite weight"),
+        ("g.csv", "0,1,0.5\n1,0,1_0z\n", ", line 2: '1_0z' is not a number"),
+        ("g.txt", b"\xff\xfe\x00 rubbish\n", ", line 1: .* is not an integer"),
+        ("g.graph", "", ": empty; a METIS graph begins with"),
+        ("g.graph", "x y\n", ", line 1: the header of a METIS graph is"),
+        ("g.graph", "3\n", ", line 1: the header of a METIS graph is"),
+        ("g.graph", "3 2 7\n", ", line 1: .*fmt is up to three digits"),
+        ("g.graph", "3 2\n2\n1 3\n", ": truncated: the header says 3 vertices, but only 2"),
+        ("g.graph", "3 2\n2\n1 3\n2\n1\n", ", line 5: more lines than the header's 3 vertices"),
+        ("g.graph", "3 2\n2\n1 4\n2\n", r", line 3: 4 is not a vertex in \[1, 3\]"),
+        ("g.graph", "3 2\n2\n1 0\n2\n", r", line 3: 0 is not a vertex in \[1, 3\]"),
+        ("g.graph", "3 2\n2\n1 z\n2\n", ", line 3: 'z' is not an integer"),
+        ("g.graph", "3 5\n2\n1 3\n2\n", ", line 1: the header says 5 edges"),
+        ("g.graph", "3 2\n2\n1 3\n1\n", "vertices 1 and 3 is not the same at both ends"),
+        ("g.graph", "2 1 001\n2 5\n1 6\n", "vertices 1 and 2 is not the same at both ends"),
+        ("g.graph", "2 1 011\n9 2 5\n9 1\n", ", line 3: 2 numbers do not fit the fmt"),
+        ("g.mtx", "hello", ", line 1: not a Matrix Market file"),
+        ("g.mtx", MTX + "complex general\n", ", line 1: 'complex' entries"),
+        ("g.mtx", MTX + "real skew-symmetric\n", ", line 1: 'skew-symmetric'"),
+        ("g.mtx", MTX.replace("coordinate", "array") + "real general\n", "a 'array' matrix"),
+        ("g.mtx", MTX + "pattern general\n3 4 1\n1 2\n", "3 × 4; a graph needs as many rows"),
+        ("g.mtx", MTX + "pattern general\n3 3 2\n1 2\n", ": truncated"),
+        ("g.mtx", MTX + "pattern general\n3 3 2\n1 2\n4 1\n", ": line 4: row index out of bounds"),
+        ("g.mtx", MTX + "pattern general\n3 3 2\n1 2\n2 x\n", ": line 4: "),
+        ("g.mtx", MTX + "real general\n3 3 1\n1 2 nan\n", r": entry \(1, 2\) is nan"),
+        ("g.mtx", MTX + f"pattern general\n{10**15} {10**15} 1\n1 2\n", ": does not fit into"),
+        ("g.xyz", "", ": unknown format; known are"),
+        ("g.npz.gz", "", ": unknown format; known are"),
+    ],
+)
+def test_bad_files_are_named_with_the_line(tmp_path, name, content, message):
+    path = put(tmp_path, name, content)
+    with pytest.raises(InputError, match="(?i)" + message) as caught:
+        read_graph(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["g.txt.gz", "g.graph.gz", "g.mtx.gz"])
+def test_truncated_gzip_is_refused(tmp_path, name):
+    content = {
+        "g.txt.gz": "".join(f"{i} {i * 7 % 1000}\n" for i in range(1000)),
+        "g.graph.gz": "3 2\n2\n1 3\n2\n",
+        "g.mtx.gz": MTX + "pattern general\n3 3 2\n1 2\n2 1\n",
+    }[name]
+    path = put(tmp_path, name, content)
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(InputError, match=str(path)):
+        read_graph(path)
+
+
+def test_missing_files_and_directories_are_named(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        read_graph(tmp_path / "none.mtx")
+    with pytest.raises(InputError, match="is a directory"):
+        read_graph(tmp_path)
+
+
+def test_ids_that_are_names_are_renumbered_and_kept(tmp_path, caplog):
+    path = put(tmp_path, "g.txt", "5 1000000000000\n7 5\n")
+    graph = read_graph(path)
+    assert graph.vertex_ids.tolist() == [5, 7, 1000000000000]
+    assert entries(graph.adjacency) == [(0, 1, 1.0), (2, 0, 1.0)]
+    assert "numbered in rising order" in caplog.text
+
+
+def test_a_header_of_words_is_skipped(tmp_path):
+    path = put(tmp_path, "g.csv", "id_1,id_2\n0,1\n1,2\n")
+    assert entries(read_graph(path).adjacency) == [(1, 0, 1.0), (2, 1, 1.0)]
+
+
+@given(st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_pieces_do_not_change_what_is_read(tmp_path_factory, piece, seed):
+    rng = np.random.default_rng(seed)
+    table = rng.integers(0, 1000, (rng.integers(1, 30), 2))
+    lines = [f"{u} {v}" for u, v in table.tolist()]
+    lines.insert(len(lines) // 2, "% comment 1 2 3")
+    lines.insert(len(lines) // 3, "")
+    path = put(tmp_path_factory.mktemp("pieces"), "g.txt", "\n".join(lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "PIECE", piece)
+        read = list(text.read_numbers(path, np.int64))
+    values = np.concatenate([numbers.values for numbers in read])
+    assert values.tolist() == table.reshape(-1).tolist()
+    numbered = dict(
+        zip(
+            np.concatenate([numbers.lines for numbers in read]).tolist(),
+            np.concatenate([numbers.counts for numbers in read]).tolist(),
+            strict=True,
+        )
+    )
+    expected = {
+        at: len(line.split()) for at, line in enumerate(lines, 1) if not line.startswith("%")
+    }
+    assert numbered == expected
+
+
+def test_errors_name_the_line_of_the_file_in_every_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "PIECE", 16)
+    path = put(tmp_path, "g.txt", "# head\n" + "1 2\n" * 50 + "1 oops\n" + "1 2\n" * 50)
+    with pytest.raises(InputError, match="line 52: 'oops' is not an integer"):
+        read_graph(path)
+
+
+def test_weights_of_repeated_edges_add_up(tmp_path):
+    path = put(tmp_path, "g.txt", "0 1 0.5\n0 1 2\n1 1 3\n")
+    graph = read_graph(path)
+    assert entries(graph.adjacency) == [(1, 0, 2.5), (1, 1, 3.0)]
+    assert graph.adjacency.values.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["g.txt", "g.txt.gz", "g.graph"])
+def test_progress_ends_with_the_whole_file(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(text, "PIECE", 64)
+    edges = "1 2\n" * 100 if name != "g.graph" else "100 0\n" + "\n" * 100
+    path = put(tmp_path, name, edges)
+    seen = []
+    read_graph(path, lambda *args: seen.append(args))
+    assert [what for what, _, _ in seen] == [f"reading {name}"] * len(seen)
+    done = [done for _, done, _ in seen]
+    assert done == sorted(done)
+    assert seen[-1][1:] == (path.stat().st_size, path.stat().st_size)

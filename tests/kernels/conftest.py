@@ -1,0 +1,67 @@
+"""Random blocks and tensors for the kernel tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from spgnn.kernels import _kernels
+from spgnn.sparse import CSR
+
+SUM_DTYPE = {torch.float32: torch.float32, torch.float64: torch.float64}
+SUM_DTYPE[torch.bfloat16] = torch.float32
+DTYPES = list(SUM_DTYPE)
+
+
+@pytest.fixture(params=_kernels.instruction_sets())
+def instruction_set(request):
+    """Run a test on every instruction set this machine has."""
+    before = _kernels.instruction_set()
+    _kernels.use_instruction_set(request.param)
+    yield request.param
+    _kernels.use_instruction_set(before)
+
+
+@pytest.fixture
+def threads():
+    """A setter of torch's thread count that is undone after the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def random_block(
+    rows, cols, lengths, seed, *, dtype=torch.float32, parts=(), index=torch.int32
+) -> CSR:
+    """A block with the given row lengths; `parts` names its values and scalings."""
+    rng = np.random.default_rng(seed)
+    lengths = np.minimum(np.asarray(lengths), cols)
+    indptr = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    columns = [np.sort(rng.choice(cols, n, replace=False)) for n in lengths if n]
+    indices = np.concatenate(columns) if columns else np.zeros(0, dtype=np.int64)
+    sizes = {"values": len(indices), "row_scale": rows, "col_scale": cols}
+    arrays = {
+        name: torch.from_numpy(rng.standard_normal(sizes[name])).to(SUM_DTYPE[dtype])
+        for name in parts
+    }
+    return CSR(
+        torch.from_numpy(indptr), torch.from_numpy(indices).to(index), (rows, cols), **arrays
+    )
+
+
+def random_dense(rows, columns, seed, dtype=torch.float32, padding=0) -> torch.Tensor:
+    """Normal numbers [rows, columns] with a row stride of columns + padding."""
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.randn(rows, columns + padding, generator=generator, dtype=torch.float64)
+    return wide.to(dtype)[:, :columns]
+
+
+def assert_close(actual, expected, magnitude, dtype) -> None:
+    """Whole arrays agree to the rounding of the dtype; `magnitude` is the sum of absolute terms."""
+    epsilon = {torch.float32: 3e-7, torch.float64: 5e-16, torch.bfloat16: 4.5e-3}[dtype]
+    terms = 4 if dtype == torch.bfloat16 else 60
+    error = (actual.double() - expected).abs()
+    assert actual.dtype == dtype
+    assert actual.shape == expected.shape
+    assert bool((error <= epsilon * terms * magnitude + 1e-30).all()), float(error.max())

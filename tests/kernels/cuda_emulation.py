@@ -1,0 +1,102 @@
+"""Stands in for `spgnn.kernels.cuda.device.launch`: runs the kernels' source on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from spgnn.kernels.cuda import device
+
+HERE = Path(__file__).parent
+# Kernels read packs of numbers as whole words, which only nvcc's dialect of C++ allows.
+FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-fno-gnu-unique")
+WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-maybe-uninitialized")
+OUTCOMES = {1: "only some threads reached a barrier", 2: "access outside an array"}
+
+
+class EmulatedDevice:
+    """Compiles each kernel on first use into ``folder`` and runs it with guarded memory."""
+
+    def __init__(self, folder: Path, headers: Sequence[str] = device.SOURCES) -> None:
+        self.folder, self.headers = folder, headers
+        self.seed = 0
+        self.launched: list[str] = []
+        self._kernels: dict[str, ctypes.CDLL] = {}
+        runtime = folder / "libemulation.so"
+        _compile([str(HERE / "cuda_emulation.cpp")], runtime)
+        self._runtime = ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
+        self._runtime.allocate_guarded.restype = ctypes.c_void_p
+        self._runtime.allocate_guarded.argtypes = [ctypes.c_size_t]
+        self._runtime.free_guarded.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+    def launch(
+        self, kernel: str, grid: tuple[int, int], arguments: Sequence[device.Argument]
+    ) -> None:
+        """As `spgnn.kernels.cuda.device.launch`, for CPU tensors."""
+        self.launched.append(kernel)
+        library = self._library(kernel)
+        kinds = "".join(
+            "d" if isinstance(a, float) else "i" if isinstance(a, int) else "p" for a in arguments
+        )
+        assert kinds == library.signature().decode(), kernel
+        assert grid[0] < 2**31
+        assert grid[1] < 2**16
+        arrays = [_Guarded(self._runtime, a) for a in arguments if isinstance(a, Tensor)]
+        addresses = iter(arrays)
+        values = [
+            ctypes.c_double(a)
+            if isinstance(a, float)
+            else ctypes.c_longlong(a)
+            if isinstance(a, int)
+            else ctypes.c_void_p(None if a is None else next(addresses).address)
+            for a in arguments
+        ]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
+        outcome = library.launch(*grid, device.THREADS, self.seed, pointers)
+        for array in arrays:
+            array.copy_back_and_free()
+        assert outcome == 0, f"{OUTCOMES[outcome]}: {kernel}"
+
+    def _library(self, kernel: str) -> ctypes.CDLL:
+        if kernel not in self._kernels:
+            name = hashlib.sha256(kernel.encode()).hexdigest()[:16]
+            text = self.folder / f"{name}.cpp"
+            headers = "".join(f'#include "{header}"\n' for header in self.headers)
+            text.write_text(f'#include "cuda_emulation.hpp"\n{headers}EMULATE({kernel})\n')
+            library = self.folder / f"{name}.so"
+            _compile([str(text), str(self.folder / "libemulation.so")], library)
+            self._kernels[kernel] = ctypes.CDLL(str(library))
+            self._kernels[kernel].signature.restype = ctypes.c_char_p
+        return self._kernels[kernel]
+
+
+class _Guarded:
+    """A copy of a tensor's memory that faults when a kernel reads or writes beyond its end."""
+
+    def __init__(self, runtime: ctypes.CDLL, tensor: Tensor) -> None:
+        self.runtime, self.tensor = runtime, tensor
+        last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        self.bytes = (last + 1) * tensor.element_size() if tensor.numel() else 0
+        # Ending where a page ends, it is aligned to whatever pack its columns are a multiple of.
+        self.address: int = runtime.allocate_guarded(self.bytes)
+        ctypes.memmove(self.address, tensor.data_ptr(), self.bytes)
+
+    def copy_back_and_free(self) -> None:
+        ctypes.memmove(self.tensor.data_ptr(), self.address, self.bytes)
+        self.runtime.free_guarded(self.address, self.bytes)
+
+
+def _compile(inputs: list[str], output: Path) -> None:
+    include = [f"-I{HERE}", f"-I{Path(device.__file__).parent / 'src'}"]
+    subprocess.run(["g++", *FLAGS, *WARNINGS, *include, *inputs, "-o", str(output)], check=True)
+
+
+def cpu_multiprocessors(_: torch.device) -> int:
+    """Few, so that even small blocks are cut into every size of tile."""
+    return 1

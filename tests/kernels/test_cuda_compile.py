@@ -1,0 +1,89 @@
+"""The CUDA sources compile for every architecture, without warnings and without spilling."""
+
+import ctypes
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from spgnn.kernels.cuda import device
+from spgnn.kernels.cuda.native import WARP, spmm_instance, thread_shape
+
+ARCHITECTURES = (75, 80, 86, 90, 100)
+# ptxas may move a few address registers to memory; running sums and loaded packs must stay.
+SPILL_LIMIT = 16
+
+
+def instances() -> list[str]:
+    """Kernels for every width of pack, number of packs and type."""
+    single, double, half = torch.float32, torch.float64, torch.bfloat16
+    plain, wide = (single, single, torch.int32), (single, single, torch.int64)
+    cases = [
+        (plain, True, False, thread_shape(16, 4)),
+        (plain, True, False, thread_shape(128, 4)),
+        (plain, False, False, thread_shape(128, 4)),
+        (plain, True, True, thread_shape(256, 4)),
+        (plain, True, False, thread_shape(300, 4)),
+        (wide, True, False, thread_shape(1024, 4)),
+        (plain, True, False, thread_shape(129, 1)),
+        ((double, double, torch.int32), True, False, thread_shape(300, 2)),
+        ((half, half, torch.int32), True, False, thread_shape(64, 8)),
+        ((half, half, torch.int32), False, False, thread_shape(1024, 8)),
+        ((single, half, torch.int32), False, True, thread_shape(64, 4)),
+    ]
+    names = [spmm_instance(*case[:3], (case[3], 1024)) for case in cases]
+    for name in ("float", "double", "spgnn::Bfloat16"):
+        names.append(f"spgnn::gather_rows<{name}, long long, 2, {WARP}>")
+        names.append(f"spgnn::dropout_rows<{name}, 2, {WARP}>")
+    return names
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_nvcc_compiles_without_spills(tmp_path, architecture):
+    table = ",\n".join(f"reinterpret_cast<const void*>({name})" for name in instances())
+    text = tmp_path / "kernels.cu"
+    text.write_text(f"{device.source()}\nconst void* kernels[] = {{{table}}};\n")
+    flags = ["-std=c++17", "-cubin", "-Xptxas=-v", f"-arch=sm_{architecture}"]
+    command = ["nvcc", *flags, str(text), "-o", str(tmp_path / "kernels.cubin")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    log = re.sub(r"ptxas warning : Registers are spilled.*", "", done.stderr)
+    assert "warning" not in log
+    spills = [int(n) for n in re.findall(r"(\d+) bytes spill stores", log)]
+    assert len(spills) == len(instances())
+    assert max(spills) <= SPILL_LIMIT
+
+
+def nvrtc_library() -> Path | None:
+    """The run-time compiler that CuPy uses, from NVIDIA's wheels or the toolkit."""
+    spec = find_spec("nvidia")
+    folders = [Path(f) for f in (spec.submodule_search_locations or [])] if spec else []
+    found = [so for folder in folders for so in folder.glob("*/lib/libnvrtc.so*")]
+    found += Path("/usr/local/cuda/lib64").glob("libnvrtc.so*")
+    return found[0] if found else None
+
+
+@pytest.mark.skipif(nvrtc_library() is None, reason="needs NVRTC")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_nvrtc_compiles_without_headers(architecture):
+    nvrtc = ctypes.CDLL(str(nvrtc_library()))
+    program = ctypes.c_void_p()
+    text = device.source().encode()
+    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, b"spgnn.cu", 0, None, None) == 0
+    for name in instances():
+        assert nvrtc.nvrtcAddNameExpression(program, name.encode()) == 0
+    flags = (ctypes.c_char_p * 2)(b"-std=c++17", f"-arch=sm_{architecture}".encode())
+    outcome = nvrtc.nvrtcCompileProgram(program, 2, flags)
+    log = ctypes.create_string_buffer(100_000)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    assert outcome == 0, log.value.decode()
+    assert "warning" not in log.value.decode()
+    for name in instances():
+        lowered = ctypes.c_char_p()
+        assert nvrtc.nvrtcGetLoweredName(program, name.encode(), ctypes.byref(lowered)) == 0
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))

@@ -1,0 +1,250 @@
+"""The CUDA kernels' own source and their host code, run on the CPU against the reference."""
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spgnn.errors import InputError
+from spgnn.kernels import cuda, reference
+from spgnn.kernels.cuda import device, native, plan
+
+from .cuda_cases import PARTS, ROUNDING, SKEWED, WIDTHS, assert_product, block, matrix
+from .cuda_emulation import EmulatedDevice, cpu_multiprocessors
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or shutil.which("g++") is None, reason="needs g++ on Linux"
+)
+
+
+@pytest.fixture(scope="session")
+def emulated_device(tmp_path_factory):
+    return EmulatedDevice(tmp_path_factory.mktemp("emulation"))
+
+
+@pytest.fixture(autouse=True)
+def emulated(emulated_device, monkeypatch):
+    """`spgnn.kernels.cuda` with its launches emulated and its plans made anew."""
+    monkeypatch.setattr(device, "launch", emulated_device.launch)
+    monkeypatch.setattr(device, "multiprocessors", cpu_multiprocessors)
+    monkeypatch.setattr(cuda, "_implementation", lambda: native)
+    monkeypatch.setattr(native, "_kept", plan.PerTensor())
+    emulated_device.launched.clear()
+    return emulated_device
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_spmm_of_any_width(emulated, columns):
+    A = block(SKEWED, parts=("values",))
+    X = matrix(800, columns)
+    assert_product(cuda.spmm(A, X), A, X)
+    assert len(emulated.launched) == 2, "rows that cross tiles need a second product"
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("parts", PARTS)
+def test_spmm_of_any_dtype_and_parts(dtype, parts):
+    A = block(SKEWED, parts=parts, dtype=dtype)
+    X = matrix(800, 64, dtype)
+    assert_product(cuda.spmm(A, X), A, X)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("columns", [3, 300, 1024])
+def test_spmm_of_other_widths_and_dtypes(dtype, columns):
+    A = block(SKEWED, dtype=dtype)
+    X = matrix(800, columns, dtype)
+    assert_product(cuda.spmm(A, X), A, X)
+
+
+@pytest.mark.parametrize(("padding", "offset"), [(4, 0), (2, 2), (1, 0), (0, 3)])
+def test_strided_and_unaligned_operands(padding, offset):
+    A = block(SKEWED, parts=("row_scale",))
+    X = matrix(800, 64, padding=padding, offset=offset)
+    out = matrix(len(SKEWED), 64, padding=3 * padding, offset=offset)
+    around = out.as_strided((len(SKEWED) - 1, 3 * padding), (64 + 3 * padding, 1), offset + 64)
+    assert cuda.spmm(A, X, out) is out
+    assert_product(out, A, X)
+    assert bool(around.isnan().all()), "memory between the rows was written"
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_accumulate_adds_to_out(dtype):
+    A = block(SKEWED, parts=("values", "row_scale"), dtype=dtype)
+    X, out = matrix(800, 64, dtype), matrix(len(SKEWED), 64, dtype, seed=2)
+    before = out.double().clone()
+    cuda.spmm(A, X, out, accumulate=True)
+    assert_product(out, A, X, added=before)
+
+
+def test_out_is_overwritten_not_read():
+    A, X = block(SKEWED), matrix(800, 64)
+    out = torch.full((len(SKEWED), 64), float("nan"))
+    cuda.spmm(A, X, out)
+    assert_product(out, A, X)
+
+
+def test_int64_indices():
+    A, X = block(SKEWED, index=torch.int64), matrix(800, 64)
+    assert_product(cuda.spmm(A, X), A, X)
+
+
+@pytest.mark.parametrize("items", plan.TILE_ITEMS)
+def test_every_tile_size(monkeypatch, emulated, items):
+    monkeypatch.setattr(native, "tile_items", lambda *_: items)
+    A, X = block(SKEWED * 3, parts=("values",)), matrix(800, 64)
+    assert_product(cuda.spmm(A, X), A, X)
+    assert f", {items}>" in emulated.launched[0]
+
+
+def test_tiny_tiles_carry_through_many_levels(monkeypatch, emulated):
+    monkeypatch.setattr(plan, "TILE_ITEMS", (16,))
+    A, X = block([7, 800, 0, 3, 800]), matrix(800, 16)
+    assert_product(cuda.spmm(A, X), A, X)
+    assert len(emulated.launched) > 3
+
+
+@pytest.mark.parametrize("columns", [1, 16, 128])
+def test_bits_do_not_depend_on_the_order_of_threads_and_blocks(emulated, columns):
+    A, X = block(SKEWED, parts=("values",)), matrix(800, columns)
+    results = []
+    for emulated.seed in (1, 2, 3):
+        results.append(cuda.spmm(A, X))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    lengths=st.lists(
+        st.one_of(st.just(0), st.integers(0, 4), st.integers(0, 90)), min_size=1, max_size=60
+    ),
+    columns=st.sampled_from([1, 3, 16, 64]),
+    items=st.sampled_from([16, 256]),
+    seed=st.integers(0, 99),
+)
+def test_random_blocks(monkeypatch, emulated, lengths, columns, items, seed):
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "TILE_ITEMS", (items,))
+        emulated.seed = seed
+        A, X = block(lengths, 90, seed=seed), matrix(90, columns, seed=seed)
+        assert_product(cuda.spmm(A, X), A, X)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(0, 4), (3, 0), (0, 0), (3, 4)])
+def test_nothing_to_multiply(rows, columns):
+    A = block([0] * rows, 5)
+    assert torch.equal(cuda.spmm(A, matrix(5, columns)), torch.zeros(rows, columns))
+    out = matrix(rows, columns)
+    assert torch.equal(cuda.spmm(A, matrix(5, columns), out.clone(), accumulate=True), out)
+
+
+def test_spmm_transposed():
+    A = block(SKEWED, parts=("values", "row_scale", "col_scale"))
+    X = matrix(len(SKEWED), 64)
+    assert_product(cuda.spmm_transposed(A, X), A.T, X)
+    out = matrix(800, 64)
+    assert_product(cuda.spmm_transposed(A, X, out.clone(), accumulate=True), A.T, X, out.double())
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("columns", [1, 17, 64, 300])
+def test_gather_rows(dtype, columns):
+    X = matrix(50, columns, dtype, padding=8)
+    rows = torch.from_numpy(np.random.default_rng(3).integers(0, 50, 301))
+    assert torch.equal(cuda.gather_rows(X, rows), X[rows])
+    scale = torch.randn(301, dtype=native.SUM_DTYPE[dtype])
+    expected = reference.gather_rows(X, rows, scale)
+    scaled = cuda.gather_rows(X, rows, scale, X.new_empty(301, columns))
+    assert torch.allclose(scaled.double(), expected, rtol=ROUNDING[dtype], atol=0)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_scatter_add_rows(dtype, scaled):
+    # Row 7 is listed 2000 times: its sum is carried across tiles.
+    rows = torch.from_numpy(np.random.default_rng(4).integers(0, 40, 3000))
+    rows[500:2500] = 7
+    X, Y = matrix(3000, 16, dtype), matrix(45, 16, dtype, padding=8, seed=5)
+    scale = torch.randn(3000, dtype=native.SUM_DTYPE[dtype]) if scaled else None
+    expected = reference.scatter_add_rows(Y, rows, X, scale)
+    magnitude = reference.scatter_add_rows(
+        Y.abs(), rows, X.abs(), None if scale is None else scale.abs()
+    )
+    again = Y.clone()
+    assert cuda.scatter_add_rows(Y, rows, X, scale) is Y
+    assert bool(((Y.double() - expected).abs() <= ROUNDING[dtype] * magnitude).all())
+    cuda.scatter_add_rows(again, rows, X, scale)
+    assert torch.equal(Y, again)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("columns", [1, 3, 64, 300])
+def test_dropout_has_the_bits_of_the_reference(dtype, columns):
+    X = matrix(37, columns, dtype, padding=4)
+    X[3] = float("inf")  # dropped all the same
+    ids = torch.arange(37) * 1_000_003 + 2**40
+    for key, p in ((0, 0.0), (-(2**63), 0.5), (12345, 0.9)):
+        expected = reference.dropout_rows(X, ids, key, p)
+        assert torch.equal(cuda.dropout_rows(X, ids, key, p), expected)
+
+
+def test_rows_out_of_range():
+    X = matrix(5, 4)
+    with pytest.raises(InputError, match=r"row 5 outside \[0, 5\)"):
+        cuda.gather_rows(X, torch.tensor([0, 5]))
+    with pytest.raises(InputError, match=r"row -1 outside \[0, 5\)"):
+        cuda.scatter_add_rows(X, torch.tensor([-1, 2]), X[:2])
+
+
+def test_plans_are_made_once_per_block(emulated, monkeypatch):
+    made = []
+    monkeypatch.setattr(native, "make_plan", lambda *a: made.append(a) or plan.make_plan(*a))
+    A, X = block(SKEWED), matrix(800, 16)
+    cuda.spmm(A, X)
+    cuda.spmm(A.with_scales(torch.ones(A.shape[0]), None), X)
+    assert len(made) == 1
+
+
+FAULTY = """
+__global__ void divergent(int* a) { if (threadIdx.x < 5) __syncthreads(); a[0] = 1; }
+__global__ void beyond(int* a, long long n) { a[n + threadIdx.x / 127] = 1; }
+__global__ void unset(float* a) {
+  __shared__ float kept[128];
+  if (threadIdx.x > 0) kept[threadIdx.x] = 1;
+  __syncthreads();
+  a[threadIdx.x] = kept[threadIdx.x];
+}
+__global__ void racing(long long* a) {
+  __shared__ long long last;
+  last = threadIdx.x;
+  __syncthreads();
+  if (threadIdx.x == 0) a[0] = last;
+}
+"""
+
+
+def test_the_emulation_reports_faults(tmp_path):
+    (tmp_path / "faulty.cuh").write_text(FAULTY)
+    emulation = EmulatedDevice(tmp_path, [str(tmp_path / "faulty.cuh")])
+    array = torch.zeros(128, dtype=torch.int32)
+    with pytest.raises(AssertionError, match="only some threads reached a barrier"):
+        emulation.launch("divergent", (1, 1), (array,))
+    with pytest.raises(AssertionError, match="access outside an array"):
+        emulation.launch("beyond", (1, 1), (array, 127))
+    emulation.launch("beyond", (1, 1), (array, 126))
+    with pytest.raises(AssertionError):  # a missing argument
+        emulation.launch("beyond", (1, 1), (array,))
+    floats = torch.zeros(128)
+    emulation.launch("unset", (1, 1), (floats,))
+    assert floats.isnan().nonzero().tolist() == [[0]]
+    seen = set()
+    for emulation.seed in range(8):
+        last = torch.zeros(1, dtype=torch.int64)
+        emulation.launch("racing", (1, 1), (last,))
+        seen.add(int(last))
+    assert len(seen) > 1

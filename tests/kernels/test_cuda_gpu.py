@@ -1,0 +1,170 @@
+"""The CUDA kernels on a GPU, through the public operations, against the reference on the CPU."""
+
+import numpy as np
+import pytest
+import torch
+
+from spgnn import kernels
+from spgnn.errors import InputError
+from spgnn.kernels import cuda, reference
+from spgnn.kernels.cuda import cusparse, device, native
+
+from .cuda_cases import PARTS, ROUNDING, SKEWED, WIDTHS, assert_product, block, matrix
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.skipif(not device.available(), reason="needs CuPy"),
+]
+
+
+def on_gpu(X: torch.Tensor) -> torch.Tensor:
+    """The matrix on the GPU, with the strides it has on the CPU."""
+    whole = X.as_strided((X.untyped_storage().size() // X.element_size(),), (1,), 0).cuda()
+    return whole.as_strided(X.shape, X.stride(), X.storage_offset())
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_any_width(columns, dtype):
+    A, X = block(SKEWED, parts=("values",), dtype=dtype), matrix(800, columns, dtype)
+    assert_product(kernels.spmm(A.to("cuda"), X.cuda()).cpu(), A, X)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_any_parts(dtype, parts):
+    A, X = block(SKEWED, parts=parts, dtype=dtype), matrix(800, 64, dtype)
+    assert_product(kernels.spmm(A.to("cuda"), X.cuda()).cpu(), A, X)
+
+
+@pytest.mark.parametrize("columns", [2000, 4099])
+def test_more_columns_than_one_sweep_covers(columns):
+    A, X = block(SKEWED), matrix(800, columns)
+    assert_product(kernels.spmm(A.to("cuda"), X.cuda()).cpu(), A, X)
+
+
+@pytest.mark.parametrize(("padding", "offset"), [(4, 0), (2, 2), (1, 0), (0, 3)])
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_strided_operands(padding, offset, dtype):
+    A = block(SKEWED, parts=("row_scale",), dtype=dtype)
+    X = matrix(800, 64, dtype, padding=padding, offset=offset)
+    out = matrix(len(SKEWED), 64, dtype, padding=3 * padding, offset=offset, seed=2)
+    before, written = out.double(), on_gpu(out)
+    kernels.spmm(A.to("cuda"), on_gpu(X), written, accumulate=True)
+    assert_product(written.cpu(), A, X, added=before)
+
+
+def test_int64_indices():
+    A, X = block(SKEWED, index=torch.int64), matrix(800, 64)
+    assert_product(kernels.spmm(A.to("cuda"), X.cuda()).cpu(), A, X)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_transposed(dtype):
+    A = block(SKEWED, parts=("values", "row_scale", "col_scale"), dtype=dtype)
+    X = matrix(len(SKEWED), 64, dtype)
+    assert_product(kernels.spmm_transposed(A.to("cuda"), X.cuda()).cpu(), A.T, X)
+
+
+@pytest.mark.parametrize("columns", [1, 16, 128])
+def test_a_row_of_a_million_nonzeros(columns):
+    lengths = [*[3] * 1000, 1_000_000, *[0] * 50, *[3] * 1000]
+    A, X = block(lengths, 1_200_000), matrix(1_200_000, columns)
+    wide = cusparse.as_torch(A, A.shape[1], torch.float64)
+    expected, magnitude = torch.sparse.mm(wide, X.double()), torch.sparse.mm(wide, X.double().abs())
+    block_on_gpu = A.to("cuda")
+    first = kernels.spmm(block_on_gpu, X.cuda())
+    assert bool(((first.cpu().double() - expected).abs() <= 1e-5 * magnitude + 1e-30).all())
+    for _ in range(5):
+        assert torch.equal(kernels.spmm(block_on_gpu, X.cuda()), first), "bits differ between runs"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_blocks_have_the_same_bits_every_time(seed):
+    rng = np.random.default_rng(seed)
+    lengths = np.minimum(rng.pareto(0.8, 20_000) * rng.integers(0, 5, 20_000), 3000).astype(int)
+    columns = int(rng.choice([1, 7, 16, 41, 64, 100, 256]))
+    A, X = block(lengths, 3000, parts=("values",), seed=seed), matrix(3000, columns, seed=seed)
+    wide = cusparse.as_torch(A, 3000, torch.float64)
+    magnitude = torch.sparse.mm(wide.abs(), X.double().abs())
+    A_gpu, X_gpu = A.to("cuda"), X.cuda()
+    first = kernels.spmm(A_gpu, X_gpu)
+    error = (first.cpu().double() - torch.sparse.mm(wide, X.double())).abs()
+    assert bool((error <= 1e-5 * magnitude + 1e-30).all())
+    for _ in range(10):
+        assert torch.equal(kernels.spmm(A_gpu, X_gpu), first)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("columns", [1, 17, 64, 300])
+def test_gather_scatter_and_dropout_equal_the_cpu(dtype, columns):
+    rng = np.random.default_rng(6)
+    X, rows = matrix(500, columns, dtype), torch.from_numpy(rng.integers(0, 500, 3001))
+    scale = torch.randn(3001, dtype=native.SUM_DTYPE[dtype])
+    gathered = kernels.gather_rows(X.cuda(), rows.cuda())
+    assert torch.equal(gathered.cpu(), X[rows])
+    scaled = kernels.gather_rows(X.cuda(), rows.cuda(), scale.cuda()).cpu()
+    expected = reference.gather_rows(X, rows, scale)
+    assert torch.allclose(scaled.double(), expected, rtol=ROUNDING[dtype], atol=0)
+
+    added = matrix(3001, columns, dtype, seed=7)
+    Y = kernels.scatter_add_rows(X.cuda(), rows.cuda(), added.cuda(), scale.cuda()).cpu()
+    expected = reference.scatter_add_rows(X, rows, added, scale)
+    magnitude = reference.scatter_add_rows(X.abs(), rows, added.abs(), scale.abs())
+    assert bool(((Y.double() - expected).abs() <= ROUNDING[dtype] * magnitude).all())
+
+    ids = torch.arange(500) * 1_000_003
+    for p in (0.0, 0.5, 0.9):
+        dropped = kernels.dropout_rows(X.cuda(), ids.cuda(), 12345, p).cpu()
+        assert torch.equal(dropped, kernels.dropout_rows(X, ids, 12345, p))
+
+
+def test_gradients_pass_through_the_operators():
+    A = block(SKEWED, parts=("values",))
+    X = matrix(800, 16).cuda().requires_grad_()
+    G = matrix(len(SKEWED), 16, seed=8)
+    kernels.spmm(A.to("cuda"), X).backward(G.cuda())
+    assert X.grad is not None
+    assert_product(X.grad.cpu(), A.T, G)
+
+
+def test_works_on_the_current_stream():
+    A, X = block(SKEWED).to("cuda"), matrix(800, 64).cuda()
+    expected = kernels.spmm(A, X)
+    late = torch.zeros_like(X)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        late.copy_(X)  # a kernel on any other stream would still see zeros
+        Y = kernels.spmm(A, late)
+    stream.synchronize()
+    assert torch.equal(Y, expected)
+
+
+def test_products_can_be_captured_in_a_graph():
+    A, X = block(SKEWED).to("cuda"), matrix(800, 64).cuda()
+    expected = kernels.spmm(A, X)
+    out = torch.zeros_like(expected)
+    graph = torch.cuda.CUDAGraph()
+    kernels.spmm(A, X, out)  # compiles what the capture launches
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        kernels.spmm(A, X, out)
+    out.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, expected)
+
+
+def test_rows_out_of_range():
+    with pytest.raises(InputError, match="outside"):
+        kernels.gather_rows(matrix(5, 4).cuda(), torch.tensor([0, 5]).cuda())
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_cusparse_agrees(dtype, monkeypatch):
+    A, X = block(SKEWED, parts=("values", "row_scale"), dtype=dtype), matrix(800, 64, dtype)
+    monkeypatch.setattr(cuda, "_implementation", lambda: cusparse)
+    assert_product(cuda.spmm(A.to("cuda"), X.cuda()).cpu(), A, X)

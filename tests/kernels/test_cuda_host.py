@@ -1,0 +1,144 @@
+"""Without CuPy, and around it: the way through torch, one notice, what a launch hands over."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from spgnn.errors import InputError
+from spgnn.kernels import cuda, reference
+from spgnn.kernels.cuda import cusparse, device
+
+from .cuda_cases import PARTS, ROUNDING, SKEWED, assert_product, block, matrix
+
+
+@pytest.fixture
+def no_cupy(monkeypatch):
+    """As where CuPy is not installed."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    for cached in (device.cupy, cuda._implementation):
+        cached.cache_clear()
+    yield
+    for cached in (device.cupy, cuda._implementation):
+        cached.cache_clear()
+
+
+def test_without_cupy_one_notice_and_torch(no_cupy, recwarn):
+    A, X = block(SKEWED), matrix(800, 16)
+    for _ in range(2):
+        assert_product(cuda.spmm(A, X), A, X)
+    assert ["pip install spgnn[gpu]" in str(w.message) for w in recwarn] == [True]
+
+
+def test_asking_for_cupy_names_the_extra(no_cupy):
+    with pytest.raises(InputError, match=r"pip install spgnn\[gpu\]"):
+        device.cupy()
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("parts", PARTS)
+def test_products_through_torch(dtype, parts):
+    A, X = block(SKEWED, parts=parts, dtype=dtype), matrix(800, 17, dtype)
+    out = torch.full((len(SKEWED), 17), float("nan"), dtype=dtype)
+    cusparse.spmm(A, X, out, accumulate=False)
+    assert_product(out, A, X)
+    before = out.double().clone()
+    cusparse.spmm(A, X, out, accumulate=True)
+    assert_product(out, A, X, added=before)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_rows_through_torch(dtype):
+    X, Y = matrix(6, 5, dtype), matrix(4, 5, dtype, seed=2)
+    rows, scale = torch.tensor([3, 0, 3, 3, 1, 0]), torch.randn(6).to(device_sum(dtype))
+    for factor in (None, scale):
+        gathered = X.new_empty(6, 5)
+        cusparse.gather_rows(X, rows, factor, gathered)
+        expected = reference.gather_rows(X, rows, factor)
+        assert torch.allclose(gathered.double(), expected, rtol=ROUNDING[dtype], atol=0)
+        expected = reference.scatter_add_rows(Y, rows, X, factor)
+        added = Y.clone()
+        cusparse.scatter_add_rows(added, rows, X, factor)
+        assert torch.allclose(added.double(), expected, rtol=0, atol=10 * ROUNDING[dtype])
+    dropped = torch.empty_like(X)
+    cusparse.dropout_rows(X, torch.arange(6), 7, 0.5, dropped)
+    assert torch.equal(dropped, reference.dropout_rows(X, torch.arange(6), 7, 0.5))
+
+
+def device_sum(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+class FakeCupy:
+    """Records what `device.launch` asks of CuPy."""
+
+    def __init__(self) -> None:
+        self.entered: list[object] = []
+        self.launched: list[tuple[object, ...]] = []
+        self.compiled: list[str] = []
+        outer = self
+
+        class Context:
+            def __init__(self, *what: object) -> None:
+                self.what = what
+
+            def __enter__(self) -> None:
+                outer.entered.append(self.what)
+
+            def __exit__(self, *error: object) -> None:
+                outer.entered.pop()
+
+        class Stream:
+            @staticmethod
+            def from_external(stream):
+                return Context("stream", *stream.__cuda_stream__())
+
+        self.cuda = SimpleNamespace(Device=lambda index: Context("device", index), Stream=Stream)
+
+    def RawModule(self, *, code, options, name_expressions, backend):
+        assert "-std=c++17" in options
+        assert backend == "nvrtc"
+        assert "#include" not in code
+        (name,) = name_expressions
+        self.compiled.append(name)
+
+        def start(grid, block, arguments):
+            self.launched.append((name, grid, block, arguments, tuple(self.entered)))
+
+        return SimpleNamespace(get_function=lambda asked: start if asked == name else None)
+
+    def from_dlpack(self, tensor):
+        return torch.from_dlpack(tensor)  # fails where the exporter would
+
+
+def test_a_launch_hands_over_addresses_on_torchs_stream(monkeypatch):
+    fake = FakeCupy()
+    monkeypatch.setattr(device, "cupy", lambda: fake)
+    for cached in (device._kernel, device._shared_stream):
+        cached.cache_clear()
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=4711)
+    )
+    X = matrix(5, 4, torch.bfloat16, padding=4).requires_grad_()
+    ids = torch.arange(5)
+    for _ in range(2):
+        device.launch("spgnn::k<1>", (3, 2), (None, X, ids, 7, 0.5))
+    assert fake.compiled == ["spgnn::k<1>"]
+    name, grid, threads, arguments, entered = fake.launched[1]
+    assert (name, grid, threads) == ("spgnn::k<1>", (3, 2), (device.THREADS,))
+    assert entered == (("device", None), ("stream", 0, 4711))
+    null, x, i, seven, half = arguments
+    assert (null.dtype, int(null)) == (np.dtype(np.uintp), 0)
+    assert (x.data_ptr(), x.dtype, x.stride()) == (X.data_ptr(), torch.int16, X.stride())
+    assert i.data_ptr() == ids.data_ptr()
+    assert (seven.dtype, int(seven)) == (np.dtype(np.int64), 7)
+    assert (half.dtype, float(half)) == (np.dtype(np.float64), 0.5)
+    for cached in (device._kernel, device._shared_stream):
+        cached.cache_clear()
+
+
+def test_the_device_constants_match_the_sources():
+    assert f"kThreads = {device.THREADS};" in device.source()
+    assert f"kRowsInFlight = {cuda.native.ROWS_IN_FLIGHT};" in device.source()

@@ -1,0 +1,163 @@
+"""How products are cut into tiles, and how threads share rows. Needs neither GPU nor compiler."""
+
+import gc
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spgnn.kernels.cuda.native import ACCUMULATORS, MOST_PACKS, thread_shape, vector_width
+from spgnn.kernels.cuda.plan import (
+    TILE_ITEMS,
+    PerTensor,
+    Plan,
+    make_plan,
+    make_segments,
+    tile_items,
+)
+
+LENGTHS = st.lists(
+    st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 40), st.integers(0, 3000)),
+    min_size=1,
+    max_size=60,
+)
+
+
+def indptr_of(lengths):
+    return torch.tensor([0, *lengths]).cumsum(0)
+
+
+def check_plan(indptr: torch.Tensor, plan: Plan) -> None:
+    """Every row is finished once, every nonzero is added once, carried sums find their rows."""
+    row, nonzero, slot = plan.tiles.T
+    assert (row[0], nonzero[0], slot[0]) == (0, 0, 0)
+    assert (row[-1], nonzero[-1]) == (len(indptr) - 1, indptr[-1])
+    sizes = row.diff() + nonzero.diff()
+    assert bool((sizes > 0).all())
+    assert bool((sizes <= plan.items).all())
+    # A tile starts in the row it says, at or before that row's end.
+    assert bool((nonzero >= indptr[row]).all())
+    inner = row[:-1]
+    assert bool((nonzero[:-1] <= indptr[inner + 1]).all())
+
+    pieces = [[] for _ in range(len(indptr) - 1)]  # slots of each row, in order
+    open_at = nonzero > indptr[row]
+    for t in range(len(row) - 1):
+        next_slot = int(slot[t])
+        if open_at[t] and row[t + 1] > row[t]:
+            pieces[row[t]].append(next_slot)
+            next_slot += 1
+        if open_at[t + 1]:
+            pieces[row[t + 1]].append(next_slot)
+            next_slot += 1
+        assert next_slot == slot[t + 1]
+    crossing = [r for r, slots in enumerate(pieces) if slots]
+    if plan.carried is None:
+        assert crossing == []
+        return
+    carried = plan.carried
+    assert carried.rows.tolist() == crossing
+    for s, r in enumerate(crossing):
+        first, last = carried.indptr[s : s + 2].tolist()
+        assert carried.indices[first:last].tolist() == pieces[r]
+        assert int(indptr[r + 1] - indptr[r]) > plan.items // 4
+    check_plan(carried.indptr, carried.plan)
+
+
+@given(LENGTHS, st.sampled_from([4, 8, 16, 256, 1024]))
+def test_plan_covers_every_item_once(lengths, items):
+    indptr = indptr_of(lengths)
+    check_plan(indptr, make_plan(indptr, items))
+
+
+def test_a_huge_row_is_spread_over_tiles_at_every_level():
+    indptr = indptr_of([3, 10_000_000, 0, 2])
+    plan = make_plan(indptr, 1024)
+    check_plan(indptr, plan)
+    assert len(plan.tiles) - 1 >= 10_000_000 // 1024
+    assert plan.carried is not None
+    assert len(plan.carried.plan.tiles) - 1 >= 10_000_000 // 1024 // 256
+
+
+def test_rows_of_a_mesh_never_cross_tiles():
+    assert make_plan(indptr_of([44] * 5000), 1024).carried is None
+
+
+def test_tiles_fill_the_device_before_they_grow():
+    assert tile_items(10_000, 132) == TILE_ITEMS[-1]
+    assert tile_items(50_000_000, 132) == TILE_ITEMS[0]
+    sizes = [tile_items(items, 132) for items in range(0, 4_000_000, 10_000)]
+    assert sizes == sorted(sizes)
+    assert set(sizes) == set(TILE_ITEMS)
+
+
+@given(st.integers(1, 5000), st.sampled_from([1, 2, 4, 8]))
+def test_thread_shape_covers_all_columns_within_its_limits(columns, vector):
+    columns *= vector
+    shape = thread_shape(columns, vector)
+    sweeps = -(-columns // shape.columns)
+    assert shape.lanes in (1, 2, 4, 8, 16, 32)
+    assert 1 <= shape.packs <= MOST_PACKS
+    assert shape.packs * vector <= max(ACCUMULATORS, vector)
+    # No smaller shape would do with as many sweeps.
+    if shape.packs > 1:
+        assert shape.lanes * vector * (shape.packs - 1) * sweeps < columns
+    elif shape.lanes > 1:
+        assert shape.columns // 2 * sweeps < columns
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns", "padding", "offset", "expected"),
+    [
+        (torch.float32, 64, 0, 0, 4),
+        (torch.float32, 64, 4, 0, 4),
+        (torch.float32, 64, 1, 0, 1),
+        (torch.float32, 64, 2, 0, 2),
+        (torch.float32, 17, 0, 0, 1),
+        (torch.float32, 64, 4, 1, 1),
+        (torch.float32, 64, 4, 2, 2),
+        (torch.float64, 64, 0, 0, 2),
+        (torch.bfloat16, 64, 0, 0, 8),
+        (torch.bfloat16, 300, 0, 0, 4),
+    ],
+)
+def test_vector_width_respects_alignment(dtype, columns, padding, offset, expected):
+    storage = torch.zeros(10 * (columns + padding) + 16, dtype=dtype)
+    matrix = storage[offset:].as_strided((10, columns), (columns + padding, 1))
+    assert storage.data_ptr() % 16 == 0
+    assert vector_width(matrix) == expected
+    assert vector_width(matrix, torch.zeros(10, columns, dtype=torch.float64)) <= 2
+
+
+def test_segments_keep_the_order_of_the_list():
+    rows = torch.tensor([5, 2, 5, 5, 0, 2])
+    segments = make_segments(rows)
+    assert segments.rows.tolist() == [0, 2, 5]
+    assert segments.indptr.tolist() == [0, 1, 3, 6]
+    assert segments.order.tolist() == [4, 1, 5, 0, 2, 3]
+
+
+def test_answers_are_kept_until_the_tensor_is_written_to_or_dies():
+    kept, asked = PerTensor(), []
+
+    def make():
+        asked.append(1)
+        return len(asked)
+
+    tensor = torch.arange(3)
+    assert [kept.get(tensor, "a", make), kept.get(tensor, "a", make)] == [1, 1]
+    assert kept.get(tensor, "b", make) == 2
+    assert kept.get(tensor.clone(), "a", make) == 3
+    tensor[0] = 7
+    assert kept.get(tensor, "a", make) == 4
+    del tensor
+    gc.collect()
+    assert len(kept._kept) == 0
+
+
+def test_answers_about_inference_tensors():
+    kept = PerTensor()
+    with torch.inference_mode():
+        tensor = torch.arange(3)
+        assert kept.get(tensor, "a", lambda: 1) == kept.get(tensor, "a", lambda: 2) == 1

@@ -1,0 +1,292 @@
+"""gvb against slow oracles: volumes by definition, covers by matching, bounds, determinism."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from spgnn.errors import InputError
+from spgnn.partition import _gvb
+from spgnn.partition.gvb import PRESETS, gvb, part_bounds
+
+ROOT = Path(__file__).parents[2]
+
+
+def random_pattern(n, degree, seed, skew=0.0):
+    """A directed pattern; with skew > 0 low vertex numbers are needed by many."""
+    rng = np.random.default_rng(seed)
+    count = int(n * degree)
+    columns = np.minimum(n - 1, (n * rng.random(count) ** (1 + skew)).astype(int))
+    A = sp.coo_array((np.ones(count, bool), (rng.integers(0, n, count), columns)), shape=(n, n))
+    return sp.csr_array(A.tocsr().astype(bool))
+
+
+def column_volumes(A, labels, k):
+    """Send and receive per part by the definition: pairs (column, part that needs it)."""
+    send, receive = np.zeros(k, np.int64), np.zeros(k, np.int64)
+    A = A.tocsc()
+    for v in range(A.shape[0]):
+        rows = A.indices[A.indptr[v] : A.indptr[v + 1]]
+        for p in set(labels[rows].tolist()) - {int(labels[v])}:
+            send[labels[v]] += 1
+            receive[p] += 1
+    return send, receive
+
+
+def split_volumes(A, split, labels, k):
+    """The same where nonzeros marked in `split` move as partial sums of their row."""
+    rows, columns = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr)), A.indices
+    moved = labels[rows] != labels[columns]
+    items = {
+        (bool(by_row), int(i if by_row else j), int(labels[j]), int(labels[i]))
+        for i, j, by_row in zip(rows[moved], columns[moved], split[moved], strict=True)
+    }
+    send, receive = np.zeros(k, np.int64), np.zeros(k, np.int64)
+    for _, _, sender, receiver in items:
+        send[sender] += 1
+        receive[receiver] += 1
+    return send, receive
+
+
+def partition(A, k, imbalance=0.03, weights=None, **options):
+    weights = np.diff(A.indptr) + 1 if weights is None else weights
+    return gvb(A.indptr, A.indices, k, weights=weights, imbalance=imbalance, **options)
+
+
+def score(A, labels, k):
+    send, _ = column_volumes(A, labels, k)
+    return send.sum() + k * send.max()
+
+
+graphs = st.builds(
+    random_pattern,
+    st.integers(1, 60),
+    st.sampled_from([0, 0.5, 2, 6]),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.0, 3.0]),
+)
+
+
+@given(graphs, st.data())
+@settings(deadline=None, max_examples=60)
+def test_incremental_volumes_equal_recomputation(A, data):
+    n = A.shape[0]
+    k = data.draw(st.integers(1, 9))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    split = rng.integers(0, 2, A.nnz, dtype=np.uint8)
+    labels = rng.integers(0, k, n, dtype=np.int32)
+    vertices = rng.integers(0, n, 40, dtype=np.int32)
+    targets = rng.integers(0, k, 40, dtype=np.int32)
+    total, send, receive, error = _gvb.replay(
+        A.indptr.astype(np.int64), A.indices, split, labels, k, vertices, targets
+    )
+    for v, target in zip(vertices, targets, strict=True):
+        labels[v] = target
+    expected_send, expected_receive = split_volumes(A, split, labels, k)
+    np.testing.assert_array_equal(send, expected_send)
+    np.testing.assert_array_equal(receive, expected_receive)
+    assert total == expected_send.sum()
+    assert error < 1e-9
+
+
+@given(graphs, st.integers(1, 6), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=40)
+def test_cover_volume_is_a_maximum_matching_per_block(A, k, seed):
+    n = A.shape[0]
+    labels = np.random.default_rng(seed).integers(0, k, n, dtype=np.int32)
+    expected = np.zeros(k, np.int64)
+    for p in range(k):
+        for q in range(k):
+            block = sp.csr_array(A[labels == p][:, labels == q])
+            if p != q and block.nnz:
+                expected[q] += (maximum_bipartite_matching(block) >= 0).sum()
+    send = _gvb.cover_send(A.indptr.astype(np.int64), A.indices, labels, k)
+    np.testing.assert_array_equal(send, expected)
+
+
+@given(graphs, st.data())
+@settings(deadline=None, max_examples=60)
+def test_labels_are_valid_and_parts_within_bounds(A, data):
+    n = A.shape[0]
+    k = data.draw(st.integers(1, min(n, 12)))
+    preset = data.draw(st.sampled_from(sorted(PRESETS)))
+    objective = data.draw(st.sampled_from(["column", "cover"]))
+    imbalance = data.draw(st.sampled_from([0.0, 0.03, 0.5]))
+    ones = np.ones(n, np.int64)
+    options = dict(preset=preset, objective=objective, weights=ones, imbalance=imbalance)
+    labels = partition(A, k, seed=data.draw(st.integers(0, 99)), **options)
+    assert labels.dtype == np.int32
+    assert labels.shape == (n,)
+    assert labels.min() >= 0
+    assert labels.max() < k
+    bound = part_bounds(ones, k, imbalance)[0]
+    assert np.bincount(labels, minlength=k).max() <= bound
+
+
+@given(graphs, st.data())
+@settings(deadline=None, max_examples=30)
+def test_refinement_is_never_worse_than_its_start(A, data):
+    n = A.shape[0]
+    k = data.draw(st.integers(1, min(n, 8)))
+    initial = np.random.default_rng(0).permutation(np.arange(n) % k).astype(np.int32)
+    refined = partition(A, k, weights=np.ones(n, int), imbalance=0.1, initial=initial)
+    assert score(A, refined, k) <= score(A, initial, k)
+
+
+@pytest.mark.parametrize("objective", ["column", "cover"])
+def test_planted_parts_are_found(objective):
+    k, size = 8, 60
+    rng = np.random.default_rng(1)
+    inside = np.kron(np.eye(k), np.ones((size, size))) * (rng.random((k * size, k * size)) < 0.3)
+    across = rng.random((k * size, k * size)) < 0.0005
+    order = rng.permutation(k * size)
+    A = sp.csr_array((inside + across) > 0)[order][:, order].tocsr()
+    planted = (order // size).astype(np.int32)
+    labels = partition(A, k, objective=objective)
+    assert column_volumes(A, labels, k)[0].sum() <= column_volumes(A, planted, k)[0].sum()
+
+
+def test_grid_is_cut_about_as_well_as_squares_would():
+    side, k = 64, 16
+    path = sp.diags_array([np.ones(side - 1)] * 2, offsets=[-1, 1])
+    A = sp.csr_array(sp.kronsum(path, path)).astype(bool)
+    send, _ = column_volumes(A, partition(A, k), k)
+    squares = np.arange(side * side)
+    squares = (squares // side // 16) * 4 + squares % side // 16
+    expected, _ = column_volumes(A, squares, k)
+    assert send.sum() <= 1.15 * expected.sum()
+    assert send.max() <= 1.15 * expected.max()
+
+
+def test_pricing_lowers_the_maximum_on_a_skewed_graph():
+    A = random_pattern(3000, 8, seed=5, skew=2.0)
+    A = sp.csr_array(A + A.T).astype(bool)
+    send, _ = column_volumes(A, partition(A, 16), 16)
+    assert send.max() <= 1.25 * send.mean()
+
+
+def test_several_constraints_hold_together():
+    A = random_pattern(2000, 5, seed=2)
+    rng = np.random.default_rng(0)
+    weights = np.stack([np.ones(2000, int), rng.integers(0, 2, 2000)], axis=1)
+    labels = partition(A, 10, weights=weights, imbalance=[0.05, 0.10])
+    loads = np.stack([np.bincount(labels, weights=w, minlength=10) for w in weights.T], axis=1)
+    assert (loads <= part_bounds(weights, 10, [0.05, 0.10])).all()
+
+
+def test_cover_objective_lowers_the_cover_volume_of_a_skewed_graph():
+    A = random_pattern(2000, 6, seed=3, skew=4.0)
+    A = sp.csr_array(A + A.T).astype(bool)
+    begin = A.indptr.astype(np.int64)
+    column, cover = (
+        _gvb.cover_send(begin, A.indices, partition(A, 8, objective=o), 8).sum()
+        for o in ("column", "cover")
+    )
+    assert cover <= 1.02 * column
+
+
+def test_receive_option_lowers_the_maximum_received():
+    A = random_pattern(3000, 6, seed=4, skew=3.0).T.tocsr()
+    plain, balanced = (column_volumes(A, partition(A, 16, receive=r), 16)[1] for r in (0, 1))
+    assert balanced.max() <= plain.max()
+
+
+@pytest.mark.parametrize(
+    "A",
+    [
+        sp.csr_array((40, 40), dtype=bool),
+        sp.csr_array(np.eye(40, dtype=bool)),
+        sp.csr_array(np.ones((40, 40), bool)),
+        sp.csr_array(np.outer(np.arange(40) == 0, np.ones(40, bool))),
+        sp.csr_array(np.outer(np.ones(40, bool), np.arange(40) == 0)),
+    ],
+    ids=["no edges", "loops only", "complete", "row to all", "column to all"],
+)
+@pytest.mark.parametrize("k", [1, 3, 40])
+def test_odd_graphs(A, k):
+    labels = partition(A, k, weights=np.ones(40, int), imbalance=0.0)
+    assert np.bincount(labels, minlength=k).max() == -(-40 // k)
+
+
+def test_a_row_heavier_than_a_part_spoils_only_its_own_part():
+    A = random_pattern(400, 3, seed=6)
+    weights = np.ones(400, int)
+    weights[7] = 1000
+    labels = partition(A, 8, weights=weights, imbalance=0.0)
+    loads = np.bincount(labels, weights=weights, minlength=8)
+    assert np.delete(loads, labels[7]).max() <= part_bounds(weights, 8, 0.0)[0]
+
+
+def test_order_and_duplicates_of_columns_do_not_matter():
+    A = random_pattern(300, 4, seed=7)
+    twice = np.repeat(A.indices, 2)[::-1].reshape(-1)
+    begin = np.concatenate(([0], np.cumsum(np.diff(A.indptr)[::-1] * 2)))
+    B = sp.csr_array(A[::-1])
+    expected = gvb(B.indptr, B.indices, 4, weights=np.ones(300), imbalance=0.1)
+    labels = gvb(begin, twice, 4, weights=np.ones(300), imbalance=0.1)
+    np.testing.assert_array_equal(labels, expected)
+
+
+def test_same_labels_from_the_same_seed_on_any_number_of_threads():
+    program = (
+        "import numpy as np, sys; from tests.partition.test_gvb import partition, random_pattern\n"
+        "A = random_pattern(6000, 4, seed=8)\n"
+        "sys.stdout.write(str(hash(partition(A, 12, seed=3).tobytes())))"
+    )
+    outputs = set()
+    for threads in ("1", "1", "3"):
+        environment = os.environ | {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": "0"}
+        command = [sys.executable, "-c", program]
+        outputs.add(subprocess.check_output(command, env=environment, text=True, cwd=ROOT))
+    assert len(outputs) == 1
+
+
+def test_progress_is_told_and_may_interrupt():
+    A = random_pattern(500, 4, seed=9)
+    told = []
+    partition(A, 4, progress=lambda stage, share: told.append((stage, share)))
+    assert {stage for stage, _ in told} == {"coarsening", "initial partition", "refinement"}
+    assert told[-1] == ("refinement", 1.0)
+
+    def stop(stage, share):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        partition(A, 4, progress=stop)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"parts": 0}, "parts must lie in"),
+        ({"parts": 11}, "parts must lie in"),
+        ({"indptr": [0]}, "no vertices"),
+        ({"indptr": np.arange(11)[::-1]}, "indptr must rise"),
+        ({"indices": [10] * 10}, "outside"),
+        ({"weights": np.ones(9)}, "weights must have shape"),
+        ({"weights": -np.ones(10)}, "negative"),
+        ({"imbalance": -0.1}, "at least 0"),
+        ({"imbalance": [0.1, 0.1]}, "one number or 1"),
+        ({"preset": "best"}, "preset"),
+        ({"objective": "cut"}, "objective"),
+        ({"initial": np.full(10, 2)}, "label 2 outside"),
+        ({"initial": np.zeros(9, int)}, "initial must be"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(change, message):
+    arguments = dict(
+        indptr=np.arange(11), indices=np.arange(10), parts=2, weights=np.ones(10), imbalance=0.1
+    )
+    arguments |= change
+    with pytest.raises(InputError, match=message) as error:
+        gvb(**arguments)
+    assert "\n" not in str(error.value)

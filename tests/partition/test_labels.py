@@ -1,0 +1,80 @@
+"""Label files, permutations, part sizes."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import numpy as np
+import pytest
+
+from spgnn import InputError
+from spgnn.partition import labels as label_files
+from spgnn.partition import part_sizes, permutation, read_labels, write_labels
+
+
+def test_labels_survive_a_file(tmp_path):
+    labels = np.random.default_rng(0).integers(0, 1000, 5000).astype(np.int32)
+    write_labels(tmp_path / "labels", labels)
+    np.testing.assert_array_equal(read_labels(tmp_path / "labels", 5000, 1000), labels)
+    assert (tmp_path / "labels").read_text().splitlines() == [str(label) for label in labels]
+    assert os.listdir(tmp_path) == ["labels"]
+
+
+def test_files_are_written_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(label_files, "_PIECE", 3)
+    write_labels(tmp_path / "labels", np.arange(10))
+    np.testing.assert_array_equal(read_labels(tmp_path / "labels", 10, 10), np.arange(10))
+
+
+@pytest.mark.parametrize("text", ["1\n0\n2\n", "1\n0\n2", " 1 \r\n0\t\r\n2\r\n\n\n"])
+def test_white_space_does_not_matter(tmp_path, text):
+    (tmp_path / "labels").write_bytes(text.encode())
+    assert read_labels(tmp_path / "labels", 3, 3).tolist() == [1, 0, 2]
+
+
+def test_no_vertices_need_no_labels(tmp_path):
+    write_labels(tmp_path / "labels", [])
+    assert read_labels(tmp_path / "labels", 0, 1).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0\n1\n", "line 3: the file ends after 2 labels; the graph has 3 vertices"),
+        ("0\n1\n0\n1\n", "line 4: one label too many; the graph has 3 vertices"),
+        ("0\n2\n0\n", r"line 2: label 2 is outside \[0, 2\)"),
+        ("0\n-1\n0\n", r"line 2: label -1 is outside \[0, 2\)"),
+        ("0\n1\nx\n", "line 3: 'x' is not a label"),
+        ("0\n\n1\n", "line 2: '' is not a label"),
+        ("0\n1.0\n1\n", "line 2: '1.0' is not a label"),
+        ("0\n99999999999999999999\n1\n", "line 2: '99999999999999999999' is not a label"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line(tmp_path, text, message):
+    path = tmp_path / "labels"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"^{path}: {message}"):
+        read_labels(path, 3, 2)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match="nowhere: cannot be read: No such file"):
+        read_labels(tmp_path / "nowhere", 3, 2)
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
+    def full(source, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(label_files.os, "replace", full)
+    with pytest.raises(InputError, match="labels: cannot be written: No space left"):
+        write_labels(tmp_path / "labels", [0, 1])
+    assert os.listdir(tmp_path) == []
+
+
+def test_permutation_sorts_by_part_and_keeps_the_order_inside():
+    labels = np.array([2, 0, 2, 1, 0])
+    order = permutation(labels)
+    assert order.tolist() == [1, 4, 3, 0, 2]
+    assert part_sizes(labels, 4).tolist() == [2, 1, 2, 0]

@@ -1,0 +1,44 @@
+"""The distributed product against a dense float64 reference, whole arrays, on real ranks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spgnn import InputError, RowLayout
+from spgnn.comm import connect
+from spgnn.spmm import DistMatrix, GridComm
+from spgnn.testing import run_ranks
+from tests.matrices import block_row, random_matrix
+from tests.products import check_all
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 8])
+def test_products_adjoints_and_bytes(ranks):
+    counts = run_ranks(lambda rank: check_all(connect()), ranks)
+    assert min(counts) >= 64
+
+
+@pytest.mark.parametrize("c", [1, 2, 4, 8, 16])
+def test_products_on_sixteen_ranks(c):
+    counts = run_ranks(lambda rank: check_all(connect(), [c]), 16)
+    assert min(counts) >= 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "every"), [(64, 7), (256, 21)])
+def test_products_on_many_ranks(ranks, every):
+    run_ranks(lambda rank: check_all(connect(), [1, 4], every), ranks)
+
+
+def test_wrong_shapes_are_refused_before_any_exchange():
+    comm = connect()
+    grid = GridComm.build(comm)
+    A = random_matrix(6, 0.5, 0, weighted=False)
+    with pytest.raises(InputError, match=r"block row has shape \(3, 6\).*\(6, 6\)"):
+        DistMatrix.build(block_row(A, 0, 3), RowLayout.even(6, 1), grid)
+    with pytest.raises(InputError, match="layout has 2 parts"):
+        DistMatrix.build(block_row(A, 0, 6), RowLayout.even(6, 2), grid)
+    matrix = DistMatrix.build(block_row(A, 0, 6), RowLayout.even(6, 1), grid)
+    with pytest.raises(InputError, match=r"holds 6 rows, the operand has shape \[5, 2\]"):
+        matrix.forward(torch.zeros(5, 2))

@@ -1,0 +1,203 @@
+"""The training report: its keys, its bytes, and that every launcher gives the same history."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spgnn.__main__ import main as spgnn_command
+from spgnn.data import load_dataset
+from spgnn.data.normalise import add_self_loops
+from spgnn.partition import partition, read_labels, report, write_labels
+from spgnn.train import parse
+from spgnn.train.clock import CATEGORIES
+from tests.train.command import run
+from tests.training import TOLERANCE, write_dataset
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+FLOAT32_BYTES = 4
+HIDDEN, CLASSES = 8, 4
+
+
+def report_of(directory: Path, *flags: object) -> dict:
+    """The report that the command writes."""
+    path = directory / "report.json"
+    ended = run(directory, "--hidden", HIDDEN, "--json", path, *flags)
+    assert ended.status == 0, ended.err
+    # Torch itself warns of hooks where its log level was not set before it was imported.
+    assert "error" not in ended.err
+    found = json.loads(path.read_text())
+    path.unlink()
+    return found
+
+
+def losses_of(found: dict) -> list[float]:
+    return [record["loss"] for record in found["history"]]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_keys_and_types(tmp_path, ranks):
+    path = write_dataset(tmp_path / "graph.npz")
+    flags = ["--dataset", path, "--nproc", ranks, "--eval-every", 2, "--epochs", 3]
+    found = report_of(tmp_path, *flags)
+    contract = {"config", "world_size", "graph", "history", "epoch_seconds", "breakdown_seconds"}
+    contract |= {"volume", "planned_volume", "memory"}
+    assert contract <= set(found) <= contract | {"partition", "versions"}
+    assert found["world_size"] == ranks
+    assert set(found["config"]) == set(vars(parse([])))
+    assert found["config"]["dataset"] == str(path)
+    graph = load_dataset(path)
+    assert found["graph"] == {
+        "name": "graph",
+        "vertices": 61,
+        "edges": graph.edges,
+        "features": 23,
+        "classes": CLASSES,
+    }
+    for epoch, record in enumerate(found["history"]):
+        assert set(record) == {
+            *("epoch", "loss", "train_acc", "val_acc", "test_acc", "seconds", "val_loss")
+        }
+        assert record["epoch"] == epoch
+        assert isinstance(record["loss"], float)
+        assert record["seconds"] > 0
+        scores = [record[name] for name in ("train_acc", "val_acc", "test_acc")]
+        if epoch in (1, 2):
+            assert all(0 <= score <= 1 for score in scores)
+        else:
+            assert scores == [None] * 3
+    seconds = found["epoch_seconds"]
+    assert set(seconds) == {"median", "min", "max"}
+    # The first epoch, which faults pages in, does not count.
+    timed = sorted(record["seconds"] for record in found["history"][1:])
+    assert [seconds["min"], seconds["max"]] == [timed[0], timed[-1]]
+    assert tuple(found["breakdown_seconds"]) == CATEGORIES
+    assert CATEGORIES == ("spmm", "gemm", "pack", "alltoall", "bcast", "allreduce", "other")
+    spent = found["breakdown_seconds"]
+    assert all(isinstance(v, float) and v >= 0 for v in spent.values())
+    assert spent["spmm"] > 0
+    assert spent["gemm"] > 0
+    for name in ("volume", "planned_volume"):
+        volume = found[name]
+        assert [type(volume[key]) for key in volume] == [int, int, int, float]
+        assert set(volume) == {
+            *("total_bytes", "max_send_bytes", "max_recv_bytes", "avg_send_bytes")
+        }
+        assert volume["avg_send_bytes"] == pytest.approx(volume["total_bytes"] / ranks)
+        assert (volume["total_bytes"] > 0) == (ranks > 1)
+    assert found["volume"] == found["planned_volume"]
+    assert found["memory"]["max_rank_peak_bytes"] > 10**7
+
+
+WAYS = [("sparsity-aware", cover) for cover in ("column", "row", "minimum")]
+
+
+@pytest.mark.parametrize("order", ["auto", "paper"])
+@pytest.mark.parametrize(("exchange", "cover"), [*WAYS, ("oblivious", "column")])
+def test_bytes_are_those_of_the_partition_report(tmp_path, exchange, cover, order):
+    path, labels_file = write_dataset(tmp_path / "graph.npz"), tmp_path / "labels"
+    A = add_self_loops(load_dataset(path).adjacency)
+    labels, _ = partition(A, 3, method="random", seed=5)
+    write_labels(labels_file, labels)
+    predicted = report(A, read_labels(labels_file, 61, 3), parts=3)
+    flags = ["--dataset", path, "--nproc", 3, "--partition", labels_file, "--order", order]
+    found = report_of(tmp_path, *flags, "--exchange", exchange, "--cover", cover)
+    # A X is kept; a hidden layer moves its narrower side twice.
+    widths = [2 * HIDDEN, 2 * CLASSES]
+    if order == "paper":
+        widths = [23 + HIDDEN, HIDDEN + HIDDEN, HIDDEN + CLASSES]
+    rows = 2 * 61 if exchange == "oblivious" else predicted["cover_volume"][cover]
+    assert found["planned_volume"]["total_bytes"] == rows * sum(widths) * FLOAT32_BYTES
+    assert found["volume"] == found["planned_volume"]
+
+
+def test_busiest_ranks_are_those_of_the_partition_report(tmp_path):
+    """One layer whose input needs no gradient has one product, so nothing mixes both directions."""
+    path = write_dataset(tmp_path / "graph.npz")
+    with np.load(path) as file:
+        arrays = dict(file) | {"y": np.arange(61) % 13}
+    np.savez(path, **arrays)
+    flags = ["--dataset", path, "--nproc", 4, "--layers", 1, "--dropout", 0.1, "--seed", 3]
+    found = report_of(tmp_path, *flags)
+    A = add_self_loops(load_dataset(path).adjacency)
+    _, predicted = partition(A, 4, method="random", seed=3)
+    assert predicted["max_send"] != predicted["max_recv"]
+    row = 23 * FLOAT32_BYTES
+    assert found["volume"]["total_bytes"] == predicted["total_volume"] * row
+    assert found["volume"]["max_send_bytes"] == predicted["max_send"] * row
+    assert found["volume"]["max_recv_bytes"] == predicted["max_recv"] * row
+    assert found["partition"]["total_volume"] == predicted["total_volume"]
+
+
+@pytest.mark.parametrize(("ranks", "c"), [(3, 1), (4, 2)])
+def test_shards_give_the_same_history(tmp_path, ranks, c):
+    path, shards = write_dataset(tmp_path / "graph.npz"), tmp_path / "shards"
+    alone = report_of(tmp_path, "--dataset", path, "--epochs", 5)
+    parts = ["--parts", str(ranks // c), "--partition", "random"]
+    assert spgnn_command(["shard", str(path), *parts, "--output", str(shards)]) in (0, None)
+    flags = ["--nproc", ranks, "--algo", "1.5d", "--c", c, "--epochs", 5]
+    sharded = report_of(tmp_path, "--dataset", shards, *flags)
+    np.testing.assert_allclose(losses_of(sharded), losses_of(alone), rtol=TOLERANCE)
+    assert sharded["volume"] == sharded["planned_volume"]
+    wrong = run(tmp_path, "--dataset", shards, "--nproc", ranks // c + 1)
+    assert wrong.status == 2
+    assert f"--parts {ranks // c + 1}" in wrong.err
+
+
+def test_damaged_shards_are_refused(tmp_path):
+    path, shards = write_dataset(tmp_path / "graph.npz"), tmp_path / "shards"
+    spgnn_command(["shard", str(path), "--parts", "2", "--output", str(shards)])
+    labels = shards / "part-00001" / "y.npy"
+    y = np.load(labels)
+    y[5] = CLASSES
+    np.save(labels, y)
+    ended = run(tmp_path, "--dataset", shards, "--nproc", 2)
+    assert ended.status == 2
+    assert ended.err.count("\n") == 1
+    for word in ("error: rank 1", "part-00001", "y[5] is 4", "[0, 4)"):
+        assert word in ended.err
+    labels.write_bytes(labels.read_bytes()[:-7])
+    ended = run(tmp_path, "--dataset", shards, "--nproc", 2)
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert "part-00001/y.npy: truncated" in ended.err
+
+
+LAUNCHERS = {
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone"],
+    "mpiexec": [BIN / "mpiexec", "-n", "2", sys.executable],
+}
+LAUNCHERS["torchrun"] += ["--nproc-per-node", "2"]
+
+
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", pytest.param("mpiexec", marks=pytest.mark.mpi), "nproc"]
+)
+def test_every_launcher_gives_the_same_history(tmp_path, launcher):
+    path, written = write_dataset(tmp_path / "graph.npz"), tmp_path / "report.json"
+    if launcher == "mpiexec" and not (BIN / "mpiexec").exists():
+        pytest.skip("needs the extra 'mpi'")
+    alone = report_of(tmp_path, "--dataset", path, "--dropout", 0.5)
+    flags = ["--dataset", path, "--epochs", 2, "--hidden", HIDDEN, "--partition", "random"]
+    flags += ["--threads", 1, "--dropout", 0.5, "--json", written]
+    start = LAUNCHERS.get(launcher, [sys.executable])
+    flags += [] if launcher in LAUNCHERS else ["--nproc", 2]
+    command = [str(word) for word in (*start, ROOT / "experiments/gcn.py", *flags)]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(written.read_text())
+    assert found["world_size"] == 2
+    np.testing.assert_allclose(losses_of(found), losses_of(alone), rtol=TOLERANCE)
+    assert found["volume"] == found["planned_volume"]
+    assert launcher != "nproc" or done.stderr == ""
+    # The closing table is printed once, by rank 0.
+    assert done.stdout.count("seconds per epoch") == 1
