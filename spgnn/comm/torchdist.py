@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 from torch import Tensor
 
-from spgnn.comm.base import Communicator, Ledger, Reduction, RowCounts
+from spgnn.comm.base import Communicator, Reduction, RowCounts
 from spgnn.comm.lifeline import Lifelines
 from spgnn.comm.solo import SoloCommunicator
 
@@ -30,12 +30,14 @@ LAUNCHER_SECONDS = 3.0
 class TorchCommunicator(Communicator):
     """Ranks of a torch.distributed process group (the world, or a subgroup of it)."""
 
-    def __init__(
-        self, group: Any, ledger: Ledger | None = None, failure: FailureWatch | None = None
-    ) -> None:
+    def __init__(self, group: Any, parent: TorchCommunicator | None = None) -> None:
+        ledger = parent.ledger if parent is not None else None
         super().__init__(dist.get_rank(group), dist.get_world_size(group), ledger)
         self._group = group
-        self._failure = failure
+        self._failure: FailureWatch | None = parent._failure if parent is not None else None
+        # All communicators of the job; the list is one and the same in each of them.
+        self._family: list[TorchCommunicator] = parent._family if parent is not None else []
+        self._family.append(self)
         self.moves_cuda = "nccl" in str(dist.get_backend_config(group))
 
     @classmethod
@@ -43,10 +45,11 @@ class TorchCommunicator(Communicator):
         """Join the job that the environment describes (RANK, WORLD_SIZE, MASTER_ADDR, …)."""
         devices = "cpu:gloo,cuda:nccl" if backend == "nccl" else "cpu:gloo"
         dist.init_process_group(devices, timeout=TIMEOUT)
-        failure = FailureWatch(
-            dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
+        world = cls(dist.group.WORLD)
+        world._failure = FailureWatch(
+            dist.distributed_c10d._get_default_store(), world.rank, world.size
         )
-        return cls(dist.group.WORLD, failure=failure)
+        return world
 
     def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Callable[[], None]:
         work = dist.all_to_all_single(
@@ -85,7 +88,7 @@ class TorchCommunicator(Communicator):
         ranks = dist.get_process_group_ranks(self._group)
         members = [ranks[member] for member in mine]
         group = dist.new_group(members, timeout=TIMEOUT, use_local_synchronization=True)
-        return TorchCommunicator(group, self.ledger, self._failure)
+        return TorchCommunicator(group, parent=self)
 
     def fail(self, message: str, status: int = 1) -> NoReturn:
         """Announce the failure to all ranks, print it, and exit."""
@@ -98,11 +101,16 @@ class TorchCommunicator(Communicator):
         self._failure.announce_late(f"rank {dist.get_rank()}: {message}")
 
     def close(self) -> None:
-        """Leave the job in good order."""
+        """Leave the job in good order; neither this communicator nor its subgroups work on."""
         self.barrier()
         assert self._failure is not None
         self._failure.leave()
         dist.destroy_process_group()
+        # gloo's threads end with the last reference to their group. One that still releases the
+        # tensors of its last operation needs the interpreter for that, and aborts the process
+        # where the interpreter is already going down.
+        for communicator in self._family:
+            communicator._group = None
 
 
 class FailureWatch:

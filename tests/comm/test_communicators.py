@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import RowCounts, connect
+from spgnn.comm import RowCounts, connect, guarded, launch
+from spgnn.spmm import GridComm
 from spgnn.testing import run_ranks
 from tests.comm import protocol
 from tests.training import write_dataset
@@ -22,6 +23,26 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 def test_gloo(ranks):
     run_ranks(lambda rank: protocol.check_all(connect()), ranks)
+
+
+def test_no_thread_of_gloo_outlives_its_communicators():
+    """One that does may meet an interpreter that is going down, and then aborts the process."""
+
+    def threads() -> int:
+        names = [task / "comm" for task in Path("/proc/self/task").iterdir()]
+        return sum("gloo" in name.read_text() for name in names)
+
+    def rank_body() -> int:
+        comm = connect("gloo")
+        with guarded(comm):
+            grid = GridComm.build(comm, c=2)
+            ones = torch.ones(3)
+            for each in (comm, grid.row_group, grid.column_group):
+                each.all_reduce(ones).wait()
+            assert threads()
+        return threads()
+
+    assert launch(rank_body, 4) == 0
 
 
 def test_results_come_back_in_rank_order():
