@@ -21,24 +21,15 @@ MAX_PARTS = 1 << 16
 
 # What is not named has the default of Options in multilevel.hpp.
 PRESETS: Mapping[str, Mapping[str, int]] = {
-    "fast": {
-        "vertices_per_part": 0,
-        "max_members": 3,
-        "pair_budget": 6,
-        "greedy_rounds": 3,
-        "search_passes": 0,
-        "bisection_tries": 4,
-        "bisection_passes": 2,
-    },
+    "fast": {"starts": 1},
     "default": {},
     "strong": {
+        "starts": 8,
+        "cycles": 2,
         "search_passes": 5,
-        "search_budget": 100,
+        "search_budget": 40,
         "patience": 200,
-        "cycles": 3,
-        "bisection_tries": 20,
-        "bisection_passes": 8,
-        "bisection_patience": 1000,
+        "greedy_rounds": 6,
     },
 }
 
@@ -55,14 +46,17 @@ def gvb(
     objective: Objective = "column",
     receive: bool = False,
     initial: npt.ArrayLike | None = None,
+    threads: int = 1,
     progress: Callable[[str, float], None] | None = None,
 ) -> Int32Array:
     """Partition the vertices of a square sparse pattern.
 
     The model has a net per column v: v and the rows with a nonzero there. With λ_v the number of
-    parts among them, the part of v sends λ_v − 1 rows. Coarsening, recursive bisection and k-way
-    refinement lower the total; the refinement also prices each part's sends by how far they lie
-    above the average (after Acer, Selvitopi, Aykanat 2016, section 4), which lowers the maximum.
+    parts among them, the part of v sends λ_v − 1 rows. Several first partitions minimise the cut of a
+    weighted graph that approximates this (multilevel k-way, Karypis & Kumar 1998) and are refined
+    for volume; V-cycles combine them two by two (Andre, Schlag & Schulz 2018). Refinement prices
+    each part's sends by how far they lie above the average (after Acer, Selvitopi, Aykanat 2016,
+    section 4), which lowers the maximum.
 
     Parameters
     ----------
@@ -85,6 +79,8 @@ def gvb(
         Balance received rows as well as sent rows.
     initial : int [n], optional
         Labels to refine; the result is never worse than these where they keep the bounds.
+    threads : int
+        At most as many as the preset has starts are used.
     progress : callable (stage, fraction), optional
 
     Returns
@@ -111,6 +107,7 @@ def gvb(
     options.max_weight = limits.tolist()
     options.seed = int(seed) % 2**64
     options.receive = bool(receive)
+    options.threads = threads
     for name, value in PRESETS[preset].items():
         setattr(options, name, value)
     # A row heavier than a part may be fills one alone; the others keep the bound.

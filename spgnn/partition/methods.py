@@ -178,6 +178,7 @@ def gvb(problem: Problem) -> Int32Array:
         objective=problem.objective,
         receive=problem.receive,
         initial=problem.initial,
+        threads=problem.threads,
         progress=None if progress is None else shown,
     )
 

@@ -120,25 +120,13 @@ NB_MODULE(_gvb, m) {
       .def_rw("max_weight", &Options::max_weight)
       .def_rw("seed", &Options::seed)
       .def_rw("receive", &Options::receive)
-      .def_rw("vertices_per_part", &Options::vertices_per_part)
-      .def_rw("kway_vertices_per_part", &Options::kway_vertices_per_part)
-      .def_rw("cycle_vertices_per_part", &Options::cycle_vertices_per_part)
-      .def_rw("pair_budget", &Options::pair_budget)
-      .def_rw("max_members", &Options::max_members)
+      .def_rw("threads", &Options::threads)
+      .def_rw("starts", &Options::starts)
+      .def_rw("cycles", &Options::cycles)
       .def_rw("greedy_rounds", &Options::greedy_rounds)
       .def_rw("search_passes", &Options::search_passes)
       .def_rw("search_budget", &Options::search_budget)
-      .def_rw("patience", &Options::patience)
-      .def_rw("cycles", &Options::cycles)
-      .def_prop_rw(
-          "bisection_patience", [](const Options& o) { return o.bisection.patience; },
-          [](Options& o, std::int32_t patience) { o.bisection.patience = patience; })
-      .def_prop_rw(
-          "bisection_tries", [](const Options& o) { return o.bisection.tries; },
-          [](Options& o, int tries) { o.bisection.tries = tries; })
-      .def_prop_rw(
-          "bisection_passes", [](const Options& o) { return o.bisection.passes; },
-          [](Options& o, int passes) { o.bisection.passes = passes; });
+      .def_rw("patience", &Options::patience);
   bind<std::int32_t>(m);
   bind<std::int64_t>(m);
 }

@@ -2,13 +2,18 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "coarsen.hpp"
-#include "initial.hpp"
+#include "cut_partition.hpp"
+#include "parallel.hpp"
 #include "rebalance.hpp"
 #include "refine_fm.hpp"
 #include "refine_greedy.hpp"
@@ -22,20 +27,20 @@ struct Options {
   std::vector<std::int64_t> max_weight;  // of a part, per constraint
   std::uint64_t seed = 0;
   bool receive = false;  // also balance received rows
-  // Vertices per part of the level where recursive bisection starts, for the start that is then
-  // refined in a V-cycle and for the one refined on the way back; 0: without this start.
-  Vertex vertices_per_part = 4000;
-  Vertex kway_vertices_per_part = 24;
-  Vertex cycle_vertices_per_part = 40;  // of the coarsest level of a V-cycle
+  int threads = 1;       // the labels do not depend on it
+  int starts = 4;        // first partitions, combined two by two
+  int cycles = 0;        // V-cycles from the result
+  CutOptions cut;
+  Vertex vertices_per_part = 20;  // of the coarsest level of a V-cycle
+  // On coarse levels a part may exceed its bound by up to this share; see v_cycle.
+  double slack = 0.05;
   std::int64_t pair_budget = 16;
-  std::int32_t max_members = 2;
-  int greedy_rounds = 6;
+  std::int32_t max_members = 3;
+  int greedy_rounds = 3;
   int search_passes = 2;
   std::int32_t patience = 60;
   std::int64_t search_budget = 10;                                // units of work per pin and level
-  int cycles = 0;                                                 // further V-cycles
   double alpha_coarse = 0.1, alpha_fine = 0.3, alpha_last = 2.0;  // of the potential, by stage
-  BisectionOptions bisection;
   // Called between steps with a stage and the share of it that is done; may throw to interrupt.
   std::function<void(const char*, double)> progress;
 };
@@ -55,72 +60,128 @@ inline std::int64_t overload(const std::vector<std::int64_t>& vertex_weight,
   return sum;
 }
 
+// Groups of vertices that share their part in both partitions, numbered from 0.
+inline std::vector<Part> common_parts(const std::vector<Part>& a, const std::vector<Part>& b) {
+  std::vector<std::pair<Part, Part>> pairs(a.size());
+  for (std::size_t v = 0; v < a.size(); ++v) pairs[v] = {a[v], b[v]};
+  std::vector<std::pair<Part, Part>> seen = pairs;
+  std::sort(seen.begin(), seen.end());
+  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+  std::vector<Part> groups(a.size());
+  for (std::size_t v = 0; v < a.size(); ++v) {
+    const auto found = std::lower_bound(seen.begin(), seen.end(), pairs[v]);
+    groups[v] = static_cast<Part>(found - seen.begin());
+  }
+  return groups;
+}
+
 class Multilevel {
  public:
   Multilevel(const Hypergraph& h, const Options& options)
-      : h_(h), options_(options), random_(options.seed) {}
+      : h_(h), options_(options), random_(options.seed), caller_(std::this_thread::get_id()) {}
 
   std::vector<Part> operator()() {
-    std::vector<Part> labels;
-    if (options_.vertices_per_part > 0) labels = start(options_.vertices_per_part, true);
-    if (options_.kway_vertices_per_part > 0 && (labels.empty() || has_dense_core())) {
-      std::vector<Part> other = start(options_.kway_vertices_per_part, false);
-      if (labels.empty() || score(other) < score(labels)) labels = std::move(other);
+    std::vector<std::vector<Part>> found(std::max(1, options_.starts));
+    {
+      const CutGraph graph = star_graph(h_, options_.parts);
+      side_by_side(found.size(),
+                   [&](std::int64_t i) { found[i] = start(graph, random_.split(i)); });
     }
-    for (int cycle = 0; cycle < options_.cycles; ++cycle) labels = improve(std::move(labels));
-    return labels;
+    // A tournament of pairs.
+    for (std::uint64_t round = 1; found.size() > 1; ++round) {
+      const std::size_t pairs = found.size() / 2;
+      side_by_side(pairs, [&](std::int64_t i) {
+        Random random = random_.split(round << 32 | i);
+        found[i] = combine(std::move(found[2 * i]), std::move(found[2 * i + 1]), random);
+      });
+      if (found.size() % 2 == 1) found[pairs] = std::move(found.back());
+      found.resize(pairs + found.size() % 2);
+    }
+    for (int cycle = 0; cycle < options_.cycles; ++cycle) found[0] = improve(std::move(found[0]));
+    return std::move(found[0]);
   }
 
   // A V-cycle: coarsens inside the parts and refines on the way back. Returns the labels it was
   // given where it found nothing better.
   std::vector<Part> improve(std::vector<Part> labels) {
-    std::vector<Part> improved = v_cycle(labels);
+    std::vector<Part> improved = v_cycle(labels, labels, random_);
     return score(improved) < score(labels) ? improved : labels;
   }
 
  private:
-  void report(const char* stage, double fraction) const {
-    if (options_.progress) options_.progress(stage, fraction);
-  }
-
-  // Only where many nets are many times larger than the mean does the second start pay: bisection
-  // leaves the core, and with it the volume, in few parts.
-  bool has_dense_core() const {
-    double squares = 0;
-    for (Net e = 0; e < h_.num_nets(); ++e) {
-      squares += static_cast<double>(h_.size(e)) * static_cast<double>(h_.size(e));
+  // Progress is told by the calling thread alone; the others end once it was interrupted.
+  void report(const char* stage, double fraction) {
+    if (std::this_thread::get_id() != caller_) {
+      if (interrupted_) throw std::runtime_error("interrupted");
+      return;
     }
-    const auto pins = static_cast<double>(h_.pins.size());
-    return pins > 8.0 * h_.num_nets() && squares * h_.num_nets() > 2.0 * pins * pins;
+    if (!options_.progress) return;
+    try {
+      options_.progress(stage, fraction);
+    } catch (...) {
+      interrupted_ = true;
+      throw;
+    }
   }
 
-  // Recursive bisection of the level with so many vertices per part. Fine levels give it the least
-  // total volume; from a coarse level, refinement on the way back can still balance volumes best.
-  std::vector<Part> start(Vertex vertices_per_part, bool cycle) {
-    report("coarsening", 0);
-    const Vertex stop_at = coarsest(vertices_per_part);
-    const auto levels = coarsen(h_, coarsening(stop_at, nullptr), stop_at, random_);
+  template <class Body>
+  void side_by_side(std::size_t count, const Body& body) {
+    parallel_chunks(static_cast<std::int64_t>(count), options_.threads,
+                    [&](std::int64_t i, int) { body(i); });
+  }
+
+  std::vector<Part> start(const CutGraph& graph, Random random) {
     report("initial partition", 0);
-    std::vector<Part> labels = initial_partition(levels);
-    return cycle ? v_cycle(project(levels, std::move(labels)))
-                 : uncoarsen(levels, std::move(labels));
+    std::vector<Part> labels =
+        cut_partition(graph, options_.parts, options_.max_weight, options_.cut, random);
+    report("initial partition", 0.5);
+    return refine(h_, std::move(labels), options_.max_weight, random);
   }
 
-  std::vector<Part> v_cycle(std::vector<Part> labels) {
+  // A V-cycle from the better of two partitions that keeps together only what both keep together:
+  // regions in which they differ change sides as a whole (Andre, Schlag & Schulz 2018).
+  std::vector<Part> combine(std::vector<Part> a, std::vector<Part> b, Random& random) {
+    if (score(b) < score(a)) std::swap(a, b);
+    std::vector<Part> improved = v_cycle(a, common_parts(a, b), random);
+    return score(improved) < score(a) ? improved : a;
+  }
+
+  // Coarsens inside the groups, which must not span parts, and refines on the way back. On the
+  // coarser levels, where vertices are heavy, bounds are loose; weight that is too much later
+  // leaves at a price that is low only if most nets are cut anyway, so slack goes by their share.
+  std::vector<Part> v_cycle(std::vector<Part> labels, std::vector<Part> groups, Random& random) {
+    const double slack = options_.slack * cut_share(labels);
     std::vector<Level> levels;
-    const Vertex stop_at = coarsest(options_.cycle_vertices_per_part);
+    const Vertex stop_at = std::max<Vertex>(200, options_.vertices_per_part * options_.parts);
     const Hypergraph* finest = &h_;
     while (finest->num_vertices > stop_at) {
       report("coarsening", 0);
-      auto level = coarsen_once(*finest, coarsening(stop_at, &labels), random_);
+      auto level = coarsen_once(*finest, coarsening(stop_at, &groups), random);
       if (!level) break;
-      std::vector<Part> coarse(level->coarse.num_vertices);
-      for (Vertex v = 0; v < finest->num_vertices; ++v) coarse[level->coarse_of[v]] = labels[v];
-      labels = std::move(coarse);
+      labels = on_coarse(*level, labels);
+      groups = on_coarse(*level, groups);
       levels.push_back(std::move(*level));
       finest = &levels.back().coarse;
     }
-    return uncoarsen(levels, std::move(labels));
+    const auto depth = static_cast<double>(levels.size());
+    for (std::size_t i = levels.size(); i-- > 0;) {
+      const auto left = static_cast<double>(i + 1);
+      report("refinement", (depth - left) / (depth + 1));
+      labels = refine(levels[i].coarse, std::move(labels), relaxed(slack * left / depth), random);
+      std::vector<Part> finer(levels[i].coarse_of.size());
+      for (std::size_t v = 0; v < finer.size(); ++v) finer[v] = labels[levels[i].coarse_of[v]];
+      labels = std::move(finer);
+    }
+    report("refinement", depth / (depth + 1));
+    labels = refine(h_, std::move(labels), options_.max_weight, random);
+    report("refinement", 1);
+    return labels;
+  }
+
+  static std::vector<Part> on_coarse(const Level& level, const std::vector<Part>& fine) {
+    std::vector<Part> coarse(level.coarse.num_vertices);
+    for (std::size_t v = 0; v < fine.size(); ++v) coarse[level.coarse_of[v]] = fine[v];
+    return coarse;
   }
 
   // Overload first; then average and maximum count alike.
@@ -130,8 +191,22 @@ class Multilevel {
     return {overload(h_.vertex_weight, labels, options_), state.total() + options_.parts * most};
   }
 
-  Vertex coarsest(Vertex vertices_per_part) const {
-    return std::max<Vertex>(200, vertices_per_part * options_.parts);
+  double cut_share(const std::vector<Part>& labels) const {
+    Net cut = 0;
+    for (Net e = 0; e < h_.num_nets(); ++e) {
+      const auto pins = h_.pins_of(e);
+      cut += std::any_of(pins.begin(), pins.end(),
+                         [&](Vertex v) { return labels[v] != labels[pins[0]]; });
+    }
+    return static_cast<double>(cut) / std::max<Net>(1, h_.num_nets());
+  }
+
+  std::vector<std::int64_t> relaxed(double slack) const {
+    std::vector<std::int64_t> bounds = options_.max_weight;
+    for (auto& bound : bounds) {
+      bound += static_cast<std::int64_t>(slack * static_cast<double>(bound));
+    }
+    return bounds;
   }
 
   CoarsenOptions coarsening(Vertex stop_at, const std::vector<Part>* groups) const {
@@ -145,50 +220,21 @@ class Multilevel {
     return result;
   }
 
-  std::vector<Part> initial_partition(const std::vector<Level>& levels) const {
-    const Hypergraph& start = levels.empty() ? h_ : levels.back().coarse;
-    return RecursiveBisection(options_.max_weight, options_.bisection)(start, options_.parts,
-                                                                       random_.split(1));
-  }
-
-  std::vector<Part> uncoarsen(const std::vector<Level>& levels, std::vector<Part> labels) {
-    for (std::size_t i = levels.size(); i-- > 0;) {
-      const auto done = static_cast<double>(levels.size() - i);
-      report("refinement", (done - 1) / static_cast<double>(levels.size() + 1));
-      labels = refine(levels[i].coarse, std::move(labels), i + 1);
-      labels = lift(levels[i], labels);
-    }
-    labels = refine(h_, std::move(labels), 0);
-    report("refinement", 1);
-    return labels;
-  }
-
-  static std::vector<Part> lift(const Level& level, const std::vector<Part>& coarse) {
-    std::vector<Part> finer(level.coarse_of.size());
-    for (std::size_t v = 0; v < finer.size(); ++v) finer[v] = coarse[level.coarse_of[v]];
-    return finer;
-  }
-
-  // Back to the finest level without refinement.
-  static std::vector<Part> project(const std::vector<Level>& levels, std::vector<Part> labels) {
-    for (std::size_t i = levels.size(); i-- > 0;) labels = lift(levels[i], labels);
-    return labels;
-  }
-
   // The closer to the finest level, the more a part above average volume pays.
-  std::vector<Part> refine(const Hypergraph& h, std::vector<Part> labels, std::size_t depth) {
+  std::vector<Part> refine(const Hypergraph& h, std::vector<Part> labels,
+                           const std::vector<std::int64_t>& bounds, Random& random) {
+    const bool last = &h == &h_;
     VolumeState state(h, std::move(labels), options_.parts);
-    const double alpha = depth == 0 ? options_.alpha_fine : options_.alpha_coarse;
-    set_potential(state, alpha);
-    Rebalancer(state, options_.max_weight).run();
-    GreedyRefiner(state, options_.max_weight, random_).run(options_.greedy_rounds);
-    LocalSearch(state, options_.max_weight, options_.patience, random_)
-        .run(options_.search_passes, budget(h));
-    if (depth == 0) {
+    set_potential(state, last ? options_.alpha_fine : options_.alpha_coarse);
+    Rebalancer(state, bounds).run();
+    GreedyRefiner(state, bounds, random).run(options_.greedy_rounds);
+    LocalSearch(state, bounds, options_.patience, random).run(options_.search_passes, budget(h));
+    if (last) {
       set_potential(state, options_.alpha_last);
-      Reliever(state, options_.max_weight).run(budget(h));
-      GreedyRefiner(state, options_.max_weight, random_).run(options_.greedy_rounds);
-      LocalSearch(state, options_.max_weight, options_.patience, random_).run(1, budget(h));
+      Reliever(state, bounds).run(budget(h));
+      GreedyRefiner(state, bounds, random).run(options_.greedy_rounds);
+      LocalSearch(state, bounds, options_.patience, random)
+          .run(std::min(1, options_.search_passes), budget(h));
     }
     return std::move(state).take_labels();
   }
@@ -208,6 +254,8 @@ class Multilevel {
   const Hypergraph& h_;
   const Options& options_;
   Random random_;
+  std::thread::id caller_;
+  std::atomic<bool> interrupted_ = false;
 };
 
 }  // namespace spgnn::gvb

@@ -38,7 +38,8 @@ class GreedyRefiner {
       std::vector<Vertex> next;
       for (Vertex v : active) {
         queued_[v] = 0;
-        if (try_move(v)) queue_neighbours(v, next);
+        const Part from = state_.part(v);
+        if (try_move(v)) queue_neighbours(v, from, next);
       }
       active = std::move(next);
       if (state_.cost() > before * (1 - kWorthARound)) break;
@@ -51,6 +52,7 @@ class GreedyRefiner {
   static constexpr double kWorthARound = 1e-3;
 
   bool try_move(Vertex v) {
+    if (finder_.hopeless(v)) return false;
     const Move move = finder_.best(v);
     if (move.to < 0 || move.gain <= 1e-9) return false;
     const Part from = state_.part(v);
@@ -61,12 +63,16 @@ class GreedyRefiner {
     return false;
   }
 
-  void queue_neighbours(Vertex v, std::vector<Vertex>& next) {
+  // Those whose gain the move of v can have raised: pins of nets that are new in its part, and of
+  // nets that have one pin left where it came from.
+  void queue_neighbours(Vertex v, Part from, std::vector<Vertex>& next) {
     const Hypergraph& h = state_.hypergraph();
     for (Net e : h.nets_of(v)) {
       if (h.size(e) > kLargestNet) continue;
+      const bool entered = state_.counts()(e, state_.part(v)) == 1;
+      if (!entered && state_.counts()(e, from) != 1) continue;
       for (Vertex u : h.pins_of(e)) {
-        if (queued_[u]) continue;
+        if (queued_[u] || (!entered && state_.part(u) != from)) continue;
         queued_[u] = 1;
         next.push_back(u);
       }

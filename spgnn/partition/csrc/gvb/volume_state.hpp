@@ -1,7 +1,9 @@
 // A k-way partition with its volumes, kept up to date under moves of single vertices.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -58,6 +60,8 @@ class VolumeState {
   void set_potential(const Potential& potential) {
     potential_ = potential;
     cost_ = 0;
+    lowest_price_ = lowest_receive_price_ = std::numeric_limits<double>::max();
+    highest_price_ = highest_receive_price_ = 0;
     for (Part p = 0; p < parts_; ++p) {
       cost_ += potential_.send_cost(send_[p]) + potential_.receive_cost(receive_[p]);
       set_prices(p);
@@ -68,6 +72,12 @@ class VolumeState {
   // What one more row sent (received) by a part costs now.
   double price(Part p) const { return price_[p]; }
   double receive_price(Part p) const { return receive_price_[p]; }
+
+  // Bounds of all prices: exact when the potential was set, moves only widen them.
+  double lowest_price() const { return lowest_price_; }
+  double highest_price() const { return highest_price_; }
+  double lowest_receive_price() const { return lowest_receive_price_; }
+  double highest_receive_price() const { return highest_receive_price_; }
 
   void move(Vertex v, Part to) {
     const Part from = part_[v];
@@ -130,6 +140,10 @@ class VolumeState {
   void set_prices(Part p) {
     price_[p] = potential_.send_price(send_[p]);
     receive_price_[p] = potential_.receive_price(receive_[p]);
+    lowest_price_ = std::min(lowest_price_, price_[p]);
+    highest_price_ = std::max(highest_price_, price_[p]);
+    lowest_receive_price_ = std::min(lowest_receive_price_, receive_price_[p]);
+    highest_receive_price_ = std::max(highest_receive_price_, receive_price_[p]);
   }
 
   const Hypergraph& h_;
@@ -145,6 +159,8 @@ class VolumeState {
   Potential potential_;
   std::int64_t total_ = 0;
   double cost_ = 0;
+  double lowest_price_ = 0, highest_price_ = 0;
+  double lowest_receive_price_ = 0, highest_receive_price_ = 0;
 };
 
 }  // namespace spgnn::gvb
