@@ -77,10 +77,17 @@ inline void store_vector(T* p, Vector v, int lanes) {
 #endif
 }
 
+#if defined(__AVX512F__) || defined(__aarch64__)
+inline constexpr int kVectorRegisters = 32;
+#else
+inline constexpr int kVectorRegisters = 16;
+#endif
+
 // A pack holds kLanes neighbouring elements of T, widened to Sum<T>.
 template <class T, class Vector>
 struct NativePack {
   static constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
+  static constexpr int kVectors = 1;
   Vector v{};
 
   static NativePack load(const T* p) { return {load_vector<Vector>(p)}; }
@@ -97,6 +104,7 @@ struct NativePack {
 // Keeping them in two vectors widens with one shift and one mask, without shuffles.
 struct Bfloat16Pack {
   static constexpr int kLanes = kVectorBytes / 2;
+  static constexpr int kVectors = 2;
   FloatVector even{}, odd{};
 
   static Bfloat16Pack widen(WordVector raw) {
