@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
+from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR
 
 _kernels: Any = importlib.import_module("spgnn.kernels._kernels")
 
 MASK64 = 2**64 - 1
-# Results from this size on are put on huge pages: glibc maps them anew each time (smaller ones it
-# recycles), and faulting in 4 KiB pages took twice as long as the product.
-HUGE_BYTES = 2**25
 # Below this many multiplications a second thread costs more than it saves.
 SERIAL_LIMIT = 32768
 
@@ -31,14 +29,6 @@ _SPMM = {
 _GATHER = {dtype: getattr(_kernels, f"gather_rows_{name}") for dtype, name in _TYPES.items()}
 _SCATTER = {dtype: getattr(_kernels, f"scatter_add_rows_{name}") for dtype, name in _TYPES.items()}
 _DROPOUT = {dtype: getattr(_kernels, f"dropout_rows_{name}") for dtype, name in _TYPES.items()}
-
-
-def new_rows(rows: int, X: Tensor) -> Tensor:
-    """Uninitialised [rows, f] like X."""
-    Y = X.new_empty((rows, X.shape[1]))
-    if Y.nbytes >= HUGE_BYTES:
-        _kernels.advise_huge_pages(Y.data_ptr(), Y.nbytes)
-    return Y
 
 
 def spmm(

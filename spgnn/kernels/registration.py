@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from spgnn.kernels import native
+from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR
 
 _BLOCK = (
@@ -53,7 +54,7 @@ def _new(rows: int, X: Tensor) -> Tensor:
 
 
 def _spmm_cpu(*block: Any) -> Tensor:
-    out = native.new_rows(block[0].shape[0] - 1, block[-1])
+    out = new_rows(block[0].shape[0] - 1, block[-1])
     _spmm_out_cpu(*block, out, False)
     return out
 
@@ -79,7 +80,7 @@ def _transposed(*block: Any) -> tuple[Any, ...]:
 
 
 def _gather_rows_cpu(X: Tensor, rows: Tensor, scale: Tensor | None) -> Tensor:
-    out = native.new_rows(rows.shape[0], X)
+    out = new_rows(rows.shape[0], X)
     native.gather_rows(X, rows, scale, out)
     return out
 

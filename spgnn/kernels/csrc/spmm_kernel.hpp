@@ -111,7 +111,6 @@ template <int kCount, bool kWeighted, class Row, class T>
 template <int kCount>
 struct Addresses {
   typedef std::int64_t Vector [[gnu::vector_size(8 * kCount)]];
-  Vector v;
 };
 
 // The first `count` of kGroup pointers, and `other` after them; reads all. On vectors, because
@@ -119,12 +118,11 @@ struct Addresses {
 template <int kGroup, class T>
 inline void take_first(const T* const* from, int count, const T* other, const T** taken) {
   static_assert(sizeof(T*) == sizeof(std::int64_t));
-  Addresses<kGroup> number, wanted, spare;
-  for (int i = 0; i < kGroup; ++i) number.v[i] = i;
-  std::memcpy(&wanted, from, sizeof(wanted));
-  for (int i = 0; i < kGroup; ++i) spare.v[i] = reinterpret_cast<std::intptr_t>(other);
-  wanted.v = number.v < count ? wanted.v : spare.v;
-  std::memcpy(taken, &wanted, sizeof(wanted));
+  static constexpr std::int64_t kNumbers[kMostGroup] = {0, 1, 2, 3, 4, 5, 6, 7};
+  using Vector = typename Addresses<kGroup>::Vector;
+  const auto numbers = load_vector<Vector>(kNumbers);
+  const auto others = reinterpret_cast<std::intptr_t>(other) + Vector{};
+  store_vector(taken, numbers < count ? load_vector<Vector>(from) : others);
 }
 
 // The first `count` weights, zeros after them; reads none beyond. The whole pack is stored, because
