@@ -11,10 +11,17 @@ constexpr int lines_of(std::int64_t bytes) {
   return static_cast<int>((bytes + kCacheLine - 1) / kCacheLine);
 }
 
-inline void prefetch_lines(const void* p, int lines) {
+// Functions that do nothing but fetch must be inlined: GCC takes them to have no effect, and drops
+// calls of them.
+[[gnu::always_inline]] inline void prefetch_lines(const void* p, int lines) {
   for (int i = 0; i < lines; ++i) {
     __builtin_prefetch(static_cast<const char*>(p) + i * kCacheLine);
   }
+}
+
+// Rows that do not begin at a cache line may reach into one more.
+[[gnu::always_inline]] inline void prefetch_last_line(const void* p, std::int64_t bytes) {
+  __builtin_prefetch(static_cast<const char*>(p) + bytes - 1);
 }
 
 // A place in an array of indices of either width, which may lie beyond its end.
@@ -26,7 +33,7 @@ class IndexStream {
       : address_(reinterpret_cast<std::uintptr_t>(indices) + from * sizeof(Index)),
         bytes_(sizeof(Index)) {}
 
-  void prefetch(std::int64_t e) const {
+  [[gnu::always_inline]] void prefetch(std::int64_t e) const {
     // Fetching never faults, but a pointer past an array must not even be computed.
     __builtin_prefetch(reinterpret_cast<const void*>(  // NOLINT(performance-no-int-to-ptr)
         address_ + static_cast<std::uintptr_t>(e) * bytes_));

@@ -108,6 +108,9 @@ struct Bfloat16Pack {
   FloatVector even{}, odd{};
 
   static Bfloat16Pack widen(WordVector raw) {
+#if defined(__x86_64__)
+    asm("" : "+v"(raw));  // or compilers load twice, once for each operation
+#endif
     return {reinterpret_cast<FloatVector>(raw << 16),
             reinterpret_cast<FloatVector>(raw & 0xffff0000u)};
   }

@@ -22,7 +22,7 @@ inline constexpr std::int64_t kIndicesAhead = 2 * kBlock;
 
 // Widest register panel, in packs. Accumulators must leave registers for loads.
 template <class T>
-inline constexpr int kMaxPacks = kVectorBytes == 64 || sizeof(T) > 2 ? 8 : 4;
+inline constexpr int kMaxPacks = kVectorRegisters / 2 / Pack<T>::kVectors;
 
 inline constexpr int kMostGroup = 8;
 inline constexpr int kPointersAhead = kLinesAhead + kMostGroup;
@@ -42,6 +42,7 @@ struct Panel {
   const std::int64_t* indptr;
   Span rows;
   const T* const* x_rows;     // of each nonzero, and of the next kPointersAhead
+  std::int64_t unaligned;     // bytes of such a row if it may begin within a cache line, else 0
   const Sum<T>* weights;      // of each nonzero; null if all ones
   IndexStream coming;         // of each nonzero, the index to fetch when its turn comes
   const Sum<T>* row_scale;    // per row of Y
@@ -52,59 +53,91 @@ struct Panel {
   int tail;  // lanes of the last pack
 };
 
-// The packs of one row in a panel.
+// The packs of one row in a panel, of which the last may not be full. Loops are unrolled by hand:
+// where the compiler does not, sums live in memory.
 template <int kPacks, bool kTail, class T>
 struct PackedRow {
+  static constexpr int kLanes = Pack<T>::kLanes;
   Pack<T> packs[kPacks]{};
 
+  static Pack<T> load(const T* p, int k, int tail) {
+    const T* at = p + k * kLanes;
+    return kTail && k == kPacks - 1 ? Pack<T>::load(at, tail) : Pack<T>::load(at);
+  }
   static PackedRow load(const T* p, int tail) {
     PackedRow row;
-    for (int k = 0; k < kPacks; ++k) {
-      const T* at = p + k * Pack<T>::kLanes;
-      row.packs[k] = kTail && k == kPacks - 1 ? Pack<T>::load(at, tail) : Pack<T>::load(at);
-    }
+#pragma GCC unroll 16
+    for (int k = 0; k < kPacks; ++k) row.packs[k] = load(p, k, tail);
     return row;
   }
   template <class Out>
   void store(Out* p, int tail) const {
+#pragma GCC unroll 16
     for (int k = 0; k < kPacks; ++k) {
-      Out* at = p + k * Pack<T>::kLanes;
       if (kTail && k == kPacks - 1) {
-        packs[k].store(at, tail);
+        packs[k].store(p + k * kLanes, tail);
       } else {
-        packs[k].store(at);
+        packs[k].store(p + k * kLanes);
       }
     }
   }
   void add(const PackedRow& row) {
+#pragma GCC unroll 16
     for (int k = 0; k < kPacks; ++k) packs[k].add(row.packs[k]);
   }
-  void add_product(Sum<T> w, const PackedRow& row) {
-    for (int k = 0; k < kPacks; ++k) packs[k].add_product(w, row.packs[k]);
+  void add(const T* p, int tail) {
+#pragma GCC unroll 16
+    for (int k = 0; k < kPacks; ++k) packs[k].add(load(p, k, tail));
+  }
+  void add_product(Sum<T> w, const T* p, int tail) {
+#pragma GCC unroll 16
+    for (int k = 0; k < kPacks; ++k) packs[k].add_product(w, load(p, k, tail));
   }
   void scale(Sum<T> w) {
+#pragma GCC unroll 16
     for (int k = 0; k < kPacks; ++k) packs[k].scale(w);
   }
 };
+
+// Adds one row of X to a sum.
+template <bool kWeighted, class Row, class T>
+[[gnu::always_inline]] inline void add_row(const T* x, [[maybe_unused]] const Sum<T>* weight,
+                                           int tail, Row& sum) {
+  if constexpr (kWeighted) {
+    sum.add_product(*weight, x, tail);
+  } else {
+    sum.add(x, tail);
+  }
+}
 
 // The sum of kCount rows of X. A tree, so that few additions have to wait for others.
 template <int kCount, bool kWeighted, class Row, class T>
 [[gnu::always_inline]] inline Row sum_rows(const T* const* x_rows,
                                            [[maybe_unused]] const Sum<T>* weights, int tail) {
+  constexpr int kHalf = kCount / 2;
+  const Sum<T>* others = kWeighted ? weights + kHalf : nullptr;
   if constexpr (kCount == 1) {
     Row row = Row::load(*x_rows, tail);
     if constexpr (kWeighted) row.scale(*weights);
     return row;
-  } else if constexpr (kCount == 2 && kWeighted) {
-    Row row = sum_rows<1, kWeighted, Row>(x_rows, weights, tail);
-    row.add_product(weights[1], Row::load(x_rows[1], tail));
-    return row;
   } else {
-    constexpr int kHalf = kCount / 2;
     Row row = sum_rows<kHalf, kWeighted, Row>(x_rows, weights, tail);
-    row.add(sum_rows<kHalf, kWeighted, Row>(x_rows + kHalf, kWeighted ? weights + kHalf : nullptr,
-                                            tail));
+    if constexpr (kCount == 2) {
+      add_row<kWeighted>(x_rows[1], others, tail, row);
+    } else {
+      row.add(sum_rows<kHalf, kWeighted, Row>(x_rows + kHalf, others, tail));
+    }
     return row;
+  }
+}
+
+template <int kGroup, bool kWeighted, class Row, class T>
+[[gnu::always_inline]] inline void add_group(const T* const* x_rows, const Sum<T>* weights,
+                                             int tail, Row& sum) {
+  if constexpr (kGroup == 1) {
+    add_row<kWeighted>(*x_rows, weights, tail, sum);
+  } else {
+    sum.add(sum_rows<kGroup, kWeighted, Row>(x_rows, weights, tail));
   }
 }
 
@@ -142,8 +175,14 @@ struct SomeWeights {
 
 // Fetches as many rows of X, and the indices, as a group of nonzeros takes up.
 template <int kGroup, int kLines, class T>
-inline void prefetch_group(const T* const* x_rows, const IndexStream& coming, std::int64_t e) {
-  for (int i = 0; i < kGroup; ++i) prefetch_lines(x_rows[i + kLinesAhead / kLines], kLines);
+[[gnu::always_inline]] inline void prefetch_group(const T* const* x_rows, std::int64_t unaligned,
+                                                  const IndexStream& coming, std::int64_t e) {
+  for (int i = 0; i < kGroup; ++i) {
+    const T* x = x_rows[e + i + kLinesAhead / kLines];
+    prefetch_lines(x, kLines);
+    // In a narrower panel the test would cost more than the line.
+    if (kLines >= 4 && unaligned) prefetch_last_line(x, unaligned);
+  }
   coming.prefetch(e);
 }
 
@@ -155,21 +194,22 @@ void multiply_panel(const Panel<T, Out>& panel) {
   constexpr int kTargetLines = lines_of(kPacks * Pack<T>::kLanes * sizeof(Out));
   constexpr int kTargetsAhead = 32 / kTargetLines;
   alignas(kCacheLine) static constexpr T kZeros[kPacks * Pack<T>::kLanes] = {};
-  const auto [indptr, rows, x_rows, weights, coming, row_scale, order, y, y_stride, accumulate,
-              tail] = panel;
+  const auto [indptr, rows, x_rows, unaligned, weights, coming, row_scale, order, y, y_stride,
+              accumulate, tail] = panel;
   const std::int64_t first = indptr[rows.begin];
   std::int64_t e = 0;
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
     if (accumulate) {  // stores can wait for memory, this load could not
       const std::int64_t ahead = row + kTargetsAhead < rows.end ? row + kTargetsAhead : row;
-      prefetch_lines(y + (order ? order[ahead] : ahead) * y_stride, kTargetLines);
+      const Out* later = y + (order ? order[ahead] : ahead) * y_stride;
+      prefetch_lines(later, kTargetLines);
+      if (kTargetLines >= 4) prefetch_last_line(later, kTargetLines * kCacheLine);
     }
     Row sum;
     const std::int64_t end = indptr[row + 1] - first;
     for (; e + kGroup < end; e += kGroup) {
-      prefetch_group<kGroup, kLines>(x_rows + e, coming, e);
-      sum.add(
-          sum_rows<kGroup, kWeighted, Row>(x_rows + e, kWeighted ? weights + e : nullptr, tail));
+      prefetch_group<kGroup, kLines>(x_rows, unaligned, coming, e);
+      add_group<kGroup, kWeighted>(x_rows + e, kWeighted ? weights + e : nullptr, tail, sum);
     }
     // The last group is filled up with rows of zeros: a loop over what is left, of a different
     // length in every row, would cost a mispredicted branch more.
@@ -178,13 +218,13 @@ void multiply_panel(const Panel<T, Out>& panel) {
     const int left = static_cast<int>(end - e);
     take_first<kGroup, T>(x_rows + e, left, kZeros, some);
     if constexpr (kWeighted) some_weights.take_first(weights + e, left);
-    prefetch_group<kGroup, kLines>(x_rows + e, coming, e);
-    sum.add(sum_rows<kGroup, kWeighted, Row>(some, some_weights.w, tail));
+    prefetch_group<kGroup, kLines>(x_rows, unaligned, coming, e);
+    add_group<kGroup, kWeighted>(some, some_weights.w, tail, sum);
     e = end;
     const std::int64_t target = order ? order[row] : row;
     if (row_scale) sum.scale(row_scale[target]);
     if constexpr (std::is_same_v<T, Out>) {
-      if (accumulate) sum.add(Row::load(y + target * y_stride, tail));
+      if (accumulate) sum.add(y + target * y_stride, tail);
     }
     sum.store(y + target * y_stride, tail);
   }
@@ -211,6 +251,13 @@ void point_at_rows(const SpmmOperands<T, Index>& a, Span nonzeros, const T* x, c
   const std::int64_t stride = a.x_stride;
   for (std::int64_t e = 0; e < count; ++e) x_rows[e] = x + indices[e] * stride;
   for (std::int64_t e = count; e < wanted; ++e) x_rows[e] = x;
+}
+
+// Whether all rows of X begin at cache lines.
+template <class T, class Index>
+bool is_aligned(const SpmmOperands<T, Index>& a) {
+  return reinterpret_cast<std::uintptr_t>(a.x) % kCacheLine == 0 &&
+         a.x_stride * sizeof(T) % kCacheLine == 0;
 }
 
 // values[e] · col_scale[indices[e]] for a range of nonzeros, in `buffer` where it must be made.
@@ -243,6 +290,7 @@ void multiply(const SpmmOperands<T, Index>& a, Span columns, Panel<T, Out> panel
     const int width = static_cast<int>((packs + panels - 1) / panels);
     const std::int64_t taken = left < width * kLanes ? left : width * kLanes;
     panel.tail = static_cast<int>(taken - (width - 1) * kLanes);
+    panel.unaligned = is_aligned(a) ? 0 : taken * static_cast<std::int64_t>(sizeof(T));
     point_at_rows(a, nonzeros, x, x_rows);
     const bool tail = kCheapTail || panel.tail < kLanes;
     if (panel.weights) {
