@@ -25,6 +25,7 @@ inline constexpr bool kCheapTail = false;
 using FloatVector [[gnu::vector_size(kVectorBytes)]] = float;
 using DoubleVector [[gnu::vector_size(kVectorBytes)]] = double;
 using WordVector [[gnu::vector_size(kVectorBytes)]] = std::uint32_t;
+using LongVector [[gnu::vector_size(kVectorBytes)]] = std::int64_t;
 
 template <class Vector, class T>
 inline Vector load_vector(const T* p) {

@@ -141,21 +141,18 @@ template <int kGroup, bool kWeighted, class Row, class T>
   }
 }
 
-template <int kCount>
-struct Addresses {
-  typedef std::int64_t Vector [[gnu::vector_size(8 * kCount)]];
-};
-
-// The first `count` of kGroup pointers, and `other` after them; reads all. On vectors, because
+// The first `count` of kMostGroup pointers, and `other` after them; reads all. On vectors, because
 // compilers make branches of such a choice between two pointers.
-template <int kGroup, class T>
+template <class T>
 inline void take_first(const T* const* from, int count, const T* other, const T** taken) {
   static_assert(sizeof(T*) == sizeof(std::int64_t));
+  constexpr int kLanes = kVectorBytes / 8;
   static constexpr std::int64_t kNumbers[kMostGroup] = {0, 1, 2, 3, 4, 5, 6, 7};
-  using Vector = typename Addresses<kGroup>::Vector;
-  const auto numbers = load_vector<Vector>(kNumbers);
-  const auto others = reinterpret_cast<std::intptr_t>(other) + Vector{};
-  store_vector(taken, numbers < count ? load_vector<Vector>(from) : others);
+  const auto others = reinterpret_cast<std::intptr_t>(other) + LongVector{};
+  for (int i = 0; i < kMostGroup; i += kLanes) {
+    const auto numbers = load_vector<LongVector>(kNumbers + i);
+    store_vector(taken + i, numbers < count ? load_vector<LongVector>(from + i) : others);
+  }
 }
 
 // The first `count` weights, zeros after them; reads none beyond. The whole pack is stored, because
@@ -213,10 +210,10 @@ void multiply_panel(const Panel<T, Out>& panel) {
     }
     // The last group is filled up with rows of zeros: a loop over what is left, of a different
     // length in every row, would cost a mispredicted branch more.
-    const T* some[kGroup];
+    const T* some[kMostGroup];
     SomeWeights<Sum<T>> some_weights;
     const int left = static_cast<int>(end - e);
-    take_first<kGroup, T>(x_rows + e, left, kZeros, some);
+    take_first<T>(x_rows + e, left, kZeros, some);
     if constexpr (kWeighted) some_weights.take_first(weights + e, left);
     prefetch_group<kGroup, kLines>(x_rows, unaligned, coming, e);
     add_group<kGroup, kWeighted>(some, some_weights.w, tail, sum);
