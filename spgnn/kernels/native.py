@@ -26,6 +26,11 @@ _SPMM = {
     for dtype, name in _TYPES.items()
     for index, index_name in _INDEX_TYPES.items()
 }
+_SDDMM = {
+    (dtype, index): getattr(_kernels, f"sddmm_{name}_{index_name}")
+    for dtype, name in _TYPES.items()
+    for index, index_name in _INDEX_TYPES.items()
+}
 _GATHER = {dtype: getattr(_kernels, f"gather_rows_{name}") for dtype, name in _TYPES.items()}
 _SCATTER = {dtype: getattr(_kernels, f"scatter_add_rows_{name}") for dtype, name in _TYPES.items()}
 _DROPOUT = {dtype: getattr(_kernels, f"dropout_rows_{name}") for dtype, name in _TYPES.items()}
@@ -55,6 +60,30 @@ def spmm(
         columns,
         accumulate,
         _threads((indices.shape[0] + rows) * columns),
+    )
+
+
+def sddmm(
+    pattern: Sequence[Tensor],
+    scales: Sequence[Tensor | None],
+    G: Tensor,
+    X: Tensor,
+    out: Tensor,
+) -> None:
+    """out[e] = row_scale[i] col_scale[j] <G[i], X[j]>; `pattern` is indptr and indices."""
+    indptr, indices = pattern
+    _SDDMM[X.dtype, indices.dtype](
+        indptr.data_ptr(),
+        indices.data_ptr(),
+        G.shape[0],
+        *map(_address, scales),
+        G.data_ptr(),
+        G.stride(0),
+        X.data_ptr(),
+        X.stride(0),
+        X.shape[1],
+        out.data_ptr(),
+        _threads(indices.shape[0] * X.shape[1]),
     )
 
 

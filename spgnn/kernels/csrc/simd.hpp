@@ -84,6 +84,18 @@ inline constexpr int kVectorRegisters = 32;
 inline constexpr int kVectorRegisters = 16;
 #endif
 
+// Pairwise, always in the same order.
+template <class T, class Vector>
+inline T sum_lanes(Vector v) {
+  constexpr int kLanes = sizeof(Vector) / sizeof(T);
+  T lanes[kLanes];
+  std::memcpy(lanes, &v, sizeof(v));
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
 // A pack holds kLanes neighbouring elements of T, widened to Sum<T>.
 template <class T, class Vector>
 struct NativePack {
@@ -98,7 +110,9 @@ struct NativePack {
 
   void add(const NativePack& x) { v += x.v; }
   void add_product(T w, const NativePack& x) { v += w * x.v; }
+  void add_product(const NativePack& x, const NativePack& y) { v += x.v * y.v; }
   void scale(T w) { v *= w; }
+  T total() const { return sum_lanes<T>(v); }
 };
 
 // Two bfloat16 in each 32-bit word: the even ones are its low half, the odd ones its high half.
@@ -137,7 +151,11 @@ struct Bfloat16Pack {
 
   void add(const Bfloat16Pack& x) { even += x.even, odd += x.odd; }
   void add_product(float w, const Bfloat16Pack& x) { even += w * x.even, odd += w * x.odd; }
+  void add_product(const Bfloat16Pack& x, const Bfloat16Pack& y) {
+    even += x.even * y.even, odd += x.odd * y.odd;
+  }
   void scale(float w) { even *= w, odd *= w; }
+  float total() const { return sum_lanes<float>(even + odd); }
 };
 
 template <class T>

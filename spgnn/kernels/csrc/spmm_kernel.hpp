@@ -141,6 +141,11 @@ template <int kGroup, bool kWeighted, class Row, class T>
   }
 }
 
+// Rows of so many cache lines to have on their way.
+constexpr int rows_ahead(int lines) {
+  return lines < 1 ? kLinesAhead : lines < kLinesAhead ? kLinesAhead / lines : 1;
+}
+
 // The first `count` of kMostGroup pointers, and `other` after them; reads all. On vectors, because
 // compilers make branches of such a choice between two pointers.
 template <class T>
@@ -175,7 +180,7 @@ template <int kGroup, int kLines, class T>
 [[gnu::always_inline]] inline void prefetch_group(const T* const* x_rows, std::int64_t unaligned,
                                                   const IndexStream& coming, std::int64_t e) {
   for (int i = 0; i < kGroup; ++i) {
-    const T* x = x_rows[e + i + kLinesAhead / kLines];
+    const T* x = x_rows[e + i + rows_ahead(kLines)];
     prefetch_lines(x, kLines);
     // In a narrower panel the test would cost more than the line.
     if (kLines >= 4 && unaligned) prefetch_last_line(x, unaligned);
@@ -239,9 +244,9 @@ PanelFunction<T, Out> choose_panel(int packs, std::integer_sequence<int, k...>) 
 
 // Where the row of X begins for each of these nonzeros and the next kPointersAhead; past the last
 // nonzero, anywhere.
-template <class T, class Index>
-void point_at_rows(const SpmmOperands<T, Index>& a, Span nonzeros, const T* x, const T** x_rows) {
-  const Index* indices = a.indices + nonzeros.begin;
+template <class Operands, class T>
+void point_at_rows(const Operands& a, Span nonzeros, const T* x, const T** x_rows) {
+  const auto* indices = a.indices + nonzeros.begin;
   const std::int64_t left = a.indptr[a.rows] - nonzeros.begin;
   const std::int64_t wanted = nonzeros.end - nonzeros.begin + kPointersAhead;
   const std::int64_t count = wanted < left ? wanted : left;
@@ -342,7 +347,7 @@ template <class T, class Index>
 std::uint32_t touch_rows(const SpmmOperands<T, Index>& a, Span nonzeros) {
   const std::int64_t bytes = a.columns * static_cast<std::int64_t>(sizeof(T));
   const int lines = lines_of(bytes);
-  const std::int64_t distance = lines < kLinesAhead ? kLinesAhead / lines : 1;
+  const int distance = rows_ahead(lines);
   const T* x_rows[kBlock + kPointersAhead];
   WordVector seen{};
   for (Span block = nonzeros; block.begin < nonzeros.end; block.begin = block.end) {
