@@ -24,14 +24,14 @@ constexpr int lines_of(std::int64_t bytes) {
   __builtin_prefetch(static_cast<const char*>(p) + bytes - 1);
 }
 
-// A place in an array of indices of either width, which may lie beyond its end.
-class IndexStream {
+// A place in an array, which may lie beyond its end.
+class Stream {
  public:
-  IndexStream() = default;
-  template <class Index>
-  IndexStream(const Index* indices, std::int64_t from)
-      : address_(reinterpret_cast<std::uintptr_t>(indices) + from * sizeof(Index)),
-        bytes_(sizeof(Index)) {}
+  Stream() = default;
+  template <class Element>
+  Stream(const Element* array, std::int64_t from)
+      : address_(reinterpret_cast<std::uintptr_t>(array) + from * sizeof(Element)),
+        bytes_(sizeof(Element)) {}
 
   [[gnu::always_inline]] void prefetch(std::int64_t e) const {
     // Fetching never faults, but a pointer past an array must not even be computed.

@@ -34,7 +34,15 @@ inline Vector load_vector(const T* p) {
   return v;
 }
 
-// The first `bytes` of a vector, zeros after them; reads no byte beyond.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// All ones in as many 32-bit words as are wanted, zeros after them.
+inline __m256i first_words(int count) {
+  alignas(32) static constexpr std::int32_t kOnes[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+  return load_vector<__m256i>(kOnes + 8 - count);
+}
+#endif
+
+// The first lanes of a vector, zeros after them; reads no byte beyond.
 template <class Vector, class T>
 inline Vector load_vector(const T* p, int lanes) {
   Vector v{};
@@ -50,7 +58,14 @@ inline Vector load_vector(const T* p, int lanes) {
     v = reinterpret_cast<Vector>(_mm512_maskz_loadu_epi16(mask, p));
   }
 #else
-  std::memcpy(&v, p, static_cast<std::size_t>(lanes) * sizeof(T));
+  const std::size_t bytes = static_cast<std::size_t>(lanes) * sizeof(T);
+#if defined(__AVX2__)
+  if (bytes % 4 == 0) {
+    const auto words = first_words(static_cast<int>(bytes / 4));
+    return reinterpret_cast<Vector>(_mm256_maskload_epi32(reinterpret_cast<const int*>(p), words));
+  }
+#endif
+  std::memcpy(&v, p, bytes);
 #endif
   return v;
 }

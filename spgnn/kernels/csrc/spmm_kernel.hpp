@@ -19,6 +19,8 @@ inline constexpr int kLinesAhead = 256;
 // How far ahead indices are fetched, in nonzeros: beyond the block that is put together next, which
 // would otherwise wait for them all at once.
 inline constexpr std::int64_t kIndicesAhead = 2 * kBlock;
+// The same for values, which are read where they are.
+inline constexpr std::int64_t kValuesAhead = 512;
 
 // Widest register panel, in packs. Accumulators must leave registers for loads.
 template <class T>
@@ -41,10 +43,11 @@ template <class T, class Out>
 struct Panel {
   const std::int64_t* indptr;
   Span rows;
-  const T* const* x_rows;     // of each nonzero, and of the next kPointersAhead
-  std::int64_t unaligned;     // bytes of such a row if it may begin within a cache line, else 0
-  const Sum<T>* weights;      // of each nonzero; null if all ones
-  IndexStream coming;         // of each nonzero, the index to fetch when its turn comes
+  const T* const* x_rows;  // of each nonzero, and of the next kPointersAhead
+  std::int64_t unaligned;  // bytes of such a row if it may begin within a cache line, else 0
+  const Sum<T>* weights;   // of each nonzero; null if all ones
+  Stream coming_indices;   // what to fetch when a nonzero's turn comes
+  Stream coming_values;
   const Sum<T>* row_scale;    // per row of Y
   const std::int32_t* order;  // stored row -> row of Y; null if the same
   Out* y;
@@ -175,60 +178,62 @@ struct SomeWeights {
   }
 };
 
-// Fetches as many rows of X, and the indices, as a group of nonzeros takes up.
-template <int kGroup, int kLines, class T>
-[[gnu::always_inline]] inline void prefetch_group(const T* const* x_rows, std::int64_t unaligned,
-                                                  const IndexStream& coming, std::int64_t e) {
+// Fetches what a later group of nonzeros needs as this one takes its turn.
+template <int kGroup, int kLines, bool kWeighted, class T, class Out>
+[[gnu::always_inline]] inline void prefetch_group(const Panel<T, Out>& panel, std::int64_t e) {
   for (int i = 0; i < kGroup; ++i) {
-    const T* x = x_rows[e + i + rows_ahead(kLines)];
+    const T* x = panel.x_rows[e + i + rows_ahead(kLines)];
     prefetch_lines(x, kLines);
     // In a narrower panel the test would cost more than the line.
-    if (kLines >= 4 && unaligned) prefetch_last_line(x, unaligned);
+    if (kLines >= 4 && panel.unaligned) prefetch_last_line(x, panel.unaligned);
   }
-  coming.prefetch(e);
+  panel.coming_indices.prefetch(e);
+  if constexpr (kWeighted) panel.coming_values.prefetch(e);
 }
 
 template <class T, class Out, int kPacks, bool kTail, bool kWeighted>
-void multiply_panel(const Panel<T, Out>& panel) {
+void multiply_panel(const Panel<T, Out>& operands) {
   using Row = PackedRow<kPacks, kTail, T>;
   constexpr int kGroup = group_size<kPacks, T>();
   constexpr int kLines = lines_of(kPacks * Pack<T>::kLanes * sizeof(T));
   constexpr int kTargetLines = lines_of(kPacks * Pack<T>::kLanes * sizeof(Out));
   constexpr int kTargetsAhead = 32 / kTargetLines;
   alignas(kCacheLine) static constexpr T kZeros[kPacks * Pack<T>::kLanes] = {};
-  const auto [indptr, rows, x_rows, unaligned, weights, coming, row_scale, order, y, y_stride,
-              accumulate, tail] = panel;
-  const std::int64_t first = indptr[rows.begin];
+  const Panel<T, Out> panel = operands;  // a copy, which no store to Y can change
+  const auto [begin, end] = panel.rows;
+  const std::int64_t first = panel.indptr[begin];
   std::int64_t e = 0;
-  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    if (accumulate) {  // stores can wait for memory, this load could not
-      const std::int64_t ahead = row + kTargetsAhead < rows.end ? row + kTargetsAhead : row;
-      const Out* later = y + (order ? order[ahead] : ahead) * y_stride;
+  for (std::int64_t row = begin; row < end; ++row) {
+    if (panel.accumulate) {  // stores can wait for memory, this load could not
+      const std::int64_t ahead = row + kTargetsAhead < end ? row + kTargetsAhead : row;
+      const Out* later = panel.y + (panel.order ? panel.order[ahead] : ahead) * panel.y_stride;
       prefetch_lines(later, kTargetLines);
       if (kTargetLines >= 4) prefetch_last_line(later, kTargetLines * kCacheLine);
     }
     Row sum;
-    const std::int64_t end = indptr[row + 1] - first;
-    for (; e + kGroup < end; e += kGroup) {
-      prefetch_group<kGroup, kLines>(x_rows, unaligned, coming, e);
-      add_group<kGroup, kWeighted>(x_rows + e, kWeighted ? weights + e : nullptr, tail, sum);
+    const std::int64_t row_end = panel.indptr[row + 1] - first;
+    for (; e + kGroup < row_end; e += kGroup) {
+      prefetch_group<kGroup, kLines, kWeighted>(panel, e);
+      const Sum<T>* weights = kWeighted ? panel.weights + e : nullptr;
+      add_group<kGroup, kWeighted>(panel.x_rows + e, weights, panel.tail, sum);
     }
     // The last group is filled up with rows of zeros: a loop over what is left, of a different
     // length in every row, would cost a mispredicted branch more.
     const T* some[kMostGroup];
     SomeWeights<Sum<T>> some_weights;
-    const int left = static_cast<int>(end - e);
-    take_first<T>(x_rows + e, left, kZeros, some);
-    if constexpr (kWeighted) some_weights.take_first(weights + e, left);
-    prefetch_group<kGroup, kLines>(x_rows, unaligned, coming, e);
-    add_group<kGroup, kWeighted>(some, some_weights.w, tail, sum);
-    e = end;
-    const std::int64_t target = order ? order[row] : row;
-    if (row_scale) sum.scale(row_scale[target]);
+    const int left = static_cast<int>(row_end - e);
+    take_first<T>(panel.x_rows + e, left, kZeros, some);
+    if constexpr (kWeighted) some_weights.take_first(panel.weights + e, left);
+    prefetch_group<kGroup, kLines, kWeighted>(panel, e);
+    add_group<kGroup, kWeighted>(some, some_weights.w, panel.tail, sum);
+    e = row_end;
+    const std::int64_t target = panel.order ? panel.order[row] : row;
+    Out* y = panel.y + target * panel.y_stride;
+    if (panel.row_scale) sum.scale(panel.row_scale[target]);
     if constexpr (std::is_same_v<T, Out>) {
-      if (accumulate) sum.add(y + target * y_stride, tail);
+      if (panel.accumulate) sum.add(y, panel.tail);
     }
-    sum.store(y + target * y_stride, tail);
+    sum.store(y, panel.tail);
   }
 }
 
@@ -284,7 +289,8 @@ void multiply(const SpmmOperands<T, Index>& a, Span columns, Panel<T, Out> panel
   Sum<T> buffer[kBlock];
   panel.x_rows = x_rows;
   panel.weights = weights_of(a, nonzeros, buffer);
-  panel.coming = IndexStream(a.indices, nonzeros.begin + kIndicesAhead);
+  panel.coming_indices = Stream(a.indices, nonzeros.begin + kIndicesAhead);
+  panel.coming_values = Stream(panel.weights, a.col_scale ? 0 : kValuesAhead);
   const T* x = a.x + columns.begin;
   std::int64_t packs = (columns.end - columns.begin + kLanes - 1) / kLanes;
   std::int64_t panels = (packs + kMaxPacks<T> - 1) / kMaxPacks<T>;
@@ -353,7 +359,7 @@ std::uint32_t touch_rows(const SpmmOperands<T, Index>& a, Span nonzeros) {
   for (Span block = nonzeros; block.begin < nonzeros.end; block.begin = block.end) {
     block.end = nonzeros.end - block.begin < kBlock ? nonzeros.end : block.begin + kBlock;
     point_at_rows(a, block, a.x, x_rows);
-    const IndexStream coming(a.indices, block.begin + kIndicesAhead);
+    const Stream coming(a.indices, block.begin + kIndicesAhead);
     for (std::int64_t e = 0; e < block.end - block.begin; ++e) {
       prefetch_lines(x_rows[e + distance], lines);
       if (e % 8 == 0) coming.prefetch(e);
