@@ -22,9 +22,10 @@ inline constexpr std::int64_t kIndicesAhead = 2 * kBlock;
 // The same for values, which are read where they are.
 inline constexpr std::int64_t kValuesAhead = 512;
 
-// Widest register panel, in packs. Accumulators must leave registers for loads.
+// Widest register panel, in packs. Accumulators must leave registers for loads; a load of bfloat16
+// serves two accumulators.
 template <class T>
-inline constexpr int kMaxPacks = kVectorRegisters / 2 / Pack<T>::kVectors;
+inline constexpr int kMaxPacks = kVectorRegisters * (Pack<T>::kVectors == 1 ? 8 : 5) / 16;
 
 inline constexpr int kMostGroup = 8;
 inline constexpr int kPointersAhead = kLinesAhead + kMostGroup;
