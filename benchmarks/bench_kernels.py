@@ -34,7 +34,7 @@ import scipy.sparse as sp
 import torch
 from rich.console import Console
 
-from spgnn.kernels import _kernels, reorder, spmm, spmm_transposed
+from spgnn.kernels import _kernels, reorder, spmm
 from spgnn.sparse import CSR
 
 Contestants = dict[str, Callable[[], Any]]
@@ -75,16 +75,12 @@ class DglProcess:
 
 def contestants(matrix: sp.csr_array, width: int, threads: int, quick: bool) -> Contestants:
     """What is timed for one graph and one width, each a call without arguments."""
-    n = matrix.shape[0]
+    n, cols = matrix.shape
     A = CSR.from_scipy(matrix)
-    reordered = CSR(A.indptr, A.indices, A.shape)
-    kept = reorder(reordered).kept
-    degree = A.row_lengths.clamp(min=1).float().rsqrt()
-    normalised = A.with_scales(degree, degree)
+    normalised = A.with_scales(torch.rand(n), torch.rand(cols))
     weighted = CSR(A.indptr, A.indices, A.shape, torch.rand(A.nnz))
-    X, Y = torch.randn(n, width), torch.zeros(n, width)
+    X, Y = torch.randn(cols, width), torch.zeros(n, width)
     X16, Y16 = X.bfloat16(), Y.bfloat16()
-    spmm_transposed(A, X)  # makes the transpose
     rows = (A.indptr.data_ptr(), A.indices.data_ptr(), n, X.data_ptr(), width, width, threads)
 
     def on_one_thread() -> None:
@@ -102,7 +98,8 @@ def contestants(matrix: sp.csr_array, width: int, threads: int, quick: bool) -> 
         "spgnn 1 thread": on_one_thread,
         "gather roofline": lambda: _kernels.touch_rows(*rows),
     }
-    if kept:
+    reordered = CSR(A.indptr, A.indices, A.shape)
+    if n == cols and reorder(reordered).kept:
         calls["spgnn reordered"] = lambda: spmm(reordered, X, out=Y)
     if quick:
         return calls
@@ -148,6 +145,7 @@ def measure(calls: Contestants, rounds: int, dgl: DglProcess | None, width: int)
         for operation in ("copy_u_sum", "u_mul_e_sum") if dgl else ():
             assert dgl
             samples.setdefault(f"dgl {operation}", []).append(dgl.seconds(operation, width))
+            time.sleep(0.02)  # its threads spin for a while, on cores that others need
         log.print(f"  f = {width}: round {turn} of {rounds}", end="\r")
     return {
         name: {"median": float(np.median(s[1:])), "min": min(s[1:]), "max": max(s[1:])}
@@ -157,6 +155,8 @@ def measure(calls: Contestants, rounds: int, dgl: DglProcess | None, width: int)
 
 def reorder_cost(matrix: sp.csr_array) -> dict[str, Any]:
     """What `spgnn.kernels.reorder` decides for this graph and how long it takes."""
+    if matrix.shape[0] != matrix.shape[1]:
+        return {}
     return dict(vars(reorder(CSR.from_scipy(matrix))))
 
 
@@ -210,7 +210,10 @@ def main() -> None:
         log.print(f"{name}: {matrix.shape[0]} vertices, {matrix.nnz} nonzeros")
         entry = report["graphs"].setdefault(name, {"widths": {}})
         entry.update(vertices=matrix.shape[0], nonzeros=matrix.nnz, reorder=reorder_cost(matrix))
-        dgl = DglProcess(arguments.dgl, matrix, arguments.threads) if arguments.dgl else None
+        square = matrix.shape[0] == matrix.shape[1]
+        dgl = None
+        if arguments.dgl and square:
+            dgl = DglProcess(arguments.dgl, matrix, arguments.threads)
         for width in arguments.widths:
             calls = contestants(matrix, width, arguments.threads, arguments.quick)
             entry["widths"][str(width)] = measure(calls, arguments.rounds, dgl, width)

@@ -71,6 +71,8 @@ def markdown(report: dict[str, Any]) -> str:
     lines += ["|---|---:|---:|---:|---:|---|---:|"]
     for graph, entry in report["graphs"].items():
         r = entry["reorder"]
+        if not r:
+            continue
         lines.append(
             f"| {graph} | {entry['vertices']} | {entry['nonzeros']} | {r['far_before']:.0%} | "
             f"{r['far_after']:.0%} | {'yes' if r['kept'] else 'no'} | {r['seconds']:.2f} |"

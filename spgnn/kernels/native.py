@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
+from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR
 
 _kernels: Any = importlib.import_module("spgnn.kernels._kernels")
 
 MASK64 = 2**64 - 1
-# Results from this size on are put on huge pages: glibc maps them anew each time (smaller ones it
-# recycles), and faulting in 4 KiB pages took twice as long as the product.
-HUGE_BYTES = 2**25
 # Below this many multiplications a second thread costs more than it saves.
 SERIAL_LIMIT = 32768
 
@@ -28,17 +26,14 @@ _SPMM = {
     for dtype, name in _TYPES.items()
     for index, index_name in _INDEX_TYPES.items()
 }
+_SDDMM = {
+    (dtype, index): getattr(_kernels, f"sddmm_{name}_{index_name}")
+    for dtype, name in _TYPES.items()
+    for index, index_name in _INDEX_TYPES.items()
+}
 _GATHER = {dtype: getattr(_kernels, f"gather_rows_{name}") for dtype, name in _TYPES.items()}
 _SCATTER = {dtype: getattr(_kernels, f"scatter_add_rows_{name}") for dtype, name in _TYPES.items()}
 _DROPOUT = {dtype: getattr(_kernels, f"dropout_rows_{name}") for dtype, name in _TYPES.items()}
-
-
-def new_rows(rows: int, X: Tensor) -> Tensor:
-    """Uninitialised [rows, f] like X."""
-    Y = X.new_empty((rows, X.shape[1]))
-    if Y.nbytes >= HUGE_BYTES:
-        _kernels.advise_huge_pages(Y.data_ptr(), Y.nbytes)
-    return Y
 
 
 def spmm(
@@ -65,6 +60,30 @@ def spmm(
         columns,
         accumulate,
         _threads((indices.shape[0] + rows) * columns),
+    )
+
+
+def sddmm(
+    pattern: Sequence[Tensor],
+    scales: Sequence[Tensor | None],
+    G: Tensor,
+    X: Tensor,
+    out: Tensor,
+) -> None:
+    """out[e] = row_scale[i] col_scale[j] <G[i], X[j]>; `pattern` is indptr and indices."""
+    indptr, indices = pattern
+    _SDDMM[X.dtype, indices.dtype](
+        indptr.data_ptr(),
+        indices.data_ptr(),
+        G.shape[0],
+        *map(_address, scales),
+        G.data_ptr(),
+        G.stride(0),
+        X.data_ptr(),
+        X.stride(0),
+        X.shape[1],
+        out.data_ptr(),
+        _threads(indices.shape[0] * X.shape[1]),
     )
 
 

@@ -8,21 +8,19 @@ from torch._subclasses import FakeTensor
 
 from spgnn.errors import InputError
 from spgnn.kernels import registration
-from spgnn.kernels.ordering import stored_arrays
+from spgnn.kernels.ordering import is_reordered, stored_arrays
+from spgnn.kernels.registration import SUM_DTYPE
 from spgnn.sparse import CSR
 
-SUM_DTYPE = {
-    torch.float32: torch.float32,
-    torch.float64: torch.float64,
-    torch.bfloat16: torch.float32,
-}
+_TRANSPOSED_AT = "_transposed_at"  # version of the values that the kept transpose holds
 
 
 def spmm(A: CSR, X: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
     """Multiply a CSR block with a dense matrix: ``Y = A X``, or ``Y += A X``.
 
     The bits of the result do not depend on the number of threads (``torch.get_num_threads()``).
-    Differentiable in ``X`` where ``out`` is not given; the gradient is ``Aᵀ G``.
+    Differentiable in ``X`` and in the values of ``A`` where ``out`` is not given; the gradients are
+    ``Aᵀ G`` and, for nonzero e in row i and column j, ``row_scale[i] col_scale[j] <G[i], X[j]>``.
 
     Parameters
     ----------
@@ -48,11 +46,11 @@ def spmm(A: CSR, X: Tensor, out: Tensor | None = None, accumulate: bool = False)
     rows, cols = A.shape
     _check_operands(A, X, cols)
     if out is not None:
-        _check_out("out", out, (rows, X.shape[1]), X)
+        _check_out("out", out, (rows, X.shape[1]), X, A)
         registration.spmm_out(*_operands(A, None), _unit_stride(X), out, accumulate)
         return out
     _forbid_accumulate(accumulate)
-    transpose = A.T if torch.is_grad_enabled() and X.requires_grad else None
+    transpose = _transpose(A) if torch.is_grad_enabled() and X.requires_grad else None
     Y: Tensor = registration.spmm(*_operands(A, transpose), _unit_stride(X))
     return Y
 
@@ -84,11 +82,13 @@ def spmm_transposed(
     rows, cols = A.shape
     _check_operands(A, X, rows)
     if out is not None:
-        _check_out("out", out, (cols, X.shape[1]), X)
-        registration.spmm_transposed_out(*_operands(A, A.T), _unit_stride(X), out, accumulate)
+        _check_out("out", out, (cols, X.shape[1]), X, A)
+        registration.spmm_transposed_out(
+            *_operands(A, _transpose(A)), _unit_stride(X), out, accumulate
+        )
         return out
     _forbid_accumulate(accumulate)
-    Y: Tensor = registration.spmm_transposed(*_operands(A, A.T), _unit_stride(X))
+    Y: Tensor = registration.spmm_transposed(*_operands(A, _transpose(A)), _unit_stride(X))
     return Y
 
 
@@ -207,6 +207,18 @@ def _operands(A: CSR, transpose: CSR | None) -> tuple[Tensor | None, ...]:
     return (*stored_arrays(A), *stored_arrays(transpose), A.row_scale, A.col_scale)
 
 
+def _transpose(A: CSR) -> CSR:
+    """``A.T``, made again where values that are learnt have changed since."""
+    if A.values is None or not A.values.requires_grad:
+        return A.T
+    if A.__dict__.get(_TRANSPOSED_AT) != A.values._version:
+        A.__dict__.pop("T", None)
+        with torch.no_grad():
+            A.__dict__["T"] = A.T
+        A.__dict__[_TRANSPOSED_AT] = A.values._version
+    return A.T
+
+
 def _unit_stride(X: Tensor) -> Tensor:
     return X if X.stride(1) == 1 or X.shape[1] == 1 else X.contiguous()
 
@@ -220,9 +232,12 @@ def _check_operands(A: CSR, X: Tensor, length: int) -> None:
     if not all(array.is_contiguous() for array in A.arrays()):
         raise InputError("the arrays of a block must be contiguous")
     wanted = SUM_DTYPE[X.dtype]
+    if A.values is not None and A.values.requires_grad and is_reordered(A):
+        raise InputError("a reordered block keeps a copy of its values; they cannot be learnt")
     for name in ("values", "row_scale", "col_scale"):
         array = getattr(A, name)
-        if array is not None and array.requires_grad and torch.is_grad_enabled():
+        scale = name != "values"
+        if scale and array is not None and array.requires_grad and torch.is_grad_enabled():
             raise InputError(f"{name} of a block is a constant; it cannot require a gradient")
         if array is not None and array.dtype != wanted:
             raise InputError(
@@ -255,7 +270,9 @@ def _check_scale(scale: Tensor | None, rows: Tensor, X: Tensor) -> None:
         )
 
 
-def _check_out(name: str, out: Tensor, shape: tuple[int, ...], X: Tensor) -> None:
+def _check_out(
+    name: str, out: Tensor, shape: tuple[int, ...], X: Tensor, A: CSR | None = None
+) -> None:
     if out.shape != shape or out.dtype != X.dtype or out.device != X.device:
         raise InputError(
             f"{name} must be {X.dtype} {list(shape)} on {X.device}, "
@@ -265,7 +282,8 @@ def _check_out(name: str, out: Tensor, shape: tuple[int, ...], X: Tensor) -> Non
         raise InputError(f"{name} must have unit column stride, got strides {out.stride()}")
     if _overlap(out, X):
         raise InputError(f"{name} must not overlap X in memory")
-    if torch.is_grad_enabled() and (X.requires_grad or out.requires_grad):
+    learns = A is not None and A.values is not None and A.values.requires_grad
+    if torch.is_grad_enabled() and (X.requires_grad or out.requires_grad or learns):
         raise InputError(f"writing into {name} is not differentiable; call under torch.no_grad()")
 
 

@@ -83,6 +83,11 @@ def reorder(A: CSR) -> Reordering:
     return Reordering(kept, time.perf_counter() - started, before, after)
 
 
+def is_reordered(A: CSR) -> bool:
+    """Whether products with A run through a permuted copy of its rows."""
+    return _KEPT_AS in A.__dict__
+
+
 def stored_arrays(A: CSR | None) -> tuple[Tensor | None, ...]:
     """indptr, indices, values and row order in which products with A run."""
     if A is None:

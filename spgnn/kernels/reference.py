@@ -33,6 +33,17 @@ def spmm_transposed(A: CSR, X: Tensor) -> Tensor:
     return dense(A).T @ X.cpu().double()
 
 
+def sddmm(A: CSR, G: Tensor, X: Tensor) -> Tensor:
+    """row_scale[i] · col_scale[j] · <G[i], X[j]> per nonzero of A, float64 [nnz]."""
+    rows = torch.repeat_interleave(torch.arange(A.shape[0]), A.row_lengths.cpu())
+    cols = A.indices.cpu().long()
+    products = (G.cpu().double()[rows] * X.cpu().double()[cols]).sum(1)
+    for scale, index in ((A.row_scale, rows), (A.col_scale, cols)):
+        if scale is not None:
+            products *= scale.cpu().double()[index]
+    return products
+
+
 def gather_rows(X: Tensor, rows: Tensor, scale: Tensor | None = None) -> Tensor:
     """scale[i] · X[rows[i]], float64 [m, f]."""
     Y = X.double()[rows]

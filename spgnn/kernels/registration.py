@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from spgnn.kernels import native
+from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR
 
 _BLOCK = (
@@ -22,12 +23,20 @@ _BLOCK = (
     "Tensor? t_indptr, Tensor? t_indices, Tensor? t_values, Tensor? t_order, "
     "Tensor? row_scale, Tensor? col_scale, Tensor X"
 )
+GATHERED = 2**20  # nonzeros whose rows are gathered at a time, where there is no kernel
+SUM_DTYPE = {
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+    torch.bfloat16: torch.float32,
+}
 _library: Any = torch.library.Library("spgnn", "DEF")
 for _schema in (
     f"spmm({_BLOCK}) -> Tensor",
     f"spmm.out({_BLOCK}, Tensor(a!) out, bool accumulate) -> ()",
     f"spmm_transposed({_BLOCK}) -> Tensor",
     f"spmm_transposed.out({_BLOCK}, Tensor(a!) out, bool accumulate) -> ()",
+    "sddmm(Tensor indptr, Tensor indices, Tensor? row_scale, Tensor? col_scale, "
+    "Tensor G, Tensor X) -> Tensor",
     "gather_rows(Tensor X, Tensor rows, Tensor? scale) -> Tensor",
     "gather_rows.out(Tensor X, Tensor rows, Tensor? scale, Tensor(a!) out) -> ()",
     "scatter_add_rows(Tensor(a!) Y, Tensor rows, Tensor X, Tensor? scale) -> ()",
@@ -39,6 +48,7 @@ spmm = torch.ops.spgnn.spmm.default
 spmm_out = torch.ops.spgnn.spmm.out
 spmm_transposed = torch.ops.spgnn.spmm_transposed.default
 spmm_transposed_out = torch.ops.spgnn.spmm_transposed.out
+sddmm = torch.ops.spgnn.sddmm.default
 gather_rows = torch.ops.spgnn.gather_rows.default
 gather_rows_out = torch.ops.spgnn.gather_rows.out
 scatter_add_rows = torch.ops.spgnn.scatter_add_rows.default
@@ -53,7 +63,7 @@ def _new(rows: int, X: Tensor) -> Tensor:
 
 
 def _spmm_cpu(*block: Any) -> Tensor:
-    out = native.new_rows(block[0].shape[0] - 1, block[-1])
+    out = new_rows(block[0].shape[0] - 1, block[-1])
     _spmm_out_cpu(*block, out, False)
     return out
 
@@ -78,8 +88,19 @@ def _transposed(*block: Any) -> tuple[Any, ...]:
     return (*transpose, *stored, col_scale, row_scale, X)
 
 
+def _new_values(indices: Tensor, X: Tensor) -> Tensor:
+    return X.new_empty(indices.shape, dtype=SUM_DTYPE[X.dtype])
+
+
+def _sddmm_cpu(indptr: Tensor, indices: Tensor, *operands: Any) -> Tensor:
+    row_scale, col_scale, G, X = operands
+    out = _new_values(indices, X)
+    native.sddmm((indptr, indices), (row_scale, col_scale), G, X, out)
+    return out
+
+
 def _gather_rows_cpu(X: Tensor, rows: Tensor, scale: Tensor | None) -> Tensor:
-    out = native.new_rows(rows.shape[0], X)
+    out = new_rows(rows.shape[0], X)
     native.gather_rows(X, rows, scale, out)
     return out
 
@@ -125,6 +146,24 @@ def _spmm_transposed_out_cuda(*operands: Any) -> None:
     _cuda("spmm_transposed")(_block(*block), X, out, accumulate)
 
 
+def _sddmm_by_gathering(indptr: Tensor, indices: Tensor, *operands: Any) -> Tensor:
+    """In torch's own operations, some nonzeros at a time so that gathered rows stay few."""
+    row_scale, col_scale, G, X = operands
+    out = _new_values(indices, X)
+    rows = torch.repeat_interleave(
+        torch.arange(G.shape[0], device=X.device), indptr.diff(), output_size=indices.shape[0]
+    )
+    for i, j, products in zip(
+        rows.split(GATHERED), indices.split(GATHERED), out.split(GATHERED), strict=True
+    ):
+        torch.sum(G[i].to(out.dtype) * X[j].to(out.dtype), 1, out=products)
+        if row_scale is not None:
+            products.mul_(row_scale[i])
+        if col_scale is not None:
+            products.mul_(col_scale[j])
+    return out
+
+
 def _gather_rows_cuda(X: Tensor, rows: Tensor, scale: Tensor | None) -> Any:
     return _cuda("gather_rows")(X, rows, scale)
 
@@ -146,6 +185,7 @@ for _name, _cpu, _gpu in (
     ("spmm.out", _spmm_out_cpu, _spmm_out_cuda),
     ("spmm_transposed", _spmm_transposed_cpu, _spmm_transposed_cuda),
     ("spmm_transposed.out", _spmm_transposed_out_cpu, _spmm_transposed_out_cuda),
+    ("sddmm", _sddmm_cpu, _sddmm_by_gathering),
     ("gather_rows", _gather_rows_cpu, _gather_rows_cuda),
     ("gather_rows.out", native.gather_rows, _gather_rows_out_cuda),
     ("scatter_add_rows", native.scatter_add_rows, _scatter_add_rows_cuda),
@@ -170,6 +210,10 @@ def _spmm_transposed_fake(*block: Any) -> Tensor:
     return _new(block[4].shape[0] - 1, block[-1])
 
 
+def _sddmm_fake(indptr: Tensor, indices: Tensor, *operands: Any) -> Tensor:
+    return _new_values(indices, operands[-1])
+
+
 def _gather_rows_fake(X: Tensor, rows: Tensor, scale: Tensor | None) -> Tensor:
     return _new(rows.shape[0], X)
 
@@ -183,6 +227,7 @@ for _name, _fake in (
     ("spmm.out", _nothing),
     ("spmm_transposed", _spmm_transposed_fake),
     ("spmm_transposed.out", _nothing),
+    ("sddmm", _sddmm_fake),
     ("gather_rows", _gather_rows_fake),
     ("gather_rows.out", _nothing),
     ("scatter_add_rows", _nothing),
@@ -191,7 +236,7 @@ for _name, _fake in (
     torch.library.register_fake(f"spgnn::{_name}", _fake)
 
 
-# --- Gradients in X ------------------------------------------------------------------------------
+# --- Gradients in X and in values ----------------------------------------------------------------
 
 
 def _unit_stride(G: Tensor) -> Tensor:
@@ -199,17 +244,25 @@ def _unit_stride(G: Tensor) -> Tensor:
 
 
 def _save_block(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:-1])
+    *block, X = inputs
+    ctx.learns_values = block[2] is not None and block[2].requires_grad
+    ctx.save_for_backward(*block, X if ctx.learns_values else None)
 
 
 def _spmm_backward(ctx: Any, G: Tensor) -> tuple[Any, ...]:
-    block = ctx.saved_tensors
-    return (*[None] * len(block), spmm_transposed(*block, _unit_stride(G)))
+    *block, X = ctx.saved_tensors
+    G = _unit_stride(G)
+    dX = spmm_transposed(*block, G) if ctx.needs_input_grad[-1] else None
+    dvalues = sddmm(*block[:2], *block[8:], G, X) if ctx.learns_values else None
+    return None, None, dvalues, *[None] * 7, dX
 
 
 def _spmm_transposed_backward(ctx: Any, G: Tensor) -> tuple[Any, ...]:
-    block = ctx.saved_tensors
-    return (*[None] * len(block), spmm(*block, _unit_stride(G)))
+    *block, X = ctx.saved_tensors
+    G = _unit_stride(G)
+    dX = spmm(*block, G) if ctx.needs_input_grad[-1] else None
+    dvalues = sddmm(*block[:2], *block[8:], X, G) if ctx.learns_values else None
+    return None, None, dvalues, *[None] * 7, dX
 
 
 def _save_list(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -8,6 +8,7 @@
 
 #include "dispatch.hpp"
 #include "rows.hpp"
+#include "sddmm.hpp"
 #include "spmm.hpp"
 
 namespace {
@@ -122,6 +123,43 @@ void test_spmm(const KernelTable& table, std::int64_t columns, bool long_rows, b
   }
 }
 
+template <class T, class Index>
+void test_sddmm(const KernelTable& table, std::int64_t columns, bool long_rows) {
+  std::mt19937_64 rng(columns + 2 * long_rows);
+  const auto matrix = random_matrix<Index>(long_rows, rng);
+  const std::int64_t g_stride = columns + 1, x_stride = columns + 3;
+  const auto g = random_numbers<T>((matrix.rows - 1) * g_stride + columns, rng);
+  const auto x = random_numbers<T>((matrix.cols - 1) * x_stride + columns, rng);
+  const auto row_scale = random_numbers<Sum<T>>(matrix.rows, rng);
+  const auto col_scale = random_numbers<Sum<T>>(matrix.cols, rng);
+  std::vector<Sum<T>> products(matrix.indices.size()), first;
+  for (int threads : {1, 2, 5}) {
+    spgnn::sddmm<T, Index>(
+        table,
+        {matrix.indptr.data(), matrix.indices.data(), matrix.rows, row_scale.data(),
+         col_scale.data(), g.data(), g_stride, x.data(), x_stride, columns, products.data()},
+        threads);
+    if (threads == 1) first = products;
+    expect(same_bits(products, first), "sddmm depends on the number of threads", table, columns);
+  }
+  bool close = true;
+  for (std::int64_t row = 0; row < matrix.rows; ++row) {
+    for (std::int64_t e = matrix.indptr[row]; e < matrix.indptr[row + 1]; ++e) {
+      const std::int64_t column = matrix.indices[e];
+      double sum = 0, magnitude = 0;
+      for (std::int64_t c = 0; c < columns; ++c) {
+        const double term = double{row_scale[row]} * col_scale[column] *
+                            spgnn::widen(g[row * g_stride + c]) *
+                            spgnn::widen(x[column * x_stride + c]);
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      close &= is_close(products[e], sum, magnitude);
+    }
+  }
+  expect(close, "sddmm differs from the sum over columns", table, columns);
+}
+
 template <class T>
 void test_rows(const KernelTable& table, std::int64_t columns) {
   std::mt19937_64 rng(columns);
@@ -185,6 +223,8 @@ void test_all(const KernelTable& table) {
       test_spmm<T, std::int32_t>(table, columns, false, scaled);
       test_spmm<T, std::int64_t>(table, columns, false, scaled);
     }
+    test_sddmm<T, std::int32_t>(table, columns, false);
+    test_sddmm<T, std::int64_t>(table, columns, columns == 1);
     test_rows<T>(table, columns);
   }
   for (std::int64_t columns : {1, 40}) {

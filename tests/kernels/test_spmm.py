@@ -141,8 +141,8 @@ def test_gradient(parts):
 def test_bad_input_is_named():
     A = random_block(4, 5, [1] * 4, 0, parts=("values",))
     X = torch.ones(5, 3)
-    learned = random_block(4, 5, [1] * 4, 0, parts=("values",))
-    learned.values.requires_grad_()
+    learned = random_block(4, 5, [1] * 4, 0, parts=("row_scale",))
+    learned.row_scale.requires_grad_()
     cases = [
         (lambda: spmm(learned, X), "cannot require a gradient"),
         (lambda: spmm(A, torch.ones(4, 3)), r"X must be \[5, f\]"),

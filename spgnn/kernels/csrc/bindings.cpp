@@ -14,6 +14,7 @@
 #include "reorder.hpp"
 #include "roofline.hpp"
 #include "rows.hpp"
+#include "sddmm.hpp"
 #include "spmm.hpp"
 
 namespace nb = nanobind;
@@ -52,6 +53,26 @@ void spmm(Address indptr, Address indices, std::int64_t rows, Address values, Ad
                                          accumulate};
   nb::gil_scoped_release released;
   spgnn::spmm(*current_table(), operands, threads);
+}
+
+template <class T, class Index>
+void sddmm(Address indptr, Address indices, std::int64_t rows, Address row_scale, Address col_scale,
+           Address g, std::int64_t g_stride, Address x, std::int64_t x_stride, std::int64_t columns,
+           Address products, int threads) {
+  using S = spgnn::Sum<T>;
+  const spgnn::SddmmOperands<T, Index> operands{at<std::int64_t>(indptr),
+                                                at<Index>(indices),
+                                                rows,
+                                                at<S>(row_scale),
+                                                at<S>(col_scale),
+                                                at<T>(g),
+                                                g_stride,
+                                                at<T>(x),
+                                                x_stride,
+                                                columns,
+                                                at<S>(products)};
+  nb::gil_scoped_release released;
+  spgnn::sddmm(*current_table(), operands, threads);
 }
 
 template <class Index>
@@ -143,6 +164,8 @@ template <class T>
 void define_for(nb::module_& m, const std::string& type) {
   m.def(("spmm_" + type + "_int32").c_str(), &spmm<T, std::int32_t>);
   m.def(("spmm_" + type + "_int64").c_str(), &spmm<T, std::int64_t>);
+  m.def(("sddmm_" + type + "_int32").c_str(), &sddmm<T, std::int32_t>);
+  m.def(("sddmm_" + type + "_int64").c_str(), &sddmm<T, std::int64_t>);
   m.def(("gather_rows_" + type).c_str(), &gather_rows<T>);
   m.def(("scatter_add_rows_" + type).c_str(), &scatter_add_rows<T>);
   m.def(("dropout_rows_" + type).c_str(), &dropout_rows<T>);

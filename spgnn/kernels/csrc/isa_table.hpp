@@ -2,13 +2,14 @@
 #pragma once
 
 #include "rows_kernel.hpp"
+#include "sddmm_kernel.hpp"
 #include "spmm_kernel.hpp"
 
 namespace spgnn::SPGNN_ISA {
 
 template <class T, class Index>
 inline constexpr SpmmKernels<T, Index> kSpmm{spmm_rows<T, Index>, spmm_partial<T, Index>,
-                                             touch_rows<T, Index>};
+                                             touch_rows<T, Index>, sddmm<T, Index>};
 template <class T>
 inline constexpr RowKernels<T> kRows{gather_rows<T>, scatter_add_rows<T>, dropout_rows<T>};
 

@@ -15,6 +15,8 @@ struct SpmmKernels {
   void (*partial)(const SpmmOperands<T, Index>&, Span nonzeros, Span columns, Sum<T>* sums);
   // Only reads what the product over these nonzeros reads of X (a roofline for benchmarks).
   std::uint32_t (*touch)(const SpmmOperands<T, Index>&, Span nonzeros);
+  // The products of rows that belong to some nonzeros.
+  void (*sddmm)(const SddmmOperands<T, Index>&, Span nonzeros);
 };
 
 template <class T>

@@ -25,6 +25,7 @@ inline constexpr bool kCheapTail = false;
 using FloatVector [[gnu::vector_size(kVectorBytes)]] = float;
 using DoubleVector [[gnu::vector_size(kVectorBytes)]] = double;
 using WordVector [[gnu::vector_size(kVectorBytes)]] = std::uint32_t;
+using LongVector [[gnu::vector_size(kVectorBytes)]] = std::int64_t;
 
 template <class Vector, class T>
 inline Vector load_vector(const T* p) {
@@ -33,7 +34,15 @@ inline Vector load_vector(const T* p) {
   return v;
 }
 
-// The first `bytes` of a vector, zeros after them; reads no byte beyond.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// All ones in as many 32-bit words as are wanted, zeros after them.
+inline __m256i first_words(int count) {
+  alignas(32) static constexpr std::int32_t kOnes[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+  return load_vector<__m256i>(kOnes + 8 - count);
+}
+#endif
+
+// The first lanes of a vector, zeros after them; reads no byte beyond.
 template <class Vector, class T>
 inline Vector load_vector(const T* p, int lanes) {
   Vector v{};
@@ -49,7 +58,14 @@ inline Vector load_vector(const T* p, int lanes) {
     v = reinterpret_cast<Vector>(_mm512_maskz_loadu_epi16(mask, p));
   }
 #else
-  std::memcpy(&v, p, static_cast<std::size_t>(lanes) * sizeof(T));
+  const std::size_t bytes = static_cast<std::size_t>(lanes) * sizeof(T);
+#if defined(__AVX2__)
+  if (bytes % 4 == 0) {
+    const auto words = first_words(static_cast<int>(bytes / 4));
+    return reinterpret_cast<Vector>(_mm256_maskload_epi32(reinterpret_cast<const int*>(p), words));
+  }
+#endif
+  std::memcpy(&v, p, bytes);
 #endif
   return v;
 }
@@ -77,10 +93,29 @@ inline void store_vector(T* p, Vector v, int lanes) {
 #endif
 }
 
+#if defined(__AVX512F__) || defined(__aarch64__)
+inline constexpr int kVectorRegisters = 32;
+#else
+inline constexpr int kVectorRegisters = 16;
+#endif
+
+// Pairwise, always in the same order.
+template <class T, class Vector>
+inline T sum_lanes(Vector v) {
+  constexpr int kLanes = sizeof(Vector) / sizeof(T);
+  T lanes[kLanes];
+  std::memcpy(lanes, &v, sizeof(v));
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
 // A pack holds kLanes neighbouring elements of T, widened to Sum<T>.
 template <class T, class Vector>
 struct NativePack {
   static constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
+  static constexpr int kVectors = 1;
   Vector v{};
 
   static NativePack load(const T* p) { return {load_vector<Vector>(p)}; }
@@ -90,16 +125,22 @@ struct NativePack {
 
   void add(const NativePack& x) { v += x.v; }
   void add_product(T w, const NativePack& x) { v += w * x.v; }
+  void add_product(const NativePack& x, const NativePack& y) { v += x.v * y.v; }
   void scale(T w) { v *= w; }
+  T total() const { return sum_lanes<T>(v); }
 };
 
 // Two bfloat16 in each 32-bit word: the even ones are its low half, the odd ones its high half.
 // Keeping them in two vectors widens with one shift and one mask, without shuffles.
 struct Bfloat16Pack {
   static constexpr int kLanes = kVectorBytes / 2;
+  static constexpr int kVectors = 2;
   FloatVector even{}, odd{};
 
   static Bfloat16Pack widen(WordVector raw) {
+#if defined(__x86_64__)
+    asm("" : "+v"(raw));  // or compilers load twice, once for each operation
+#endif
     return {reinterpret_cast<FloatVector>(raw << 16),
             reinterpret_cast<FloatVector>(raw & 0xffff0000u)};
   }
@@ -125,7 +166,11 @@ struct Bfloat16Pack {
 
   void add(const Bfloat16Pack& x) { even += x.even, odd += x.odd; }
   void add_product(float w, const Bfloat16Pack& x) { even += w * x.even, odd += w * x.odd; }
+  void add_product(const Bfloat16Pack& x, const Bfloat16Pack& y) {
+    even += x.even * y.even, odd += x.odd * y.odd;
+  }
   void scale(float w) { even *= w, odd *= w; }
+  float total() const { return sum_lanes<float>(even + odd); }
 };
 
 template <class T>

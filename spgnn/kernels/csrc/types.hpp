@@ -41,6 +41,22 @@ struct SpmmOperands {
   bool accumulate;
 };
 
+// products[e] = row_scale[i] · col_scale[j] · <g[i], x[j]> for nonzero e in row i and column j.
+template <class T, class Index>
+struct SddmmOperands {
+  const std::int64_t* indptr;
+  const Index* indices;
+  std::int64_t rows;
+  const Sum<T>* row_scale;
+  const Sum<T>* col_scale;
+  const T* g;
+  std::int64_t g_stride;
+  const T* x;
+  std::int64_t x_stride;
+  std::int64_t columns;
+  Sum<T>* products;
+};
+
 // A block of columns of X and Y, and the stored rows or nonzeros to multiply.
 struct Span {
   std::int64_t begin, end;

@@ -1,0 +1,85 @@
+"""Memory of large results, kept for the next result of about the same size.
+
+The system hands out large pieces of memory page by page and filled with zeros, on the first write.
+For a product that took as long as the product itself, each time: the C library gives pieces of
+32 MiB and more back at once. Here a result's memory is kept when the last tensor that shares it is
+gone, and the next result that fits takes it over.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_kernels: Any = importlib.import_module("spgnn.kernels._kernels")
+
+# Smaller pieces the C library keeps by itself.
+SMALLEST = 2**25
+# A kept piece is taken for a result of at least this share of its size.
+LEAST_FILLED = 0.75
+
+
+class _Lease:
+    """A piece of memory in the form that NumPy reads; goes back to its keeper when forgotten."""
+
+    def __init__(self, keeper: Keeper, piece: Tensor) -> None:
+        self._keeper, self._piece = keeper, piece
+        self.__array_interface__ = {
+            "data": (piece.data_ptr(), False),
+            "shape": (piece.nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        self._keeper.put(self._piece)
+
+
+class Keeper:
+    """Pieces of memory that are free at the moment.
+
+    Together they are never larger than the largest result so far, so a process needs at most the
+    memory of one more result than it would otherwise.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Tensor] = []
+        self._most = 0
+
+    def new_rows(self, rows: int, X: Tensor) -> Tensor:
+        """Uninitialised [rows, f] with the dtype of X, on the CPU."""
+        shape = (rows, X.shape[1])
+        nbytes = shape[0] * shape[1] * X.element_size()
+        if nbytes < SMALLEST:
+            return X.new_empty(shape)
+        self._most = max(self._most, nbytes)
+        # Torch keeps the array, the array the lease, as long as any tensor has this storage.
+        array = np.asarray(_Lease(self, self._take(nbytes)))
+        storage = torch.from_numpy(array).untyped_storage()
+        return X.new_empty(0).set_(storage, 0, shape, (shape[1], 1))
+
+    def put(self, piece: Tensor) -> None:
+        """Keep a piece that nobody uses any more, and let go of the oldest if that is too much."""
+        self._free.append(piece)
+        while self.nbytes > self._most:
+            self._free.pop(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pieces that are free."""
+        return sum(piece.nbytes for piece in self._free)
+
+    def _take(self, nbytes: int) -> Tensor:
+        for i, piece in enumerate(self._free):
+            if LEAST_FILLED * piece.nbytes <= nbytes <= piece.nbytes:
+                return self._free.pop(i)
+        piece = torch.empty(nbytes, dtype=torch.uint8)
+        _kernels.advise_huge_pages(piece.data_ptr(), nbytes)
+        return piece
+
+
+new_rows = Keeper().new_rows
