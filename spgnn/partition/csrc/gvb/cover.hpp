@@ -16,16 +16,17 @@ namespace spgnn::gvb {
 // Per nonzero: 1 if its row pays (a partial sum moves), 0 if its column does (a row of H moves).
 using Split = std::vector<std::uint8_t>;
 
-// Each nonzero to the side with fewer nonzeros (medium grain, Pelt & Bisseling 2014, section 3).
+// Each nonzero lives with the owner of its row or of its column, whichever has fewer nonzeros and
+// so can be kept together (medium grain, Pelt & Bisseling 2014, section 3); the other side pays.
 template <class Index>
-Split rarer_sides(const Pattern<Index>& pattern) {
+Split medium_grain(const Pattern<Index>& pattern) {
   std::vector<std::int64_t> in_column(pattern.size(), 0);
   for (Index v : pattern.columns) ++in_column[v];
   Split split(pattern.columns.size());
   for (Vertex i = 0; i < pattern.size(); ++i) {
     const std::int64_t in_row = pattern.begin[i + 1] - pattern.begin[i];
     for (std::int64_t e = pattern.begin[i]; e < pattern.begin[i + 1]; ++e) {
-      split[e] = in_row < in_column[pattern.columns[e]];
+      split[e] = in_row > in_column[pattern.columns[e]];
     }
   }
   return split;
@@ -174,17 +175,17 @@ class CoverPartitioner {
   std::vector<Part> operator()() {
     std::vector<Part> labels = Multilevel(weighted(column_nets(pattern_)), options_)();
     // No result may move more than this one by more than the slack.
-    Split split = rarer_sides(pattern_);
+    Split split = medium_grain(pattern_);
     most_total_ = judge(labels, split).total * 51 / 50;
     alternate(std::move(labels), std::move(split));
-    split = rarer_sides(pattern_);
+    split = medium_grain(pattern_);
     labels = Multilevel(weighted(split_nets(pattern_, split)), options_)();
     alternate(std::move(labels), std::move(split));
     return std::move(best_);
   }
 
   std::vector<Part> improve(std::vector<Part> labels) {
-    Split split = rarer_sides(pattern_);
+    Split split = medium_grain(pattern_);
     most_total_ = judge(labels, split).total * 51 / 50;
     alternate(std::move(labels), std::move(split));
     return std::move(best_);
