@@ -6,7 +6,8 @@
 Graphs are symmetrised and get self-loops; weights are nonzeros per row, imbalance 3 %. Each
 partition is made in a process of its own, methods alternating per graph; times are seconds of the
 method alone, by the clock and of all CPUs. gvb and Mt-KaHyPar use all cores, METIS and KaHyPar can
-use one. A method past the timeout is left out of that row. With --cache, finished rows are kept and not repeated.
+use one. A method past the timeout is left out of that row. With --cache, finished rows are kept and
+not repeated.
 """
 
 from __future__ import annotations

@@ -9,19 +9,13 @@ class Options:
     max_weight: list[int]
     seed: int
     receive: bool
-    vertices_per_part: int
-    kway_vertices_per_part: int
-    cycle_vertices_per_part: int
-    pair_budget: int
-    max_members: int
+    threads: int
+    starts: int
+    cycles: int
     greedy_rounds: int
     search_passes: int
     search_budget: int
     patience: int
-    cycles: int
-    bisection_patience: int
-    bisection_tries: int
-    bisection_passes: int
 
 def partition(
     begin: npt.NDArray[np.int64],

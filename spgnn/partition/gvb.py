@@ -52,11 +52,11 @@ def gvb(
     """Partition the vertices of a square sparse pattern.
 
     The model has a net per column v: v and the rows with a nonzero there. With λ_v the number of
-    parts among them, the part of v sends λ_v − 1 rows. Several first partitions minimise the cut of a
-    weighted graph that approximates this (multilevel k-way, Karypis & Kumar 1998) and are refined
-    for volume; V-cycles combine them two by two (Andre, Schlag & Schulz 2018). Refinement prices
-    each part's sends by how far they lie above the average (after Acer, Selvitopi, Aykanat 2016,
-    section 4), which lowers the maximum.
+    parts among them, the part of v sends λ_v − 1 rows. Several first partitions minimise the cut of
+    a weighted graph that approximates this (multilevel k-way, Karypis & Kumar 1998), one bisects
+    the nets themselves; refined for volume, they are combined two by two in V-cycles (Andre, Schlag
+    & Schulz 2018). Refinement prices each part's sends by how far they lie above the average (after
+    Acer, Selvitopi, Aykanat 2016, section 4), which lowers the maximum.
 
     Parameters
     ----------

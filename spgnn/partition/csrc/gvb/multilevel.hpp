@@ -13,6 +13,7 @@
 
 #include "coarsen.hpp"
 #include "cut_partition.hpp"
+#include "net_partition.hpp"
 #include "parallel.hpp"
 #include "rebalance.hpp"
 #include "refine_fm.hpp"
@@ -28,9 +29,12 @@ struct Options {
   std::uint64_t seed = 0;
   bool receive = false;  // also balance received rows
   int threads = 1;       // the labels do not depend on it
-  int starts = 4;        // first partitions, combined two by two
+  int starts = 3;        // first partitions, combined two by two
   int cycles = 0;        // V-cycles from the result
   CutOptions cut;
+  int net_start = 1;                   // the start that bisects the nets instead; -1: none
+  Vertex net_vertices_per_part = 400;  // of the level it does that on
+  BisectionOptions net_bisection{8, 4, 400};
   Vertex vertices_per_part = 20;  // of the coarsest level of a V-cycle
   // On coarse levels a part may exceed its bound by up to this share; see v_cycle.
   double slack = 0.05;
@@ -84,8 +88,11 @@ class Multilevel {
     std::vector<std::vector<Part>> found(std::max(1, options_.starts));
     {
       const CutGraph graph = star_graph(h_, options_.parts);
-      side_by_side(found.size(),
-                   [&](std::int64_t i) { found[i] = start(graph, random_.split(i)); });
+      side_by_side(found.size(), [&](std::int64_t i) {
+        const Random random = random_.split(i);
+        found[i] =
+            i == options_.net_start ? start_from_nets(random) : start_from_cut(graph, random);
+      });
     }
     // A tournament of pairs.
     for (std::uint64_t round = 1; found.size() > 1; ++round) {
@@ -130,12 +137,26 @@ class Multilevel {
                     [&](std::int64_t i, int) { body(i); });
   }
 
-  std::vector<Part> start(const CutGraph& graph, Random random) {
+  // A cut of the vertices themselves, refined on the finest level alone.
+  std::vector<Part> start_from_cut(const CutGraph& graph, Random random) {
     report("initial partition", 0);
     std::vector<Part> labels =
         cut_partition(graph, options_.parts, options_.max_weight, options_.cut, random);
     report("initial partition", 0.5);
     return refine(h_, std::move(labels), options_.max_weight, random);
+  }
+
+  // Bisections of the nets themselves, refined on every level. Where pages of a site all link to
+  // the same hubs, cutting those edges costs each page one row, however many they are; the cut of
+  // a graph never sees that.
+  std::vector<Part> start_from_nets(Random random) {
+    report("coarsening", 0);
+    const Vertex stop_at = std::max<Vertex>(200, options_.net_vertices_per_part * options_.parts);
+    const std::vector<Level> levels = coarsen(h_, coarsening(stop_at, nullptr), stop_at, random);
+    report("initial partition", 0);
+    std::vector<Part> labels = NetRecursiveBisection(options_.max_weight, options_.net_bisection)(
+        levels.empty() ? h_ : levels.back().coarse, options_.parts, random.split(1));
+    return uncoarsen(levels, std::move(labels), 0.0, random);
   }
 
   // A V-cycle from the better of two partitions that keeps together only what both keep together:
@@ -163,6 +184,11 @@ class Multilevel {
       levels.push_back(std::move(*level));
       finest = &levels.back().coarse;
     }
+    return uncoarsen(levels, std::move(labels), slack, random);
+  }
+
+  std::vector<Part> uncoarsen(const std::vector<Level>& levels, std::vector<Part> labels,
+                              double slack, Random& random) {
     const auto depth = static_cast<double>(levels.size());
     for (std::size_t i = levels.size(); i-- > 0;) {
       const auto left = static_cast<double>(i + 1);
