@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "cut_graph.hpp"
@@ -18,6 +19,27 @@ namespace spgnn::gvb {
 using Sides = std::vector<std::uint8_t>;
 using Bounds =
     std::array<std::vector<std::int64_t>, 2>;  // largest weight of a side, per constraint
+
+// Bounds of the two sides, and the weight side 0 aims at, where side 0 will be cut into `left` of
+// `parts` parts. Each further bisection may use up an equal share of the imbalance that is left
+// (Schlag 2016).
+inline std::pair<Bounds, std::vector<std::int64_t>> bounds_of_sides(
+    const std::vector<std::int64_t>& total_weight, const std::vector<std::int64_t>& max_weight,
+    Part left, Part parts) {
+  Bounds bounds;
+  std::vector<std::int64_t> target;
+  const double depth = std::ceil(std::log2(parts));
+  for (std::size_t c = 0; c < total_weight.size(); ++c) {
+    const auto weight = static_cast<double>(total_weight[c]);
+    const double room = static_cast<double>(max_weight[c]) * parts / std::max(weight, 1.0);
+    const double factor = std::max(1.0, std::pow(room, 1 / depth));
+    const double left_weight = weight * left / parts;
+    target.push_back(static_cast<std::int64_t>(left_weight));
+    bounds[0].push_back(static_cast<std::int64_t>(std::ceil(left_weight * factor)));
+    bounds[1].push_back(static_cast<std::int64_t>(std::ceil((weight - left_weight) * factor)));
+  }
+  return {bounds, target};
+}
 
 // Two-way refinement after Fiduccia & Mattheyses (1982).
 class CutBisectionRefiner {
@@ -248,7 +270,7 @@ class RecursiveBisection {
 
   Sides bisect(const CutGraph& graph, Part left, Part parts, Random& random) const {
     constexpr Vertex kCoarsest = 80;
-    const auto [bounds, target] = share(graph, left, parts);
+    const auto [bounds, target] = bounds_of_sides(graph.total_weight(), max_weight_, left, parts);
     std::vector<std::int64_t> heaviest = graph.total_weight();
     for (std::int64_t& weight : heaviest) weight = weight * 3 / 2 / kCoarsest + 1;
     const std::vector<CutLevel> levels = coarsen(graph, kCoarsest, heaviest, random);
@@ -281,24 +303,6 @@ class RecursiveBisection {
       }
     }
     return best;
-  }
-
-  // Each further bisection may use up an equal share of the imbalance that is left (Schlag 2016).
-  std::pair<Bounds, std::vector<std::int64_t>> share(const CutGraph& graph, Part left,
-                                                     Part parts) const {
-    Bounds bounds;
-    std::vector<std::int64_t> target;
-    const double depth = std::ceil(std::log2(parts));
-    for (int c = 0; std::int64_t total : graph.total_weight()) {
-      const auto weight = static_cast<double>(total);
-      const double room = static_cast<double>(max_weight_[c++]) * parts / std::max(weight, 1.0);
-      const double factor = std::max(1.0, std::pow(room, 1 / depth));
-      const double left_weight = weight * left / parts;
-      target.push_back(static_cast<std::int64_t>(left_weight));
-      bounds[0].push_back(static_cast<std::int64_t>(std::ceil(left_weight * factor)));
-      bounds[1].push_back(static_cast<std::int64_t>(std::ceil((weight - left_weight) * factor)));
-    }
-    return {bounds, target};
   }
 
   // The subgraph of one side.

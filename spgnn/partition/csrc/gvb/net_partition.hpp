@@ -1,7 +1,6 @@
 // A first k-way partition by recursive bisection of the hypergraph: the true volume, at a price.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -34,31 +33,13 @@ class NetRecursiveBisection {
     }
     const Part left = parts / 2;
     Random own = random.split(static_cast<std::uint64_t>(first) << 20 | parts);
-    const auto [bounds, target] = share(h, left, parts);
+    const auto [bounds, target] = bounds_of_sides(h.total_weight(), max_weight_, left, parts);
     const Sides side = bisect(h, bounds, target, options_, own);
     std::array<Hypergraph, 2> half;
     std::array<std::vector<Vertex>, 2> members;
     for (int s = 0; s < 2; ++s) half[s] = induced(h, side, s, vertices, members[s]);
     split(half[0], members[0], first, left, random);
     split(half[1], members[1], first + left, parts - left, random);
-  }
-
-  // Each further bisection may use up an equal share of the imbalance that is left (Schlag 2016).
-  std::pair<Bounds, std::vector<std::int64_t>> share(const Hypergraph& h, Part left,
-                                                     Part parts) const {
-    Bounds bounds;
-    std::vector<std::int64_t> target;
-    const double depth = std::ceil(std::log2(parts));
-    for (int c = 0; std::int64_t total : h.total_weight()) {
-      const double weight = static_cast<double>(total);
-      const double room = static_cast<double>(max_weight_[c++]) * parts / std::max(weight, 1.0);
-      const double factor = std::max(1.0, std::pow(room, 1 / depth));
-      const double left_weight = weight * left / parts;
-      target.push_back(static_cast<std::int64_t>(left_weight));
-      bounds[0].push_back(static_cast<std::int64_t>(std::ceil(left_weight * factor)));
-      bounds[1].push_back(static_cast<std::int64_t>(std::ceil((weight - left_weight) * factor)));
-    }
-    return {bounds, target};
   }
 
   // The part of h on one side; nets keep their pins there, those with fewer than two are dropped.
