@@ -26,6 +26,7 @@ using FloatVector [[gnu::vector_size(kVectorBytes)]] = float;
 using DoubleVector [[gnu::vector_size(kVectorBytes)]] = double;
 using WordVector [[gnu::vector_size(kVectorBytes)]] = std::uint32_t;
 using LongVector [[gnu::vector_size(kVectorBytes)]] = std::int64_t;
+using HalfVector [[gnu::vector_size(kVectorBytes / 2)]] = std::uint16_t;
 
 template <class Vector, class T>
 inline Vector load_vector(const T* p) {
@@ -93,6 +94,41 @@ inline void store_vector(T* p, Vector v, int lanes) {
 #endif
 }
 
+// The same for half a vector of 16-bit numbers.
+inline HalfVector load_halves(const void* p, int lanes) {
+#if defined(__AVX512F__)
+  const auto mask = static_cast<__mmask16>((1u << lanes) - 1);
+  return reinterpret_cast<HalfVector>(_mm256_maskz_loadu_epi16(mask, p));
+#else
+  HalfVector v{};
+  std::memcpy(&v, p, static_cast<std::size_t>(lanes) * 2);
+  return v;
+#endif
+}
+
+// GCC 12 takes four instructions for a conversion that is one, and calls the form without a mask
+// uninitialised.
+inline WordVector widen_halves(HalfVector v) {
+#if defined(__AVX512F__)
+  constexpr __mmask16 kAll = 0xffff;
+  return reinterpret_cast<WordVector>(
+      _mm512_maskz_cvtepu16_epi32(kAll, reinterpret_cast<__m256i>(v)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<WordVector>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(v)));
+#else
+  return __builtin_convertvector(v, WordVector);
+#endif
+}
+
+inline void store_halves(void* p, HalfVector v, int lanes) {
+#if defined(__AVX512F__)
+  const auto mask = static_cast<__mmask16>((1u << lanes) - 1);
+  _mm256_mask_storeu_epi16(p, mask, reinterpret_cast<__m256i>(v));
+#else
+  std::memcpy(p, &v, static_cast<std::size_t>(lanes) * 2);
+#endif
+}
+
 #if defined(__AVX512F__) || defined(__aarch64__)
 inline constexpr int kVectorRegisters = 32;
 #else
@@ -114,6 +150,7 @@ inline T sum_lanes(Vector v) {
 // A pack holds kLanes neighbouring elements of T, widened to Sum<T>.
 template <class T, class Vector>
 struct NativePack {
+  using Element = T;
   static constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
   static constexpr int kVectors = 1;
   Vector v{};
@@ -130,9 +167,19 @@ struct NativePack {
   T total() const { return sum_lanes<T>(v); }
 };
 
+// Round to nearest, ties to even; a NaN stays one (its mantissa must not carry into infinity). The
+// low halves of the words are rubbish.
+inline WordVector round_to_bfloat16(FloatVector v) {
+  auto bits = reinterpret_cast<WordVector>(v);
+  WordVector rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  auto is_nan = reinterpret_cast<WordVector>(v != v);
+  return (is_nan & (bits | 0x400000u)) | (~is_nan & rounded);
+}
+
 // Two bfloat16 in each 32-bit word: the even ones are its low half, the odd ones its high half.
 // Keeping them in two vectors widens with one shift and one mask, without shuffles.
 struct Bfloat16Pack {
+  using Element = Bfloat16;
   static constexpr int kLanes = kVectorBytes / 2;
   static constexpr int kVectors = 2;
   FloatVector even{}, odd{};
@@ -149,14 +196,9 @@ struct Bfloat16Pack {
     return widen(load_vector<WordVector>(p, lanes));
   }
 
-  // Round to nearest, ties to even; a NaN stays one (its mantissa must not carry into infinity).
-  static WordVector round(FloatVector v) {
-    auto bits = reinterpret_cast<WordVector>(v);
-    WordVector rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-    auto is_nan = reinterpret_cast<WordVector>(v != v);
-    return (is_nan & (bits | 0x400000u)) | (~is_nan & rounded);
+  WordVector narrow() const {
+    return (round_to_bfloat16(even) >> 16) | (round_to_bfloat16(odd) & 0xffff0000u);
   }
-  WordVector narrow() const { return (round(even) >> 16) | (round(odd) & 0xffff0000u); }
   void store(Bfloat16* p) const { store_vector(p, narrow()); }
   void store(Bfloat16* p, int lanes) const { store_vector(p, narrow(), lanes); }
   void store(float* p) const { store(p, kLanes); }
@@ -171,6 +213,34 @@ struct Bfloat16Pack {
   }
   void scale(float w) { even *= w, odd *= w; }
   float total() const { return sum_lanes<float>(even + odd); }
+};
+
+// Half as many bfloat16, for matrices too narrow to fill the other pack: its loads would reach into
+// the next cache line, and half of its sums would be of nothing.
+struct NarrowBfloat16Pack {
+  using Element = Bfloat16;
+  static constexpr int kLanes = kVectorBytes / 4;
+  static constexpr int kVectors = 1;
+  FloatVector v{};
+
+  static NarrowBfloat16Pack widen(HalfVector raw) {
+    return {reinterpret_cast<FloatVector>(widen_halves(raw) << 16)};
+  }
+  static NarrowBfloat16Pack load(const Bfloat16* p) { return widen(load_vector<HalfVector>(p)); }
+  static NarrowBfloat16Pack load(const Bfloat16* p, int lanes) {
+    return widen(load_halves(p, lanes));
+  }
+  HalfVector narrow() const {
+    return __builtin_convertvector(round_to_bfloat16(v) >> 16, HalfVector);
+  }
+  void store(Bfloat16* p) const { store_vector(p, narrow()); }
+  void store(Bfloat16* p, int lanes) const { store_halves(p, narrow(), lanes); }
+  void store(float* p) const { store_vector(p, v); }
+  void store(float* p, int lanes) const { store_vector(p, v, lanes); }
+
+  void add(const NarrowBfloat16Pack& x) { v += x.v; }
+  void add_product(float w, const NarrowBfloat16Pack& x) { v += w * x.v; }
+  void scale(float w) { v *= w; }
 };
 
 template <class T>

@@ -24,18 +24,20 @@ inline constexpr std::int64_t kValuesAhead = 512;
 
 // Widest register panel, in packs. Accumulators must leave registers for loads; a load of bfloat16
 // serves two accumulators.
-template <class T>
-inline constexpr int kMaxPacks = kVectorRegisters * (Pack<T>::kVectors == 1 ? 8 : 5) / 16;
+template <class P>
+inline constexpr int kMaxPacks = kVectorRegisters * (P::kVectors == 1 ? 8 : 5) / 16;
+template <>
+inline constexpr int kMaxPacks<NarrowBfloat16Pack> = 1;
 
 inline constexpr int kMostGroup = 8;
 inline constexpr int kPointersAhead = kLinesAhead + kMostGroup;
 
 // Nonzeros of a row that are summed pairwise before they reach the accumulators: as many as half of
 // the registers hold, within kMostGroup.
-template <int kPacks, class T>
+template <int kPacks, class P>
 constexpr int group_size() {
   int group = kMostGroup;
-  while (group > 1 && group * kPacks * Pack<T>::kVectors > kVectorRegisters / 2) group /= 2;
+  while (group > 1 && group * kPacks * P::kVectors > kVectorRegisters / 2) group /= 2;
   return group;
 }
 
@@ -54,19 +56,26 @@ struct Panel {
   Out* y;
   std::int64_t y_stride;
   bool accumulate;
-  int tail;  // lanes of the last pack
+  int tail;  // columns of the last pack that are in no other
 };
 
-// The packs of one row in a panel, of which the last may not be full. Loops are unrolled by hand:
-// where the compiler does not, sums live in memory.
-template <int kPacks, bool kTail, class T>
+// The packs of one row in a panel. The last one ends where the row ends and shares columns with the
+// one before it: a masked load instead would reach into the next cache line, which nobody fetched
+// (24 columns of reddit-sayit took 1.7 times as long). Only a row of less than a pack (kTail) needs
+// a mask. Loops are unrolled by hand: where the compiler does not, sums live in memory.
+template <int kPacks, bool kTail, class P>
 struct PackedRow {
-  static constexpr int kLanes = Pack<T>::kLanes;
-  Pack<T> packs[kPacks]{};
+  static_assert(!kTail || kPacks == 1);
+  using T = typename P::Element;
+  static constexpr int kLanes = P::kLanes;
+  P packs[kPacks]{};
 
-  static Pack<T> load(const T* p, int k, int tail) {
-    const T* at = p + k * kLanes;
-    return kTail && k == kPacks - 1 ? Pack<T>::load(at, tail) : Pack<T>::load(at);
+  static int column(int k, int tail) {
+    return kPacks > 1 && k == kPacks - 1 ? (k - 1) * kLanes + tail : k * kLanes;
+  }
+  static P load(const T* p, int k, int tail) {
+    if constexpr (kTail) return P::load(p, tail);
+    return P::load(p + column(k, tail));
   }
   static PackedRow load(const T* p, int tail) {
     PackedRow row;
@@ -78,10 +87,10 @@ struct PackedRow {
   void store(Out* p, int tail) const {
 #pragma GCC unroll 16
     for (int k = 0; k < kPacks; ++k) {
-      if (kTail && k == kPacks - 1) {
-        packs[k].store(p + k * kLanes, tail);
+      if constexpr (kTail) {
+        packs[k].store(p, tail);
       } else {
-        packs[k].store(p + k * kLanes);
+        packs[k].store(p + column(k, tail));
       }
     }
   }
@@ -192,14 +201,15 @@ template <int kGroup, int kLines, bool kWeighted, class T, class Out>
   if constexpr (kWeighted) panel.coming_values.prefetch(e);
 }
 
-template <class T, class Out, int kPacks, bool kTail, bool kWeighted>
-void multiply_panel(const Panel<T, Out>& operands) {
-  using Row = PackedRow<kPacks, kTail, T>;
-  constexpr int kGroup = group_size<kPacks, T>();
-  constexpr int kLines = lines_of(kPacks * Pack<T>::kLanes * sizeof(T));
-  constexpr int kTargetLines = lines_of(kPacks * Pack<T>::kLanes * sizeof(Out));
+template <class P, class Out, int kPacks, bool kTail, bool kWeighted>
+void multiply_panel(const Panel<typename P::Element, Out>& operands) {
+  using T = typename P::Element;
+  using Row = PackedRow<kPacks, kTail, P>;
+  constexpr int kGroup = group_size<kPacks, P>();
+  constexpr int kLines = lines_of(kPacks * P::kLanes * sizeof(T));
+  constexpr int kTargetLines = lines_of(kPacks * P::kLanes * sizeof(Out));
   constexpr int kTargetsAhead = 32 / kTargetLines;
-  alignas(kCacheLine) static constexpr T kZeros[kPacks * Pack<T>::kLanes] = {};
+  alignas(kCacheLine) static constexpr T kZeros[kPacks * P::kLanes] = {};
   const Panel<T, Out> panel = operands;  // a copy, which no store to Y can change
   const auto [begin, end] = panel.rows;
   const std::int64_t first = panel.indptr[begin];
@@ -238,13 +248,13 @@ void multiply_panel(const Panel<T, Out>& operands) {
   }
 }
 
-template <class T, class Out>
-using PanelFunction = void (*)(const Panel<T, Out>&);
+template <class P, class Out>
+using PanelFunction = void (*)(const Panel<typename P::Element, Out>&);
 
-template <class T, class Out, bool kTail, bool kWeighted, int... k>
-PanelFunction<T, Out> choose_panel(int packs, std::integer_sequence<int, k...>) {
-  static constexpr PanelFunction<T, Out> functions[] = {
-      multiply_panel<T, Out, k + 1, kTail, kWeighted>...};
+template <class P, class Out, bool kTail, bool kWeighted, int... k>
+PanelFunction<P, Out> choose_panel(int packs, std::integer_sequence<int, k...>) {
+  static constexpr PanelFunction<P, Out> functions[] = {multiply_panel < P, Out, k + 1,
+                                                        kTail && k == 0, kWeighted > ...};
   return functions[packs - 1];
 }
 
@@ -281,10 +291,10 @@ const Sum<T>* weights_of(const SpmmOperands<T, Index>& a, Span nonzeros, Sum<T>*
 }
 
 // At most kBlock nonzeros. Cuts the columns into register panels, as even as possible.
-template <class T, class Out, class Index>
-void multiply(const SpmmOperands<T, Index>& a, Span columns, Panel<T, Out> panel) {
-  constexpr int kLanes = Pack<T>::kLanes;
-  constexpr auto kChoices = std::make_integer_sequence<int, kMaxPacks<T>>();
+template <class P, class T, class Out, class Index>
+void multiply_packs(const SpmmOperands<T, Index>& a, Span columns, Panel<T, Out> panel) {
+  constexpr int kLanes = P::kLanes;
+  constexpr auto kChoices = std::make_integer_sequence<int, kMaxPacks<P>>();
   const Span nonzeros{panel.indptr[panel.rows.begin], panel.indptr[panel.rows.end]};
   const T* x_rows[kBlock + kPointersAhead];
   Sum<T> buffer[kBlock];
@@ -294,26 +304,37 @@ void multiply(const SpmmOperands<T, Index>& a, Span columns, Panel<T, Out> panel
   panel.coming_values = Stream(panel.weights, a.col_scale ? 0 : kValuesAhead);
   const T* x = a.x + columns.begin;
   std::int64_t packs = (columns.end - columns.begin + kLanes - 1) / kLanes;
-  std::int64_t panels = (packs + kMaxPacks<T> - 1) / kMaxPacks<T>;
+  std::int64_t panels = (packs + kMaxPacks<P> - 1) / kMaxPacks<P>;
   for (std::int64_t left = columns.end - columns.begin; panels > 0; --panels) {
     const int width = static_cast<int>((packs + panels - 1) / panels);
     const std::int64_t taken = left < width * kLanes ? left : width * kLanes;
     panel.tail = static_cast<int>(taken - (width - 1) * kLanes);
     panel.unaligned = is_aligned(a) ? 0 : taken * static_cast<std::int64_t>(sizeof(T));
     point_at_rows(a, nonzeros, x, x_rows);
-    const bool tail = kCheapTail || panel.tail < kLanes;
+    const bool tail = panel.tail < kLanes;
     if (panel.weights) {
-      (tail ? choose_panel<T, Out, true, true>(width, kChoices)
-            : choose_panel<T, Out, kCheapTail, true>(width, kChoices))(panel);
+      (tail ? choose_panel<P, Out, true, true>(width, kChoices)
+            : choose_panel<P, Out, false, true>(width, kChoices))(panel);
     } else {
-      (tail ? choose_panel<T, Out, true, false>(width, kChoices)
-            : choose_panel<T, Out, kCheapTail, false>(width, kChoices))(panel);
+      (tail ? choose_panel<P, Out, true, false>(width, kChoices)
+            : choose_panel<P, Out, false, false>(width, kChoices))(panel);
     }
     x += taken;
     panel.y += taken;
     left -= taken;
     packs -= width;
   }
+}
+
+template <class T, class Out, class Index>
+void multiply(const SpmmOperands<T, Index>& a, Span columns, const Panel<T, Out>& panel) {
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    if (columns.end - columns.begin <= NarrowBfloat16Pack::kLanes) {
+      multiply_packs<NarrowBfloat16Pack>(a, columns, panel);
+      return;
+    }
+  }
+  multiply_packs<Pack<T>>(a, columns, panel);
 }
 
 template <class T, class Index>
