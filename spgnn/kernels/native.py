@@ -18,6 +18,9 @@ _kernels: Any = importlib.import_module("spgnn.kernels._kernels")
 MASK64 = 2**64 - 1
 # Below this many multiplications a second thread costs more than it saves.
 SERIAL_LIMIT = 32768
+# X of at most this many columns is scaled as a whole, if its rows are used so often on average.
+SCALED_COLUMNS = 16
+LEAST_USES = 12
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 _INDEX_TYPES = {torch.int32: "int32", torch.int64: "int64"}
@@ -46,12 +49,17 @@ def spmm(
     """Y = A X or Y += A X; `stored` is indptr, indices, values and order of A."""
     indptr, indices, values, order = stored
     rows, columns = out.shape
+    row_scale, col_scale = scales
+    if col_scale is not None and _worth_scaling(X, indices, col_scale):
+        X = torch.mul(X, col_scale[:, None], out=new_rows(X.shape[0], X))
+        col_scale = None
     _SPMM[X.dtype, indices.dtype](
         indptr.data_ptr(),
         indices.data_ptr(),
         rows,
         _address(values),
-        *map(_address, scales),
+        _address(row_scale),
+        _address(col_scale),
         _address(order),
         X.data_ptr(),
         X.stride(0),
@@ -154,6 +162,12 @@ def cluster_order(A: CSR, largest: int, sweeps: int) -> Tensor:
     arrays = A.indptr.data_ptr(), A.indices.data_ptr()
     cluster(*arrays, A.shape[0], largest, sweeps, order.data_ptr())
     return order
+
+
+def _worth_scaling(X: Tensor, indices: Tensor, scale: Tensor) -> bool:
+    """Whether scaling all rows of X costs less than looking up a factor for every nonzero."""
+    narrow = X.shape[1] <= SCALED_COLUMNS and X.dtype == scale.dtype
+    return narrow and indices.shape[0] >= LEAST_USES * X.shape[0]
 
 
 def _threads(work: int) -> int:

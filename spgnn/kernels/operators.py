@@ -305,8 +305,9 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
 
 def _addresses(X: Tensor) -> tuple[int, int]:
     """First byte and one past the last."""
-    last = sum((size - 1) * stride for size, stride in zip(X.shape, X.stride(), strict=True))
+    (rows, columns), (row_stride, column_stride) = X.shape, X.stride()
     begin = X.data_ptr()
+    last = (rows - 1) * row_stride + (columns - 1) * column_stride
     return begin, begin + (last + 1) * X.element_size()
 
 
