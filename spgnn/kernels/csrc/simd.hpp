@@ -135,6 +135,17 @@ inline constexpr int kVectorRegisters = 32;
 inline constexpr int kVectorRegisters = 16;
 #endif
 
+// Keeps a load apart from the operation on what it loads: together they wait in the scheduler of
+// the vector unit, which has few places (with values and 16 columns, reddit-sayit took 1.2 times as
+// long).
+template <class Vector>
+[[gnu::always_inline]] inline Vector loaded(Vector v) {
+#if defined(__x86_64__)
+  asm("" : "+v"(v));
+#endif
+  return v;
+}
+
 // Pairwise, always in the same order.
 template <class T, class Vector>
 inline T sum_lanes(Vector v) {
@@ -161,9 +172,9 @@ struct NativePack {
   void store(T* p, int lanes) const { store_vector(p, v, lanes); }
 
   void add(const NativePack& x) { v += x.v; }
-  void add_product(T w, const NativePack& x) { v += w * x.v; }
+  void add_product(T w, const NativePack& x) { v += w * loaded(x.v); }
   void add_product(const NativePack& x, const NativePack& y) { v += x.v * y.v; }
-  void scale(T w) { v *= w; }
+  void scale(T w) { v = w * loaded(v); }
   T total() const { return sum_lanes<T>(v); }
 };
 
@@ -185,9 +196,7 @@ struct Bfloat16Pack {
   FloatVector even{}, odd{};
 
   static Bfloat16Pack widen(WordVector raw) {
-#if defined(__x86_64__)
-    asm("" : "+v"(raw));  // or compilers load twice, once for each operation
-#endif
+    raw = loaded(raw);  // or compilers load twice, once for each operation
     return {reinterpret_cast<FloatVector>(raw << 16),
             reinterpret_cast<FloatVector>(raw & 0xffff0000u)};
   }
