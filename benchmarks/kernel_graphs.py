@@ -13,6 +13,8 @@ from spgnn.data.generators import block_model, rmat
 
 REAL = ("ribosome-4v5a", "reddit-sayit", "cnr-2000-llp", "uk-2007-05-100k", "wave")
 GENERATED = ("rmat-20-8", "sbm-20-16")
+HALF_ROWS = ("half-row", "half-row-million")
+CACHED = 2**22  # numbers in an X that the third-level cache holds (16 MiB of float32)
 
 
 def names() -> Iterator[str]:
@@ -20,13 +22,18 @@ def names() -> Iterator[str]:
     folder = os.environ.get("SPGNN_DATA")
     if folder:
         yield from (name for name in REAL if (Path(folder) / f"{name}.npz").exists())
-    yield from GENERATED
+    yield from (*GENERATED, *HALF_ROWS)
 
 
-def load(name: str) -> sp.csr_array:
-    """A symmetric 0/1 matrix with a full diagonal, or `half_row`: boolean, canonical."""
+def load(name: str, width: int) -> sp.csr_array:
+    """A symmetric 0/1 matrix with a full diagonal, or `half_row`: boolean, canonical.
+
+    Only "half-row" depends on the width of X: it has as many columns as let X stay in cache.
+    """
     if name == "half-row":
-        return half_row(2**17)
+        return half_row(CACHED // width // 16 * 16)
+    if name == "half-row-million":
+        return half_row(2**20)
     if name == "rmat-20-8":
         matrix = rmat(20, 8, seed=1).adjacency.to_scipy()
     elif name == "sbm-20-16":
@@ -44,9 +51,10 @@ def load(name: str) -> sp.csr_array:
 def half_row(n: int) -> sp.csr_array:
     """A block [n / 16 + 1, n]: one full row, which is half of all nonzeros; 16 in each other row.
 
-    The other rows are of a usual length, so that writing Y costs little beside reading X, and X
-    fits the third-level cache at 64 columns: what is asked is whether the long row is shared out,
-    and a product that waits for memory would not tell.
+    The other rows are of a usual length, so that writing Y costs little beside reading X. What is
+    asked is whether the long row is shared out. Where X stays in cache ("half-row") nothing else
+    limits the second thread. A long row of a million nonzeros has a million columns, whose X comes
+    out of memory ("half-row-million"): there the gain can only be that of reading X.
     """
     rng = np.random.default_rng(1)
     others = np.sort(rng.integers(0, n // 16, (n // 16, 16)) + n // 16 * np.arange(16), axis=1)

@@ -28,6 +28,11 @@ def ratio(case: Case, of: tuple[str, ...], over: str = "spgnn") -> float:
     return median(case, *of) / median(case, over)
 
 
+def gain(case: Case, of: str) -> float:
+    """Time on one thread over that on all."""
+    return ratio(case, (f"{of} again, 1 thread",), f"{of} again")
+
+
 TORCH = ("torch.sparse int32", "torch.sparse int64")
 COLUMNS: dict[str, Callable[[Case], float]] = {
     "spgnn ms": lambda c: 1e3 * median(c, "spgnn"),
@@ -41,7 +46,8 @@ COLUMNS: dict[str, Callable[[Case], float]] = {
     "normalised": lambda c: ratio(c, ("spgnn normalised",)),
     "accumulate": lambda c: ratio(c, ("spgnn accumulate",)),
     "bfloat16": lambda c: median(c, "spgnn") / median(c, "spgnn bfloat16"),
-    "2 threads": lambda c: ratio(c, ("spgnn 1 thread",)),
+    "2 threads": lambda c: gain(c, "spgnn"),
+    "reading": lambda c: gain(c, "gather"),
 }
 
 
@@ -90,6 +96,7 @@ def _summary(cases: list[tuple[str, int, Case]]) -> list[str]:
         ("Y += AX over Y = AX", "accumulate", "≤ 1.1", lambda f: True),
         ("normalised over plain", "normalised", "", lambda f: True),
         ("2 threads over 1", "2 threads", "≥ 1.8 where not bound", lambda f: True),
+        ("the same, only reading X", "reading", "", lambda f: True),
         ("reordered over plain, where kept", "reordered", "", lambda f: True),
     ]
     lines = [
@@ -98,21 +105,27 @@ def _summary(cases: list[tuple[str, int, Case]]) -> list[str]:
     ]
     for what, column, bar, wanted in bars:
         found = [
-            COLUMNS[column](case) for graph, f, case in cases if wanted(f) and graph != "half-row"
+            COLUMNS[column](case)
+            for graph, f, case in cases
+            if wanted(f) and not graph.startswith("half-row")
         ]
-        known = np.array([x for x in found if not np.isnan(x)])
-        if not len(known):
-            continue
-        figures = (np.exp(np.log(known).mean()), np.median(known), known.min(), known.max())
-        lines.append(f"| {what} | {bar} | " + " | ".join(map(_number, figures)) + " |")
-    half = [COLUMNS["2 threads"](case) for graph, _, case in cases if graph == "half-row"]
-    if half:
-        lines.append(
-            f"| half of all nonzeros in one row, 2 threads over 1 | ≥ 1.7 | "
-            f"{_number(float(np.exp(np.log(half).mean())))} | {_number(float(np.median(half)))} | "
-            f"{_number(min(half))} | {_number(max(half))} |"
-        )
+        lines += _line(what, bar, found)
+    for graph, what, bar in (
+        ("half-row", "half of all nonzeros in one row, X in cache", "≥ 1.7"),
+        ("half-row-million", "a million of two million nonzeros in one row", ""),
+    ):
+        half = [case for name, _, case in cases if name == graph]
+        lines += _line(f"{what}: 2 threads over 1", bar, [gain(c, "spgnn") for c in half])
+        lines += _line(f"{what}: the same, only reading", "", [gain(c, "gather") for c in half])
     return lines
+
+
+def _line(what: str, bar: str, figures: list[float]) -> list[str]:
+    known = np.array([x for x in figures if not np.isnan(x)])
+    if not len(known):
+        return []
+    shown = (np.exp(np.log(known).mean()), np.median(known), known.min(), known.max())
+    return [f"| {what} | {bar} | " + " | ".join(map(_number, shown)) + " |"]
 
 
 def _number(x: float) -> str:
