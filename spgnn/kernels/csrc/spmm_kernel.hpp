@@ -253,8 +253,9 @@ using PanelFunction = void (*)(const Panel<typename P::Element, Out>&);
 
 template <class P, class Out, bool kTail, bool kWeighted, int... k>
 PanelFunction<P, Out> choose_panel(int packs, std::integer_sequence<int, k...>) {
-  static constexpr PanelFunction<P, Out> functions[] = {multiply_panel < P, Out, k + 1,
-                                                        kTail && k == 0, kWeighted > ...};
+  // Only a row of less than a pack has a tail.
+  static constexpr PanelFunction<P, Out> functions[] = {
+      multiply_panel<P, Out, k + 1, (kTail && k == 0), kWeighted>...};
   return functions[packs - 1];
 }
 

@@ -222,16 +222,26 @@ class CutMatching {
   std::vector<Vertex> mate_, favourite_;
 };
 
-// Coarser and coarser graphs until at most `stop_at` vertices are left or nothing shrinks.
+// Coarser and coarser graphs until at most `stop_at` vertices are left or nothing shrinks. A graph
+// that has nearly as many edges as the one it was made from is not kept: where edges are spread at
+// random, ten such levels would take ten times the memory of the graph.
 inline std::vector<CutLevel> coarsen(const CutGraph& graph, Vertex stop_at,
                                      const std::vector<std::int64_t>& max_weight, Random& random) {
-  constexpr double kStalled = 0.95;
+  constexpr double kStalled = 0.95, kKept = 0.75;
   std::vector<CutLevel> levels;
   const CutGraph* finest = &graph;
   while (finest->num_vertices > stop_at) {
     CutLevel level = CutMatching(*finest, max_weight, random)();
     if (level.coarse.num_vertices > kStalled * finest->num_vertices) break;
-    levels.push_back(std::move(level));
+    const CutGraph& kept = levels.size() < 2 ? graph : levels[levels.size() - 2].coarse;
+    const auto most_edges =
+        static_cast<std::size_t>(kKept * static_cast<double>(kept.edges.size()));
+    if (!levels.empty() && levels.back().coarse.edges.size() > most_edges) {
+      for (Vertex& v : levels.back().coarse_of) v = level.coarse_of[v];
+      levels.back().coarse = std::move(level.coarse);
+    } else {
+      levels.push_back(std::move(level));
+    }
     finest = &levels.back().coarse;
   }
   return levels;

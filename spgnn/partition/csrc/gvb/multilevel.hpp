@@ -32,19 +32,22 @@ struct Options {
   int starts = 3;        // first partitions, combined two by two
   int cycles = 0;        // V-cycles from the result
   CutOptions cut;
-  int net_start = 1;                   // the start that bisects the nets instead; -1: none
-  Vertex net_vertices_per_part = 400;  // of the level it does that on
+  // The last of several starts bisects the nets, if at least this share of pins is away from the
+  // root; -1: always, 1: never. Where fewer are, as in meshes, the cut sees all there is.
+  double net_start_above = 0.1;
+  Vertex net_vertices_per_part = 100;  // of the level it does that on
   BisectionOptions net_bisection{8, 4, 400};
   Vertex vertices_per_part = 20;  // of the coarsest level of a V-cycle
   // On coarse levels a part may exceed its bound by up to this share; see v_cycle.
   double slack = 0.05;
-  std::int64_t pair_budget = 16;
-  std::int32_t max_members = 3;
+  std::int64_t pair_budget = 6;
+  std::int32_t max_members = 4;
   int greedy_rounds = 3;
   int search_passes = 2;
   std::int32_t patience = 60;
   std::int64_t search_budget = 10;                                // units of work per pin and level
-  double alpha_coarse = 0.1, alpha_fine = 0.3, alpha_last = 2.0;  // of the potential, by stage
+  double alpha_coarse = 0.1, alpha_fine = 0.6, alpha_last = 1.0;  // of the potential, by stage
+  int peak_rounds = 3;  // in which only parts close to the maximum pay more
   // Called between steps with a stage and the share of it that is done; may throw to interrupt.
   std::function<void(const char*, double)> progress;
 };
@@ -85,34 +88,14 @@ class Multilevel {
       : h_(h), options_(options), random_(options.seed), caller_(std::this_thread::get_id()) {}
 
   std::vector<Part> operator()() {
-    std::vector<std::vector<Part>> found(std::max(1, options_.starts));
-    {
-      const CutGraph graph = star_graph(h_, options_.parts);
-      side_by_side(found.size(), [&](std::int64_t i) {
-        const Random random = random_.split(i);
-        found[i] =
-            i == options_.net_start ? start_from_nets(random) : start_from_cut(graph, random);
-      });
-    }
-    // A tournament of pairs.
-    for (std::uint64_t round = 1; found.size() > 1; ++round) {
-      const std::size_t pairs = found.size() / 2;
-      side_by_side(pairs, [&](std::int64_t i) {
-        Random random = random_.split(round << 32 | i);
-        found[i] = combine(std::move(found[2 * i]), std::move(found[2 * i + 1]), random);
-      });
-      if (found.size() % 2 == 1) found[pairs] = std::move(found.back());
-      found.resize(pairs + found.size() % 2);
-    }
-    for (int cycle = 0; cycle < options_.cycles; ++cycle) found[0] = improve(std::move(found[0]));
-    return std::move(found[0]);
+    std::vector<Part> labels = first_partition();
+    for (int cycle = 0; cycle < options_.cycles; ++cycle) labels = cycled(std::move(labels));
+    return lower_peaks(std::move(labels));
   }
 
-  // A V-cycle: coarsens inside the parts and refines on the way back. Returns the labels it was
-  // given where it found nothing better.
+  // Returns the labels it was given where it found nothing better.
   std::vector<Part> improve(std::vector<Part> labels) {
-    std::vector<Part> improved = v_cycle(labels, labels, random_);
-    return score(improved) < score(labels) ? improved : labels;
+    return lower_peaks(cycled(std::move(labels)));
   }
 
  private:
@@ -131,25 +114,65 @@ class Multilevel {
     }
   }
 
-  template <class Body>
-  void side_by_side(std::size_t count, const Body& body) {
-    parallel_chunks(static_cast<std::int64_t>(count), options_.threads,
-                    [&](std::int64_t i, int) { body(i); });
+  // The cuts play a tournament of pairs, while the last start takes about as long beside them.
+  std::vector<Part> first_partition() {
+    CutGraph graph = star_graph(h_, options_.parts);
+    std::vector<Part> first = cut(graph, 0);
+    if (options_.starts <= 1) {
+      graph = {};  // refinement needs the memory
+      return refined(std::move(first), 0);
+    }
+    const int last = options_.starts - 1;
+    const bool nets = share_away(first) > options_.net_start_above;
+    std::vector<Part> one, other;
+    parallel_chunks(2, options_.threads, [&](std::int64_t i, int) {
+      if (i == 0) {
+        one = best_of_cuts(graph, std::move(first), last);
+      } else {
+        other = nets ? start_from_nets(last) : refined(cut(graph, last), last);
+      }
+    });
+    return combine(std::move(one), std::move(other), random_.split(kFinal));
   }
 
-  // A cut of the vertices themselves, refined on the finest level alone.
-  std::vector<Part> start_from_cut(const CutGraph& graph, Random random) {
+  std::vector<Part> best_of_cuts(const CutGraph& graph, std::vector<Part> first, int count) {
+    const int threads = std::max(1, options_.threads - 1);
+    std::vector<std::vector<Part>> found(count);
+    found[0] = std::move(first);
+    parallel_chunks(count, threads, [&](std::int64_t i, int) {
+      if (i > 0) found[i] = cut(graph, i);
+      found[i] = refined(std::move(found[i]), i);
+    });
+    for (std::uint64_t round = 1; found.size() > 1; ++round) {
+      const std::size_t pairs = found.size() / 2;
+      parallel_chunks(static_cast<std::int64_t>(pairs), threads, [&](std::int64_t i, int) {
+        found[i] = combine(std::move(found[2 * i]), std::move(found[2 * i + 1]),
+                           random_.split(round * kRound + i));
+      });
+      if (found.size() % 2 == 1) found[pairs] = std::move(found.back());
+      found.resize(pairs + found.size() % 2);
+    }
+    return std::move(found[0]);
+  }
+
+  // A cut of the vertices themselves.
+  std::vector<Part> cut(const CutGraph& graph, std::uint64_t start) {
     report("initial partition", 0);
-    std::vector<Part> labels =
-        cut_partition(graph, options_.parts, options_.max_weight, options_.cut, random);
+    Random random = random_.split(start);
+    return cut_partition(graph, options_.parts, options_.max_weight, options_.cut, random);
+  }
+
+  std::vector<Part> refined(std::vector<Part> labels, std::uint64_t start) {
     report("initial partition", 0.5);
+    Random random = random_.split(kRefined + start);
     return refine(h_, std::move(labels), options_.max_weight, random);
   }
 
   // Bisections of the nets themselves, refined on every level. Where pages of a site all link to
   // the same hubs, cutting those edges costs each page one row, however many they are; the cut of
   // a graph never sees that.
-  std::vector<Part> start_from_nets(Random random) {
+  std::vector<Part> start_from_nets(std::uint64_t start) {
+    Random random = random_.split(start);
     report("coarsening", 0);
     const Vertex stop_at = std::max<Vertex>(200, options_.net_vertices_per_part * options_.parts);
     const std::vector<Level> levels = coarsen(h_, coarsening(stop_at, nullptr), stop_at, random);
@@ -161,10 +184,16 @@ class Multilevel {
 
   // A V-cycle from the better of two partitions that keeps together only what both keep together:
   // regions in which they differ change sides as a whole (Andre, Schlag & Schulz 2018).
-  std::vector<Part> combine(std::vector<Part> a, std::vector<Part> b, Random& random) {
+  std::vector<Part> combine(std::vector<Part> a, std::vector<Part> b, Random random) {
     if (score(b) < score(a)) std::swap(a, b);
     std::vector<Part> improved = v_cycle(a, common_parts(a, b), random);
     return score(improved) < score(a) ? improved : a;
+  }
+
+  // A V-cycle that keeps the parts together.
+  std::vector<Part> cycled(std::vector<Part> labels) {
+    std::vector<Part> found = v_cycle(labels, labels, random_);
+    return score(found) < score(labels) ? found : labels;
   }
 
   // Coarsens inside the groups, which must not span parts, and refines on the way back. On the
@@ -217,6 +246,17 @@ class Multilevel {
     return {overload(h_.vertex_weight, labels, options_), state.total() + options_.parts * most};
   }
 
+  // Share of pins in another part than the root of their net.
+  double share_away(const std::vector<Part>& labels) const {
+    std::int64_t away = 0;
+    for (Net e = 0; e < h_.num_nets(); ++e) {
+      const Part root = labels[h_.root(e)];
+      for (Vertex v : h_.pins_of(e)) away += labels[v] != root;
+    }
+    return static_cast<double>(away) /
+           static_cast<double>(std::max<std::size_t>(1, h_.pins.size()));
+  }
+
   double cut_share(const std::vector<Part>& labels) const {
     Net cut = 0;
     for (Net e = 0; e < h_.num_nets(); ++e) {
@@ -265,6 +305,27 @@ class Multilevel {
     return std::move(state).take_labels();
   }
 
+  // The price that stands in for the score itself: a row of the fullest part costs k more, one of a
+  // part well below it next to nothing.
+  std::vector<Part> lower_peaks(std::vector<Part> labels) {
+    VolumeState state(h_, labels, options_.parts);
+    for (int round = 0; round < options_.peak_rounds; ++round) {
+      report("refinement", 1);
+      Potential potential;
+      potential.squarings = 6;
+      potential.alpha = options_.parts;
+      potential.reference = std::max<double>(1, static_cast<double>(state.max_send()));
+      potential.receive_alpha = options_.receive ? potential.alpha : 0.0;
+      potential.receive_reference = std::max<double>(1, static_cast<double>(state.max_receive()));
+      state.set_potential(potential);
+      Reliever(state, options_.max_weight).run(budget(h_));
+      GreedyRefiner(state, options_.max_weight, random_).run(options_.greedy_rounds);
+      LocalSearch(state, options_.max_weight, options_.patience, random_).run(1, budget(h_));
+    }
+    std::vector<Part> found = std::move(state).take_labels();
+    return score(found) < score(labels) ? found : labels;
+  }
+
   std::int64_t budget(const Hypergraph& h) const {
     return options_.search_budget * static_cast<std::int64_t>(h.pins.size());
   }
@@ -274,8 +335,13 @@ class Multilevel {
     potential.alpha = alpha;
     potential.reference = std::max(1.0, static_cast<double>(state.total()) / options_.parts);
     potential.receive_alpha = options_.receive ? alpha : 0.0;
+    potential.receive_reference = potential.reference;
+    potential.limit_price(options_.parts);
     state.set_potential(potential);
   }
+
+  // Streams of random numbers beside those of the starts.
+  static constexpr std::uint64_t kRefined = 1ULL << 32, kRound = 1ULL << 33, kFinal = 1ULL << 63;
 
   const Hypergraph& h_;
   const Options& options_;
