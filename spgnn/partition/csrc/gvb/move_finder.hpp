@@ -121,7 +121,9 @@ class MoveFinder {
       const PinCounts::Record& net = counts.net(e);
       const double w = net.weight;
       const bool scattered = state_.scattered(e);
-      const bool leaves = counts(e, from) == 1;
+      // A net wholly inside has no other part to save anything in, and counts need not be read.
+      const bool inside = net.lambda == 1;
+      const bool leaves = !inside && counts(e, from) == 1;
       work_ += net.lambda + kWorkPerNet;
       double& as_root = scattered ? terms.sends : terms.receives;
       double& as_other = scattered ? terms.receives : terms.sends;
@@ -129,6 +131,7 @@ class MoveFinder {
         as_root += w * (net.lambda - leaves);
         terms.fixed -= w * (net.lambda - 1) * root_price(scattered, from);
         if (!leaves) terms.fixed += w * root_price(!scattered, from);
+        if (inside) continue;
         counts.for_parts(e,
                          [&](Part q) { save(q, w * (state_.price(q) + state_.receive_price(q))); });
       } else {
@@ -136,7 +139,7 @@ class MoveFinder {
         as_other += w;
         terms.fixed += w * price;
         if (leaves) terms.fixed -= w * (price + root_price(!scattered, from));
-        save_all(e, w * price, w, scattered);
+        if (!inside) save_all(e, w * price, w, scattered);
       }
     }
     return terms;
