@@ -13,6 +13,7 @@ class Options:
     starts: int
     cycles: int
     greedy_rounds: int
+    peak_rounds: int
     search_passes: int
     search_budget: int
     patience: int

@@ -21,7 +21,7 @@ MAX_PARTS = 1 << 16
 
 # What is not named has the default of Options in multilevel.hpp.
 PRESETS: Mapping[str, Mapping[str, int]] = {
-    "fast": {"starts": 1},
+    "fast": {"starts": 1, "peak_rounds": 1},
     "default": {},
     "strong": {
         "starts": 8,
@@ -56,7 +56,7 @@ def gvb(
     a weighted graph that approximates this (multilevel k-way, Karypis & Kumar 1998), one bisects
     the nets themselves; refined for volume, they are combined two by two in V-cycles (Andre, Schlag
     & Schulz 2018). Refinement prices each part's sends by how far they lie above the average (after
-    Acer, Selvitopi, Aykanat 2016, section 4), which lowers the maximum.
+    Acer, Selvitopi, Aykanat 2016, section 4), in the end by how close they are to the maximum.
 
     Parameters
     ----------

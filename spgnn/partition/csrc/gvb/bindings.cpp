@@ -124,6 +124,7 @@ NB_MODULE(_gvb, m) {
       .def_rw("starts", &Options::starts)
       .def_rw("cycles", &Options::cycles)
       .def_rw("greedy_rounds", &Options::greedy_rounds)
+      .def_rw("peak_rounds", &Options::peak_rounds)
       .def_rw("search_passes", &Options::search_passes)
       .def_rw("search_budget", &Options::search_budget)
       .def_rw("patience", &Options::patience);

@@ -1,11 +1,8 @@
-// Two-way partitions of a graph: the cost of cut edges, a multilevel bisection for it, and the
-// split into k parts by one bisection after another.
+// Two-way partitions of a graph: the cost of cut edges, and a multilevel bisection for it.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
-#include <utility>
 #include <vector>
 
 #include "cut_graph.hpp"
@@ -62,66 +59,21 @@ inline Sides bisect(const CutGraph& graph, const Bounds& bounds,
   return bisect_levels<EdgeCut>(graph, levels, bounds, target, options, random);
 }
 
-// Splits the vertices of a graph into parts by bisections, each multilevel.
-class RecursiveBisection {
- public:
-  // max_weight: bound of a part per constraint.
-  RecursiveBisection(std::vector<std::int64_t> max_weight, BisectionOptions options)
-      : max_weight_(std::move(max_weight)), options_(options) {}
-
-  std::vector<Part> operator()(const CutGraph& graph, Part parts, const Random& random) {
-    labels_.assign(graph.num_vertices, 0);
-    std::vector<Vertex> all(graph.num_vertices);
-    std::iota(all.begin(), all.end(), 0);
-    split(graph, all, 0, parts, random);
-    return std::move(labels_);
+// The subgraph of one side; vertices keep their order.
+inline CutGraph induced(const CutGraph& graph, const Sides& side, int s) {
+  CutGraph half;
+  half.constraints = graph.constraints;
+  const std::vector<Vertex> id = numbered(side, s, half.num_vertices);
+  for (Vertex v = 0; v < graph.num_vertices; ++v) {
+    if (side[v] != s) continue;
+    const auto weight = graph.weight_of(v);
+    half.vertex_weight.insert(half.vertex_weight.end(), weight.begin(), weight.end());
+    for (const auto [u, w] : graph.edges_of(v)) {
+      if (side[u] == s) half.edges.push_back({id[u], w});
+    }
+    half.begin.push_back(static_cast<std::int64_t>(half.edges.size()));
   }
-
- private:
-  // Labels `vertices` (vertex i of the graph is vertices[i] of the whole) with
-  // [first, first + parts).
-  void split(const CutGraph& graph, const std::vector<Vertex>& vertices, Part first, Part parts,
-             const Random& random) {
-    if (parts == 1 || graph.num_vertices == 0) {
-      for (Vertex v : vertices) labels_[v] = first;
-      return;
-    }
-    const Part left = parts / 2;
-    Random own = random.split(static_cast<std::uint64_t>(first) << 20 | parts);
-    const auto [bounds, target] = bounds_of_sides(graph.total_weight(), max_weight_, left, parts);
-    const Sides side = bisect(graph, bounds, target, options_, own);
-    for (int s = 0; s < 2; ++s) {
-      std::vector<Vertex> members;
-      const CutGraph half = induced(graph, side, s, vertices, members);
-      split(half, members, s == 0 ? first : first + left, s == 0 ? left : parts - left, random);
-    }
-  }
-
-  // The subgraph of one side.
-  static CutGraph induced(const CutGraph& graph, const Sides& side, int s,
-                          const std::vector<Vertex>& vertices, std::vector<Vertex>& members) {
-    CutGraph half;
-    half.constraints = graph.constraints;
-    std::vector<Vertex> id(graph.num_vertices, -1);
-    for (Vertex v = 0; v < graph.num_vertices; ++v) {
-      if (side[v] == s) id[v] = half.num_vertices++;
-    }
-    for (Vertex v = 0; v < graph.num_vertices; ++v) {
-      if (side[v] != s) continue;
-      members.push_back(vertices[v]);
-      const auto weight = graph.weight_of(v);
-      half.vertex_weight.insert(half.vertex_weight.end(), weight.begin(), weight.end());
-      for (const auto [u, w] : graph.edges_of(v)) {
-        if (side[u] == s) half.edges.push_back({id[u], w});
-      }
-      half.begin.push_back(static_cast<std::int64_t>(half.edges.size()));
-    }
-    return half;
-  }
-
-  std::vector<std::int64_t> max_weight_;
-  BisectionOptions options_;
-  std::vector<Part> labels_;
-};
+  return half;
+}
 
 }  // namespace spgnn::gvb

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <vector>
 
-#include "cut_bisection.hpp"
 #include "cut_graph.hpp"
 #include "random.hpp"
+#include "recursive_bisection.hpp"
 
 namespace spgnn::gvb {
 
@@ -145,7 +145,7 @@ inline std::vector<Part> cut_partition(const CutGraph& graph, Part parts,
   const std::vector<CutLevel> levels = coarsen(graph, stop_at, heaviest, random);
   const CutGraph& coarsest = levels.empty() ? graph : levels.back().coarse;
   std::vector<Part> labels =
-      RecursiveBisection(max_weight, options.bisection)(coarsest, parts, random.split(1));
+      RecursiveBisection<CutGraph>(max_weight, options.bisection)(coarsest, parts, random.split(1));
   CutRefiner(coarsest, labels, parts, max_weight, random).run(options.rounds);
   for (std::size_t i = levels.size(); i-- > 0;) {
     const CutGraph& finer = i == 0 ? graph : levels[i - 1].coarse;

@@ -13,9 +13,9 @@
 
 #include "coarsen.hpp"
 #include "cut_partition.hpp"
-#include "net_partition.hpp"
 #include "parallel.hpp"
 #include "rebalance.hpp"
+#include "recursive_bisection.hpp"
 #include "refine_fm.hpp"
 #include "refine_greedy.hpp"
 #include "relieve.hpp"
@@ -47,7 +47,8 @@ struct Options {
   std::int32_t patience = 60;
   std::int64_t search_budget = 10;                                // units of work per pin and level
   double alpha_coarse = 0.1, alpha_fine = 0.6, alpha_last = 1.0;  // of the potential, by stage
-  int peak_rounds = 3;  // in which only parts close to the maximum pay more
+  int peak_rounds = 3;      // in which only parts close to the maximum pay more,
+  double peak_price = 0.4;  // at the maximum this much of k
   // Called between steps with a stage and the share of it that is done; may throw to interrupt.
   std::function<void(const char*, double)> progress;
 };
@@ -177,8 +178,9 @@ class Multilevel {
     const Vertex stop_at = std::max<Vertex>(200, options_.net_vertices_per_part * options_.parts);
     const std::vector<Level> levels = coarsen(h_, coarsening(stop_at, nullptr), stop_at, random);
     report("initial partition", 0);
-    std::vector<Part> labels = NetRecursiveBisection(options_.max_weight, options_.net_bisection)(
-        levels.empty() ? h_ : levels.back().coarse, options_.parts, random.split(1));
+    std::vector<Part> labels =
+        RecursiveBisection<Hypergraph>(options_.max_weight, options_.net_bisection)(
+            levels.empty() ? h_ : levels.back().coarse, options_.parts, random.split(1));
     return uncoarsen(levels, std::move(labels), 0.0, random);
   }
 
@@ -305,15 +307,15 @@ class Multilevel {
     return std::move(state).take_labels();
   }
 
-  // The price that stands in for the score itself: a row of the fullest part costs k more, one of a
-  // part well below it next to nothing.
+  // A price like that of the score itself: a row of the fullest part costs in the order of k more,
+  // one of a part well below it next to nothing.
   std::vector<Part> lower_peaks(std::vector<Part> labels) {
     VolumeState state(h_, labels, options_.parts);
     for (int round = 0; round < options_.peak_rounds; ++round) {
       report("refinement", 1);
       Potential potential;
       potential.squarings = 6;
-      potential.alpha = options_.parts;
+      potential.alpha = options_.peak_price * options_.parts;
       potential.reference = std::max<double>(1, static_cast<double>(state.max_send()));
       potential.receive_alpha = options_.receive ? potential.alpha : 0.0;
       potential.receive_reference = std::max<double>(1, static_cast<double>(state.max_receive()));

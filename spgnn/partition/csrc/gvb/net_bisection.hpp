@@ -103,4 +103,30 @@ inline Sides bisect(const Hypergraph& h, const Bounds& bounds,
   return bisect_levels<NetCut>(h, levels, bounds, target, options, random);
 }
 
+// The part of h on one side; nets keep their pins there, those with fewer than two are dropped.
+inline Hypergraph induced(const Hypergraph& h, const Sides& side, int s) {
+  Hypergraph half;
+  half.constraints = h.constraints;
+  const std::vector<Vertex> id = numbered(side, s, half.num_vertices);
+  for (Vertex v = 0; v < h.num_vertices; ++v) {
+    if (side[v] != s) continue;
+    const auto weight = h.weight_of(v);
+    half.vertex_weight.insert(half.vertex_weight.end(), weight.begin(), weight.end());
+  }
+  for (Net e = 0; e < h.num_nets(); ++e) {
+    const auto begin = half.pins.size();
+    for (Vertex v : h.pins_of(e)) {
+      if (id[v] >= 0) half.pins.push_back(id[v]);
+    }
+    if (half.pins.size() - begin < 2) {
+      half.pins.resize(begin);
+    } else {
+      half.close_net(h.net_weight[e]);
+    }
+  }
+  half.num_scatter = half.num_nets();
+  half.build_incidence();
+  return half;
+}
+
 }  // namespace spgnn::gvb

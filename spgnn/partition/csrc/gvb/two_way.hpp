@@ -27,6 +27,16 @@ struct BisectionOptions {
   std::int32_t patience = 100;  // moves without improvement before a pass ends
 };
 
+// Numbers the vertices of one side from 0; the others get -1.
+inline std::vector<Vertex> numbered(const Sides& side, int s, Vertex& count) {
+  std::vector<Vertex> id(side.size(), -1);
+  count = 0;
+  for (std::size_t v = 0; v < side.size(); ++v) {
+    if (side[v] == s) id[v] = count++;
+  }
+  return id;
+}
+
 // Bounds of the two sides, and the weight side 0 aims at, where side 0 will be cut into `left` of
 // `parts` parts. Each further bisection may use up an equal share of the imbalance that is left
 // (Schlag 2016).
