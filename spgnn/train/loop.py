@@ -21,7 +21,6 @@ from spgnn.nn import (
 from spgnn.train import checkpoint
 from spgnn.train.clock import OperatorClock, breakdown
 from spgnn.train.config import TrainConfig
-from spgnn.train.interrupts import Interrupts
 from spgnn.train.progress import ProgressBar
 from spgnn.train.setup import Problem
 
@@ -75,10 +74,8 @@ class Trainer:
         """Train for ``config.epochs`` epochs, resuming and checkpointing as asked. Collective."""
         config = self.config
         first = self._resume() if config.resume else 0
-        bar = ProgressBar(config.epochs, first, shown=self.comm.rank == 0)
-        with Interrupts() as interrupts, bar:
+        with ProgressBar(config.epochs, first, shown=self.comm.rank == 0) as bar:
             for epoch in range(first, config.epochs):
-                interrupts.check()
                 loss, seconds = self._measured_epoch(epoch)
                 last = epoch == config.epochs - 1
                 scores = NOT_EVALUATED
