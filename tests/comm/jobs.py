@@ -59,6 +59,8 @@ class Forked:
         status = 99
         try:
             os.setpgid(0, 0)
+            # A shell's background jobs ignore it, and hand that on.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             for path, descriptor in ((self._out, 1), (self._err, 2)):
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
             # Not those of pytest, which capture.
