@@ -32,7 +32,7 @@ struct Options {
   int starts = 3;        // first partitions, combined two by two
   int cycles = 0;        // V-cycles from the result
   CutOptions cut;
-  // The last of several starts bisects the nets, if at least this share of pins is away from the
+  // The last of several starts bisects the nets, if more than this share of pins is away from the
   // root; -1: always, 1: never. Where fewer are, as in meshes, the cut sees all there is.
   double net_start_above = 0.1;
   Vertex net_vertices_per_part = 100;  // of the level it does that on
