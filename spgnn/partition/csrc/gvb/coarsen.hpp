@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <optional>
@@ -103,12 +104,18 @@ class Clusterer {
     }
   }
 
+  // Light clusters first, so that those of hubs do not take up all there is around them.
+  float preference(Vertex cluster) const {
+    const auto weight = weight_[cluster * std::int64_t{h_.constraints}];
+    return 1.0F / std::sqrt(std::sqrt(static_cast<float>(weight + 1)));
+  }
+
   void join_best(Vertex u) {
     rate_neighbours(u);
     Vertex best = -1;
     float best_rating = 0.0F, top_rating = 0.0F;
     for (Vertex cluster : rated_) {
-      const float rating = rating_[cluster];
+      const float rating = rating_[cluster] * preference(cluster);
       rating_[cluster] = 0.0F;
       if (cluster == u) continue;
       if (rating > top_rating) {

@@ -6,12 +6,14 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "coarsen.hpp"
+#include "communities.hpp"
 #include "cut_partition.hpp"
 #include "parallel.hpp"
 #include "rebalance.hpp"
@@ -36,19 +38,19 @@ struct Options {
   // root; -1: always, 1: never. Where fewer are, as in meshes, the cut sees all there is.
   double net_start_above = 0.1;
   Vertex net_vertices_per_part = 100;  // of the level it does that on
-  BisectionOptions net_bisection{8, 4, 400};
+  BisectionOptions net_bisection{30, 4, 400};
   Vertex vertices_per_part = 20;  // of the coarsest level of a V-cycle
   // On coarse levels a part may exceed its bound by up to this share; see v_cycle.
-  double slack = 0.05;
+  double slack = 0.1;
   std::int64_t pair_budget = 6;
   std::int32_t max_members = 4;
   int greedy_rounds = 3;
   int search_passes = 2;
   std::int32_t patience = 60;
-  std::int64_t search_budget = 10;                                // units of work per pin and level
-  double alpha_coarse = 0.1, alpha_fine = 0.6, alpha_last = 1.0;  // of the potential, by stage
-  int peak_rounds = 3;      // in which only parts close to the maximum pay more,
-  double peak_price = 0.4;  // at the maximum this much of k
+  std::int64_t search_budget = 6;                                 // units of work per pin and level
+  double alpha_coarse = 0.3, alpha_fine = 1.0, alpha_last = 2.0;  // of the potential, by stage
+  int peak_rounds = 8;      // in which only parts close to the maximum pay more,
+  double peak_price = 0.8;  // at the maximum this much of k
   // Called between steps with a stage and the share of it that is done; may throw to interrupt.
   std::function<void(const char*, double)> progress;
 };
@@ -130,7 +132,7 @@ class Multilevel {
       if (i == 0) {
         one = best_of_cuts(graph, std::move(first), last);
       } else {
-        other = nets ? start_from_nets(last) : refined(cut(graph, last), last);
+        other = nets ? start_from_nets(graph, last) : refined(cut(graph, last), last);
       }
     });
     return combine(std::move(one), std::move(other), random_.split(kFinal));
@@ -171,12 +173,15 @@ class Multilevel {
 
   // Bisections of the nets themselves, refined on every level. Where pages of a site all link to
   // the same hubs, cutting those edges costs each page one row, however many they are; the cut of
-  // a graph never sees that.
-  std::vector<Part> start_from_nets(std::uint64_t start) {
+  // a graph never sees that. Coarsening keeps to communities as long as it can (Heuer & Schlag
+  // 2017), else it would join what only looks close.
+  std::vector<Part> start_from_nets(const CutGraph& graph, std::uint64_t start) {
     Random random = random_.split(start);
-    report("coarsening", 0);
     const Vertex stop_at = std::max<Vertex>(200, options_.net_vertices_per_part * options_.parts);
-    const std::vector<Level> levels = coarsen(h_, coarsening(stop_at, nullptr), stop_at, random);
+    std::vector<Level> levels;
+    std::vector<Part> communities = Communities(random)(graph);
+    coarsen_further(levels, stop_at, &communities, random);
+    coarsen_further(levels, stop_at, nullptr, random);
     report("initial partition", 0);
     std::vector<Part> labels =
         RecursiveBisection<Hypergraph>(options_.max_weight, options_.net_bisection)(
@@ -185,9 +190,10 @@ class Multilevel {
   }
 
   // A V-cycle from the better of two partitions that keeps together only what both keep together:
-  // regions in which they differ change sides as a whole (Andre, Schlag & Schulz 2018).
+  // regions in which they differ change sides as a whole (Andre, Schlag & Schulz 2018). How far the
+  // maximum lies above 1.5 averages does not decide: refinement can lower that, hardly the total.
   std::vector<Part> combine(std::vector<Part> a, std::vector<Part> b, Random random) {
-    if (score(b) < score(a)) std::swap(a, b);
+    if (score(b, 1.5) < score(a, 1.5)) std::swap(a, b);
     std::vector<Part> improved = v_cycle(a, common_parts(a, b), random);
     return score(improved) < score(a) ? improved : a;
   }
@@ -203,19 +209,26 @@ class Multilevel {
   // leaves at a price that is low only if most nets are cut anyway, so slack goes by their share.
   std::vector<Part> v_cycle(std::vector<Part> labels, std::vector<Part> groups, Random& random) {
     const double slack = options_.slack * cut_share(labels);
-    std::vector<Level> levels;
     const Vertex stop_at = std::max<Vertex>(200, options_.vertices_per_part * options_.parts);
-    const Hypergraph* finest = &h_;
-    while (finest->num_vertices > stop_at) {
-      report("coarsening", 0);
-      auto level = coarsen_once(*finest, coarsening(stop_at, &groups), random);
-      if (!level) break;
-      labels = on_coarse(*level, labels);
-      groups = on_coarse(*level, groups);
-      levels.push_back(std::move(*level));
-      finest = &levels.back().coarse;
-    }
+    std::vector<Level> levels;
+    coarsen_further(levels, stop_at, &groups, random);
+    for (const Level& level : levels) labels = on_coarse(level, labels);
     return uncoarsen(levels, std::move(labels), slack, random);
+  }
+
+  // Adds levels until at most `stop_at` vertices are left or nothing shrinks any more; clusters
+  // keep inside the groups, which in the end are those of the coarsest level.
+  void coarsen_further(std::vector<Level>& levels, Vertex stop_at, std::vector<Part>* groups,
+                       Random& random) {
+    while (true) {
+      const Hypergraph& finest = levels.empty() ? h_ : levels.back().coarse;
+      if (finest.num_vertices <= stop_at) return;
+      report("coarsening", 0);
+      auto level = coarsen_once(finest, coarsening(stop_at, groups), random);
+      if (!level) return;
+      if (groups != nullptr) *groups = on_coarse(*level, *groups);
+      levels.push_back(std::move(*level));
+    }
   }
 
   std::vector<Part> uncoarsen(const std::vector<Level>& levels, std::vector<Part> labels,
@@ -241,11 +254,16 @@ class Multilevel {
     return coarse;
   }
 
-  // Overload first; then average and maximum count alike.
-  std::pair<std::int64_t, std::int64_t> score(const std::vector<Part>& labels) const {
+  // Overload first; then average and maximum count alike, the maximum up to `most` averages.
+  std::pair<std::int64_t, double> score(
+      const std::vector<Part>& labels,
+      double most = std::numeric_limits<double>::infinity()) const {
     const VolumeState state(h_, labels, options_.parts);
-    const std::int64_t most = state.max_send() + (options_.receive ? state.max_receive() : 0);
-    return {overload(h_.vertex_weight, labels, options_), state.total() + options_.parts * most};
+    const auto total = static_cast<double>(state.total());
+    const auto highest =
+        static_cast<double>(state.max_send() + (options_.receive ? state.max_receive() : 0));
+    return {overload(h_.vertex_weight, labels, options_),
+            total + std::min(highest * options_.parts, most * total)};
   }
 
   // Share of pins in another part than the root of their net.
@@ -332,12 +350,19 @@ class Multilevel {
     return options_.search_budget * static_cast<std::int64_t>(h.pins.size());
   }
 
+  // Parts pay more than their rows from about the average on; where the maximum is far above that,
+  // only from its neighbourhood on, since then few parts can be kept from paying.
   void set_potential(VolumeState& state, double alpha) const {
+    constexpr double kReach = 1.5;
+    const double average = std::max(1.0, static_cast<double>(state.total()) / options_.parts);
+    const auto level = [&](std::int64_t highest) {
+      return std::max(average, static_cast<double>(highest) / kReach);
+    };
     Potential potential;
     potential.alpha = alpha;
-    potential.reference = std::max(1.0, static_cast<double>(state.total()) / options_.parts);
+    potential.reference = level(state.max_send());
     potential.receive_alpha = options_.receive ? alpha : 0.0;
-    potential.receive_reference = potential.reference;
+    potential.receive_reference = level(state.max_receive());
     potential.limit_price(options_.parts);
     state.set_potential(potential);
   }

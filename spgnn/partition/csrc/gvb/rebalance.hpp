@@ -26,7 +26,11 @@ class Rebalancer {
         if (overload(state_.part(v)) > 0) members[state_.part(v)].push_back(v);
       }
       // After half the rounds only the fit counts: weights are packed, heaviest first.
-      for (Part p = 0; p < state_.parts(); ++p) relieve(p, members[p], round >= kRounds / 2);
+      const bool pack = round >= kRounds / 2;
+      for (Part p = 0; p < state_.parts(); ++p) {
+        relieve(p, members[p], pack);
+        if (pack) exchange(p, members[p]);
+      }
     }
     return false;
   }
@@ -77,6 +81,39 @@ class Rebalancer {
       if (move.to == p || !improves(candidate.v, p, move.to)) continue;
       state_.move(candidate.v, move.to);
     }
+  }
+
+  // Where p holds several vertices so heavy that no part has room for one, the lightest part takes
+  // one and makes room by sending its own on.
+  void exchange(Part p, const std::vector<Vertex>& members) {
+    if (overload(p) <= 0) return;
+    Vertex heaviest = -1;
+    for (Vertex v : members) {
+      if (state_.part(v) == p && (heaviest < 0 || relief(p, v) > relief(p, heaviest))) heaviest = v;
+    }
+    if (heaviest < 0) return;
+    const Part q = lightest(heaviest);
+    if (q == p || !room_for(heaviest, q)) return;
+    std::vector<Vertex> others;
+    for (Vertex v = 0; v < state_.hypergraph().num_vertices; ++v) {
+      if (state_.part(v) == q) others.push_back(v);
+    }
+    state_.move(heaviest, q);
+    relieve(q, others, false);
+  }
+
+  // Whether v would fit in q if all room of the other parts took weight from there.
+  bool room_for(Vertex v, Part q) const {
+    const auto weight = state_.hypergraph().weight_of(v);
+    for (int c = 0; c < state_.hypergraph().constraints; ++c) {
+      std::int64_t room = max_weight_[c] - state_.weight(q, c) - weight[c];
+      for (Part p = 0; p < state_.parts(); ++p) {
+        const std::int64_t left = state_.weight(p, c) - (p == state_.part(v) ? weight[c] : 0);
+        if (p != q) room += std::max<std::int64_t>(0, max_weight_[c] - left);
+      }
+      if (weight[c] > max_weight_[c] || room < 0) return false;
+    }
+    return true;
   }
 
   // Weight of v in the constraints its part exceeds, as a share of the bounds.
