@@ -49,8 +49,7 @@ struct Options {
   std::int32_t patience = 60;
   std::int64_t search_budget = 6;                                 // units of work per pin and level
   double alpha_coarse = 0.3, alpha_fine = 1.0, alpha_last = 2.0;  // of the potential, by stage
-  int peak_rounds = 8;      // in which only parts close to the maximum pay more,
-  double peak_price = 0.8;  // at the maximum this much of k
+  int peak_rounds = 8;  // in which only parts close to the maximum pay more
   // Called between steps with a stage and the share of it that is done; may throw to interrupt.
   std::function<void(const char*, double)> progress;
 };
@@ -254,16 +253,20 @@ class Multilevel {
     return coarse;
   }
 
-  // Overload first; then average and maximum count alike, the maximum up to `most` averages.
+  // Overload first, then volume.
   std::pair<std::int64_t, double> score(
       const std::vector<Part>& labels,
       double most = std::numeric_limits<double>::infinity()) const {
-    const VolumeState state(h_, labels, options_.parts);
+    return {overload(h_.vertex_weight, labels, options_),
+            volume(VolumeState(h_, labels, options_.parts), most)};
+  }
+
+  // Average and maximum count alike, the maximum up to `most` averages.
+  double volume(const VolumeState& state, double most) const {
     const auto total = static_cast<double>(state.total());
     const auto highest =
         static_cast<double>(state.max_send() + (options_.receive ? state.max_receive() : 0));
-    return {overload(h_.vertex_weight, labels, options_),
-            total + std::min(highest * options_.parts, most * total)};
+    return total + std::min(highest * options_.parts, most * total);
   }
 
   // Share of pins in another part than the root of their net.
@@ -325,22 +328,23 @@ class Multilevel {
     return std::move(state).take_labels();
   }
 
-  // A price like that of the score itself: a row of the fullest part costs in the order of k more,
-  // one of a part well below it next to nothing.
+  // The price of the score itself: a row of the fullest part costs k more, one of a part well below
+  // it next to nothing.
   std::vector<Part> lower_peaks(std::vector<Part> labels) {
+    const std::int64_t work = 2 * budget(h_);
     VolumeState state(h_, labels, options_.parts);
     for (int round = 0; round < options_.peak_rounds; ++round) {
       report("refinement", 1);
       Potential potential;
       potential.squarings = 6;
-      potential.alpha = options_.peak_price * options_.parts;
+      potential.alpha = options_.parts;
       potential.reference = std::max<double>(1, static_cast<double>(state.max_send()));
       potential.receive_alpha = options_.receive ? potential.alpha : 0.0;
       potential.receive_reference = std::max<double>(1, static_cast<double>(state.max_receive()));
       state.set_potential(potential);
-      Reliever(state, options_.max_weight).run(budget(h_));
+      Reliever(state, options_.max_weight).run(work);
       GreedyRefiner(state, options_.max_weight, random_).run(options_.greedy_rounds);
-      LocalSearch(state, options_.max_weight, options_.patience, random_).run(1, budget(h_));
+      LocalSearch(state, options_.max_weight, options_.patience, random_).run(1, work);
     }
     std::vector<Part> found = std::move(state).take_labels();
     return score(found) < score(labels) ? found : labels;
