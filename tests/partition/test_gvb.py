@@ -225,6 +225,16 @@ def test_a_row_heavier_than_a_part_spoils_only_its_own_part():
     assert np.delete(loads, labels[7]).max() <= part_bounds(weights, 8, 0.0)[0]
 
 
+def test_heavy_vertices_no_part_has_room_for_change_places_with_light_ones():
+    # Two weights of 60 in a part of at most 103, all others full with weights of 2.
+    A = random_pattern(142, 6, seed=5)
+    weights = np.full(142, 2)
+    weights[:2] = 60
+    initial = np.concatenate([[0, 0], 1 + np.arange(140) % 3])
+    labels = partition(A, 4, weights=weights, initial=initial)
+    assert np.bincount(labels, weights, minlength=4).max() <= 103
+
+
 def test_order_and_duplicates_of_columns_do_not_matter():
     A = random_pattern(300, 4, seed=7)
     twice = np.repeat(A.indices, 2)[::-1].reshape(-1)
