@@ -127,7 +127,7 @@ struct CutOptions {
   Vertex vertices_per_part = 200;  // where coarsening stops
   int rounds = 8;                  // of refinement per level
   double slack = 0.03;  // a part may exceed its bound by this share: later stages repair it
-  BisectionOptions bisection{60, 6, 100};
+  BisectionOptions bisection{10, 6, 100};
 };
 
 // Coarsens, splits the coarsest graph by recursive bisection, and refines on the way back: the

@@ -46,10 +46,13 @@ struct Options {
   std::int32_t max_members = 4;
   int greedy_rounds = 3;
   int search_passes = 2;
-  std::int32_t patience = 60;
+  std::int32_t patience = 30;
   std::int64_t search_budget = 6;                                 // units of work per pin and level
-  double alpha_coarse = 0.3, alpha_fine = 1.0, alpha_last = 2.0;  // of the potential, by stage
-  int peak_rounds = 8;  // in which only parts close to the maximum pay more
+  double alpha_coarse = 0.2, alpha_fine = 0.6, alpha_last = 1.2;  // of the potential, by stage
+  int peak_rounds = 8;  // at most; in which only parts close to the maximum pay more
+  // The maximum is not pressed below this many averages: on graphs where that is easy, rows would
+  // be given away for balance that nobody notices.
+  double even = 1.08;
   // Called between steps with a stage and the share of it that is done; may throw to interrupt.
   std::function<void(const char*, double)> progress;
 };
@@ -119,17 +122,19 @@ class Multilevel {
   // The cuts play a tournament of pairs, while the last start takes about as long beside them.
   std::vector<Part> first_partition() {
     CutGraph graph = star_graph(h_, options_.parts);
-    std::vector<Part> first = cut(graph, 0);
-    if (options_.starts <= 1) {
+    const int last = std::max(0, options_.starts - 1);
+    std::vector<std::vector<Part>> cuts(std::max(1, last));
+    parallel_chunks(static_cast<std::int64_t>(cuts.size()), options_.threads,
+                    [&](std::int64_t i, int) { cuts[i] = cut(graph, i); });
+    if (last == 0) {
       graph = {};  // refinement needs the memory
-      return refined(std::move(first), 0);
+      return refined(std::move(cuts[0]), 0);
     }
-    const int last = options_.starts - 1;
-    const bool nets = share_away(first) > options_.net_start_above;
+    const bool nets = share_away(cuts[0]) > options_.net_start_above;
     std::vector<Part> one, other;
     parallel_chunks(2, options_.threads, [&](std::int64_t i, int) {
       if (i == 0) {
-        one = best_of_cuts(graph, std::move(first), last);
+        one = best_of(std::move(cuts));
       } else {
         other = nets ? start_from_nets(graph, last) : refined(cut(graph, last), last);
       }
@@ -137,14 +142,10 @@ class Multilevel {
     return combine(std::move(one), std::move(other), random_.split(kFinal));
   }
 
-  std::vector<Part> best_of_cuts(const CutGraph& graph, std::vector<Part> first, int count) {
+  std::vector<Part> best_of(std::vector<std::vector<Part>> found) {
     const int threads = std::max(1, options_.threads - 1);
-    std::vector<std::vector<Part>> found(count);
-    found[0] = std::move(first);
-    parallel_chunks(count, threads, [&](std::int64_t i, int) {
-      if (i > 0) found[i] = cut(graph, i);
-      found[i] = refined(std::move(found[i]), i);
-    });
+    parallel_chunks(static_cast<std::int64_t>(found.size()), threads,
+                    [&](std::int64_t i, int) { found[i] = refined(std::move(found[i]), i); });
     for (std::uint64_t round = 1; found.size() > 1; ++round) {
       const std::size_t pairs = found.size() / 2;
       parallel_chunks(static_cast<std::int64_t>(pairs), threads, [&](std::int64_t i, int) {
@@ -329,11 +330,12 @@ class Multilevel {
   }
 
   // The price of the score itself: a row of the fullest part costs k more, one of a part well below
-  // it next to nothing.
+  // it next to nothing. Only moves that take rows off a part with a price are looked for.
   std::vector<Part> lower_peaks(std::vector<Part> labels) {
-    const std::int64_t work = 2 * budget(h_);
+    constexpr double kNoticed = 1.2;  // a price; without a peak 1
+    const std::int64_t work = 3 * budget(h_);
     VolumeState state(h_, labels, options_.parts);
-    for (int round = 0; round < options_.peak_rounds; ++round) {
+    for (int round = 0; round < options_.peak_rounds && !is_even(state); ++round) {
       report("refinement", 1);
       Potential potential;
       potential.squarings = 6;
@@ -343,11 +345,19 @@ class Multilevel {
       potential.receive_reference = std::max<double>(1, static_cast<double>(state.max_receive()));
       state.set_potential(potential);
       Reliever(state, options_.max_weight).run(work);
-      GreedyRefiner(state, options_.max_weight, random_).run(options_.greedy_rounds);
-      LocalSearch(state, options_.max_weight, options_.patience, random_).run(1, work);
+      GreedyRefiner(state, options_.max_weight, random_)
+          .run(1, near_expensive_parts(state, kNoticed));
+      LocalSearch(state, options_.max_weight, options_.patience, random_)
+          .run_from(near_expensive_parts(state, kNoticed), work);
     }
     std::vector<Part> found = std::move(state).take_labels();
     return score(found) < score(labels) ? found : labels;
+  }
+
+  bool is_even(const VolumeState& state) const {
+    const double most = options_.even * static_cast<double>(state.total()) / options_.parts;
+    return static_cast<double>(state.max_send()) <= most &&
+           (!options_.receive || static_cast<double>(state.max_receive()) <= most);
   }
 
   std::int64_t budget(const Hypergraph& h) const {
@@ -357,7 +367,7 @@ class Multilevel {
   // Parts pay more than their rows from about the average on; where the maximum is far above that,
   // only from its neighbourhood on, since then few parts can be kept from paying.
   void set_potential(VolumeState& state, double alpha) const {
-    constexpr double kReach = 1.5;
+    constexpr double kReach = 1.35;
     const double average = std::max(1.0, static_cast<double>(state.total()) / options_.parts);
     const auto level = [&](std::int64_t highest) {
       return std::max(average, static_cast<double>(highest) / kReach);

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "heap.hpp"
 #include "move_finder.hpp"
 #include "random.hpp"
-#include "refine_greedy.hpp"
+#include "seeds.hpp"
 
 namespace spgnn::gvb {
 
@@ -22,7 +23,6 @@ class LocalSearch {
         random_(random),
         patience_(patience),
         heap_(state.hypergraph().num_vertices),
-
         status_(state.hypergraph().num_vertices, kFree),
         stamp_(state.hypergraph().num_vertices, 0) {}
 
@@ -31,9 +31,15 @@ class LocalSearch {
     budget_ = finder_.work() + budget;
     for (int pass = 0; pass < max_passes && finder_.work() < budget_; ++pass) {
       const double before = state_.cost();
-      run_pass();
+      run_pass(boundary(state_));
       if (state_.cost() > before * (1 - kWorthAPass)) break;
     }
+  }
+
+  // One pass that starts from the vertices of `seeds` alone.
+  void run_from(std::vector<Vertex> seeds, std::int64_t budget) {
+    budget_ = finder_.work() + budget;
+    run_pass(std::move(seeds));
   }
 
  private:
@@ -43,13 +49,8 @@ class LocalSearch {
   static constexpr int kWidest = 32;  // vertices queued by one move
   static constexpr double kWorthAPass = 2e-3;
 
-  void run_pass() {
-    const Vertex n = state_.hypergraph().num_vertices;
-    std::vector<Vertex> seeds;
+  void run_pass(std::vector<Vertex> seeds) {
     std::fill(status_.begin(), status_.end(), kFree);
-    for (Vertex v = 0; v < n; ++v) {
-      if (on_boundary(state_, v)) seeds.push_back(v);
-    }
     random_.shuffle(seeds);
     std::size_t next = 0;
     while (next < seeds.size() && finder_.work() < budget_) {

@@ -1,20 +1,14 @@
 // Greedy k-way refinement: rounds over the vertices whose surroundings changed.
 #pragma once
 
-#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "move_finder.hpp"
 #include "random.hpp"
+#include "seeds.hpp"
 
 namespace spgnn::gvb {
-
-inline bool on_boundary(const VolumeState& state, Vertex v) {
-  for (Net e : state.hypergraph().nets_of(v)) {
-    if (state.counts().lambda(e) > 1) return true;
-  }
-  return false;
-}
 
 // Moves each vertex to its best part while that lowers the cost; after the first round only
 // vertices next to a move are looked at again.
@@ -26,12 +20,10 @@ class GreedyRefiner {
         random_(random),
         queued_(state.hypergraph().num_vertices, 0) {}
 
-  void run(int max_rounds) {
-    const Hypergraph& h = state_.hypergraph();
-    std::vector<Vertex> active;
-    for (Vertex v = 0; v < h.num_vertices; ++v) {
-      if (on_boundary(state_, v)) active.push_back(v);
-    }
+  void run(int max_rounds) { run(max_rounds, boundary(state_)); }
+
+  // The first round looks at the vertices of `active` alone.
+  void run(int max_rounds, std::vector<Vertex> active) {
     for (int round = 0; round < max_rounds && !active.empty(); ++round) {
       random_.shuffle(active);
       const double before = state_.cost();
