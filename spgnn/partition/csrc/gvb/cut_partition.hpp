@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "cut_graph.hpp"
@@ -127,8 +129,52 @@ struct CutOptions {
   Vertex vertices_per_part = 200;  // where coarsening stops
   int rounds = 8;                  // of refinement per level
   double slack = 0.03;  // a part may exceed its bound by this share: later stages repair it
+  int attempts = 6;     // at a small coarsest graph, where little is cut
   BisectionOptions bisection{10, 6, 100};
 };
+
+// The weight of cut edges at each part.
+inline std::vector<std::int64_t> cut_of_parts(const CutGraph& graph,
+                                              const std::vector<Part>& labels, Part parts) {
+  std::vector<std::int64_t> cut(parts, 0);
+  for (Vertex v = 0; v < graph.num_vertices; ++v) {
+    for (const auto [u, w] : graph.edges_of(v)) cut[labels[v]] += labels[u] == labels[v] ? 0 : w;
+  }
+  return cut;
+}
+
+// The best of several recursive bisections, the part with the largest cut counting as much as the
+// average, as for volumes. Where hardly anything is cut, as on meshes and roads, refinement hardly
+// changes the parts any more; elsewhere one is enough, and so it is where the coarsest graph is not
+// small beside the finest, of `finest` vertices.
+inline std::vector<Part> partition_coarsest(const CutGraph& graph, Part parts,
+                                            const std::vector<std::int64_t>& max_weight,
+                                            const CutOptions& options, Vertex finest,
+                                            Random& random) {
+  constexpr double kHardlyCut = 0.1;  // share of edge weight
+  constexpr Vertex kSmall = 4;        // times smaller than the finest, for each further attempt
+  const int attempts =
+      std::min(options.attempts, 1 + finest / (kSmall * std::max<Vertex>(1, graph.num_vertices)));
+  const double all =
+      std::accumulate(graph.edges.begin(), graph.edges.end(), 0.0,
+                      [](double sum, const CutGraph::Edge& edge) { return sum + edge.weight; });
+  std::vector<Part> best;
+  std::int64_t best_score = std::numeric_limits<std::int64_t>::max();
+  for (int attempt = 0; attempt < attempts; ++attempt) {
+    std::vector<Part> labels = RecursiveBisection<CutGraph>(max_weight, options.bisection)(
+        graph, parts, random.split(attempt + 1));
+    CutRefiner(graph, labels, parts, max_weight, random).run(options.rounds);
+    const std::vector<std::int64_t> cut = cut_of_parts(graph, labels, parts);
+    const auto total = std::accumulate(cut.begin(), cut.end(), std::int64_t{0});
+    const std::int64_t score = total + parts * *std::max_element(cut.begin(), cut.end());
+    if (score < best_score) {
+      best_score = score;
+      best = std::move(labels);
+    }
+    if (static_cast<double>(total) > kHardlyCut * all) break;
+  }
+  return best;
+}
 
 // Coarsens, splits the coarsest graph by recursive bisection, and refines on the way back: the
 // scheme of METIS's k-way method (Karypis & Kumar 1998).
@@ -145,8 +191,7 @@ inline std::vector<Part> cut_partition(const CutGraph& graph, Part parts,
   const std::vector<CutLevel> levels = coarsen(graph, stop_at, heaviest, random);
   const CutGraph& coarsest = levels.empty() ? graph : levels.back().coarse;
   std::vector<Part> labels =
-      RecursiveBisection<CutGraph>(max_weight, options.bisection)(coarsest, parts, random.split(1));
-  CutRefiner(coarsest, labels, parts, max_weight, random).run(options.rounds);
+      partition_coarsest(coarsest, parts, max_weight, options, graph.num_vertices, random);
   for (std::size_t i = levels.size(); i-- > 0;) {
     const CutGraph& finer = i == 0 ? graph : levels[i - 1].coarse;
     std::vector<Part> projected(finer.num_vertices);
