@@ -50,8 +50,8 @@ struct Options {
   std::int64_t search_budget = 6;                                 // units of work per pin and level
   double alpha_coarse = 0.2, alpha_fine = 0.6, alpha_last = 1.2;  // of the potential, by stage
   int peak_rounds = 8;  // at most; in which only parts close to the maximum pay more
-  // The maximum is not pressed below this many averages: on graphs where that is easy, rows would
-  // be given away for balance that nobody notices.
+  // The maximum is not pressed below this many averages: it would take time, and rows of the total,
+  // for little.
   double even = 1.08;
   // Called between steps with a stage and the share of it that is done; may throw to interrupt.
   std::function<void(const char*, double)> progress;
