@@ -47,12 +47,12 @@ struct Options {
   int greedy_rounds = 3;
   int search_passes = 2;
   std::int32_t patience = 30;
-  std::int64_t search_budget = 6;                                 // units of work per pin and level
-  double alpha_coarse = 0.2, alpha_fine = 0.6, alpha_last = 1.2;  // of the potential, by stage
+  std::int64_t search_budget = 6;  // units of work per pin and level
+  double alpha_coarse = 0.15, alpha_fine = 0.4, alpha_last = 0.9;  // of the potential, by stage
   int peak_rounds = 8;  // at most; in which only parts close to the maximum pay more
   // The maximum is not pressed below this many averages: it would take time, and rows of the total,
   // for little.
-  double even = 1.08;
+  double even = 1.1;
   // Called between steps with a stage and the share of it that is done; may throw to interrupt.
   std::function<void(const char*, double)> progress;
 };
@@ -367,7 +367,7 @@ class Multilevel {
   // Parts pay more than their rows from about the average on; where the maximum is far above that,
   // only from its neighbourhood on, since then few parts can be kept from paying.
   void set_potential(VolumeState& state, double alpha) const {
-    constexpr double kReach = 1.35;
+    constexpr double kReach = 1.25;
     const double average = std::max(1.0, static_cast<double>(state.total()) / options_.parts);
     const auto level = [&](std::int64_t highest) {
       return std::max(average, static_cast<double>(highest) / kReach);
