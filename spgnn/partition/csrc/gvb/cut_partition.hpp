@@ -154,7 +154,7 @@ inline std::vector<Part> partition_coarsest(const CutGraph& graph, Part parts,
   constexpr double kHardlyCut = 0.1;  // share of edge weight
   constexpr Vertex kSmall = 4;        // times smaller than the finest, for each further attempt
   const int attempts =
-      std::min(options.attempts, 1 + finest / (kSmall * std::max<Vertex>(1, graph.num_vertices)));
+      std::min(options.attempts, 1 + finest / kSmall / std::max<Vertex>(1, graph.num_vertices));
   const double all =
       std::accumulate(graph.edges.begin(), graph.edges.end(), 0.0,
                       [](double sum, const CutGraph::Edge& edge) { return sum + edge.weight; });
