@@ -47,12 +47,15 @@ class MoveFinder {
     const PinCounts& counts = state_.counts();
     const Part from = state_.part(v);
     double bound = 0;
-    for (Net e : state_.hypergraph().nets_of(v)) {
+    const auto nets = state_.hypergraph().nets_of(v);
+    for (std::size_t i = 0; i < nets.size(); ++i) {
+      const Net e = nets[i];
+      if (i + kAhead < nets.size()) counts.prefetch(nets[i + kAhead]);
       const PinCounts::Record& net = counts.net(e);
       const double w = net.weight;
       const bool scattered = state_.scattered(e);
       const bool inside = net.lambda == 1;
-      const bool leaves = !inside && counts(e, from) == 1;
+      const bool leaves = !inside && counts.lone(e, from);
       if (net.root == v) {
         const double rows = net.lambda - 1;
         bound += w * rows * root_price(scattered, from);
@@ -111,54 +114,81 @@ class MoveFinder {
     }
   };
 
+  // With the column objective most terms vanish, and this is where most of the time goes.
+  Terms collect(Vertex v) {
+    return state_.only_sends_cost() ? collect<false>(v) : collect<true>(v);
+  }
+
+  template <bool kReceives>
   Terms collect(Vertex v) {
     const PinCounts& counts = state_.counts();
     const Part from = state_.part(v);
     Terms terms;
-    num_touched_ = 0;
-    all_touched_ = false;
+    Savings savings{saved_.data(), touched_.data()};
     for (Net e : state_.hypergraph().nets_of(v)) {
       const PinCounts::Record& net = counts.net(e);
       const double w = net.weight;
-      const bool scattered = state_.scattered(e);
+      const bool scattered = !kReceives || state_.scattered(e);
       // A net wholly inside has no other part to save anything in, and counts need not be read.
       const bool inside = net.lambda == 1;
-      const bool leaves = !inside && counts(e, from) == 1;
       work_ += net.lambda + kWorkPerNet;
-      double& as_root = scattered ? terms.sends : terms.receives;
-      double& as_other = scattered ? terms.receives : terms.sends;
       if (net.root == v) {
-        as_root += w * (net.lambda - leaves);
+        const bool leaves = !inside && counts.visit_parts(e, from, [&](Part q) {
+          savings.add(
+              q, w * (kReceives ? state_.price(q) + state_.receive_price(q) : state_.price(q)));
+        });
+        (scattered ? terms.sends : terms.receives) += w * (net.lambda - leaves);
         terms.fixed -= w * (net.lambda - 1) * root_price(scattered, from);
-        if (!leaves) terms.fixed += w * root_price(!scattered, from);
-        if (inside) continue;
-        counts.for_parts(e,
-                         [&](Part q) { save(q, w * (state_.price(q) + state_.receive_price(q))); });
+        if (kReceives && !leaves) terms.fixed += w * root_price(!scattered, from);
       } else {
         const double price = root_price(scattered, net.root_part);
-        as_other += w;
+        const bool leaves =
+            !inside && save_all<kReceives>(e, from, w * price, w, scattered, savings);
+        if (kReceives) (scattered ? terms.receives : terms.sends) += w;
         terms.fixed += w * price;
-        if (leaves) terms.fixed -= w * (price + root_price(!scattered, from));
-        if (!inside) save_all(e, w * price, w, scattered);
+        if (leaves) terms.fixed -= w * (kReceives ? price + root_price(!scattered, from) : price);
       }
     }
+    num_touched_ = savings.num_touched;
+    all_touched_ = savings.all_touched;
     return terms;
   }
 
-  // Each part of net e saves `fixed`, and what it would be paying as one that is not the root.
-  void save_all(Net e, double fixed, double w, bool scattered) {
-    const PinCounts& counts = state_.counts();
-    if (scattered && !state_.potential().prices_receive()) {
-      if (counts.dense(e)) {
-        const std::uint32_t* count = counts.entries(e);
-        for (Part q = 0; q < state_.parts(); ++q) saved_[q] += count[q] != 0 ? fixed : 0.0;
-        all_touched_ = true;
-      } else {
-        counts.for_parts(e, [&](Part q) { save(q, fixed); });
-      }
-    } else {
-      counts.for_parts(e, [&](Part q) { save(q, fixed + w * root_price(!scattered, q)); });
+  // What is saved in each part, and which parts these are.
+  struct Savings {
+    double* saved;
+    Part* touched;
+    std::int32_t num_touched = 0;
+    bool all_touched = false;
+
+    // Without a branch: whether a part is new here is anyone's guess.
+    void add(Part q, double by) {
+      touched[num_touched] = q;
+      num_touched += saved[q] == 0;
+      saved[q] += by;
     }
+  };
+
+  // Each part of net e saves `fixed`, and what it would be paying as one that is not the root.
+  // Returns whether part `from` holds one pin of the net.
+  template <bool kReceives>
+  bool save_all(Net e, Part from, double fixed, double w, bool scattered, Savings& savings) {
+    const PinCounts& counts = state_.counts();
+    if (kReceives && !(scattered && !state_.potential().prices_receive())) {
+      return counts.visit_parts(
+          e, from, [&](Part q) { savings.add(q, fixed + w * root_price(!scattered, q)); });
+    }
+    if (!counts.dense(e)) {
+      return counts.visit_parts(e, from, [&](Part q) { savings.add(q, fixed); });
+    }
+    savings.all_touched = true;
+    double* saved = savings.saved;
+    if (counts.lambda(e) < state_.parts() / kManyParts) {
+      return counts.visit_parts(e, from, [&](Part q) { saved[q] += fixed; });
+    }
+    const std::uint32_t* count = counts.counters(e);
+    for (Part q = 0; q < state_.parts(); ++q) saved[q] += count[q] != 0 ? fixed : 0.0;
+    return count[from] == 1;
   }
 
   double root_price(bool scattered, Part p) const {
@@ -172,14 +202,10 @@ class MoveFinder {
     return scattered ? state_.highest_price() : state_.highest_receive_price();
   }
 
-  // Without a branch: whether a part is new here is anyone's guess.
-  void save(Part q, double by) {
-    touched_[num_touched_] = q;
-    num_touched_ += saved_[q] == 0;
-    saved_[q] += by;
-  }
-
   static constexpr std::int64_t kWorkPerNet = 4;
+  static constexpr std::size_t kAhead = 8;  // nets whose records are on their way from memory
+  // A net in more than one of so many parts is faster read part by part than bit by bit.
+  static constexpr Part kManyParts = 3;
 
   const VolumeState& state_;
   const std::vector<std::int64_t>& max_weight_;

@@ -104,8 +104,8 @@ class LocalSearch {
     int queued = 0;
     for (Net e : h.nets_of(v)) {
       if (h.size(e) > kLargestNet) continue;
-      const bool entered = state_.counts()(e, to) == 1;
-      const bool lone = state_.counts()(e, from) == 1;
+      const bool entered = state_.counts().lone(e, to);
+      const bool lone = state_.counts().lone(e, from);
       if (!entered && !lone) continue;
       for (Vertex u : h.pins_of(e)) {
         if (status_[u] == kMoved || stamp_[u] == now_) continue;

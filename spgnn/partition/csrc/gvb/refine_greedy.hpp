@@ -61,8 +61,8 @@ class GreedyRefiner {
     const Hypergraph& h = state_.hypergraph();
     for (Net e : h.nets_of(v)) {
       if (h.size(e) > kLargestNet) continue;
-      const bool entered = state_.counts()(e, state_.part(v)) == 1;
-      if (!entered && state_.counts()(e, from) != 1) continue;
+      const bool entered = state_.counts().lone(e, state_.part(v));
+      if (!entered && !state_.counts().lone(e, from)) continue;
       for (Vertex u : h.pins_of(e)) {
         if (queued_[u] || (!entered && state_.part(u) != from)) continue;
         queued_[u] = 1;

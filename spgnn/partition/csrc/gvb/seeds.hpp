@@ -34,7 +34,7 @@ inline std::vector<Vertex> near_expensive_parts(const VolumeState& state, double
     const bool inside = expensive(own);
     const auto relieves = [&](Net e) {
       const PinCounts::Record& net = counts.net(e);
-      return net.lambda > 1 && (inside || (expensive(net.root_part) && counts(e, own) == 1));
+      return net.lambda > 1 && (inside || (expensive(net.root_part) && counts.lone(e, own)));
     };
     const auto nets = h.nets_of(v);
     if (std::any_of(nets.begin(), nets.end(), relieves)) found.push_back(v);

@@ -72,6 +72,9 @@ class VolumeState {
   // What one more row sent (received) by a part costs now.
   double price(Part p) const { return price_[p]; }
   double receive_price(Part p) const { return receive_price_[p]; }
+  bool only_sends_cost() const {
+    return h_.num_scatter == h_.num_nets() && !potential_.prices_receive();
+  }
 
   // Bounds of all prices: exact when the potential was set, moves only widen them.
   double lowest_price() const { return lowest_price_; }
