@@ -21,7 +21,7 @@ MAX_PARTS = 1 << 16
 
 # What is not named has the default of Options in multilevel.hpp.
 PRESETS: Mapping[str, Mapping[str, int]] = {
-    "fast": {"starts": 1, "peak_rounds": 1},
+    "fast": {"starts": 1, "cycles": 0, "peak_rounds": 1},
     "default": {},
     "strong": {
         "starts": 8,

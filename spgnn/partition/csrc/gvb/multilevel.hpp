@@ -32,7 +32,7 @@ struct Options {
   bool receive = false;  // also balance received rows
   int threads = 1;       // the labels do not depend on it
   int starts = 3;        // first partitions, combined two by two
-  int cycles = 0;        // V-cycles from the result
+  int cycles = 1;        // V-cycles from the result
   CutOptions cut;
   // The last of several starts bisects the nets, if more than this share of pins is away from the
   // root; -1: always, 1: never. Where fewer are, as in meshes, the cut sees all there is.
@@ -52,7 +52,7 @@ struct Options {
   int peak_rounds = 8;  // at most; in which only parts close to the maximum pay more
   // The maximum is not pressed below this many averages: it would take time, and rows of the total,
   // for little.
-  double even = 1.1;
+  double even = 1.12;
   // Called between steps with a stage and the share of it that is done; may throw to interrupt.
   std::function<void(const char*, double)> progress;
 };
@@ -100,10 +100,15 @@ class Multilevel {
 
   // Returns the labels it was given where it found nothing better.
   std::vector<Part> improve(std::vector<Part> labels) {
-    return lower_peaks(cycled(std::move(labels)));
+    std::vector<Part> improved = lower_peaks(cycled(labels));
+    return score(improved, kInTheEnd) < score(labels, kInTheEnd) ? improved : labels;
   }
 
  private:
+  // How much the maximum counts beside the average. The total hardly falls any more after a stage
+  // has settled it, while the last one lowers the maximum.
+  static constexpr double kOnTheWay = 0.2, kInTheEnd = 1.0;
+
   // Progress is told by the calling thread alone; the others end once it was interrupted.
   void report(const char* stage, double fraction) {
     if (std::this_thread::get_id() != caller_) {
@@ -131,9 +136,12 @@ class Multilevel {
       return refined(std::move(cuts[0]), 0);
     }
     const bool nets = share_away(cuts[0]) > options_.net_start_above;
+    // One more cut is ready long before the others, the bisected nets are not.
+    if (!nets) refine_all(cuts, options_.threads);
     std::vector<Part> one, other;
     parallel_chunks(2, options_.threads, [&](std::int64_t i, int) {
       if (i == 0) {
+        if (nets) refine_all(cuts, options_.threads - 1);
         one = best_of(std::move(cuts));
       } else {
         other = nets ? start_from_nets(graph, last) : refined(cut(graph, last), last);
@@ -142,10 +150,13 @@ class Multilevel {
     return combine(std::move(one), std::move(other), random_.split(kFinal));
   }
 
+  void refine_all(std::vector<std::vector<Part>>& cuts, int threads) {
+    parallel_chunks(static_cast<std::int64_t>(cuts.size()), std::max(1, threads),
+                    [&](std::int64_t i, int) { cuts[i] = refined(std::move(cuts[i]), i); });
+  }
+
   std::vector<Part> best_of(std::vector<std::vector<Part>> found) {
     const int threads = std::max(1, options_.threads - 1);
-    parallel_chunks(static_cast<std::int64_t>(found.size()), threads,
-                    [&](std::int64_t i, int) { found[i] = refined(std::move(found[i]), i); });
     for (std::uint64_t round = 1; found.size() > 1; ++round) {
       const std::size_t pairs = found.size() / 2;
       parallel_chunks(static_cast<std::int64_t>(pairs), threads, [&](std::int64_t i, int) {
@@ -193,7 +204,7 @@ class Multilevel {
   // regions in which they differ change sides as a whole (Andre, Schlag & Schulz 2018). How far the
   // maximum lies above 1.5 averages does not decide: refinement can lower that, hardly the total.
   std::vector<Part> combine(std::vector<Part> a, std::vector<Part> b, Random random) {
-    if (score(b, 1.5) < score(a, 1.5)) std::swap(a, b);
+    if (score(b, kOnTheWay, 1.5) < score(a, kOnTheWay, 1.5)) std::swap(a, b);
     std::vector<Part> improved = v_cycle(a, common_parts(a, b), random);
     return score(improved) < score(a) ? improved : a;
   }
@@ -254,20 +265,17 @@ class Multilevel {
     return coarse;
   }
 
-  // Overload first, then volume.
+  // Overload first, then volume: the total, and k times the maximum, up to `most` totals, by its
+  // weight.
   std::pair<std::int64_t, double> score(
-      const std::vector<Part>& labels,
+      const std::vector<Part>& labels, double weight = kOnTheWay,
       double most = std::numeric_limits<double>::infinity()) const {
-    return {overload(h_.vertex_weight, labels, options_),
-            volume(VolumeState(h_, labels, options_.parts), most)};
-  }
-
-  // Average and maximum count alike, the maximum up to `most` averages.
-  double volume(const VolumeState& state, double most) const {
+    const VolumeState state(h_, labels, options_.parts);
     const auto total = static_cast<double>(state.total());
     const auto highest =
         static_cast<double>(state.max_send() + (options_.receive ? state.max_receive() : 0));
-    return total + std::min(highest * options_.parts, most * total);
+    return {overload(h_.vertex_weight, labels, options_),
+            total + weight * std::min(highest * options_.parts, most * total)};
   }
 
   // Share of pins in another part than the root of their net.
@@ -351,7 +359,7 @@ class Multilevel {
           .run_from(near_expensive_parts(state, kNoticed), work);
     }
     std::vector<Part> found = std::move(state).take_labels();
-    return score(found) < score(labels) ? found : labels;
+    return score(found, kInTheEnd) < score(labels, kInTheEnd) ? found : labels;
   }
 
   bool is_even(const VolumeState& state) const {
