@@ -105,8 +105,8 @@ class Multilevel {
   }
 
  private:
-  // How much the maximum counts beside the average. The total hardly falls any more after a stage
-  // has settled it, while the last one lowers the maximum.
+  // How much the maximum counts beside the average: little before the last stage, which lowers it,
+  // while the total hardly falls any more.
   static constexpr double kOnTheWay = 0.2, kInTheEnd = 1.0;
 
   // Progress is told by the calling thread alone; the others end once it was interrupted.
@@ -265,8 +265,7 @@ class Multilevel {
     return coarse;
   }
 
-  // Overload first, then volume: the total, and k times the maximum, up to `most` totals, by its
-  // weight.
+  // Overload first, then volume: total + weight · k · maximum, this counted up to `most` averages.
   std::pair<std::int64_t, double> score(
       const std::vector<Part>& labels, double weight = kOnTheWay,
       double most = std::numeric_limits<double>::infinity()) const {
