@@ -11,6 +11,10 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 import torch.distributed as dist
+
+# torch.optim imports it too, but later: its functions take the world of that moment as a default
+# argument, which would keep the group, and gloo's threads, alive beyond close().
+import torch.distributed.nn  # noqa: F401
 from torch import Tensor
 
 from spgnn.comm.base import Communicator, Reduction, RowCounts
