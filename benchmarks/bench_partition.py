@@ -1,7 +1,8 @@
 """gvb against METIS, KaHyPar and Mt-KaHyPar on real graphs: volumes, balance, time, and each bar.
 
     SPGNN_DATA=DIR python benchmarks/bench_partition.py [--graphs NAME,…] [--parts 16,64,256]
-        [--quick | --held-out] [--cover] [--timeout 300] [--cache DIR] [--output FILE.md]
+        [--seed 1] [--quick | --held-out] [--cover] [--timeout 300] [--cache DIR]
+        [--output FILE.md]
 
 The graphs are those that gvb's constants were chosen on, or with --held-out others: generated ones
 of many kinds, and two real ones. They are symmetrised and get self-loops; weights are nonzeros per
@@ -14,6 +15,7 @@ cores, METIS and KaHyPar can use one. A method past the timeout is left out of t
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -40,9 +42,10 @@ IMBALANCE = 0.03
 THREADS = os.cpu_count() or 1
 _VERDICT = {None: "", True: "yes", False: "no"}
 Row = dict[str, Any]
+Task = tuple[str, int, str]  # graph, parts, method
 
 
-def measure(name: str, parts: int, method: str) -> Row:
+def measure(name: str, parts: int, method: str, seed: int) -> Row:
     """One partition: the report's volumes, and the method's CPU seconds."""
     base, _, variant = method.partition("-")
     preset = variant if variant in ("fast", "strong") else "default"
@@ -51,7 +54,7 @@ def measure(name: str, parts: int, method: str) -> Row:
     pattern = Pattern.of(load(name))
     weights = np.diff(pattern.indptr)[:, None].astype(np.int64)
     problem = Problem(
-        pattern, parts, weights, IMBALANCE, 1, preset, objective, False, None, THREADS, None
+        pattern, parts, weights, IMBALANCE, seed, preset, objective, False, None, THREADS, None
     )
     started, wall = time.process_time(), time.perf_counter()
     labels = function(problem)
@@ -68,23 +71,20 @@ def measure(name: str, parts: int, method: str) -> Row:
     return row
 
 
-def collect(
-    graphs: Iterable[str], parts: Iterable[int], methods: Iterable[str], limit: float, cache: Path
-) -> list[Row]:
+def collect(tasks: Iterable[Task], seed: int, limit: float, cache: Path) -> list[Row]:
     """All rows, each from a child process; what the cache holds is not repeated."""
     rows = []
-    for name in graphs:
-        for k in parts:
-            for method in methods:
-                kept = cache / f"{name}.{k}.{method}.json"
-                if not kept.exists():
-                    command = [sys.executable, __file__, "--one", name, str(k), method, str(kept)]
-                    try:
-                        subprocess.run(command, timeout=limit, check=True)
-                    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-                        print(f"{name} k={k} {method}: left out ({error})", file=sys.stderr)
-                        continue
-                rows.append(json.loads(kept.read_text()))
+    for name, k, method in tasks:
+        kept = cache / f"{name}.{k}.{method}.{seed}.json"
+        if not kept.exists():
+            task = [name, str(k), method, str(seed), str(kept)]
+            command = [sys.executable, __file__, "--one", *task]
+            try:
+                subprocess.run(command, timeout=limit, check=True)
+            except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+                print(f"{name} k={k} {method}: left out ({error})", file=sys.stderr)
+                continue
+        rows.append(json.loads(kept.read_text()))
     return rows
 
 
@@ -193,14 +193,15 @@ def markdown(rows: list[Row], arguments: list[str]) -> str:
 
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
-        name, k, method, path = sys.argv[2:]
-        Path(path).write_text(json.dumps(measure(name, int(k), method)))
+        name, k, method, seed, path = sys.argv[2:]
+        Path(path).write_text(json.dumps(measure(name, int(k), method, int(seed))))
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--graphs", default=None, help="names, by commas")
     parser.add_argument("--held-out", action="store_true", help="graphs no constant was chosen on")
     parser.add_argument("--parts", default="16,64,256")
     parser.add_argument("--methods", default=None, help="by commas, also gvb-strong and gvb-cover")
+    parser.add_argument("--seed", type=int, default=1, help="of every method")
     parser.add_argument("--quick", action="store_true", help="four graphs, no KaHyPar")
     parser.add_argument("--cover", action="store_true", help="also the cover objective")
     parser.add_argument("--timeout", type=float, default=300)
@@ -215,7 +216,8 @@ def main() -> None:
         methods.append("gvb-cover")
     options.cache.mkdir(parents=True, exist_ok=True)
     parts = [int(k) for k in options.parts.split(",")]
-    rows = collect(graphs.split(","), parts, methods, options.timeout, options.cache)
+    tasks = itertools.product(graphs.split(","), parts, methods)
+    rows = collect(tasks, options.seed, options.timeout, options.cache)
     text = markdown(rows, sys.argv[1:])
     if options.output:
         options.output.write_text(text)

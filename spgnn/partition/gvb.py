@@ -19,7 +19,7 @@ Preset = Literal["fast", "default", "strong"]
 
 MAX_PARTS = 1 << 16
 
-# What is not named has the default of Options in multilevel.hpp.
+# What is not named has the default of Options in options.hpp.
 PRESETS: Mapping[str, Mapping[str, int]] = {
     "fast": {"starts": 1, "cycles": 0, "peak_rounds": 1},
     "default": {},
