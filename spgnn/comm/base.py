@@ -154,7 +154,10 @@ class Communicator(ABC):
         """End every rank of the job, promptly, with this rank's message on stderr."""
 
     def close(self) -> None:  # noqa: B027  (most backends have nothing to do)
-        """Leave the job in good order; all ranks call it, last."""
+        """Wait for all ranks, then leave the job; all call it, last."""
+
+    def leave(self) -> None:  # noqa: B027
+        """Leave the job without waiting for the others; where that was done, do nothing."""
 
     # What users call.
 

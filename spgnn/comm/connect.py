@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import subprocess
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
+from typing import NoReturn
 
 from spgnn.comm.base import Communicator
 from spgnn.comm.solo import SoloCommunicator
@@ -41,6 +45,9 @@ def connect(backend: str = "auto", device: str = "cpu") -> Communicator:
     Works under torchrun, the local launcher, mpiexec and srun; a process started by none of them
     is a job of one rank. A second call returns the same communicator.
 
+    From then on an exception that nothing catches ends all ranks with this rank's message, and a
+    rank that comes to its end leaves the job by itself.
+
     Parameters
     ----------
     backend : {"auto", "gloo", "nccl", "mpi"}
@@ -56,7 +63,9 @@ def connect(backend: str = "auto", device: str = "cpu") -> Communicator:
     if backend not in BACKENDS:
         raise InputError(f"--backend {backend}: choose one of {', '.join(BACKENDS)}")
     if os.getpid() not in _world:
-        _world[os.getpid()] = _connect(backend, device)
+        _world[os.getpid()] = comm = _connect(backend, device)
+        if comm.size > 1:
+            _mind_the_end(comm)
     return _world[os.getpid()]
 
 
@@ -75,18 +84,46 @@ def guarded(comm: Communicator) -> Iterator[None]:
         yield
         # Others may still fail while this rank waits for them to finish.
         comm.close()
-    except InputError as error:
-        comm.fail(str(error), status=2)
-    except KeyboardInterrupt:
-        comm.fail("interrupted", status=130)
-    except MemoryError:
-        comm.fail("out of memory; use more ranks, or --c 1 if c was larger")
-    except Exception as error:
-        if _is_lost_peer(error) and hasattr(comm, "lost_contact"):
-            comm.lost_contact(f"lost contact with a peer ({str(error).splitlines()[0]})")
-        traceback.print_exc()
-        comm.fail(f"{type(error).__name__}: {error}")
+    except (Exception, KeyboardInterrupt) as error:
+        _end_all(comm, error)
     _world.clear()
+
+
+def _mind_the_end(comm: Communicator) -> None:
+    """Do for a program of a user's own what `guarded` does for ours, except to wait at the end.
+
+    A rank that ends early may have left others in a collective; they must not wait for it, nor it
+    for them.
+    """
+    show = sys.excepthook
+
+    def end_all(
+        kind: type[BaseException], error: BaseException, where: TracebackType | None
+    ) -> None:
+        if world() is comm:
+            _end_all(comm, error)
+        show(kind, error, where)
+
+    def leave() -> None:
+        if world() is comm:  # and this is not a fork
+            comm.leave()
+
+    sys.excepthook = end_all
+    atexit.register(leave)
+
+
+def _end_all(comm: Communicator, error: BaseException) -> NoReturn:
+    match error:
+        case InputError():
+            comm.fail(str(error), status=2)
+        case KeyboardInterrupt():
+            comm.fail("interrupted", status=130)
+        case MemoryError():
+            comm.fail("out of memory; use more ranks, or --c 1 if c was larger")
+    if _is_lost_peer(error) and hasattr(comm, "lost_contact"):
+        comm.lost_contact(f"lost contact with a peer ({str(error).splitlines()[0]})")
+    traceback.print_exception(error)
+    comm.fail(f"{type(error).__name__}: {error}")
 
 
 def _connect(backend: str, device: str) -> Communicator:
@@ -126,7 +163,7 @@ def _describe_job(rank: int, size: int) -> None:
     os.environ.setdefault("MASTER_PORT", "29500")
 
 
-def _is_lost_peer(error: Exception) -> bool:
+def _is_lost_peer(error: BaseException) -> bool:
     text = str(error).lower()
     return isinstance(error, RuntimeError) and any(
         sign in text for sign in ("connection closed", "connection reset", "broken pipe", "socket")

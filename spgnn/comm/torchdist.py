@@ -105,8 +105,14 @@ class TorchCommunicator(Communicator):
         self._failure.announce_late(f"rank {dist.get_rank()}: {message}")
 
     def close(self) -> None:
-        """Leave the job in good order; neither this communicator nor its subgroups work on."""
+        """Leave the job after all ranks have come here; no communicator of it works on."""
         self.barrier()
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave the job without waiting for the others, in good order."""
+        if self._group is None:
+            return
         assert self._failure is not None
         self._failure.leave()
         dist.destroy_process_group()

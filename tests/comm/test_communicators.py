@@ -24,38 +24,55 @@ def test_gloo(ranks):
     run_ranks(lambda rank: protocol.check_all(connect()), ranks)
 
 
-THREADS_AFTER_TRAINING = """
-import os
+# One that does may meet an interpreter that is going down, and then aborts the process. What is
+# registered first runs last.
+NO_THREAD_OF_GLOO_IS_LEFT = """
+import atexit, os
 from pathlib import Path
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
-from spgnn.comm import connect
-from spgnn.train import main
 
 def threads():
     names = [task / "comm" for task in Path("/proc/self/task").iterdir()]
     return sum("gloo" in name.read_text() for name in names)
 
+def check():
+    if threads():
+        print(threads(), "threads are left", flush=True)
+        os._exit(1)
+
+atexit.register(check)
+from spgnn.comm import connect
 connect("gloo").barrier()
 assert threads() > 0, "gloo calls its threads something else now"
-main()
-assert threads() == 0, f"{threads()} are left"
 """
 
 
-def test_no_thread_of_gloo_outlives_training(tmp_path):
-    """One that does may meet an interpreter that is going down, and then aborts the process.
-
-    Under torchrun, because there each rank is a fresh interpreter: a module of torch that is first
-    imported after connecting may take the process group as a default argument, and so keep it.
-    """
-    program = tmp_path / "program.py"
-    program.write_text(THREADS_AFTER_TRAINING)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "4", str(program), "--threads", "1", "--epochs", "1"]
-    command += ["--dataset", str(write_dataset(tmp_path / "graph.npz"))]
-    command += ["--algo", "1.5d", "--c", "2", "--partition", "random"]
+def run_under_torchrun(folder: Path, ranks: int, program: str, *arguments: str) -> None:
+    """There each rank is a fresh interpreter, which ends as one does."""
+    path = folder / "program.py"
+    path.write_text(NO_THREAD_OF_GLOO_IS_LEFT + program)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, "--nproc-per-node", str(ranks), str(path), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_thread_of_gloo_outlives_training(tmp_path):
+    """A module of torch that is first imported after connecting may keep the process group.
+
+    Some take it as a default argument.
+    """
+    data = ["--dataset", str(write_dataset(tmp_path / "graph.npz")), "--partition", "random"]
+    options = ["--threads", "1", "--epochs", "1", "--algo", "1.5d", "--c", "2"]
+    program = "from spgnn.train import main\nmain()\nassert threads() == 0"
+    run_under_torchrun(tmp_path, 4, program, *data, *options)
+
+
+def test_no_thread_of_gloo_outlives_a_program_that_never_closes(tmp_path):
+    readme = (ROOT / "README.md").read_text()
+    program = readme.split("```python\n")[1].split("```")[0]
+    assert "close" not in program
+    run_under_torchrun(tmp_path, 2, program)
 
 
 def test_results_come_back_in_rank_order():

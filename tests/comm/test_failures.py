@@ -76,6 +76,7 @@ def test_without_any_supervisor(tmp_path, how, where, victim):
 LONGER = [
     ("input", "collective"),
     ("kill", "computing"),
+    ("unguarded", "collective"),
     pytest.param("error", "computing", marks=pytest.mark.slow),
     pytest.param("kill", "collective", marks=pytest.mark.slow),
 ]
@@ -146,11 +147,11 @@ def _check_message(ended: Ended, how: str, victim: int) -> None:
     _check_tracebacks(ended.err, how)
     if how != "kill":
         said = re.findall(r"^error: rank (\d+): (.*)$", ended.err, re.MULTILINE)
-        kind = "LookupError: " if how == "error" else ""
+        kind = "" if how == "input" else "LookupError: "
         assert said == [(str(victim), kind + MESSAGE)]
 
 
 def _check_tracebacks(err: str, how: str) -> None:
     """Only an error of the program shows where it happened."""
     own = [part for part in err.split("Traceback (most recent call last)")[1:] if MESSAGE in part]
-    assert len(own) == (1 if how == "error" else 0)
+    assert len(own) == (1 if how in ("error", "unguarded") else 0)
