@@ -14,13 +14,14 @@ import torch
 from spgnn import InputError
 from spgnn.comm import Communicator, connect, guarded
 
-HOWS = ("input", "error", "kill", "unguarded")
-WHERES = ("collective", "computing", "sleeping")
 MESSAGE = "the seventh bridge is missing"
 
 
 def run(directory: Path, how: str, where: str, victim: int, backend: str = "auto") -> int:
     """One rank: rank `victim` fails in the way `how` while all others are busy in `where`.
+
+    `how` is input, error, unguarded (an error that only `connect` sees to) or kill; `where` is
+    collective, computing or sleeping.
 
     Every rank leaves its process id in ``directory/RANK``; the victim leaves the time on the
     machine's monotonic clock in ``directory/failed`` as its last deed.
