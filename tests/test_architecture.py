@@ -15,6 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # From the floor up; a room imports its own and those of floors below it.
 FLOORS = [
     {"errors"},
+    {"files", "progress", "hashing", "command"},
     {"sparse", "layout"},
     {"kernels", "comm"},
     {"exchange"},

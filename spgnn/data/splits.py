@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spgnn.data.graph import Graph, GraphBlock, vertex_ids_of
-from spgnn.data.hashing import uniform
+from spgnn.hashing import uniform
 
 TRAIN_SHARE, VAL_SHARE = 0.6, 0.2
 Record = TypeVar("Record", Graph, GraphBlock)

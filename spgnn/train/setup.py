@@ -13,11 +13,11 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.data import Graph, GraphMeta, load_dataset, open_shards
 from spgnn.data.distribute import RankShare, from_shards, scatter
-from spgnn.data.hashing import uniform
 from spgnn.data.normalise import add_self_loops, degree_scales, row_normalise_features
 from spgnn.data.progress import terminal_progress
 from spgnn.data.splits import seeded_split
 from spgnn.errors import InputError
+from spgnn.hashing import uniform
 from spgnn.nn import Propagated, propagate_
 from spgnn.partition import METHODS, partition, read_labels
 from spgnn.partition.pattern import Int32Array

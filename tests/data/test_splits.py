@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spgnn.data.generators import block_model
-from spgnn.data.hashing import uniform
 from spgnn.data.splits import seeded_split, with_split
+from spgnn.hashing import uniform
 
 
 @given(st.lists(st.integers(-1, 3), max_size=30), st.integers(0, 5), st.data())

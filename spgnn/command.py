@@ -1,0 +1,96 @@
+"""What the command lines share: one line for a wrong flag, and how a command ends."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from spgnn.errors import InputError, shortened
+
+BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two as shells have them: 128 + signal
+LARGEST = 2**31 - 1
+_SHOWN = 40
+
+
+class Parser(argparse.ArgumentParser):
+    """A wrong flag is one clear line, not a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line.
+
+        Raises
+        ------
+        InputError
+        """
+        raise InputError(message)
+
+
+class at_least:
+    """The type of a flag: an integer in [low, high]."""
+
+    def __init__(self, low: int, high: int = LARGEST) -> None:
+        self.low, self.high = low, high
+
+    def __call__(self, text: str) -> int:
+        """The integer, or argparse's own error."""
+        try:
+            value = int(text)
+        except ValueError:
+            value = self.low - 1
+        if not self.low <= value <= self.high:
+            wanted = f"≥ {self.low}" if value < self.low else f"≤ {self.high}"
+            raise argparse.ArgumentTypeError(
+                f"'{shortened(text, _SHOWN)}' must be an integer {wanted}"
+            )
+        return value
+
+
+class real:
+    """The type of a flag: a finite number in [low, high)."""
+
+    def __init__(self, low: float, high: float = math.inf) -> None:
+        self.low, self.high = low, high
+
+    def __call__(self, text: str) -> float:
+        """The number, or argparse's own error."""
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not self.low <= value < self.high:
+            raise argparse.ArgumentTypeError(
+                f"'{shortened(text, _SHOWN)}' must be in [{self.low}, {self.high})"
+            )
+        return value
+
+
+def run(body: Callable[[], int | None]) -> int:
+    """Do what a command does and return its exit status; whatever goes wrong is one line.
+
+    Parameters
+    ----------
+    body : callable
+        Its return value, or 0, is the status.
+    """
+    try:
+        status = body() or 0
+        sys.stdout.flush()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes again at exit, and would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print("error: the output was closed before all was written", file=sys.stderr)
+        return CLOSED_PIPE
+    except MemoryError as error:
+        print(f"error: out of memory{f': {error}' if str(error) else ''}", file=sys.stderr)
+        return BAD_INPUT
+    return status

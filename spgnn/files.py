@@ -1,0 +1,154 @@
+"""Files that appear whole or not at all: written aside, flushed to the disk, then renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from spgnn.errors import InputError
+
+AnyPath = str | os.PathLike[str]
+
+
+@contextmanager
+def written_aside(path: AnyPath, what: str | None = None) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of `path` when the block ends well.
+
+    Parameters
+    ----------
+    path : path
+    what : str, optional
+        What an error calls it (by default the path), say ``"--json report.json"``.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written (no such directory, a full disk); what was there stays.
+    """
+    target = Path(path)
+    remove_leftovers(target)
+    aside = _aside(target)
+    try:
+        with aside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(target)
+    except OSError as error:
+        raise _unwritable(what or str(target), error) from None
+    finally:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
+def write_pieces(path: AnyPath, pieces: Iterable[bytes], what: str | None = None) -> None:
+    """Write bytes as `written_aside` does."""
+    with written_aside(path, what) as file:
+        file.writelines(pieces)
+
+
+@contextmanager
+def directory_written_aside(path: AnyPath) -> Iterator[Path]:
+    """A directory to fill, which gets the name `path` when the block ends well.
+
+    Raises
+    ------
+    InputError
+        If `path` exists, or cannot be written.
+    """
+    target = Path(path)
+    if target.exists():
+        raise InputError(f"{target}: exists already; remove it or name another one")
+    remove_leftovers(target)
+    aside = _aside(target)
+    try:
+        aside.mkdir()
+        yield aside
+        aside.rename(target)
+    except OSError as error:
+        raise _unwritable(str(target), error) from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def check_writable(path: AnyPath, what: str) -> None:
+    """Find out before long work whether a file can be written where it is to go.
+
+    Parameters
+    ----------
+    path : path
+    what : str
+        The flag or argument that named it, say ``"--json"``.
+
+    Raises
+    ------
+    InputError
+        If the name is empty or a directory's, or nothing can be written beside it.
+    """
+    target = Path(path)
+    if not os.fspath(path):
+        raise InputError(f"{what}: an empty name; give the name of a file")
+    if target.is_dir():
+        raise InputError(f"{what} {target}: is a directory")
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"{what} {target}: its directory does not exist")
+    remove_leftovers(target)
+    aside = _aside(target)
+    try:
+        aside.touch()
+        aside.unlink()
+    except OSError as error:
+        raise _unwritable(f"{what} {target}", error) from None
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove what processes of this machine that no longer run had begun to write for `target`."""
+    beginning, end = f".{target.name}.{_host()}-", ".partial"
+    with suppress(OSError):
+        for path in target.absolute().parent.iterdir():
+            process = path.name.removeprefix(beginning).removesuffix(end)
+            if path.name != f"{beginning}{process}{end}" or not process.isdigit():
+                continue
+            if _runs(int(process)):
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def digest(*arrays: memoryview | bytes) -> str:
+    """A fingerprint of some bytes, 32 hexadecimal digits (BLAKE2b)."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        hasher.update(array)
+    return hasher.hexdigest()
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{_host()}-{os.getpid()}.partial")
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())[:32] or "host"
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def _unwritable(what: str, error: OSError) -> InputError:
+    return InputError(f"{what}: cannot be written: {error.strerror or error}")

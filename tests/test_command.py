@@ -1,0 +1,61 @@
+"""How commands end, and what their flags accept."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from spgnn import InputError
+from spgnn.command import Parser, at_least, real, run
+from tests.comm.jobs import Forked
+
+
+def raises(error: BaseException):
+    def body() -> int:
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (InputError("file: wrong"), 2, "error: file: wrong\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (MemoryError("the adjacency, 3 GiB"), 2, "error: out of memory: the adjacency, 3 GiB\n"),
+        (MemoryError(), 2, "error: out of memory\n"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(capsys, error, status, said):
+    assert run(raises(error)) == status
+    assert capsys.readouterr().err == said
+
+
+def test_status_of_what_goes_well():
+    assert run(lambda: None) == 0
+    assert run(lambda: 3) == 3
+
+
+def test_a_closed_pipe_is_one_line(tmp_path):
+    def body() -> int:
+        reading, writing = os.pipe()
+        os.dup2(writing, 1)
+        os.close(reading)
+        return run(lambda: print("x" * 100_000))
+
+    ended = Forked(body, tmp_path).wait()
+    assert ended.status == 141
+    assert ended.err == "error: the output was closed before all was written\n"
+
+
+def test_flags():
+    parser = Parser(prog="x")
+    parser.add_argument("--n", type=at_least(1))
+    parser.add_argument("--p", type=real(0, 1))
+    assert vars(parser.parse_args(["--n", "7", "--p", "0.5"])) == {"n": 7, "p": 0.5}
+    wrong = {"--n": ["0", "-1", "x", "9" * 5000, str(2**31)], "--p": ["1", "-0.1", "nan", "x"]}
+    for flag, texts in wrong.items():
+        for text in texts:
+            with pytest.raises(InputError, match=f"{flag}: '.*' must be"):
+                parser.parse_args([f"{flag}={text}"])

@@ -1,0 +1,41 @@
+"""Lines for the user: short, one of them, with what would be right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spgnn.errors import LONGEST_LINE, InputError, check_choice, check_integer, unknown
+
+
+def test_a_message_is_one_short_line():
+    error = InputError("first line\nand " + "x" * 5000 + " its end")
+    assert len(str(error)) == LONGEST_LINE
+    assert str(error).startswith("first line and xxx")
+    assert str(error).endswith("xxx its end")
+    assert str(InputError("short")) == "short"
+
+
+def test_a_typo_is_answered_with_what_was_meant():
+    assert "did you mean 'column'?" in str(unknown("--cover", "colunm", ("column", "row")))
+    assert "did you mean" not in str(unknown("--cover", "zzz", ("column", "row")))
+    check_choice("--cover", "row", ("column", "row"))
+    with pytest.raises(InputError, match="--cover rov: choose one of column, row; did you mean"):
+        check_choice("--cover", "rov", ("column", "row"))
+    assert len(str(unknown("--cover", "c" * 5000, ("column",)))) < LONGEST_LINE
+
+
+def repr_or_long(value: object) -> str:
+    return "long" if isinstance(value, int) and value > 9 else repr(value)
+
+
+@pytest.mark.parametrize("value", [2, np.int64(2), np.uint8(2)])
+def test_integers(value):
+    assert check_integer("k", value, 1) == 2
+    assert type(check_integer("k", value, 1, 2)) is int
+
+
+@pytest.mark.parametrize("value", [2.0, "2", None, True, 0, 3, [2], 10**5000], ids=repr_or_long)
+def test_what_is_no_integer_in_range(value):
+    with pytest.raises(InputError, match=r"k must be an integer in \[1, 2\], got "):
+        check_integer("k", value, 1, 2)

@@ -1,0 +1,111 @@
+"""Files appear whole or not at all, and what a killed process left behind is removed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from spgnn import InputError
+from spgnn.files import (
+    check_writable,
+    digest,
+    directory_written_aside,
+    remove_leftovers,
+    write_pieces,
+    written_aside,
+)
+from tests.comm.jobs import Forked, wait_for
+
+
+def test_a_file_takes_the_place_of_another_when_it_is_whole(tmp_path):
+    path = tmp_path / "file"
+    write_pieces(path, [b"old"])
+    with written_aside(path) as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_leaves_what_was_there(tmp_path):
+    path = tmp_path / "file"
+    write_pieces(path, [b"old"])
+
+    def pieces():
+        yield b"half"
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        write_pieces(path, pieces())
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(InputError, match=r"--json .*missing/file: cannot be written: No such file"):
+        write_pieces(tmp_path / "missing" / "file", [], "--json missing/file")
+
+
+def test_a_directory_appears_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "directory"
+
+    def half() -> None:
+        with directory_written_aside(path) as aside:
+            (aside / "part").write_text("x")
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        half()
+    assert not list(tmp_path.iterdir())
+    with directory_written_aside(path) as aside:
+        (aside / "part").write_text("x")
+    assert [p.name for p in path.iterdir()] == ["part"]
+    with pytest.raises(InputError, match="exists already"), directory_written_aside(path):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_leftovers_of_killed_processes_are_removed(tmp_path, kind):
+    folder, target = tmp_path / "there", tmp_path / "there" / "target"
+    folder.mkdir()
+
+    def write():
+        context = written_aside if kind == "file" else directory_written_aside
+        with context(target):
+            time.sleep(100)
+
+    process = Forked(write, tmp_path)
+    wait_for(lambda: any(folder.iterdir()))
+    remove_leftovers(target)
+    assert list(folder.iterdir())  # its writer still runs
+    process.signal(signal.SIGKILL)
+    process.wait()
+    remove_leftovers(target)
+    assert not list(folder.iterdir())
+
+
+def test_only_leftovers_of_that_name_are_removed(tmp_path):
+    others = [".other.host-1.partial", ".target", ".target.elsewhere-999999999.partial", "target"]
+    for name in others:
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path / "target")
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(others)
+
+
+def test_targets_are_tried_before_long_work(tmp_path):
+    check_writable(tmp_path / "new.json", "--json")
+    assert not list(tmp_path.iterdir())
+    for path, said in (
+        ("", "--json: an empty name"),
+        (tmp_path, "is a directory"),
+        (tmp_path / "no" / "x.json", "--json .*x.json: its directory does not exist"),
+        ("/proc/x.json", "--json /proc/x.json: cannot be written"),
+    ):
+        with pytest.raises(InputError, match=said):
+            check_writable(path, "--json")
+
+
+def test_digests_tell_bytes_apart():
+    assert digest(b"ab", b"c") == digest(b"abc") != digest(b"abd")
+    assert len(digest(b"")) == 32
+    assert digest(memoryview(os.urandom(8))) != digest(b"")
