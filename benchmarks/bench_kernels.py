@@ -89,7 +89,7 @@ def contestants(
     n, cols = matrix.shape
     A = CSR.from_scipy(matrix)
     normalised = A.with_scales(torch.rand(n), torch.rand(cols))
-    weighted = CSR(A.indptr, A.indices, A.shape, torch.rand(A.nnz))
+    weighted = CSR.of(A.indptr, A.indices, A.shape, torch.rand(A.nnz))
     X, Y = torch.randn(cols, width), torch.zeros(n, width)
     X16, Y16 = X.bfloat16(), Y.bfloat16()
     rows = (A.indptr.data_ptr(), A.indices.data_ptr(), n, X.data_ptr(), width, width)
@@ -109,7 +109,7 @@ def contestants(
         "spgnn bfloat16": lambda: spmm(A, X16, out=Y16),
         "gather roofline": reading,
     }
-    reordered = CSR(A.indptr, A.indices, A.shape)
+    reordered = CSR.of(A.indptr, A.indices, A.shape)
     if n == cols and reorder(reordered).kept:
         calls["spgnn reordered"] = lambda: spmm(reordered, X, out=Y)
     if not quick:

@@ -85,7 +85,7 @@ def load_graph(name: str) -> CSR:
     else:
         graph = load_dataset(path if path.exists() else name).symmetrised()
     A = graph.adjacency
-    return add_self_loops(CSR(A.indptr, A.indices, A.shape))
+    return add_self_loops(CSR.of(A.indptr, A.indices, A.shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ def make_blocks(A: CSR, where: str) -> Blocks:
     wide = torch.sparse_csr_tensor(
         plain.indptr, plain.indices.long(), ones, A.shape, check_invariants=False
     )
-    weighted = CSR(plain.indptr, plain.indices, plain.shape, ones)
+    weighted = CSR.of(plain.indptr, plain.indices, plain.shape, ones)
     return Blocks(plain, weighted, plain.with_scales(scale, scale), narrow, wide)
 
 
@@ -169,7 +169,7 @@ def tile_sweep(A: CSR, columns: int, clock: Clock, rounds: int) -> dict[str, Any
     X = torch.randn(A.shape[1], columns, device=A.device)
     calls: Calls = {}
     for items in TILE_ITEMS:
-        block = CSR(A.indptr.clone(), A.indices, A.shape)  # a new tensor: a new plan
+        block = CSR.of(A.indptr.clone(), A.indices, A.shape)  # a new tensor: a new plan
         with mock.patch.object(native, "tile_items", return_value=items):
             kernels.spmm(block, X)
         calls[str(items)] = partial(kernels.spmm, block, X)
@@ -203,7 +203,7 @@ def heavy_row(clock: Clock, rounds: int, where: str, nnz: int) -> dict[str, Any]
     for name, each in lengths.items():
         indptr = torch.cat((torch.zeros(1, dtype=torch.int64), each.cumsum(0)))
         indices = torch.randint(rows, (int(indptr[-1]),), dtype=torch.int32)
-        block = CSR(indptr, indices, (rows, rows)).to(where)
+        block = CSR.of(indptr, indices, (rows, rows)).to(where)
         calls[name] = partial(kernels.spmm, block, X)
     return {name: asdict(t) for name, t in measure(calls, clock, rounds).items()}
 
@@ -239,7 +239,7 @@ def row_operations(clock: Clock, rounds: int, where: str, count: int) -> list[di
 def host_microseconds(where: str, calls_each: int) -> dict[str, float]:
     """What the host spends on starting one product, on a graph too small to matter."""
     indices = torch.zeros(100, dtype=torch.int32)
-    A = CSR(torch.arange(101), indices, (100, 100)).to(where)
+    A = CSR.of(torch.arange(101), indices, (100, 100)).to(where)
     X, M = torch.randn(100, 16, device=where), cusparse.as_torch(A, 100, torch.float32)
     wait = torch.cuda.synchronize if where == "cuda" else int
     spent = {}

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from spgnn.comm import connect
+from spgnn.comm import Mesh, connect
 from spgnn.errors import InputError
-from spgnn.layout import ProcessGrid, RowLayout
+from spgnn.layout import Axes, RowLayout
+from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
-from spgnn.spmm import DistMatrix, GridComm
+from spgnn.spmm import DistMatrix
 
-__all__ = ["CSR", "DistMatrix", "GridComm", "InputError", "ProcessGrid", "RowLayout", "connect"]
+__all__ = [
+    "CSR",
+    "Axes",
+    "DistMatrix",
+    "InputError",
+    "Mesh",
+    "Pattern",
+    "RowLayout",
+    "connect",
+]
 __version__ = "0.1.0"

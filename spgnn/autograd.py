@@ -1,63 +1,176 @@
-"""Autograd through the distributed product; the only torch.autograd.Function classes."""
+"""Autograd through whatever is linear and distributed; the only torch.autograd.Function classes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
-from spgnn.spmm import DistMatrix
+from spgnn.errors import InputError
+from spgnn.exchange import Step
 
 
-class _Product(torch.autograd.Function):
-    """forward Z = A H; dgrad dH = Aᵀ G."""
+class Linear(Protocol):
+    """All that autograd needs to know of a distributed matrix.
+
+    Attributes
+    ----------
+    handle : int
+        A number by which compiled graphs name it.
+    """
+
+    handle: int
+
+    @property
+    def rows(self) -> int:
+        """Rows this rank makes."""
+
+    @property
+    def columns(self) -> int:
+        """Rows of the operand that this rank holds."""
+
+    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+        """``A·H``. Collective."""
+
+    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+        """``Aᵀ·G``. Collective."""
+
+    def next_step(self, H_local: Tensor) -> Step:
+        """Count a product that is about to begin."""
+
+
+class _Apply(torch.autograd.Function):
+    """forward Z = A H, or Aᵀ G; each is the other's backward, so all derivatives are exact."""
 
     @staticmethod
-    def forward(ctx: Any, H_local: Tensor, A: DistMatrix) -> Tensor:
-        ctx.A = A
-        return A.forward(H_local)
+    def forward(H_local: Tensor, A: Linear, step: Step) -> Tensor:
+        return A.adjoint(H_local, step) if step.adjoint else A.forward(H_local, step)
 
     @staticmethod
-    def backward(ctx: Any, *G_local: Tensor) -> tuple[Tensor | None, None]:
-        return ctx.A.adjoint(G_local[0]), None
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.A, ctx.step = inputs
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *G_local: Tensor) -> tuple[Tensor | None, None, None]:
+        return _Apply.apply(G_local[0], ctx.A, ctx.step.reversed()), None, None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        dZ: Tensor = _Apply.apply(tangents[0], ctx.A, ctx.step)  # type: ignore[no-untyped-call]
+        return dZ
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], H_local: Tensor, A: Linear, step: Step
+    ) -> tuple[Tensor, int]:
+        # Batches are more columns: one exchange for all of them.
+        batched = H_local.movedim(in_dims[0] or 0, -1)
+        rows, width, batches = batched.shape
+        wide = batched.reshape(rows, width * batches)
+        Z_wide: Tensor = _Apply.apply(wide, A, step)  # type: ignore[no-untyped-call]
+        return Z_wide.view(-1, width, batches), 2
 
 
 class _PaperLayer(torch.autograd.Function):
-    """forward Z = (A H) W; S = Aᵀ G; dgrad dH = S Wᵀ; wgrad dW = Hᵀ S (nothing of A H is kept)."""
+    """forward Z = (A H) W; U = Aᵀ G; dgrad dH = U Wᵀ; wgrad dW = Hᵀ U (nothing of A H is kept)."""
 
     @staticmethod
-    def forward(ctx: Any, H_local: Tensor, W: Tensor, A: DistMatrix) -> Tensor:
-        ctx.A = A
+    def forward(H_local: Tensor, W: Tensor, A: Linear, step: Step) -> Tensor:
+        return A.forward(H_local, step) @ W
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        H_local, W, ctx.A, ctx.step = inputs
         ctx.save_for_backward(H_local, W)
-        return A.forward(H_local) @ W
 
     @staticmethod
-    def backward(ctx: Any, *G_local: Tensor) -> tuple[Tensor | None, Tensor, None]:
+    def backward(ctx: Any, *G_local: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
         H_local, W = ctx.saved_tensors
-        S = ctx.A.adjoint(G_local[0])
-        dH = S @ W.T if ctx.needs_input_grad[0] else None
-        return dH, H_local.T @ S, None
+        U = _Apply.apply(G_local[0], ctx.A, ctx.step.reversed())  # type: ignore[no-untyped-call]
+        dH = U @ W.T if ctx.needs_input_grad[0] else None
+        return dH, H_local.T @ U, None, None
 
 
-def distributed_product(A: DistMatrix, H_local: Tensor) -> Tensor:
-    """``A @ H`` with gradient ``Aᵀ @ G``, both collective over A's grid.
+def product(A: Linear, H_local: Tensor) -> Tensor:
+    """``A @ H``, differentiable at every order, collective over A's ranks.
 
     Parameters
     ----------
-    A : DistMatrix
-    H_local : Tensor [own rows, f]
+    A : Linear
+    H_local : Tensor [A.columns, f]
         If no rank's H requires a gradient, backward costs nothing. All ranks must agree on it.
+
+    Returns
+    -------
+    Tensor [A.rows, f]
     """
-    Z_local: Tensor = _Product.apply(H_local, A)  # type: ignore[no-untyped-call]
+    if torch.compiler.is_compiling():
+        Z_local: Tensor = torch.ops.spgnn.product(H_local, A.handle, A.rows, A.columns, False)
+        return Z_local
+    Z_local = _Apply.apply(H_local, A, A.next_step(H_local))  # type: ignore[no-untyped-call]
     return Z_local
 
 
-def paper_layer(A: DistMatrix, H_local: Tensor, W: Tensor) -> Tensor:
+def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
     """``(A @ H) @ W`` with the backward of Tripathy et al. (SC'20), which multiplies A by G.
 
     The exchange moves rows of width f_in forward and f_out backward, in every layer and every
     epoch. Kept for comparisons.
     """
-    Z_local: Tensor = _PaperLayer.apply(H_local, W, A)  # type: ignore[no-untyped-call]
+    Z_local: Tensor = _PaperLayer.apply(H_local, W, A, A.next_step(H_local))  # type: ignore[no-untyped-call]
     return Z_local
+
+
+def check_operand(dense: object, rows: int) -> None:
+    """Refuse what cannot be multiplied: an operand is a tensor [rows, f].
+
+    Raises
+    ------
+    InputError
+    """
+    if not isinstance(dense, Tensor):
+        raise InputError(f"the operand must be a torch tensor, got {type(dense).__name__}")
+    if dense.dim() != 2 or dense.shape[0] != rows:
+        raise InputError(f"the rank holds {rows} rows, the operand has shape {list(dense.shape)}")
+
+
+_by_handle: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+def named(A: Linear) -> int:
+    """A number for a matrix, under which compiled graphs find it as long as it lives."""
+    handle = max(_by_handle, default=0) + 1
+    _by_handle[handle] = A
+    return handle
+
+
+@torch.library.custom_op("spgnn::product", mutates_args=())
+def _product(H_local: Tensor, handle: int, rows: int, columns: int, adjoint: bool) -> Tensor:
+    """The product as compiled graphs call it; they see its shape and nothing else."""
+    A = _by_handle[handle]
+    step = A.next_step(H_local)
+    if adjoint:
+        found: Tensor = A.adjoint(H_local, step.reversed())
+        return found
+    found = A.forward(H_local, step)
+    return found
+
+
+@_product.register_fake
+def _(H_local: Tensor, handle: int, rows: int, columns: int, adjoint: bool) -> Tensor:
+    return H_local.new_empty((columns if adjoint else rows, H_local.shape[1]))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, *ctx.named, ctx.adjoint = inputs
+
+
+def _product_backward(ctx: Any, G_local: Tensor) -> tuple[Any, ...]:
+    dH = torch.ops.spgnn.product(G_local, *ctx.named, not ctx.adjoint)
+    return dH, None, None, None, None
+
+
+_product.register_autograd(_product_backward, setup_context=_save)

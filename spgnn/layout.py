@@ -1,14 +1,15 @@
-"""Who owns which rows (RowLayout) and how ranks are arranged (ProcessGrid)."""
+"""Who owns which rows (RowLayout) and how ranks are arranged (Axes)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.errors import InputError
+from spgnn.errors import InputError, unknown
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -72,43 +73,115 @@ class RowLayout:
             raise InputError(f"{self.parts} parts cannot be grouped by {size}")
         return RowLayout(self.offsets[::size])
 
-    def split(self, pieces: int) -> RowLayout:
-        """The finer layout in which every part is cut into `pieces` even ones."""
-        inner = np.arange(pieces) * self.sizes[:, None] // pieces
-        return RowLayout(np.append((self.offsets[:-1, None] + inner).ravel(), self.rows))
+    def split(self, pieces: int, weights: npt.ArrayLike | None = None) -> RowLayout:
+        """The finer layout in which every part is cut into `pieces` of about equal weight.
+
+        Parameters
+        ----------
+        pieces : int
+        weights : number [rows], optional
+            Not negative; by default every row weighs the same.
+        """
+        if weights is None:
+            size, rest = np.divmod(self.sizes[:, None], pieces)
+            number = np.arange(pieces)
+            cuts = self.offsets[:-1, None] + number * size + np.minimum(number, rest)
+            return RowLayout(np.append(cuts.ravel(), self.rows))
+        # A hair for every row, so that rows without weight are shared out as well.
+        weight = np.asarray(weights, np.float64) + 1e-3
+        before = np.concatenate(([0], np.cumsum(weight)))
+        begin, end = before[self.offsets[:-1]], before[self.offsets[1:]]
+        shares = begin[:, None] + (end - begin)[:, None] * np.arange(pieces) / pieces
+        # The row whose middle lies at a cut goes to the side that has more of it.
+        cuts = np.searchsorted((before[1:] + before[:-1]) / 2, shares)
+        cuts = np.clip(cuts, self.offsets[:-1, None], self.offsets[1:, None])
+        cuts[:, 0] = self.offsets[:-1]
+        return RowLayout(np.append(cuts.ravel(), self.rows))
+
+    def dealt(self, rows: npt.ArrayLike, pieces: int) -> Int64Array:
+        """Where rows go when every part deals its rows to `pieces` hands like cards, to and fro.
+
+        Neighbouring rows come into different hands, so that hands are alike however rows are
+        sorted. The rows of one hand follow each other. A formula: no rank needs a table.
+        """
+        rows = np.asarray(rows, np.int64)
+        part = self.owner(rows)
+        turn, card = np.divmod(rows - self.offsets[part], pieces)
+        hand = np.where(turn % 2 == 0, card, pieces - 1 - card)
+        turns, rest = np.divmod(self.sizes[part], pieces)
+        # The last turn may not reach all hands.
+        extra = np.where(
+            turns % 2 == 0, np.minimum(hand, rest), np.maximum(0, hand - (pieces - rest))
+        )
+        return np.asarray(self.offsets[part] + hand * turns + extra + turn, np.int64)
 
 
 @dataclass(frozen=True)
-class ProcessGrid:
-    """P ranks as a P/c × c grid; rank r sits at (r // c, r % c).
+class Axes:
+    """Ranks arranged along named axes, the last one fastest.
 
-    Ranks with the same i form a row group: together they hold block row i of A. Ranks with the
-    same j form a column group: rows of H travel inside it. c = 1 is the 1D algorithm.
+    Two ranks are peers along an axis if they differ in nothing but their coordinate on it.
+
+    Parameters
+    ----------
+    names : tuple of str
+    sizes : tuple of int
+        Ranks along each axis, at least 1.
     """
 
-    size: int
-    c: int = 1
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if self.c < 1 or self.size % self.c:
-            raise InputError(
-                f"replication factor c = {self.c} must divide the number of ranks {self.size}"
-            )
+        if len(self.names) != len(self.sizes) or len(set(self.names)) != len(self.names):
+            raise InputError(f"axes {self.names} of sizes {self.sizes}: one name for each size")
+        if not self.names or min(self.sizes) < 1:
+            raise InputError(f"axes {self.names} have sizes {self.sizes}; each is at least 1")
+
+    @classmethod
+    def grid(cls, ranks: int, c: int = 1) -> Axes:
+        """P/c × c ranks, "row" by "replica": rank r sits at (r // c, r % c).
+
+        Ranks with the same row hold one block row of A; rows of H travel along "row", partial
+        sums along "replica". c = 1 is the 1D algorithm.
+
+        Raises
+        ------
+        InputError
+            If c does not divide the number of ranks.
+        """
+        if c < 1 or ranks % c:
+            raise InputError(f"replication factor c = {c} must divide the number of ranks {ranks}")
+        return cls(("row", "replica"), (ranks // c, c))
 
     @property
-    def block_rows(self) -> int:
-        """P/c, the number of block rows of A."""
-        return self.size // self.c
+    def ranks(self) -> int:
+        """Ranks in all."""
+        return prod(self.sizes)
 
-    def coordinates(self, rank: int) -> tuple[int, int]:
-        """(i, j) of a rank."""
-        return divmod(rank, self.c)
+    def size(self, axis: str) -> int:
+        """Ranks along an axis."""
+        return self.sizes[self._number(axis)]
 
-    def row_group(self, rank: int) -> list[int]:
-        """The c ranks with this rank's i, in order of j."""
-        i = rank // self.c
-        return list(range(i * self.c, (i + 1) * self.c))
+    def coordinate(self, axis: str, rank: int) -> int:
+        """Where a rank sits on an axis."""
+        return rank // self._stride(axis) % self.size(axis)
 
-    def column_group(self, rank: int) -> list[int]:
-        """The P/c ranks with this rank's j, in order of i."""
-        return list(range(rank % self.c, self.size, self.c))
+    def group(self, axis: str, rank: int) -> list[int]:
+        """A rank and its peers along an axis, in order of their coordinate."""
+        stride = self._stride(axis)
+        first = rank - self.coordinate(axis, rank) * stride
+        return [first + k * stride for k in range(self.size(axis))]
+
+    def groups(self, axis: str) -> list[list[int]]:
+        """All groups of peers along an axis, by their first ranks."""
+        firsts = (rank for rank in range(self.ranks) if self.coordinate(axis, rank) == 0)
+        return [self.group(axis, rank) for rank in firsts]
+
+    def _number(self, axis: str) -> int:
+        if axis not in self.names:
+            raise unknown("axis", axis, self.names)
+        return self.names.index(axis)
+
+    def _stride(self, axis: str) -> int:
+        return prod(self.sizes[self._number(axis) + 1 :])

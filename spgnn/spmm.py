@@ -1,128 +1,112 @@
-"""DistMatrix: a sparse matrix distributed over a process grid, in 1D (c = 1) and 1.5D."""
+"""DistMatrix: a sparse matrix distributed over a mesh of ranks, and its halo."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
+from spgnn.autograd import check_operand, named, product
+from spgnn.comm import Mesh
 from spgnn.errors import InputError
-from spgnn.exchange import Cover, Executor, Strategy, Volume, build_plan
-from spgnn.layout import ProcessGrid, RowLayout
+from spgnn.exchange import Cover, Executor, Plan, Step, Steps, Strategy, Volume, Wire, build, grid
+from spgnn.halo import Halo, side_by_side
+from spgnn.layout import RowLayout
+from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
 
-@dataclass(frozen=True)
-class GridComm:
-    """A process grid and this rank's communicators in it.
-
-    Attributes
-    ----------
-    everyone, row_group, column_group : Communicator
-        All ranks; the c ranks of this block row; the P/c ranks that exchange rows of H.
-    """
-
-    grid: ProcessGrid
-    everyone: Communicator
-    row_group: Communicator
-    column_group: Communicator
-
-    @classmethod
-    def build(cls, everyone: Communicator, c: int = 1) -> GridComm:
-        """Arrange all ranks as a P/c × c grid. Collective.
-
-        Raises
-        ------
-        InputError
-            If c does not divide the number of ranks.
-        """
-        grid = ProcessGrid(everyone.size, c)
-        rows = [grid.row_group(i * c) for i in range(grid.block_rows)]
-        columns = [grid.column_group(j) for j in range(c)]
-        return cls(grid, everyone, everyone.subgroup(rows), everyone.subgroup(columns))
-
-    @property
-    def coordinates(self) -> tuple[int, int]:
-        """(i, j) of this rank."""
-        return self.grid.coordinates(self.everyone.rank)
-
-
 class DistMatrix:
-    """A square sparse matrix A over a P/c × c grid; ``A @ H`` is differentiable in H.
+    """A sparse matrix A over the ranks of a mesh; ``A @ H`` is differentiable in H.
 
-    Dense operands are distributed by rows over all P ranks: rank (i, j) holds slice j of block
-    row i. In 1.5D the c ranks of a row group share the work of block row i: rank (i, j) takes the
-    columns that the ranks (·, j) own, so rows of H travel inside grid columns, and the partial
-    sums are added inside grid rows (Mukhopadhyay et al., ICPP'24, Algorithm 2; how and why we
-    differ stands in ``docs/architecture.md``).
+    Dense operands are distributed by rows: each rank holds those that `layout` gives it. Use
+    :meth:`build` with this rank's block row at hand; any other plan is as good.
 
-    Use :meth:`distribute` or, with the block row at hand, :meth:`build`.
+    Parameters
+    ----------
+    plan : Plan
+        Of this rank.
+    layout : RowLayout
+        Which rank owns which rows of H.
+    mesh : Mesh
+    wires : sequence of Wire, optional
+        One for each hop of the plan; by default rows travel as they are.
+    overlap : bool
+        Whether the local product hides the exchange.
 
     Attributes
     ----------
-    layout : RowLayout
-        Which of the P ranks owns which rows of H.
+    record : list of (width, dtype, adjoint)
+        What was multiplied on the meta device: such products move nothing and are only noted.
     """
 
-    def __init__(self, executor: Executor, layout: RowLayout, grid: GridComm) -> None:
-        self.executor = executor
+    def __init__(
+        self,
+        plan: Plan,
+        layout: RowLayout,
+        mesh: Mesh,
+        wires: Sequence[Wire] | None = None,
+        *,
+        overlap: bool = True,
+    ) -> None:
+        self.plan = plan
         self.layout = layout
-        self.grid = grid
-        group = grid.grid.row_group(grid.everyone.rank)
-        self._slices = [int(layout.sizes[rank]) for rank in group]
+        self.mesh = mesh
+        self.executor = Executor(plan, mesh, wires, overlap)
+        self.rows, self.columns = plan.shape
+        self.record: list[tuple[int, torch.dtype, bool]] = []
+        self.handle = named(self)
+        self.steps = Steps()
 
     @classmethod
     def build(
         cls,
         block: CSR,
         layout: RowLayout,
-        grid: GridComm,
+        mesh: Mesh,
         *,
         exchange: Strategy = "sparsity-aware",
         cover: Cover = "column",
         column_scale: Tensor | None = None,
         overlap: bool = True,
     ) -> DistMatrix:
-        """Inspect this rank's block row. Collective.
+        """Inspect this rank's rows of a square matrix, in 1D or 1.5D. Collective.
 
         Parameters
         ----------
-        block : CSR [rows of block row i, n]
-            Global columns; may carry a ``row_scale``. Every rank of a row group passes the same.
+        block : CSR [own rows, n]
+            Global columns; may carry values and a ``row_scale``.
         layout : RowLayout
             Rows of H over all P ranks.
-        grid : GridComm
+        mesh : Mesh
+            Of :meth:`Mesh.grid`: P/c × c ranks.
         exchange, cover
-            See :func:`spgnn.exchange.build_plan`.
+            See :func:`spgnn.exchange.grid`.
         column_scale : Tensor [own rows], optional
             Scaling of the columns this rank owns.
         overlap : bool
             Whether the local product hides the exchange.
+
+        Raises
+        ------
+        InputError
+            If shapes do not fit each other, or ranks disagree; on all ranks alike.
         """
-        c = grid.grid.c
-        if layout.parts != grid.grid.size:
-            raise InputError(f"layout has {layout.parts} parts, the grid {grid.grid.size} ranks")
-        expected = int(layout.grouped(c).sizes[grid.coordinates[0]])
-        if block.shape != (expected, layout.rows):
-            raise InputError(
-                f"block row has shape {block.shape}, the layout asks for {(expected, layout.rows)}"
-            )
-        share, columns = _grid_column(block, layout, grid)
-        plan = build_plan(
-            share,
-            columns,
-            grid.column_group,
+        scheme = grid(
+            block,
+            layout,
+            mesh.axes,
+            mesh.rank,
             strategy=exchange,
             cover=cover,
             column_scale=column_scale,
         )
-        # Now, while only the matrix is in memory, rather than in the first backward.
-        for part in (plan.L, plan.S, plan.R):
-            _ = part.T
-        return cls(Executor(plan, grid.column_group, overlap), layout, grid)
+        _check_block(block, layout, mesh, column_scale)
+        return cls(build(scheme, mesh).ready(), layout, mesh, overlap=overlap)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -132,64 +116,134 @@ class DistMatrix:
     @property
     def own_rows(self) -> int:
         """Rows of a dense operand that this rank holds."""
-        return int(self.layout.sizes[self.grid.everyone.rank])
+        return self.columns
 
     @property
     def volume(self) -> Volume:
-        """Rows this rank sends and receives in one product, partial sums of 1.5D included."""
-        block_row = sum(self._slices)
-        fold = Volume(block_row - self.own_rows, (self.grid.grid.c - 1) * self.own_rows)
-        return self.executor.plan.volume + fold
+        """Rows this rank sends and receives in one product, partial sums included."""
+        return self.plan.volume
 
     def __matmul__(self, H_local: Tensor) -> Tensor:
         """``A @ H``; H_local [own rows, f] to Z_local [own rows, f]. Collective."""
-        from spgnn.autograd import distributed_product  # noqa: PLC0415  (needs this class)
+        return product(self, H_local)
 
-        return distributed_product(self, H_local)
+    def halo(self, H_local: Tensor) -> Tensor:
+        """Own rows of H, then the rows of others that this rank's rows of A need. Collective.
 
-    def forward(self, H_local: Tensor) -> Tensor:
+        Differentiable. `local_matrix` has its columns in the same order, so a layer that takes
+        (sources, destinations) and edges is exact on ``(A.halo(H), H)`` and the local pattern.
+
+        Parameters
+        ----------
+        H_local : Tensor [own rows, f]
+
+        Returns
+        -------
+        Tensor [own + received, f]
+
+        Raises
+        ------
+        InputError
+            If rows of H are not what this rank receives: c > 1, or a cover other than columns.
+        """
+        return product(self._halo, H_local)
+
+    @cached_property
+    def _halo(self) -> Halo:
+        return Halo(self.plan, self.mesh, self.steps)
+
+    @cached_property
+    def local_pattern(self) -> Pattern:
+        """Own rows of A as a pattern [own rows, own + received], as `halo` orders them.
+
+        Raises
+        ------
+        InputError
+            As `halo`.
+        """
+        return self._unscaled.pattern
+
+    def local_matrix(self) -> CSR:
+        """Own rows of A on the halo: `local_pattern` with values and scalings. Collective.
+
+        ``spmm(A.local_matrix(), A.halo(H))`` is ``A @ H``.
+        """
+        stage = self.plan.stages[0]
+        own_scale = stage.local.col_scale
+        col_scale = None
+        if own_scale is not None:
+            col_scale = self.halo(own_scale[:, None])[:, 0].contiguous()
+        return self._unscaled.with_scales(stage.local.row_scale, col_scale)
+
+    @cached_property
+    def _unscaled(self) -> CSR:
+        _ = self._halo
+        stage = self.plan.stages[0]
+        return side_by_side(stage.local, stage.remote)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Say that an epoch begins, so that wires know which product is which."""
+        self.steps.begin_epoch(epoch)
+
+    def next_step(self, H_local: Tensor) -> Step:
+        """Count a product that is about to begin."""
+        check_operand(H_local, self.columns)
+        return self.steps.next()
+
+    def forward(self, H_local: Tensor, step: Step | None = None) -> Tensor:
         """``A·H`` without autograd. Collective."""
-        self._check(H_local)
-        Z_partial = self.executor.forward(H_local)
-        if self.grid.grid.c == 1:
-            return Z_partial
-        Z_local = Z_partial.new_empty(self.own_rows, Z_partial.shape[1])
-        self.grid.row_group.reduce_scatter(Z_partial, Z_local, self._slices)
-        return Z_local
+        step = self.next_step(H_local) if step is None else step
+        if H_local.is_meta:
+            self.record.append((H_local.shape[1], H_local.dtype, False))
+            return H_local.new_empty(self.rows, H_local.shape[1])
+        return self.executor.forward(H_local, step)
 
-    def adjoint(self, G_local: Tensor) -> Tensor:
+    def adjoint(self, G_local: Tensor, step: Step | None = None) -> Tensor:
         """``Aᵀ·G``: the same plan run backwards; same counts, same bytes. Collective."""
-        self._check(G_local)
-        if self.grid.grid.c == 1:
-            return self.executor.adjoint(G_local.contiguous())
-        G_block = G_local.new_empty(sum(self._slices), G_local.shape[1])
-        self.grid.row_group.all_gather(G_local.contiguous(), G_block, self._slices)
-        return self.executor.adjoint(G_block)
+        check_operand(G_local, self.rows)
+        step = self.steps.next().reversed() if step is None else step
+        if G_local.is_meta:
+            self.record.append((G_local.shape[1], G_local.dtype, True))
+            return G_local.new_empty(self.columns, G_local.shape[1])
+        return self.executor.adjoint(G_local.contiguous(), step)
 
     def to(self, target: torch.device | torch.dtype | str) -> DistMatrix:
-        """The same matrix on a device, or with values and scalings of another dtype."""
-        executor = Executor(
-            self.executor.plan.to(target), self.grid.column_group, self.executor.overlap
+        """The same matrix on a device, or ready for operands of another dtype."""
+        return self._with(self.plan.to(target).ready())
+
+    def _with(self, plan: Plan) -> DistMatrix:
+        wires = copy.deepcopy(self.executor.wires)
+        return DistMatrix(plan, self.layout, self.mesh, wires, overlap=self.executor.overlap)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DistMatrix:
+        # Plans never change; wires have a state.
+        return self._with(self.plan)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        executor = self.executor
+        state = (self.plan, self.layout, self.mesh, executor.wires, executor.overlap)
+        return _unpickled, state
+
+
+def _unpickled(plan: Plan, layout: RowLayout, mesh: Mesh, wires: Any, overlap: bool) -> DistMatrix:
+    return DistMatrix(plan, layout, mesh, wires, overlap=overlap)
+
+
+def _check_block(block: CSR, layout: RowLayout, mesh: Mesh, column_scale: Tensor | None) -> None:
+    ranks = mesh.axes.ranks
+    if layout.parts != ranks:
+        raise InputError(f"layout has {layout.parts} parts, the mesh {ranks} ranks")
+    own = int(layout.sizes[mesh.rank])
+    if block.shape != (own, layout.rows):
+        raise InputError(
+            f"this rank's rows are {block.shape}, the layout asks for {(own, layout.rows)}"
         )
-        return DistMatrix(executor, self.layout, self.grid)
-
-    def _check(self, dense: Tensor) -> None:
-        if dense.dim() != 2 or dense.shape[0] != self.own_rows:
-            raise InputError(
-                f"rank {self.grid.everyone.rank} holds {self.own_rows} rows, the operand has shape "
-                f"{list(dense.shape)}"
-            )
-
-
-def _grid_column(block: CSR, layout: RowLayout, grid: GridComm) -> tuple[CSR, RowLayout]:
-    """The columns that this grid column owns, renumbered without gaps, and who owns them."""
-    c, j = grid.grid.c, grid.coordinates[1]
-    if c == 1:
-        return block, layout
-    columns = block.indices.numpy()
-    owner = layout.owner(columns)
-    mine = owner % c == j
-    group = RowLayout(np.concatenate(([0], np.cumsum(layout.sizes[j::c]))))
-    shift = group.offsets[:-1] - layout.offsets[j:-1:c]
-    renumbered = columns[mine] + shift[owner[mine] // c]
-    return block.where(mine, renumbered, group.rows), group
+    if block.col_scale is not None:
+        raise InputError(
+            "a rank's rows have no col_scale: it would have to know that of remote columns; pass "
+            "the scale of the columns it owns as column_scale"
+        )
+    if column_scale is not None and column_scale.shape != (own,):
+        raise InputError(
+            f"column_scale must be [{own}], this rank's rows, got {list(column_scale.shape)}"
+        )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spgnn import InputError, ProcessGrid, RowLayout
+from spgnn import Axes, InputError, RowLayout
 
 sizes = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 
@@ -62,19 +64,78 @@ def test_offsets_must_rise_from_zero(offsets):
         RowLayout(np.array(offsets))
 
 
+@given(sizes, st.integers(1, 5), st.data())
+def test_slices_of_equal_weight(counts, pieces, data):
+    layout = layout_of(counts)
+    weights = np.array(
+        data.draw(st.lists(st.integers(0, 9), min_size=layout.rows, max_size=layout.rows))
+    )
+    fine = layout.split(pieces, weights)
+    assert fine.parts == layout.parts * pieces
+    np.testing.assert_array_equal(fine.grouped(pieces).offsets, layout.offsets)
+    for part in range(layout.parts):
+        whole = weights[slice(*layout.range(part))]
+        for piece in range(part * pieces, (part + 1) * pieces):
+            share = weights[slice(*fine.range(piece))].sum()
+            # Cuts lie between rows: a heavy row at either end may make the difference.
+            assert abs(share - whole.sum() / pieces) <= whole.max(initial=0) + 0.1
+
+
+@given(sizes, st.integers(1, 5))
+def test_dealing_is_to_and_fro(counts, hands):
+    """Row k of a part comes into hand k, and every second turn runs backwards."""
+    layout = layout_of(counts)
+    position = layout.dealt(np.arange(layout.rows), hands)
+    expected = []
+    for part in range(layout.parts):
+        first, last = layout.range(part)
+        dealt = [[] for _ in range(hands)]
+        for number, row in enumerate(range(first, last)):
+            turn, card = divmod(number, hands)
+            dealt[card if turn % 2 == 0 else hands - 1 - card].append(row)
+        expected += [row for hand in dealt for row in hand]
+    assert np.argsort(position).tolist() == expected
+
+
 @given(st.integers(1, 8), st.integers(1, 8))
-def test_grid_groups_partition_the_ranks(block_rows, c):
-    grid = ProcessGrid(block_rows * c, c)
-    assert grid.block_rows == block_rows
-    numbers = np.arange(grid.size).reshape(block_rows, c)
-    for rank in range(grid.size):
-        i, j = grid.coordinates(rank)
+def test_grids_number_rank_by_row_and_replica(block_rows, c):
+    axes = Axes.grid(block_rows * c, c)
+    assert axes.ranks == block_rows * c
+    assert (axes.size("row"), axes.size("replica")) == (block_rows, c)
+    numbers = np.arange(axes.ranks).reshape(block_rows, c)
+    for rank in range(axes.ranks):
+        i, j = axes.coordinate("row", rank), axes.coordinate("replica", rank)
         assert numbers[i, j] == rank
-        assert grid.row_group(rank) == numbers[i].tolist()
-        assert grid.column_group(rank) == numbers[:, j].tolist()
+        assert axes.group("replica", rank) == numbers[i].tolist()
+        assert axes.group("row", rank) == numbers[:, j].tolist()
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_groups_along_any_axis(shape):
+    """Peers along an axis differ in that coordinate alone; groups partition the ranks."""
+    names = tuple("abcd"[: len(shape)])
+    axes = Axes(names, tuple(shape))
+    places = np.stack(np.unravel_index(np.arange(axes.ranks), shape), axis=1)
+    for number, name in enumerate(names):
+        assert sorted(chain(*axes.groups(name))) == list(range(axes.ranks))
+        for group in axes.groups(name):
+            assert places[group, number].tolist() == list(range(shape[number]))
+            others = np.delete(places[group], number, axis=1)
+            assert (others == others[0]).all()
 
 
 @pytest.mark.parametrize(("size", "c"), [(4, 3), (4, 0), (4, -2), (2, 4)])
 def test_replication_must_divide_the_ranks(size, c):
     with pytest.raises(InputError, match=f"c = {c} must divide the number of ranks {size}"):
-        ProcessGrid(size, c)
+        Axes.grid(size, c)
+
+
+def test_axes_that_make_no_sense():
+    with pytest.raises(InputError, match="one name for each size"):
+        Axes(("row", "row"), (2, 2))
+    with pytest.raises(InputError, match="each is at least 1"):
+        Axes(("row",), (0,))
+    with pytest.raises(
+        InputError, match="axis rov: choose one of row, replica; did you mean 'row'"
+    ):
+        Axes.grid(4).size("rov")

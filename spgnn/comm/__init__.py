@@ -8,11 +8,13 @@ from __future__ import annotations
 from spgnn.comm.base import Communicator, Ledger, Pending, RowCounts, Traffic
 from spgnn.comm.connect import connect, guarded, launched_rank, world
 from spgnn.comm.launch import launch
+from spgnn.comm.mesh import Mesh
 from spgnn.comm.solo import SoloCommunicator
 
 __all__ = [
     "Communicator",
     "Ledger",
+    "Mesh",
     "Pending",
     "RowCounts",
     "SoloCommunicator",

@@ -10,72 +10,80 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
-from spgnn.data.graph import MASKS, Graph, GraphMeta, VertexData
+from spgnn.comm import Communicator, Mesh
+from spgnn.data.graph import MASKS, Graph, GraphBlock, GraphMeta, VertexData
 from spgnn.data.shards import ShardDirectory, describe, partition_order
+from spgnn.data.structure import slice_rows, sort_columns, take_rows
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array, RowLayout
-from spgnn.sparse import CSR, INT32_LIMIT
-from spgnn.spmm import GridComm
+from spgnn.pattern import INT32_LIMIT
+from spgnn.sparse import CSR
 
 
 @dataclass(frozen=True, eq=False)
 class RankShare:
-    """What rank (i, j) of a P/c × c grid holds of a graph.
+    """What one rank of a P/c × c mesh holds of a graph.
 
     Attributes
     ----------
     meta : GraphMeta
         Its parts are the P/c block rows.
     layout : RowLayout
-        Rows of dense operands over all P ranks: each block row in c even slices.
-    adjacency : CSR [rows of block row i, n], or ``None`` once it has served
-    first_row : int
-        Global number of the block row's first row.
+        Rows over all P ranks: each block row in c slices of about equally many column entries.
+    adjacency : CSR [own rows, n], or ``None`` once it has served
     vertex_ids : Tensor int64 [own rows]
-        Original ids of the vertices of slice j.
+        Original ids of this rank's vertices.
     data : VertexData
-        Features, labels and masks of slice j.
+        Their features, labels and masks.
     """
 
     meta: GraphMeta
     layout: RowLayout
     adjacency: CSR | None
-    first_row: int
     vertex_ids: Tensor
     data: VertexData
 
 
-def from_shards(shards: ShardDirectory, grid: GridComm) -> RankShare:
-    """Open this rank's part of a sharded graph, and nothing else.
+def from_shards(shards: ShardDirectory, mesh: Mesh) -> RankShare:
+    """Open this rank's part of a sharded graph, and nothing else. Collective.
 
     Raises
     ------
     InputError
         If the number of parts is not the number of block rows.
     """
-    blocks = grid.grid.block_rows
+    blocks, c = mesh.axes.size("row"), mesh.axes.size("replica")
     if shards.meta.parts != blocks:
         raise InputError(
-            f"{shards.directory}: holds {shards.meta.parts} parts, but {grid.grid.size} ranks with "
-            f"c = {grid.grid.c} need {blocks}; write it with --parts {blocks}"
+            f"{shards.directory}: holds {shards.meta.parts} parts, but {mesh.axes.ranks} ranks "
+            f"with c = {c} need {blocks}; write it with --parts {blocks}"
         )
-    i, _ = grid.coordinates
-    block = shards.block(i)
-    layout = shards.layout.split(grid.grid.c)
-    first, last = layout.range(grid.everyone.rank)
-    own = slice(first - block.first_row, last - block.first_row)
+    block = shards.block(mesh.coordinate("row"))
+    if c == 1:
+        return RankShare(
+            shards.meta,
+            shards.layout,
+            block.adjacency,
+            block.vertex_ids,
+            VertexData(**block.take(slice(None))),
+        )
+    position = shards.layout.dealt(block.first_row + np.arange(block.rows), c) - block.first_row
+    order = np.argsort(position)
+    layout = _balanced_slices(shards.layout, block, order, mesh)
+    first, last = layout.range(mesh.rank)
+    rows = torch.from_numpy(order[first - block.first_row : last - block.first_row])
+    own = take_rows(block.adjacency, rows)
+    columns = torch.from_numpy(shards.layout.dealt(own.indices.numpy(), c)).to(own.indices.dtype)
     return RankShare(
         shards.meta,
         layout,
-        block.adjacency,
-        block.first_row,
-        block.vertex_ids[own],
-        VertexData(**block.take(own)),
+        sort_columns(CSR.of(own.indptr, columns, own.shape, own.values)),
+        block.vertex_ids[rows],
+        VertexData(**block.take(rows)),
     )
 
 
-def scatter(graph: Graph | None, labels: npt.ArrayLike | None, grid: GridComm) -> RankShare:
+def scatter(graph: Graph | None, labels: npt.ArrayLike | None, mesh: Mesh) -> RankShare:
     """Relabel a graph that rank 0 holds by a partition, and send every rank its share. Collective.
 
     Parameters
@@ -83,34 +91,59 @@ def scatter(graph: Graph | None, labels: npt.ArrayLike | None, grid: GridComm) -
     graph : Graph on rank 0, ``None`` elsewhere
     labels : int [n] in [0, P/c) on rank 0, optional
         ``None`` for even blocks.
-    grid : GridComm
+    mesh : Mesh
     """
-    comm, c = grid.everyone, grid.grid.c
+    comm, c = mesh.everyone, mesh.axes.size("replica")
     moved: Graph | None = None
-    text = b""
+    text, offsets = b"", torch.empty(comm.size + 1, dtype=torch.int64)
     if graph is not None:
-        parts, order = partition_order(labels, graph.vertices, grid.grid.block_rows)
+        parts, order = partition_order(labels, graph.vertices, mesh.axes.size("row"))
         text = describe(graph, parts).to_json().encode()
-        moved = graph if labels is None else graph.relabel(order)
+        if c > 1:
+            order = order[np.argsort(parts.dealt(np.arange(graph.vertices), c))]
+        moved = graph if labels is None and c == 1 else graph.relabel(order)
+        entries = torch.bincount(moved.adjacency.indices, minlength=graph.vertices)
+        offsets.copy_(torch.from_numpy(parts.split(c, entries.numpy() if c > 1 else None).offsets))
     meta = GraphMeta.from_json(_broadcast_bytes(comm, text).decode())
-    block_rows = RowLayout(np.array(meta.offsets))
-    layout = block_rows.split(c)
-    i, _ = grid.coordinates
-    # Block row i goes to rank (i, 0), and from there to its row group.
-    to_first = np.zeros(comm.size, dtype=np.int64)
-    to_first[::c] = block_rows.sizes
+    comm.broadcast(offsets, root=0).wait()
+    layout = RowLayout(offsets.numpy())
     A = None if moved is None else moved.adjacency
-    adjacency = _scatter_csr(comm, A, to_first, meta.vertices, weighted=meta.weighted)
-    if c > 1:
-        adjacency = _share_csr(grid.row_group, adjacency)
     return RankShare(
         meta,
         layout,
-        adjacency,
-        block_rows.range(i)[0],
+        _scatter_csr(comm, A, layout.sizes, meta.vertices, weighted=meta.weighted),
         _scatter_rows(comm, _ids(moved), layout.sizes, torch.empty(0, dtype=torch.int64)),
         _scatter_vertices(comm, moved, meta, layout.sizes),
     )
+
+
+def _balanced_slices(
+    parts: RowLayout, block: GraphBlock, order: Int64Array, mesh: Mesh
+) -> RowLayout:
+    """Slices of all block rows such that each has its share of the entries in its columns.
+
+    What a rank multiplies are the nonzeros in the columns of its slice and those like it. Every
+    rank counts the columns of some rows; the first rank of each block row adds up and cuts.
+    """
+    comm, c = mesh.everyone, mesh.axes.size("replica")
+    j = mesh.coordinate("replica")
+    some = slice_rows(block.adjacency, slice(block.rows * j // c, block.rows * (j + 1) // c))
+    columns, counts = np.unique(some.indices.numpy(), return_counts=True)
+    per_rank = np.zeros(comm.size, np.int64)
+    per_rank[::c] = np.bincount(parts.owner(columns), minlength=parts.parts)
+    pairs = torch.from_numpy(np.stack((columns.astype(np.int64), counts), axis=1))
+    exchanged = comm.exchange_counts(per_rank.tolist())
+    received = pairs.new_empty(int(sum(exchanged.recv)), 2)
+    comm.alltoallv(pairs.contiguous(), received, exchanged).wait()
+    weights = np.zeros(block.rows)
+    found = received.numpy()
+    np.add.at(weights, found[:, 0] - block.first_row, found[:, 1])
+    here = RowLayout(np.array([0, block.rows])).split(c, weights[order])
+    cuts = torch.from_numpy(here.offsets[:-1] + block.first_row)
+    all_cuts = cuts.new_empty(comm.size * c)
+    comm.all_gather(cuts, all_cuts, [c] * comm.size)
+    first_of_each = all_cuts.view(comm.size, c)[::c].ravel()
+    return RowLayout(np.append(first_of_each.numpy(), parts.rows))
 
 
 def _ids(graph: Graph | None) -> Tensor | None:
@@ -171,7 +204,7 @@ def _scatter_csr(
     if weighted:
         values = _scatter_rows(comm, None if A is None else A.values, nnz, torch.empty(0))
     indptr = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
-    return CSR(indptr, indices, (len(lengths), columns), values)
+    return CSR.of(indptr, indices, (len(lengths), columns), values)
 
 
 def _scatter_rows(
@@ -181,20 +214,6 @@ def _scatter_rows(
     mine = empty.new_empty((int(rows[comm.rank]), *empty.shape[1:]))
     comm.scatter(empty if array is None else array.contiguous(), mine, rows.tolist())
     return mine
-
-
-def _share_csr(group: Communicator, block: CSR) -> CSR:
-    """Copy the block of the group's first rank to all of it."""
-    rows, nnz = group.agree(block.shape[0]), group.agree(block.nnz)
-    arrays = {"indptr": rows + 1, "indices": nnz}
-    if block.values is not None:
-        arrays["values"] = nnz
-    copies = {}
-    for name, length in arrays.items():
-        array = getattr(block, name)
-        copies[name] = array if group.rank == 0 else array.new_empty(length)
-        group.broadcast(copies[name], root=0).wait()
-    return CSR(shape=(rows, block.shape[1]), **copies)
 
 
 def _broadcast_bytes(comm: Communicator, text: bytes) -> bytes:

@@ -16,7 +16,7 @@ from spgnn.data.edges import csr_from_edges
 from spgnn.data.graph import Graph
 from spgnn.data.text import Head, Numbers, read_head, read_numbers
 from spgnn.errors import InputError
-from spgnn.sparse import INT32_LIMIT
+from spgnn.pattern import INT32_LIMIT
 
 # Ids that leave more than this share of [0, largest] unused are names, not positions.
 SPARSE_IDS = 16

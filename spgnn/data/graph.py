@@ -319,6 +319,8 @@ def rows_of(graph: Graph, order: Tensor, position: Tensor, first_row: int = 0) -
     """
     block = take_rows(graph.adjacency, order)
     index_type = block.indices.dtype
-    renamed = CSR(block.indptr, position.to(index_type)[block.indices], block.shape, block.values)
+    renamed = CSR.of(
+        block.indptr, position.to(index_type)[block.indices], block.shape, block.values
+    )
     ids = order if graph.vertex_ids is None else graph.vertex_ids[order]
     return GraphBlock(sort_columns(renamed), first_row, ids, **graph.take(order))

@@ -48,7 +48,7 @@ def add_self_loops(block: CSR, first_row: int = 0) -> CSR:
     if values is not None:
         values = torch.from_numpy(np.insert(values.numpy(), at, 1))
     indices = np.insert(indices, at, diagonal[missing].astype(indices.dtype))
-    return CSR(torch.from_numpy(grown), torch.from_numpy(indices), block.shape, values)
+    return CSR.of(torch.from_numpy(grown), torch.from_numpy(indices), block.shape, values)
 
 
 def _first_not_below(indptr: Int64, indices: npt.NDArray[Any], wanted: Int64) -> Int64:

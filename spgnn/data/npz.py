@@ -18,7 +18,8 @@ from torch import Tensor
 
 from spgnn.data.graph import MASKS, Graph
 from spgnn.errors import InputError
-from spgnn.sparse import CSR, INT32_LIMIT
+from spgnn.pattern import INT32_LIMIT
+from spgnn.sparse import CSR
 
 Array = npt.NDArray[Any]
 LABEL_GAPS = 2  # classes per label in use, at most
@@ -213,7 +214,7 @@ def _csr(arrays: _Arrays, prefix: str, shape: tuple[int, int]) -> CSR:
         data = None
     if _sorted_within_rows(indptr, indices):
         values = None if data is None else torch.from_numpy(data)
-        return CSR(torch.from_numpy(indptr), torch.from_numpy(indices), shape, values)
+        return CSR.of(torch.from_numpy(indptr), torch.from_numpy(indices), shape, values)
     entries = np.ones(len(indices), np.bool_) if data is None else data
     return CSR.from_scipy(sp.csr_array((entries, indices, indptr), shape=shape))
 

@@ -290,7 +290,7 @@ class _PartFiles:
         indptr, indices = self.tensor(f"{prefix}indptr"), self.tensor(f"{prefix}indices")
         values = self.tensor(f"{prefix}values") if weighted else None
         try:
-            return CSR(indptr, indices, shape, values)
+            return CSR.of(indptr, indices, shape, values)
         except InputError as error:
             raise self.wrong(str(error)) from None
 

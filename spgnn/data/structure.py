@@ -19,7 +19,7 @@ def slice_rows(A: CSR, rows: slice) -> CSR:
     indptr = A.indptr[first : max(first, last) + 1]
     start, stop = int(indptr[0]), int(indptr[-1])
     values = None if A.values is None else A.values[start:stop]
-    return CSR(indptr - start, A.indices[start:stop], (len(indptr) - 1, A.shape[1]), values)
+    return CSR.of(indptr - start, A.indices[start:stop], (len(indptr) - 1, A.shape[1]), values)
 
 
 def take_rows(A: CSR, rows: Tensor) -> CSR:
@@ -32,7 +32,7 @@ def take_rows(A: CSR, rows: Tensor) -> CSR:
         lengths
     )
     values = None if A.values is None else A.values[source]
-    return CSR(indptr, A.indices[source], (len(rows), A.shape[1]), values)
+    return CSR.of(indptr, A.indices[source], (len(rows), A.shape[1]), values)
 
 
 def sort_columns(A: CSR) -> CSR:

@@ -1,18 +1,35 @@
-"""Inspector and executor of one exchange: ``A = L + R·Π·S``."""
+"""Plans, and what runs them: every matrix is a product of stages ``L + R·Π·S``."""
 
 from __future__ import annotations
 
-from spgnn.exchange.cover import COVERS, Cover
-from spgnn.exchange.executor import Executor
-from spgnn.exchange.plan import STRATEGIES, ExchangePlan, Strategy, Volume, build_plan
+from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
+from spgnn.exchange.plan import Hop, Plan, Stage, Traffic, Volume
+from spgnn.exchange.schedule import Executor
+from spgnn.exchange.schemes import STRATEGIES, Strategy, build, build_all, grid
+from spgnn.exchange.wire import Broadcast, Exact, Flight, Step, Steps, Wire
 
 __all__ = [
     "COVERS",
     "STRATEGIES",
+    "Broadcast",
     "Cover",
-    "ExchangePlan",
+    "Demand",
+    "Exact",
     "Executor",
+    "Flight",
+    "Hop",
+    "Plan",
+    "Stage",
+    "Step",
+    "Steps",
     "Strategy",
+    "Traffic",
     "Volume",
-    "build_plan",
+    "Wire",
+    "build",
+    "build_all",
+    "demand",
+    "grid",
+    "trade",
+    "trade_all",
 ]

@@ -12,8 +12,6 @@ from spgnn.kernels.ordering import is_reordered, stored_arrays
 from spgnn.kernels.registration import SUM_DTYPE
 from spgnn.sparse import CSR
 
-_TRANSPOSED_AT = "_transposed_at"  # version of the values that the kept transpose holds
-
 
 def spmm(A: CSR, X: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
     """Multiply a CSR block with a dense matrix: ``Y = A X``, or ``Y += A X``.
@@ -50,7 +48,7 @@ def spmm(A: CSR, X: Tensor, out: Tensor | None = None, accumulate: bool = False)
         registration.spmm_out(*_operands(A, None), _unit_stride(X), out, accumulate)
         return out
     _forbid_accumulate(accumulate)
-    transpose = _transpose(A) if torch.is_grad_enabled() and X.requires_grad else None
+    transpose = A.T if torch.is_grad_enabled() and X.requires_grad else None
     Y: Tensor = registration.spmm(*_operands(A, transpose), _unit_stride(X))
     return Y
 
@@ -83,12 +81,10 @@ def spmm_transposed(
     _check_operands(A, X, rows)
     if out is not None:
         _check_out("out", out, (cols, X.shape[1]), X, A)
-        registration.spmm_transposed_out(
-            *_operands(A, _transpose(A)), _unit_stride(X), out, accumulate
-        )
+        registration.spmm_transposed_out(*_operands(A, A.T), _unit_stride(X), out, accumulate)
         return out
     _forbid_accumulate(accumulate)
-    Y: Tensor = registration.spmm_transposed(*_operands(A, _transpose(A)), _unit_stride(X))
+    Y: Tensor = registration.spmm_transposed(*_operands(A, A.T), _unit_stride(X))
     return Y
 
 
@@ -207,18 +203,6 @@ def _operands(A: CSR, transpose: CSR | None) -> tuple[Tensor | None, ...]:
     return (*stored_arrays(A), *stored_arrays(transpose), A.row_scale, A.col_scale)
 
 
-def _transpose(A: CSR) -> CSR:
-    """``A.T``, made again where values that are learnt have changed since."""
-    if A.values is None or not A.values.requires_grad:
-        return A.T
-    if A.__dict__.get(_TRANSPOSED_AT) != A.values._version:
-        A.__dict__.pop("T", None)
-        with torch.no_grad():
-            A.__dict__["T"] = A.T
-        A.__dict__[_TRANSPOSED_AT] = A.values._version
-    return A.T
-
-
 def _unit_stride(X: Tensor) -> Tensor:
     return X if X.stride(1) == 1 or X.shape[1] == 1 else X.contiguous()
 
@@ -229,8 +213,6 @@ def _check_operands(A: CSR, X: Tensor, length: int) -> None:
         raise InputError(f"X must be [{length}, f] for a block {list(A.shape)}, got {_shape(X)}")
     if A.device != X.device:
         raise InputError(f"the block is on {A.device}, X on {X.device}")
-    if not all(array.is_contiguous() for array in A.arrays()):
-        raise InputError("the arrays of a block must be contiguous")
     wanted = SUM_DTYPE[X.dtype]
     if A.values is not None and A.values.requires_grad and is_reordered(A):
         raise InputError("a reordered block keeps a copy of its values; they cannot be learnt")

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.kernels import native
-from spgnn.sparse import CSR, INT32_LIMIT
+from spgnn.pattern import INT32_LIMIT
+from spgnn.sparse import CSR
 
 WINDOW = 2**15
 WORTH_A_LOOK = 0.25

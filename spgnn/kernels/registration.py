@@ -16,6 +16,7 @@ from torch import Tensor
 
 from spgnn.kernels import native
 from spgnn.kernels.recycling import new_rows
+from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
 _BLOCK = (
@@ -114,10 +115,12 @@ def _block(*arrays: Any) -> CSR:
     rows = indptr.shape[0] - 1
     cols = 0 if t_indptr is None else t_indptr.shape[0] - 1
     A, T = object.__new__(CSR), object.__new__(CSR)
-    A.__dict__.update(indptr=indptr, indices=indices, values=values)
-    A.__dict__.update(shape=(rows, cols), row_scale=row_scale, col_scale=col_scale, T=T)
-    T.__dict__.update(indptr=t_indptr, indices=t_indices, values=t_values)
-    T.__dict__.update(shape=(cols, rows), row_scale=col_scale, col_scale=row_scale)
+    here = Pattern.trusted(indptr, indices, (rows, cols))
+    A.__dict__.update(pattern=here, values=values, row_scale=row_scale, col_scale=col_scale)
+    if t_indptr is not None:
+        there = Pattern.trusted(t_indptr, t_indices, (cols, rows))
+        T.__dict__.update(pattern=there, values=t_values, row_scale=col_scale, col_scale=row_scale)
+        A.__dict__["T"] = T
     return A
 
 

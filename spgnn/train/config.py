@@ -12,7 +12,7 @@ from spgnn.comm.connect import BACKENDS
 from spgnn.data.normalise import Normalisation
 from spgnn.errors import InputError
 from spgnn.exchange import COVERS, STRATEGIES, Cover, Strategy
-from spgnn.layout import ProcessGrid
+from spgnn.layout import Axes
 from spgnn.nn import ORDERS, Order
 
 
@@ -66,7 +66,7 @@ class TrainConfig:
         if self.algo == "1d" and self.c != 1:
             raise InputError(f"--c {self.c} needs --algo 1.5d; the 1D algorithm has c = 1")
         try:
-            ProcessGrid(ranks, self.c)
+            Axes.grid(ranks, self.c)
         except InputError:
             raise InputError(
                 f"--c {self.c} must divide the number of ranks, which is {ranks}"

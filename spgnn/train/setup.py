@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
+from spgnn.comm import Communicator, Mesh
 from spgnn.data import Graph, GraphMeta, load_dataset, open_shards
 from spgnn.data.distribute import RankShare, from_shards, scatter
 from spgnn.data.normalise import add_self_loops, degree_scales, row_normalise_features
@@ -22,7 +22,7 @@ from spgnn.nn import Propagated, propagate_
 from spgnn.partition import METHODS, partition, read_labels
 from spgnn.partition.pattern import Int32Array
 from spgnn.sparse import CSR
-from spgnn.spmm import DistMatrix, GridComm
+from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
 
 
@@ -63,9 +63,9 @@ def prepare(config: TrainConfig, comm: Communicator, device: torch.device) -> Pr
     InputError
         If anything about the data set or the partition is wrong.
     """
-    grid = GridComm.build(comm, config.c)
-    share, report = _share(config, grid)
-    A = _matrix(config, share, grid).to(device)
+    mesh = Mesh.grid(comm, config.c)
+    share, report = _share(config, mesh)
+    A = _matrix(config, share, mesh).to(device)
     # The block row has become L, S and R; it must not be in memory beside the features.
     share = replace(share, adjacency=None)
     data = share.data
@@ -96,20 +96,20 @@ def prepare(config: TrainConfig, comm: Communicator, device: torch.device) -> Pr
     )
 
 
-def _share(config: TrainConfig, grid: GridComm) -> tuple[RankShare, dict[str, Any] | None]:
+def _share(config: TrainConfig, mesh: Mesh) -> tuple[RankShare, dict[str, Any] | None]:
     if (Path(config.dataset) / "meta.json").exists():
         if config.symmetrise:
             raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
-        return from_shards(open_shards(config.dataset), grid), None
+        return from_shards(open_shards(config.dataset), mesh), None
     graph: Graph | None = None
     labels, report = None, None
-    if grid.everyone.rank == 0:
+    if mesh.rank == 0:
         with terminal_progress() as progress:
             graph = load_dataset(config.dataset, config.data_dir, config.seed, progress=progress)
         if config.symmetrise:
             graph = graph.symmetrised()
-        labels, report = _labels(config, graph, grid.grid.block_rows)
-    return scatter(graph, labels, grid), report
+        labels, report = _labels(config, graph, mesh.axes.size("row"))
+    return scatter(graph, labels, mesh), report
 
 
 def _labels(
@@ -128,17 +128,14 @@ def _labels(
     return labels, dict(report)
 
 
-def _matrix(config: TrainConfig, share: RankShare, grid: GridComm) -> DistMatrix:
+def _matrix(config: TrainConfig, share: RankShare, mesh: Mesh) -> DistMatrix:
     assert share.adjacency is not None
-    block = add_self_loops(share.adjacency, share.first_row)
+    block = add_self_loops(share.adjacency, share.layout.range(mesh.rank)[0])
     row_scale, own_scale = degree_scales(block, config.normalisation)
-    if own_scale is not None:
-        first, last = share.layout.range(grid.everyone.rank)
-        own_scale = own_scale[first - share.first_row : last - share.first_row]
     return DistMatrix.build(
         block.with_scales(row_scale, None),
         share.layout,
-        grid,
+        mesh,
         exchange=config.exchange,
         cover=config.cover,
         column_scale=own_scale,

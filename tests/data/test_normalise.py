@@ -134,7 +134,7 @@ def test_nothing_is_no_bag_of_words():
 
 def test_columns_beyond_32_bits():
     n, first = 2**33, 2**32
-    A = CSR(torch.tensor([0, 2, 2, 3]), torch.tensor([5, 2**33 - 1, 2**32 + 2]), (3, n), None)
+    A = CSR.of(torch.tensor([0, 2, 2, 3]), torch.tensor([5, 2**33 - 1, 2**32 + 2]), (3, n), None)
     looped = add_self_loops(A, first)
     assert looped.indptr.tolist() == [0, 3, 4, 5]
     assert looped.indices.tolist() == [5, 2**32, 2**33 - 1, 2**32 + 1, 2**32 + 2]

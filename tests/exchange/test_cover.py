@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.sparse.csgraph import maximum_bipartite_matching
-from spgnn.exchange._cover import minimum_vertex_cover
 
-from spgnn.exchange.cover import covered_by_row
+from spgnn import CSR, RowLayout
+from spgnn.exchange import COVERS, demand
+from spgnn.exchange._inspect import minimum_vertex_cover
 
 patterns = st.tuples(st.integers(1, 12), st.integers(1, 12)).flatmap(
     lambda shape: arrays(np.bool_, shape, elements=st.booleans())
@@ -29,18 +30,23 @@ def test_cover_is_minimum(pattern):
     assert rows.sum() + columns.sum() == matching
 
 
-@given(patterns, st.integers(1, 4), st.integers(0, 2**32))
+@given(patterns, st.integers(2, 4), st.integers(0, 2**32))
 def test_blocks_are_covered_independently(pattern, parts, seed):
-    owner_of = np.sort(np.random.default_rng(seed).integers(0, parts, pattern.shape[1]))
-    rows, columns = (index.astype(np.int64) for index in np.nonzero(pattern))
-    owners = owner_of[columns]
-    by_row = covered_by_row(rows, columns, owners, "minimum")
-    for part in range(parts):
-        here = owners == part
-        items = len(np.unique(rows[here & by_row])) + len(np.unique(columns[here & ~by_row]))
-        block = sp.csr_array(pattern[:, owner_of == part])
-        least = (maximum_bipartite_matching(block) >= 0).sum() if block.shape[1] else 0
-        assert items == least
+    """What each owner is asked for is as little as its block allows."""
+    columns = pattern.shape[1]
+    cuts = np.sort(np.random.default_rng(seed).integers(0, columns + 1, parts - 2))
+    # The rank that asks owns nothing, so that all is remote.
+    layout = RowLayout(np.concatenate(([0, 0], cuts, [columns])))
+    block = CSR.from_scipy(sp.csr_array(pattern))
+    for cover in COVERS:
+        L, R, asked = demand(block, layout, range(parts), 0, cover)
+        assert L.nnz == 0
+        assert asked.rows.sum() == R.shape[1]
+        for part in range(parts):
+            owned = pattern[:, slice(*layout.range(part))]
+            least = (maximum_bipartite_matching(sp.csr_array(owned)) >= 0).sum()
+            expected = {"column": owned.any(axis=0).sum(), "row": owned.any(axis=1).sum()}
+            assert asked.rows[part] == expected.get(cover, least)
 
 
 def test_a_long_augmenting_path_does_not_exhaust_the_stack():
@@ -56,6 +62,10 @@ def test_a_long_augmenting_path_does_not_exhaust_the_stack():
 
 
 def test_one_hub_row_pays_for_its_block():
-    rows = np.zeros(50, dtype=np.int64)
-    by_row = covered_by_row(rows, np.arange(50), np.zeros(50, dtype=np.int64), "minimum")
-    assert by_row.all()
+    block = CSR.from_scipy(sp.csr_array(np.ones((1, 50), np.bool_)))
+    layout = RowLayout(np.array([0, 0, 50]))
+    _, R, asked = demand(block, layout, [0, 1], 0, "minimum")
+    assert asked.rows.tolist() == [0, 1]
+    assert asked.lengths.tolist() == [50]
+    assert asked.columns.tolist() == list(range(50))
+    assert R.to_scipy().toarray().tolist() == [[1.0]]

@@ -1,6 +1,9 @@
-"""The plan by itself: L + R·Π·S is A, entry by entry, and its volume is what covers promise."""
+"""Plans by themselves: multiplied out they are A, and made offline they are what ranks agree on."""
 
 from __future__ import annotations
+
+import pickle
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -9,69 +12,157 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spgnn import CSR, RowLayout
-from spgnn.comm import SoloCommunicator, connect
-from spgnn.exchange import COVERS, ExchangePlan, build_plan
+from spgnn import CSR, Axes, Mesh, RowLayout
+from spgnn.comm import connect
+from spgnn.exchange import COVERS, Plan, Stage, Volume, build, build_all, grid
+from spgnn.layout import Axes as LayoutAxes
 from spgnn.partition import report
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
 
 WAYS = [("oblivious", "column"), *(("sparsity-aware", cover) for cover in COVERS)]
-N, RANKS = 31, 4
+N = 31
+GRIDS = [(1, 1), (4, 1), (4, 2), (4, 4), (6, 2), (9, 3)]
 
 
-def plans_of(rank: int, weighted: bool) -> list[ExchangePlan]:
-    """This rank's plan for each way to exchange. Collective."""
+def schemes(ranks: int, c: int, way: tuple[str, str], weighted: bool) -> list:
+    """The scheme of every rank."""
     A = random_matrix(N, 0.2, 7, weighted=weighted)
-    layout = uneven_layout(N, RANKS, seed=3)
-    block = block_row(A, *layout.range(rank))
-    scale = torch.linspace(1, 2, N, dtype=torch.float64)[slice(*layout.range(rank))]
-    comm = connect()
-    return [
-        build_plan(block, layout, comm, strategy=strategy, cover=cover, column_scale=scale.clone())
-        for strategy, cover in WAYS
-    ]
+    layout = uneven_layout(N, ranks, seed=3)
+    row_scale = torch.linspace(2, 3, N, dtype=torch.float64)
+    column_scale = torch.linspace(1, 2, N, dtype=torch.float64)
+    found = []
+    for rank in range(ranks):
+        own = slice(*layout.range(rank))
+        block = block_row(A, own.start, own.stop).with_scales(row_scale[own].clone(), None)
+        found.append(
+            grid(
+                block,
+                layout,
+                Axes.grid(ranks, c),
+                rank,
+                strategy=way[0],
+                cover=way[1],
+                column_scale=column_scale[own].clone(),
+            )
+        )
+    return found
 
 
 def dense(block: CSR) -> np.ndarray:
     return block.to_scipy().toarray().astype(np.float64)
 
 
-def permuted(plans: list[ExchangePlan]) -> list[np.ndarray]:
-    """Π as a matrix: which sent row (of any rank) each rank receives where."""
-    sent = np.cumsum([0, *(plan.S.shape[0] for plan in plans)])
-    found = []
-    for receiver, plan in enumerate(plans):
-        rows = []
-        for sender, count in enumerate(plan.counts.recv):
-            theirs = plans[sender].counts.send
-            assert theirs[receiver] == count
-            # A broadcast is one block for everyone; an all-to-allv has one for each.
-            first = 0 if plan.strategy == "oblivious" else sum(theirs[:receiver])
-            rows += [sent[sender] + first + k for k in range(count)]
-        Pi = np.zeros((len(rows), sent[-1]))
-        Pi[np.arange(len(rows)), rows] = 1
-        found.append(Pi)
-    return found
+def stage_matrix(stages: list[Stage], axes: Axes) -> np.ndarray:
+    """One stage of all ranks as one matrix, from L + R·Π·S."""
+    widths = np.cumsum([0, *(stage.local.shape[1] for stage in stages)])
+    rows = []
+    for rank, stage in enumerate(stages):
+        block = np.zeros((stage.local.shape[0], widths[-1]))
+        block[:, widths[rank] : widths[rank + 1]] = dense(stage.local)
+        if stage.hops:
+            arrived = []
+            for number, hop in enumerate(stage.hops):
+                group = axes.group(hop.axis, rank)
+                me = group.index(rank)
+                for peer, count in zip(group, hop.counts.recv, strict=True):
+                    theirs = stages[peer].hops[number]
+                    assert theirs.counts.send[me] == count
+                    # A broadcast is one block for everyone; an all-to-allv has one for each.
+                    first = 0 if hop.broadcast else sum(theirs.counts.send[:me])
+                    sent = np.zeros((count, widths[-1]))
+                    stretch = dense(theirs.send)[first : first + count]
+                    sent[:, widths[peer] : widths[peer + 1]] = stretch
+                    arrived.append(sent)
+                assert hop.counts.send[me] == hop.counts.recv[me] == 0
+                assert hop.counts.largest >= max(hop.counts.send)
+            block += dense(stage.remote) @ np.concatenate(arrived)
+        rows.append(block)
+    return np.concatenate(rows)
 
 
+def multiplied_out(plans: list[Plan], axes: Axes) -> np.ndarray:
+    """The product of all stages of all ranks."""
+    whole = None
+    for stages in zip(*(plan.stages for plan in plans), strict=True):
+        factor = stage_matrix(list(stages), axes)
+        whole = factor if whole is None else factor @ whole
+    return whole
+
+
+@pytest.mark.parametrize(("ranks", "c"), GRIDS)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_plan_multiplies_out_to_the_matrix(weighted):
-    by_rank = run_ranks(plans_of, RANKS, weighted)
-    A = random_matrix(N, 0.2, 7, weighted=weighted).toarray() * np.linspace(1, 2, N)
-    layout = uneven_layout(N, RANKS, seed=3)
-    for way in range(len(WAYS)):
-        plans = [plans[way] for plans in by_rank]
-        S = sp.block_diag([dense(plan.S) for plan in plans]).toarray()
-        for rank, (plan, Pi) in enumerate(zip(plans, permuted(plans), strict=True)):
-            first, last = layout.range(rank)
-            block = dense(plan.R) @ Pi @ S
-            block[:, first:last] += dense(plan.L)
-            np.testing.assert_allclose(block, A[first:last], rtol=1e-6, atol=1e-6)
-            # What stays is what is owned, and nothing is counted as sent to oneself.
-            assert plan.L.nnz == np.count_nonzero(A[first:last, first:last])
-            assert plan.counts.send[rank] == plan.counts.recv[rank] == 0
-            assert plan.counts.largest >= max(plan.counts.send)
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+def test_plans_multiply_out_to_the_matrix(ranks, c, weighted, way):
+    plans = build_all(schemes(ranks, c, way, weighted), Axes.grid(ranks, c))
+    A = random_matrix(N, 0.2, 7, weighted=weighted).toarray()
+    A = np.linspace(2, 3, N)[:, None] * A * np.linspace(1, 2, N)
+    np.testing.assert_allclose(multiplied_out(plans, Axes.grid(ranks, c)), A, rtol=1e-12)
+    if c == 1:
+        layout = uneven_layout(N, ranks, seed=3)
+        for rank, plan in enumerate(plans):
+            own = slice(*layout.range(rank))
+            assert plan.stages[0].local.nnz == np.count_nonzero(A[own, own])
+
+
+def same(a: object, b: object) -> bool:
+    """Whether two records hold the same numbers."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b) and a.dtype == b.dtype
+    if isinstance(a, np.ndarray | tuple) and not (isinstance(a, tuple) and a and fields_of(a[0])):
+        return np.array_equal(a, b)
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    names = fields_of(a)
+    return all(same(getattr(a, n), getattr(b, n)) for n in names) if names else a == b
+
+
+def fields_of(record: object) -> list[str]:
+    return [f.name for f in fields(record)] if hasattr(record, "__dataclass_fields__") else []
+
+
+def live_plans(rank: int, ranks: int, c: int, weighted: bool) -> list[bytes]:
+    mesh = Mesh.grid(connect(), c)
+    plans = [build(schemes(ranks, c, way, weighted)[rank], mesh) for way in WAYS]
+    return [pickle.dumps(plan) for plan in plans]
+
+
+@pytest.mark.parametrize(("ranks", "c"), [(1, 1), (3, 1), (4, 2), (8, 4), (16, 2)])
+def test_offline_plans_are_the_live_ones(ranks, c):
+    """Every array, and so everything that follows from them: bytes, messages, memory."""
+    by_rank = run_ranks(live_plans, ranks, ranks, c, ranks % 2 == 0)
+    for number, way in enumerate(WAYS):
+        offline = build_all(schemes(ranks, c, way, ranks % 2 == 0), Axes.grid(ranks, c))
+        for rank, plan in enumerate(offline):
+            live = pickle.loads(by_rank[rank][number])
+            assert same(plan, live), (way, rank)
+            assert plan.volume == live.volume
+            assert plan.nonzeros == live.nonzeros
+            assert plan.traffic(17) == live.traffic(17)
+            assert plan.traffic(17, adjoint=True) == live.traffic(17, adjoint=True)
+            assert plan.memory(17) == live.memory(17)
+        assert not same(offline[0], Plan((Stage(CSR.from_scipy(sp.eye_array(3))),)))
+
+
+def test_memory_is_what_the_arrays_take():
+    (plan, *_) = build_all(schemes(4, 2, WAYS[3], True), Axes.grid(4, 2))
+    items = plan.memory(16, torch.float64)
+    blocks = [block for stage in plan.stages for block in stage.blocks()]
+    assert items["matrix"] == sum(block.nbytes for block in blocks)
+    plan.ready()
+    sides = {id(a): a.nbytes for block in blocks for a in others_of(block)}
+    assert items["transpose"] == sum(sides.values())
+    rows = sum(hop.send.shape[0] + hop.volume.receive for hop in plan.hops)
+    assert items["buffers"] == rows * 16 * 8
+
+
+def others_of(block: CSR) -> list[torch.Tensor]:
+    """The arrays that a block's transpose added, if it was made."""
+    if "_other_side" not in vars(block.pattern):
+        return []
+    other = block.pattern.T
+    arrays = [] if other is block.pattern else [other.indptr, other.indices]
+    return arrays if block.values is None else [*arrays, block.pattern.order, block.T.values]
 
 
 @st.composite
@@ -86,56 +177,35 @@ def partitioned(draw):
     return A, labels, parts
 
 
-@given(st.lists(partitioned(), min_size=25, max_size=25))
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
-def test_volume_is_what_the_partition_report_predicts(cases):
+@given(partitioned())
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_volume_is_what_the_partition_report_predicts(case):
     """Of every cover, in total; and of the column cover for the busiest rank, both ways."""
-    ranks = max(parts for *_, parts in cases)
-    for rank_volumes, (A, labels, parts) in zip(
-        zip(*run_ranks(volumes_of, ranks, cases), strict=True), cases, strict=True
-    ):
-        predicted = report(sp.csr_array(A), labels, parts=ranks)
-        for number, cover in enumerate(COVERS):
-            volumes = [volumes[number] for volumes in rank_volumes]
-            total = sum(send for send, _ in volumes)
-            assert total == sum(receive for _, receive in volumes)
-            assert total == predicted["cover_volume"][cover], (cover, parts)
-            if cover == "column":
-                assert total == predicted["total_volume"]
-                assert max(send for send, _ in volumes) == predicted["max_send"]
-                assert max(receive for _, receive in volumes) == predicted["max_recv"]
-
-
-def volumes_of(rank: int, cases: list) -> list[list[tuple[int, int]]]:
-    """Rows sent and received in one product, case by case and cover by cover. Collective."""
-    comm, found = connect(), []
-    for A, labels, _ in cases:
-        layout = RowLayout.from_labels(labels, comm.size)
-        order = np.argsort(labels, kind="stable")
-        block = block_row(sp.csr_array(A[order][:, order]), *layout.range(rank))
-        plans = [build_plan(block, layout, comm, cover=cover) for cover in COVERS]
-        found.append([(plan.volume.send, plan.volume.receive) for plan in plans])
-    return found
-
-
-@pytest.mark.parametrize(("strategy", "cover"), WAYS)
-def test_one_rank_sends_nothing(strategy, cover):
-    A = random_matrix(9, 0.4, 1, weighted=True)
-    layout = RowLayout.even(9, 1)
-    plan = build_plan(
-        block_row(A, 0, 9), layout, SoloCommunicator(), strategy=strategy, cover=cover
-    )
-    assert (plan.volume.send, plan.volume.receive) == (0, 0)
-    np.testing.assert_array_equal(dense(plan.L), A.toarray())
-
-
-def test_selected_rows_only_where_rows_are_selected():
-    selecting, summing = (
-        ExchangePlan(S, S, S, None)
-        for S in (
-            CSR.from_scipy(sp.csr_array(np.eye(3, dtype=np.bool_)[[2, 0]])),
-            CSR.from_scipy(sp.csr_array(np.array([[True, True, False]]))),
+    A, labels, parts = case
+    predicted = report(sp.csr_array(A), labels, parts=parts)
+    layout = RowLayout.from_labels(labels, parts)
+    order = np.argsort(labels, kind="stable")
+    moved, axes = sp.csr_array(A[order][:, order]), LayoutAxes.grid(parts)
+    for cover in COVERS:
+        plans = build_all(
+            [
+                grid(block_row(moved, *layout.range(rank)), layout, axes, rank, cover=cover)
+                for rank in range(parts)
+            ],
+            axes,
         )
-    )
-    assert selecting.selected_rows.tolist() == [2, 0]
-    assert summing.selected_rows is None
+        volumes = [plan.volume for plan in plans]
+        total = sum(volumes, Volume())
+        assert total.send == total.receive == predicted["cover_volume"][cover]
+        if cover == "column":
+            assert total.send == predicted["total_volume"]
+            assert max(volume.send for volume in volumes) == predicted["max_send"]
+            assert max(volume.receive for volume in volumes) == predicted["max_recv"]
+
+
+def test_one_rank_sends_nothing():
+    for way in WAYS:
+        (plan,) = build_all(schemes(1, 1, way, True), Axes.grid(1))
+        assert plan.hops == ()
+        assert plan.volume == Volume(0, 0)
+        assert plan.traffic(16) == {}

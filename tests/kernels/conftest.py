@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from spgnn.kernels import _kernels
+from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
 SUM_DTYPE = {torch.float32: torch.float32, torch.float64: torch.float64}
@@ -45,9 +46,11 @@ def random_block(
         name: torch.from_numpy(rng.standard_normal(sizes[name])).to(SUM_DTYPE[dtype])
         for name in parts
     }
-    return CSR(
-        torch.from_numpy(indptr), torch.from_numpy(indices).to(index), (rows, cols), **arrays
+    # Wide indices where narrow ones would do, to test kernels for them.
+    pattern = Pattern.trusted(
+        torch.from_numpy(indptr), torch.from_numpy(indices).to(index), (rows, cols)
     )
+    return CSR(pattern, **arrays)
 
 
 def random_dense(rows, columns, seed, dtype=torch.float32, padding=0) -> torch.Tensor:

@@ -7,6 +7,7 @@ import torch
 
 from spgnn.kernels import reference
 from spgnn.kernels.cuda.native import SUM_DTYPE
+from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
 WIDTHS = [1, 3, 16, 17, 64, 128, 129, 300, 1024]
@@ -24,7 +25,8 @@ def block(lengths, cols=800, *, parts=(), dtype=torch.float32, index=torch.int32
     sizes = {"values": len(indices), "row_scale": len(lengths), "col_scale": cols}
     real = SUM_DTYPE[dtype]
     arrays = {p: torch.from_numpy(rng.standard_normal(sizes[p])).to(real) for p in parts}
-    return CSR(torch.from_numpy(indptr), indices, (len(lengths), cols), **arrays)
+    pattern = Pattern.trusted(torch.from_numpy(indptr), indices, (len(lengths), cols))
+    return CSR(pattern, **arrays)
 
 
 def matrix(rows, columns, dtype=torch.float32, *, padding=0, offset=0, seed=1) -> torch.Tensor:

@@ -23,7 +23,7 @@ def hidden_communities(monkeypatch) -> CSR:
     )
     indptr = torch.arange(0, n * degree + 1, degree)
     indices = torch.from_numpy(np.sort(inside, axis=1).ravel()).int()
-    return CSR(indptr, indices, (n, n))
+    return CSR.of(indptr, indices, (n, n))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -31,9 +31,7 @@ def test_reordering_changes_no_bit(hidden_communities, dtype):
     generator = torch.Generator().manual_seed(1)
     B = hidden_communities
     sizes, wide = (B.nnz, B.shape[0], B.shape[1]), SUM_DTYPE[dtype]
-    A = CSR(
-        B.indptr, B.indices, B.shape, *(torch.rand(s, generator=generator).to(wide) for s in sizes)
-    )
+    A = CSR(B.pattern, *(torch.rand(s, generator=generator).to(wide) for s in sizes))
     X = random_dense(B.shape[1], 33, 2, dtype)
     before = spmm(A, X)
     found = reorder(A)
@@ -51,7 +49,7 @@ def test_order_is_a_permutation(hidden_communities):
 
 
 def test_far_share_counts_columns_unseen_for_a_window():
-    A = CSR(torch.tensor([0, 2, 4, 6]), torch.tensor([0, 1, 0, 1, 1, 2]).int(), (3, 3))
+    A = CSR.of(torch.tensor([0, 2, 4, 6]), torch.tensor([0, 1, 0, 1, 1, 2]).int(), (3, 3))
     # Uses at times 0..5: columns 0, 1 and 2 are new; all others recur within 2.
     assert native.far_share(A, None, 2) == pytest.approx(3 / 6)
     assert native.far_share(A, None, 1) == pytest.approx(5 / 6)
@@ -59,7 +57,7 @@ def test_far_share_counts_columns_unseen_for_a_window():
 
 def test_a_good_order_is_left_alone():
     n = 3000
-    A = CSR(torch.arange(0, 3 * n + 1, 3), (torch.arange(3 * n) // 3).int(), (n, n))
+    A = CSR.of(torch.arange(0, 3 * n + 1, 3), (torch.arange(3 * n) // 3).int(), (n, n))
     found = reorder(A)
     assert not found.kept
     assert found.far_after == found.far_before

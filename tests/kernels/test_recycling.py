@@ -70,7 +70,7 @@ def test_small_results_are_left_to_torch(keeper):
 
 def test_products_may_be_changed_in_place_and_differentiated():
     n = ROWS
-    A = CSR(torch.arange(n + 1), torch.arange(n, dtype=torch.int32), (n, n))
+    A = CSR.of(torch.arange(n + 1), torch.arange(n, dtype=torch.int32), (n, n))
     X = torch.randn(n, WIDTH, requires_grad=True)
     for _ in range(2):
         X.grad = None

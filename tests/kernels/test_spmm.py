@@ -89,7 +89,7 @@ def test_a_row_does_not_depend_on_the_others():
     whole = spmm(A, X)
     for row in range(40):
         begin, end = int(A.indptr[row]), int(A.indptr[row + 1])
-        alone = CSR(torch.tensor([0, end - begin]), A.indices[begin:end], (1, 7000))
+        alone = CSR.of(torch.tensor([0, end - begin]), A.indices[begin:end], (1, 7000))
         assert torch.equal(spmm(alone, X)[0], whole[row])
 
 

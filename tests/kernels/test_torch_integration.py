@@ -116,7 +116,7 @@ import os, torch
 from spgnn import CSR
 from spgnn.kernels import spmm
 n = 4000
-A = CSR(torch.arange(0, 20 * n + 1, 20), torch.arange(20 * n, dtype=torch.int32) % n, (n, n))
+A = CSR.of(torch.arange(0, 20 * n + 1, 20), torch.arange(20 * n, dtype=torch.int32) % n, (n, n))
 X = torch.ones(n, 16)
 torch.set_num_threads(1)
 expected = spmm(A, X)

@@ -30,7 +30,7 @@ def test_products_match_the_reference(instruction_set, dtype, columns, index):
             A = random_block(rows, cols, lengths, seed, dtype=dtype, parts=parts, index=index)
             G = random_dense(rows, columns, seed + 10, dtype, padding=2)
             X = random_dense(cols, columns, seed + 20, dtype, padding=1)
-            absolute = CSR(A.indptr, A.indices, A.shape).with_scales(
+            absolute = CSR.of(A.indptr, A.indices, A.shape).with_scales(
                 *(None if s is None else s.abs() for s in (A.row_scale, A.col_scale))
             )
             magnitude = reference.sddmm(absolute, G.abs(), X.abs())
@@ -71,7 +71,7 @@ def test_learnt_values_are_never_stale(multiply):
     for _ in range(3):
         X = random_dense(6, 4, 1).requires_grad_()
         multiply(A, X).square().sum().backward()
-        now = CSR(A.indptr, A.indices, A.shape, values.detach().clone())
+        now = CSR.of(A.indptr, A.indices, A.shape, values.detach().clone())
         again = X.detach().requires_grad_()
         multiply(now, again).square().sum().backward()
         assert torch.equal(X.grad, again.grad)

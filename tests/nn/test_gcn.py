@@ -9,10 +9,9 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from spgnn import CSR
+from spgnn import CSR, DistMatrix, Mesh
 from spgnn.comm import Communicator, connect
 from spgnn.nn import GCN, ORDERS, GCNConv, Products, propagate_
-from spgnn.spmm import DistMatrix, GridComm
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import FLOAT64_BYTES, moved
@@ -27,12 +26,11 @@ def adjacency() -> np.ndarray:
 
 
 def distributed(comm: Communicator, c: int) -> tuple[DistMatrix, slice]:
-    """The matrix on this rank's grid, and the rows this rank owns."""
-    grid = GridComm.build(comm, c)
+    """The matrix on this rank's mesh, and the rows this rank owns."""
     layout = uneven_layout(N, comm.size, seed=1)
-    first, last = layout.grouped(c).range(comm.rank // c)
+    first, last = layout.range(comm.rank)
     block = block_row(sp.csr_array(adjacency()), first, last)
-    return DistMatrix.build(block, layout, grid), slice(*layout.range(comm.rank))
+    return DistMatrix.build(block, layout, Mesh.grid(comm, c)), slice(first, last)
 
 
 def features(width: int) -> np.ndarray:

@@ -83,7 +83,7 @@ def test_report_holds_the_contract():
 
 def test_a_csr_block_with_duplicates_counts_rows_once():
     indptr = torch.tensor([0, 3, 3], dtype=torch.int64)
-    A = CSR(indptr, torch.tensor([1, 1, 0], dtype=torch.int32), (2, 2))
+    A = CSR.of(indptr, torch.tensor([1, 1, 0], dtype=torch.int32), (2, 2))
     result = report(A, [0, 1])
     assert result["cover_volume"] == {"column": 1, "row": 1, "minimum": 1}
     assert result["edge_cut"] == 2

@@ -10,7 +10,8 @@ from spgnn.data.edges import csr_from_edges
 from spgnn.data.graph import Graph
 from spgnn.data.splits import with_split
 from spgnn.errors import InputError
-from spgnn.sparse import CSR, INT32_LIMIT
+from spgnn.pattern import INT32_LIMIT
+from spgnn.sparse import CSR
 
 Float64 = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.integer]

@@ -1,6 +1,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <string>
+
+#include "demand.hpp"
 #include "minimum_cover.hpp"
 
 namespace nb = nanobind;
@@ -8,32 +11,87 @@ namespace nb = nanobind;
 namespace {
 
 template <class T>
-using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Mask = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
+using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Output = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 
-Mask to_numpy(std::vector<std::uint8_t>&& mask) {
-  auto* kept = new std::vector<std::uint8_t>(std::move(mask));
-  nb::capsule owner(kept,
-                    [](void* p) noexcept { delete static_cast<std::vector<std::uint8_t>*>(p); });
-  return Mask(kept->data(), {kept->size()}, owner);
+template <class T>
+Output<T> to_numpy(spgnn::Array<T>&& array) {
+  const auto size = static_cast<std::size_t>(array.size());
+  T* data = array.release();
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+  return Output<T>(data, {size}, owner);
 }
 
-nb::tuple minimum_vertex_cover(Array<std::int64_t> begin, Array<std::int64_t> columns,
+template <class Position>
+nb::tuple to_numpy(spgnn::SplitBlock<Position>&& block) {
+  return nb::make_tuple(to_numpy(std::move(block.indptr)), to_numpy(std::move(block.indices)),
+                        to_numpy(std::move(block.sources)));
+}
+
+template <class Index, class Position>
+nb::tuple inspect(const spgnn::Rows<Index>& rows, const spgnn::Owners& owners,
+                  std::int64_t own_first, std::int64_t own_last, spgnn::Cover cover,
+                  bool weighted) {
+  spgnn::Inspected<Position> found;
+  {
+    nb::gil_scoped_release released;
+    found =
+        spgnn::Inspector<Index, Position>(rows, owners, own_first, own_last, weighted).run(cover);
+  }
+  auto& demand = found.demand;
+  return nb::make_tuple(
+      to_numpy(std::move(found.L)), to_numpy(std::move(found.R)),
+      nb::make_tuple(to_numpy(std::move(demand.rows_by_peer)),
+                     to_numpy(std::move(demand.entries_by_peer)),
+                     to_numpy(std::move(demand.lengths)), to_numpy(std::move(demand.columns)),
+                     to_numpy(std::move(demand.sources))));
+}
+
+template <class Index>
+nb::tuple demand(Input<std::int64_t> indptr, Input<Index> indices, Input<std::int64_t> offsets,
+                 Input<std::int64_t> members, std::int64_t me, int cover, bool weighted) {
+  const auto parts = static_cast<std::int64_t>(offsets.size()) - 1;
+  const spgnn::Owners owners(offsets.data(), parts, members.data(),
+                             static_cast<std::int64_t>(members.size()));
+  const spgnn::Rows<Index> rows{indptr.data(), indices.data(),
+                                static_cast<std::int64_t>(indptr.size()) - 1};
+  const std::int64_t part = members.data()[me];
+  const std::int64_t first = offsets.data()[part], last = offsets.data()[part + 1];
+  const auto chosen = static_cast<spgnn::Cover>(cover);
+  if (rows.nonzeros() <= std::numeric_limits<std::int32_t>::max()) {
+    return inspect<Index, std::int32_t>(rows, owners, first, last, chosen, weighted);
+  }
+  return inspect<Index, std::int64_t>(rows, owners, first, last, chosen, weighted);
+}
+
+nb::tuple minimum_vertex_cover(Input<std::int64_t> begin, Input<std::int64_t> columns,
                                std::int64_t num_columns) {
   std::vector<std::uint8_t> row_cover, column_cover;
   {
     nb::gil_scoped_release released;
-    spgnn::BipartiteGraph<std::int64_t> graph{
+    const spgnn::BipartiteGraph<std::int64_t> graph{
         {begin.data(), begin.size()}, {columns.data(), columns.size()}, num_columns};
     spgnn::MinimumVertexCover<std::int64_t>()(graph, row_cover, column_cover);
   }
-  return nb::make_tuple(to_numpy(std::move(row_cover)), to_numpy(std::move(column_cover)));
+  const auto mask = [](const std::vector<std::uint8_t>& cover) {
+    spgnn::Array<std::uint8_t> copy(static_cast<std::int64_t>(cover.size()));
+    std::copy(cover.begin(), cover.end(), copy.data());
+    return to_numpy(std::move(copy));
+  };
+  return nb::make_tuple(mask(row_cover), mask(column_cover));
 }
 
 }  // namespace
 
-NB_MODULE(_cover, m) {
-  m.doc() = "Minimum vertex cover of a sparse block (Hopcroft-Karp, König).";
+NB_MODULE(_inspect, m) {
+  m.doc() = "What a rank needs of its peers, on arrays that exchange/inspect.py has checked.";
+  const char* doc =
+      "(L, R, demand) of some rows: L and R as (indptr, indices, sources), the demand as "
+      "(rows by peer, entries by peer, lengths, columns, sources). Covers: 0 column, 1 row, 2 "
+      "minimum.";
+  m.def("demand", &demand<std::int32_t>, doc);
+  m.def("demand", &demand<std::int64_t>, doc);
   m.def("minimum_vertex_cover", &minimum_vertex_cover, nb::arg("begin"), nb::arg("columns"),
         nb::arg("num_columns"), "Masks (rows, columns), uint8, of one minimum vertex cover.");
 }

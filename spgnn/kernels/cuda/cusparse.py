@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from spgnn.kernels import reference
-from spgnn.sparse import CSR, INT32_LIMIT
+from spgnn.pattern import INT32_LIMIT
+from spgnn.sparse import CSR
 
 
 def as_torch(A: CSR, cols: int, dtype: torch.dtype) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from spgnn.sparse import INT32_LIMIT
+from spgnn.pattern import INT32_LIMIT
 
 # Most items of a tile: large tiles waste least at their edges, small ones fill the device.
 TILE_ITEMS = (1024, 512, 256)

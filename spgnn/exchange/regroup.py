@@ -1,0 +1,116 @@
+"""From rows to block columns: each replica of a block row gets the columns it will multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator
+from spgnn.exchange.inspect import by_receiver, swapped, swapped_counts
+from spgnn.layout import Int64Array
+from spgnn.pattern import Pattern
+from spgnn.sparse import CSR
+
+
+@dataclass(frozen=True, eq=False)
+class Regroup:
+    """What a scheme yields to turn own rows of all columns into all rows of own columns.
+
+    Made by :meth:`of`. The answer is the common block of a group of ranks, in their order, with the
+    columns of this one.
+
+    Attributes
+    ----------
+    axis : str
+    rows, entries : int64 [peers]
+        Rows sent to each peer (all that this rank has) and their nonzeros.
+    lengths : Tensor int32 [peers × rows]
+        Nonzeros of each row that go to each peer.
+    columns, values : Tensor [nnz]
+        By peer, then by row.
+    row_scale : Tensor [rows], optional
+    width : int
+        Columns of the whole matrix.
+    """
+
+    axis: str
+    rows: Int64Array
+    entries: Int64Array
+    lengths: Tensor
+    columns: Tensor
+    values: Tensor | None
+    row_scale: Tensor | None
+    width: int
+
+    @classmethod
+    def of(cls, axis: str, block: CSR, owner: Int64Array, peers: int) -> Regroup:
+        """Deal the nonzeros of a block to peers.
+
+        Parameters
+        ----------
+        axis : str
+        block : CSR [own rows, n]
+        owner : int64 [nnz]
+            The peer that gets each nonzero.
+        peers : int
+        """
+        rows = block.shape[0]
+        order = torch.from_numpy(np.argsort(owner, kind="stable"))
+        row = np.repeat(np.arange(rows), block.row_lengths.numpy())
+        lengths = np.bincount(owner * rows + row, minlength=peers * rows)
+        values = None if block.values is None else block.values[order]
+        return cls(
+            axis,
+            np.full(peers, rows),
+            np.bincount(owner, minlength=peers),
+            torch.from_numpy(lengths.astype(np.int32)),
+            block.indices[order],
+            values,
+            block.row_scale,
+            block.shape[1],
+        )
+
+    def settle(self, comm: Communicator) -> CSR:
+        """The exchange over a communicator."""
+        rows, entries = swapped_counts(comm, self.rows, self.entries)
+        scale = self.row_scale
+        if scale is not None:
+            scale = swapped(comm, scale.repeat(comm.size), rows)
+        return _assembled(
+            swapped(comm, self.lengths, rows),
+            swapped(comm, self.columns, entries),
+            None if self.values is None else swapped(comm, self.values, entries),
+            scale,
+            self.width,
+        )
+
+    @staticmethod
+    def settle_all(parts: Sequence[Regroup]) -> list[CSR]:
+        """The exchange of a whole group in one process."""
+        rows = np.stack([part.rows for part in parts])
+        entries = np.stack([part.entries for part in parts])
+        lengths = by_receiver([part.lengths for part in parts], rows)
+        columns = by_receiver([part.columns for part in parts], entries)
+        values = by_receiver([part.values for part in parts], entries)
+        scales = [part.row_scale for part in parts if part.row_scale is not None]
+        scale = torch.cat(scales) if len(scales) == len(parts) else None
+        blocks = []
+        for part, its_lengths, its_columns, its_values in zip(
+            parts, lengths, columns, values, strict=True
+        ):
+            assert its_lengths is not None
+            assert its_columns is not None
+            blocks.append(_assembled(its_lengths, its_columns, its_values, scale, part.width))
+        return blocks
+
+
+def _assembled(
+    lengths: Tensor, columns: Tensor, values: Tensor | None, scale: Tensor | None, width: int
+) -> CSR:
+    indptr = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    torch.cumsum(lengths, 0, out=indptr[1:])
+    return CSR(Pattern.trusted(indptr, columns, (len(lengths), width)), values, scale)

@@ -1,0 +1,240 @@
+"""The executor: runs a plan on real rows, forward and adjoint, with exchanges overlapped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from spgnn import kernels
+from spgnn.comm import Communicator
+from spgnn.exchange.plan import Hop, Plan, Stage
+from spgnn.exchange.wire import Flight, Step, Wire, wire_of
+
+
+class Communicators(Protocol):
+    """Communicators by axis; a Mesh is one."""
+
+    def __getitem__(self, axis: str) -> Communicator: ...
+
+
+class Workspace:
+    """Buffers that outlive an exchange: no epoch should fault in new pages."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[object, Tensor] = {}
+
+    def rows(self, role: object, count: int, like: Tensor) -> Tensor:
+        """An uninitialised [count, f] with the width, dtype and device of `like`."""
+        width = like.shape[1]
+        held = self._buffers.get(role)
+        if (
+            held is None
+            or held.numel() < count * width
+            or held.dtype != like.dtype
+            or held.device != like.device
+        ):
+            held = torch.empty(count * width, dtype=like.dtype, device=like.device)
+            self._buffers[role] = held
+        return held[: count * width].view(count, width)
+
+    def release(self) -> None:
+        """Give the memory back; the next exchange takes what it needs."""
+        self._buffers.clear()
+
+
+class Executor:
+    """Runs the stages of one plan one after the other.
+
+    Parameters
+    ----------
+    plan : Plan
+    mesh : communicators by axis
+    wires : sequence of Wire, optional
+        One for each hop of the plan; by default as the hops ask.
+    overlap : bool
+        Let local products run while rows travel. Off, they start after those have arrived; only
+        measurements want that.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        mesh: Communicators,
+        wires: Sequence[Wire] | None = None,
+        overlap: bool = True,
+    ) -> None:
+        self.plan = plan
+        self.mesh = mesh
+        self.wires = [wire_of(hop) for hop in plan.hops] if wires is None else list(wires)
+        self.overlap = overlap
+        self.workspace = Workspace()
+        self.exchanges: list[Exchange] = []
+        first = 0
+        for stage in plan.stages:
+            self.exchanges.append(Exchange(stage, first, self))
+            first += len(stage.hops)
+
+    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+        """``A·H``; H_local [columns, f] to Z_local [rows, f]. Collective."""
+        for exchange in self.exchanges:
+            stage = exchange.stage
+            if not stage.hops:
+                H_local = kernels.spmm(stage.local, H_local)
+                continue
+            flight = exchange.begin(H_local, step)
+            try:
+                if not self.overlap:
+                    flight.wait()
+                Z_local = kernels.spmm(stage.local, H_local)
+            finally:
+                # Whatever happened here: peers write into these buffers.
+                H_recv = flight.wait()
+            if stage.remote is not None and stage.remote.nnz:
+                kernels.spmm(stage.remote, H_recv, out=Z_local, accumulate=True)
+            H_local = Z_local
+        return H_local
+
+    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+        """``Aᵀ·G``, stage by stage backwards; G_local [rows, f] to dH [columns, f]. Collective."""
+        for exchange in reversed(self.exchanges):
+            stage = exchange.stage
+            if not stage.hops:
+                G_local = kernels.spmm(stage.local.T, G_local)
+                continue
+            R_G = exchange.received(G_local)
+            if stage.remote is not None:
+                kernels.spmm(stage.remote.T, G_local, out=R_G)
+            flight = exchange.begin_adjoint(R_G, step)
+            try:
+                if not self.overlap:
+                    flight.wait()
+                dH_local = kernels.spmm(stage.local.T, G_local)
+            finally:
+                flight.wait()
+            flight.add_to(dH_local)
+            G_local = dH_local
+        return G_local
+
+
+class Exchange:
+    """The hops of one stage; also for what is not a product.
+
+    Parameters
+    ----------
+    stage : Stage
+    first : int
+        The number of its first hop in the plan.
+    executor : Executor
+        Whose wires, communicators and buffers it uses.
+    """
+
+    def __init__(self, stage: Stage, first: int, executor: Executor) -> None:
+        self.stage = stage
+        self._first = first
+        self._executor = executor
+
+    def begin(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Arriving:
+        """Start Π·S·H. What arrives is written to `out` [received rows, f], if given."""
+        return Arriving(self, H_local, self.received(H_local) if out is None else out, step)
+
+    def begin_adjoint(self, R_G: Tensor, step: Step) -> Returning:
+        """Start Πᵀ of `R_G` [received rows, f]."""
+        return Returning(self, R_G, step)
+
+    def received(self, like: Tensor) -> Tensor:
+        """The buffer of received rows, with the width and dtype of `like`."""
+        rows = self.stage.received[-1]
+        return self._executor.workspace.rows(("receive", self._first), rows, like)
+
+    def to_send(self, hop: int, like: Tensor) -> Tensor:
+        """The buffer of rows to send by one of the stage's hops."""
+        rows = self.stage.hops[hop].send.shape[0]
+        return self._executor.workspace.rows(("send", self._first + hop), rows, like)
+
+    def slice_of(self, hop: int, received: Tensor) -> Tensor:
+        """The rows of one hop among all that are received."""
+        return received[self.stage.received[hop] : self.stage.received[hop + 1]]
+
+    def fly(self, hop: int, rows: Tensor, out: Tensor, step: Step) -> Flight:
+        """Hand the rows of one hop to its wire."""
+        executor, number, which = self._executor, self._first + hop, self.stage.hops[hop]
+        comm = executor.mesh[which.axis]
+        return executor.wires[number].begin(rows, out, which, comm, step.at(number))
+
+
+class Arriving:
+    """Rows on their way to this rank."""
+
+    def __init__(self, exchange: Exchange, H_local: Tensor, out: Tensor, step: Step) -> None:
+        self._exchange = exchange
+        self._H, self._out, self._step = H_local, out, step
+        self._flights: dict[int, Flight] = {}
+        for number, hop in enumerate(exchange.stage.hops):
+            if hop.relay is None:
+                self._start(number, hop)
+
+    def wait(self) -> Tensor:
+        """The received rows [received rows, f], all hops done."""
+        for number, hop in enumerate(self._exchange.stage.hops):
+            if number not in self._flights:
+                self._start(number, hop)
+            self._flights[number].wait()
+        return self._out
+
+    def _start(self, number: int, hop: Hop) -> None:
+        exchange = self._exchange
+        rows = packed(hop, self._H, exchange.to_send(number, self._H))
+        if hop.relay is not None:
+            before = self._out[: exchange.stage.received[number]]
+            kernels.spmm(hop.relay, before, out=rows, accumulate=True)
+        out = exchange.slice_of(number, self._out)
+        self._flights[number] = exchange.fly(number, rows, out, self._step)
+
+
+class Returning:
+    """What belongs to rows of others, on its way back to them."""
+
+    def __init__(self, exchange: Exchange, R_G: Tensor, step: Step) -> None:
+        self._exchange = exchange
+        self._flights: list[tuple[Flight, Hop, Tensor]] = []
+        for number in reversed(range(len(exchange.stage.hops))):
+            hop = exchange.stage.hops[number]
+            G_recv = exchange.to_send(number, R_G)
+            flight = exchange.fly(number, exchange.slice_of(number, R_G), G_recv, step)
+            self._flights.append((flight, hop, G_recv))
+            if hop.relay is not None:
+                flight.wait()
+                before = R_G[: exchange.stage.received[number]]
+                kernels.spmm(hop.relay.T, G_recv, out=before, accumulate=True)
+
+    def wait(self) -> None:
+        """Return when all of it has arrived."""
+        for flight, _, _ in self._flights:
+            flight.wait()
+
+    def add_to(self, dH_local: Tensor) -> None:
+        """Add Sᵀ · what arrived to dH, hop by hop."""
+        for _, hop, G_recv in reversed(self._flights):
+            add_unpacked(hop, G_recv, dH_local)
+
+
+def packed(hop: Hop, H_local: Tensor, out: Tensor) -> Tensor:
+    """``S·H``, in `out` unless S only names neighbouring rows, which lie ready in H itself."""
+    first = hop.run
+    if first is not None and hop.relay is None and H_local.is_contiguous():
+        return H_local[first : first + hop.send.shape[0]]
+    if hop.selected_rows is None:
+        return kernels.spmm(hop.send, H_local, out=out)
+    return kernels.gather_rows(H_local, hop.selected_rows, scale=hop.selected_scale, out=out)
+
+
+def add_unpacked(hop: Hop, G_recv: Tensor, dH_local: Tensor) -> None:
+    """``dH += Sᵀ·G``, in place."""
+    first = hop.run
+    if first is not None:
+        dH_local[first : first + hop.send.shape[0]] += G_recv
+    elif hop.send.nnz:
+        kernels.spmm(hop.send.T, G_recv, out=dH_local, accumulate=True)

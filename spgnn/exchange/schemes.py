@@ -1,0 +1,168 @@
+"""Schemes: who computes what, as generators that yield demands and return plans.
+
+A scheme knows one rank. It yields what has to be settled with the peers along an axis, is sent the
+answer, and returns the plan. :func:`build` drives one with the communicators of this rank;
+:func:`build_all` drives those of all ranks in lockstep and needs none, so the plans of ranks that
+do not exist are made by the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator, RowCounts
+from spgnn.errors import check_choice
+from spgnn.exchange.inspect import COVERS, Ask, Cover, demand, whole_rows
+from spgnn.exchange.plan import Hop, Plan, Stage
+from spgnn.exchange.regroup import Regroup
+from spgnn.exchange.schedule import Communicators
+from spgnn.layout import Axes, RowLayout
+from spgnn.pattern import Pattern, Selection
+from spgnn.sparse import CSR
+
+Strategy = Literal["sparsity-aware", "oblivious"]
+STRATEGIES: tuple[str, ...] = get_args(Strategy)
+
+
+class Unsettled(Protocol):
+    """What a scheme yields."""
+
+    @property
+    def axis(self) -> str:
+        """Along which it is settled."""
+
+    def settle(self, comm: Communicator) -> Any:
+        """The answer for this rank. Collective."""
+
+    @staticmethod
+    def settle_all(parts: Sequence[Any]) -> list[Any]:
+        """The answers for all ranks of a group, in one process."""
+
+
+Scheme = Generator[Unsettled, Any, Plan]
+
+
+def grid(
+    block: CSR,
+    layout: RowLayout,
+    axes: Axes,
+    rank: int,
+    *,
+    strategy: Strategy = "sparsity-aware",
+    cover: Cover = "column",
+    column_scale: Tensor | None = None,
+) -> Scheme:
+    """1D and 1.5D: block columns along "row", then partial sums added along "replica".
+
+    Rank (i, j) holds slice j of block row i of H, and takes the columns that ranks (·, j) own. Rows
+    of H travel along "row"; with c > 1 replicas, partial sums are added along "replica"
+    (Mukhopadhyay et al., ICPP'24, Algorithm 2; how and why we differ stands in
+    ``docs/architecture.md``).
+
+    Parameters
+    ----------
+    block : CSR [own rows, n]
+        Global columns; may carry values and a ``row_scale``.
+    layout : RowLayout
+        Rows of H over all ranks.
+    axes : Axes
+        Of :meth:`Axes.grid`.
+    rank : int
+    strategy : {"sparsity-aware", "oblivious"}
+        Send only needed rows (ICPP'24, Algorithm 1), or all rows to every peer (CAGNET, SC'20).
+    cover : {"column", "row", "minimum"}
+        What covers the nonzeros of a remote block; the oblivious strategy knows only columns.
+    column_scale : Tensor [own rows], optional
+        Scaling of the columns this rank owns, applied where a row of H leaves its owner.
+
+    Raises
+    ------
+    InputError
+        If strategy or cover is unknown.
+    """
+    check_choice("exchange", strategy, STRATEGIES)
+    check_choice("cover", cover, COVERS)
+    members, me = axes.group("row", rank), axes.coordinate("row", rank)
+    own, c = int(layout.sizes[rank]), axes.size("replica")
+    if c > 1:
+        # Along "replica" ranks are neighbours, so a rank's place there is its number modulo c.
+        replica = layout.owner(block.indices.numpy()) % c
+        block = yield Regroup.of("replica", block, replica, c)
+    if strategy == "oblivious":
+        L, R, send, counts = whole_rows(block, layout, members, me)
+    else:
+        L, R, asked = demand(block, layout, members, me, cover)
+        send, counts = yield Ask("row", asked, own)
+    L, send = L.with_scales(L.row_scale, column_scale), send.with_scales(None, column_scale)
+    first = Stage(L)
+    if len(members) > 1:
+        hop = Hop("row", send, counts, broadcast=strategy == "oblivious")
+        first = Stage(L, R, (hop,))
+    return Plan((first, *fold(layout, axes, rank)))
+
+
+def fold(layout: RowLayout, axes: Axes, rank: int) -> tuple[Stage, ...]:
+    """Add the partial sums that the ranks along "replica" hold of their common block row.
+
+    Each rank keeps its own slice, sends the others theirs, and adds what it gets. No stage at all
+    where there is one replica.
+    """
+    group, me = axes.group("replica", rank), axes.coordinate("replica", rank)
+    if len(group) == 1:
+        return ()
+    sizes = layout.sizes[group]
+    begins = np.concatenate(([0], np.cumsum(sizes)))
+    rows, own = int(begins[-1]), int(sizes[me])
+    mine = torch.arange(int(begins[me]), int(begins[me + 1]))
+    others = torch.cat((torch.arange(int(begins[me])), torch.arange(int(begins[me + 1]), rows)))
+    copies = len(group) - 1
+    # Row r of the slice is row r of what each of the others sends.
+    received = (torch.arange(own)[:, None] + own * torch.arange(copies)).ravel()
+    pattern = Pattern(torch.arange(own + 1) * copies, received, (own, own * copies))
+    apart = np.arange(len(group)) != me
+    counts = RowCounts(sizes * apart, own * apart, int(sizes.max()))
+    hop = Hop("replica", CSR(Selection(others, rows)), counts)
+    return (Stage(CSR(Selection(mine, rows)), CSR(pattern), (hop,)),)
+
+
+def build(scheme: Scheme, mesh: Communicators) -> Plan:
+    """The plan of this rank. Collective: every rank drives the same scheme."""
+    try:
+        part = next(scheme)
+        while True:
+            part = scheme.send(part.settle(mesh[part.axis]))
+    except StopIteration as done:
+        plan: Plan = done.value
+        return plan
+
+
+def build_all(schemes: Sequence[Scheme], axes: Axes) -> list[Plan]:
+    """The plans of all ranks, made in one process: what :func:`build` would give each of them.
+
+    Parameters
+    ----------
+    schemes : sequence of Scheme
+        One for each rank, in order.
+    axes : Axes
+    """
+    plans: dict[int, Plan] = {}
+    answers: list[Any] = [None] * len(schemes)
+    while len(plans) < len(schemes):
+        parts: list[Unsettled] = []
+        for rank, scheme in enumerate(schemes):
+            try:
+                parts.append(scheme.send(answers[rank]))
+            except StopIteration as done:
+                plans[rank] = done.value
+        if not parts:
+            break
+        for group in axes.groups(parts[0].axis):
+            found = parts[0].settle_all([parts[rank] for rank in group])
+            for rank, answer in zip(group, found, strict=True):
+                answers[rank] = answer
+    return [plans[rank] for rank in range(len(schemes))]

@@ -1,0 +1,106 @@
+"""The halo: own rows followed by the rows of others that this rank's rows of A need."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spgnn.autograd import check_operand, named
+from spgnn.comm import Mesh
+from spgnn.errors import InputError
+from spgnn.exchange import Executor, Plan, Stage, Step, Steps
+from spgnn.pattern import Pattern, Selection
+from spgnn.sparse import CSR
+
+
+class Halo:
+    """H to [own rows of H, received rows of H]; linear, its adjoint adds what comes back.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of a matrix whose only stage receives rows of H, as under the column cover in 1D.
+    mesh : Mesh
+    steps : Steps
+        Those of the matrix, whose products and halos are counted together.
+
+    Raises
+    ------
+    InputError
+        If the plan receives anything else.
+    """
+
+    def __init__(self, plan: Plan, mesh: Mesh, steps: Steps) -> None:
+        stage = plan.stages[0]
+        sends_rows = all(hop.selected_rows is not None for hop in stage.hops)
+        if len(plan.stages) > 1 or not sends_rows:
+            raise InputError(
+                "a halo needs whole rows of H: build the matrix with cover='column' and c = 1"
+            )
+        own = stage.local.shape[1]
+        hops = tuple(hop.unscaled() for hop in stage.hops)
+        self._executor = Executor(
+            Plan((Stage(CSR(Selection(torch.arange(own), own)), None, hops),)), mesh
+        )
+        self.columns, self.rows = own, own + stage.received[-1]
+        self.handle = named(self)
+        self._steps = steps
+
+    def next_step(self, H_local: Tensor) -> Step:
+        """Count a halo that is about to be fetched."""
+        check_operand(H_local, self.columns)
+        return self._steps.next()
+
+    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+        """H_local [own, f] to [own + received, f]. Collective."""
+        halo = H_local.new_empty(self.rows, H_local.shape[1])
+        if H_local.is_meta:
+            return halo
+        exchange = self._executor.exchanges[0]
+        arriving = exchange.begin(H_local.contiguous(), step, halo[self.columns :])
+        try:
+            halo[: self.columns] = H_local
+        finally:
+            arriving.wait()
+        return halo
+
+    def adjoint(self, G_halo: Tensor, step: Step) -> Tensor:
+        """Add up what belongs to each own row: [own + received, f] to [own, f]. Collective."""
+        if G_halo.is_meta:
+            return G_halo.new_empty(self.columns, G_halo.shape[1])
+        G_halo = G_halo.contiguous()
+        flight = self._executor.exchanges[0].begin_adjoint(G_halo[self.columns :], step)
+        try:
+            dH_local = G_halo[: self.columns].clone()
+        finally:
+            flight.wait()
+        flight.add_to(dH_local)
+        return dH_local
+
+
+def side_by_side(left: CSR, right: CSR | None) -> CSR:
+    """``[left right]``: the rows of two blocks next to each other, without their scalings.
+
+    Parameters
+    ----------
+    left, right : CSR [rows, m] and [rows, n]
+        Both with values or both without.
+    """
+    if right is None:
+        return CSR(left.pattern, left.values)
+    shape = left.shape[0], left.shape[1] + right.shape[1]
+    # Entries move right by what their row has of the other block before them.
+    places = (
+        torch.arange(left.nnz) + right.indptr[:-1].repeat_interleave(left.row_lengths),
+        torch.arange(right.nnz) + left.indptr[1:].repeat_interleave(right.row_lengths),
+    )
+    indices = left.indices.new_empty(left.nnz + right.nnz)
+    indices[places[0]] = left.indices
+    indices[places[1]] = right.indices + left.shape[1]
+    pattern = Pattern.trusted(left.indptr + right.indptr, indices, shape)
+    if left.values is None or right.values is None:
+        return CSR(pattern)
+    values = left.values.new_empty(len(indices))
+    values[places[0]] = left.values
+    values[places[1]] = right.values
+    return CSR(pattern, values)
