@@ -124,7 +124,11 @@ class DistMatrix:
         return self.plan.volume
 
     def __matmul__(self, H_local: Tensor) -> Tensor:
-        """``A @ H``; H_local [own rows, f] to Z_local [own rows, f]. Collective."""
+        """``A @ H``; H_local [own rows, f] to Z_local [own rows, f]. Collective.
+
+        The same as ``product(A, H)``, which is how compiled functions have to say it: torch.compile
+        does not look at an operator between a tensor and something else.
+        """
         return product(self, H_local)
 
     def halo(self, H_local: Tensor) -> Tensor:

@@ -1,0 +1,179 @@
+"""The distributed product under torch's transforms, copied, pickled and compiled."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from spgnn import DistMatrix, InputError, Mesh, RowLayout
+from spgnn.autograd import paper_layer, product
+from spgnn.comm import connect
+from spgnn.testing import run_ranks
+from tests.matrices import block_row, random_matrix
+
+N = 20
+
+
+def dense() -> np.ndarray:
+    return random_matrix(N, 0.2, 0, weighted=True).toarray()
+
+
+def matrix_of(c: int = 1, cover: str = "column") -> tuple[DistMatrix, slice]:
+    comm = connect()
+    layout = RowLayout.even(N, comm.size)
+    own = slice(*layout.range(comm.rank))
+    block = block_row(random_matrix(N, 0.2, 0, weighted=True), own.start, own.stop)
+    return DistMatrix.build(block, layout, Mesh.grid(comm, c), cover=cover), own
+
+
+def numbers(*shape: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def close(found: torch.Tensor, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-10, atol=1e-10)
+
+
+def check_transforms(rank: int, c: int) -> None:
+    # What torch itself uses when jvp is first called.
+    warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
+    A, own = matrix_of(c, "minimum")
+    D, H, V = dense(), numbers(N, 3), numbers(N, 3, seed=2)
+    H_local, V_local = torch.from_numpy(H[own].copy()), torch.from_numpy(V[own].copy())
+
+    def loss(X: torch.Tensor) -> torch.Tensor:
+        return (A @ X).pow(3).sum() / 3
+
+    Z = D @ H
+    close(torch.func.grad(loss)(H_local), (D.T @ Z**2)[own])
+    value, tangent = torch.func.jvp(lambda X: A @ X, (H_local,), (V_local,))
+    close(value, Z[own])
+    close(tangent, (D @ V)[own])
+    # Forward over reverse: a product with the second derivative.
+    _, curved = torch.func.jvp(torch.func.grad(loss), (H_local,), (V_local,))
+    close(curved, (D.T @ (2 * Z * (D @ V)))[own])
+    batch = numbers(4, N, 3, seed=3)
+    for in_dim in (0, 1, 2):
+        stacked = torch.from_numpy(
+            np.moveaxis(batch, 0, in_dim)[
+                tuple(
+                    own if axis == (1 if in_dim == 0 else 0) else slice(None) for axis in range(3)
+                )
+            ].copy()
+        )
+        close(torch.func.vmap(lambda X: A @ X, in_dims=in_dim)(stacked), (D @ batch)[:, own])
+    gradients = torch.func.vmap(torch.func.grad(loss))(torch.from_numpy(batch[:, own].copy()))
+    close(gradients, (D.T @ (D @ batch) ** 2)[:, own])
+
+
+@pytest.mark.parametrize(("ranks", "c"), [(1, 1), (4, 1), (4, 2)])
+def test_transforms_of_functions(ranks, c):
+    run_ranks(check_transforms, ranks, c)
+
+
+def test_one_exchange_serves_a_whole_batch():
+    def calls(rank: int) -> int:
+        A, own = matrix_of()
+        batch = torch.zeros(5, own.stop - own.start, 2, dtype=torch.float64)
+        before = connect().ledger.copy()
+        torch.func.vmap(lambda X: A @ X)(batch)
+        return connect().ledger.since(before).of("alltoall").calls
+
+    assert run_ranks(calls, 2) == [1, 1]
+
+
+def check_paper_layer(rank: int) -> None:
+    A, own = matrix_of()
+    D, H, W = dense(), numbers(N, 3), numbers(3, 2, seed=5)
+    H_local = torch.from_numpy(H[own].copy()).requires_grad_()
+    W_local = torch.from_numpy(W).requires_grad_()
+    Z_local = paper_layer(A, H_local, W_local)
+    close(Z_local, (D @ H @ W)[own])
+    dH, dW = torch.autograd.grad(Z_local.square().sum(), (H_local, W_local), create_graph=True)
+    whole_H, whole_W = torch.from_numpy(H).requires_grad_(), torch.from_numpy(W).requires_grad_()
+    Z = torch.from_numpy(D) @ whole_H @ whole_W
+    first = torch.autograd.grad(Z.square().sum(), (whole_H, whole_W), create_graph=True)
+    close(dH, first[0].detach().numpy()[own])
+    second = torch.autograd.grad(first[0].square().sum(), (whole_H, whole_W))
+    found = torch.autograd.grad(dH.square().sum(), (H_local, W_local))
+    close(found[0], second[0].numpy()[own])
+    for share, expected in ((dW.detach(), first[1].detach()), (found[1], second[1])):
+        total = share.clone()
+        connect().all_reduce(total).wait()
+        close(total, expected.numpy())
+
+
+def test_the_papers_layer_has_derivatives_of_two_orders():
+    run_ranks(check_paper_layer, 3)
+
+
+def check_copies(rank: int) -> None:
+    A, own = matrix_of(2, "row")
+    H_local = torch.from_numpy(numbers(N, 3)[own].copy())
+    expected = A @ H_local
+    for other in (copy.deepcopy(A), pickle.loads(pickle.dumps(A))):
+        assert torch.equal(other @ H_local, expected)
+        assert torch.equal(other.adjoint(expected), A.adjoint(expected))
+        assert other.volume == A.volume
+        assert other.mesh is A.mesh
+        assert other.handle != A.handle
+
+
+def test_copies_and_pickles_are_the_same_matrix():
+    run_ranks(check_copies, 4)
+
+
+def test_a_pickle_needs_ranks_that_are_arranged_alike():
+    def elsewhere(rank: int) -> str:
+        A, _ = matrix_of()
+        data = pickle.dumps(A)
+        del connect().__dict__["_meshes"]
+        with pytest.raises(InputError) as refused:
+            pickle.loads(data)
+        return str(refused.value)
+
+    (said, _) = run_ranks(elsewhere, 2)
+    assert "lives on 2 × 1 ranks; build a Mesh of that shape first" in said
+
+
+def test_what_no_product_takes():
+    A, _ = matrix_of()
+    for operand, said in (
+        (np.zeros((N, 2)), "must be a torch tensor, got ndarray"),
+        (torch.zeros(N), r"has shape \[20\]"),
+        (torch.zeros(N, 2, dtype=torch.int64), "float32, float64 or bfloat16"),
+    ):
+        with pytest.raises(InputError, match=said):
+            A @ operand
+
+
+def test_meta_tensors_are_only_recorded():
+    A, _ = matrix_of()
+    H = torch.zeros(N, 7, device="meta", requires_grad=True)
+    (A @ H).sum().backward()
+    assert H.grad.shape == (N, 7)
+    assert A.record == [(7, torch.float32, False), (7, torch.float32, True)]
+
+
+def test_compiled_in_one_graph():
+    A, _ = matrix_of()
+    D, H = torch.from_numpy(dense()), torch.from_numpy(numbers(N, 3))
+    W = torch.from_numpy(numbers(3, 3, seed=4))
+
+    def model(X: torch.Tensor) -> torch.Tensor:
+        return product(A, torch.relu(product(A, X) @ W)).sum()
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    results = []
+    for multiply in (lambda X: (D @ torch.relu(D @ X @ W)).sum(), compiled):
+        X = H.clone().requires_grad_()
+        value = multiply(X)
+        value.backward()
+        results.append((value.detach(), X.grad))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b)
