@@ -80,6 +80,35 @@ class Owners {
   int shift_ = 0;
 };
 
+// Numbers things in the order in which they are first met; starts anew without clearing.
+class Slots {
+ public:
+  void restart() {
+    ++round_;
+    size_ = 0;
+  }
+  std::int64_t size() const { return size_; }
+
+  std::int32_t number(std::int32_t thing) {
+    if (is_new(thing)) number_[thing] = size_++;
+    return number_[thing];
+  }
+  // Whether a thing was not met in this round; it has been now.
+  bool is_new(std::int32_t thing) {
+    if (static_cast<std::size_t>(thing) >= round_of_.size()) {
+      round_of_.resize(2 * static_cast<std::size_t>(thing) + 64, 0);
+      number_.resize(round_of_.size());
+    }
+    const bool fresh = round_of_[thing] != round_;
+    round_of_[thing] = round_;
+    return fresh;
+  }
+
+ private:
+  std::vector<std::int32_t> round_of_, number_;
+  std::int32_t round_ = 0, size_ = 0;
+};
+
 enum class Cover { column, row, minimum };
 
 // A block in CSR form; sources say which nonzero of the rank's rows each entry is, or -1 where it
@@ -249,20 +278,15 @@ class Inspector {
 
   // Marks the entries of one block whose row pays: those whose column a minimum cover leaves out.
   void choose_rows(std::int64_t begin, std::int64_t end, MinimumVertexCover<std::int32_t>& solver) {
-    compact_.clear();
-    for (std::int64_t e = begin; e < end; ++e) compact_.push_back(entries_[e].column);
-    std::sort(compact_.begin(), compact_.end());
-    compact_.erase(std::unique(compact_.begin(), compact_.end()), compact_.end());
     row_begin_.clear();
     joined_.clear();
+    slots_.restart();
     for (std::int64_t e = begin; e < end; ++e) {
       if (e == begin || entries_[e].row != entries_[e - 1].row) row_begin_.push_back(e - begin);
-      const auto at = std::lower_bound(compact_.begin(), compact_.end(), entries_[e].column);
-      joined_.push_back(static_cast<std::int32_t>(at - compact_.begin()));
+      joined_.push_back(slots_.number(entries_[e].column));
     }
     row_begin_.push_back(end - begin);
-    const BipartiteGraph<std::int32_t> graph{row_begin_, joined_,
-                                             static_cast<std::int64_t>(compact_.size())};
+    const BipartiteGraph<std::int32_t> graph{row_begin_, joined_, slots_.size()};
     solver(graph, row_cover_, column_cover_);
     for (std::int64_t e = begin; e < end; ++e) {
       chosen_[e] = column_cover_[joined_[e - begin]] == 0;
@@ -277,8 +301,10 @@ class Inspector {
     demand.entries_by_peer = Array<std::int64_t>(peers_, 0);
     R.indptr = Array<std::int64_t>(a_.rows + 1, 0);
     std::int64_t asked_rows = 0, asked_entries = 0;
+    std::vector<std::int64_t> wanted_end(peers_);
     for (std::int64_t peer = 0; peer < peers_; ++peer) {
       const auto [rows, entries] = count_block(block_begin[peer], block_begin[peer + 1]);
+      wanted_end[peer] = static_cast<std::int64_t>(wanted_.size());
       demand.rows_by_peer[peer] = rows;
       demand.entries_by_peer[peer] = entries;
       asked_rows += rows;
@@ -293,25 +319,25 @@ class Inspector {
       R.sources = Array<Position>(R.indices.size());
     }
     std::vector<std::int64_t> next(R.indptr.data(), R.indptr.data() + a_.rows);
-    std::int64_t row_place = 0, entry_place = 0;
+    Places places;
     for (std::int64_t peer = 0; peer < peers_; ++peer) {
-      fill_block(block_begin[peer], block_begin[peer + 1], next, row_place, entry_place);
+      fill_block({block_begin[peer], block_begin[peer + 1]}, wanted_end[peer], next, places);
     }
   }
 
-  // Distinct columns of the entries of a block that columns pay for, into compact_.
-  void collect_columns(std::int64_t begin, std::int64_t end) {
-    compact_.clear();
+  // The distinct columns that pay for entries of a block, in order, at the end of wanted_.
+  std::int64_t collect_columns(std::int64_t begin, std::int64_t end) {
+    const auto before = static_cast<std::int64_t>(wanted_.size());
+    slots_.restart();
     for (std::int64_t e = begin; e < end; ++e) {
-      if (!chosen_[e]) compact_.push_back(entries_[e].column);
+      if (!chosen_[e] && slots_.is_new(entries_[e].column)) wanted_.push_back(entries_[e].column);
     }
-    std::sort(compact_.begin(), compact_.end());
-    compact_.erase(std::unique(compact_.begin(), compact_.end()), compact_.end());
+    std::sort(wanted_.begin() + before, wanted_.end());
+    return static_cast<std::int64_t>(wanted_.size()) - before;
   }
 
   std::pair<std::int64_t, std::int64_t> count_block(std::int64_t begin, std::int64_t end) {
-    collect_columns(begin, end);
-    auto rows = static_cast<std::int64_t>(compact_.size());
+    std::int64_t rows = collect_columns(begin, end);
     std::int64_t entries = rows, summed_row = -1;
     for (std::int64_t e = begin; e < end; ++e) {
       const std::int64_t row = entries_[e].row;
@@ -323,37 +349,45 @@ class Inspector {
     return {rows, entries};
   }
 
-  void fill_block(std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& next,
-                  std::int64_t& row_place, std::int64_t& entry_place) {
+  // Where the next row, entry and wanted column of the demand are.
+  struct Places {
+    std::int64_t row = 0, entry = 0, column = 0;
+  };
+
+  // One block of nonzeros; its columns are those of wanted_ up to `wanted_end`.
+  void fill_block(std::pair<std::int64_t, std::int64_t> nonzeros, std::int64_t wanted_end,
+                  std::vector<std::int64_t>& next, Places& at) {
     auto& [L, R, demand] = result_;
-    collect_columns(begin, end);
-    const std::int64_t first = row_place;
-    for (const std::int32_t column : compact_) {
-      if (weighted_) demand.sources[entry_place] = -1;
-      demand.columns[entry_place++] = column;
-      ++row_place;
+    const auto [begin, end] = nonzeros;
+    const std::int64_t first = at.row;
+    slots_.restart();
+    while (at.column < wanted_end) {
+      const std::int32_t column = wanted_[at.column++];
+      slots_.number(column);
+      if (weighted_) demand.sources[at.entry] = -1;
+      demand.columns[at.entry++] = column;
+      ++at.row;
     }
     const auto put = [&](std::int64_t row, std::int64_t position, Position source) {
-      const std::int64_t at = next[row]++;
-      R.indices[at] = static_cast<std::int32_t>(position);
-      if (weighted_) R.sources[at] = source;
+      const std::int64_t place = next[row]++;
+      R.indices[place] = static_cast<std::int32_t>(position);
+      if (weighted_) R.sources[place] = source;
     };
     for (std::int64_t e = begin; e < end;) {  // row after row: its columns first, then its sum
       const std::int64_t row = entries_[e].row;
       std::int32_t summed = 0;
       for (; e < end && entries_[e].row == row; ++e) {
         if (chosen_[e]) {
-          if (weighted_) demand.sources[entry_place] = entries_[e].source;
-          demand.columns[entry_place++] = entries_[e].column;
+          if (weighted_) demand.sources[at.entry] = entries_[e].source;
+          demand.columns[at.entry++] = entries_[e].column;
           ++summed;
         } else {
-          const auto at = std::lower_bound(compact_.begin(), compact_.end(), entries_[e].column);
-          put(row, first + (at - compact_.begin()), entries_[e].source);
+          put(row, first + slots_.number(entries_[e].column), entries_[e].source);
         }
       }
       if (summed > 0) {
-        demand.lengths[row_place] = summed;
-        put(row, row_place++, Position{-1});
+        demand.lengths[at.row] = summed;
+        put(row, at.row++, Position{-1});
       }
     }
   }
@@ -375,7 +409,8 @@ class Inspector {
   Array<Position> sources_;
   Array<Entry> entries_;
   Array<std::uint8_t> chosen_;
-  std::vector<std::int32_t> compact_, joined_;
+  std::vector<std::int32_t> wanted_, joined_;
+  Slots slots_;
   std::vector<std::int64_t> row_begin_;
   std::vector<std::uint8_t> row_cover_, column_cover_;
 };

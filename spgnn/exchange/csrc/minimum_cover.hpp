@@ -10,6 +10,7 @@
 namespace spgnn {
 
 // The bipartite graph of a sparse block: row r is joined to columns[begin[r] .. begin[r + 1]).
+// Fewer than 2^31 rows and columns.
 template <class Column>
 struct BipartiteGraph {
   std::span<const std::int64_t> begin;  // rows + 1 entries
@@ -44,7 +45,8 @@ class MinimumVertexCover {
   }
 
  private:
-  static constexpr std::int64_t kFree = -1;
+  using Node = std::int32_t;  // halves what the search has to touch
+  static constexpr Node kFree = -1;
   static constexpr std::int32_t kUnreached = std::numeric_limits<std::int32_t>::max();
 
   // Returns the size of a maximum matching; row_layer_ holds the last, fruitless search.
@@ -69,8 +71,8 @@ class MinimumVertexCover {
     for (std::int64_t row = 0; row < graph.num_rows(); ++row) {
       for (std::int64_t e = graph.begin[row]; e < graph.begin[row + 1]; ++e) {
         if (column_mate_[graph.columns[e]] != kFree) continue;
-        row_mate_[row] = graph.columns[e];
-        column_mate_[graph.columns[e]] = row;
+        row_mate_[row] = static_cast<Node>(graph.columns[e]);
+        column_mate_[graph.columns[e]] = static_cast<Node>(row);
         ++size;
         break;
       }
@@ -83,13 +85,13 @@ class MinimumVertexCover {
     queue_.clear();
     for (std::int64_t row = 0; row < graph.num_rows(); ++row) {
       row_layer_[row] = row_mate_[row] == kFree ? 0 : kUnreached;
-      if (row_mate_[row] == kFree) queue_.push_back(row);
+      if (row_mate_[row] == kFree) queue_.push_back(static_cast<Node>(row));
     }
     bool found = false;
     for (std::size_t head = 0; head < queue_.size(); ++head) {
       std::int64_t row = queue_[head];
       for (std::int64_t e = graph.begin[row]; e < graph.begin[row + 1]; ++e) {
-        std::int64_t mate = column_mate_[graph.columns[e]];
+        const Node mate = column_mate_[graph.columns[e]];
         if (mate == kFree) {
           found = true;
         } else if (row_layer_[mate] == kUnreached) {
@@ -103,7 +105,7 @@ class MinimumVertexCover {
 
   // Depth-first along the layers; an explicit stack, because paths can be as long as the graph.
   bool augment(const BipartiteGraph<Column>& graph, std::int64_t root) {
-    stack_.assign(1, root);
+    stack_.assign(1, static_cast<Node>(root));
     while (!stack_.empty()) {
       std::int64_t row = stack_.back();
       std::int64_t& e = next_edge_[row];
@@ -114,7 +116,7 @@ class MinimumVertexCover {
         if (!stack_.empty()) ++next_edge_[stack_.back()];
         continue;
       }
-      std::int64_t mate = column_mate_[graph.columns[e]];
+      const Node mate = column_mate_[graph.columns[e]];
       if (mate == kFree) {
         flip_path(graph);
         return true;
@@ -129,17 +131,17 @@ class MinimumVertexCover {
   }
 
   void flip_path(const BipartiteGraph<Column>& graph) {
-    for (std::int64_t row : stack_) {
-      std::int64_t column = graph.columns[next_edge_[row]];
+    for (const Node row : stack_) {
+      const auto column = static_cast<Node>(graph.columns[next_edge_[row]]);
       row_mate_[row] = column;
       column_mate_[column] = row;
     }
     // Rows on the path are used up in this phase.
-    for (std::int64_t row : stack_) row_layer_[row] = kUnreached;
+    for (const Node row : stack_) row_layer_[row] = kUnreached;
   }
 
-  std::vector<std::int64_t> row_mate_, column_mate_, next_edge_, queue_, stack_;
-  std::vector<std::int32_t> row_layer_;
+  std::vector<Node> row_mate_, column_mate_, queue_, stack_, row_layer_;
+  std::vector<std::int64_t> next_edge_;
 };
 
 }  // namespace spgnn
