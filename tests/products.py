@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import cycle, islice, product
 
@@ -14,11 +14,16 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
 from spgnn.comm import Communicator, Ledger
 from spgnn.exchange import COVERS, Volume
+from spgnn.sparse import SUM_DTYPE
 from tests.matrices import block_row, random_matrix, uneven_layout
 
 WIDTHS = (1, 3, 16, 17, 64, 129)
 WAYS = [("oblivious", "column"), *(("sparsity-aware", cover) for cover in COVERS)]
 FLOAT64_BYTES = 8
+
+
+# Relative to the sum of absolute products: how far rounding may carry a result.
+TOLERANCE = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 0.03}
 
 
 @dataclass(frozen=True)
@@ -32,25 +37,59 @@ class Case:
     exchange: str
     cover: str
     width: int
+    dtype: torch.dtype = torch.float64
+    density: float = 0.15
+    overlap: bool = True
 
 
 def cases(ranks: int) -> Iterator[Case]:
     """Few vertices and many, even and uneven layouts with empty parts, every way to multiply."""
-    widths = cycle(WIDTHS)
+    widths, dtypes = cycle(WIDTHS), cycle((torch.float64, torch.float32, torch.bfloat16))
     for n, weighted, (exchange, cover) in product((1, 5, 17, 60), (False, True), WAYS):
         for layout in (RowLayout.even(n, ranks), uneven_layout(n, ranks, seed=n)):
-            yield Case(n, weighted, n % 2 == 1, layout, exchange, cover, next(widths))
+            scaled = n % 2 == 1
+            yield Case(n, weighted, scaled, layout, exchange, cover, next(widths), next(dtypes))
+
+
+def random_case(ranks: int, seed: int) -> tuple[Case, int]:
+    """Any case, and a number of replicas that fits the ranks."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.choice((0, 1, 2, ranks, rng.integers(1, 30), rng.integers(30, 120))))
+    way = WAYS[rng.integers(len(WAYS))]
+    case = Case(
+        n,
+        bool(rng.integers(2)),
+        bool(rng.integers(2)),
+        uneven_layout(n, ranks, seed) if rng.integers(2) else RowLayout.even(n, ranks),
+        *way,
+        int(rng.choice(WIDTHS)),
+        list(TOLERANCE)[rng.integers(3)],
+        float(rng.choice((0.0, 0.02, 0.15, 0.6))),
+        bool(rng.integers(4)),
+    )
+    divisors = [c for c in range(1, ranks + 1) if ranks % c == 0]
+    return case, int(rng.choice(divisors))
 
 
 def check_all(comm: Communicator, replications: list[int] | None = None, every: int = 1) -> int:
     """Check each `every`-th case for every c on the ranks of `comm`; returns how many."""
     divisors = [c for c in range(1, comm.size + 1) if comm.size % c == 0]
     checked = 0
-    for c in replications or divisors:
+    for number, c in enumerate(replications or divisors):
         mesh = Mesh.grid(comm, c)
-        for case in islice(cases(comm.size), 0, None, every):
+        for case in islice(cases(comm.size), number % every, None, every):
             check(case, mesh)
             checked += 1
+    return checked
+
+
+def check_random(comm: Communicator, seeds: Iterable[int]) -> int:
+    """Check random cases; returns how many."""
+    checked = 0
+    for seed in seeds:
+        case, c = random_case(comm.size, seed)
+        check(case, Mesh.grid(comm, c))
+        checked += 1
     return checked
 
 
@@ -67,17 +106,20 @@ class Problem:
 def problem(case: Case, rank: int) -> Problem:
     """What one rank of a case starts from."""
     rng = np.random.default_rng(case.n)
-    A = random_matrix(case.n, 0.15, case.n, weighted=case.weighted)
-    dense = A.toarray().astype(np.float64)
+    A = random_matrix(case.n, case.density, case.n, weighted=case.weighted)
     first, last = case.layout.range(rank)
-    block = block_row(A, first, last)
+    block = block_row(A, first, last).to(case.dtype)
+    kept = SUM_DTYPE[case.dtype]
+    dense = A.toarray().astype(np.float64)
+    if case.weighted:
+        dense = torch.from_numpy(dense).to(kept).double().numpy()
     if not case.scaled:
         return Problem(dense, block, None, slice(first, last))
-    r, s = rng.random(case.n), rng.random(case.n)
+    r, s = (torch.from_numpy(rng.random(case.n)).to(kept) for _ in range(2))
     return Problem(
-        r[:, None] * dense * s,
-        block.with_scales(torch.from_numpy(r[first:last]), None),
-        torch.from_numpy(s[first:last].copy()),
+        r.double().numpy()[:, None] * dense * s.double().numpy(),
+        block.with_scales(r[first:last].clone(), None),
+        s[first:last].clone(),
         slice(first, last),
     )
 
@@ -85,11 +127,10 @@ def problem(case: Case, rank: int) -> Problem:
 def check(case: Case, mesh: Mesh) -> None:
     """Forward, adjoint, gradients of two orders and the bytes of both directions.
 
-    The bytes counted are those the plan says, those that the plan made offline says, and those
-    that the matrix demands.
+    The bytes counted are those the plan says, and those are what the matrix demands.
     """
-    comm, rank = mesh.everyone, mesh.rank
-    given = problem(case, rank)
+    comm = mesh.everyone
+    given = problem(case, mesh.rank)
     dense, own = given.dense, given.own
     matrix = DistMatrix.build(
         given.block,
@@ -98,13 +139,14 @@ def check(case: Case, mesh: Mesh) -> None:
         exchange=case.exchange,
         cover=case.cover,
         column_scale=given.column_scale,
+        overlap=case.overlap,
     )
     rng = np.random.default_rng(case.n + 1)
-    H = rng.standard_normal((case.n, case.width))
-    G = rng.standard_normal((case.n, case.width))
-    H_local = torch.from_numpy(H[own].copy()).requires_grad_()
+    # Numbers that every dtype holds exactly.
+    H, G, V = np.round(rng.standard_normal((3, case.n, case.width)) * 8) / 8
+    H_local = torch.from_numpy(H[own].copy()).to(case.dtype).requires_grad_()
     # Gradients need not be contiguous.
-    G_local = torch.from_numpy(np.asfortranarray(G[own])).requires_grad_()
+    G_local = torch.from_numpy(np.asfortranarray(G[own])).to(case.dtype).requires_grad_()
 
     before = comm.ledger.copy()
     Z_local = matrix @ H_local
@@ -112,28 +154,29 @@ def check(case: Case, mesh: Mesh) -> None:
     before = comm.ledger.copy()
     (dH_local,) = torch.autograd.grad(Z_local, H_local, G_local, create_graph=True)
     backward = comm.ledger.since(before)
-    (ddG_local,) = torch.autograd.grad(dH_local, G_local, H_local.detach(), create_graph=True)
-    V_local = torch.from_numpy(rng.standard_normal((case.n, case.width))[own].copy())
-    (dV_local,) = torch.autograd.grad((matrix @ (V_local * H_local)).square().sum(), H_local)
+    V_local = torch.from_numpy(V[own].copy()).to(case.dtype)
+    # The derivative of the adjoint by what it is applied to is the product again.
+    (ddG_local,) = torch.autograd.grad(dH_local, G_local, V_local)
 
-    def close(found: torch.Tensor, expected: np.ndarray) -> None:
-        np.testing.assert_allclose(found.detach().numpy(), expected[own], rtol=1e-11, atol=1e-11)
+    def close(found: torch.Tensor, matrix: np.ndarray, operand: np.ndarray) -> None:
+        error = np.abs(found.detach().double().numpy() - (matrix @ operand)[own])
+        scale = (np.abs(matrix) @ np.abs(operand))[own]
+        assert found.dtype == case.dtype
+        assert (error <= TOLERANCE[case.dtype] * scale).all(), case
 
-    close(Z_local, dense @ H)
-    close(dH_local, dense.T @ G)
-    close(ddG_local, dense @ H)
-    V = np.random.default_rng(case.n + 1).standard_normal((3, case.n, case.width))[2]
-    close(dV_local, 2 * V * (dense.T @ (dense @ (V * H))))
-
-    row = case.width * FLOAT64_BYTES
+    close(Z_local, dense, H)
+    close(dH_local, dense.T, G)
+    close(ddG_local, dense, V)
+    row = case.width * case.dtype.itemsize
     planned = matrix.volume
     assert planned == predicted_volume(case, dense, mesh), case
     assert moved(forward) == (planned.send * row, planned.receive * row), case
     assert moved(backward) == (planned.receive * row, planned.send * row), case
     for ledger, adjoint in ((forward, False), (backward, True)):
-        traffic = matrix.plan.traffic(case.width, torch.float64, adjoint=adjoint).values()
-        bytes_planned = [(t.sent_bytes, t.received_bytes) for t in traffic]
-        assert moved(ledger) == tuple(map(sum, zip((0, 0), *bytes_planned, strict=True))), case
+        traffic = matrix.plan.traffic(case.width, case.dtype, adjoint=adjoint).values()
+        sent = sum(t.sent_bytes for t in traffic)
+        received = sum(t.received_bytes for t in traffic)
+        assert moved(ledger) == (sent, received), case
 
 
 def predicted_volume(case: Case, dense: np.ndarray, mesh: Mesh) -> Volume:

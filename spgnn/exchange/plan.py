@@ -101,10 +101,7 @@ class Hop:
     @cached_property
     def run(self) -> int | None:
         """The first row, if S selects neighbouring rows as they are; else ``None``."""
-        pattern = self.send.pattern
-        if self.selected_scale is not None or not isinstance(pattern, Selection):
-            return None
-        return None if self.send.values is not None else pattern.first_of_run
+        return run_of(self.send)
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,8 +254,18 @@ class Plan:
 
     def _transposed(self) -> Iterator[CSR]:
         """The blocks whose other side adjoints use."""
-        runs = {id(hop.send) for hop in self.hops if hop.run is not None}
-        yield from (block for block in self._blocks() if id(block) not in runs)
+        yield from (block for block in self._blocks() if run_of(block) is None)
+
+
+def run_of(block: CSR) -> int | None:
+    """The first row, if a block selects neighbouring rows as they are; else ``None``."""
+    plain = block.values is block.row_scale is block.col_scale is None
+    return block.pattern.first_of_run if plain and isinstance(block.pattern, Selection) else None
+
+
+def is_identity(block: CSR) -> bool:
+    """Whether a block only names all rows in their order."""
+    return run_of(block) == 0 and block.shape[0] == block.shape[1]
 
 
 class AsTheyAre:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.comm import Communicator
-from spgnn.exchange.plan import Hop, Plan, Stage
+from spgnn.exchange.plan import Hop, Plan, Stage, is_identity, run_of
 from spgnn.exchange.wire import Flight, Step, Wire, wire_of
+from spgnn.sparse import CSR
 
 
 class Communicators(Protocol):
@@ -88,13 +89,11 @@ class Executor:
             try:
                 if not self.overlap:
                     flight.wait()
-                Z_local = kernels.spmm(stage.local, H_local)
+                Z_local = product(stage.local, H_local)
             finally:
                 # Whatever happened here: peers write into these buffers.
                 H_recv = flight.wait()
-            if stage.remote is not None and stage.remote.nnz:
-                kernels.spmm(stage.remote, H_recv, out=Z_local, accumulate=True)
-            H_local = Z_local
+            H_local = added(stage, H_recv, Z_local)
         return H_local
 
     def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
@@ -104,14 +103,14 @@ class Executor:
             if not stage.hops:
                 G_local = kernels.spmm(stage.local.T, G_local)
                 continue
-            R_G = exchange.received(G_local)
-            if stage.remote is not None:
-                kernels.spmm(stage.remote.T, G_local, out=R_G)
+            R_G = G_local
+            if stage.remote is not None and not is_identity(stage.remote):
+                R_G = kernels.spmm(stage.remote.T, G_local, out=exchange.received(G_local))
             flight = exchange.begin_adjoint(R_G, step)
             try:
                 if not self.overlap:
                     flight.wait()
-                dH_local = kernels.spmm(stage.local.T, G_local)
+                dH_local = adjoint_product(stage.local, G_local)
             finally:
                 flight.wait()
             flight.add_to(dH_local)
@@ -219,6 +218,36 @@ class Returning:
         """Add Sᵀ · what arrived to dH, hop by hop."""
         for _, hop, G_recv in reversed(self._flights):
             add_unpacked(hop, G_recv, dH_local)
+
+
+def product(block: CSR, H_local: Tensor) -> Tensor:
+    """``L·H``; rows of H themselves, rather than a copy, where L only names neighbouring ones."""
+    first = run_of(block)
+    if first is None:
+        return kernels.spmm(block, H_local)
+    return H_local[first : first + block.shape[0]]
+
+
+def added(stage: Stage, H_recv: Tensor, Z_local: Tensor) -> Tensor:
+    """``Z + R·received``, in place unless Z are rows of the operand."""
+    remote = stage.remote
+    if remote is not None and is_identity(remote):
+        return Z_local + H_recv
+    if run_of(stage.local) is not None:
+        Z_local = Z_local.clone()
+    if remote is None or not remote.nnz:
+        return Z_local
+    return kernels.spmm(remote, H_recv, out=Z_local, accumulate=True)
+
+
+def adjoint_product(block: CSR, G_local: Tensor) -> Tensor:
+    """``Lᵀ·G``."""
+    first = run_of(block)
+    if first is None:
+        return kernels.spmm(block.T, G_local)
+    dH_local = G_local.new_zeros(block.shape[1], G_local.shape[1])
+    dH_local[first : first + block.shape[0]] = G_local
+    return dH_local
 
 
 def packed(hop: Hop, H_local: Tensor, out: Tensor) -> Tensor:

@@ -123,7 +123,11 @@ def fold(layout: RowLayout, axes: Axes, rank: int) -> tuple[Stage, ...]:
     copies = len(group) - 1
     # Row r of the slice is row r of what each of the others sends.
     received = (torch.arange(own)[:, None] + own * torch.arange(copies)).ravel()
-    pattern = Pattern(torch.arange(own + 1) * copies, received, (own, own * copies))
+    pattern = (
+        Selection(received, own)
+        if copies == 1
+        else Pattern(torch.arange(own + 1) * copies, received, (own, own * copies))
+    )
     apart = np.arange(len(group)) != me
     counts = RowCounts(sizes * apart, own * apart, int(sizes.max()))
     hop = Hop("replica", CSR(Selection(others, rows)), counts)
