@@ -1,0 +1,150 @@
+"""A training epoch on one process against DGL and PyG, in turns.
+
+    SPGNN_DATA=DIR python benchmarks/bench_epoch.py --dgl PYTHON --pyg PYTHON [--output FILE.md]
+
+A GCN of three layers on dense random features, full graph, Adam. Every contestant has a process of
+its own, in the environment whose interpreter is named, and they take turns epoch by epoch; the
+others wait for their next request. A ratio is that of two epochs in the same round. DGL 2.1.0 and
+PyG with a CSR tensor get the normalised graph with self-loops ready-made, as their users would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import geometric_mean, median
+
+import numpy as np
+import torch
+
+from spgnn.data import load_dataset
+
+GRAPHS = ("coauthor-physics", "reddit-sayit", "wave", "uk-2007-05-100k")
+FEATURES, CLASSES = 128, 16
+WARM_UP = 5
+
+
+class Contestant:
+    """A worker process that trains one epoch when asked."""
+
+    def __init__(self, kind: str, interpreter: str, path: Path, hidden: int, threads: int) -> None:
+        worker = Path(__file__).with_name("epoch_worker.py")
+        self._process = subprocess.Popen(
+            [interpreter, str(worker), kind, str(path), str(hidden), str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._answer()
+
+    def epoch(self) -> tuple[float, float]:
+        """Seconds and loss."""
+        assert self._process.stdin
+        print("epoch", file=self._process.stdin, flush=True)
+        seconds, loss = self._answer()
+        time.sleep(0.02)  # OpenMP threads spin for a while, on cores that others need
+        return float(seconds), float(loss)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def _answer(self) -> list[str]:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            if line.startswith("RESULT"):
+                return line.split()[1:]
+        raise SystemExit("a contestant ended; see its message above")
+
+
+def prepare(name: str, folder: Path) -> Path:
+    """The graph, undirected, with random features, classes and training vertices."""
+    graph = load_dataset(str(Path(os.environ["SPGNN_DATA"]) / f"{name}.npz")).symmetrised()
+    rng = np.random.default_rng(0)
+    n, A = graph.vertices, graph.adjacency
+    path = folder / f"{name}.npz"
+    np.savez(
+        path,
+        indptr=A.indptr.numpy(),
+        indices=A.indices.numpy(),
+        shape=np.array(A.shape),
+        directed=np.array(False),
+        x=rng.standard_normal((n, FEATURES)).astype(np.float32),
+        y=rng.integers(0, CLASSES, n),
+        train_mask=rng.random(n) < 0.6,
+    )
+    return path
+
+
+def measure(contestants: dict[str, Contestant], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each contestant in each round."""
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(WARM_UP + rounds):
+        for name, contestant in contestants.items():
+            taken, loss = contestant.epoch()
+            assert np.isfinite(loss)
+            if turn >= WARM_UP:
+                seconds[name].append(taken)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--dgl", metavar="PYTHON", help="of an environment with DGL 2.1.0")
+    parser.add_argument("--pyg", metavar="PYTHON", default=sys.executable)
+    parser.add_argument("--graphs", nargs="+", default=GRAPHS)
+    parser.add_argument("--hidden", nargs="+", type=int, default=[16, 128])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--output", type=Path, metavar="FILE.md")
+    options = parser.parse_args()
+    others = {"dgl": options.dgl, "pyg": options.pyg}
+    others = {name: python for name, python in others.items() if python}
+    lines = [
+        "| graph | hidden | spgnn ms | " + " | ".join(f"{n} ms | /{n}" for n in others) + " |",
+        "|---|---:|---:|" + "---:|---:|" * len(others),
+    ]
+    ratios: dict[tuple[str, int], list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.graphs:
+            path = prepare(name, Path(folder))
+            for hidden in options.hidden:
+                contestants = {
+                    kind: Contestant(kind, python, path, hidden, options.threads)
+                    for kind, python in {"spgnn": sys.executable, **others}.items()
+                }
+                seconds = measure(contestants, options.rounds)
+                for contestant in contestants.values():
+                    contestant.close()
+                row = f"| {name} | {hidden} | {median(seconds['spgnn']) * 1e3:.1f} |"
+                for other in others:
+                    pairs = [b / a for a, b in zip(seconds["spgnn"], seconds[other], strict=True)]
+                    ratios.setdefault((other, hidden), []).append(median(pairs))
+                    row += f" {median(seconds[other]) * 1e3:.1f} | {median(pairs):.2f} "
+                    row += f"({min(pairs):.2f} to {max(pairs):.2f}) |"
+                lines.append(row)
+                print(row, flush=True)
+    lines += ["", "| against | hidden | geometric mean | least |", "|---|---:|---:|---:|"]
+    for (other, hidden), found in ratios.items():
+        lines.append(f"| {other} | {hidden} | {geometric_mean(found):.2f} | {min(found):.2f} |")
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    lines += [
+        "",
+        f"Commit {commit}, torch {torch.__version__}, Python {platform.python_version()}, "
+        f"{options.threads} threads, medians of {options.rounds} rounds.",
+    ]
+    print("\n".join(lines))
+    if options.output:
+        options.output.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Shares of ranks: together they are the graph, whoever reads it, and none has more work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from spgnn import DistMatrix, Mesh
+from spgnn.comm import connect
+from spgnn.data import Graph, open_shards, write_shards
+from spgnn.data.distribute import RankShare, from_shards, scatter
+from spgnn.data.generators import rmat
+from spgnn.sparse import CSR
+from spgnn.testing import run_ranks
+
+
+def small_graph(directed: bool) -> Graph:
+    rng = np.random.default_rng(0)
+    n = 37
+    pattern = rng.random((n, n)) < 0.15
+    pattern[3] = True
+    A = CSR.from_scipy(sp.csr_array(pattern if directed else pattern | pattern.T))
+    return Graph(
+        "small",
+        A,
+        directed,
+        x=torch.arange(n * 2, dtype=torch.float32).view(n, 2),
+        y=torch.arange(n) % 3,
+        train_mask=torch.arange(n) % 2 == 0,
+    )
+
+
+def share_of(rank: int, graph: Graph, labels: np.ndarray | None, c: int, folder: Path | None):
+    """What a rank gets, as arrays."""
+    mesh = Mesh.grid(connect(), c)
+    if folder is not None:
+        share = from_shards(open_shards(folder), mesh)
+    else:
+        share = scatter(graph if rank == 0 else None, labels, mesh)
+    return numbers_of(share)
+
+
+def numbers_of(share: RankShare) -> dict[str, np.ndarray]:
+    assert share.adjacency is not None
+    return {
+        "offsets": share.layout.offsets,
+        "rows": share.adjacency.to_scipy().toarray(),
+        "ids": share.vertex_ids.numpy(),
+        "x": share.data.x.numpy(),
+        "y": share.data.y.numpy(),
+        "train": share.data.train_mask.numpy(),
+    }
+
+
+@pytest.mark.parametrize("source", ["scattered", "shards"])
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize(("ranks", "c"), [(3, 1), (4, 2), (4, 4), (6, 3)])
+def test_shares_are_the_graph_under_other_numbers(tmp_path, ranks, c, directed, source):
+    graph, blocks = small_graph(directed), ranks // c
+    labels = np.random.default_rng(1).integers(0, blocks, graph.vertices)
+    folder = None
+    if source == "shards":
+        folder = tmp_path / "shards"
+        write_shards(graph, labels, blocks, folder)
+    shares = run_ranks(share_of, ranks, graph, labels, c, folder)
+    offsets = shares[0]["offsets"]
+    assert all((share["offsets"] == offsets).all() for share in shares)
+    assert [len(share["ids"]) for share in shares] == np.diff(offsets).tolist()
+    ids = np.concatenate([share["ids"] for share in shares])
+    assert sorted(ids) == list(range(graph.vertices))
+    # Block row i is part i.
+    for rank, share in enumerate(shares):
+        assert (labels[share["ids"]] == rank // c).all()
+    whole = graph.adjacency.to_scipy().toarray()
+    rows = np.concatenate([share["rows"] for share in shares])
+    np.testing.assert_array_equal(rows, whole[np.ix_(ids, ids)])
+    for name, array in (("x", graph.x), ("y", graph.y), ("train", graph.train_mask)):
+        got = np.concatenate([share[name] for share in shares])
+        np.testing.assert_array_equal(got, array.numpy()[ids])
+
+
+def nonzeros_of(rank: int, graph: Graph, labels: np.ndarray, folder: Path | None) -> int:
+    mesh = Mesh.grid(connect(), 4)
+    if folder is not None:
+        share = from_shards(open_shards(folder), mesh)
+    else:
+        share = scatter(graph if rank == 0 else None, labels, mesh)
+    stage = DistMatrix.build(share.adjacency, share.layout, mesh).plan.stages[0]
+    return stage.local.nnz + (0 if stage.remote is None else stage.remote.nnz)
+
+
+@pytest.mark.parametrize("source", ["scattered", "shards"])
+@pytest.mark.parametrize("ranks", [4, 16])
+def test_replicas_share_the_work_of_vertices_sorted_by_degree(tmp_path, ranks, source):
+    """Slices cut evenly by rows would give the first replica two thirds of all nonzeros."""
+    graph = rmat(12, 8, seed=3)
+    graph = graph.relabel(torch.argsort(graph.adjacency.row_lengths, descending=True))
+    # Block rows of equal work, from vertices of all degrees.
+    labels = np.arange(graph.vertices) % (ranks // 4)
+    folder = None
+    if source == "shards":
+        folder = tmp_path / "shards"
+        write_shards(graph, labels, ranks // 4, folder)
+    nonzeros = np.array(run_ranks(nonzeros_of, ranks, graph, labels, folder))
+    assert nonzeros.sum() == graph.edges
+    assert nonzeros.max() / nonzeros.mean() <= 1.1
