@@ -7,9 +7,9 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from spgnn.errors import InputError, shortened
+from spgnn.errors import InputError, shortened, unknown
 
 BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two as shells have them: 128 + signal
 LARGEST = 2**31 - 1
@@ -27,6 +27,12 @@ class Parser(argparse.ArgumentParser):
         InputError
         """
         raise InputError(message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """What argparse calls for choices, those of subcommands too: an answer to typing errors."""
+        if action.choices is not None and value not in action.choices:
+            what = "/".join(action.option_strings) or str(action.metavar or action.dest)
+            raise unknown(what, value, map(str, action.choices))
 
 
 class at_least:

@@ -59,3 +59,18 @@ def test_flags():
         for text in texts:
             with pytest.raises(InputError, match=f"{flag}: '.*' must be"):
                 parser.parse_args([f"{flag}={text}"])
+
+
+def test_typing_errors_are_answered_with_what_was_meant():
+    parser = Parser(prog="x")
+    parser.add_argument("--cover", choices=("column", "row"))
+    commands = parser.add_subparsers(metavar="COMMAND")
+    commands.add_parser("info")
+    assert parser.parse_args(["--cover", "row", "info"]).cover == "row"
+    for arguments, said in (
+        (["--cover", "rwo"], r"^--cover rwo: choose one of column, row; did you mean 'row'\?$"),
+        (["inof"], r"^COMMAND inof: choose one of info; did you mean 'info'\?$"),
+        (["x" * 5000], r"^COMMAND x+…x+: choose one of info$"),
+    ):
+        with pytest.raises(InputError, match=said):
+            parser.parse_args(arguments)
