@@ -13,13 +13,8 @@ import threading
 import time
 from pathlib import Path
 
-from spgnn.data.ondisk import (
-    SHAPES,
-    OnDiskCSR,
-    generate_block_model,
-    generate_rmat,
-    open_on_disk,
-)
+from spgnn.data.shards import ShardDirectory, open_shards
+from spgnn.data.shards.random_graphs import SHAPES, generate_block_model, generate_rmat
 from spgnn.partition import partition
 from spgnn.partition.table import ProgressLine
 
@@ -49,10 +44,10 @@ class AnonymousPeak:
                     self.bytes = max(self.bytes, int(line.split()[1]) * 1024)
 
 
-def graph_at(options: argparse.Namespace, progress: ProgressLine) -> OnDiskCSR:
+def graph_at(options: argparse.Namespace, progress: ProgressLine) -> ShardDirectory:
     path = Path(options.directory)
     if path.exists():
-        return open_on_disk(path)
+        return open_shards(path)
     vertices, nonzeros = (round(options.scale * size) for size in SHAPES[options.shape])
     begin, begin_cpu = time.perf_counter(), time.process_time()
     graph = GENERATORS[options.model](path, vertices, nonzeros, progress=progress)
@@ -71,8 +66,9 @@ def main() -> None:
     parser.add_argument("--methods", default="random,block,stream:fast,stream")
     options = parser.parse_args()
     with ProgressLine() as progress:
-        graph = graph_at(options, progress)
-        print(f"{graph.shape[0]:,} vertices, {len(graph.indices):,} nonzeros, {graph.meta}")
+        directory = graph_at(options, progress)
+        graph, meta = directory.pattern(), directory.meta
+        print(f"{meta.vertices:,} vertices, {meta.edges:,} nonzeros, {directory.made}")
         print(
             "| method | total volume | max send | send imbalance | nnz imbalance | partition s "
             "| CPU s | report s | anonymous GiB |\n|---|---|---|---|---|---|---|---|---|"

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from spgnn import CSR, kernels
 from spgnn.data import load_dataset
-from spgnn.data.generators import block_model, rmat
 from spgnn.data.normalise import add_self_loops, degree_scales
+from spgnn.data.sets.generators import block_model, rmat
 from spgnn.kernels.cuda import cusparse, device, native
 from spgnn.kernels.cuda.plan import TILE_ITEMS, tile_items
 

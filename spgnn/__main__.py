@@ -3,64 +3,69 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data.graph import Graph
-from spgnn.data.load import DOWNLOADS, data_directory, download, load_dataset
-from spgnn.data.normalise import is_bag_of_words
-from spgnn.data.progress import terminal_progress
-from spgnn.data.shards import write_shards
-from spgnn.errors import InputError
-from spgnn.sparse import CSR
+from spgnn.command import Parser, at_least, real, run
+from spgnn.data.graph import MASKS, GraphBlock
+from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
+from spgnn.data.meta import GraphMeta
+from spgnn.data.shards import ShardDirectory, check_parts, write_shards
+from spgnn.data.source import GraphSource, MemorySource
+from spgnn.errors import InputError, meant, shortened
+from spgnn.files import check_new_directory
+from spgnn.progress import ProgressBar
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; bad input is one line on stderr and exit status 2."""
-    options = _parser().parse_args(arguments)
-    try:
+
+    def body() -> None:
+        options = _parser().parse_args(arguments)
         options.run(options)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 0
+
+    return run(body)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spgnn", description=__doc__)
+    parser = Parser(prog="spgnn", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    info = commands.add_parser("info", help="print what a graph holds")
+    info = commands.add_parser("info", help="print what a graph holds", allow_abbrev=False)
     _add_graph(info)
+    info.add_argument(
+        "--check", action="store_true", help="compare every byte of a graph directory"
+    )
     info.set_defaults(run=_info)
 
-    fetch = commands.add_parser("download", help="fetch a public data set and keep it as .npz")
+    fetch = commands.add_parser(
+        "download", help="fetch a public data set and keep it as .npz", allow_abbrev=False
+    )
     fetch.add_argument("name", metavar="NAME", help=", ".join(DOWNLOADS))
     _add_data_dir(fetch)
     fetch.set_defaults(run=_download)
 
     shard = commands.add_parser(
-        "shard", help="partition a graph and write each part into a folder of its own"
+        "shard",
+        help="partition a graph and write each part into a folder of its own",
+        allow_abbrev=False,
     )
     _add_graph(shard)
-    shard.add_argument("--parts", type=int, required=True, metavar="K")
+    shard.add_argument("--parts", type=at_least(1), required=True, metavar="K")
     shard.add_argument(
         "--partition",
         default="block",
         metavar="METHOD_OR_FILE",
         help="a method of spgnn-partition, or a file with one label a line (default: block)",
     )
-    shard.add_argument("--imbalance", type=float, default=0.05)
-    shard.add_argument("--seed", type=int, default=0, help="of the method and the generator")
+    shard.add_argument("--imbalance", type=real(0), default=0.05)
+    shard.add_argument("--seed", type=at_least(0), default=0, help="of the method")
     shard.add_argument(
-        "--split", type=int, metavar="N", help="keep only this column of masks with several"
+        "--split", type=at_least(0), metavar="N", help="keep only this column of masks with several"
     )
     shard.add_argument(
         "--symmetrise", action="store_true", help="store every edge in both directions"
@@ -71,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_graph(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("graph", metavar="GRAPH", help="a file or a data set's name")
+    parser.add_argument("graph", metavar="GRAPH", help="a file, a directory or a data set's name")
     _add_data_dir(parser)
 
 
@@ -84,67 +89,96 @@ def _add_data_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def _info(options: argparse.Namespace) -> None:
-    with terminal_progress() as progress:
-        graph = load_dataset(options.graph, options.data_dir, progress=progress)
-    degrees = graph.adjacency.row_lengths.numpy()
-    kind = f"{'directed' if graph.directed else 'undirected'}, " + (
-        "weighted" if graph.weighted else "unweighted"
+    with ProgressBar() as progress:
+        source = open_source(options.graph, options.data_dir, progress=progress)
+        if options.check and isinstance(source, ShardDirectory):
+            source.check(progress)
+        meta, counts = source.meta, _Counts()
+        for block in _blocks(source):
+            counts.add(block)
+    kind = f"{'directed' if meta.directed else 'undirected'}, " + (
+        "weighted" if meta.weighted else "unweighted"
     )
+    empty = counts.empty_rows / max(meta.vertices, 1)
     rows = {
-        "name": graph.name,
-        "vertices": f"{graph.vertices:,}",
-        "stored edges": f"{graph.edges:,} ({kind})",
-        "row lengths": f"at most {degrees.max(initial=0):,}, {np.mean(degrees == 0):.1%} empty",
-        "features": _describe_features(graph),
-        "labels": "none"
-        if graph.y is None
-        else f"{graph.classes} classes, {int((graph.y >= 0).sum()):,} vertices labelled",
-        "split": _describe_split(graph),
+        "name": meta.name,
+        "vertices": f"{meta.vertices:,}" + (f" in {meta.parts} parts" if meta.parts > 1 else ""),
+        "stored edges": f"{meta.edges:,} ({kind})",
+        "row lengths": f"at most {counts.longest_row:,}, {empty:.1%} empty",
+        "features": _describe_features(meta),
+        "labels": f"{meta.classes} classes, {counts.labelled:,} vertices labelled"
+        if meta.labelled
+        else "none",
+        "split": counts.describe_split(meta.splits),
     }
     for key, value in rows.items():
         print(f"{key:>12}  {value}")
 
 
-def _describe_features(graph: Graph) -> str:
-    if graph.x is None:
-        return "none"
-    kind = "sparse" if isinstance(graph.x, CSR) else "dense"
-    words = ", bag of words" if is_bag_of_words(graph.x) else ""
-    return f"{graph.features} ({kind}{words})"
+def _blocks(source: GraphSource) -> Iterator[GraphBlock]:
+    """All rows, those of a directory mapped part by part."""
+    if isinstance(source, ShardDirectory):
+        yield from (source.block(part) for part in range(source.meta.parts))
+    else:
+        yield source.graph().block(0, source.meta.vertices)
 
 
-def _describe_split(graph: Graph) -> str:
-    if graph.train_mask is None:
+class _Counts:
+    """What is counted in the rows of a graph."""
+
+    def __init__(self) -> None:
+        self.longest_row = self.empty_rows = self.labelled = 0
+        self._chosen: dict[str, int] = {}
+
+    def add(self, block: GraphBlock) -> None:
+        """Count some rows."""
+        lengths = block.adjacency.row_lengths.numpy()
+        self.longest_row = max(self.longest_row, int(lengths.max(initial=0)))
+        self.empty_rows += int((lengths == 0).sum())
+        if block.y is not None:
+            self.labelled += int((block.y >= 0).sum())
+        if block.splits:
+            first = block.select_split()
+            for name in MASKS:
+                mask = getattr(first, name)
+                if mask is not None:
+                    self._chosen[name] = self._chosen.get(name, 0) + int(mask.sum())
+
+    def describe_split(self, splits: int) -> str:
+        """Sizes of the first split."""
+        if not splits:
+            return "none"
+        sizes = (self._chosen.get(name) for name in MASKS)
+        text = " / ".join("–" if size is None else f"{size:,}" for size in sizes)
+        return text + (f", the first of {splits}" if splits > 1 else "")
+
+
+def _describe_features(meta: GraphMeta) -> str:
+    if not meta.features:
         return "none"
-    first = graph.select_split()
-    masks = (first.train_mask, first.val_mask, first.test_mask)
-    sizes = " / ".join("–" if m is None else f"{int(m.sum()):,}" for m in masks)
-    return sizes + (f", the first of {graph.splits}" if graph.splits > 1 else "")
+    kind = "sparse" if meta.sparse_features else "dense"
+    return f"{meta.features} ({kind}{', bag of words' if meta.bag_of_words else ''})"
 
 
 def _download(options: argparse.Namespace) -> None:
-    with terminal_progress() as progress:
+    with ProgressBar() as progress:
         graph = download(options.name, options.data_dir, progress)
     print(data_directory(options.data_dir) / f"{graph.name}.npz")
 
 
 def _shard(options: argparse.Namespace) -> None:
-    if options.parts < 1:
-        raise InputError(f"--parts must be at least 1, got {options.parts}")
-    if Path(options.output).exists():
-        raise InputError(f"{options.output}: exists already; remove it or name another one")
-    with terminal_progress() as progress:
-        graph = load_dataset(options.graph, options.data_dir, options.seed, progress)
-        if options.symmetrise and graph.directed:
-            graph = graph.symmetrised()
-        if options.split is not None:
-            graph = graph.select_split(options.split)
-        labels = _labels(graph, options)
-        write_shards(graph, labels, options.parts, options.output, progress)
-    print(f"{options.output}: {graph.vertices:,} vertices in {options.parts} parts")
+    check_new_directory(options.output, "--output")
+    with ProgressBar() as progress:
+        source = open_source(options.graph, options.data_dir, progress=progress)
+        check_parts(options.parts, source.meta.vertices, "--parts")
+        if options.symmetrise and source.meta.directed:
+            source = MemorySource(source.graph().symmetrised())
+        labels = _labels(source, options)
+        write_shards(source, labels, options.parts, options.output, progress, split=options.split)
+    print(f"{options.output}: {source.meta.vertices:,} vertices in {options.parts} parts")
 
 
-def _labels(graph: Graph, options: argparse.Namespace) -> npt.NDArray[np.int32] | None:
+def _labels(source: GraphSource, options: argparse.Namespace) -> npt.NDArray[np.int32] | None:
     """The part of each vertex, from a file or a method."""
     if options.partition == "block":
         return None
@@ -152,18 +186,22 @@ def _labels(graph: Graph, options: argparse.Namespace) -> npt.NDArray[np.int32] 
     from spgnn.partition import METHODS, partition, read_labels  # noqa: PLC0415
 
     if options.partition in METHODS:
+        pattern = source.pattern() if isinstance(source, ShardDirectory) else source.structure()
         labels, _ = partition(
-            graph.adjacency,
+            pattern,
             options.parts,
             method=options.partition,
             imbalance=options.imbalance,
             seed=options.seed,
         )
         return labels
-    if not Path(options.partition).exists():
+    if not os.path.exists(options.partition):
         known = ", ".join(METHODS)
-        raise InputError(f"--partition {options.partition}: neither a file nor one of {known}")
-    return read_labels(options.partition, graph.vertices, options.parts)
+        raise InputError(
+            f"--partition {shortened(options.partition, 60)}: neither a file nor one of {known}"
+            f"{meant(options.partition, METHODS)}"
+        )
+    return read_labels(options.partition, source.meta.vertices, options.parts)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from spgnn.data.adapters import from_dgl, from_ogb, from_pyg, from_scipy
-from spgnn.data.graph import Graph, GraphBlock, GraphMeta
+from spgnn.data.formats import read_graph
+from spgnn.data.graph import Graph, GraphBlock
 from spgnn.data.load import load_dataset
-from spgnn.data.read import read_graph
+from spgnn.data.meta import GraphMeta
 from spgnn.data.shards import open_shards, write_shards
 
 __all__ = [

@@ -5,7 +5,18 @@ import numpy.typing as npt
 
 _Int32 = npt.NDArray[np.int32]
 _Int64 = npt.NDArray[np.int64]
+_Float64 = npt.NDArray[np.float64]
 _Progress = Callable[[int, int], None] | None
+
+def parse_lines(
+    text: bytes,
+    first_line: int,
+    head: str,
+    cycle: str,
+    separators: str,
+    comments: str,
+    blank_rows: bool,
+) -> tuple[_Int64, _Float64, _Int64, _Int64, tuple[str, int, int, int, int]]: ...
 
 class _Model:
     def count_degrees(

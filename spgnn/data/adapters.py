@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spgnn.data.edges import csr_from_edges
 from spgnn.data.graph import Graph
-from spgnn.data.ogb import labels_of
+from spgnn.data.sets.ogb import labels_of
 from spgnn.data.structure import with_entries
 from spgnn.errors import InputError
 from spgnn.sparse import CSR
@@ -35,13 +35,16 @@ def from_scipy(
     Parameters
     ----------
     A : SciPy sparse matrix or array [n, n]
-        Without weights if boolean or all entries are 1. Undirected if A = Aᵀ.
+        Without weights if boolean or all entries are 1. Undirected if A = Aᵀ. Weights and features
+        of any dtype become float32 (`spgnn.data.narrow`).
     x : array or Tensor [n, f], or SciPy sparse matrix, optional
     y : integer array or Tensor [n] or [n, 1], optional
         −1, or NaN in a floating array, where unknown.
     train_mask, val_mask, test_mask : bool array or Tensor [n] or [n, splits], optional
     """
     A = sp.csr_array(A)
+    if A.dtype.kind not in "fiub":
+        raise InputError(f"edge weights must be real numbers, got {A.dtype}")
     if A.dtype != np.bool_ and bool((A.data == 1).all()):
         A = A.astype(np.bool_)
     return _graph(name, CSR.from_scipy(A), x, y, (train_mask, val_mask, test_mask))
@@ -60,7 +63,7 @@ def from_pyg(data: Any, name: str = "graph") -> Graph:
         raise InputError("this Data has no edge_index; adj_t and heterogeneous data are not read")
     source, target = (t.numpy(force=True) for t in edge_index)
     weights = _array(getattr(data, "edge_weight", None))
-    adjacency = csr_from_edges(source, target, int(data.num_nodes), _float32(weights))
+    adjacency = csr_from_edges(source, target, int(data.num_nodes), _weights(weights))
     masks = tuple(getattr(data, f"{kind}_mask", None) for kind in ("train", "val", "test"))
     return _graph(name, adjacency, getattr(data, "x", None), getattr(data, "y", None), masks)
 
@@ -77,7 +80,7 @@ def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Grap
     """
     source, target = (t.numpy(force=True) for t in graph.edges())
     weights = None if weight is None else _array(graph.edata[weight])
-    adjacency = csr_from_edges(source, target, int(graph.num_nodes()), _float32(weights))
+    adjacency = csr_from_edges(source, target, int(graph.num_nodes()), _weights(weights))
     data = graph.ndata
     masks = tuple(data.get(f"{kind}_mask") for kind in ("train", "val", "test"))
     x = data.get("feat", data.get("x"))
@@ -128,10 +131,13 @@ def _features(x: Any) -> Tensor | CSR | None:
     if x is None:
         return None
     features: Tensor | CSR
-    if sp.issparse(x):
-        features = CSR.from_scipy(sp.csr_array(x, dtype=np.float32))
+    if sp.issparse(x) and x.dtype.kind in "fiub":
+        features = CSR.from_scipy(x.astype(np.float32) if x.dtype == np.bool_ else x)
     else:
-        features = torch.as_tensor(_array(x)).to(torch.float32)
+        array = np.asarray(_array(x))
+        if array.dtype.kind not in "fiub":
+            raise InputError(f"x must be real numbers, got {array.dtype}")
+        features = torch.from_numpy(array)
     values = features.values if isinstance(features, CSR) else features
     if values is not None and not bool(values.isfinite().all()):
         raise InputError("x holds a NaN or an infinity; every feature must be a finite number")
@@ -150,8 +156,14 @@ def _labels(y: Any) -> Tensor | None:
 
 
 def _array(value: Any) -> Any:
-    return value.numpy(force=True) if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy(force=True)
+    return value
 
 
-def _float32(weights: Any) -> Any:
-    return None if weights is None else np.asarray(weights, dtype=np.float32).reshape(-1)
+def _weights(weights: Any) -> Any:
+    """Edge weights as a vector of real numbers."""
+    if weights is None:
+        return None
+    vector = np.asarray(weights).reshape(-1)
+    return vector if vector.dtype.kind == "f" else vector.astype(np.float32)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator, Mesh
-from spgnn.data.graph import MASKS, Graph, GraphBlock, GraphMeta, VertexData
-from spgnn.data.shards import ShardDirectory, describe, partition_order
+from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData
+from spgnn.data.meta import GraphMeta, describe
+from spgnn.data.shards import ShardDirectory, partition_order
 from spgnn.data.structure import slice_rows, sort_columns, take_rows
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array, RowLayout

@@ -17,7 +17,7 @@ def csr_from_edges(
     source: npt.NDArray[Any],
     target: npt.NDArray[Any],
     vertices: int,
-    weights: npt.NDArray[np.float32] | None = None,
+    weights: npt.NDArray[np.floating] | None = None,
     *,
     symmetric: bool = False,
     loops: bool = True,
@@ -28,8 +28,8 @@ def csr_from_edges(
     ----------
     source, target : integer [edges]
     vertices : int
-    weights : float32 [edges], optional
-        Weights of an edge named several times are summed.
+    weights : floating [edges], optional
+        Weights of an edge named several times are summed, in their own dtype.
     symmetric : bool
         Store every edge in both directions (a loop once).
     loops : bool

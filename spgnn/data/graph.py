@@ -1,15 +1,15 @@
-"""The records: a whole graph, a block of its rows, and what everyone may know of it."""
+"""The records: a whole graph, and a block of its rows."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from spgnn.data.structure import slice_rows, sort_columns, take_rows, union_with_transpose
+from spgnn.data.narrow import narrow, narrow_features
+from spgnn.data.structure import rename_columns, slice_rows, take_rows, union_with_transpose
 from spgnn.errors import InputError
 from spgnn.sparse import CSR
 
@@ -23,6 +23,7 @@ class VertexData:
     Parameters
     ----------
     x : Tensor float32 [rows, f], or CSR with values of that shape
+        In a `Graph` or `GraphBlock` other dtypes become float32 (`spgnn.data.narrow`).
     y : Tensor int64 [rows]
         The class; −1 where it is not known.
     train_mask, val_mask, test_mask : Tensor bool [rows] or [rows, splits]
@@ -54,7 +55,9 @@ class VertexData:
         InputError
             If a mask has no such column.
         """
-        if self.splits and not 0 <= split < self.splits:
+        if self.train_mask is not None and not 0 <= split < self.splits:
+            if not self.splits:
+                raise InputError(f"split {split} does not exist: the masks have no columns")
             raise InputError(
                 f"split {split} does not exist: the masks have {self.splits} column(s), "
                 f"so it must be in [0, {self.splits})"
@@ -81,6 +84,10 @@ class VertexData:
         return taken
 
     def _check_vertices(self, rows: int, owner: str) -> None:
+        if isinstance(self.x, CSR):
+            object.__setattr__(self, "x", narrow(self.x, f"{owner}: x"))
+        elif self.x is not None:
+            object.__setattr__(self, "x", narrow_features(self.x, owner))
         if self.x is not None and (self.x.shape[0] != rows or len(self.x.shape) != 2):
             raise InputError(f"{owner}: x must be [{rows}, features], got {list(self.x.shape)}")
         if isinstance(self.x, CSR) and self.x.values is None:
@@ -115,6 +122,7 @@ class Graph(VertexData):
     adjacency : CSR [n, n]
         Unscaled and canonical (columns of a row sorted, none twice). Row = destination: row i
         lists the vertices whose features vertex i receives. Values only if edges have weights.
+        Wider numbers than float32 and int32 become these (`spgnn.data.narrow`).
     directed : bool
         Whether the pattern may differ from its transpose.
     vertex_ids : Tensor int64 [n], optional
@@ -123,7 +131,7 @@ class Graph(VertexData):
     Raises
     ------
     InputError
-        If the arrays contradict each other.
+        If the arrays contradict each other, or a weight does not fit float32.
     """
 
     name: str
@@ -137,6 +145,7 @@ class Graph(VertexData):
             raise InputError(
                 f"{self.name}: the matrix is {rows} × {cols}; a graph needs as many rows as columns"
             )
+        object.__setattr__(self, "adjacency", narrow(self.adjacency, self.name))
         self._check_vertices(rows, self.name)
         if self.vertex_ids is not None:
             _check_ids(self.vertex_ids, rows, self.name)
@@ -169,9 +178,12 @@ class Graph(VertexData):
         order : Tensor int64 [n]
             A permutation, as from ``RowLayout`` labels: ``labels.argsort(stable=True)``.
         """
-        moved = rows_of(self, order, inverse_permutation(order))
+        position = inverse_permutation(order)
         return replace(
-            self, adjacency=moved.adjacency, vertex_ids=moved.vertex_ids, **moved.take(slice(None))
+            self,
+            adjacency=rename_columns(take_rows(self.adjacency, order), position),
+            vertex_ids=order if self.vertex_ids is None else self.vertex_ids[order],
+            **self.take(order),
         )
 
     def block(self, first: int, last: int) -> GraphBlock:
@@ -212,67 +224,15 @@ class GraphBlock(VertexData):
             raise InputError(
                 f"rows [{self.first_row}, {self.first_row + rows}) outside [0, {cols})"
             )
-        self._check_vertices(rows, f"rows from {self.first_row}")
-        _check_ids(self.vertex_ids, rows, f"rows from {self.first_row}")
+        owner = f"rows from {self.first_row}"
+        object.__setattr__(self, "adjacency", narrow(self.adjacency, owner))
+        self._check_vertices(rows, owner)
+        _check_ids(self.vertex_ids, rows, owner)
 
     @property
     def rows(self) -> int:
         """Number of rows."""
         return self.adjacency.shape[0]
-
-
-@dataclass(frozen=True)
-class GraphMeta:
-    """What every rank may know of a graph that no rank holds; JSON on disk.
-
-    ``offsets`` are those of the ``RowLayout``: part p owns rows [offsets[p], offsets[p + 1]).
-    ``splits`` counts columns of the masks (0: no masks). ``bag_of_words`` is
-    `spgnn.data.normalise.is_bag_of_words` of the whole feature matrix.
-    """
-
-    name: str
-    vertices: int
-    edges: int
-    features: int
-    classes: int
-    directed: bool
-    weighted: bool
-    offsets: tuple[int, ...]
-    sparse_features: bool = False
-    bag_of_words: bool = False
-    labelled: bool = False
-    splits: int = 0
-
-    @property
-    def parts(self) -> int:
-        """Number of parts."""
-        return len(self.offsets) - 1
-
-    def to_json(self) -> str:
-        """One JSON object, a field a line."""
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> GraphMeta:
-        """The reverse of `to_json`.
-
-        Raises
-        ------
-        InputError
-            If the text is not such an object.
-        """
-        try:
-            loaded = json.loads(text)
-            loaded["offsets"] = tuple(int(v) for v in loaded["offsets"])
-            meta = cls(**{f.name: loaded[f.name] for f in fields(cls)})
-            sizes = (meta.vertices, meta.edges, meta.features, meta.classes, meta.splits)
-            if not all(isinstance(size, int) and size >= 0 for size in sizes):
-                raise ValueError("sizes must be integers of at least 0")
-            if meta.offsets[-1] != meta.vertices:
-                raise ValueError(f"offsets end with {meta.offsets[-1]}, not {meta.vertices}")
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise InputError(f"not a description of a sharded graph: {error!r}") from None
-        return meta
 
 
 def _check_ids(vertex_ids: Tensor, rows: int, owner: str) -> None:
@@ -304,23 +264,3 @@ def inverse_permutation(order: Tensor) -> Tensor:
     if n and int(inverse.min()) < 0:
         raise InputError(f"order must be a permutation of [0, {n}); some vertex is named twice")
     return inverse
-
-
-def rows_of(graph: Graph, order: Tensor, position: Tensor, first_row: int = 0) -> GraphBlock:
-    """Some rows of a graph as a block of the relabelled graph.
-
-    Parameters
-    ----------
-    graph : Graph
-    order : Tensor int64 [rows]
-        The old vertices that become rows first_row, first_row + 1, …
-    position : Tensor int64 [n]
-        The new index of every old vertex.
-    """
-    block = take_rows(graph.adjacency, order)
-    index_type = block.indices.dtype
-    renamed = CSR.of(
-        block.indptr, position.to(index_type)[block.indices], block.shape, block.values
-    )
-    ids = order if graph.vertex_ids is None else graph.vertex_ids[order]
-    return GraphBlock(sort_columns(renamed), first_row, ids, **graph.take(order))

@@ -1,24 +1,28 @@
-"""One door to every data set: built in, generated, downloaded, or a file."""
+"""One door to every data set: built in, generated, downloaded, a file, or a directory."""
 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
-from spgnn.data.download import Progress
-from spgnn.data.generators import STAND_INS, block_model, rmat, stand_in
+from spgnn.data.formats import READERS, read_graph, suffix_of
+from spgnn.data.formats.npz import write_npz
+from spgnn.data.formats.npz_source import NpzSource
 from spgnn.data.graph import Graph
-from spgnn.data.npz import read_npz, write_npz
-from spgnn.data.ogb import SETS as OGB_SETS
-from spgnn.data.ogb import load_ogb
-from spgnn.data.planetoid import FILES as PLANETOID_SETS
-from spgnn.data.planetoid import load_planetoid
-from spgnn.data.read import READERS, read_graph
-from spgnn.data.reddit import load_reddit
-from spgnn.errors import InputError
+from spgnn.data.sets.generators import NAMES as GENERATED
+from spgnn.data.sets.generators import generate
+from spgnn.data.sets.ogb import SETS as OGB_SETS
+from spgnn.data.sets.ogb import load_ogb
+from spgnn.data.sets.planetoid import FILES as PLANETOID_SETS
+from spgnn.data.sets.planetoid import load_planetoid
+from spgnn.data.sets.reddit import load_reddit
+from spgnn.data.shards import is_graph_directory, open_shards
+from spgnn.data.source import GraphSource, MemorySource
+from spgnn.errors import InputError, meant, shortened, unknown
+from spgnn.progress import Progress
 
 DOWNLOADS = (*PLANETOID_SETS, "reddit", *OGB_SETS)
+_SHOWN = 60
 
 
 def load_dataset(
@@ -33,13 +37,14 @@ def load_dataset(
     ----------
     name_or_path : str or path
         ``sbm``, the built-in set; ``rmat-SCALE-FACTOR``; a stand-in such as ``reddit-like@0.01``;
-        a name that can be downloaded (`DOWNLOADS`); the name of an .npz file in ``data_dir``; or
-        a file that `spgnn.data.read.read_graph` reads.
+        each of them also with a seed, ``sbm@seed=3`` or ``reddit-like@0.01,seed=3``; a name that
+        can be downloaded (`DOWNLOADS`); the name of an .npz file in ``data_dir``; a file that
+        `spgnn.data.read_graph` reads; or a graph directory (`spgnn.data.open_shards`).
     data_dir : path, optional
         Where named sets are looked for and downloads are kept: by default the directory named by
         the environment variable SPGNN_DATA, or else ``~/.cache/spgnn``.
     seed : int
-        Of generated graphs.
+        Of generated graphs whose name gives none.
     progress : called with (what, done, all), optional
 
     Raises
@@ -48,22 +53,39 @@ def load_dataset(
         If there is nothing of that name, or it cannot be read.
     """
     text = os.fspath(name_or_path)
-    generated = _generate(text, seed)
+    generated = generate(text, seed)
     if generated is not None:
         return generated
-    path = Path(text)
-    if path.is_file() or path.parent != Path() or _has_known_suffix(path):
-        return read_graph(path, progress)
-    home = data_directory(data_dir)
-    stored = home / f"{text}.npz"
-    if stored.exists():
-        return read_npz(stored)
-    if text not in DOWNLOADS:
-        raise InputError(
-            f"no data set '{text}': neither a file, nor {stored}, nor one of "
-            f"sbm, rmat-SCALE-FACTOR, {', '.join((*STAND_INS, *DOWNLOADS))}"
-        )
-    return download(text, data_dir, progress)
+    path = _located(text, data_dir)
+    if path is None:
+        return download(text, data_dir, progress)
+    return open_shards(path).graph() if os.path.isdir(path) else read_graph(path, progress)
+
+
+def open_source(
+    name_or_path: str | os.PathLike[str],
+    data_dir: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> GraphSource:
+    """As `load_dataset`, but rows of features stay where they are until they are asked for.
+
+    An .npz file and a graph directory hand out rows; any other set is in memory as a whole.
+
+    Raises
+    ------
+    InputError
+    """
+    text = os.fspath(name_or_path)
+    generated = generate(text, seed)
+    if generated is not None:
+        return MemorySource(generated)
+    path = _located(text, data_dir)
+    if path is not None and os.path.isdir(path):
+        return open_shards(path)
+    if path is not None and suffix_of(path) == ".npz":
+        return NpzSource(path)
+    return MemorySource(load_dataset(name_or_path, data_dir, seed, progress))
 
 
 def download(
@@ -79,8 +101,8 @@ def download(
         If there is no such set, no network, or a file is not the published one.
     """
     if name not in DOWNLOADS:
-        raise InputError(f"'{name}' cannot be downloaded: choose {', '.join(DOWNLOADS)}")
-    home = _writable(data_directory(data_dir))
+        raise unknown("to download", name, DOWNLOADS)
+    home = data_directory(data_dir)
     raw = home / "raw"
     if name in PLANETOID_SETS:
         graph = load_planetoid(name, raw, progress)
@@ -98,29 +120,23 @@ def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
     return Path(chosen) if chosen else Path.home() / ".cache" / "spgnn"
 
 
-def _writable(directory: Path) -> Path:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{directory}: cannot be made: {error.strerror}") from None
-    return directory
-
-
-def _generate(text: str, seed: int) -> Graph | None:
-    if text == "sbm":
-        # Sized for seconds an epoch on a laptop; a three-layer GCN reaches about 90 %.
-        return block_model(20_000, 300_000, homophily=0.6, signal=0.75, seed=seed)
-    if match := re.fullmatch(r"rmat-(\d+)-(\d+)", text):
-        return rmat(int(match[1]), int(match[2]), seed=seed)
-    name, _, scale = text.partition("@")
-    if name not in STAND_INS:
+def _located(text: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
+    """The file or directory that is meant, or ``None`` for a set that has to be downloaded."""
+    path = Path(text)
+    # os.path answers where Path raises: names that are too long, or that hold a NUL.
+    there = os.path.isfile(path) or is_graph_directory(path)
+    if text and (there or path.parent != Path() or suffix_of(path) in READERS):
+        return path
+    home = data_directory(data_dir)
+    stored = home / f"{text}.npz"
+    if os.path.exists(stored):
+        return stored
+    if text in DOWNLOADS:
         return None
-    try:
-        factor = float(scale or 1)
-    except ValueError:
-        raise InputError(f"'{text}': what follows @ must be a number, as in {name}@0.01") from None
-    return stand_in(name, factor, seed=seed)
-
-
-def _has_known_suffix(path: Path) -> bool:
-    return Path(path.name.removesuffix(".gz")).suffix.lower() in READERS
+    choices = (*GENERATED, *DOWNLOADS)
+    near = meant(text, (*choices, *(kept.stem for kept in home.glob("*.npz"))))
+    shown = shortened(text, _SHOWN)
+    raise InputError(
+        f"no data set '{shown}': neither a file, nor {shortened(str(stored), _SHOWN)}, nor one of "
+        f"{', '.join(choices)}{near}"
+    )

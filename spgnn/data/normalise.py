@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
@@ -130,17 +130,35 @@ def row_normalise_features(x: X, *, in_place: bool = False) -> X:
     return cast(X, x.div_(norms) if in_place else x / norms)
 
 
+@dataclass
+class WordCount:
+    """What tells a bag of words from other features, counted a few rows at a time."""
+
+    cells: int = 0
+    nonzeros: int = 0
+    negative: bool = False
+
+    def add(self, x: Tensor | CSR) -> None:
+        """Count some rows of features."""
+        values = x.values if isinstance(x, CSR) else x
+        assert values is not None
+        self.cells += x.shape[0] * x.shape[1]
+        self.nonzeros += int(values.count_nonzero())
+        self.negative = self.negative or bool((values < 0).any())
+
+    @property
+    def is_bag_of_words(self) -> bool:
+        """The rule of `is_bag_of_words` for the rows so far."""
+        return self.cells > 0 and not self.negative and 2 * self.nonzeros <= self.cells
+
+
 def is_bag_of_words(x: Tensor | CSR | None) -> bool:
     """The rule of ``--feature-norm auto``: no feature is negative and at most half are nonzero.
 
     Word counts and TF-IDF are like that; embeddings and measured attributes are dense or have
     negative entries. Rows are normalised for such sets, as Kipf & Welling did.
     """
-    if x is None or 0 in x.shape:
-        return False
-    if isinstance(x, CSR):
-        assert x.values is not None
-        nonzeros, negative = int(x.values.count_nonzero()), bool((x.values < 0).any())
-    else:
-        nonzeros, negative = int(x.count_nonzero()), bool(x.min() < 0)
-    return not negative and 2 * nonzeros <= x.shape[0] * x.shape[1]
+    words = WordCount()
+    if x is not None:
+        words.add(x)
+    return words.is_bag_of_words

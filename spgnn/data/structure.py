@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 from spgnn.sparse import CSR
+
+
+def block_of(
+    indptr: npt.NDArray[Any],
+    indices: npt.NDArray[Any],
+    shape: tuple[int, int],
+    values: npt.NDArray[Any] | None = None,
+) -> CSR:
+    """The block of three NumPy arrays, which it shares."""
+    tensors = (None if a is None else torch.from_numpy(a) for a in (indptr, indices, values))
+    block_indptr, block_indices, block_values = tensors
+    assert block_indptr is not None
+    assert block_indices is not None
+    return CSR(block_indptr, block_indices, shape, block_values)
 
 
 def slice_rows(A: CSR, rows: slice) -> CSR:
@@ -35,9 +51,23 @@ def take_rows(A: CSR, rows: Tensor) -> CSR:
     return CSR.of(indptr, A.indices[source], (len(rows), A.shape[1]), values)
 
 
-def sort_columns(A: CSR) -> CSR:
-    """The same block with the columns of every row in order."""
-    s = with_entries(A)
+def stack_rows(blocks: Sequence[CSR]) -> CSR:
+    """The rows of blocks of equal width, one block after another; one block alone is returned."""
+    if len(blocks) == 1:
+        return blocks[0]
+    values = [b.values for b in blocks]
+    rows = torch.cat([torch.zeros(1, dtype=torch.int64), *(b.row_lengths for b in blocks)])
+    return CSR(
+        rows.cumsum(0),
+        torch.cat([b.indices for b in blocks]),
+        (len(rows) - 1, blocks[0].shape[1]),
+        None if values[0] is None else torch.cat([v for v in values if v is not None]),
+    )
+
+
+def rename_columns(A: CSR, position: Tensor) -> CSR:
+    """The same rows with column c called ``position[c]``; columns stay sorted within rows."""
+    s = with_entries(replace(A, indices=position.to(A.indices.dtype)[A.indices]))
     s.has_sorted_indices = False
     s.sort_indices()
     return from_entries(s, weighted=A.values is not None)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn.data.load import load_dataset
-from spgnn.data.ondisk import open_on_disk
+from spgnn.data.shards import open_shards
 from spgnn.errors import InputError
 from spgnn.partition import METHODS, OBJECTIVES, PRESETS, count_volumes, partition, report
 from spgnn.partition.labels import (
@@ -138,7 +138,7 @@ def _compared(options: argparse.Namespace) -> list[str]:
 
 def _read(path: str) -> Input:
     if Path(path).is_dir():
-        return Input(open_on_disk(path), None)
+        return Input(open_shards(path).pattern(), None)
     graph = load_dataset(path)
     mask = None if graph.train_mask is None else graph.select_split(0).train_mask
     return Input(graph.adjacency, None if mask is None else mask.numpy())

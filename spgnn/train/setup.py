@@ -14,13 +14,14 @@ from spgnn.comm import Communicator, Mesh
 from spgnn.data import Graph, GraphMeta, load_dataset, open_shards
 from spgnn.data.distribute import RankShare, from_shards, scatter
 from spgnn.data.normalise import add_self_loops, degree_scales, row_normalise_features
-from spgnn.data.progress import terminal_progress
+from spgnn.data.shards import is_graph_directory
 from spgnn.data.splits import seeded_split
 from spgnn.errors import InputError
 from spgnn.hashing import uniform
 from spgnn.nn import Propagated, propagate_
 from spgnn.partition import METHODS, partition, read_labels
 from spgnn.partition.pattern import Int32Array
+from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
@@ -97,18 +98,21 @@ def prepare(config: TrainConfig, comm: Communicator, device: torch.device) -> Pr
 
 
 def _share(config: TrainConfig, mesh: Mesh) -> tuple[RankShare, dict[str, Any] | None]:
-    if (Path(config.dataset) / "meta.json").exists():
+    blocks = mesh.axes.size("row")
+    shards = open_shards(config.dataset) if is_graph_directory(config.dataset) else None
+    # A directory with one part has not been cut yet: it is a data set like any other.
+    if shards is not None and (shards.meta.parts > 1 or blocks == 1):
         if config.symmetrise:
             raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
-        return from_shards(open_shards(config.dataset), mesh), None
+        return from_shards(shards, mesh), None
     graph: Graph | None = None
     labels, report = None, None
     if mesh.rank == 0:
-        with terminal_progress() as progress:
-            graph = load_dataset(config.dataset, config.data_dir, config.seed, progress=progress)
+        with ProgressBar() as progress:
+            graph = load_dataset(config.dataset, config.data_dir, progress=progress)
         if config.symmetrise:
             graph = graph.symmetrised()
-        labels, report = _labels(config, graph, mesh.axes.size("row"))
+        labels, report = _labels(config, graph, blocks)
     return scatter(graph, labels, mesh), report
 
 

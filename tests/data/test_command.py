@@ -8,8 +8,8 @@ import pytest
 
 from spgnn.__main__ import main
 from spgnn.data import open_shards
-from spgnn.data.generators import block_model
-from spgnn.data.npz import write_npz
+from spgnn.data.formats.npz import write_npz
+from spgnn.data.sets.generators import block_model
 
 
 @pytest.fixture
@@ -36,7 +36,10 @@ def test_shard_by_block_method_and_file(tmp_path, graph_file, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["shard", "GRAPH", "--parts", "0", "--output", "OUT"], "--parts must be at least 1"),
+        (
+            ["shard", "GRAPH", "--parts", "0", "--output", "OUT"],
+            "--parts: '0' must be an integer ≥ 1",
+        ),
         (["shard", "none.npz", "--parts", "2", "--output", "OUT"], "none.npz: no such file"),
         (
             ["shard", "GRAPH", "--parts", "2", "--partition", "best", "--output", "OUT"],
@@ -50,7 +53,7 @@ def test_shard_by_block_method_and_file(tmp_path, graph_file, capsys):
         (["shard", "GRAPH", "--parts", "2", "--partition", "SHORT", "--output", "OUT"], "SHORT"),
         (["shard", "GRAPH", "--parts", "2", "--partition", "LARGE", "--output", "OUT"], "LARGE"),
         (["info", "nothing"], "no data set 'nothing'"),
-        (["download", "sbm"], "'sbm' cannot be downloaded: choose cora"),
+        (["download", "sbm"], "to download sbm: choose one of cora"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(tmp_path, graph_file, capsys, arguments, message):

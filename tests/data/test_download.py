@@ -13,10 +13,11 @@ import scipy.sparse as sp
 import torch
 
 from spgnn import InputError
-from spgnn.data import load, planetoid
-from spgnn.data.download import fetch
-from spgnn.data.ogb import OgbSet, load_ogb
-from spgnn.data.reddit import load_reddit
+from spgnn.data import load
+from spgnn.data.sets import planetoid
+from spgnn.data.sets.download import fetch
+from spgnn.data.sets.ogb import OgbSet, load_ogb
+from spgnn.data.sets.reddit import load_reddit
 
 
 def digest_of(path):
@@ -55,11 +56,11 @@ def test_another_file_than_the_published_one_is_refused(tmp_path):
     for digest in ("sha256:" + "0" * 64, "git:" + "0" * 40):
         with pytest.raises(InputError, match=r"not the published file: .* expected 0000"):
             fetch(source.as_uri(), tmp_path / "cache" / "kept.bin", digest)
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert list(tmp_path.iterdir()) == [source]
 
 
 def test_without_a_network_the_way_out_is_named(tmp_path):
-    target = tmp_path / "cache" / "kept.bin"
+    target = tmp_path / "made" / "cache" / "kept.bin"
     missing = (tmp_path / "none").as_uri()
     with pytest.raises(InputError, match="cannot be fetched") as caught:
         fetch(missing, target, None)
@@ -67,7 +68,11 @@ def test_without_a_network_the_way_out_is_named(tmp_path):
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="cannot be fetched"):
         fetch("http://name.invalid/file", target, None)
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "made").mkdir()
+    with pytest.raises(InputError, match="cannot be fetched"):
+        fetch(missing, target, None)
+    assert list((tmp_path / "made").iterdir()) == []  # it was there before
 
 
 def test_a_cache_that_cannot_be_written(tmp_path):

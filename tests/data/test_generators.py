@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spgnn import InputError
-from spgnn.data.generators import STAND_INS, block_model, rmat, stand_in
+from spgnn.data.sets.generators import STAND_INS, block_model, rmat, stand_in
 from tests.data.strategies import (
     assert_canonical,
     assert_same_csr,
@@ -108,7 +108,7 @@ def test_stand_ins_have_the_shape_of_the_original(name):
 
 
 def test_stand_ins_refuse_other_names_and_scales():
-    with pytest.raises(InputError, match="unknown stand-in 'cora-like': choose reddit-like"):
+    with pytest.raises(InputError, match="stand-in cora-like: choose one of reddit-like"):
         stand_in("cora-like")
     for scale in (0.0, -1.0, 1.5, float("nan")):
         with pytest.raises(InputError, match=r"must be in \(0, 1\]"):

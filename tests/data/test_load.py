@@ -9,8 +9,8 @@ import torch
 
 from spgnn import InputError
 from spgnn.data import load_dataset
-from spgnn.data.generators import block_model
-from spgnn.data.npz import write_npz
+from spgnn.data.formats.npz import write_npz
+from spgnn.data.sets.generators import block_model
 from tests.data.strategies import assert_canonical, assert_same_csr, assert_same_vertices, pattern
 
 REAL = os.environ.get("SPGNN_DATA")
@@ -27,7 +27,7 @@ def test_the_built_in_set():
 def test_generators_by_name():
     assert load_dataset("rmat-6-4").vertices == 64
     assert load_dataset("papers-like@0.00001").features == 128
-    with pytest.raises(InputError, match=r"must be a number, as in reddit-like@0\.01"):
+    with pytest.raises(InputError, match=r"what follows @ must be as in reddit-like@0\.01"):
         load_dataset("reddit-like@small")
     with pytest.raises(InputError, match=r"must be in \(0, 1\]"):
         load_dataset("reddit-like@7")

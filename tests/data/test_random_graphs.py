@@ -1,22 +1,29 @@
-"""Graphs on disk and the generators that write them."""
+"""The generators that write graphs of any size as a directory with one part."""
 
 from __future__ import annotations
 
-import json
 import os
+import resource
+import signal
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from spgnn import CSR, InputError
-from spgnn.data import ondisk
-from spgnn.data.ondisk import generate_block_model, generate_rmat, open_on_disk, write_on_disk
+from spgnn.data import Graph, load_dataset, open_shards, write_shards
+from spgnn.data.shards.random_graphs import generate_block_model, generate_rmat
+from tests.data.directories import rewrite
 
 
-def matrix(graph) -> sp.csr_array:
+def matrix(directory) -> sp.csr_array:
+    graph = directory.pattern()
     data = np.ones(len(graph.indices), np.int8)
     return sp.csr_array((data, np.array(graph.indices), np.array(graph.indptr)), shape=graph.shape)
+
+
+def degrees_of(directory) -> np.ndarray:
+    return np.diff(directory.pattern().indptr)
 
 
 GENERATORS = [generate_block_model, generate_rmat]
@@ -31,7 +38,8 @@ def test_graphs_are_undirected_and_canonical(generate, vertices, tmp_path):
     assert A.has_canonical_format
     assert abs(A - A.T).nnz == 0
     assert A.diagonal().sum() == 0
-    assert graph.meta["edges"] == A.nnz
+    assert graph.meta.edges == A.nnz
+    assert graph.meta.parts == 1
     assert A.nnz <= 20 * vertices
     if vertices > 500:
         assert A.nnz > 10 * vertices
@@ -42,14 +50,15 @@ def test_buffers_and_threads_do_not_change_the_graph(generate, tmp_path):
     whole = generate(tmp_path / "whole", 3000, 40_000, seed=5)
     pieces = generate(tmp_path / "pieces", 3000, 40_000, seed=5, buffer_bytes=4000, threads=3)
     other = generate(tmp_path / "other", 3000, 40_000, seed=6)
-    np.testing.assert_array_equal(whole.indptr, pieces.indptr)
-    np.testing.assert_array_equal(whole.indices, pieces.indices)
-    assert not np.array_equal(whole.indptr, other.indptr)
+    np.testing.assert_array_equal(whole.pattern().indptr, pieces.pattern().indptr)
+    np.testing.assert_array_equal(whole.pattern().indices, pieces.pattern().indices)
+    assert not np.array_equal(whole.pattern().indptr, other.pattern().indptr)
+    assert whole.made["seed"] == 5
 
 
 @pytest.mark.parametrize("generate", GENERATORS)
 def test_degrees_are_skewed(generate, tmp_path):
-    degrees = np.diff(generate(tmp_path / "g", 20_000, 400_000).indptr)
+    degrees = degrees_of(generate(tmp_path / "g", 20_000, 400_000))
     assert degrees.max() > 10 * degrees.mean()
     assert np.median(degrees) < degrees.mean()
 
@@ -72,68 +81,54 @@ def test_rmat_follows_its_quadrants(tmp_path):
     # With all weight on the diagonal quadrants, every edge joins a vertex to itself.
     assert matrix(generate_rmat(tmp_path / "a", 64, 1000, a=0.5, b=0.0, c=0.0)).nnz == 0
     # Equal quadrants make a uniform graph.
-    degrees = np.diff(generate_rmat(tmp_path / "b", 1000, 50_000, a=0.25, b=0.25, c=0.25).indptr)
+    degrees = degrees_of(generate_rmat(tmp_path / "b", 1000, 50_000, a=0.25, b=0.25, c=0.25))
     assert degrees.max() < 2 * degrees.mean()
 
 
-def test_a_block_survives_the_disk(tmp_path):
+def test_a_generated_graph_is_cut_opened_and_loaded_like_any_other(tmp_path):
+    directory = generate_rmat(tmp_path / "g", 100, 1000)
+    assert sorted(os.listdir(tmp_path / "g")) == ["meta.json", "part-00000"]
+    files = ["indices.npy", "indptr.npy", "part.json"]
+    assert sorted(os.listdir(tmp_path / "g" / "part-00000")) == files
+    A = matrix(directory)
+    loaded = load_dataset(tmp_path / "g").adjacency.to_scipy()
+    np.testing.assert_array_equal(loaded.toarray(), A.toarray())
+    directory.check()
+    write_shards(directory, np.arange(100) % 3, 3, tmp_path / "cut")
+    cut = open_shards(tmp_path / "cut")
+    order = cut.vertex_ids.numpy()
+    moved = cut.structure().to_scipy().toarray()
+    np.testing.assert_array_equal(moved, A.toarray()[order][:, order])
+
+
+def test_a_pattern_of_several_parts_is_put_together(tmp_path):
     A = sp.random_array((50, 50), density=0.1, rng=0).tocsr()
-    graph = write_on_disk(tmp_path / "g", CSR.from_scipy(A))
-    np.testing.assert_array_equal(matrix(graph).toarray(), A.toarray() != 0)
-    assert sorted(os.listdir(tmp_path / "g")) == ["indices.npy", "indptr.npy", "meta.json"]
-    np.testing.assert_array_equal(np.load(tmp_path / "g" / "indptr.npy"), A.indptr)
+    write_shards(Graph("g", CSR.from_scipy(A), True), None, 4, tmp_path / "g")
+    found = open_shards(tmp_path / "g").pattern()
+    np.testing.assert_array_equal(found.to_scipy().toarray(), A.astype(np.float32).toarray())
 
 
 def test_an_empty_graph_survives_the_disk(tmp_path):
-    graph = write_on_disk(tmp_path / "g", CSR.from_scipy(sp.csr_array((3, 3))))
-    assert graph.shape == (3, 3)
-    assert len(graph.indices) == 0
-
-
-def _broken(path, file):
-    meta = json.loads((path / "meta.json").read_text())
-    if file == "no meta":
-        (path / "meta.json").unlink()
-    elif file == "bad meta":
-        (path / "meta.json").write_text("{")
-    elif file == "other meta":
-        (path / "meta.json").write_text("{}")
-    elif file == "version":
-        (path / "meta.json").write_text(json.dumps({**meta, "version": 9}))
-    elif file == "edges":
-        (path / "meta.json").write_text(json.dumps({**meta, "edges": 3}))
-    elif file == "missing":
-        (path / "indices.npy").unlink()
-    elif file == "truncated":
-        data = (path / "indices.npy").read_bytes()
-        (path / "indices.npy").write_bytes(data[:-4])
-    elif file == "falls":
-        indptr = np.load(path / "indptr.npy")
-        indptr[10] = indptr[9] - 1
-        np.save(path / "indptr.npy", indptr)
-    elif file == "pickle":
-        np.save(path / "indices.npy", np.array([{}, {}]), allow_pickle=True)
+    A = CSR.from_scipy(sp.csr_array((3, 3), dtype=bool))
+    write_shards(Graph("g", A, False), None, 1, tmp_path / "g")
+    pattern = open_shards(tmp_path / "g").pattern()
+    assert pattern.shape == (3, 3)
+    assert len(pattern.indices) == 0
 
 
 @pytest.mark.parametrize(
-    ("file", "message"),
+    ("change", "message"),
     [
-        ("no meta", "meta.json: cannot be read: No such file"),
-        ("bad meta", "meta.json: is not JSON"),
-        ("other meta", "meta.json: is not the description of a graph"),
-        ("version", "meta.json: version 9; this program knows 1"),
-        ("edges", r"indices.npy: is int32 \[\d+\], meta.json promises int32 \[3\]"),
-        ("missing", "indices.npy: cannot be read: No such file"),
-        ("truncated", "indices.npy: truncated or no .npy file"),
-        ("falls", "indptr.npy: falls after row 9"),
-        ("pickle", "indices.npy: truncated or no .npy file"),
+        (lambda a: np.where(np.arange(101) == 10, a[9] - 1, a), "indptr falls after row 9"),
+        (lambda a: a + 1, r"indptr runs 1 to \d+, must rise to \d+"),
     ],
 )
-def test_a_broken_graph_is_refused(file, message, tmp_path):
+def test_a_mapped_pattern_has_rising_row_offsets(tmp_path, change, message):
     generate_rmat(tmp_path / "g", 100, 1000)
-    _broken(tmp_path / "g", file)
+    indptr = np.load(tmp_path / "g" / "part-00000" / "indptr.npy")
+    rewrite(tmp_path / "g", 0, "indptr", change(indptr))
     with pytest.raises(InputError, match=message):
-        open_on_disk(tmp_path / "g")
+        open_shards(tmp_path / "g").pattern()
 
 
 @pytest.mark.parametrize(
@@ -168,11 +163,14 @@ def test_an_interrupted_run_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(ondisk.os, "rename", full)
-    with pytest.raises(InputError, match="cannot be written: No space left"):
-        generate_rmat(tmp_path / "g", 100, 1000)
+def test_a_full_disk_leaves_nothing(tmp_path):
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))
+    try:
+        with pytest.raises(InputError, match="g: cannot be written: File too large"):
+            generate_rmat(tmp_path / "g", 1000, 20_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
     assert os.listdir(tmp_path) == []

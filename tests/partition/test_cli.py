@@ -10,7 +10,7 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 
-from spgnn.data.ondisk import generate_rmat
+from spgnn.data.shards.random_graphs import generate_rmat
 from spgnn.partition import cli, read_labels
 from spgnn.partition.__main__ import main
 from tests.partition.oracle import community_graph
@@ -129,7 +129,9 @@ def test_wrong_arguments_get_one_line(graph_file, arguments, message, tmp_path, 
 
 def test_wrong_graphs_get_one_line(tmp_path, capsys):
     assert "no such file" in _refused([str(tmp_path / "none.mtx"), "--parts", "2"], capsys)
-    assert "meta.json: cannot be read" in _refused([str(tmp_path), "--parts", "2"], capsys)
+    assert "not a graph directory: it has no meta.json" in _refused(
+        [str(tmp_path), "--parts", "2"], capsys
+    )
     scipy.io.mmwrite(tmp_path / "wide.mtx", sp.coo_array(np.ones((2, 3))))
     assert "2 × 3" in _refused([str(tmp_path / "wide.mtx"), "--parts", "2"], capsys)
 

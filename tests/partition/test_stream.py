@@ -7,15 +7,18 @@ import pytest
 import scipy.sparse as sp
 
 from spgnn import CSR, InputError
-from spgnn.data.ondisk import generate_block_model, open_on_disk, write_on_disk
+from spgnn.data import Graph, open_shards, write_shards
+from spgnn.data.shards.random_graphs import generate_block_model
 from spgnn.partition import partition, report
+from tests.data.directories import rewrite
 from tests.partition.oracle import community_graph
 
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
     path = tmp_path_factory.mktemp("graphs") / "communities"
-    return generate_block_model(path, 20_000, 300_000, community=250, district=8, seed=3)
+    directory = generate_block_model(path, 20_000, 300_000, community=250, district=8, seed=3)
+    return directory.pattern()
 
 
 @pytest.mark.parametrize("parts", [2, 16, 64])
@@ -77,11 +80,12 @@ def test_one_row_heavier_than_a_part_is_said(tmp_path):
 
 
 def test_a_broken_index_on_disk_is_an_error_not_a_crash(tmp_path):
-    write_on_disk(tmp_path / "graph", CSR.from_scipy(community_graph(500, 4, 0)))
-    indices = np.lib.format.open_memmap(tmp_path / "graph" / "indices.npy", mode="r+")
+    A = community_graph(500, 4, 0)
+    write_shards(Graph("g", CSR.from_scipy(A.astype(bool)), False), None, 1, tmp_path / "graph")
+    indices = np.load(tmp_path / "graph" / "part-00000" / "indices.npy")
     indices[1234] = 500
-    indices.flush()
-    graph = open_on_disk(tmp_path / "graph")
+    rewrite(tmp_path / "graph", 0, "indices", indices)
+    graph = open_shards(tmp_path / "graph").pattern()
     for method in ("stream", "block", "metis", "kahypar", "gvb"):
         with pytest.raises(InputError, match="500"):
             partition(graph, 4, method)

@@ -1,6 +1,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 
+#include <string>
+
+#include "numbers.hpp"
 #include "row_writer.hpp"
 
 namespace nb = nanobind;
@@ -74,10 +78,38 @@ class ArrayBlockModel : public spgnn::BlockModel {
                    hub, seed) {}
 };
 
+template <class T>
+nb::object vector_to_numpy(std::vector<T>&& values) {
+  T* data = values.data();
+  std::size_t size = values.size();
+  return to_numpy(std::move(values), data, size);
+}
+
+nb::tuple parse_lines(nb::bytes text, std::int64_t first_line, const std::string& head,
+                      const std::string& cycle, const std::string& separators,
+                      const std::string& comments, bool blank_rows) {
+  constexpr const char* kFaults[] = {"", "integer", "large", "number", "range", "count"};
+  spgnn::Grammar grammar{head, cycle, separators, comments, blank_rows};
+  spgnn::Rows rows;
+  std::string_view view(text.c_str(), text.size());
+  {
+    nb::gil_scoped_release released;
+    spgnn::LineParser(view, grammar, rows).run(first_line);
+  }
+  nb::tuple fault = nb::make_tuple(kFaults[static_cast<int>(rows.fault)], rows.line, rows.begin,
+                                   rows.end, rows.fields);
+  return nb::make_tuple(
+      vector_to_numpy(std::move(rows.integers)), vector_to_numpy(std::move(rows.reals)),
+      vector_to_numpy(std::move(rows.counts)), vector_to_numpy(std::move(rows.lines)), fault);
+}
+
 }  // namespace
 
-NB_MODULE(_ondisk, m) {
-  m.doc() = "Random graphs drawn row range by row range.";
+NB_MODULE(_data, m) {
+  m.doc() = "Lines of numbers, and random graphs drawn row range by row range.";
+  m.def("parse_lines", &parse_lines, "text"_a, "first_line"_a, "head"_a, "cycle"_a, "separators"_a,
+        "comments"_a, "blank_rows"_a,
+        "(integers, reals, counts, lines, (fault, line, begin, end, fields)) of some lines.");
   auto rmat = nb::class_<spgnn::Rmat>(m, "Rmat", "R-MAT with quadrant probabilities a, b, c.");
   rmat.def(nb::init<std::uint64_t, double, double, double, std::uint64_t>(), "vertices"_a, "a"_a,
            "b"_a, "c"_a, "seed"_a);

@@ -11,16 +11,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spgnn.data.download import Progress
 from spgnn.data.edges import csr_from_edges
+from spgnn.data.formats.text import Grammar, Head, count, read_head, read_numbers, refuse_first
 from spgnn.data.graph import Graph
-from spgnn.data.text import Head, Numbers, read_head, read_numbers
+from spgnn.data.memory import check_vertices
+from spgnn.data.narrow import WEIGHT, fits_float32
 from spgnn.errors import InputError
-from spgnn.pattern import INT32_LIMIT
+from spgnn.progress import Progress
+from spgnn.sparse import INT32_LIMIT
 
 # Ids that leave more than this share of [0, largest] unused are names, not positions.
 SPARSE_IDS = 16
 HEADING = re.compile(r"[A-Za-z_][\w.:-]*")
+WANTED = "an edge is 'source target [weight]'"
+PLAIN = Grammar("ii", row=f"the first edge has 2 ({WANTED})")
+WEIGHTED = Grammar("iif", row=f"the first edge has 3 ({WANTED})")
 
 
 def read_edge_list(
@@ -30,8 +35,10 @@ def read_edge_list(
 
     Comment lines begin with # or %; blanks, tabs, commas and semicolons separate. A first line
     of words is a header. Ids are vertex numbers and stay what they are; only if fewer
-    than one in 16 of [0, largest id] occurs are they renumbered in rising order, and
-    ``vertex_ids`` keeps the names. Weights of an edge that occurs twice are summed.
+    than one in 16 of [0, largest id] occurs, and no comment states as many, are they renumbered in
+    rising order, and ``vertex_ids`` keeps the names. A comment ``Nodes: N`` (SNAP's word) is
+    believed: vertices that no edge names come last. Weights of an edge that occurs twice are
+    summed.
 
     Parameters
     ----------
@@ -46,18 +53,22 @@ def read_edge_list(
     InputError
         Naming file and line.
     """
-    head = read_head(path)
+    head = read_head(path, PLAIN)
     if not head.line:
         raise InputError(f"{path}: holds no edges; one line 'source target [weight]' each")
     header = all(HEADING.fullmatch(field) for field in head.fields)
     columns = len(head.fields)
     if columns not in (2, 3):
+        raise InputError(f"{path}, line {head.line}: {columns} columns; {WANTED}")
+    grammar = PLAIN if columns == 2 else WEIGHTED
+    source, target, weights = _edges(path, grammar, head.line if header else 0, progress)
+    edges, nodes = _stated(path, head, "Edges"), _stated(path, head, "Nodes")
+    if edges is not None and len(source) < edges:
         raise InputError(
-            f"{path}, line {head.line}: {columns} columns; an edge is 'source target [weight]'"
+            f"{path}: truncated: its header says {edges} edges, but it holds {len(source)}"
         )
-    source, target, weights = _edges(path, columns, head.line if header else 0, progress)
-    _check_complete(path, head, len(source))
-    vertices, names = _vertices(path, head, source, target)
+    vertices, names = _vertices(path, nodes or 0, source, target)
+    check_vertices(str(path), vertices)
     if names is not None:
         source, target = np.searchsorted(names, source), np.searchsorted(names, target)
     if directed is None:
@@ -73,38 +84,24 @@ def graph_name(path: Path) -> str:
 
 
 def _edges(
-    path: Path, columns: int, skip: int, progress: Progress | None
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float32] | None]:
+    path: Path, grammar: Grammar, skip: int, progress: Progress | None
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float64] | None]:
     sources: list[npt.NDArray[Any]] = []
     targets: list[npt.NDArray[Any]] = []
-    weights: list[npt.NDArray[np.float32]] = []
-    largest = 2**63 - 1 if columns == 2 else 2**53
-    dtype = np.int64 if columns == 2 else np.float64
-    for numbers in read_numbers(path, dtype, skip, progress):
-        ragged = (numbers.counts != columns) & (numbers.counts != 0)
-        if ragged.any():
-            at = int(np.argmax(ragged))
-            raise InputError(
-                f"{path}, line {numbers.lines[at]}: {numbers.counts[at]} columns, "
-                f"but the first edge has {columns}"
-            )
-        table = numbers.values.reshape(-1, columns)
-        ids = table[:, :2]
-        good = np.asarray((ids >= 0) & (ids < largest))
-        if columns == 3:
-            good &= ids == np.floor(ids)
-            _refuse(
-                path, numbers, np.asarray(np.isfinite(table[:, 2])), table[:, 2], "a finite weight"
-            )
-            weights.append(table[:, 2].astype(np.float32))
-        worst = np.where(good[:, 0], ids[:, 1], ids[:, 0])
-        _refuse(
-            path, numbers, good.all(axis=1), worst, f"a vertex id, an integer in [0, {largest})"
-        )
-        index_type = np.int32 if not ids.size or ids.max() < INT32_LIMIT else np.int64
-        sources.append(ids[:, 0].astype(index_type))
-        targets.append(ids[:, 1].astype(index_type))
-    if not sources:
+    weights: list[npt.NDArray[np.float64]] = []
+    for numbers in read_numbers(path, grammar, skip, progress):
+        ends, lines = numbers.integers.reshape(-1, 2), numbers.lines
+        worst = ends.min(axis=1)
+        refuse_first(path, worst >= 0, lines, worst, "a vertex id, an integer of at least 0")
+        if len(grammar.head) == 3:
+            values = numbers.reals
+            refuse_first(path, np.isfinite(values), lines, values, "a finite weight")
+            refuse_first(path, fits_float32(values), lines, values, WEIGHT)
+            weights.append(values)
+        index_type = np.int32 if not ends.size or ends.max() < INT32_LIMIT else np.int64
+        sources.append(ends[:, 0].astype(index_type))
+        targets.append(ends[:, 1].astype(index_type))
+    if not sum(map(len, sources)):
         raise InputError(f"{path}: holds no edges; one line 'source target [weight]' each")
     merged = np.concatenate(weights) if weights else None
     if merged is not None and (merged == 1).all():
@@ -112,32 +109,21 @@ def _edges(
     return np.concatenate(sources), np.concatenate(targets), merged
 
 
-def _refuse(path: Path, numbers: Numbers, good: Any, values: npt.NDArray[Any], what: str) -> None:
-    if not good.all():
-        at = int(np.argmin(good))
-        line = numbers.lines[numbers.counts > 0][at]
-        raise InputError(f"{path}, line {line}: {values[at]:g} is not {what}")
-
-
-def _check_complete(path: Path, head: Head, edges: int) -> None:
-    stated = re.search(r"\bEdges:\s*(\d+)", head.comments)
-    if stated and edges < int(stated[1]):
-        raise InputError(
-            f"{path}: truncated: its header says {stated[1]} edges, but it holds {edges}"
-        )
+def _stated(path: Path, head: Head, what: str) -> int | None:
+    """How many edges or nodes the leading comments say there are."""
+    found = re.search(rf"\b{what}:\s*([0-9]+)", head.comments)
+    return None if found is None else count(path, head.line, found[1], what.lower())
 
 
 def _vertices(
-    path: Path, head: Head, source: npt.NDArray[Any], target: npt.NDArray[Any]
+    path: Path, stated: int, source: npt.NDArray[Any], target: npt.NDArray[Any]
 ) -> tuple[int, npt.NDArray[np.int64] | None]:
     """Number of vertices, and their names in rising order if ids are names."""
-    if not len(source):
-        return 0, None
     largest = int(max(source.max(), target.max()))
-    stated = re.search(r"\bNodes:\s*(\d+)", head.comments)
-    vertices = max(largest + 1, int(stated[1]) if stated else 0)
-    if vertices <= 2 * len(source) * SPARSE_IDS:
-        return vertices, None
+    if largest < stated:
+        return stated, None
+    if largest < 2 * len(source) * SPARSE_IDS:
+        return largest + 1, None
     names = np.union1d(source, target).astype(np.int64)
     logging.getLogger(__name__).warning(
         "%s: ids reach %d but only %d occur; vertices are numbered in rising order of id",
@@ -145,4 +131,8 @@ def _vertices(
         largest,
         len(names),
     )
+    if stated > len(names):
+        check_vertices(str(path), stated)
+        unnamed = largest + 1 + np.arange(stated - len(names))
+        names = np.concatenate((names, unnamed))
     return len(names), names

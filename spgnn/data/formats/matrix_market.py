@@ -2,64 +2,167 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import scipy.io
+import numpy.typing as npt
 
-from spgnn.data.edge_list import graph_name
+from spgnn.data.edges import csr_from_edges
+from spgnn.data.formats.edge_list import graph_name
+from spgnn.data.formats.text import (
+    Grammar,
+    Numbers,
+    count,
+    open_bytes,
+    read_head,
+    read_numbers,
+    refuse_first,
+)
 from spgnn.data.graph import Graph
-from spgnn.data.structure import from_entries
-from spgnn.data.text import open_bytes
+from spgnn.data.memory import check_vertices
+from spgnn.data.narrow import WEIGHT, fits_float32
 from spgnn.errors import InputError
+from spgnn.progress import Progress
+from spgnn.sparse import index_dtype
+
+_LONGEST_BANNER = 1024  # bytes, as the format says of every line
+BLANKS = " \t\r"
+SIZES = Grammar("iii", separators=BLANKS, comments="%")
+_KINDS = {"pattern": "ii", "integer": "iii", "real": "iif", "double": "iif"}
 
 
-def read_matrix_market(path: Path) -> Graph:
+@dataclass(frozen=True)
+class _Banner:
+    field: str
+    symmetric: bool
+
+    @property
+    def entries(self) -> Grammar:
+        kinds = _KINDS[self.field]
+        wanted = "row column" + (" value" if len(kinds) == 3 else "")
+        row = f"an entry of a '{self.field}' matrix is '{wanted}'"
+        return Grammar(kinds, row=row, separators=BLANKS, comments="")
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    vertices: int
+    entries: int
+    line: int
+
+
+def read_matrix_market(path: Path, progress: Progress | None = None) -> Graph:
     """Read a sparse square matrix as it stands: row = destination.
 
-    ``symmetric`` files are undirected graphs, ``general`` ones directed; ``pattern`` files, and
-    those whose entries are all 1, have no weights.
+    Exactly what the format says (Boisvert, Pozo & Remington, NISTIR 5935) is read, and nothing
+    more. ``symmetric`` files are undirected graphs, ``general`` ones directed; ``pattern`` files,
+    and those whose entries are all 1, have no weights. Entries that occur twice are summed.
+
+    Parameters
+    ----------
+    path : Path
+    progress : called with (what, bytes read, bytes of the file), optional
 
     Raises
     ------
     InputError
         Naming file and line.
     """
+    banner = _read_banner(path)
+    sizes = _read_sizes(path)
+    row, column, weights = _entries(path, banner, sizes, progress)
+    if weights is not None and bool((weights == 1).all()):
+        weights = None
+    adjacency = csr_from_edges(column, row, sizes.vertices, weights, symmetric=banner.symmetric)
+    return Graph(graph_name(path), adjacency, not banner.symmetric)
+
+
+def _read_banner(path: Path) -> _Banner:
     with open_bytes(path) as file:
-        banner = file.readline().decode("utf-8", "replace").lower().split()
-    if len(banner) != 5 or banner[:2] != ["%%matrixmarket", "matrix"]:
+        words = file.readline(_LONGEST_BANNER).decode("utf-8", "replace").lower().split()
+    if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
         raise InputError(
             f"{path}, line 1: not a Matrix Market file; it begins with "
             "'%%MatrixMarket matrix coordinate FIELD SYMMETRY'"
         )
-    _, _, layout, field, symmetry = banner
+    _, _, layout, field, symmetry = (word[:40] for word in words)
     if layout != "coordinate":
         raise InputError(f"{path}, line 1: a '{layout}' matrix; a graph is stored as 'coordinate'")
-    if field not in ("pattern", "integer", "real", "double"):
+    if field not in _KINDS:
         raise InputError(f"{path}, line 1: '{field}' entries; weights are pattern, integer or real")
     if symmetry not in ("general", "symmetric"):
         raise InputError(f"{path}, line 1: '{symmetry}'; a graph is 'general' or 'symmetric'")
-    try:
-        A = scipy.io.mmread(path)
-    except (ValueError, OverflowError, OSError, EOFError) as error:
-        raise InputError(f"{path}: {_one_line(error)}") from None
-    if A.shape[0] != A.shape[1]:
+    return _Banner(field, symmetry == "symmetric")
+
+
+def _read_sizes(path: Path) -> _Sizes:
+    head = read_head(path, SIZES, skip=1)
+    line = head.line
+    if len(head.fields) != 3:
+        where = f", line {line}" if line else ": truncated"
+        raise InputError(f"{path}{where}: there must be a line 'rows columns entries'")
+    rows, columns, entries = (
+        count(path, line, text, what)
+        for text, what in zip(head.fields, ("rows", "columns", "entries"), strict=True)
+    )
+    if rows != columns:
         raise InputError(
-            f"{path}: the matrix is {A.shape[0]} × {A.shape[1]}; "
+            f"{path}, line {line}: the matrix is {rows} × {columns}; "
             "a graph needs as many rows as columns"
         )
-    finite = np.isfinite(A.data)
-    if not finite.all():
-        at = int(np.argmin(finite))
+    check_vertices(str(path), rows)
+    return _Sizes(rows, entries, line)
+
+
+def _entries(
+    path: Path, banner: _Banner, sizes: _Sizes, progress: Progress | None
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float64] | None]:
+    """Rows, columns and, but for a pattern, weights."""
+    index_type = index_dtype(sizes.vertices)
+    entries, skip = sizes.entries, sizes.line
+    grammar = banner.entries
+    places: list[npt.NDArray[Any]] = [np.empty((0, 2), index_type)]
+    weights: list[npt.NDArray[np.float64]] = [np.empty(0)]
+    found = 0
+    for numbers in read_numbers(path, grammar, skip, progress):
+        if found + len(numbers.lines) > entries:
+            line = numbers.lines[entries - found]
+            raise InputError(f"{path}, line {line}: more entries than the {entries} of line {skip}")
+        found += len(numbers.lines)
+        table = numbers.integers.reshape(-1, grammar.head.count("i"))
+        _check_places(path, banner, sizes.vertices, table, numbers.lines)
+        places.append(table[:, :2].astype(index_type) - 1)
+        if len(grammar.head) == 3:
+            weights.append(_weights(path, banner, table, numbers))
+    if found < entries:
         raise InputError(
-            f"{path}: entry ({A.row[at] + 1}, {A.col[at] + 1}) is {A.data[at]}; "
-            "it must be a finite number"
+            f"{path}: truncated: line {skip} says {entries} entries, but {found} follow"
         )
-    weighted = field != "pattern" and not bool((A.data == 1).all())
-    A.data = A.data.astype(np.float32 if weighted else np.bool_)
-    return Graph(graph_name(path), from_entries(A, weighted=weighted), symmetry == "general")
+    place = np.concatenate(places)
+    return place[:, 0], place[:, 1], np.concatenate(weights) if len(grammar.head) == 3 else None
 
 
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text[:1].lower() + text[1:] or type(error).__name__
+def _check_places(
+    path: Path,
+    banner: _Banner,
+    vertices: int,
+    table: npt.NDArray[np.int64],
+    lines: npt.NDArray[np.int64],
+) -> None:
+    for column, what in ((table[:, 0], "row"), (table[:, 1], "column")):
+        inside = (column >= 1) & (column <= vertices)
+        refuse_first(path, inside, lines, column, f"a {what} in [1, {vertices}]")
+    if banner.symmetric:
+        rule = "a column up to the row: a symmetric file holds its lower triangle alone"
+        refuse_first(path, table[:, 0] >= table[:, 1], lines, table[:, 1], rule)
+
+
+def _weights(
+    path: Path, banner: _Banner, table: npt.NDArray[np.int64], numbers: Numbers
+) -> npt.NDArray[np.float64]:
+    weights = table[:, 2].astype(np.float64) if banner.field == "integer" else numbers.reals
+    refuse_first(path, np.isfinite(weights), numbers.lines, weights, "a finite number")
+    refuse_first(path, fits_float32(weights), numbers.lines, weights, WEIGHT)
+    return weights

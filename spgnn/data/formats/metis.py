@@ -9,12 +9,23 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spgnn.data.download import Progress
-from spgnn.data.edge_list import graph_name
+from spgnn.data.formats.edge_list import graph_name
+from spgnn.data.formats.text import (
+    Grammar,
+    Numbers,
+    count,
+    joined,
+    read_head,
+    read_numbers,
+)
 from spgnn.data.graph import Graph
+from spgnn.data.narrow import WEIGHT, fits_float32
 from spgnn.data.structure import from_entries
-from spgnn.data.text import Numbers, read_head, read_numbers
-from spgnn.errors import InputError
+from spgnn.errors import InputError, shortened
+from spgnn.progress import Progress
+
+HEADER = Grammar("", cycle="i", separators=" \t\r", comments="%")
+_MOST_CONSTRAINTS = 1000  # numbers a vertex has; more are a damaged header
 
 
 def read_metis(path: Path, progress: Progress | None = None) -> Graph:
@@ -29,19 +40,20 @@ def read_metis(path: Path, progress: Progress | None = None) -> Graph:
     InputError
         Naming file and line.
     """
-    head = read_head(path)
+    head = read_head(path, HEADER)
     if not head.line:
         raise InputError(f"{path}: empty; a METIS graph begins with 'vertices edges'")
     vertices, edges, skipped, weighted = _header(path, head.fields, head.line)
-    dtype = np.float64 if weighted else np.int64
-    pieces = list(read_numbers(path, dtype, head.line, progress))
-    numbers = Numbers(
-        np.concatenate([p.values for p in pieces] or [np.empty(0, np.int64)]),
-        np.concatenate([p.counts for p in pieces] or [np.empty(0, np.int64)]),
-        np.concatenate([p.lines for p in pieces] or [np.empty(0, np.int64)]),
+    grammar = Grammar(
+        "i" * skipped,
+        "if" if weighted else "i",
+        row=f"the fmt in line {head.line} asks for {skipped} of the vertex, then "
+        f"{1 + weighted} per edge",
+        separators=HEADER.separators,
+        comments=HEADER.comments,
+        blank_rows=True,
     )
-    del pieces
-    numbers = _fit(path, numbers, vertices)
+    numbers = _fit(path, joined(read_numbers(path, grammar, head.line, progress)), vertices)
     A = _adjacency(path, numbers, vertices, skipped, weighted)
     if A.nnz != 2 * edges:
         raise InputError(
@@ -59,14 +71,19 @@ def _header(path: Path, fields: list[str], line: int) -> tuple[int, int, int, bo
     wanted = (
         f"{path}, line {line}: the header of a METIS graph is 'vertices edges [fmt [constraints]]'"
     )
-    if not 2 <= len(fields) <= 4 or not all(field.isdecimal() for field in fields):
-        raise InputError(f"{wanted}, got '{' '.join(fields)[:60]}'")
+    if not 2 <= len(fields) <= 4 or not all(f.isascii() and f.isdecimal() for f in fields):
+        raise InputError(f"{wanted}, got '{shortened(' '.join(fields), 60)}'")
     flags = fields[2].rjust(3, "0") if len(fields) > 2 else "000"
     if len(flags) != 3 or set(flags) - set("01"):
-        raise InputError(f"{wanted}; fmt is up to three digits 0 or 1, got '{fields[2]}'")
+        shown = shortened(fields[2], 40)
+        raise InputError(f"{wanted}; fmt is up to three digits 0 or 1, got '{shown}'")
     sizes, weights, edge_weights = (flag == "1" for flag in flags)
-    constraints = int(fields[3]) if len(fields) == 4 else 1
-    return int(fields[0]), int(fields[1]), int(sizes) + constraints * int(weights), edge_weights
+    constraints = count(path, line, fields[3], "constraints") if len(fields) == 4 else 1
+    if constraints > _MOST_CONSTRAINTS:
+        raise InputError(f"{wanted}; {constraints} constraints are more than {_MOST_CONSTRAINTS}")
+    vertices = count(path, line, fields[0], "vertices")
+    edges = count(path, line, fields[1], "edges")
+    return vertices, edges, int(sizes) + constraints * int(weights), edge_weights
 
 
 def _fit(path: Path, numbers: Numbers, vertices: int) -> Numbers:
@@ -81,38 +98,36 @@ def _fit(path: Path, numbers: Numbers, vertices: int) -> Numbers:
         raise InputError(
             f"{path}: truncated: the header says {vertices} vertices, but only {len(counts)} follow"
         )
-    return Numbers(numbers.values, counts, lines)
+    return Numbers(numbers.integers, numbers.reals, counts, lines)
 
 
 def _adjacency(
     path: Path, numbers: Numbers, vertices: int, skipped: int, weighted: bool
 ) -> sp.csr_array:
-    counts = numbers.counts - skipped
-    stride = 1 + weighted
-    wrong = (counts < 0) | (counts % stride != 0)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        raise InputError(
-            f"{path}, line {numbers.lines[at]}: {numbers.counts[at]} numbers do not fit the fmt of "
-            f"the header ({skipped} of the vertex, then {stride} per edge)"
-        )
-    values: npt.NDArray[Any] = numbers.values
+    if skipped and not numbers.counts.all():
+        line = numbers.lines[np.argmin(numbers.counts)]
+        raise InputError(f"{path}, line {line}: empty, but the fmt asks for {skipped} numbers")
+    integers = (numbers.counts - skipped) // (1 + weighted) + skipped  # of each line
+    neighbours = numbers.integers
     if skipped:
-        begins = np.cumsum(numbers.counts) - numbers.counts
-        place = np.arange(len(values)) - np.repeat(begins, numbers.counts)
-        values = values[place >= skipped]
-    indptr = np.concatenate(([0], np.cumsum(counts // stride)))
-    neighbours = values[::stride]
-    inside = (neighbours >= 1) & (neighbours <= vertices) & (neighbours % 1 == 0)
-    data = values[1::2].astype(np.float32) if weighted else np.ones(len(values), np.bool_)
-    for good, numbers_at, what in (
-        (inside, neighbours, f"a vertex in [1, {vertices}]"),
-        (np.isfinite(data), data, "a finite weight"),
-    ):
+        begins = np.cumsum(integers) - integers
+        place = np.arange(len(neighbours)) - np.repeat(begins, integers)
+        neighbours = neighbours[place >= skipped]
+    indptr = np.concatenate(([0], np.cumsum(integers - skipped)))
+
+    def check(good: Any, values: npt.NDArray[Any], rule: str) -> None:
         if not good.all():
             at = int(np.argmin(good))
             line = numbers.lines[np.searchsorted(indptr, at, side="right") - 1]
-            raise InputError(f"{path}, line {line}: {numbers_at[at]:g} is not {what}")
+            raise InputError(f"{path}, line {line}: {values[at]:g} is not {rule}")
+
+    inside = (neighbours >= 1) & (neighbours <= vertices)
+    check(inside, neighbours, f"a vertex in [1, {vertices}]")
+    data: npt.NDArray[Any] = np.ones(len(neighbours), np.bool_)
+    if weighted:
+        data = numbers.reals
+        check(np.isfinite(data), data, "a finite weight")
+        check(fits_float32(data), data, WEIGHT)
     index_type = np.int64 if max(vertices, len(neighbours)) >= 2**31 else np.int32
     indices = neighbours.astype(index_type) - 1
     A = sp.csr_array((data, indices, indptr.astype(index_type)), shape=(vertices, vertices))

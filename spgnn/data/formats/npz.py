@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from spgnn.data.formats.archive import Archive, Array
 from spgnn.data.graph import MASKS, Graph
+from spgnn.data.narrow import WEIGHT, fits_float32, narrow
+from spgnn.data.structure import block_of
 from spgnn.errors import InputError
-from spgnn.pattern import INT32_LIMIT
-from spgnn.sparse import CSR
+from spgnn.files import written_aside
+from spgnn.sparse import CSR, index_dtype
 
-Array = npt.NDArray[Any]
 LABEL_GAPS = 2  # classes per label in use, at most
 
 
@@ -40,20 +37,24 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
         Naming the file, the array and the position of what is wrong.
     """
     path = Path(path)
-    with _opened(path) as file:
-        arrays = _Arrays(path, file)
-        shape = arrays.shape("shape")
-        if shape[0] != shape[1]:
-            raise InputError(
-                f"{path}: shape is {shape[0]} × {shape[1]}; a graph needs as many rows as columns"
-            )
-        adjacency = _csr(arrays, "", shape)
-        rows = shape[0]
-        directed = bool(arrays["directed"]) if "directed" in arrays else True
-        x, y = _features(arrays, rows), _labels(arrays, rows)
-        masks = {name: _mask(arrays, name, rows) for name in MASKS}
+    with Archive(path) as archive:
+        arrays = GraphArrays(archive)
+        rows = arrays.vertices
+        adjacency = arrays.adjacency()
+        x: Tensor | CSR | None = None
+        if "x" in arrays.archive:
+            x = torch.from_numpy(arrays.reals("x", (rows, None)))
+        elif arrays.sparse_features is not None:
+            x = arrays.csr("x_", arrays.sparse_features)
+        y, masks = arrays.labels(), arrays.masks()
+        directed = arrays.directed()
+    return graph_of(path, adjacency, directed, x=x, y=y, **masks)
+
+
+def graph_of(path: Path, adjacency: CSR, directed: bool, **data: Any) -> Graph:
+    """The record; what it refuses is said of the file."""
     try:
-        return Graph(path.stem, adjacency, directed, x=x, y=y, **masks)
+        return Graph(path.stem, adjacency, directed, **data)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
@@ -88,66 +89,84 @@ def write_npz(graph: Graph, path: str | os.PathLike[str], *, compressed: bool = 
         array = getattr(graph, name)
         if array is not None:
             arrays[name] = array.numpy()
-    target = Path(path)
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with open(aside, "wb") as file:
-            (np.savez_compressed if compressed else np.savez)(file, **arrays)  # type: ignore[arg-type]
-        os.replace(aside, target)
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written: {error.strerror or error}") from None
-    finally:
-        aside.unlink(missing_ok=True)
+    with written_aside(path) as file:
+        (np.savez_compressed if compressed else np.savez)(file, **arrays)  # type: ignore[arg-type]
 
 
-class _Arrays(Mapping[str, Array]):
-    """The arrays of one file; every failure to read one is an InputError that names it."""
+class GraphArrays:
+    """The arrays of one file as parts of a graph; what is wrong is named by array and position.
 
-    def __init__(self, path: Path, file: np.lib.npyio.NpzFile) -> None:
-        self.path = path
-        self._file = file
-        if "indptr" not in file:
-            found = ", ".join(file.files[:8]) or "none"
-            raise InputError(f"{path}: not a graph: no array 'indptr' (arrays found: {found})")
+    Raises
+    ------
+    InputError
+        On opening, if the file holds no graph.
+    """
 
-    def __getitem__(self, name: str) -> Array:
-        if name not in self._file:
-            raise InputError(f"{self.path}: no array '{name}'")
-        with _reading(self.path, f"array '{name}' is damaged"):
-            array: Array = self._file[name]
-        return array
+    def __init__(self, archive: Archive) -> None:
+        self.archive, self.path = archive, archive.path
+        if "indptr" not in archive:
+            found = ", ".join(archive.names[:8]) or "none"
+            raise InputError(f"{self.path}: not a graph: no array 'indptr' (arrays found: {found})")
+        rows, columns = self.shape("shape")
+        if rows != columns:
+            raise InputError(
+                f"{self.path}: shape is {rows} × {columns}; a graph needs as many rows as columns"
+            )
+        self.vertices = rows
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._file)
+    def adjacency(self) -> CSR:
+        """The canonical matrix; weights that are all 1 are dropped."""
+        return self.csr("", (self.vertices, self.vertices))
 
-    def __len__(self) -> int:
-        return len(self._file)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._file
+    def directed(self) -> bool:
+        """What the file says, or that it does not say."""
+        if "directed" not in self.archive:
+            return True
+        array = self.archive.array("directed")
+        if array.size != 1:
+            self.refuse("directed", f"must be one bool, got {_describe(array)}")
+        return bool(array.reshape(()))
 
     def integers(self, name: str, length: int | None = None) -> Array:
         """A vector of integers of any width."""
-        array = self[name]
+        array = self.archive.array(name)
         if array.dtype.kind not in "iu" or array.ndim != 1:
             self.refuse(name, f"must be a vector of integers, got {_describe(array)}")
         if length is not None and len(array) != length:
             self.refuse(name, f"must have length {length}, got {len(array)}")
         return array
 
-    def reals(self, name: str, shape: tuple[int | None, ...]) -> Array:
+    def reals(self, name: str, shape: tuple[int | None, ...], *, weights: bool = False) -> Array:
         """A float32 array without NaN or infinity."""
-        array = self[name]
-        fits = array.ndim == len(shape) and all(
-            want in (None, got) for want, got in zip(shape, array.shape, strict=True)
+        array = self.archive.array(name)
+        self.check_shape(name, array.dtype, array.shape, shape)
+        return self.float32(name, array, weights=weights)
+
+    def check_shape(
+        self,
+        name: str,
+        dtype: np.dtype[Any],
+        got: tuple[int, ...],
+        shape: tuple[int | None, ...],
+    ) -> None:
+        """Refuse an array of another shape (``None``: any size), or of no numbers."""
+        fits = len(got) == len(shape) and all(
+            want in (None, size) for want, size in zip(shape, got, strict=True)
         )
-        if array.dtype.kind not in "fiub" or not fits:
+        if dtype.kind not in "fiub" or not fits:
             wanted = ", ".join("any" if v is None else str(v) for v in shape)
-            self.refuse(name, f"must be float32 [{wanted}], got {_describe(array)}")
-        with np.errstate(over="ignore"):
-            array = np.ascontiguousarray(array, dtype=np.float32)
-        self.check(name, array, np.isfinite(array), "must be a finite number")
-        return array
+            self.refuse(name, f"must be float32 [{wanted}], got {dtype} {list(got)}")
+
+    def float32(self, name: str, array: Array, *, weights: bool = False, first: int = 0) -> Array:
+        """Some rows of an array, from `first`, in float32; finite, and weights not rounded to 0."""
+        if array.dtype.kind == "f":
+            self.check(name, array, np.isfinite(array), "must be a finite number", first)
+        with np.errstate(over="ignore", under="ignore"):
+            single = np.ascontiguousarray(array, dtype=np.float32)
+        if array.dtype.itemsize > single.dtype.itemsize:
+            fits = fits_float32(array) if weights else np.isfinite(single)
+            self.check(name, array, fits, f"must be {WEIGHT}", first)
+        return single
 
     def shape(self, name: str) -> tuple[int, int]:
         """Two sizes."""
@@ -156,67 +175,113 @@ class _Arrays(Mapping[str, Array]):
             self.refuse(name, f"must not be negative, got {rows} × {cols}")
         return rows, cols
 
-    def check(self, name: str, array: Array, good: Array, rule: str) -> None:
-        """Refuse the first element that is not good, by its position."""
+    @property
+    def sparse_features(self) -> tuple[int, int] | None:
+        """The shape of features in CSR form, if there are any."""
+        if "x_indptr" not in self.archive:
+            return None
+        shape = self.shape("x_shape")
+        if shape[0] != self.vertices:
+            said = f"says {shape[0]} rows, but the graph has {self.vertices} vertices"
+            self.refuse("x_shape", said)
+        if "x_data" not in self.archive:
+            raise InputError(f"{self.path}: no array 'x_data'")
+        return shape
+
+    def row_ends(self, name: str, rows: int, entries: int) -> Array:
+        """The row offsets of a matrix with that many entries, int64 [rows + 1]."""
+        indptr: Array = self.integers(name, rows + 1).astype(np.int64, copy=False)
+        if indptr[0] != 0:
+            self.refuse(name, f"must start with 0, got {indptr[0]}")
+        rises = np.concatenate(([True], indptr[1:] >= indptr[:-1]))
+        self.check(name, indptr, rises, "must not be less than the one before it")
+        if entries != indptr[-1]:
+            of = name.replace("indptr", "indices")
+            self.refuse(name, f"ends with {indptr[-1]}, but '{of}' has {entries}")
+        return indptr
+
+    def columns(self, name: str, indices: Array, columns: int, first: int = 0) -> Array:
+        """Column numbers in [0, columns), from entry `first`, in the dtype of a CSR block."""
+        inside = (indices >= 0) & (indices < columns)
+        self.check(name, indices, inside, f"must be in [0, {columns})", first)
+        narrowed: Array = indices.astype(index_dtype(columns), copy=False)
+        return narrowed
+
+    def csr(self, prefix: str, shape: tuple[int, int]) -> CSR:
+        """The canonical block of arrays ``{prefix}indptr, {prefix}indices, {prefix}data``."""
+        indices = self.integers(f"{prefix}indices")
+        indptr = self.row_ends(f"{prefix}indptr", shape[0], len(indices))
+        indices = self.columns(f"{prefix}indices", indices, shape[1])
+        name, data = f"{prefix}data", None
+        if name in self.archive:
+            data = self.reals(name, (len(indices),), weights=not prefix)
+        if not prefix and data is not None and bool((data == 1).all()):
+            data = None
+        return canonical(f"{self.path}: '{name}'", indptr, indices, data, shape)
+
+    def labels(self) -> Tensor | None:
+        """The classes, each in the range that the file states or that is plausible."""
+        if "y" not in self.archive:
+            return None
+        y = self.integers("y", self.vertices).astype(np.int64, copy=False)
+        if "classes" in self.archive:
+            stated = self.archive.array("classes")
+            if stated.size != 1 or stated.dtype.kind not in "iu":
+                self.refuse("classes", f"must be one integer, got {_describe(stated)}")
+            classes = int(stated.reshape(()))
+            rule = f"must be a class in [0, {classes}), or -1 where it is not known"
+        else:
+            # A label far above all others is a damaged one, and would make the last layer huge.
+            occurring = len(np.unique(y[y >= 0]))
+            classes = LABEL_GAPS * occurring + 8
+            rule = (
+                f"must be a class, or -1 where it is not known; with {occurring} labels in use "
+                f"that is below {classes}, unless an array 'classes' says how many there are"
+            )
+        self.check("y", y, (y >= -1) & (y < classes), rule)
+        return torch.from_numpy(y)
+
+    def masks(self) -> dict[str, Tensor | None]:
+        """The three masks by name."""
+        return {name: self._mask(name) for name in MASKS}
+
+    def _mask(self, name: str) -> Tensor | None:
+        several = f"{name}s"
+        if several in self.archive:
+            mask = self.archive.array(several).T
+        elif name in self.archive:
+            mask = self.archive.array(name)
+        else:
+            return None
+        if mask.dtype.kind != "b":
+            self.refuse(name, f"must be bool, got {_describe(mask)}")
+        mask = np.ascontiguousarray(mask)
+        bits = mask.view(np.uint8)
+        self.check(name, bits, bits <= 1, "must be a bool, 0 or 1")
+        return torch.from_numpy(mask)
+
+    def check(self, name: str, array: Array, good: Array, rule: str, first: int = 0) -> None:
+        """Refuse the first element that is not good, by its position; rows count from `first`."""
         if not good.all():
-            first = np.unravel_index(int(np.argmin(good)), good.shape)
-            where = ", ".join(str(int(i)) for i in first)
-            raise InputError(f"{self.path}: {name}[{where}] is {array[first]}; it {rule}")
+            place = np.unravel_index(int(np.argmin(good)), good.shape)
+            row, *rest = (int(i) for i in place)
+            where = ", ".join(map(str, (row + first, *rest)))
+            raise InputError(f"{self.path}: {name}[{where}] is {array[place]}; it {rule}")
 
     def refuse(self, name: str, rule: str) -> None:
         """Refuse a whole array."""
         raise InputError(f"{self.path}: array '{name}' {rule}")
 
 
-@contextmanager
-def _reading(path: Path, what: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except InputError:
-        raise
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InputError(f"{path}: {what} or truncated: {reason}") from None
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
-    with _reading(path, "not an .npz file"), open(path, "rb") as file:
-        if not zipfile.is_zipfile(file):
-            raise ValueError("no zip archive")
-    with _reading(path, "not an .npz file"):
-        loaded = np.load(path, allow_pickle=False)
-    with loaded:
-        yield loaded
-
-
-def _csr(arrays: _Arrays, prefix: str, shape: tuple[int, int]) -> CSR:
-    """The canonical CSR block of arrays ``{prefix}indptr, {prefix}indices, {prefix}data``."""
-    rows, cols = shape
-    name = f"{prefix}indptr"
-    indptr = arrays.integers(name, rows + 1).astype(np.int64, copy=False)
-    if indptr[0] != 0:
-        arrays.refuse(name, f"must start with 0, got {indptr[0]}")
-    rises = np.concatenate(([True], indptr[1:] >= indptr[:-1]))
-    arrays.check(name, indptr, rises, "must not be less than the one before it")
-    indices = arrays.integers(f"{prefix}indices")
-    if len(indices) != indptr[-1]:
-        arrays.refuse(name, f"ends with {indptr[-1]}, but '{prefix}indices' has {len(indices)}")
-    inside = (indices >= 0) & (indices < cols)
-    arrays.check(f"{prefix}indices", indices, inside, f"must be in [0, {cols})")
-    del inside
-    indices = indices.astype(np.int32 if cols < INT32_LIMIT else np.int64, copy=False)
-    name = f"{prefix}data"
-    data = arrays.reals(name, (len(indices),)) if name in arrays else None
-    if prefix == "" and data is not None and bool((data == 1).all()):
-        data = None
+def canonical(
+    owner: str, indptr: Array, indices: Array, data: Array | None, shape: tuple[int, int]
+) -> CSR:
+    """The block of checked arrays: columns of a row sorted, entries named twice summed."""
     if _sorted_within_rows(indptr, indices):
-        values = None if data is None else torch.from_numpy(data)
-        return CSR.of(torch.from_numpy(indptr), torch.from_numpy(indices), shape, values)
-    entries = np.ones(len(indices), np.bool_) if data is None else data
-    return CSR.from_scipy(sp.csr_array((entries, indices, indptr), shape=shape))
+        return block_of(indptr, indices, shape, data)
+    # A sum that float32 cannot hold must be seen.
+    entries = np.ones(len(indices), np.bool_) if data is None else data.astype(np.float64)
+    return narrow(CSR.from_scipy(sp.csr_array((entries, indices, indptr), shape=shape)), owner)
 
 
 def _sorted_within_rows(indptr: Array, indices: Array) -> bool:
@@ -224,50 +289,6 @@ def _sorted_within_rows(indptr: Array, indices: Array) -> bool:
     falls = np.flatnonzero(indices[1:] <= indices[:-1]) + 1
     at = np.searchsorted(indptr, falls)
     return bool((indptr[at] == falls).all())
-
-
-def _features(arrays: _Arrays, rows: int) -> Tensor | CSR | None:
-    if "x" in arrays:
-        return torch.from_numpy(arrays.reals("x", (rows, None)))
-    if "x_indptr" not in arrays:
-        return None
-    shape = arrays.shape("x_shape")
-    if shape[0] != rows:
-        arrays.refuse("x_shape", f"says {shape[0]} rows, but the graph has {rows} vertices")
-    arrays["x_data"]  # features without values are refused by name
-    return _csr(arrays, "x_", shape)
-
-
-def _labels(arrays: _Arrays, rows: int) -> Tensor | None:
-    if "y" not in arrays:
-        return None
-    y = arrays.integers("y", rows).astype(np.int64, copy=False)
-    if "classes" in arrays:
-        classes = int(arrays["classes"])
-        rule = f"must be a class in [0, {classes}), or -1 where it is not known"
-    else:
-        # A label far above all others is a damaged one, and would make the last layer huge.
-        occurring = len(np.unique(y[y >= 0]))
-        classes = LABEL_GAPS * occurring + 8
-        rule = (
-            f"must be a class, or -1 where it is not known; with {occurring} labels in use that is "
-            f"below {classes}, unless an array 'classes' says how many there are"
-        )
-    arrays.check("y", y, (y >= -1) & (y < classes), rule)
-    return torch.from_numpy(y)
-
-
-def _mask(arrays: _Arrays, name: str, rows: int) -> Tensor | None:
-    several = f"{name}s"
-    if several in arrays:
-        mask = arrays[several].T
-    elif name in arrays:
-        mask = arrays[name]
-    else:
-        return None
-    if mask.dtype.kind != "b":
-        arrays.refuse(name, f"must be bool, got {_describe(mask)}")
-    return torch.from_numpy(np.ascontiguousarray(mask))
 
 
 def _describe(array: Array) -> str:

@@ -1,11 +1,8 @@
-"""Files of numbers, read in large pieces: NumPy parses, Python only looks for the line at fault."""
+"""Files of numbers, parsed strictly and piece by piece in C++; a fault is named by its line."""
 
 from __future__ import annotations
 
 import gzip
-import re
-import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,28 +12,66 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data.download import Progress
-from spgnn.errors import InputError
+from spgnn.data._data import parse_lines
+from spgnn.data.formats.reading import GuardedFile, reading
+from spgnn.errors import InputError, shortened
+from spgnn.progress import Progress
 
-PIECE = 1 << 25  # bytes of text parsed at once; the arrays made of it take about ten times that
-COMMENT = re.compile(rb"(?m)^[#%].*$")
-SEPARATORS = bytes.maketrans(b",;\t\r", b"    ")
+PIECE = 1 << 25  # bytes of text parsed at once; the arrays made of it take up to eight times that
+_LONGEST_HEAD = 1 << 20  # bytes of a line at a file's beginning
+_SHOWN = 40
+_LONGEST_COUNT = 18  # digits: fits int64
+_FAULTS = {
+    "integer": "is not an integer",
+    "large": "is not an integer of 64 bits",
+    "number": "is not a number",
+    "range": "is too large or too small for a floating-point number",
+}
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """What the lines of a file hold.
+
+    Parameters
+    ----------
+    head, cycle : str
+        The kinds of a line's first fields, and kinds that repeat up to its end: ``i`` an integer,
+        ``f`` a real number.
+    row : str
+        What a line is, for the message that one has the wrong number of fields.
+    separators : str
+        Characters between fields, besides the end of a line.
+    comments : str
+        Lines that begin with one of these characters are skipped.
+    blank_rows : bool
+        Whether a line without fields is a row, or nothing.
+    """
+
+    head: str
+    cycle: str = ""
+    row: str = ""
+    separators: str = " \t\r,;"
+    comments: str = "#%"
+    blank_rows: bool = False
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers of some lines; comment lines are left out, blank lines are not.
+    """The numbers of some rows.
 
     Parameters
     ----------
-    values : int64 or float64 [sum of counts]
-    counts : int64 [lines]
-        Numbers on each line.
-    lines : int64 [lines]
+    integers : int64, reals : float64
+        Those of all rows one after another.
+    counts : int64 [rows]
+        Fields of each row.
+    lines : int64 [rows]
         Line numbers in the file, from 1.
     """
 
-    values: npt.NDArray[Any]
+    integers: npt.NDArray[np.int64]
+    reals: npt.NDArray[np.float64]
     counts: npt.NDArray[np.int64]
     lines: npt.NDArray[np.int64]
 
@@ -51,25 +86,26 @@ class Head:
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[BinaryIO]:
+def open_bytes(path: Path) -> Iterator[GuardedFile]:
     """Open a file, through gzip if its name ends in .gz; failures become InputErrors."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            yield cast(BinaryIO, file)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{path}: truncated or unreadable: {reason}") from None
+    with reading(path):
+        packed = path.open("rb")
+    with packed:
+        file = gzip.GzipFile(fileobj=packed) if path.suffix == ".gz" else packed
+        yield GuardedFile(cast(BinaryIO, file), path)
 
 
-def read_head(path: Path) -> Head:
-    """Look at the beginning of a file."""
+def read_head(path: Path, grammar: Grammar, skip: int = 0) -> Head:
+    """Look at the beginning of a file, after `skip` lines."""
     comments: list[str] = []
+    separators = str.maketrans(dict.fromkeys(grammar.separators, " "))
     with open_bytes(path) as file:
-        for number, raw in enumerate(file, start=1):
-            text = raw.translate(SEPARATORS).decode("utf-8", "replace").strip()
-            if raw[:1] in b"#%":
+        lines = iter(lambda: file.readline(_LONGEST_HEAD), b"")
+        for number, raw in enumerate(lines, start=1):
+            if number <= skip:
+                continue
+            text = raw.decode("utf-8", "replace").translate(separators).strip()
+            if raw[:1].decode("latin1") in grammar.comments:
                 comments.append(text)
             elif text:
                 return Head("\n".join(comments), text.split(), number)
@@ -77,17 +113,14 @@ def read_head(path: Path) -> Head:
 
 
 def read_numbers(
-    path: Path, dtype: npt.DTypeLike, skip: int = 0, progress: Progress | None = None
+    path: Path, grammar: Grammar, skip: int = 0, progress: Progress | None = None
 ) -> Iterator[Numbers]:
     """Parse a file piece by piece.
-
-    Numbers are separated by blanks, tabs, commas or semicolons; lines that begin with # or % are
-    comments.
 
     Parameters
     ----------
     path : Path
-    dtype : int64 or float64
+    grammar : Grammar
     skip : int
         Lines at the beginning that are not read.
     progress : called with (what, bytes read, bytes of the file), optional
@@ -95,19 +128,19 @@ def read_numbers(
     Raises
     ------
     InputError
-        Naming file and line of the first thing that is no number of this type.
+        Naming file and line of the first field that is not what the grammar wants, or of a line
+        with another number of fields.
     """
     size = path.stat().st_size if path.exists() else 0
     with open_bytes(path) as file:
-        for numbers in parse_stream(file, str(path), dtype, skip):
+        for numbers in parse_stream(file, str(path), grammar, skip):
             if progress is not None:
-                # Of a gzipped file, where its compressed bytes have been read to.
-                progress(f"reading {path.name}", getattr(file, "fileobj", file).tell(), size)
+                progress(f"reading {path.name}", file.position(), size)
             yield numbers
 
 
 def parse_stream(
-    file: BinaryIO, name: str, dtype: npt.DTypeLike, skip: int = 0
+    file: GuardedFile, name: str, grammar: Grammar, skip: int = 0
 ) -> Iterator[Numbers]:
     """As `read_numbers`, from an open file that errors call ``name``."""
     for _ in range(skip):
@@ -115,58 +148,61 @@ def parse_stream(
     first_line = skip + 1
     while piece := file.read(PIECE):
         piece += file.readline()
-        if not piece.endswith(b"\n"):
-            piece += b"\n"
-        parsed = _parse(name, piece, np.dtype(dtype), first_line)
+        yield _parse(name, piece, grammar, first_line)
         first_line += piece.count(b"\n")
-        yield parsed
 
 
-def _parse(name: str, piece: bytes, dtype: np.dtype[Any], first_line: int) -> Numbers:
-    original = piece
-    kept = None
-    if b"#" in piece or b"%" in piece:
-        ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
-        begins = np.frombuffer(piece, np.uint8)[np.concatenate(([0], ends[:-1] + 1))]
-        kept = (begins != ord("#")) & (begins != ord("%"))
-        piece = COMMENT.sub(b"", piece)
-    piece = piece.translate(SEPARATORS)
-    counts = _numbers_per_line(np.frombuffer(piece, np.uint8))
-    values = _numbers(piece, dtype) if counts.any() else np.empty(0, dtype)
-    if len(values) != counts.sum():
-        raise _culprit(name, original, dtype, first_line)
-    lines = np.arange(first_line, first_line + len(counts))
-    if kept is None:
-        return Numbers(values, counts, lines)
-    return Numbers(values, counts[kept], lines[kept])
+def _parse(name: str, piece: bytes, grammar: Grammar, first_line: int) -> Numbers:
+    integers, reals, counts, lines, (fault, line, begin, end, fields) = parse_lines(
+        piece,
+        first_line,
+        grammar.head,
+        grammar.cycle,
+        grammar.separators,
+        grammar.comments,
+        grammar.blank_rows,
+    )
+    if fault == "count":
+        raise InputError(f"{name}, line {line}: {fields} columns; {grammar.row}")
+    if fault:
+        field = shortened(piece[begin:end].decode("utf-8", "replace"), _SHOWN)
+        raise InputError(f"{name}, line {line}: '{field}' {_FAULTS[fault]}")
+    return Numbers(integers, reals, counts, lines)
 
 
-def _numbers(text: bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The numbers of a text up to the first thing that is none."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            return np.fromstring(text, dtype=dtype, sep=" ")
-        except ValueError:  # what NumPy announces to do in place of warning
-            return np.empty(0, dtype)
+def joined(pieces: Iterator[Numbers]) -> Numbers:
+    """All rows of a file."""
+    arrays = [(p.integers, p.reals, p.counts, p.lines) for p in pieces]
+    empty = (np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))
+    return Numbers(*(np.concatenate(column) for column in zip(*(arrays or [empty]), strict=True)))
 
 
-def _numbers_per_line(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    inside = text > ord(" ")
-    begins = inside.copy()
-    begins[1:] &= ~inside[:-1]
-    ends = np.flatnonzero(text == ord("\n"))
-    return np.diff(np.searchsorted(np.flatnonzero(begins), ends), prepend=0)
+def refuse_first(
+    path: Path, good: Any, lines: npt.NDArray[np.int64], values: npt.NDArray[Any], rule: str
+) -> None:
+    """Refuse the first of some values, one a row, that is not good.
+
+    Raises
+    ------
+    InputError
+        Naming file and line.
+    """
+    if not good.all():
+        at = int(np.argmin(good))
+        value = values[at]
+        shown = f"{value:g}" if values.dtype.kind == "f" else str(value)
+        raise InputError(f"{path}, line {lines[at]}: {shown} is not {rule}")
 
 
-def _culprit(name: str, piece: bytes, dtype: np.dtype[Any], first_line: int) -> InputError:
-    kind, what = (int, "an integer") if dtype.kind == "i" else (float, "a number")
-    for number, raw in enumerate(piece.split(b"\n"), start=first_line):
-        if raw[:1] in (b"#", b"%"):
-            continue
-        for field in raw.translate(SEPARATORS).decode("utf-8", "replace").split():
-            try:
-                kind(field)
-            except ValueError:
-                return InputError(f"{name}, line {number}: '{field[:40]}' is not {what}")
-    return InputError(f"{name}, lines from {first_line}: something here is not {what}")
+def count(path: Path, line: int, text: str, what: str) -> int:
+    """A number of things, as headers of files state it.
+
+    Raises
+    ------
+    InputError
+        If it is no number below 10^18 in decimal digits.
+    """
+    if text.isascii() and text.isdecimal() and len(text.lstrip("0")) <= _LONGEST_COUNT:
+        return int(text)
+    shown = shortened(text, _SHOWN)
+    raise InputError(f"{path}, line {line}: '{shown}' is not a number of {what}")

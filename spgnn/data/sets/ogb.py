@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import os
 import shutil
 import zipfile
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -17,11 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spgnn.data.download import Progress, fetch
 from spgnn.data.edges import csr_from_edges
+from spgnn.data.formats.archive import Archive
+from spgnn.data.formats.reading import GuardedFile, reading
+from spgnn.data.formats.text import Grammar, parse_stream
 from spgnn.data.graph import Graph
-from spgnn.data.text import parse_stream
+from spgnn.data.sets.download import fetch
 from spgnn.errors import InputError
+from spgnn.files import written_aside
+from spgnn.progress import Progress
 
 HOME = "http://snap.stanford.edu/ogb/data/nodeproppred"
 
@@ -75,7 +75,7 @@ def load_ogb(
     """
     source = source or SETS[name]
     archive = fetch(source.url, cache / source.url.rsplit("/", 1)[-1], source.digest, progress)
-    with _opened(archive) as files:
+    with reading(archive, "not the published file"), zipfile.ZipFile(archive) as files:
         root = files.namelist()[0].split("/", 1)[0]
         read = _read_binary if source.binary else _read_text
         edges, x, y = read(files, root, cache)
@@ -113,28 +113,20 @@ def _read_text(files: zipfile.ZipFile, root: str, cache: Path) -> Arrays:
 
 
 def _read_binary(files: zipfile.ZipFile, root: str, cache: Path) -> Arrays:
-    # NumPy seeks in an .npz, which inside another archive would mean reading it from the start.
-    data = _extracted(files, f"{root}/raw/data.npz", cache)
-    with np.load(data, allow_pickle=False) as arrays:
-        edges = arrays["edge_index"]
-        x = arrays["node_feat"].astype(np.float32, copy=False)
-    with np.load(
-        _extracted(files, f"{root}/raw/node-label.npz", cache), allow_pickle=False
-    ) as arrays:
-        y = arrays["node_label"]
+    # An .npz is read with seeks, which inside another archive would start from its beginning.
+    with Archive(_extracted(files, f"{root}/raw/data.npz", cache)) as arrays:
+        edges = arrays.array("edge_index")
+        x = arrays.array("node_feat").astype(np.float32, copy=False)
+    with Archive(_extracted(files, f"{root}/raw/node-label.npz", cache)) as arrays:
+        y = arrays.array("node_label")
     return edges, x, labels_of(y)
 
 
 def _extracted(files: zipfile.ZipFile, member: str, cache: Path) -> Path:
     target = cache / member.replace("/", "-")
     if not target.exists():
-        aside = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            with files.open(member) as packed, open(aside, "wb") as file:
-                shutil.copyfileobj(packed, file, 1 << 20)
-            os.replace(aside, target)
-        finally:
-            aside.unlink(missing_ok=True)
+        with files.open(member) as packed, written_aside(target) as file:
+            shutil.copyfileobj(packed, file, 1 << 20)
     return target
 
 
@@ -142,26 +134,18 @@ def _table(
     files: zipfile.ZipFile, member: str, dtype: npt.DTypeLike, columns: int | None = None
 ) -> npt.NDArray[Any]:
     """A gzipped table of numbers inside the archive, [lines, columns]."""
-    kind = np.int64 if np.dtype(dtype).kind == "i" else np.float64
+    kind = "i" if np.dtype(dtype).kind == "i" else "f"
+    grammar = Grammar("" if columns is None else kind * columns, kind if columns is None else "")
     pieces = []
     with files.open(member) as packed, gzip.open(packed) as file:
-        for numbers in parse_stream(cast(BinaryIO, file), member, kind):
+        guarded = GuardedFile(cast(BinaryIO, file), Path(member))
+        for numbers in parse_stream(guarded, member, grammar):
+            if not len(numbers.counts):
+                continue
             columns = columns or int(numbers.counts[0])
             if (numbers.counts != columns).any():
                 line = numbers.lines[np.argmax(numbers.counts != columns)]
                 raise InputError(f"{member}, line {line}: not {columns} numbers")
-            pieces.append(numbers.values.reshape(-1, columns).astype(dtype))
+            values = numbers.integers if kind == "i" else numbers.reals
+            pieces.append(values.reshape(-1, columns).astype(dtype))
     return np.concatenate(pieces or [np.empty((0, columns or 0), dtype)])
-
-
-@contextmanager
-def _opened(archive: Path) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(archive) as files:
-            yield files
-    except (zipfile.BadZipFile, KeyError, EOFError, zlib.error, ValueError, IndexError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{archive}: not the published file: {error}") from None
-    except OSError as error:
-        raise InputError(f"{archive}: {error.strerror or error}") from None

@@ -12,10 +12,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 
-from spgnn.data.download import Progress, fetch
 from spgnn.data.edges import csr_from_edges
+from spgnn.data.formats.reading import reading
 from spgnn.data.graph import Graph
-from spgnn.errors import InputError
+from spgnn.data.sets.download import fetch
+from spgnn.progress import Progress
 
 COMMIT = "af6abf468a772cc055bec88c52e4d6f51b7c37e3"
 HOME = f"https://raw.githubusercontent.com/kimiyoung/planetoid/{COMMIT}/data"
@@ -138,13 +139,14 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 def _unpickle(path: Path) -> Any:
     """Arrays of a file whose digest was checked; even so nothing but arrays can be made of it."""
-    try:
-        with open(path, "rb") as file, warnings.catch_warnings():
-            # Python 2 wrote these files; NumPy warns about how they spell its types.
-            warnings.simplefilter("ignore")
-            loaded = _ArrayUnpickler(file, encoding="latin1").load()
-    except (pickle.UnpicklingError, EOFError, OSError, ValueError, AttributeError) as error:
-        raise InputError(f"{path}: not the published file: {error}") from None
+    with (
+        reading(path, "not the published file"),
+        open(path, "rb") as file,
+        warnings.catch_warnings(),
+    ):
+        # Python 2 wrote these files; NumPy warns about how they spell its types.
+        warnings.simplefilter("ignore")
+        loaded = _ArrayUnpickler(file, encoding="latin1").load()
     if isinstance(loaded, _SparseState):
         arrays = (loaded.data, loaded.indices, loaded.indptr)
         return sp.csr_array(arrays, shape=loaded._shape)

@@ -1,189 +1,85 @@
-"""Sharded graphs on disk: a folder a part, an .npy file an array; a rank maps only its own."""
+"""A graph in a directory: parts of neighbouring rows, an .npy file an array, mapped when asked for.
+
+    DIR/meta.json               what every rank may know, and a digest of each part's description
+    DIR/part-00000/part.json    the arrays of the part, with their digests
+    DIR/part-00000/NAME.npy     indptr, indices, [values], [vertex_ids], [y], [masks],
+                                [x | x_indptr, x_indices, x_values]
+
+A directory with one part is a graph that has not been cut yet.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.data.download import Progress
-from spgnn.data.graph import MASKS, Graph, GraphBlock, GraphMeta, inverse_permutation, rows_of
-from spgnn.data.normalise import is_bag_of_words
+from spgnn.data.formats.reading import reading
+from spgnn.data.graph import Graph, GraphBlock, VertexData
+from spgnn.data.meta import GraphMeta, json_object
+from spgnn.data.shards.arrays import Array
+from spgnn.data.shards.part import Part
+from spgnn.data.source import GraphSource, ids_of
+from spgnn.data.structure import stack_rows, take_rows
 from spgnn.errors import InputError
+from spgnn.files import AnyPath, digest
 from spgnn.layout import RowLayout
+from spgnn.progress import Progress
 from spgnn.sparse import CSR
 
 META = "meta.json"
-Path_ = str | os.PathLike[str]
+FORMAT, VERSION = "spgnn-graph", 2
+_PIECE = 1 << 22  # row offsets that are checked at once
+_LONGEST = 1 << 28  # bytes of a description
 
 
-def describe(graph: Graph, layout: RowLayout) -> GraphMeta:
-    """What every rank may know of a graph that is split this way."""
-    return GraphMeta(
-        name=graph.name,
-        vertices=graph.vertices,
-        edges=graph.edges,
-        features=graph.features,
-        classes=graph.classes,
-        directed=graph.directed,
-        weighted=graph.weighted,
-        offsets=tuple(int(v) for v in layout.offsets),
-        sparse_features=isinstance(graph.x, CSR),
-        bag_of_words=is_bag_of_words(graph.x),
-        labelled=graph.y is not None,
-        splits=graph.splits,
-    )
-
-
-def write_shards(
-    graph: Graph,
-    labels: npt.ArrayLike | None,
-    parts: int,
-    directory: Path_,
-    progress: Progress | None = None,
-) -> None:
-    """Relabel a graph by a partition and write each part into a folder of its own.
-
-    Beside the graph, no more than one part is in memory. The directory appears whole or not at all.
+@dataclass(frozen=True, eq=False)
+class MappedPattern:
+    """The square pattern of a directory with one part; reading it takes no memory of its own.
 
     Parameters
     ----------
-    graph : Graph
-    labels : int [n] in [0, parts), optional
-        The part of each vertex; ``None`` for blocks of equal size. Vertices of a part keep their
-        order.
-    parts : int
-        Empty parts are fine.
-    directory : path
-        Must not exist.
-    progress : called with (what, parts written, parts), optional
-
-    Raises
-    ------
-    InputError
-        If labels do not fit the graph, the directory exists, or it cannot be written (a full disk).
-    """
-    layout, order = partition_order(labels, graph.vertices, parts)
-    position = inverse_permutation(order)
-    with ShardWriter(directory) as writer:
-        for part in range(parts):
-            first, last = layout.range(part)
-            writer.write(part, rows_of(graph, order[first:last], position, first))
-            if progress is not None:
-                progress("writing parts", part + 1, parts)
-        writer.finish(describe(graph, layout))
-
-
-def partition_order(
-    labels: npt.ArrayLike | None, vertices: int, parts: int
-) -> tuple[RowLayout, Tensor]:
-    """The row layout of a partition, and the order that sorts vertices by part (stable).
-
-    Raises
-    ------
-    InputError
-        If there is not one label in [0, parts) for each vertex.
-    """
-    if parts < 1:
-        raise InputError(f"the number of parts must be at least 1, got {parts}")
-    if labels is None:
-        return RowLayout.even(vertices, parts), torch.arange(vertices)
-    labels = np.asarray(labels)
-    if labels.shape != (vertices,) or labels.dtype.kind not in "iu":
-        raise InputError(
-            f"a partition of this graph has {vertices} integer labels, "
-            f"got {labels.dtype} {list(labels.shape)}"
-        )
-    outside = (labels < 0) | (labels >= parts)
-    if outside.any():
-        vertex = int(np.argmax(outside))
-        raise InputError(f"label of vertex {vertex} is {labels[vertex]}; must be in [0, {parts})")
-    order = torch.from_numpy(np.argsort(labels, kind="stable"))
-    return RowLayout.from_labels(labels, parts), order
-
-
-class ShardWriter:
-    """Writes parts one at a time; a context manager whose directory appears at `finish`.
-
-    Everything is written into a hidden sibling that is renamed at the end and removed on any
-    error, so that an interrupted run leaves nothing.
-
-    Raises
-    ------
-    InputError
-        If the directory exists, or cannot be written.
+    path : Path
+    indptr : int64 [n + 1]
+    indices : int32 [nnz]
+        Not checked on opening; whoever reads them checks that they are in [0, n).
     """
 
-    def __init__(self, directory: Path_) -> None:
-        self.directory = Path(directory)
-        if self.directory.exists():
-            raise InputError(f"{self.directory}: exists already; remove it or name another one")
-        self._aside = self.directory.with_name(f".{self.directory.name}.{os.getpid()}")
-        self._finished = False
+    path: Path
+    indptr: Array
+    indices: Array
 
-    def __enter__(self) -> Self:
-        self._guard(self._aside.mkdir)
-        return self
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, n)."""
+        return len(self.indptr) - 1, len(self.indptr) - 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+
+class ShardDirectory(GraphSource):
+    """A graph directory, opened; parts are mapped into memory when asked for, and only those.
+
+    Attributes
+    ----------
+    directory : Path
+    meta : GraphMeta
+    made : dict or None
+        How the graph was generated, if it was.
+    """
+
+    def __init__(
+        self, directory: Path, meta: GraphMeta, digests: Sequence[str], made: Any = None
     ) -> None:
-        if not self._finished:
-            shutil.rmtree(self._aside, ignore_errors=True)
-
-    def write(self, part: int, block: GraphBlock) -> None:
-        """Write one part."""
-        folder = self._aside / _folder(part)
-        arrays = _arrays_of(block)
-
-        def save() -> None:
-            folder.mkdir()
-            for name, array in arrays.items():
-                with open(folder / f"{name}.npy", "wb") as file:
-                    # np.save would report a full disk as a number of bytes, without saying why.
-                    header = np.lib.format.header_data_from_array_1_0(array)
-                    np.lib.format.write_array_header_1_0(file, header)
-                    file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-        self._guard(save)
-
-    def finish(self, meta: GraphMeta) -> None:
-        """Describe the parts, and let the directory appear."""
-
-        def publish() -> None:
-            (self._aside / META).write_text(meta.to_json() + "\n")
-            os.rename(self._aside, self.directory)
-
-        self._guard(publish)
-        self._finished = True
-
-    def _guard(self, action: Callable[[], object]) -> None:
-        try:
-            action()
-        except OSError as error:
-            raise InputError(
-                f"{self.directory}: cannot be written: {error.strerror or error}"
-            ) from None
-
-
-@dataclass(frozen=True)
-class ShardDirectory:
-    """A sharded graph, opened; parts are mapped into memory when asked for, and only those."""
-
-    directory: Path
-    meta: GraphMeta
+        self.directory, self.meta, self.made = directory, meta, made
+        self._digests = digests
+        self._parts: dict[int, Part] = {}
 
     @property
     def layout(self) -> RowLayout:
@@ -196,127 +92,195 @@ class ShardDirectory:
         Raises
         ------
         InputError
-            If the part does not exist, or its files are missing, truncated or inconsistent.
+            If the part does not exist, or its files are missing, damaged or inconsistent.
         """
-        files = self._files(part)
-        first, last = self.layout.range(part)
-        rows = last - first
-        x: Tensor | CSR | None = None
+        opened = self._part(part)
+        arrays = opened.row_arrays().items()
+        data: dict[str, Any] = {name: opened.tensor(name, *kind) for name, kind in arrays}
         if self.meta.sparse_features:
-            x = files.csr("x_", (rows, self.meta.features), weighted=True)
-        elif self.meta.features:
-            x = files.tensor("x")
-        try:
-            block = GraphBlock(
-                self.adjacency(part),
-                first,
-                files.tensor("vertex_ids"),
-                x=x,
-                y=files.tensor("y") if self.meta.labelled else None,
-                **self._masks(files),
-            )
-        except InputError as error:
-            raise files.wrong(str(error)) from None
-        if block.features != self.meta.features:
-            raise files.wrong(f"{block.features} features, but {META} says {self.meta.features}")
-        if block.y is not None and rows and int(block.y.max()) >= self.meta.classes:
-            row = int(block.y.argmax())
-            raise files.wrong(
-                f"y[{row}] is {int(block.y[row])}; it must be in [0, {self.meta.classes})"
-            )
-        return block
+            data["x"] = opened.csr("x_")
+        if "y" in data:
+            opened.check_labels(data["y"])
+        return GraphBlock(opened.csr(), opened.first, opened.vertex_ids(), **data)
 
-    def _masks(self, files: _PartFiles) -> dict[str, Tensor]:
-        """Those that exist; a set with splits has a training mask at least."""
-        if not self.meta.splits:
-            return {}
-        others = [name for name in MASKS[1:] if files.has(name)]
-        return {name: files.tensor(name) for name in (MASKS[0], *others)}
-
-    def adjacency(self, part: int) -> CSR:
+    def adjacency_of(self, part: int) -> CSR:
         """The rows of one part alone, global columns; opens nothing else."""
-        files = self._files(part)
-        first, last = self.layout.range(part)
-        return files.csr("", (last - first, self.meta.vertices), self.meta.weighted)
+        return self._part(part).csr()
 
-    def _files(self, part: int) -> _PartFiles:
+    def pattern(self) -> MappedPattern | CSR:
+        """The pattern for a partitioner: mapped if there is one part, else put together in memory.
+
+        Raises
+        ------
+        InputError
+            As `block`; row offsets are checked, column numbers of a mapped pattern are not.
+        """
+        if self.meta.parts > 1:
+            return self.structure()
+        opened = self._part(0)
+        indptr, indices = opened.pattern()
+        first, last = int(indptr[0]), int(indptr[-1])
+        if first != 0 or last != len(indices):
+            raise opened.wrong(f"indptr runs {first} to {last}, must rise to {len(indices)}")
+        for begin in range(0, self.meta.vertices, _PIECE):
+            falls = np.flatnonzero(np.diff(indptr[begin : begin + _PIECE + 1]) < 0)
+            if len(falls):
+                raise opened.wrong(f"indptr falls after row {begin + int(falls[0])}")
+        return MappedPattern(self.directory, indptr, indices)
+
+    def check(self, progress: Progress | None = None) -> None:
+        """Read every byte of every array and compare it with what was written.
+
+        Parameters
+        ----------
+        progress : called with (what, parts checked, parts), optional
+
+        Raises
+        ------
+        InputError
+            Naming the first array that is not what it was.
+        """
+        for part in range(self.meta.parts):
+            self._part(part).check()
+            self.block(part)
+            if progress is not None:
+                progress("checking parts", part + 1, self.meta.parts)
+
+    def structure(self) -> CSR:
+        """The whole adjacency: mapped if there is one part, else put together in memory."""
+        return stack_rows([self.adjacency_of(part) for part in range(self.meta.parts)])
+
+    def adjacency(self, ids: Tensor | slice) -> CSR:
+        """Some rows of the adjacency; only they are read."""
+        wanted, order = self._by_part(ids)
+        A = stack_rows([part.take_csr("", rows) for part, rows in wanted])
+        return A if order is None else take_rows(A, order)
+
+    def rows(self, ids: Tensor | slice) -> VertexData:
+        """Features, labels and masks of some vertices; only they are read."""
+        wanted, order = self._by_part(ids)
+        data: dict[str, Any] = {}
+        for name, kind in wanted[0][0].row_arrays().items():
+            found = torch.cat([part.take(name, *kind, rows) for part, rows in wanted])
+            data[name] = found if order is None else found[order]
+        if self.meta.sparse_features:
+            x = stack_rows([part.take_csr("x_", rows) for part, rows in wanted])
+            data["x"] = x if order is None else take_rows(x, order)
+        return VertexData(**data)
+
+    def graph(self) -> Graph:
+        """All of it: mapped if there is one part, else put together in memory."""
+        if self.meta.parts > 1:
+            return super().graph()
+        block, moved = self.block(0), self._part(0).moved
+        data = block.take(slice(None))
+        ids = block.vertex_ids if moved else None
+        return Graph(self.meta.name, block.adjacency, self.meta.directed, ids, **data)
+
+    @property
+    def vertex_ids(self) -> Tensor | None:
+        """Where each vertex stood in its source, int64 [n]; ``None`` if none has been moved."""
+        parts = [self._part(part) for part in range(self.meta.parts)]
+        if not any(part.moved for part in parts):
+            return None
+        return torch.cat([part.vertex_ids() for part in parts])
+
+    def _by_part(self, ids: Tensor | slice) -> tuple[list[tuple[Part, Array]], Tensor | None]:
+        """(part, its own rows) in rising order, and what brings them into the order of `ids`."""
+        wanted = ids_of(ids, self.meta.vertices)
+        rows, order = wanted.numpy(), None
+        if bool((wanted.diff() < 0).any()):
+            ascending, places = wanted.sort()
+            rows, order = ascending.numpy(), places.argsort()
+        if len(rows) and not 0 <= rows[0] <= rows[-1] < self.meta.vertices:
+            raise InputError(f"vertices must be in [0, {self.meta.vertices})")
+        offsets = np.array(self.meta.offsets)
+        bounds = np.searchsorted(rows, offsets).tolist()
+        found = [
+            (self._part(part), rows[low:high] - offsets[part])
+            for part, (low, high) in enumerate(pairwise(bounds))
+            if low < high
+        ]
+        return found or [(self._part(0), rows)], order
+
+    def _part(self, part: int) -> Part:
         if not 0 <= part < self.meta.parts:
             raise InputError(
                 f"{self.directory}: no part {part}; it has parts 0 to {self.meta.parts - 1}"
             )
-        return _PartFiles(self.directory / _folder(part))
+        if part not in self._parts:
+            folder = self.directory / part_folder(part)
+            self._parts[part] = Part(folder, part, self.meta, self._digests[part])
+        return self._parts[part]
 
 
-def open_shards(directory: Path_) -> ShardDirectory:
-    """Open a directory written by `write_shards`; reads its description only.
+def open_shards(directory: AnyPath) -> ShardDirectory:
+    """Open a graph directory; reads its description only.
 
     Raises
     ------
     InputError
-        If it is not such a directory.
+        If it is not such a directory, or its description is damaged.
     """
     path = Path(directory)
+    file = path / META
+    if not os.path.isdir(path):
+        raise InputError(f"{path}: no such directory")
+    if not os.path.exists(file):
+        raise InputError(f"{path}: not a graph directory: it has no {META}")
+    with reading(file, "not the description of a graph"):
+        if file.stat().st_size > _LONGEST:
+            raise ValueError(f"more than {_LONGEST} bytes")
+        text = file.read_text("utf-8", "replace")
     try:
-        text = (path / META).read_text()
-    except OSError as error:
-        raise InputError(
-            f"{path / META}: cannot be read: {error.strerror}; not a sharded graph"
-        ) from None
-    try:
-        return ShardDirectory(path, GraphMeta.from_json(text))
+        record = json_object(text)
+        _check_format(record, path)
+        meta = GraphMeta.from_record(record)
+        digests = record.get("digests")
+        if not isinstance(digests, list) or len(digests) != meta.parts:
+            raise InputError(f"not the description of a graph: 'digests' must be {meta.parts}")
+        if record.get("digest") != _fingerprint(record):
+            raise InputError("damaged: not what was written")
     except InputError as error:
-        raise InputError(f"{path / META}: {error}") from None
+        raise InputError(f"{file}: {error}") from None
+    return ShardDirectory(path, meta, digests, record.get("made"))
 
 
-@dataclass(frozen=True)
-class _PartFiles:
-    folder: Path
-
-    def has(self, name: str) -> bool:
-        return (self.folder / f"{name}.npy").exists()
-
-    def tensor(self, name: str) -> Tensor:
-        path = self.folder / f"{name}.npy"
-        try:
-            # Copy-on-write, because torch wants memory it may write to.
-            mapped = np.load(path, mmap_mode="c", allow_pickle=False)
-        except FileNotFoundError:
-            raise InputError(f"{path}: no such file; the shards are incomplete") from None
-        except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"{path}: truncated or not an array: {error}") from None
-        return torch.from_numpy(np.asarray(mapped))
-
-    def csr(self, prefix: str, shape: tuple[int, int], weighted: bool) -> CSR:
-        indptr, indices = self.tensor(f"{prefix}indptr"), self.tensor(f"{prefix}indices")
-        values = self.tensor(f"{prefix}values") if weighted else None
-        try:
-            return CSR.of(indptr, indices, shape, values)
-        except InputError as error:
-            raise self.wrong(str(error)) from None
-
-    def wrong(self, what: str) -> InputError:
-        return InputError(f"{self.folder}: {what}")
+def is_graph_directory(path: AnyPath) -> bool:
+    """Whether a path looks like what `open_shards` opens."""
+    return os.path.exists(Path(path) / META)
 
 
-def _arrays_of(block: GraphBlock) -> dict[str, npt.NDArray[np.generic]]:
-    tensors: dict[str, Tensor | None] = {
-        "indptr": block.adjacency.indptr,
-        "indices": block.adjacency.indices,
-        "values": block.adjacency.values,
-        "vertex_ids": block.vertex_ids,
-        "y": block.y,
-        **{name: getattr(block, name) for name in MASKS},
-    }
-    if isinstance(block.x, CSR):
-        tensors |= {
-            "x_indptr": block.x.indptr,
-            "x_indices": block.x.indices,
-            "x_values": block.x.values,
-        }
-    else:
-        tensors["x"] = block.x
-    return {name: t.numpy() for name, t in tensors.items() if t is not None}
+def write_meta(directory: Path, meta: GraphMeta, digests: Sequence[str], made: Any = None) -> None:
+    """Write ``meta.json``."""
+    record: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(meta)}
+    record |= {"made": made, "digests": list(digests)}
+    record["digest"] = _fingerprint(record)
+    (directory / META).write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _folder(part: int) -> str:
+def part_folder(part: int) -> str:
+    """The name of a part's folder."""
     return f"part-{part:05d}"
+
+
+def _check_format(record: dict[str, Any], path: Path) -> None:
+    if record.get("format") == "spgnn-csr" or ("format" not in record and "offsets" in record):
+        raise InputError(
+            "written by an earlier version; make the directory again with spgnn shard GRAPH "
+            f"--parts K --output {path.name}, or with the generator that made it"
+        )
+    if record.get("format") != FORMAT:
+        raise InputError("not the description of a graph directory")
+    if record.get("version") != VERSION:
+        shown = str(record.get("version"))[:20]
+        raise InputError(f"version {shown}; this program knows {VERSION}")
+
+
+def _fingerprint(record: dict[str, Any]) -> str:
+    """The digest of all that a description says, but for the digest itself."""
+    rest = {name: value for name, value in record.items() if name != "digest"}
+    try:
+        return digest(json.dumps(rest, sort_keys=True).encode())
+    except RecursionError:
+        return ""

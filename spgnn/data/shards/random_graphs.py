@@ -1,109 +1,32 @@
-"""Graphs that do not fit in memory: a CSR in memory-mapped files, and generators that write one.
-
-A graph on disk is a directory with ``meta.json``, ``indptr.npy`` (int64 [n + 1]) and
-``indices.npy`` (int32 [nnz]). It appears under its name only when it is complete.
-"""
+"""Random graphs of any size, written as a graph directory with one part in O(n) memory."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data import _ondisk
+from spgnn.data import _data
+from spgnn.data.meta import GraphMeta
+from spgnn.data.shards.directory import ShardDirectory, open_shards
+from spgnn.data.shards.write import directory_writer
 from spgnn.errors import InputError
-from spgnn.sparse import CSR
+from spgnn.files import AnyPath
+from spgnn.progress import Progress, stage
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
-Progress = Callable[[str, int, int], None]
-
-FORMAT = "spgnn-csr"
-_VERSION = 1
-_PIECE = 1 << 22  # numbers that are checked or written at once
 
 # The paper's largest graphs: vertices and nonzeros (twice the edges).
 SHAPES = {"amazon": (14_249_639, 231_594_310), "papers": (111_059_956, 3_231_371_744)}
 
 
-@dataclass(frozen=True, eq=False)
-class OnDiskCSR:
-    """A square 0/1 matrix in memory-mapped files; reading it takes no memory of its own.
-
-    Parameters
-    ----------
-    path : Path
-    indptr : int64 [n + 1]
-    indices : int32 [nnz]
-        Not checked on opening; whoever reads them checks that they are in [0, n).
-    meta : dict
-        What ``meta.json`` says: vertices, edges, how it was made.
-    """
-
-    path: Path
-    indptr: Int64Array
-    indices: Int32Array
-    meta: dict[str, Any]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n, n)."""
-        return len(self.indptr) - 1, len(self.indptr) - 1
-
-
-def open_on_disk(path: str | os.PathLike[str]) -> OnDiskCSR:
-    """Open a graph on disk.
-
-    Raises
-    ------
-    InputError
-        If the directory or a file in it is missing, truncated, or contradicts ``meta.json``.
-    """
-    path = Path(path)
-    meta = _read_meta(path)
-    indptr = _map(path / "indptr.npy", np.dtype(np.int64), meta["vertices"] + 1)
-    indices = _map(path / "indices.npy", np.dtype(np.int32), meta["edges"])
-    first, last = int(indptr[0]), int(indptr[-1])
-    if first != 0 or last != meta["edges"]:
-        raise InputError(
-            f"{path}/indptr.npy: runs {first} to {last}, must rise from 0 to {meta['edges']}"
-        )
-    for begin in range(0, meta["vertices"], _PIECE):
-        falls = np.flatnonzero(np.diff(indptr[begin : begin + _PIECE + 1]) < 0)
-        if len(falls):
-            raise InputError(f"{path}/indptr.npy: falls after row {begin + int(falls[0])}")
-    return OnDiskCSR(path, indptr, indices, meta)
-
-
-def write_on_disk(path: str | os.PathLike[str], A: CSR) -> OnDiskCSR:
-    """Write the pattern of a square CSR block; scalings and values are dropped.
-
-    Raises
-    ------
-    InputError
-        If A is not square, `path` exists, or the disk is full.
-    """
-    if A.shape[0] != A.shape[1]:
-        raise InputError(f"the matrix is {A.shape[0]} × {A.shape[1]}; a graph on disk is square")
-    indptr, indices = A.indptr.cpu().numpy(), A.indices.cpu().numpy()
-    with _writing(path) as partial:
-        rows = ((np.diff(indptr), indices.astype(np.int32, copy=False)) for _ in range(1))
-        _write_rows(partial, A.shape[0], rows, {})
-    return open_on_disk(path)
-
-
 def generate_block_model(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     vertices: int,
     nonzeros: int,
     *,
@@ -117,7 +40,7 @@ def generate_block_model(
     buffer_bytes: int = 2 << 30,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> OnDiskCSR:
+) -> ShardDirectory:
     """Write a degree-corrected block model with two levels of communities, in O(n) memory.
 
     After Karrer & Newman (2011). A share `inside` of the edges stays in its community, a share
@@ -152,16 +75,16 @@ def generate_block_model(
     if not (0 < exponent < 1 and hub > 0 and community >= 1 and district >= 1):
         raise InputError("exponent must be in (0, 1); hub, community and district positive")
     starts = _community_starts(vertices, min(community, vertices), seed)
-    model = _ondisk.BlockModel(
+    model = _data.BlockModel(
         starts, min(vertices, community * district), inside, near, exponent, hub, seed
     )
-    meta = {"generator": "block model", "seed": seed, "communities": len(starts) - 1}
+    made = {"generator": "block model", "seed": seed, "communities": len(starts) - 1}
     return _generate(
         path,
         model,
         vertices=vertices,
         nonzeros=nonzeros,
-        meta=meta,
+        made=made,
         buffer_bytes=buffer_bytes,
         threads=threads,
         progress=progress,
@@ -169,7 +92,7 @@ def generate_block_model(
 
 
 def generate_rmat(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     vertices: int,
     nonzeros: int,
     *,
@@ -180,7 +103,7 @@ def generate_rmat(
     buffer_bytes: int = 2 << 30,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> OnDiskCSR:
+) -> ShardDirectory:
     """Write an undirected R-MAT graph (Chakrabarti et al. 2004) in O(n) memory.
 
     Any number of vertices; they are shuffled. Parameters as `generate_block_model`.
@@ -188,14 +111,14 @@ def generate_rmat(
     _check_size(vertices, nonzeros)
     if min(a, b, c) < 0 or a + b + c > 1:
         raise InputError(f"a, b, c = {a}, {b}, {c} must be probabilities that sum to at most 1")
-    model = _ondisk.Rmat(vertices, a, b, c, seed)
-    meta = {"generator": "rmat", "seed": seed}
+    model = _data.Rmat(vertices, a, b, c, seed)
+    made = {"generator": "rmat", "seed": seed}
     return _generate(
         path,
         model,
         vertices=vertices,
         nonzeros=nonzeros,
-        meta=meta,
+        made=made,
         buffer_bytes=buffer_bytes,
         threads=threads,
         progress=progress,
@@ -219,32 +142,46 @@ def _community_starts(vertices: int, average: int, seed: int) -> Int64Array:
 
 
 def _generate(
-    path: str | os.PathLike[str],
-    model: _ondisk.Rmat | _ondisk.BlockModel,
+    path: AnyPath,
+    model: _data.Rmat | _data.BlockModel,
     *,
     vertices: int,
     nonzeros: int,
-    meta: dict[str, Any],
+    made: dict[str, Any],
     buffer_bytes: int,
     threads: int | None,
     progress: Progress | None,
-) -> OnDiskCSR:
+) -> ShardDirectory:
     threads = threads or len(os.sched_getaffinity(0))
     edges = nonzeros // 2
 
-    def stage(name: str) -> Callable[[int, int], None] | None:
-        return None if progress is None else lambda done, total: progress(name, done, total)
-
     def rows() -> Iterator[tuple[Int32Array, Int32Array]]:
-        degrees = model.count_degrees(vertices, edges, threads, stage("counting degrees"))
+        degrees = model.count_degrees(vertices, edges, threads, stage(progress, "counting degrees"))
         bounds = _row_ranges(degrees, max(1, buffer_bytes // 4))
         for i, (first, last) in enumerate(pairwise(bounds)):
             name = f"drawing rows, pass {i + 1} of {len(bounds) - 1}"
-            yield model.draw_rows(first, degrees[first:last], edges, threads, stage(name))
+            tick = stage(progress, name)
+            yield model.draw_rows(first, degrees[first:last], edges, threads, tick)
 
-    with _writing(path) as partial:
-        _write_rows(partial, vertices, rows(), meta)
-    return open_on_disk(path)
+    written = 0
+    with directory_writer(path) as writer:
+        with writer.part() as part:
+            for lengths, columns in rows():
+                part.append_lengths(lengths)
+                part.append("indices", columns)
+                written += len(columns)
+        meta = GraphMeta(
+            name=os.path.basename(os.fspath(path)) or str(made["generator"]),
+            vertices=vertices,
+            edges=written,
+            features=0,
+            classes=0,
+            directed=False,
+            weighted=False,
+            offsets=(0, vertices),
+        )
+        writer.finish(meta, made)
+    return open_shards(path)
 
 
 def _row_ranges(degrees: Int32Array, limit: int) -> list[int]:
@@ -256,92 +193,3 @@ def _row_ranges(degrees: Int32Array, limit: int) -> list[int]:
         last = int(np.searchsorted(ends, before + limit, side="right"))
         bounds.append(max(last, bounds[-1] + 1))
     return bounds
-
-
-@contextmanager
-def _writing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A directory beside `path` that becomes it in the end, or vanishes."""
-    path = Path(path)
-    if path.exists():
-        raise InputError(f"{path}: exists already")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.mkdir()
-        yield partial
-        os.rename(partial, path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _write_rows(
-    directory: Path,
-    vertices: int,
-    rows: Iterator[tuple[npt.NDArray[Any], Int32Array]],
-    meta: dict[str, Any],
-) -> None:
-    """Write (lengths, columns) of consecutive row ranges as a graph on disk."""
-    edges = 0
-    with (
-        (directory / "indptr.npy").open("wb") as indptr,
-        (directory / "indices.npy").open("wb") as indices,
-    ):
-        _write_header(indptr, np.dtype(np.int64), vertices + 1)
-        _write_header(indices, np.dtype(np.int32), 0)
-        indptr.write(np.zeros(1, np.int64).tobytes())
-        for lengths, columns in rows:
-            for begin in range(0, len(lengths), _PIECE):
-                ends = edges + np.cumsum(lengths[begin : begin + _PIECE], dtype=np.int64)
-                indptr.write(ends.tobytes())
-                edges = int(ends[-1])
-            for begin in range(0, len(columns), _PIECE):
-                indices.write(columns[begin : begin + _PIECE].tobytes())
-        indices.seek(0)
-        _write_header(indices, np.dtype(np.int32), edges)
-    record = {"format": FORMAT, "version": _VERSION, "vertices": vertices, "edges": edges, **meta}
-    (directory / "meta.json").write_text(json.dumps(record, indent=2) + "\n")
-
-
-def _write_header(file: BinaryIO, dtype: np.dtype[Any], length: int) -> None:
-    """The .npy header of a vector; always 128 bytes, so that it can be written over."""
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": dtype.str, "fortran_order": False, "shape": (length,)}
-    )
-    assert header.tell() == 128
-    file.write(header.getvalue())
-
-
-def _read_meta(path: Path) -> dict[str, Any]:
-    file = path / "meta.json"
-    try:
-        meta = json.loads(file.read_text())
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"{file}: is not JSON: {error}") from None
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise InputError(f"{file}: is not the description of a graph on disk")
-    if meta.get("version") != _VERSION:
-        raise InputError(f"{file}: version {meta.get('version')}; this program knows {_VERSION}")
-    for name in ("vertices", "edges"):
-        if not isinstance(meta.get(name), int) or meta[name] < 0:
-            raise InputError(f"{file}: {name} must be a number of at least 0")
-    return meta
-
-
-def _map(file: Path, dtype: np.dtype[Any], length: int) -> npt.NDArray[Any]:
-    if length == 0 and file.exists():
-        return np.empty(0, dtype)  # an empty file section cannot be mapped
-    try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise InputError(f"{file}: truncated or no .npy file: {error}") from None
-    if array.dtype != dtype or array.shape != (length,):
-        raise InputError(
-            f"{file}: is {array.dtype} {list(array.shape)}, meta.json promises {dtype} [{length}]"
-        )
-    return np.asarray(array)

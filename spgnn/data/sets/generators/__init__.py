@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from spgnn.data.generators.block_model import block_model
-from spgnn.data.generators.rmat import rmat
-from spgnn.data.generators.stand_ins import STAND_INS, stand_in
+from spgnn.data.sets.generators.block_model import block_model
+from spgnn.data.sets.generators.by_name import NAMES, generate
+from spgnn.data.sets.generators.rmat import rmat
+from spgnn.data.sets.generators.stand_ins import STAND_INS, stand_in
 
-__all__ = ["STAND_INS", "block_model", "rmat", "stand_in"]
+__all__ = ["NAMES", "STAND_INS", "block_model", "generate", "rmat", "stand_in"]

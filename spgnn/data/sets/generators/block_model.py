@@ -8,6 +8,7 @@ import torch
 
 from spgnn.data.edges import csr_from_edges
 from spgnn.data.graph import Graph
+from spgnn.data.memory import check_memory
 from spgnn.data.splits import with_split
 from spgnn.errors import InputError
 from spgnn.pattern import INT32_LIMIT
@@ -63,12 +64,17 @@ def block_model(
     Raises
     ------
     InputError
-        If there is no vertex or no class, or ``skew`` or ``homophily`` is out of range.
+        If there is no vertex or no class, ``skew`` or ``homophily`` is out of range, or the graph
+        could never fit into memory.
     """
     if vertices < 1 or classes < 1 or edges < 0:
         raise InputError("a block model needs at least one vertex and one class, and edges ≥ 0")
     if skew <= 1 or not 0 <= homophily <= 1:
         raise InputError(f"skew must be above 1 and homophily in [0, 1], got {skew}, {homophily}")
+    check_memory(
+        f"{name}: {vertices} vertices, {edges} edges, {features} features",
+        4 * (vertices * (features + 8) + edges),
+    )
     rng = np.random.default_rng(seed)
     y = rng.integers(classes, size=vertices)
     sampler = _EndSampler(y, _propensities(rng, vertices, edges, skew), classes)

@@ -6,8 +6,10 @@ import numpy as np
 
 from spgnn.data.edges import csr_from_edges
 from spgnn.data.graph import Graph
+from spgnn.data.memory import check_memory
 from spgnn.errors import InputError
 
+_BYTES_AN_EDGE = 28  # both ends, and what is drawn for one level
 GRAPH500 = (0.57, 0.19, 0.19)
 
 
@@ -32,6 +34,11 @@ def rmat(
         Edges drawn per vertex, before duplicates and loops are dropped.
     probabilities : (a, b, c)
     seed : int
+
+    Raises
+    ------
+    InputError
+        If the scale is out of range, or the graph could never fit into memory.
     """
     if not 0 <= scale <= 31:
         raise InputError(f"the scale of an R-MAT graph must be in [0, 31], got {scale}")
@@ -39,6 +46,7 @@ def rmat(
     rng = np.random.default_rng(seed)
     a, b, c = probabilities
     drawn = vertices * edge_factor
+    check_memory(f"rmat-{scale}-{edge_factor}", _BYTES_AN_EDGE * drawn + 16 * vertices)
     source, target = np.zeros(drawn, np.int64), np.zeros(drawn, np.int64)
     for _ in range(scale):
         draw = rng.random(drawn, dtype=np.float32)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spgnn.data.generators.block_model import block_model
 from spgnn.data.graph import Graph
-from spgnn.errors import InputError
+from spgnn.data.sets.generators.block_model import block_model
+from spgnn.errors import InputError, check_choice
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ def stand_in(name: str, scale: float = 1.0, *, seed: int = 0) -> Graph:
     InputError
         If there is none of that name, or the scale is not in (0, 1].
     """
-    if name not in STAND_INS:
-        raise InputError(f"unknown stand-in '{name}': choose {', '.join(STAND_INS)}")
+    check_choice("stand-in", name, STAND_INS)
     if not 0 < scale <= 1:
         raise InputError(f"the scale of {name} must be in (0, 1], got {scale}")
     shape = STAND_INS[name]

@@ -1,0 +1,137 @@
+// Lines of numbers, parsed strictly: every field is a whole number or a real number, or the first
+// one that is not is named.
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+namespace spgnn {
+
+// What a line holds: the kinds of its first fields, then kinds that repeat to its end; 'i' is an
+// integer, 'f' a real number.
+struct Grammar {
+  std::string_view head, cycle;
+  std::string_view separators;  // besides them, only a line's end ends a field
+  std::string_view comments;    // lines that begin with one of these are skipped
+  bool blank_rows;              // whether a line without fields is a row
+};
+
+enum class Fault { none, integer, large, number, range, count };
+
+struct Rows {
+  std::vector<std::int64_t> integers, counts, lines;
+  std::vector<double> reals;
+  // The first fault: the line, the field's place in the text, or how many fields the line has.
+  Fault fault = Fault::none;
+  std::int64_t line = 0, begin = 0, end = 0, fields = 0;
+};
+
+class LineParser {
+ public:
+  LineParser(std::string_view text, const Grammar& grammar, Rows& rows)
+      : begin_(text.data()), end_(text.data() + text.size()), grammar_(grammar), rows_(rows) {
+    for (char c : grammar.separators) separates_[static_cast<unsigned char>(c)] = true;
+  }
+
+  void run(std::int64_t first_line) {
+    const char* at = begin_;
+    for (std::int64_t line = first_line; at != end_ && rows_.fault == Fault::none; ++line) {
+      if (grammar_.comments.find(*at) != std::string_view::npos) {
+        while (at != end_ && *at != '\n') ++at;
+      } else {
+        at = parse_line(at, line);
+      }
+      if (at != end_) ++at;
+    }
+  }
+
+ private:
+  // Returns where the line ends.
+  const char* parse_line(const char* at, std::int64_t line) {
+    std::size_t fields = 0;
+    for (;; ++fields) {
+      at = skip(at);
+      if (at == end_ || *at == '\n') break;
+      char kind = kind_of(fields);
+      if (kind == 0) return wrong_count(at, line, fields);
+      const char* end = kind == 'i' ? parse_integer(at) : parse_real(at);
+      if (rows_.fault != Fault::none) {
+        rows_.line = line;
+        rows_.begin = at - begin_;
+        rows_.end = end_of_field(at) - begin_;
+        return end_;
+      }
+      at = end;
+    }
+    if (fields == 0 && !grammar_.blank_rows) return at;
+    if (fields > 0 && !complete(fields)) return wrong_count(at, line, fields);
+    rows_.counts.push_back(static_cast<std::int64_t>(fields));
+    rows_.lines.push_back(line);
+    return at;
+  }
+
+  char kind_of(std::size_t field) const {
+    if (field < grammar_.head.size()) return grammar_.head[field];
+    if (grammar_.cycle.empty()) return 0;
+    return grammar_.cycle[(field - grammar_.head.size()) % grammar_.cycle.size()];
+  }
+  bool complete(std::size_t fields) const {
+    if (fields < grammar_.head.size()) return false;
+    std::size_t more = fields - grammar_.head.size();
+    return grammar_.cycle.empty() ? more == 0 : more % grammar_.cycle.size() == 0;
+  }
+
+  const char* parse_integer(const char* at) {
+    std::int64_t value = 0;
+    auto [end, error] = std::from_chars(without_plus(at), end_, value);
+    if (!at_end(end) || error == std::errc::invalid_argument) return fail(Fault::integer, at);
+    if (error == std::errc::result_out_of_range) return fail(Fault::large, at);
+    rows_.integers.push_back(value);
+    return end;
+  }
+  const char* parse_real(const char* at) {
+    double value = 0;
+    auto [end, error] = std::from_chars(without_plus(at), end_, value);
+    if (!at_end(end) || error == std::errc::invalid_argument) return fail(Fault::number, at);
+    if (error == std::errc::result_out_of_range) return fail(Fault::range, at);
+    rows_.reals.push_back(value);
+    return end;
+  }
+  const char* fail(Fault fault, const char* at) {
+    rows_.fault = fault;
+    return at;
+  }
+  const char* wrong_count(const char* at, std::int64_t line, std::size_t fields) {
+    for (at = skip(at); at != end_ && *at != '\n'; at = skip(end_of_field(at))) ++fields;
+    rows_.fault = Fault::count;
+    rows_.line = line;
+    rows_.fields = static_cast<std::int64_t>(fields);
+    return end_;
+  }
+
+  // std::from_chars knows no plus sign.
+  const char* without_plus(const char* at) const {
+    bool plus = *at == '+' && at + 1 != end_ && at[1] != '-' && at[1] != '+';
+    return plus ? at + 1 : at;
+  }
+  bool separates(char c) const { return separates_[static_cast<unsigned char>(c)]; }
+  bool at_end(const char* at) const { return at == end_ || *at == '\n' || separates(*at); }
+  const char* skip(const char* at) const {
+    while (at != end_ && separates(*at)) ++at;
+    return at;
+  }
+  const char* end_of_field(const char* at) const {
+    while (!at_end(at)) ++at;
+    return at;
+  }
+
+  const char *begin_, *end_;
+  const Grammar& grammar_;
+  Rows& rows_;
+  bool separates_[256] = {};
+};
+
+}  // namespace spgnn

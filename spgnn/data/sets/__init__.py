@@ -1,0 +1,1 @@
+"""Data sets by name: published ones that are downloaded, and generated ones."""
