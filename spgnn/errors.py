@@ -15,12 +15,20 @@ class InputError(ValueError):
 
     The message is one line that names the file, line or argument, says what is wrong and what
     would be right. Command lines print it after ``error:`` and exit with status 2, without a
-    traceback. It is raised before any collective starts. A message of more than `LONGEST_LINE`
-    characters (a path can have thousands) loses its middle.
+    traceback. It is raised before any collective starts. Bytes of a file that it shows are
+    printable; a message of more than `LONGEST_LINE` characters (a path can have thousands) loses
+    its middle.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(shortened(" ".join(message.split()), LONGEST_LINE))
+        super().__init__(shortened(printable(" ".join(message.split())), LONGEST_LINE))
+
+
+def printable(text: str) -> str:
+    """The text with what no terminal should be sent (control characters, …) written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def shortened(text: str, most: int) -> str:

@@ -14,6 +14,7 @@ def test_a_message_is_one_short_line():
     assert str(error).startswith("first line and xxx")
     assert str(error).endswith("xxx its end")
     assert str(InputError("short")) == "short"
+    assert str(InputError("a\0b\x1b[31m é \udcff")) == r"a\x00b\x1b[31m é \udcff"
 
 
 def test_a_typo_is_answered_with_what_was_meant():

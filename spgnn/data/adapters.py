@@ -131,12 +131,12 @@ def _features(x: Any) -> Tensor | CSR | None:
     if x is None:
         return None
     features: Tensor | CSR
-    if sp.issparse(x) and x.dtype.kind in "fiub":
+    array = x if sp.issparse(x) else np.asarray(_array(x))
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"x must be real numbers, got {array.dtype}")
+    if sp.issparse(x):
         features = CSR.from_scipy(x.astype(np.float32) if x.dtype == np.bool_ else x)
     else:
-        array = np.asarray(_array(x))
-        if array.dtype.kind not in "fiub":
-            raise InputError(f"x must be real numbers, got {array.dtype}")
         features = torch.from_numpy(array)
     values = features.values if isinstance(features, CSR) else features
     if values is not None and not bool(values.isfinite().all()):

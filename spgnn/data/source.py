@@ -60,13 +60,15 @@ class GraphSource(ABC):
     def pieces(self, rows: int | None = None) -> Iterator[tuple[int, VertexData]]:
         """All vertices once, a few at a time: (number of the first, data of the next `rows`).
 
+        A graph without vertices has one piece, an empty one.
+
         Parameters
         ----------
         rows : int, optional
             By default as many as make pieces of `PIECE_BYTES` or less.
         """
         rows = rows or self.piece_rows
-        for first in range(0, self.meta.vertices, rows):
+        for first in range(0, max(self.meta.vertices, 1), rows):
             yield first, self.rows(slice(first, min(first + rows, self.meta.vertices)))
 
     @property

@@ -163,3 +163,40 @@ def test_ogb_by_object_and_by_name(monkeypatch):
     monkeypatch.setitem(sys.modules, "ogb", SimpleNamespace(nodeproppred=module))
     monkeypatch.setitem(sys.modules, "ogb.nodeproppred", module)
     assert_is_fake_ogb(from_ogb("ogbn-other"), "ogbn-other")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.longdouble])
+def test_weights_of_any_type_become_float32(dtype):
+    A = sp.csr_array(np.array([[0, 3], [5, 0]], dtype))
+    A.indices = A.indices.astype(np.int64)
+    graph = from_scipy(A, x=A)
+    for block in (graph.adjacency, graph.x):
+        assert block.values.dtype == torch.float32
+        assert block.indices.dtype == torch.int32
+        assert block.to_scipy().toarray().tolist() == [[0, 3], [5, 0]]
+
+
+@pytest.mark.parametrize("weight", [1e300, 1e-300])
+def test_weights_that_float32_cannot_hold_are_refused(weight):
+    A = sp.csr_array(np.array([[0, weight], [1, 0]]))
+    with pytest.raises(InputError, match=r"graph: entry \(0, 1\) is .*; it must be a weight"):
+        from_scipy(A)
+    with pytest.raises(InputError, match=r"entry \(1, 0\) is .*; it must be a weight"):
+        from_pyg(pyg_data(edge_weight=torch.tensor([weight, 1, 1], dtype=torch.float64)))
+
+
+def test_sums_of_weights_that_float32_cannot_hold_are_refused():
+    twice = SimpleNamespace(edge_index=torch.tensor([[0, 0], [1, 1]]), num_nodes=2)
+    twice.edge_weight = torch.tensor([3e38, 3e38], dtype=torch.float64)
+    with pytest.raises(InputError, match=r"entry \(1, 0\) is 6e\+38; it must be a weight"):
+        from_pyg(twice)
+
+
+def test_what_is_no_number_is_refused():
+    A = sp.eye_array(2, dtype=complex)
+    with pytest.raises(InputError, match="edge weights must be real numbers, got complex128"):
+        from_scipy(A)
+    with pytest.raises(InputError, match="x must be real numbers, got <U1"):
+        from_scipy(sp.eye_array(2), x=np.array([["a"], ["b"]]))
+    with pytest.raises(InputError, match="x must be real numbers, got complex128"):
+        from_scipy(sp.eye_array(2), x=A)

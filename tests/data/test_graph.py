@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -183,3 +184,73 @@ def test_classes_count_labels_and_ignore_unknown_ones():
     assert Graph("g", A3, False, y=torch.tensor([-1, 4, 0])).classes == 5
     assert Graph("g", A3, False, y=torch.tensor([-1, -1, -1])).classes == 0
     assert Graph("g", A3, False).classes == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("columns", [torch.int32, torch.int64])
+def test_wide_numbers_become_narrow(dtype, columns):
+    """SciPy's weights are float64: a crash on several ranks, and a silent cast on one."""
+    wide = replace(A3, values=A3.values.to(dtype) / 4, indices=A3.indices.to(columns))
+    x = torch.arange(6, dtype=dtype).reshape(3, 2)
+    for record in (Graph("g", wide, False, x=x), GraphBlock(wide, 0, torch.arange(3), x=x)):
+        assert record.adjacency.values.dtype == torch.float32
+        assert record.adjacency.values.tolist() == [0.25, 0.25, 0.25]
+        assert record.adjacency.indices.dtype == torch.int32
+        assert record.x.dtype == torch.float32
+        assert record.x.tolist() == [[0, 1], [2, 3], [4, 5]]
+    sparse = Graph("g", A3, False, x=wide).x
+    assert (sparse.values.dtype, sparse.indices.dtype) == (torch.float32, torch.int32)
+    kept = Graph("g", sparse, False, x=sparse)
+    assert kept.adjacency is sparse
+    assert kept.x is sparse
+
+
+@pytest.mark.parametrize("weight", [1e300, -1e300, 1e-300, 4e38, 1e-46])
+def test_weights_that_float32_cannot_hold_are_refused(weight):
+    wide = replace(A3, values=torch.tensor([1.0, weight, 2.0], dtype=torch.float64))
+    with pytest.raises(InputError, match=r"g: entry \(1, 1\) is .*; it must be a weight that"):
+        Graph("g", wide, False)
+    with pytest.raises(InputError, match=r"rows from 0: entry \(1, 1\)"):
+        GraphBlock(wide, 0, torch.arange(3))
+    with pytest.raises(InputError, match=r"g: x: entry \(1, 1\)"):
+        Graph("g", A3, False, x=wide)
+
+
+def test_features_that_float32_cannot_hold_are_refused():
+    x = torch.tensor([[1.0], [1e300], [1e-300]], dtype=torch.float64)
+    with pytest.raises(InputError, match="g: x holds a number too large for float32"):
+        Graph("g", A3, False, x=x)
+    assert Graph("g", A3, False, x=x.clamp(max=2)).x.tolist() == [[1], [2], [0]]
+    with pytest.raises(InputError, match=r"g: x must be real numbers, got torch\.complex64"):
+        Graph("g", A3, False, x=torch.zeros(3, 1, dtype=torch.complex64))
+
+
+def test_masks_without_columns_have_no_split():
+    graph = Graph("g", A3, False, train_mask=torch.zeros(3, 0, dtype=torch.bool))
+    assert graph.splits == 0
+    with pytest.raises(InputError, match="split 0 does not exist: the masks have no columns"):
+        graph.select_split(0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("vertices", 10**400),
+        ("vertices", True),
+        ("offsets", [[0], 3]),
+        ("offsets", [0, 10**30]),
+        ("offsets", []),
+        ("directed", 1),
+        ("name", "\x1b[31m"),
+    ],
+)
+def test_meta_refuses_other_values(field, value):
+    record = {**json.loads(GOOD_META), field: value}
+    with pytest.raises(InputError, match="not a description of a graph: "):
+        GraphMeta.from_json(json.dumps(record))
+
+
+def test_meta_refuses_what_json_cannot_read():
+    for text in ("[" * 100_000, "9" * 5000, '{"a": ' * 50_000):
+        with pytest.raises(InputError, match=r"not (JSON|a JSON object)"):
+            GraphMeta.from_json(text)

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import re
+import struct
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -174,3 +178,173 @@ def test_a_failed_write_leaves_nothing(tmp_path):
     with pytest.raises(InputError, match="cannot be written"):
         write_npz(graph, tmp_path / "missing" / "g.npz")
     assert list(tmp_path.iterdir()) == []
+
+
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }"
+
+
+def with_header(tmp_path, header, version=1, data=bytes(24)):
+    """A graph whose x is made of these very bytes, in an archive that is whole."""
+    path = written(tmp_path, x=None)
+    text = header.encode() + b"\n"
+    length = struct.pack("<H" if version == 1 else "<I", len(text))
+    raw = b"\x93NUMPY" + bytes((version, 0)) + length + text + data
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("x.npy", raw)
+    return path
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize(
+    "header",
+    [
+        HEADER,
+        HEADER.replace(" ", ""),
+        HEADER.replace("3, 2", "3L, 2L"),
+        "{'shape': (3, 2), 'fortran_order': False, 'descr': '<f4'}" + " " * 60,
+    ],
+)
+def test_headers_as_they_are_written(tmp_path, header, version):
+    data = np.arange(6, dtype=np.float32).reshape(3, 2)
+    graph = read_npz(with_header(tmp_path, header, version, data.tobytes()))
+    np.testing.assert_array_equal(graph.x.numpy(), data)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "{",
+        "{}",
+        "[" * 3000,
+        HEADER.replace("3, 2", "3, 1000000000000000"),
+        HEADER.replace("3, 2", "3, -2"),
+        HEADER.replace("3, 2", "9" * 5000),
+        HEADER.replace("3, 2", "1" * 390),
+        HEADER.replace("(3, 2)", "3"),
+        HEADER.replace("(3, 2)", "(3, 2.0)"),
+        HEADER.replace("(3, 2)", "(3 2)"),
+        HEADER.replace("(3, 2)", "(" + "1, " * 80 + ")"),
+        HEADER.replace("False", "None"),
+        HEADER.replace("False", "'<f4'"),
+        HEADER.replace("'<f4'", "False"),
+        HEADER.replace("'descr'", "'desc'"),
+        HEADER.replace("}", ", 'descr': '<f4'}"),
+        HEADER.replace("}", ", 'more': 1}"),
+        HEADER.replace("'<f4'", "__import__('os').system('true')"),
+        HEADER + "\0" * 100,
+        HEADER + " " * 20_000,
+        "\\x" * 50,
+        "'" * 3,
+    ],
+    ids=lambda header: header[:60].strip(),
+)
+def test_damaged_headers_are_refused(tmp_path, header):
+    """Python's own reader ends in half a dozen kinds of errors for these."""
+    with pytest.raises(InputError, match="array 'x' is damaged or truncated: ") as caught:
+        read_npz(with_header(tmp_path, header))
+    assert len(str(caught.value)) <= 300
+
+
+@pytest.mark.parametrize(
+    "dtype", ["|S5", "<U1", "|O", "<c8", "<M8[s]", "|V8", "<f16", "<f3", "<i9", "f4x", "^f4", ""]
+)
+def test_arrays_of_no_numbers_are_refused(tmp_path, dtype):
+    path = with_header(tmp_path, HEADER.replace("<f4", dtype))
+    with pytest.raises(InputError, match=re.escape(f"array 'x' holds '{dtype}', not numbers")):
+        read_npz(path)
+
+
+def test_versions_and_magic_words(tmp_path):
+    for version in (0, 4, 255):
+        with pytest.raises(InputError, match=r"array 'x' is damaged .* no \.npy array"):
+            read_npz(with_header(tmp_path, HEADER, version))
+
+
+def change_entry(path, offset, code, value, name=b"x.npy"):
+    """Write over a field of an array's entry in the archive's directory."""
+    raw = bytearray(path.read_bytes())
+    entry = raw.rindex(b"PK\x01\x02", 0, raw.rindex(name))
+    struct.pack_into(code, raw, entry + offset, value)
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "value", "message"),
+    [
+        (8, "<H", 1, "array 'x' is encrypted"),
+        (10, "<H", 12, "array 'x' is compressed by method 12; save it with np.savez"),
+        (10, "<H", 99, "array 'x' is compressed by method 99"),
+        (10, "<H", 8, "array 'x' is damaged or truncated: "),
+        (16, "<I", 7, "array 'x' is damaged or truncated: Bad CRC-32"),
+        (20, "<I", 10**9, "array 'x' is damaged or truncated: its size in the archive's directory"),
+        (24, "<I", 10**9, "array 'x' is damaged or truncated: its size in the archive's directory"),
+        (42, "<I", 5, "'x.npy' does not begin where its directory says"),
+        (42, "<I", 2**31, "'x.npy' does not begin where its directory says"),
+        (28, "<H", 60_000, "not an .npz file, or a truncated one: its directory lists "),
+        (46, "<B", ord("z"), "'z.npy' does not begin where its directory says"),
+        (6, "<H", 99, "not an .npz file, or a truncated one: zip file version"),
+    ],
+)
+def test_damaged_directories_are_refused(tmp_path, offset, code, value, message):
+    path = written(tmp_path)
+    change_entry(path, offset, code, value)
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_npz(path)
+
+
+def test_a_deflated_array_that_claims_more_than_deflate_can(tmp_path):
+    path = tmp_path / "g.npz"
+    np.savez_compressed(path, **GOOD)
+    change_entry(path, 24, "<I", 2**31)
+    with pytest.raises(InputError, match="its size in the archive's directory cannot be"):
+        read_npz(path)
+
+
+def test_flags_are_single_values(tmp_path):
+    for name in ("directed", "classes"):
+        with pytest.raises(InputError, match=f"array '{name}' must be one"):
+            read_npz(written(tmp_path, **{name: np.array([1, 0])}))
+    with pytest.raises(InputError, match="array 'classes' must be one integer"):
+        read_npz(written(tmp_path, classes=np.array(2.5)))
+
+
+@pytest.mark.parametrize("weight", [1e300, -1e300, 1e-300, 4e38, 1e-46])
+def test_weights_that_float32_cannot_hold_are_refused(tmp_path, weight):
+    data = np.array([1.0, 2.0, weight, 3.0])
+    with pytest.raises(InputError, match=r"data\[2\] is .*; it must be a weight that float32 can"):
+        read_npz(written(tmp_path, data=data))
+
+
+def test_sums_of_weights_that_float32_cannot_hold_are_refused(tmp_path):
+    changes = {"indices": np.array([1, 1, 0, 0]), "data": np.array([3e38, 3e38, 1, 1])}
+    with pytest.raises(InputError, match=r"entry \(0, 1\) is 6e\+38; it must be a weight"):
+        read_npz(written(tmp_path, **changes))
+
+
+def test_features_too_small_for_float32_are_zero(tmp_path):
+    x = np.array([[1e-300, 1.0], [0, 2], [0, 3]])
+    assert read_npz(written(tmp_path, x=x)).x.tolist() == [[0, 1], [0, 2], [0, 3]]
+    with pytest.raises(InputError, match=r"x\[0, 0\] is 1e\+300"):
+        read_npz(written(tmp_path, x=np.where(x == 1e-300, 1e300, x)))
+
+
+def test_masks_hold_true_or_false(tmp_path):
+    mask = np.array([0, 1, 2], np.uint8).view(bool)
+    with pytest.raises(InputError, match=r"train_mask\[2\] is 2; it must be a bool"):
+        read_npz(written(tmp_path, train_mask=mask))
+
+
+@pytest.mark.parametrize("splits", [0, 1, 3])
+def test_graphs_of_nothing_are_records(tmp_path, splits):
+    """No vertex, no split, no label: whoever needs some asks."""
+    empty = {"indptr": np.zeros(1, int), "indices": np.zeros(0, int), "shape": np.zeros(2, int)}
+    empty |= {"x": np.zeros((0, 2)), "y": np.zeros(0, int)}
+    graph = read_npz(written(tmp_path, **empty, train_mask=np.zeros((0, splits), bool)))
+    assert (graph.vertices, graph.classes, graph.splits) == (0, 0, splits)
+    some = {"train_mask": np.zeros((3, splits), bool), "y": np.full(3, -1)}
+    graph = read_npz(written(tmp_path, **some))
+    assert (graph.vertices, graph.classes, graph.splits) == (3, 0, splits)
+    if not splits:
+        with pytest.raises(InputError, match="split 0 does not exist: the masks have no columns"):
+            graph.select_split(0)

@@ -5,14 +5,14 @@ import resource
 import shutil
 import signal
 import tracemalloc
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn import CSR, InputError, RowLayout
@@ -181,6 +181,7 @@ LABELS = np.arange(60) % 2
         ("x", lambda a: a[:-1], "x.npy: is <f4"),
         ("vertex_ids", lambda a: a[:-1], "vertex_ids.npy: is <i8"),
         ("vertex_ids", lambda a: a - 9, "vertex_ids holds -9; ids are at least 0"),
+        ("train_mask", lambda a: (a.view(np.uint8) + 1).view(bool), "neither false nor true"),
         ("train_mask", lambda _: None, "no array 'train_mask', which meta.json says"),
         ("indices", lambda _: None, "no array 'indices', which meta.json says"),
     ],
@@ -227,17 +228,17 @@ def test_a_sample_betrays_large_arrays_and_a_check_any_byte(tmp_path, monkeypatc
     write_shards(small_graph(), None, 2, tmp_path / "s")
     path = tmp_path / "s" / "part-00001" / "x.npy"
     whole = path.read_bytes()
-    passed = 0
-    for at in range(128, len(whole)):
+    last = len(whole) - 128 - 10
+    sampled = {128 + last * i // 3 + k for i in range(4) for k in range(10)}
+    for at in range(128, len(whole), 7):
         changed = bytearray(whole)
         changed[at] ^= 255
         path.write_bytes(changed)
         with pytest.raises(InputError, match=r"x\.npy: damaged"):
             open_shards(tmp_path / "s").check()
-        with suppress(InputError):
+        betrayed = pytest.raises(InputError, match=r"x\.npy: damaged")
+        with betrayed if at in sampled else nullcontext():
             open_shards(tmp_path / "s").block(1)
-            passed += 1
-    assert passed == len(whole) - 128 - 4 * 10
     path.write_bytes(whole)
     seen = []
     open_shards(tmp_path / "s").check(lambda *args: seen.append(args))
@@ -344,6 +345,7 @@ def test_no_more_parts_than_vertices(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_rows_of_a_directory_are_those_of_the_graph(tmp_path_factory, data):
     graph = data.draw(graphs())
@@ -355,6 +357,7 @@ def test_rows_of_a_directory_are_those_of_the_graph(tmp_path_factory, data):
     check_source(open_shards(directory), graph.relabel(partition_order(labels, n, parts)[1]), data)
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_a_directory_is_cut_again_as_the_graph_would_be(tmp_path_factory, data):
     graph = data.draw(graphs())

@@ -6,9 +6,10 @@ agree, and no array but one of numbers is read.
 
 from __future__ import annotations
 
+import os
 import struct
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +26,11 @@ Array = npt.NDArray[Any]
 _PIECE = 1 << 20  # bytes read at once
 _DEFLATE_LIMIT = 1032  # times; no deflated byte holds more
 _ENCRYPTED = 0x1
-_LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+_UTF8 = 0x800
+_LOCAL_HEADER, _LOCAL_MAGIC = struct.Struct("<4s5H3L2H"), b"PK\x03\x04"
+_END, _END_MAGIC = struct.Struct("<4s4H2LH"), b"PK\x05\x06"
+_LONGEST_COMMENT = 2**16 - 1
+_COUNT_ELSEWHERE = 2**16 - 1  # the number of entries of a very large archive
 
 
 class ArrayStream:
@@ -62,6 +67,8 @@ class Archive:
         with reading(path, "not an .npz file, or a truncated one"):
             self._bytes = path.stat().st_size
             self._zip = zipfile.ZipFile(path)
+            with path.open("rb") as file:
+                _check_directory(file, self._zip.infolist())
         self._members = {
             info.filename.removesuffix(".npy"): info
             for info in self._zip.infolist()
@@ -164,3 +171,23 @@ class Archive:
         else:
             return info
         raise InputError(f"{self.path}: array '{name}' {fault}")
+
+
+def _check_directory(file: BinaryIO, entries: Sequence[zipfile.ZipInfo]) -> None:
+    """See that the directory lists what there is: a damaged name would hide an array.
+
+    Raises
+    ------
+    ValueError
+    """
+    file.seek(-min(_END.size + _LONGEST_COMMENT, file.seek(0, os.SEEK_END)), os.SEEK_END)
+    tail = file.read()
+    end = _END.unpack_from(tail, tail.rindex(_END_MAGIC))
+    if len(entries) != end[4] and end[4] != _COUNT_ELSEWHERE:
+        raise ValueError(f"its directory lists {len(entries)} arrays, but should {end[4]}")
+    for entry in entries:
+        file.seek(entry.header_offset)
+        header = file.read(_LOCAL_HEADER.size)
+        name = entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF8 else "cp437")
+        if header[:4] != _LOCAL_MAGIC or file.read(len(name)) != name:
+            raise ValueError(f"'{entry.orig_filename}' does not begin where its directory says")

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from spgnn.data.edges import csr_from_edges
+from spgnn.data.formats.reading import graph_of
 from spgnn.data.formats.text import Grammar, Head, count, read_head, read_numbers, refuse_first
 from spgnn.data.graph import Graph
 from spgnn.data.memory import check_vertices
@@ -75,12 +76,7 @@ def read_edge_list(
         directed = not re.search(r"\bundirected\b", head.comments, re.IGNORECASE)
     adjacency = csr_from_edges(source, target, vertices, weights, symmetric=not directed)
     ids = None if names is None else torch.from_numpy(names)
-    return Graph(graph_name(path), adjacency, directed, vertex_ids=ids)
-
-
-def graph_name(path: Path) -> str:
-    """The file's name without its suffixes."""
-    return path.name.removesuffix(".gz").rsplit(".", 1)[0]
+    return graph_of(path, adjacency, directed, vertex_ids=ids)
 
 
 def _edges(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn.data.edges import csr_from_edges
-from spgnn.data.formats.edge_list import graph_name
+from spgnn.data.formats.reading import graph_of
 from spgnn.data.formats.text import (
     Grammar,
     Numbers,
@@ -76,7 +76,7 @@ def read_matrix_market(path: Path, progress: Progress | None = None) -> Graph:
     if weights is not None and bool((weights == 1).all()):
         weights = None
     adjacency = csr_from_edges(column, row, sizes.vertices, weights, symmetric=banner.symmetric)
-    return Graph(graph_name(path), adjacency, not banner.symmetric)
+    return graph_of(path, adjacency, not banner.symmetric)
 
 
 def _read_banner(path: Path) -> _Banner:

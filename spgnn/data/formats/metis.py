@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spgnn.data.formats.edge_list import graph_name
+from spgnn.data.formats.reading import graph_of
 from spgnn.data.formats.text import (
     Grammar,
     Numbers,
@@ -63,7 +63,7 @@ def read_metis(path: Path, progress: Progress | None = None) -> Graph:
     _check_symmetric(path, A, numbers.lines)
     if weighted and bool((A.data == 1).all()):
         weighted = False
-    return Graph(graph_name(path), from_entries(A, weighted=weighted), directed=False)
+    return graph_of(path, from_entries(A, weighted=weighted), directed=False)
 
 
 def _header(path: Path, fields: list[str], line: int) -> tuple[int, int, int, bool]:

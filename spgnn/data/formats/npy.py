@@ -74,11 +74,11 @@ def read_header(file: BinaryIO) -> NpyHeader:
         if "'descr': [" in text:
             raise NotNumbersError("holds records, not numbers")
         raise ValueError("its header is not NumPy's")
+    if fields["fortran_order"] not in ("True", "False") or fields["descr"][0] != "'":
+        raise ValueError("its header is not NumPy's")
     descr = fields["descr"].strip("'")
     if not _DTYPE.fullmatch(descr):
         raise NotNumbersError(f"holds '{descr}', not numbers")
-    if fields["fortran_order"] not in ("True", "False"):
-        raise ValueError("its header is not NumPy's")
     size = 8 + struct.calcsize(layout) + length
     shape = _shape(fields["shape"])
     return NpyHeader(np.dtype(descr), shape, fields["fortran_order"] == "True", size)

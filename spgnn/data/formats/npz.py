@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spgnn.data.formats.archive import Archive, Array
+from spgnn.data.formats.reading import graph_of
 from spgnn.data.graph import MASKS, Graph
 from spgnn.data.narrow import WEIGHT, fits_float32, narrow
 from spgnn.data.structure import block_of
@@ -49,14 +50,6 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
         y, masks = arrays.labels(), arrays.masks()
         directed = arrays.directed()
     return graph_of(path, adjacency, directed, x=x, y=y, **masks)
-
-
-def graph_of(path: Path, adjacency: CSR, directed: bool, **data: Any) -> Graph:
-    """The record; what it refuses is said of the file."""
-    try:
-        return Graph(path.stem, adjacency, directed, **data)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def write_npz(graph: Graph, path: str | os.PathLike[str], *, compressed: bool = True) -> None:

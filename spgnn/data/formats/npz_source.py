@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from spgnn.data.formats.archive import Archive, Array
-from spgnn.data.formats.npz import GraphArrays, canonical, graph_of
+from spgnn.data.formats.npz import GraphArrays, canonical
+from spgnn.data.formats.reading import graph_of
 from spgnn.data.graph import VertexData
 from spgnn.data.meta import describe
 from spgnn.data.normalise import WordCount
@@ -165,12 +166,13 @@ class _DenseFeatures(_Features[Tensor]):
     def pieces(self, rows: int) -> Iterator[tuple[int, Tensor]]:
         with Archive(self.path) as archive, archive.stream("x") as stream:
             arrays = GraphArrays(archive)
-            for first in range(0, self.vertices, rows):
+            for first in range(0, max(self.vertices, 1), rows):
                 last = min(first + rows, self.vertices)
                 if stream.header.fortran_order and self._array is not None:
                     piece = self._array[first:last]
                 else:
-                    piece = stream.take((last - first) * self.width).reshape(-1, self.width)
+                    shape = (last - first, self.width)
+                    piece = stream.take((last - first) * self.width).reshape(shape)
                 yield first, torch.from_numpy(arrays.float32("x", piece, first=first))
 
     @property
@@ -210,7 +212,7 @@ class _SparseFeatures(_Features[CSR]):
             indices, data = (
                 stack.enter_context(archive.stream(name)) for name in ("x_indices", "x_data")
             )
-            for first in range(0, self.vertices, rows):
+            for first in range(0, max(self.vertices, 1), rows):
                 ends = self._indptr[first : min(first + rows, self.vertices) + 1]
                 begin, count = int(ends[0]), int(ends[-1] - ends[0])
                 columns = arrays.columns("x_indices", indices.take(count), self.width, begin)

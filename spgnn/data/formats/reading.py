@@ -1,13 +1,15 @@
-"""What every reader shares: how whatever a damaged file makes libraries raise becomes one line."""
+"""What every reader shares: its errors in one place, and the record that it ends with."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from spgnn.data.graph import Graph
 from spgnn.errors import InputError
+from spgnn.sparse import CSR
 
 
 @contextmanager
@@ -53,3 +55,18 @@ class GuardedFile:
         """Where the file on disk has been read to: of a gzipped one, its compressed bytes."""
         position: int = getattr(self._file, "fileobj", self._file).tell()
         return position
+
+
+def graph_of(path: Path, adjacency: CSR, directed: bool, **data: Any) -> Graph:
+    """The record of what a file holds, with the file's name without its suffixes.
+
+    Raises
+    ------
+    InputError
+        What the record refuses, said of the file.
+    """
+    name = path.name.removesuffix(".gz").rsplit(".", 1)[0]
+    try:
+        return Graph(name, adjacency, directed, **data)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None

@@ -84,6 +84,8 @@ class Part:
             )
         unknown = name not in self._verified
         array = open_array(self._path(name), record, writable=writable, check=unknown)
+        if unknown and dtype == "|b1" and array.size and array.view(np.uint8).max() > 1:
+            raise self.wrong(f"{name} holds something that is neither false nor true")
         self._verified.add(name)
         return array
 
