@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 
 from spgnn.__main__ import main
 from spgnn.data import open_shards
 from spgnn.data.formats.npz import write_npz
 from spgnn.data.sets.generators import block_model
+from tests.comm.jobs import Forked
 
 
 @pytest.fixture
@@ -92,3 +95,120 @@ def test_the_module_is_the_command():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "error: nothing.npz: no such file\n"
+
+
+def refused(capsys, *arguments):
+    """What the one line says."""
+    assert main([str(argument) for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert len(captured.err) < 320
+    assert captured.out == ""
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "COMMAND"),
+        (["inof", "x"], "COMMAND inof: choose one of info, download, shard; did you mean 'info'?"),
+        (["info"], "required: GRAPH"),
+        (["info", "sbm", "--colour"], "unrecognized arguments: --colour"),
+        (["info", "sbm", "x" * 5000], "unrecognized arguments: xxx"),
+        (["info", "x" * 5000], "no data set 'xxx"),
+        (["info", "rmat-99-1"], "the scale of an R-MAT graph must be in [0, 31], got 99"),
+        (["info", "reddit-like@"], "what follows @ must be as in reddit-like@0.01"),
+        (["download", "corra"], "did you mean 'cora'?"),
+        (["shard", "GRAPH", "--parts", "2", "--out", "OUT"], "required: --output"),
+        (["shard", "GRAPH", "--parts", "9" * 5000, "--output", "OUT"], "--parts: '999"),
+        (["shard", "GRAPH", "--parts", "2.0", "--output", "OUT"], "'2.0' must be an integer"),
+        (
+            ["shard", "GRAPH", "--parts", "2147483647", "--output", "OUT"],
+            "--parts 2147483647: must be at least 1, and at most the 40 that 40 vertices can use",
+        ),
+        (["shard", "GRAPH", "--parts", "2", "--seed", "-1", "--output", "OUT"], "--seed"),
+        (
+            ["shard", "GRAPH", "--parts", "2", "--imbalance", "nan", "--output", "OUT"],
+            "--imbalance",
+        ),
+        (["shard", "GRAPH", "--parts", "2", "--output", ""], "--output: an empty name"),
+        (["shard", "GRAPH", "--parts", "2", "--output", "x" * 5000], "File name too long"),
+        (
+            ["shard", "GRAPH", "--parts", "2", "--partition", "metsi", "--output", "OUT"],
+            "did you mean 'metis'?",
+        ),
+        (
+            ["shard", "GRAPH", "--parts", "2", "--partition", "x" * 5000, "--output", "OUT"],
+            "neither a file nor one of",
+        ),
+    ],
+)
+def test_wrong_flags_are_one_line(tmp_path, graph_file, capsys, arguments, message):
+    places = {"OUT": tmp_path / "OUT", "GRAPH": graph_file}
+    before = sorted(tmp_path.iterdir())
+    assert message in refused(capsys, *(places.get(a, a) for a in arguments))
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_targets_are_tried_before_the_graph_is_read(tmp_path, capsys):
+    """Neither its own input nor what cannot be written is found out about after long work."""
+    (tmp_path / "there").mkdir()
+    for target, message in (
+        (tmp_path / "there", "there: exists already"),
+        (tmp_path / "no" / "x", "x: cannot be written: No such file or directory"),
+    ):
+        said = refused(capsys, "shard", "no-such-graph", "--parts", 2, "--output", target)
+        assert message in said
+        assert "--output" in said
+
+
+def test_a_directory_is_cut_looked_at_and_checked(tmp_path, graph_file, capsys):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert main(["shard", str(graph_file), "--parts", "1", "--output", str(whole)]) == 0
+    command = ["shard", str(whole), "--parts", "3", "--partition", "metis", "--output", str(cut)]
+    assert main(command) == 0
+    capsys.readouterr()
+    assert "exists already" in refused(capsys, "shard", whole, "--parts", 2, "--output", whole)
+    said = []
+    for graph in (graph_file, whole, cut):
+        assert main(["info", "--check", str(graph)]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert said[2] == said[0].replace("40\n", "40 in 3 parts\n", 1)
+    path = cut / "part-00001" / "x.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert "part-00001/x.npy: damaged" in refused(capsys, "info", "--check", cut)
+
+
+def test_a_graph_of_nothing_is_described(tmp_path, capsys):
+    empty = {"indptr": np.zeros(1, int), "indices": np.zeros(0, int), "shape": [0, 0]}
+    masks = {"train_mask": np.zeros((0, 0), bool), "y": np.zeros(0, int), "x": np.zeros((0, 0))}
+    np.savez(tmp_path / "g.npz", **empty, **masks)
+    assert main(["info", str(tmp_path / "g.npz")]) == 0
+    said = capsys.readouterr().out
+    assert "vertices  0\n" in said
+    assert "at most 0, 0.0% empty" in said
+    output = tmp_path / "d"
+    assert main(["shard", str(tmp_path / "g.npz"), "--parts", "1", "--output", str(output)]) == 0
+    assert main(["info", str(output)]) == 0
+
+
+def test_a_seed_is_of_the_method_alone(tmp_path, capsys):
+    for seed in ("0", "1"):
+        arguments = ["shard", "rmat-5-4", "--parts", "1", "--seed", seed]
+        assert main([*arguments, "--output", str(tmp_path / seed)]) == 0
+    one, other = (open_shards(tmp_path / seed).structure() for seed in "01")
+    assert torch.equal(one.indices, other.indices)
+
+
+def test_a_closed_pipe_is_one_line(tmp_path, graph_file):
+    def body() -> int:
+        reading, writing = os.pipe()
+        os.dup2(writing, 1)
+        os.close(reading)
+        return main(["info", str(graph_file)])
+
+    ended = Forked(body, tmp_path).wait()
+    assert ended.status == 141
+    assert ended.err == "error: the output was closed before all was written\n"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.data import load_dataset
+from spgnn.data import load_dataset, memory, write_shards
 from spgnn.data.formats.npz import write_npz
 from spgnn.data.sets.generators import block_model
 from tests.data.strategies import assert_canonical, assert_same_csr, assert_same_vertices, pattern
@@ -33,6 +33,59 @@ def test_generators_by_name():
         load_dataset("reddit-like@7")
 
 
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("sbm@seed=1", "sbm"),
+        ("rmat-6-4@seed=1", "rmat-6-4"),
+        ("papers-like@0.00001,seed=1", "papers-like@0.00001"),
+        ("papers-like@seed=1,0.00001", "papers-like@0.00001"),
+    ],
+)
+def test_a_name_may_say_the_seed(name, plain):
+    """A seed of a run changes the graph only where a caller passes it on, and the name has none."""
+    named, zero, one = load_dataset(name), load_dataset(plain), load_dataset(plain, seed=1)
+    assert_same_csr(named.adjacency, one.adjacency)
+    assert_same_vertices(named, one)
+    assert_same_csr(load_dataset(name, seed=7).adjacency, one.adjacency)
+    assert_same_csr(load_dataset(plain, seed=0).adjacency, zero.adjacency)
+    assert not torch.equal(zero.adjacency.indices[:1000], one.adjacency.indices[:1000])
+    assert named.name == f"{zero.name},seed=1" if "@0" in zero.name else f"{zero.name}@seed=1"
+    assert_same_csr(load_dataset(named.name).adjacency, one.adjacency)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "reddit-like@",
+        "reddit-like@,",
+        "reddit-like@0.01,",
+        "reddit-like@0.01,0.01",
+        "reddit-like@seed=1,seed=1",
+        "reddit-like@seed=-1",
+        "reddit-like@seed=",
+        "reddit-like@seed=9999999999",
+        "reddit-like@0.01@seed=1",
+        "sbm@",
+        "sbm@0.5",
+        "rmat-6-4@7",
+        "rmat-6-4@seed=x",
+        "sbm@" + "x" * 5000,
+    ],
+)
+def test_what_follows_an_at_sign_is_checked(name):
+    with pytest.raises(InputError, match=r"': what follows @ must be as in \S+@") as caught:
+        load_dataset(name)
+    assert len(str(caught.value)) < 200
+
+
+def test_graphs_that_could_never_fit_are_refused(monkeypatch):
+    monkeypatch.setattr(memory, "memory_limit", lambda: 2**20)
+    for name in ("rmat-31-999999999", "rmat-14-16", "papers-like@1", "sbm"):
+        with pytest.raises(InputError, match=f"{name.split('@')[0]}.*: needs .* GiB of memory"):
+            load_dataset(name)
+
+
 def test_named_sets_come_from_the_data_directory(tmp_path, monkeypatch):
     graph = block_model(30, 100, features=2, seed=1, name="mine")
     write_npz(graph, tmp_path / "mine.npz")
@@ -47,10 +100,49 @@ def test_unknown_names_list_what_there_is(tmp_path):
     with pytest.raises(InputError, match="no data set 'corra': neither a file, nor") as caught:
         load_dataset("corra", tmp_path)
     assert "cora, citeseer, pubmed, reddit, ogbn-arxiv" in str(caught.value)
+    (tmp_path / "mine.npz").touch()
+    for near, meant in (("corra", "cora"), ("smb", "sbm"), ("ogbn-arkiv", "ogbn-arxiv")):
+        with pytest.raises(InputError, match=f"did you mean '{meant}'"):
+            load_dataset(near, tmp_path)
+    with pytest.raises(InputError, match="did you mean 'mine'"):
+        load_dataset("mien", tmp_path)
+    with pytest.raises(InputError, match=r"unknown format; .*; did you mean '\.mtx'"):
+        load_dataset(tmp_path / "mine.mtz") if (tmp_path / "mine.mtz").touch() is None else None
     with pytest.raises(InputError, match="no such file"):
         load_dataset(tmp_path / "none")
     with pytest.raises(InputError, match="no such file"):
         load_dataset("none.mtx", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "x" * 300, "a\0b", "", "\x1b[31m", "\udcff", "."])
+def test_names_that_no_file_can_have(tmp_path, name):
+    for path in (name, f"{tmp_path}/{name}.mtx"):
+        with pytest.raises(InputError) as caught:
+            load_dataset(path, tmp_path)
+        assert len(str(caught.value)) <= 300
+        assert str(caught.value).isprintable()
+
+
+def test_suffixes_are_answered_with_what_was_meant(tmp_path):
+    (tmp_path / "g.mtz").touch()
+    with pytest.raises(InputError, match=r"unknown format; .*; did you mean '\.mtx'"):
+        load_dataset(tmp_path / "g.mtz")
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_directories_are_sets_like_others(tmp_path, parts):
+    graph = block_model(30, 100, features=2, seed=1, name="mine")
+    write_shards(graph, None, parts, tmp_path / "d")
+    again = load_dataset(tmp_path / "d")
+    assert_same_csr(again.adjacency, graph.adjacency)
+    assert_same_vertices(again, graph)
+    assert again.vertex_ids is None
+    order = torch.arange(29, -1, -1)
+    write_shards(graph.relabel(order), None, parts, tmp_path / "moved")
+    assert torch.equal(load_dataset(tmp_path / "moved").vertex_ids, order)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"not a graph directory: it has no meta\.json"):
+        load_dataset(tmp_path / "empty")
 
 
 @pytest.mark.skipif(REAL is None, reason="SPGNN_DATA is not set")
