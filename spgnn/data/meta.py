@@ -10,7 +10,7 @@ from typing import Any
 
 from spgnn.data.graph import Graph
 from spgnn.data.normalise import is_bag_of_words
-from spgnn.errors import InputError
+from spgnn.errors import InputError, printable
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 
@@ -87,7 +87,7 @@ class GraphMeta:
 def describe(graph: Graph, layout: RowLayout) -> GraphMeta:
     """What every rank may know of a graph that is split this way."""
     return GraphMeta(
-        name=graph.name,
+        name=printable(graph.name)[:_LONGEST_NAME],
         vertices=graph.vertices,
         edges=graph.edges,
         features=graph.features,

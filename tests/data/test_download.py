@@ -6,6 +6,7 @@ import pickle
 import zipfile
 from io import BytesIO
 from typing import ClassVar
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -249,6 +250,17 @@ def test_ogb_archive_without_its_files(tmp_path):
     source = OgbSet(archive.as_uri(), digest_of(archive), "time", False)
     with pytest.raises(InputError, match="not the published file"):
         load_ogb("ogbn-toy", tmp_path / "cache", source=source)
+
+
+@pytest.mark.parametrize("name", ["cora", "reddit", "ogbn-arxiv"])
+def test_a_failed_download_leaves_no_directories(tmp_path, monkeypatch, name):
+    def unreachable(*args, **kwargs):
+        raise URLError("no network")
+
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    with pytest.raises(InputError, match=r"cannot be fetched \(no network\)"):
+        load.load_dataset(name, tmp_path / "new" / "data")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_download_is_kept_as_npz(tmp_path, monkeypatch):

@@ -250,6 +250,12 @@ def test_meta_refuses_other_values(field, value):
         GraphMeta.from_json(json.dumps(record))
 
 
+def test_names_that_no_terminal_should_see_survive_json():
+    meta = describe(Graph("a\n\x1b\udcff" + "x" * 2000, A3, False), RowLayout.even(3, 1))
+    assert meta.name.startswith(r"a\n\x1b\udcffxx")
+    assert GraphMeta.from_json(meta.to_json()) == meta
+
+
 def test_meta_refuses_what_json_cannot_read():
     for text in ("[" * 100_000, "9" * 5000, '{"a": ' * 50_000):
         with pytest.raises(InputError, match=r"not (JSON|a JSON object)"):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn import CSR, InputError
-from spgnn.data import load_dataset, write_shards
+from spgnn.data import load_dataset, open_shards, write_shards
 from spgnn.data.formats.npz import read_npz, write_npz
 from spgnn.data.formats.npz_source import NpzSource
 from spgnn.data.load import open_source
@@ -143,6 +143,26 @@ def test_features_are_never_held(tmp_path, compressed, sparse):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < features / 2
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_an_npz_is_cut_as_the_graph_in_it(tmp_path, compressed, sparse):
+    graph = block_model(200, 1000, features=6, seed=0)
+    if sparse:
+        graph = replace(graph, x=CSR.from_scipy(sp.csr_array(graph.x.relu().numpy())))
+    write_npz(graph, tmp_path / "sbm.npz", compressed=compressed)
+    labels = np.arange(200) * 7 % 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NpzSource, "piece_rows", 11)
+        write_shards(NpzSource(tmp_path / "sbm.npz"), labels, 3, tmp_path / "a")
+    write_shards(graph, labels, 3, tmp_path / "b")
+    a, b = open_shards(tmp_path / "a"), open_shards(tmp_path / "b")
+    assert a.meta == b.meta
+    for part in range(3):
+        assert_same_csr(a.block(part).adjacency, b.block(part).adjacency)
+        assert_same_vertices(a.block(part), b.block(part))
+        assert torch.equal(a.block(part).vertex_ids, b.block(part).vertex_ids)
 
 
 def test_the_structure_is_handed_over(tmp_path):
