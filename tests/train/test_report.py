@@ -17,6 +17,7 @@ from spgnn.data.normalise import add_self_loops
 from spgnn.partition import partition, read_labels, report, write_labels
 from spgnn.train import parse
 from spgnn.train.clock import CATEGORIES
+from tests.data.directories import rewrite
 from tests.train.command import run
 from tests.training import TOLERANCE, write_dataset
 
@@ -157,12 +158,17 @@ def test_damaged_shards_are_refused(tmp_path):
     labels = shards / "part-00001" / "y.npy"
     y = np.load(labels)
     y[5] = CLASSES
-    np.save(labels, y)
+    rewrite(shards, 1, "y", y)
     ended = run(tmp_path, "--dataset", shards, "--nproc", 2)
     assert ended.status == 2
     assert ended.err.count("\n") == 1
     for word in ("error: rank 1", "part-00001", "y[5] is 4", "[0, 4)"):
         assert word in ended.err
+    y[5] = 0
+    np.save(labels, y)
+    ended = run(tmp_path, "--dataset", shards, "--nproc", 2)
+    assert (ended.status, ended.err.count("\n")) == (2, 1)
+    assert "part-00001/y.npy: damaged" in ended.err
     labels.write_bytes(labels.read_bytes()[:-7])
     ended = run(tmp_path, "--dataset", shards, "--nproc", 2)
     assert (ended.status, ended.err.count("\n")) == (2, 1)
