@@ -6,6 +6,7 @@ and answers each with a line ``RESULT seconds loss``; what libraries print thems
 
 import sys
 import time
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -60,7 +61,7 @@ def widths_of(data, hidden):
 
 
 def with_loops(data):
-    """indptr and indices of the symmetric pattern with its diagonal."""
+    """Indptr and indices of the symmetric pattern with its diagonal."""
     import scipy.sparse as sp
 
     n = int(data["shape"][0])
@@ -80,9 +81,7 @@ def of_dgl(data, path, hidden):
     graph = graph.formats(["csc", "csr"])
     graph.create_formats_()
     widths = widths_of(data, hidden)
-    layers = torch.nn.ModuleList(
-        GraphConv(a, b, norm="both") for a, b in zip(widths, widths[1:], strict=False)
-    )
+    layers = torch.nn.ModuleList(GraphConv(a, b, norm="both") for a, b in pairwise(widths))
     X = torch.from_numpy(data["x"])
 
     def forward(layers):
@@ -102,9 +101,7 @@ def of_pyg(data, path, hidden):
     values = degree.pow(-0.5).repeat_interleave(indptr.diff()) * degree.pow(-0.5)[indices.long()]
     adjacency = torch.sparse_csr_tensor(indptr, indices.long(), values, (n, n))
     widths = widths_of(data, hidden)
-    layers = torch.nn.ModuleList(
-        GCNConv(a, b, normalize=False) for a, b in zip(widths, widths[1:], strict=False)
-    )
+    layers = torch.nn.ModuleList(GCNConv(a, b, normalize=False) for a, b in pairwise(widths))
     X = torch.from_numpy(data["x"])
 
     def forward(layers):

@@ -41,8 +41,7 @@ class MklMatrix:
     Parameters
     ----------
     mkl : the library
-    indptr, indices : Tensor int32
-    values : Tensor float32
+    arrays : indptr and indices, Tensor int32, and values, Tensor float32
     shape : (rows, cols)
     width : int
     """
@@ -50,13 +49,12 @@ class MklMatrix:
     def __init__(
         self,
         mkl: Any,
-        indptr: torch.Tensor,
-        indices: torch.Tensor,
-        values: torch.Tensor,
+        arrays: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         shape: tuple[int, int],
         width: int,
     ) -> None:
-        self._mkl, self._arrays, self._handle = mkl, (indptr, indices, values), ctypes.c_void_p()
+        indptr, indices, values = arrays
+        self._mkl, self._arrays, self._handle = mkl, arrays, ctypes.c_void_p()
         self._descriptor = _Descriptor(_GENERAL, 0, 0)
         begin = indptr.data_ptr()
         self._check(

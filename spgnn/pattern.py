@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,11 @@ INT32_LIMIT = 2**31
 def index_dtype(limit: int) -> torch.dtype:
     """The dtype of numbers in [0, limit): int32 while they fit."""
     return torch.int32 if limit < INT32_LIMIT else torch.int64
+
+
+def numpy_index_dtype(limit: int) -> type[np.int32] | type[np.int64]:
+    """The same for NumPy."""
+    return np.int32 if limit < INT32_LIMIT else np.int64
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,10 +14,10 @@ from spgnn.comm import Communicator, Mesh
 from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData
 from spgnn.data.meta import GraphMeta, describe
 from spgnn.data.shards import ShardDirectory, partition_order
-from spgnn.data.structure import slice_rows, sort_columns, take_rows
+from spgnn.data.structure import slice_rows, take_rows, with_columns
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array, RowLayout
-from spgnn.pattern import INT32_LIMIT
+from spgnn.pattern import index_dtype
 from spgnn.sparse import CSR
 
 
@@ -74,11 +74,11 @@ def from_shards(shards: ShardDirectory, mesh: Mesh) -> RankShare:
     first, last = layout.range(mesh.rank)
     rows = torch.from_numpy(order[first - block.first_row : last - block.first_row])
     own = take_rows(block.adjacency, rows)
-    columns = torch.from_numpy(shards.layout.dealt(own.indices.numpy(), c)).to(own.indices.dtype)
+    columns = torch.from_numpy(shards.layout.dealt(own.indices.numpy(), c))
     return RankShare(
         shards.meta,
         layout,
-        sort_columns(CSR.of(own.indptr, columns, own.shape, own.values)),
+        with_columns(own, columns),
         block.vertex_ids[rows],
         VertexData(**block.take(rows)),
     )
@@ -189,7 +189,7 @@ def _scatter_csr(
     weighted: bool,
 ) -> CSR:
     """Each rank's rows of a matrix that rank 0 holds."""
-    index = torch.int32 if columns < INT32_LIMIT else torch.int64
+    index = index_dtype(columns)
     entries = torch.zeros(comm.size, dtype=torch.int64)
     if A is not None:
         entries = A.indptr[torch.from_numpy(np.append(0, np.cumsum(rows)))].diff()

@@ -7,7 +7,6 @@ the line.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.sparse import CSR, index_dtype
+from spgnn.sparse import CSR
 
 WEIGHT = "a weight that float32 can hold, 0 or 1.4e-45 to 3.4e38 in size"
 
@@ -47,10 +46,7 @@ def narrow(block: CSR, owner: str) -> CSR:
             place = f"({row}, {int(block.indices[at])})"
             raise InputError(f"{owner}: entry {place} is {wide[at]:g}; it must be {WEIGHT}")
         values = values.to(torch.float32)
-    wanted = torch.int64 if index_dtype(block.shape[1]) is np.int64 else torch.int32
-    if values is block.values and block.indices.dtype == wanted:
-        return block
-    return replace(block, indices=block.indices.to(wanted), values=values)
+    return block if values is block.values else block.with_values(values)
 
 
 def narrow_features(x: Tensor, owner: str) -> Tensor:

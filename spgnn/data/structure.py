@@ -26,7 +26,7 @@ def block_of(
     block_indptr, block_indices, block_values = tensors
     assert block_indptr is not None
     assert block_indices is not None
-    return CSR(block_indptr, block_indices, shape, block_values)
+    return CSR.of(block_indptr, block_indices, shape, block_values)
 
 
 def slice_rows(A: CSR, rows: slice) -> CSR:
@@ -57,7 +57,7 @@ def stack_rows(blocks: Sequence[CSR]) -> CSR:
         return blocks[0]
     values = [b.values for b in blocks]
     rows = torch.cat([torch.zeros(1, dtype=torch.int64), *(b.row_lengths for b in blocks)])
-    return CSR(
+    return CSR.of(
         rows.cumsum(0),
         torch.cat([b.indices for b in blocks]),
         (len(rows) - 1, blocks[0].shape[1]),
@@ -67,7 +67,12 @@ def stack_rows(blocks: Sequence[CSR]) -> CSR:
 
 def rename_columns(A: CSR, position: Tensor) -> CSR:
     """The same rows with column c called ``position[c]``; columns stay sorted within rows."""
-    s = with_entries(replace(A, indices=position.to(A.indices.dtype)[A.indices]))
+    return with_columns(A, position[A.indices])
+
+
+def with_columns(A: CSR, columns: Tensor) -> CSR:
+    """The same entries in other columns, int [nnz]; sorted within rows."""
+    s = with_entries(CSR.of(A.indptr, columns, A.shape, A.values))
     s.has_sorted_indices = False
     s.sort_indices()
     return from_entries(s, weighted=A.values is not None)

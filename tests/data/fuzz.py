@@ -143,7 +143,7 @@ def graph(*, sparse: bool = False, weighted: bool = True) -> Graph:
     if sparse:
         x = CSR.from_scipy(scipy.sparse.csr_array(np.where(x > 0, x, 0)))
     masks = {name: torch.stack([getattr(made, name)] * 2, dim=1) for name in MASKS}
-    block = CSR(A.indptr, A.indices, A.shape, values)
+    block = CSR(A.pattern, values)
     return Graph("g", block, True, x=x, y=made.y, **masks)
 
 

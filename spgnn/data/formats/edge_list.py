@@ -18,8 +18,8 @@ from spgnn.data.graph import Graph
 from spgnn.data.memory import check_vertices
 from spgnn.data.narrow import WEIGHT, fits_float32
 from spgnn.errors import InputError
+from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
-from spgnn.sparse import INT32_LIMIT
 
 # Ids that leave more than this share of [0, largest] unused are names, not positions.
 SPARSE_IDS = 16
@@ -94,7 +94,7 @@ def _edges(
             refuse_first(path, np.isfinite(values), lines, values, "a finite weight")
             refuse_first(path, fits_float32(values), lines, values, WEIGHT)
             weights.append(values)
-        index_type = np.int32 if not ends.size or ends.max() < INT32_LIMIT else np.int64
+        index_type = numpy_index_dtype(int(ends.max(initial=0)) + 1)
         sources.append(ends[:, 0].astype(index_type))
         targets.append(ends[:, 1].astype(index_type))
     if not sum(map(len, sources)):

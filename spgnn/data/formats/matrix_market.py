@@ -24,8 +24,8 @@ from spgnn.data.graph import Graph
 from spgnn.data.memory import check_vertices
 from spgnn.data.narrow import WEIGHT, fits_float32
 from spgnn.errors import InputError
+from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
-from spgnn.sparse import index_dtype
 
 _LONGEST_BANNER = 1024  # bytes, as the format says of every line
 BLANKS = " \t\r"
@@ -120,7 +120,7 @@ def _entries(
     path: Path, banner: _Banner, sizes: _Sizes, progress: Progress | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float64] | None]:
     """Rows, columns and, but for a pattern, weights."""
-    index_type = index_dtype(sizes.vertices)
+    index_type = numpy_index_dtype(sizes.vertices)
     entries, skip = sizes.entries, sizes.line
     grammar = banner.entries
     places: list[npt.NDArray[Any]] = [np.empty((0, 2), index_type)]

@@ -18,7 +18,8 @@ from spgnn.data.narrow import WEIGHT, fits_float32, narrow
 from spgnn.data.structure import block_of
 from spgnn.errors import InputError
 from spgnn.files import written_aside
-from spgnn.sparse import CSR, index_dtype
+from spgnn.pattern import numpy_index_dtype
+from spgnn.sparse import CSR
 
 LABEL_GAPS = 2  # classes per label in use, at most
 
@@ -197,7 +198,7 @@ class GraphArrays:
         """Column numbers in [0, columns), from entry `first`, in the dtype of a CSR block."""
         inside = (indices >= 0) & (indices < columns)
         self.check(name, indices, inside, f"must be in [0, {columns})", first)
-        narrowed: Array = indices.astype(index_dtype(columns), copy=False)
+        narrowed: Array = indices.astype(numpy_index_dtype(columns), copy=False)
         return narrowed
 
     def csr(self, prefix: str, shape: tuple[int, int]) -> CSR:

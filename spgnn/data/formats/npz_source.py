@@ -27,7 +27,8 @@ from spgnn.data.normalise import WordCount
 from spgnn.data.source import GraphSource, ids_of
 from spgnn.data.structure import slice_rows, stack_rows, take_rows
 from spgnn.layout import RowLayout
-from spgnn.sparse import CSR, index_dtype
+from spgnn.pattern import numpy_index_dtype
+from spgnn.sparse import CSR
 
 X = TypeVar("X", Tensor, CSR)
 
@@ -230,7 +231,7 @@ class _SparseFeatures(_Features[CSR]):
         lengths = self._indptr[ids + 1] - self._indptr[ids]
         ends = np.concatenate(([0], np.cumsum(lengths)))
         place = np.arange(ends[-1]) + np.repeat(self._indptr[ids] - ends[:-1], lengths)
-        columns = indices[place].astype(index_dtype(self.width))
+        columns = indices[place].astype(numpy_index_dtype(self.width))
         return self._block(ends, columns, data[place].astype(np.float32))
 
     def joined(self, pieces: list[CSR], order: Tensor) -> CSR:

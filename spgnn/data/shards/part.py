@@ -18,7 +18,8 @@ from spgnn.data.shards.arrays import Array, ArrayRecord, check_array, open_array
 from spgnn.data.structure import block_of
 from spgnn.errors import InputError
 from spgnn.files import digest
-from spgnn.sparse import CSR, index_dtype
+from spgnn.pattern import numpy_index_dtype
+from spgnn.sparse import CSR
 
 PART = "part.json"
 _LONGEST = 1 << 20  # bytes of a description
@@ -99,7 +100,7 @@ class Part:
 
     def pattern(self, prefix: str = "", *, writable: bool = False) -> tuple[Array, Array]:
         """(indptr, indices) of the adjacency (prefix ``""``) or the features (``"x_"``)."""
-        dtype = np.dtype(index_dtype(self._columns(prefix))).str
+        dtype = np.dtype(numpy_index_dtype(self._columns(prefix))).str
         indptr = self.array(f"{prefix}indptr", "<i8", (self.rows + 1,), writable=writable)
         entries = self._record(f"{prefix}indices").shape[:1]
         return indptr, self.array(f"{prefix}indices", dtype, entries, writable=writable)

@@ -11,7 +11,7 @@ from spgnn.data.graph import Graph
 from spgnn.data.memory import check_memory
 from spgnn.data.splits import with_split
 from spgnn.errors import InputError
-from spgnn.pattern import INT32_LIMIT
+from spgnn.pattern import numpy_index_dtype
 from spgnn.sparse import CSR
 
 Float64 = npt.NDArray[np.float64]
@@ -94,7 +94,7 @@ def _propensities(rng: np.random.Generator, vertices: int, edges: int, skew: flo
 def _draw_graph(
     rng: np.random.Generator, sampler: _EndSampler, vertices: int, edges: int, homophily: float
 ) -> CSR:
-    index_type = np.int32 if vertices < INT32_LIMIT else np.int64
+    index_type = numpy_index_dtype(vertices)
     sources: list[Integers] = []
     targets: list[Integers] = []
     missing = edges // 2
