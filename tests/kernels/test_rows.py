@@ -135,7 +135,7 @@ def test_bad_input_is_named():
     cases = [
         (lambda: gather_rows(X, torch.tensor([0, 5])), r"row 5 outside \[0, 5\)"),
         (lambda: gather_rows(X, torch.tensor([-1])), r"row -1 outside"),
-        (lambda: gather_rows(X, rows.int()), "rows must be int64"),
+        (lambda: gather_rows(X, rows.short()), "rows must be int32 or int64"),
         (lambda: gather_rows(X, rows, torch.ones(4)), "scale must be"),
         (lambda: gather_rows(X, rows, out=torch.ones(4, 3)), "out must be"),
         (lambda: scatter_add_rows(X.clone(), rows + 1, X), r"row 5 outside"),
