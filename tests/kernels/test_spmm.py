@@ -155,6 +155,12 @@ def test_bad_input_is_named():
         (lambda: spmm(A, X.clone().requires_grad_(), out=torch.ones(4, 3)), "not differentiable"),
         (lambda: spmm(A, X, out=X[:4]), "overlap"),
         (lambda: spmm(A.T, X), r"X must be \[4, f\]"),
+        (lambda: spmm(A, X.numpy()), "X must be a torch.Tensor, got ndarray"),
+        (lambda: spmm(A, 3), "X must be a torch.Tensor, got int"),
+        (lambda: spmm(A, X, out=3), "out must be a torch.Tensor, got int"),
+        (lambda: spmm(A.pattern, X), "A must be a spgnn.CSR, got Pattern"),
+        (lambda: spmm(A.to_scipy(), X), "A must be a spgnn.CSR, got csr_array"),
+        (lambda: spmm(reference.dense(A), X), "A must be a spgnn.CSR, got Tensor"),
     ]
     for call, message in cases:
         with pytest.raises(InputError, match=message):

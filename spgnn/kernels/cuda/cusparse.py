@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spgnn.kernels import reference
 from spgnn.pattern import INT32_LIMIT, Pattern
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, SUM_DTYPE
 
 GATHERED_BYTES = 2**26  # of rows that are gathered at a time, where there is no kernel
 
@@ -47,7 +47,7 @@ def spmm(*arguments: Any) -> None:
             block = indptr, indices, values[:, head], row_scale, col_scale
             spmm(*block, X[:, head], out[:, head], accumulate)
         return
-    wide = X.float() if X.dtype == torch.bfloat16 else X
+    wide = X.to(SUM_DTYPE[X.dtype])
     pattern = Pattern.trusted(indptr, indices, (len(out), len(X)))
     Y = torch.sparse.mm(as_torch(CSR(pattern, values, row_scale, col_scale), wide.dtype), wide)
     if accumulate:
@@ -69,7 +69,7 @@ def sddmm(*arguments: Any) -> None:
 
 def edge_softmax(indptr: Tensor, scores: Tensor, out: Tensor) -> None:
     """exp(scores) over their sum in each row; zeros where all of a row is −∞."""
-    wide = scores.float() if scores.dtype == torch.bfloat16 else scores
+    wide = scores.to(SUM_DTYPE[scores.dtype])
     rows = _rows(indptr, len(scores))
     largest = torch.segment_reduce(wide, "max", offsets=indptr, axis=0)
     largest = torch.where(largest == -torch.inf, 0.0, largest)
@@ -80,7 +80,8 @@ def edge_softmax(indptr: Tensor, scores: Tensor, out: Tensor) -> None:
 
 def row_sums(indptr: Tensor, a: Tensor, b: Tensor | None, out: Tensor) -> None:
     """The sum of a · b (or of a) over the row, for every nonzero."""
-    products = a if b is None else a * b
+    wide = a.to(SUM_DTYPE[a.dtype])
+    products = wide if b is None else wide * b
     sums = torch.segment_reduce(products, "sum", offsets=indptr, axis=0)
     out.copy_(sums[_rows(indptr, len(a))])
 
