@@ -36,10 +36,11 @@ import scipy.sparse as sp
 import torch
 from rich.console import Console
 
-from spgnn.kernels import _kernels, reorder, spmm
+from spgnn.kernels import _kernels, spmm
 from spgnn.sparse import CSR
 
 log = Console(stderr=True)
+ANSWER = "answer: "  # of dgl_worker.py
 
 
 class Contestant(NamedTuple):
@@ -51,7 +52,10 @@ class Contestant(NamedTuple):
 
 
 class DglProcess:
-    """DGL in its own environment, called over a pipe."""
+    """DGL in its own environment, called over a pipe.
+
+    DGL prints lines of its own where it is imported for the first time; answers have a prefix.
+    """
 
     def __init__(self, interpreter: str, matrix: sp.csr_array, threads: int) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -71,10 +75,11 @@ class DglProcess:
         assert self._process.stdin
         assert self._process.stdout
         print(question, file=self._process.stdin, flush=True)
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise SystemExit("the DGL process ended; see its message above")
-        return answer
+        for line in self._process.stdout:
+            if line.startswith(ANSWER):
+                return line.removeprefix(ANSWER)
+            log.print(f"DGL: {line.rstrip()}", markup=False)
+        raise SystemExit("the DGL process ended; see its message above")
 
     def close(self) -> None:
         """End the process and remove its copy of the graph."""
@@ -109,9 +114,6 @@ def contestants(
         "spgnn bfloat16": lambda: spmm(A, X16, out=Y16),
         "gather roofline": reading,
     }
-    reordered = CSR.of(A.indptr, A.indices, A.shape)
-    if n == cols and reorder(reordered).kept:
-        calls["spgnn reordered"] = lambda: spmm(reordered, X, out=Y)
     if not quick:
         calls |= others(matrix, A, X)
     entrants = {name: Contestant(call, threads) for name, call in calls.items()}
@@ -179,13 +181,6 @@ def measure(
     }
 
 
-def reorder_cost(matrix: sp.csr_array) -> dict[str, Any]:
-    """What `spgnn.kernels.reorder` decides for this graph and how long it takes."""
-    if matrix.shape[0] != matrix.shape[1]:
-        return {}
-    return dict(vars(reorder(CSR.from_scipy(matrix))))
-
-
 def triad_bandwidth(threads: int) -> float:
     """Bytes per second of y += 3 x on 256 MiB arrays, best of ten."""
     count = 2**26
@@ -235,7 +230,7 @@ def main() -> None:
         matrix = kernel_graphs.load(name, arguments.widths[0])
         log.print(f"{name}: {matrix.shape[0]} vertices, {matrix.nnz} nonzeros")
         entry = report["graphs"].setdefault(name, {"widths": {}})
-        entry.update(vertices=matrix.shape[0], nonzeros=matrix.nnz, reorder=reorder_cost(matrix))
+        entry.update(vertices=matrix.shape[0], nonzeros=matrix.nnz)
         square = matrix.shape[0] == matrix.shape[1]
         dgl = None
         if arguments.dgl and square:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,14 +29,15 @@ def names() -> Iterator[str]:
 def load(name: str, width: int) -> sp.csr_array:
     """A symmetric 0/1 matrix with a full diagonal, or `half_row`: boolean, canonical.
 
-    Only "half-row" depends on the width of X: it has as many columns as let X stay in cache.
+    ``rmat-S-D`` is an R-MAT graph of 2^S vertices and average degree D. Only "half-row" depends on
+    the width of X: it has as many columns as let X stay in cache.
     """
     if name == "half-row":
         return half_row(CACHED // width // 16 * 16)
     if name == "half-row-million":
         return half_row(2**20)
-    if name == "rmat-20-8":
-        matrix = rmat(20, 8, seed=1).adjacency.to_scipy()
+    if made := re.fullmatch(r"rmat-(\d+)-(\d+)", name):
+        matrix = rmat(int(made[1]), int(made[2]), seed=1).adjacency.to_scipy()
     elif name == "sbm-20-16":
         matrix = block_model(
             2**20, 2**25, classes=256, homophily=0.8, features=0, seed=1

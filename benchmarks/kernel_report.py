@@ -42,7 +42,6 @@ COLUMNS: dict[str, Callable[[Case], float]] = {
     "/dgl copy_u": lambda c: ratio(c, ("dgl copy_u_sum",), "spgnn allocating"),
     "/dgl u_mul_e": lambda c: ratio(c, ("dgl u_mul_e_sum",), "spgnn values allocating"),
     "of gather": lambda c: ratio(c, ("gather roofline",)),
-    "reordered": lambda c: median(c, "spgnn") / median(c, "spgnn reordered"),
     "normalised": lambda c: ratio(c, ("spgnn normalised",)),
     "accumulate": lambda c: ratio(c, ("spgnn accumulate",)),
     "bfloat16": lambda c: median(c, "spgnn") / median(c, "spgnn bfloat16"),
@@ -73,16 +72,9 @@ def markdown(report: dict[str, Any]) -> str:
     for graph, width, case in cases:
         shown = (_number(column(case)) for column in COLUMNS.values())
         lines.append(f"| {graph} | {width} | " + " | ".join(shown) + " |")
-    lines += ["", "| graph | vertices | nonzeros | far before | far after | kept | seconds |"]
-    lines += ["|---|---:|---:|---:|---:|---|---:|"]
+    lines += ["", "| graph | vertices | nonzeros |", "|---|---:|---:|"]
     for graph, entry in report["graphs"].items():
-        r = entry["reorder"]
-        if not r:
-            continue
-        lines.append(
-            f"| {graph} | {entry['vertices']} | {entry['nonzeros']} | {r['far_before']:.0%} | "
-            f"{r['far_after']:.0%} | {'yes' if r['kept'] else 'no'} | {r['seconds']:.2f} |"
-        )
+        lines.append(f"| {graph} | {entry['vertices']} | {entry['nonzeros']} |")
     return "\n".join(lines)
 
 
@@ -97,7 +89,6 @@ def _summary(cases: list[tuple[str, int, Case]]) -> list[str]:
         ("normalised over plain", "normalised", "", lambda f: True),
         ("2 threads over 1", "2 threads", "≥ 1.8 where not bound", lambda f: True),
         ("the same, only reading X", "reading", "", lambda f: True),
-        ("reordered over plain, where kept", "reordered", "", lambda f: True),
     ]
     lines = [
         "| what | bar | geometric mean | median | min | max |",

@@ -88,9 +88,9 @@ class Hop:
 
     @cached_property
     def selected_rows(self) -> Tensor | None:
-        """Own rows to send, int64 [n_send], if S only selects rows of H; else ``None``."""
+        """Own rows to send, int32 or int64 [n_send], if S only selects rows of H; else ``None``."""
         selects = isinstance(self.send.pattern, Selection) and self.send.values is None
-        return self.send.indices.long() if selects else None
+        return self.send.indices if selects else None
 
     @cached_property
     def selected_scale(self) -> Tensor | None:

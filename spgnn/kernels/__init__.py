@@ -1,23 +1,19 @@
-"""Products and row movements: the operations of spgnn that touch every feature.
+"""The operations of spgnn that touch every feature or every nonzero, one file each.
 
 Each is a registered torch operator (``torch.ops.spgnn.*``) that runs where its tensors live.
 """
 
-from spgnn.kernels.operators import (
-    dropout_rows,
-    gather_rows,
-    scatter_add_rows,
-    spmm,
-    spmm_transposed,
-)
-from spgnn.kernels.ordering import Reordering, reorder
+from spgnn.kernels.dropout import dropout_rows
+from spgnn.kernels.rows import gather_rows, scatter_add_rows
+from spgnn.kernels.sddmm import sddmm
+from spgnn.kernels.softmax import edge_softmax
+from spgnn.kernels.spmm import spmm
 
 __all__ = [
-    "Reordering",
     "dropout_rows",
+    "edge_softmax",
     "gather_rows",
-    "reorder",
     "scatter_add_rows",
+    "sddmm",
     "spmm",
-    "spmm_transposed",
 ]

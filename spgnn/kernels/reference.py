@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
+from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
 GOLDEN = 0x9E3779B97F4A7C15
@@ -13,7 +16,7 @@ MASK64 = 2**64 - 1
 
 def dense(A: CSR) -> Tensor:
     """Every entry of a block, float64 [rows, cols]."""
-    rows = torch.repeat_interleave(torch.arange(A.shape[0]), A.row_lengths.cpu())
+    rows = _row_of_each(A)
     cols = A.indices.cpu().long()
     entries = torch.ones(A.nnz, dtype=torch.float64)
     for array, index in ((A.values, slice(None)), (A.row_scale, rows), (A.col_scale, cols)):
@@ -33,15 +36,38 @@ def spmm_transposed(A: CSR, X: Tensor) -> Tensor:
     return dense(A).T @ X.cpu().double()
 
 
+def _row_of_each(pattern: Pattern | CSR) -> Tensor:
+    return torch.repeat_interleave(torch.arange(pattern.shape[0]), pattern.row_lengths.cpu())
+
+
 def sddmm(A: CSR, G: Tensor, X: Tensor) -> Tensor:
     """row_scale[i] · col_scale[j] · <G[i], X[j]> per nonzero of A, float64 [nnz]."""
-    rows = torch.repeat_interleave(torch.arange(A.shape[0]), A.row_lengths.cpu())
+    rows = _row_of_each(A)
     cols = A.indices.cpu().long()
     products = (G.cpu().double()[rows] * X.cpu().double()[cols]).sum(1)
     for scale, index in ((A.row_scale, rows), (A.col_scale, cols)):
         if scale is not None:
             products *= scale.cpu().double()[index]
     return products
+
+
+def edge_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
+    """Softmax of the scores in each row, zeros where all are −∞; float64 of their shape."""
+    weights = scores.cpu().double().clone()
+    for begin, end in pairwise(pattern.indptr.tolist()):
+        if begin < end:
+            row = weights[begin:end]
+            powers = torch.exp(row - row.amax(0))
+            masked = (row == -torch.inf).all(0)
+            weights[begin:end] = torch.where(masked, 0.0, powers / powers.sum(0))
+    return weights
+
+
+def row_sums(pattern: Pattern, numbers: Tensor) -> Tensor:
+    """For each nonzero the sum of the numbers in its row; float64."""
+    rows, numbers = _row_of_each(pattern), numbers.cpu().double()
+    sums = numbers.new_zeros(pattern.shape[0], *numbers.shape[1:])
+    return sums.index_add_(0, rows, numbers)[rows]
 
 
 def gather_rows(X: Tensor, rows: Tensor, scale: Tensor | None = None) -> Tensor:

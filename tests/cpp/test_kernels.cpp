@@ -3,12 +3,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
 #include "dispatch.hpp"
 #include "rows.hpp"
 #include "sddmm.hpp"
+#include "segments.hpp"
 #include "spmm.hpp"
 
 namespace {
@@ -74,47 +76,55 @@ Matrix<Index> random_matrix(bool with_long_rows, std::mt19937_64& rng) {
   return matrix;
 }
 
+// Dense matrices [rows, heads, columns]; the heads of X lie further apart than they are wide.
 template <class T, class Index>
-void test_spmm(const KernelTable& table, std::int64_t columns, bool long_rows, bool scaled) {
+void test_spmm(const KernelTable& table, std::int64_t columns, bool long_rows, bool scaled,
+               std::int64_t heads = 1) {
   std::mt19937_64 rng(columns + 2 * long_rows + scaled);
   const auto matrix = random_matrix<Index>(long_rows, rng);
-  const std::int64_t x_stride = columns + 3, y_stride = columns + 1;
+  const std::int64_t x_head = columns + 2, y_head = columns;
+  const std::int64_t x_stride = heads * x_head + 1, y_stride = heads * y_head + 1;
   // The last row of a strided matrix ends with its last column.
-  const auto x = random_numbers<T>((matrix.cols - 1) * x_stride + columns, rng);
-  const auto start = random_numbers<T>((matrix.rows - 1) * y_stride + columns, rng);
-  const auto values = random_numbers<Sum<T>>(matrix.indptr.back(), rng);
+  const auto x =
+      random_numbers<T>((matrix.cols - 1) * x_stride + (heads - 1) * x_head + columns, rng);
+  const auto start = random_numbers<T>((matrix.rows - 1) * y_stride + heads * columns, rng);
+  const auto values = random_numbers<Sum<T>>(matrix.indptr.back() * heads, rng);
   const auto row_scale = random_numbers<Sum<T>>(matrix.rows, rng);
   const auto col_scale = random_numbers<Sum<T>>(matrix.cols, rng);
+  const bool weighted = scaled || heads > 1;
   for (bool accumulate : {false, true}) {
     std::vector<T> y, first;
     for (int threads : {1, 2, 5}) {
       y = start;
-      spgnn::spmm<T, Index>(table,
-                            {matrix.indptr.data(), matrix.indices.data(), matrix.rows,
-                             scaled ? values.data() : nullptr, scaled ? row_scale.data() : nullptr,
-                             scaled ? col_scale.data() : nullptr, nullptr, x.data(), x_stride,
-                             y.data(), y_stride, columns, accumulate},
-                            threads);
+      spgnn::spmm<T, Index>(
+          table,
+          {matrix.indptr.data(), matrix.indices.data(), matrix.rows,
+           weighted ? values.data() : nullptr, heads, scaled ? row_scale.data() : nullptr,
+           scaled ? col_scale.data() : nullptr, x.data(), x_stride, y.data(), y_stride, columns,
+           accumulate},
+          {heads, x_head, y_head}, threads);
       if (threads == 1) first = y;
       expect(same_bits(y, first), "spmm depends on the number of threads", table, columns);
     }
     bool close = true, padding_kept = true;
     for (std::int64_t row = 0; row < matrix.rows; ++row) {
-      for (std::int64_t c = 0; c < columns; ++c) {
+      for (std::int64_t i = 0; i < heads * columns; ++i) {
+        const std::int64_t head = i / columns, c = i % columns;
         double sum = 0, magnitude = 0;
         for (std::int64_t e = matrix.indptr[row]; e < matrix.indptr[row + 1]; ++e) {
           const std::int64_t column = matrix.indices[e];
-          double weight = scaled ? double{values[e]} * row_scale[row] * col_scale[column] : 1.0;
-          double term = weight * spgnn::widen(x[column * x_stride + c]);
+          double weight = weighted ? double{values[e * heads + head]} : 1.0;
+          if (scaled) weight *= double{row_scale[row]} * col_scale[column];
+          double term = weight * spgnn::widen(x[column * x_stride + head * x_head + c]);
           sum += term;
           magnitude += std::abs(term);
         }
-        const double before = spgnn::widen(start[row * y_stride + c]);
+        const double before = spgnn::widen(start[row * y_stride + i]);
         if (accumulate) sum += before, magnitude += std::abs(before);
-        close &= is_close(y[row * y_stride + c], sum, magnitude);
+        close &= is_close(y[row * y_stride + i], sum, magnitude);
       }
       if (row + 1 < matrix.rows) {
-        const std::int64_t gap = row * y_stride + columns;
+        const std::int64_t gap = row * y_stride + heads * columns;
         padding_kept &= !std::memcmp(&y[gap], &start[gap], sizeof(T));
       }
     }
@@ -124,65 +134,123 @@ void test_spmm(const KernelTable& table, std::int64_t columns, bool long_rows, b
 }
 
 template <class T, class Index>
-void test_sddmm(const KernelTable& table, std::int64_t columns, bool long_rows) {
+void test_sddmm(const KernelTable& table, std::int64_t columns, bool long_rows,
+                std::int64_t heads = 1) {
   std::mt19937_64 rng(columns + 2 * long_rows);
   const auto matrix = random_matrix<Index>(long_rows, rng);
-  const std::int64_t g_stride = columns + 1, x_stride = columns + 3;
-  const auto g = random_numbers<T>((matrix.rows - 1) * g_stride + columns, rng);
-  const auto x = random_numbers<T>((matrix.cols - 1) * x_stride + columns, rng);
+  const std::int64_t g_head = columns, x_head = columns + 1;
+  const std::int64_t g_stride = heads * g_head + 1, x_stride = heads * x_head + 3;
+  const auto g = random_numbers<T>((matrix.rows - 1) * g_stride + heads * columns, rng);
+  const auto x =
+      random_numbers<T>((matrix.cols - 1) * x_stride + (heads - 1) * x_head + columns, rng);
   const auto row_scale = random_numbers<Sum<T>>(matrix.rows, rng);
   const auto col_scale = random_numbers<Sum<T>>(matrix.cols, rng);
-  std::vector<Sum<T>> products(matrix.indices.size()), first;
+  std::vector<Sum<T>> products(matrix.indices.size() * heads), first;
   for (int threads : {1, 2, 5}) {
     spgnn::sddmm<T, Index>(
         table,
         {matrix.indptr.data(), matrix.indices.data(), matrix.rows, row_scale.data(),
-         col_scale.data(), g.data(), g_stride, x.data(), x_stride, columns, products.data()},
-        threads);
+         col_scale.data(), g.data(), g_stride, x.data(), x_stride, columns, products.data(), heads},
+        {heads, x_head, g_head}, threads);
     if (threads == 1) first = products;
     expect(same_bits(products, first), "sddmm depends on the number of threads", table, columns);
   }
   bool close = true;
   for (std::int64_t row = 0; row < matrix.rows; ++row) {
-    for (std::int64_t e = matrix.indptr[row]; e < matrix.indptr[row + 1]; ++e) {
-      const std::int64_t column = matrix.indices[e];
+    for (std::int64_t i = matrix.indptr[row] * heads; i < matrix.indptr[row + 1] * heads; ++i) {
+      const std::int64_t column = matrix.indices[i / heads], head = i % heads;
       double sum = 0, magnitude = 0;
       for (std::int64_t c = 0; c < columns; ++c) {
         const double term = double{row_scale[row]} * col_scale[column] *
-                            spgnn::widen(g[row * g_stride + c]) *
-                            spgnn::widen(x[column * x_stride + c]);
+                            spgnn::widen(g[row * g_stride + head * g_head + c]) *
+                            spgnn::widen(x[column * x_stride + head * x_head + c]);
         sum += term;
         magnitude += std::abs(term);
       }
-      close &= is_close(products[e], sum, magnitude);
+      close &= is_close(products[i], sum, magnitude);
     }
   }
   expect(close, "sddmm differs from the sum over columns", table, columns);
 }
 
+// `columns` numbers for each nonzero: softmax and sums over the nonzeros of each row.
 template <class T>
+void test_segments(const KernelTable& table, std::int64_t heads, bool long_rows) {
+  std::mt19937_64 rng(heads);
+  const auto matrix = random_matrix<std::int32_t>(long_rows, rng);
+  const std::int64_t* indptr = matrix.indptr.data();
+  auto scores = random_numbers<T>(indptr[matrix.rows] * heads, rng);
+  const auto factors = random_numbers<T>(indptr[matrix.rows] * heads, rng);
+  const auto minus_infinity = spgnn::narrow<T>(-std::numeric_limits<Sum<T>>::infinity());
+  for (std::size_t i = 0; i < scores.size(); i += 5) scores[i] = minus_infinity;
+  const std::int64_t masked = matrix.rows / 2;  // all of a row
+  for (std::int64_t i = indptr[masked] * heads; i < indptr[masked + 1] * heads; ++i) {
+    scores[i] = minus_infinity;
+  }
+  std::vector<T> softmax(scores.size()), sums(scores.size()), products(scores.size());
+  std::vector<T> first_softmax, first_sums;
+  for (int threads : {1, 2, 5}) {
+    spgnn::softmax(table, indptr, matrix.rows, heads, scores.data(), softmax.data(), threads);
+    spgnn::row_sums<T>(table, indptr, matrix.rows, heads, factors.data(), nullptr, sums.data(),
+                       threads);
+    spgnn::row_sums(table, indptr, matrix.rows, heads, softmax.data(), factors.data(),
+                    products.data(), threads);
+    if (threads == 1) first_softmax = softmax, first_sums = sums;
+    expect(same_bits(softmax, first_softmax), "softmax depends on threads", table, heads);
+    expect(same_bits(sums, first_sums), "row sums depend on threads", table, heads);
+  }
+  bool softmax_close = true, sums_close = true;
+  for (std::int64_t row = 0; row < matrix.rows; ++row) {
+    for (std::int64_t head = 0; head < heads; ++head) {
+      double sum = 0, total = 0, magnitude = 0, product = 0, product_magnitude = 0;
+      for (std::int64_t e = indptr[row]; e < indptr[row + 1]; ++e) {
+        const std::int64_t i = e * heads + head;
+        const double factor = spgnn::widen(factors[i]);
+        sum += std::exp(static_cast<double>(spgnn::widen(scores[i])));
+        total += factor, magnitude += std::abs(factor);
+        const double term = factor * spgnn::widen(softmax[i]);
+        product += term, product_magnitude += std::abs(term);
+      }
+      for (std::int64_t e = indptr[row]; e < indptr[row + 1]; ++e) {
+        const std::int64_t i = e * heads + head;
+        const double power = std::exp(static_cast<double>(spgnn::widen(scores[i])));
+        const double expected = sum > 0 ? power / sum : 0;
+        softmax_close &= is_close(softmax[i], expected, 10 * expected);
+        sums_close &= is_close(sums[i], total, magnitude);
+        sums_close &= is_close(products[i], product, product_magnitude);
+      }
+    }
+  }
+  expect(softmax_close, "softmax differs", table, heads);
+  expect(sums_close, "sums of rows differ", table, heads);
+}
+
+template <class T, class Index>
 void test_rows(const KernelTable& table, std::int64_t columns) {
   std::mt19937_64 rng(columns);
   const std::int64_t listed = 500, rows = 41;
-  std::vector<std::int64_t> list(listed);
-  for (auto& row : list) row = static_cast<std::int64_t>(rng() % rows);
-  list.front() = rows - 1;
+  std::vector<Index> list(listed);
+  for (auto& row : list) row = static_cast<Index>(rng() % rows);
+  list.front() = static_cast<Index>(rows - 1);
+  const std::vector<std::int64_t> ids(list.begin(), list.end());
+  expect(spgnn::in_range(list.data(), listed, rows), "a right list is refused", table, columns);
+  expect(!spgnn::in_range(list.data(), listed, rows - 1), "a wrong list is taken", table, columns);
   const auto matrix = random_numbers<T>(rows * columns, rng);
   const auto tall = random_numbers<T>(listed * columns, rng);
   const auto scale = random_numbers<Sum<T>>(listed, rng);
   std::vector<T> gathered, added, dropped;
   for (int threads : {1, 2, 5}) {
     std::vector<T> y(listed * columns), z = matrix, d(listed * columns);
-    spgnn::gather_rows<T>(
+    spgnn::gather_rows<T, Index>(
         table,
         {matrix.data(), columns, y.data(), columns, columns, list.data(), listed, scale.data()},
         threads);
-    spgnn::scatter_add_rows<T>(
+    spgnn::scatter_add_rows<T, Index>(
         table,
         {tall.data(), columns, z.data(), columns, columns, list.data(), listed, scale.data()},
         threads);
     spgnn::dropout_rows<T>(
-        table, {tall.data(), columns, d.data(), columns, columns, list.data(), listed, nullptr},
+        table, {tall.data(), columns, d.data(), columns, columns, ids.data(), listed, nullptr},
         {spgnn::mix64(7), std::uint64_t{1} << 31, 2.0}, threads);
     if (threads == 1) gathered = y, added = z, dropped = d;
     expect(same_bits(y, gathered), "gather depends on the number of threads", table, columns);
@@ -225,12 +293,17 @@ void test_all(const KernelTable& table) {
     }
     test_sddmm<T, std::int32_t>(table, columns, false);
     test_sddmm<T, std::int64_t>(table, columns, columns == 1);
-    test_rows<T>(table, columns);
+    test_rows<T, std::int32_t>(table, columns);
+    test_rows<T, std::int64_t>(table, columns);
   }
   for (std::int64_t columns : {1, 40}) {
     test_spmm<T, std::int32_t>(table, columns, true, false);
     test_spmm<T, std::int32_t>(table, columns, true, true);
+    test_spmm<T, std::int32_t>(table, columns, true, true, 3);
+    test_spmm<T, std::int64_t>(table, columns, false, false, 3);
+    test_sddmm<T, std::int32_t>(table, columns, false, 3);
   }
+  for (std::int64_t heads : {1, 2, 3, 8, 15, 16, 17, 40}) test_segments<T>(table, heads, heads < 4);
 }
 
 }  // namespace

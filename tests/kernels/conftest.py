@@ -60,6 +60,12 @@ def random_dense(rows, columns, seed, dtype=torch.float32, padding=0) -> torch.T
     return wide.to(dtype)[:, :columns]
 
 
+def random_heads(rows, heads, columns, seed, dtype=torch.float32, padding=0) -> torch.Tensor:
+    """Normal numbers [rows, heads, columns], with gaps of `padding` behind heads and rows."""
+    wide = random_dense(rows, (heads + padding) * (columns + padding), seed, dtype)
+    return wide.view(rows, heads + padding, columns + padding)[:, :heads, :columns]
+
+
 def assert_close(actual, expected, magnitude, dtype) -> None:
     """Whole arrays agree to the rounding of the dtype; `magnitude` is the sum of absolute terms."""
     epsilon = {torch.float32: 3e-7, torch.float64: 5e-16, torch.bfloat16: 4.5e-3}[dtype]

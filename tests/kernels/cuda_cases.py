@@ -6,9 +6,8 @@ import numpy as np
 import torch
 
 from spgnn.kernels import reference
-from spgnn.kernels.cuda.native import SUM_DTYPE
 from spgnn.pattern import Pattern
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, SUM_DTYPE
 
 WIDTHS = [1, 3, 16, 17, 64, 128, 129, 300, 1024]
 PARTS = [(), ("values",), ("row_scale", "col_scale"), ("values", "row_scale", "col_scale")]
@@ -43,3 +42,55 @@ def assert_product(actual, A, X, added=0.0):
     magnitude = reference.dense(A).abs() @ X.double().abs() + abs(added) + 1e-30
     assert actual.dtype == X.dtype
     assert bool(((actual.double() - expected).abs() <= ROUNDING[X.dtype] * magnitude).all())
+
+
+def multiply(module, A, X, out=None, accumulate=False) -> torch.Tensor:
+    """Y = A X or Y += A X by one of the implementations."""
+    if out is None:
+        out = X.new_empty((A.shape[0], *X.shape[1:]))
+    numbers = A.values, A.row_scale, A.col_scale
+    module.spmm(A.indptr, A.indices, *numbers, X, out, accumulate)
+    return out
+
+
+def products(module, A, G, X) -> torch.Tensor:
+    """SDDMM by one of the implementations."""
+    out = X.new_empty((A.nnz, *X.shape[1:-1]), dtype=SUM_DTYPE[X.dtype])
+    module.sddmm(A.indptr, A.indices, A.row_scale, A.col_scale, G, X, out)
+    return out
+
+
+def assert_products(actual, A, G, X):
+    """Whole arrays, head by head where there are heads."""
+    if X.dim() == 3:
+        for head in range(X.shape[1]):
+            assert_products(actual[:, head], A, G[:, head], X[:, head])
+        return
+    scales = (None if s is None else s.abs() for s in (A.row_scale, A.col_scale))
+    magnitude = reference.sddmm(CSR(A.pattern).with_scales(*scales), G.abs(), X.abs()) + 1e-30
+    error = (actual.double() - reference.sddmm(A, G, X)).abs()
+    assert actual.dtype == SUM_DTYPE[X.dtype]
+    assert bool((error <= ROUNDING[actual.dtype] * magnitude).all())
+
+
+def some_scores(pattern, heads, dtype, seed=1) -> torch.Tensor:
+    """Scores with single ones and a whole row of −∞."""
+    scores = 5 * matrix(pattern.nnz, heads, dtype, seed=seed).clone()
+    scores[::7, -1:] = -torch.inf
+    begin, end = pattern.indptr[40:42].tolist()
+    scores[begin:end] = -torch.inf
+    return scores
+
+
+def assert_softmax(actual, pattern, scores):
+    expected = reference.edge_softmax(pattern, scores)
+    assert actual.dtype == scores.dtype
+    error = (actual.double() - expected).abs()
+    assert bool((error <= 2 * ROUNDING[scores.dtype] * expected + 1e-30).all())
+
+
+def assert_sums(actual, pattern, numbers):
+    expected = reference.row_sums(pattern, numbers)
+    magnitude = reference.row_sums(pattern, numbers.abs()) + 1e-30
+    error = (actual.double() - expected).abs()
+    assert bool((error <= ROUNDING[actual.dtype] * magnitude).all())

@@ -4,6 +4,7 @@
 // a barrier that only some threads reach, and an access outside an array, are reported.
 #pragma once
 
+#include <cmath>
 #include <type_traits>
 #include <utility>
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from spgnn.kernels.cuda import device
-from spgnn.kernels.cuda.native import WARP, spmm_instance, thread_shape
+from spgnn.kernels.cuda.shapes import WARP, instance, thread_shape
+from spgnn.kernels.cuda.spmm import spmm_instance
 
 ARCHITECTURES = (75, 80, 86, 90, 100)
 # ptxas may move a few address registers to memory; running sums and loaded packs must stay.
@@ -36,9 +37,12 @@ def instances() -> list[str]:
         ((single, half, torch.int32), False, True, thread_shape(64, 4)),
     ]
     names = [spmm_instance(*case[:3], (case[3], 1024)) for case in cases]
-    for name in ("float", "double", "spgnn::Bfloat16"):
-        names.append(f"spgnn::gather_rows<{name}, long long, 2, {WARP}>")
-        names.append(f"spgnn::dropout_rows<{name}, 2, {WARP}>")
+    for dtype, index in ((single, torch.int32), (double, torch.int64), (half, torch.int32)):
+        names.append(instance("gather_rows", dtype, index, 2, WARP))
+        names.append(instance("dropout_rows", dtype, 2, WARP))
+        names.append(instance("sddmm", dtype, index, 16 // dtype.itemsize, 4))
+        names.append(instance("edge_softmax", dtype, 4))
+        names.append(instance("row_sums", dtype, device.THREADS))
     return names
 
 

@@ -10,10 +10,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spgnn.errors import InputError
-from spgnn.kernels import cuda, reference
-from spgnn.kernels.cuda import device, native, plan
+from spgnn.kernels import reference
+from spgnn.kernels.cuda import device, native, tiling
+from spgnn.kernels.cuda import spmm as host
+from spgnn.sparse import SUM_DTYPE
 
-from .cuda_cases import PARTS, ROUNDING, SKEWED, WIDTHS, assert_product, block, matrix
+from .cuda_cases import (
+    PARTS,
+    ROUNDING,
+    SKEWED,
+    WIDTHS,
+    assert_product,
+    assert_products,
+    assert_softmax,
+    assert_sums,
+    block,
+    matrix,
+    multiply,
+    products,
+    some_scores,
+)
 from .cuda_emulation import EmulatedDevice, cpu_multiprocessors
 
 pytestmark = pytest.mark.skipif(
@@ -28,11 +44,9 @@ def emulated_device(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def emulated(emulated_device, monkeypatch):
-    """`spgnn.kernels.cuda` with its launches emulated and its plans made anew."""
+    """`spgnn.kernels.cuda` with its launches emulated."""
     monkeypatch.setattr(device, "launch", emulated_device.launch)
     monkeypatch.setattr(device, "multiprocessors", cpu_multiprocessors)
-    monkeypatch.setattr(cuda, "_implementation", lambda: native)
-    monkeypatch.setattr(native, "_kept", plan.PerTensor())
     emulated_device.launched.clear()
     return emulated_device
 
@@ -41,7 +55,7 @@ def emulated(emulated_device, monkeypatch):
 def test_spmm_of_any_width(emulated, columns):
     A = block(SKEWED, parts=("values",))
     X = matrix(800, columns)
-    assert_product(cuda.spmm(A, X), A, X)
+    assert_product(multiply(native, A, X), A, X)
     assert len(emulated.launched) == 2, "rows that cross tiles need a second product"
 
 
@@ -50,7 +64,7 @@ def test_spmm_of_any_width(emulated, columns):
 def test_spmm_of_any_dtype_and_parts(dtype, parts):
     A = block(SKEWED, parts=parts, dtype=dtype)
     X = matrix(800, 64, dtype)
-    assert_product(cuda.spmm(A, X), A, X)
+    assert_product(multiply(native, A, X), A, X)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -58,7 +72,7 @@ def test_spmm_of_any_dtype_and_parts(dtype, parts):
 def test_spmm_of_other_widths_and_dtypes(dtype, columns):
     A = block(SKEWED, dtype=dtype)
     X = matrix(800, columns, dtype)
-    assert_product(cuda.spmm(A, X), A, X)
+    assert_product(multiply(native, A, X), A, X)
 
 
 @pytest.mark.parametrize(("padding", "offset"), [(4, 0), (2, 2), (1, 0), (0, 3)])
@@ -67,7 +81,7 @@ def test_strided_and_unaligned_operands(padding, offset):
     X = matrix(800, 64, padding=padding, offset=offset)
     out = matrix(len(SKEWED), 64, padding=3 * padding, offset=offset)
     around = out.as_strided((len(SKEWED) - 1, 3 * padding), (64 + 3 * padding, 1), offset + 64)
-    assert cuda.spmm(A, X, out) is out
+    assert multiply(native, A, X, out) is out
     assert_product(out, A, X)
     assert bool(around.isnan().all()), "memory between the rows was written"
 
@@ -77,34 +91,34 @@ def test_accumulate_adds_to_out(dtype):
     A = block(SKEWED, parts=("values", "row_scale"), dtype=dtype)
     X, out = matrix(800, 64, dtype), matrix(len(SKEWED), 64, dtype, seed=2)
     before = out.double().clone()
-    cuda.spmm(A, X, out, accumulate=True)
+    multiply(native, A, X, out, accumulate=True)
     assert_product(out, A, X, added=before)
 
 
 def test_out_is_overwritten_not_read():
     A, X = block(SKEWED), matrix(800, 64)
     out = torch.full((len(SKEWED), 64), float("nan"))
-    cuda.spmm(A, X, out)
+    multiply(native, A, X, out)
     assert_product(out, A, X)
 
 
 def test_int64_indices():
     A, X = block(SKEWED, index=torch.int64), matrix(800, 64)
-    assert_product(cuda.spmm(A, X), A, X)
+    assert_product(multiply(native, A, X), A, X)
 
 
-@pytest.mark.parametrize("items", plan.TILE_ITEMS)
+@pytest.mark.parametrize("items", tiling.TILE_ITEMS)
 def test_every_tile_size(monkeypatch, emulated, items):
-    monkeypatch.setattr(native, "tile_items", lambda *_: items)
+    monkeypatch.setattr(host, "tile_items", lambda *_: items)
     A, X = block(SKEWED * 3, parts=("values",)), matrix(800, 64)
-    assert_product(cuda.spmm(A, X), A, X)
+    assert_product(multiply(native, A, X), A, X)
     assert f", {items}>" in emulated.launched[0]
 
 
 def test_tiny_tiles_carry_through_many_levels(monkeypatch, emulated):
-    monkeypatch.setattr(plan, "TILE_ITEMS", (16,))
+    monkeypatch.setattr(tiling, "TILE_ITEMS", (16,))
     A, X = block([7, 800, 0, 3, 800]), matrix(800, 16)
-    assert_product(cuda.spmm(A, X), A, X)
+    assert_product(multiply(native, A, X), A, X)
     assert len(emulated.launched) > 3
 
 
@@ -113,7 +127,7 @@ def test_bits_do_not_depend_on_the_order_of_threads_and_blocks(emulated, columns
     A, X = block(SKEWED, parts=("values",)), matrix(800, columns)
     results = []
     for emulated.seed in (1, 2, 3):
-        results.append(cuda.spmm(A, X))
+        results.append(multiply(native, A, X))
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
 
@@ -129,26 +143,100 @@ def test_bits_do_not_depend_on_the_order_of_threads_and_blocks(emulated, columns
 )
 def test_random_blocks(monkeypatch, emulated, lengths, columns, items, seed):
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "TILE_ITEMS", (items,))
+        patch.setattr(tiling, "TILE_ITEMS", (items,))
         emulated.seed = seed
         A, X = block(lengths, 90, seed=seed), matrix(90, columns, seed=seed)
-        assert_product(cuda.spmm(A, X), A, X)
+        assert_product(multiply(native, A, X), A, X)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(0, 4), (3, 0), (0, 0), (3, 4)])
 def test_nothing_to_multiply(rows, columns):
     A = block([0] * rows, 5)
-    assert torch.equal(cuda.spmm(A, matrix(5, columns)), torch.zeros(rows, columns))
+    assert torch.equal(multiply(native, A, matrix(5, columns)), torch.zeros(rows, columns))
     out = matrix(rows, columns)
-    assert torch.equal(cuda.spmm(A, matrix(5, columns), out.clone(), accumulate=True), out)
+    assert torch.equal(multiply(native, A, matrix(5, columns), out.clone(), accumulate=True), out)
 
 
-def test_spmm_transposed():
-    A = block(SKEWED, parts=("values", "row_scale", "col_scale"))
-    X = matrix(len(SKEWED), 64)
-    assert_product(cuda.spmm_transposed(A, X), A.T, X)
-    out = matrix(800, 64)
-    assert_product(cuda.spmm_transposed(A, X, out.clone(), accumulate=True), A.T, X, out.double())
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("columns", [16, 17])
+def test_heads(dtype, columns):
+    A = block(SKEWED, parts=("row_scale", "col_scale"), dtype=dtype)
+    A = A.with_values(matrix(A.nnz, 3, SUM_DTYPE[dtype], seed=5).clone())
+    X = matrix(800, 4 * columns, dtype).unflatten(1, (4, columns))[:, :3]
+    Y = multiply(native, A, X)
+    for head in range(3):
+        one = A.with_values(A.values[:, head].contiguous())
+        assert_product(Y[:, head], one, X[:, head])
+    out = matrix(len(SKEWED), 3 * columns, dtype, seed=2).unflatten(1, (3, columns)).clone()
+    before = out.double().clone()
+    multiply(native, A, X, out, accumulate=True)
+    assert_product(out[:, 1], A.with_values(A.values[:, 1]), X[:, 1], before[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns"),
+    [
+        *((torch.float32, columns) for columns in (0, 1, 3, 16, 17, 64, 129)),
+        *((torch.float64, columns) for columns in (3, 64)),
+        *((torch.bfloat16, columns) for columns in (3, 64)),
+    ],
+)
+def test_sddmm(dtype, columns):
+    A = block(SKEWED, parts=("row_scale", "col_scale"), dtype=dtype)
+    G = matrix(len(SKEWED), columns, dtype, padding=4)
+    X = matrix(800, columns, dtype, seed=2)
+    assert_products(products(native, A, G, X), A, G, X)
+    bare = A.with_scales(None, None)
+    assert_products(products(native, bare, G, X), bare, G, X)
+
+
+@pytest.mark.parametrize("columns", [3, 16])
+def test_sddmm_of_heads(columns):
+    A = block([*SKEWED, 0, 0, 0], index=torch.int64)
+    G, X = (matrix(n, 3 * columns, seed=n).unflatten(1, (3, columns)) for n in A.shape)
+    assert_products(products(native, A, G, X), A, G, X)
+    assert_products(products(native, A, G[:, 1:], X[:, 1:]), A, G[:, 1:], X[:, 1:])
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("heads", [1, 3, 8])
+@pytest.mark.parametrize("lengths", [SKEWED, [*[2] * 40, 3000, 0, 0, 1, *[2] * 4000]])
+def test_softmax_and_sums_over_rows(emulated, dtype, heads, lengths):
+    pattern = block(lengths, 3000).pattern
+    scores = some_scores(pattern, heads, dtype)
+    weights = torch.full_like(scores, torch.nan)
+    native.edge_softmax(pattern.indptr, scores, weights)
+    assert_softmax(weights, pattern, scores)
+    assert len(emulated.launched) == 2, "a long row is shared by a whole block"
+    for other in (None, matrix(pattern.nnz, heads, dtype, seed=3)):
+        sums, numbers = torch.full_like(weights, torch.nan), matrix(pattern.nnz, heads, dtype)
+        native.row_sums(pattern.indptr, numbers, other, sums)
+        assert_sums(sums, pattern, numbers if other is None else numbers.double() * other.double())
+
+
+def test_scores_without_heads_and_rows_without_nonzeros():
+    for lengths in ([], [0, 0], [3, 0, 2]):
+        pattern = block(lengths).pattern
+        scores = matrix(pattern.nnz, 1)[:, 0]
+        weights = torch.empty(pattern.nnz)
+        native.edge_softmax(pattern.indptr, scores, weights)
+        assert_softmax(weights, pattern, scores)
+
+
+def test_bits_over_nonzeros_do_not_depend_on_the_order_of_threads(emulated):
+    A = block(SKEWED)
+    G, X, scores = (
+        matrix(len(SKEWED), 17),
+        matrix(800, 17, seed=2),
+        some_scores(A, 2, torch.float32),
+    )
+    found = []
+    for emulated.seed in (1, 2, 3):
+        weights = torch.empty_like(scores)
+        native.edge_softmax(A.indptr, scores, weights)
+        found.append(torch.cat((products(native, A, G, X), weights.flatten())))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
@@ -156,10 +244,13 @@ def test_spmm_transposed():
 def test_gather_rows(dtype, columns):
     X = matrix(50, columns, dtype, padding=8)
     rows = torch.from_numpy(np.random.default_rng(3).integers(0, 50, 301))
-    assert torch.equal(cuda.gather_rows(X, rows), X[rows])
-    scale = torch.randn(301, dtype=native.SUM_DTYPE[dtype])
+    copied, scaled = X.new_empty(301, columns), X.new_empty(301, columns)
+    for listed in (rows, rows.int()):
+        native.gather_rows(X, listed, None, copied.zero_())
+        assert torch.equal(copied, X[rows])
+    scale = torch.randn(301, dtype=SUM_DTYPE[dtype])
     expected = reference.gather_rows(X, rows, scale)
-    scaled = cuda.gather_rows(X, rows, scale, X.new_empty(301, columns))
+    native.gather_rows(X, rows, scale, scaled)
     assert torch.allclose(scaled.double(), expected, rtol=ROUNDING[dtype], atol=0)
 
 
@@ -170,15 +261,15 @@ def test_scatter_add_rows(dtype, scaled):
     rows = torch.from_numpy(np.random.default_rng(4).integers(0, 40, 3000))
     rows[500:2500] = 7
     X, Y = matrix(3000, 16, dtype), matrix(45, 16, dtype, padding=8, seed=5)
-    scale = torch.randn(3000, dtype=native.SUM_DTYPE[dtype]) if scaled else None
+    scale = torch.randn(3000, dtype=SUM_DTYPE[dtype]) if scaled else None
     expected = reference.scatter_add_rows(Y, rows, X, scale)
     magnitude = reference.scatter_add_rows(
         Y.abs(), rows, X.abs(), None if scale is None else scale.abs()
     )
     again = Y.clone()
-    assert cuda.scatter_add_rows(Y, rows, X, scale) is Y
+    native.scatter_add_rows(Y, rows, X, scale)
     assert bool(((Y.double() - expected).abs() <= ROUNDING[dtype] * magnitude).all())
-    cuda.scatter_add_rows(again, rows, X, scale)
+    native.scatter_add_rows(again, rows.int(), X, scale)
     assert torch.equal(Y, again)
 
 
@@ -190,23 +281,25 @@ def test_dropout_has_the_bits_of_the_reference(dtype, columns):
     ids = torch.arange(37) * 1_000_003 + 2**40
     for key, p in ((0, 0.0), (-(2**63), 0.5), (12345, 0.9)):
         expected = reference.dropout_rows(X, ids, key, p)
-        assert torch.equal(cuda.dropout_rows(X, ids, key, p), expected)
+        dropped = torch.empty_like(X)
+        native.dropout_rows(X, ids, key, p, dropped)
+        assert torch.equal(dropped, expected)
 
 
 def test_rows_out_of_range():
     X = matrix(5, 4)
     with pytest.raises(InputError, match=r"row 5 outside \[0, 5\)"):
-        cuda.gather_rows(X, torch.tensor([0, 5]))
+        native.gather_rows(X, torch.tensor([0, 5]), None, X[:2].clone())
     with pytest.raises(InputError, match=r"row -1 outside \[0, 5\)"):
-        cuda.scatter_add_rows(X, torch.tensor([-1, 2]), X[:2])
+        native.scatter_add_rows(X, torch.tensor([-1, 2]), X[:2], None)
 
 
-def test_plans_are_made_once_per_block(emulated, monkeypatch):
+def test_tilings_are_made_once_per_pattern(emulated, monkeypatch):
     made = []
-    monkeypatch.setattr(native, "make_plan", lambda *a: made.append(a) or plan.make_plan(*a))
+    monkeypatch.setattr(host, "make_tiling", lambda *a: made.append(a) or tiling.make_tiling(*a))
     A, X = block(SKEWED), matrix(800, 16)
-    cuda.spmm(A, X)
-    cuda.spmm(A.with_scales(torch.ones(A.shape[0]), None), X)
+    multiply(native, A, X)
+    multiply(native, A.with_scales(torch.ones(A.shape[0]), None), X)
     assert len(made) == 1
 
 

@@ -6,10 +6,23 @@ import torch
 
 from spgnn import kernels
 from spgnn.errors import InputError
-from spgnn.kernels import cuda, reference
-from spgnn.kernels.cuda import cusparse, device, native
+from spgnn.kernels import reference
+from spgnn.kernels.cuda import cusparse, device
+from spgnn.sparse import SUM_DTYPE
 
-from .cuda_cases import PARTS, ROUNDING, SKEWED, WIDTHS, assert_product, block, matrix
+from .cuda_cases import (
+    PARTS,
+    ROUNDING,
+    SKEWED,
+    WIDTHS,
+    assert_product,
+    assert_products,
+    assert_softmax,
+    block,
+    matrix,
+    multiply,
+    some_scores,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -64,14 +77,14 @@ def test_int64_indices():
 def test_transposed(dtype):
     A = block(SKEWED, parts=("values", "row_scale", "col_scale"), dtype=dtype)
     X = matrix(len(SKEWED), 64, dtype)
-    assert_product(kernels.spmm_transposed(A.to("cuda"), X.cuda()).cpu(), A.T, X)
+    assert_product(kernels.spmm(A.to("cuda").T, X.cuda()).cpu(), A.T, X)
 
 
 @pytest.mark.parametrize("columns", [1, 16, 128])
 def test_a_row_of_a_million_nonzeros(columns):
     lengths = [*[3] * 1000, 1_000_000, *[0] * 50, *[3] * 1000]
     A, X = block(lengths, 1_200_000), matrix(1_200_000, columns)
-    wide = cusparse.as_torch(A, A.shape[1], torch.float64)
+    wide = cusparse.as_torch(A, torch.float64)
     expected, magnitude = torch.sparse.mm(wide, X.double()), torch.sparse.mm(wide, X.double().abs())
     block_on_gpu = A.to("cuda")
     first = kernels.spmm(block_on_gpu, X.cuda())
@@ -86,7 +99,7 @@ def test_random_blocks_have_the_same_bits_every_time(seed):
     lengths = np.minimum(rng.pareto(0.8, 20_000) * rng.integers(0, 5, 20_000), 3000).astype(int)
     columns = int(rng.choice([1, 7, 16, 41, 64, 100, 256]))
     A, X = block(lengths, 3000, parts=("values",), seed=seed), matrix(3000, columns, seed=seed)
-    wide = cusparse.as_torch(A, 3000, torch.float64)
+    wide = cusparse.as_torch(A, torch.float64)
     magnitude = torch.sparse.mm(wide.abs(), X.double().abs())
     A_gpu, X_gpu = A.to("cuda"), X.cuda()
     first = kernels.spmm(A_gpu, X_gpu)
@@ -101,9 +114,9 @@ def test_random_blocks_have_the_same_bits_every_time(seed):
 def test_gather_scatter_and_dropout_equal_the_cpu(dtype, columns):
     rng = np.random.default_rng(6)
     X, rows = matrix(500, columns, dtype), torch.from_numpy(rng.integers(0, 500, 3001))
-    scale = torch.randn(3001, dtype=native.SUM_DTYPE[dtype])
-    gathered = kernels.gather_rows(X.cuda(), rows.cuda())
-    assert torch.equal(gathered.cpu(), X[rows])
+    scale = torch.randn(3001, dtype=SUM_DTYPE[dtype])
+    for listed in (rows, rows.int()):
+        assert torch.equal(kernels.gather_rows(X.cuda(), listed.cuda()).cpu(), X[rows])
     scaled = kernels.gather_rows(X.cuda(), rows.cuda(), scale.cuda()).cpu()
     expected = reference.gather_rows(X, rows, scale)
     assert torch.allclose(scaled.double(), expected, rtol=ROUNDING[dtype], atol=0)
@@ -120,13 +133,72 @@ def test_gather_scatter_and_dropout_equal_the_cpu(dtype, columns):
         assert torch.equal(dropped, kernels.dropout_rows(X, ids, 12345, p))
 
 
-def test_gradients_pass_through_the_operators():
-    A = block(SKEWED, parts=("values",))
-    X = matrix(800, 16).cuda().requires_grad_()
-    G = matrix(len(SKEWED), 16, seed=8)
-    kernels.spmm(A.to("cuda"), X).backward(G.cuda())
-    assert X.grad is not None
-    assert_product(X.grad.cpu(), A.T, G)
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("columns", [1, 17, 64, 300])
+def test_sddmm(dtype, columns):
+    A = block(SKEWED, parts=("row_scale", "col_scale"), dtype=dtype)
+    G, X = (matrix(n, 2 * columns, dtype, seed=n).unflatten(1, (2, columns)) for n in A.shape)
+    B = A.to("cuda")
+    assert_products(kernels.sddmm(B, G.cuda(), X.cuda()).cpu(), A, G, X)
+    first = kernels.sddmm(B, G[:, 0].cuda(), X[:, 0].cuda())
+    assert_products(first.cpu(), A, G[:, 0], X[:, 0])
+    assert torch.equal(kernels.sddmm(B, G[:, 0].cuda(), X[:, 0].cuda()), first)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("heads", [1, 3, 8])
+def test_edge_softmax(dtype, heads):
+    pattern = block([*SKEWED, 100_000], 120_000).pattern
+    scores = some_scores(pattern, heads, dtype)
+    weights = kernels.edge_softmax(pattern.to("cuda"), scores.cuda())
+    assert_softmax(weights.cpu(), pattern, scores)
+    assert torch.equal(kernels.edge_softmax(pattern.to("cuda"), scores.cuda()), weights)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("columns", [1, 16, 33])
+def test_heads(dtype, columns):
+    A = block(SKEWED, parts=("row_scale",), dtype=dtype)
+    A = A.with_values(torch.randn(A.nnz, 3, dtype=SUM_DTYPE[dtype]))
+    X = matrix(800, 3 * columns, dtype).unflatten(1, (3, columns))
+    Y = kernels.spmm(A.to("cuda"), X.cuda()).cpu()
+    for head in range(3):
+        assert_product(Y[:, head], A.with_values(A.values[:, head]), X[:, head])
+
+
+def test_gradients_equal_those_on_the_cpu():
+    """Attention over two heads: every kernel, first and second derivatives."""
+    A = block(SKEWED).to(torch.float64)
+
+    def gradients(where):
+        B = A.to(where)
+        X = matrix(800, 32, torch.float64).unflatten(1, (2, 16)).to(where).requires_grad_()
+        G = matrix(len(SKEWED), 32, torch.float64, seed=8).unflatten(1, (2, 16)).to(where)
+        weights = kernels.edge_softmax(B.pattern, kernels.sddmm(B, G, X) / 8)
+        Y = kernels.spmm(B.with_values(weights), X)
+        (first,) = torch.autograd.grad(Y.square().sum(), X, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), X)
+        return Y.detach().cpu(), first.detach().cpu(), second.cpu()
+
+    for found, expected in zip(gradients("cuda"), gradients("cpu"), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
+
+
+def test_what_is_kept_can_be_used_on_another_stream():
+    A, X = block([*SKEWED, *[3] * 200_000]).to("cuda"), matrix(800, 16).cuda()
+    expected = kernels.spmm(A, X)
+    torch.cuda.synchronize()
+    for _ in range(5):
+        B = A.pattern.indptr.clone()  # a new tensor: a new tiling
+        fresh = type(A).of(B, A.indices, A.shape)
+        first, second = torch.cuda.Stream(), torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(first):
+            kernels.spmm(fresh, X)
+        with torch.cuda.stream(second):
+            Y = kernels.spmm(fresh, X)
+        torch.cuda.synchronize()
+        assert torch.equal(Y, expected)
 
 
 def test_works_on_the_current_stream():
@@ -164,7 +236,10 @@ def test_rows_out_of_range():
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
-def test_cusparse_agrees(dtype, monkeypatch):
+def test_cusparse_agrees(dtype):
     A, X = block(SKEWED, parts=("values", "row_scale"), dtype=dtype), matrix(800, 64, dtype)
-    monkeypatch.setattr(cuda, "_implementation", lambda: cusparse)
-    assert_product(cuda.spmm(A.to("cuda"), X.cuda()).cpu(), A, X)
+    assert_product(multiply(cusparse, A.to("cuda"), X.cuda()).cpu(), A, X)
+    scores = some_scores(A, 2, dtype)
+    weights = torch.empty_like(scores, device="cuda")
+    cusparse.edge_softmax(A.indptr.cuda(), scores.cuda(), weights)
+    assert_softmax(weights.cpu(), A.pattern, scores)

@@ -9,26 +9,41 @@ import torch
 
 from spgnn.errors import InputError
 from spgnn.kernels import cuda, reference
-from spgnn.kernels.cuda import cusparse, device
+from spgnn.kernels.cuda import cusparse, device, nonzeros
+from spgnn.kernels.cuda import rows as listed
+from spgnn.sparse import SUM_DTYPE
 
-from .cuda_cases import PARTS, ROUNDING, SKEWED, assert_product, block, matrix
+from .cuda_cases import (
+    PARTS,
+    ROUNDING,
+    SKEWED,
+    assert_product,
+    assert_products,
+    assert_softmax,
+    assert_sums,
+    block,
+    matrix,
+    multiply,
+    products,
+    some_scores,
+)
 
 
 @pytest.fixture
 def no_cupy(monkeypatch):
     """As where CuPy is not installed."""
     monkeypatch.setitem(sys.modules, "cupy", None)
-    for cached in (device.cupy, cuda._implementation):
+    for cached in (device.cupy, cuda.implementation):
         cached.cache_clear()
     yield
-    for cached in (device.cupy, cuda._implementation):
+    for cached in (device.cupy, cuda.implementation):
         cached.cache_clear()
 
 
 def test_without_cupy_one_notice_and_torch(no_cupy, recwarn):
     A, X = block(SKEWED), matrix(800, 16)
     for _ in range(2):
-        assert_product(cuda.spmm(A, X), A, X)
+        assert_product(multiply(cuda.implementation(), A, X), A, X)
     assert ["pip install spgnn[gpu]" in str(w.message) for w in recwarn] == [True]
 
 
@@ -42,17 +57,56 @@ def test_asking_for_cupy_names_the_extra(no_cupy):
 def test_products_through_torch(dtype, parts):
     A, X = block(SKEWED, parts=parts, dtype=dtype), matrix(800, 17, dtype)
     out = torch.full((len(SKEWED), 17), float("nan"), dtype=dtype)
-    cusparse.spmm(A, X, out, accumulate=False)
-    assert_product(out, A, X)
+    assert_product(multiply(cusparse, A, X, out), A, X)
     before = out.double().clone()
-    cusparse.spmm(A, X, out, accumulate=True)
-    assert_product(out, A, X, added=before)
+    assert_product(multiply(cusparse, A, X, out, accumulate=True), A, X, added=before)
+    A = A.with_values(matrix(A.nnz, 2, SUM_DTYPE[dtype]))
+    X = matrix(800, 34, dtype).unflatten(1, (2, 17))
+    assert_product(multiply(cusparse, A, X)[:, 1], A.with_values(A.values[:, 1]), X[:, 1])
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("heads", [1, 3])
+def test_nonzeros_through_torch(dtype, heads, monkeypatch):
+    A = block(SKEWED, parts=("row_scale", "col_scale"), dtype=dtype)
+    G, X = (matrix(n, 17 * heads, dtype, seed=n).unflatten(1, (heads, 17)) for n in A.shape)
+    G, X = (G[:, 0], X[:, 0]) if heads == 1 else (G, X)
+    whole = products(cusparse, A, G, X)
+    assert_products(whole, A, G, X)
+    monkeypatch.setattr(cusparse, "GATHERED_BYTES", 1000)
+    assert torch.equal(products(cusparse, A, G, X), whole)
+
+    scores = some_scores(A, heads, dtype)
+    weights = torch.empty_like(scores)
+    cusparse.edge_softmax(A.indptr, scores, weights)
+    assert_softmax(weights, A.pattern, scores)
+    other = matrix(A.nnz, heads, dtype, seed=3)
+    cusparse.row_sums(A.indptr, weights, None, scores)
+    assert_sums(scores, A.pattern, weights)
+    cusparse.row_sums(A.indptr, weights, other, scores)
+    assert_sums(scores, A.pattern, weights.double() * other.double())
+
+
+@pytest.mark.parametrize("columns", [1, 64, 5000])
+def test_gathered_rows_stay_below_a_number_of_bytes(columns, monkeypatch):
+    A, G, X = block([30] * 90, 500), matrix(90, columns), matrix(500, columns)
+    monkeypatch.setattr(cusparse, "GATHERED_BYTES", 2**16)
+    largest, multiply_ = [0], torch.Tensor.__mul__
+    monkeypatch.setattr(
+        torch.Tensor,
+        "__mul__",
+        lambda a, b: largest.append(a.nbytes + b.nbytes) or multiply_(a, b),
+    )
+    found = products(cusparse, A, G, X)
+    monkeypatch.undo()
+    assert_products(found, A, G, X)
+    assert 0 < max(largest) <= max(2**16, 2 * 4 * columns)
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_rows_through_torch(dtype):
     X, Y = matrix(6, 5, dtype), matrix(4, 5, dtype, seed=2)
-    rows, scale = torch.tensor([3, 0, 3, 3, 1, 0]), torch.randn(6).to(device_sum(dtype))
+    rows, scale = torch.tensor([3, 0, 3, 3, 1, 0]), torch.randn(6).to(SUM_DTYPE[dtype])
     for factor in (None, scale):
         gathered = X.new_empty(6, 5)
         cusparse.gather_rows(X, rows, factor, gathered)
@@ -65,10 +119,6 @@ def test_rows_through_torch(dtype):
     dropped = torch.empty_like(X)
     cusparse.dropout_rows(X, torch.arange(6), 7, 0.5, dropped)
     assert torch.equal(dropped, reference.dropout_rows(X, torch.arange(6), 7, 0.5))
-
-
-def device_sum(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 class FakeCupy:
@@ -141,4 +191,5 @@ def test_a_launch_hands_over_addresses_on_torchs_stream(monkeypatch):
 
 def test_the_device_constants_match_the_sources():
     assert f"kThreads = {device.THREADS};" in device.source()
-    assert f"kRowsInFlight = {cuda.native.ROWS_IN_FLIGHT};" in device.source()
+    assert f"kRowsInFlight = {listed.ROWS_IN_FLIGHT};" in device.source()
+    assert f"kNonzerosInFlight = {nonzeros.NONZEROS_IN_FLIGHT};" in device.source()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import threading
+
 import pytest
 import torch
 
-from spgnn.kernels import spmm
+from spgnn.kernels import recycling, spmm
 from spgnn.kernels.recycling import SMALLEST, Keeper
 from spgnn.sparse import CSR
 
@@ -66,6 +70,92 @@ def test_small_results_are_left_to_torch(keeper):
     assert Y.shape == (ROWS - 1, WIDTH)
     del Y
     assert keeper.nbytes == 0
+
+
+def test_heads_too(keeper):
+    X = torch.empty(0, 4, WIDTH // 4)
+    Y = keeper.new_rows(ROWS, X)
+    assert (Y.shape, Y.stride()) == ((ROWS, 4, WIDTH // 4), (WIDTH, WIDTH // 4, 1))
+    del Y
+    assert keeper.nbytes == SMALLEST
+
+
+class AtLine:
+    """Does something before one line of recycling.py, as the collector or a thread may."""
+
+    def __init__(self, number, act):
+        self.left, self.act = number, act
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.trace)
+
+    def __exit__(self, *error):
+        sys.settrace(self.before)
+
+    def trace(self, frame, event, argument):
+        if frame.f_code.co_filename != recycling.__file__ or self.left < 0:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left < 0:
+                self.act()
+        return self.trace
+
+
+def by_the_collector(mine, keeper):
+    """The result is part of a cycle."""
+    cycle = [mine.pop()]
+    cycle.append(cycle)
+    del cycle
+    gc.collect(0)
+    return []
+
+
+def by_another_thread(mine, keeper):
+    """All of the other thread's turn passes before this one goes on."""
+    made = []
+
+    def turn():
+        mine.clear()
+        made.append(keeper.new_rows(1030, like(width=1)))
+
+    thread = threading.Thread(target=turn)
+    thread.start()
+    thread.join(timeout=60)
+    assert not thread.is_alive(), "a thread waits for the one it interrupts"
+    return made
+
+
+@pytest.mark.parametrize("forgotten", [by_the_collector, by_another_thread])
+def test_results_may_be_forgotten_at_any_line(monkeypatch, forgotten):
+    """What comes back while a piece is looked for drives out the oldest, and moves the others."""
+    monkeypatch.setattr(recycling, "SMALLEST", 2**12)
+    for line in range(80):
+        keeper, made = Keeper(), []
+        largest, small, fitting, later = (
+            keeper.new_rows(rows, like(width=1)) for rows in (4000, 1100, 2000, 1050)
+        )
+        del small, fitting
+        mine, other = [later], []
+        del later
+        point = AtLine(
+            line, lambda mine=mine, other=other, k=keeper: other.extend(forgotten(mine, k))
+        )
+        with point:
+            made = [keeper.new_rows(rows, like(width=1)) for rows in (2000, 1100)]
+        results = [largest, *made, *other]
+        for number, Y in enumerate(results):
+            assert Y.untyped_storage().nbytes() >= Y.nbytes
+            Y.fill_(number)
+        for number, Y in enumerate(results):
+            assert bool(torch.eq(Y, number).all()), line
+        results.clear()
+        del largest, made, other, Y
+        assert keeper.nbytes <= 4 * 4000
+        if point.left >= 0:
+            return  # there are no more lines
+    raise AssertionError("the lines never end")
 
 
 def test_products_may_be_changed_in_place_and_differentiated():

@@ -17,9 +17,10 @@ def random_list(count, limit, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", [1, 16, 33, 300])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_gather_matches_reference(instruction_set, threads, dtype, columns, scaled):
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_gather_matches_reference(instruction_set, threads, dtype, columns, scaled, index):
     X = random_dense(50, columns, 1, dtype, padding=3)
-    rows = random_list(2000, 50, 2)
+    rows = random_list(2000, 50, 2).to(index)
     scale = torch.rand(2000, dtype=SUM_DTYPE[dtype]) if scaled else None
     threads(1)
     Y = gather_rows(X, rows, scale)
@@ -37,8 +38,9 @@ def test_gather_matches_reference(instruction_set, threads, dtype, columns, scal
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", [1, 16, 33, 300])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_scatter_add_matches_reference(instruction_set, threads, dtype, columns, scaled):
-    rows = random_list(3000, 60, 2)
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_scatter_add_matches_reference(instruction_set, threads, dtype, columns, scaled, index):
+    rows = random_list(3000, 60, 2).to(index)
     X = random_dense(3000, columns, 1, dtype, padding=1)
     start = random_dense(60, columns, 3, dtype, padding=2)
     generator = torch.Generator().manual_seed(4)
@@ -127,6 +129,24 @@ def test_gradients():
     assert torch.autograd.gradcheck(lambda X: gather_rows(X, rows, scale), X)
     assert torch.autograd.gradcheck(lambda X: gather_rows(X, rows), X)
     assert torch.autograd.gradcheck(lambda X: dropout_rows(X, torch.arange(7), 5, 0.4), X)
+    assert torch.autograd.gradgradcheck(lambda X: gather_rows(X, rows, scale).square(), X)
+    assert torch.autograd.gradgradcheck(
+        lambda X: dropout_rows(X, torch.arange(7), 5, 0.4).square(), X
+    )
+
+
+def test_other_strides():
+    X, rows = random_dense(7, 5, 1), torch.tensor([0, 3, 3, 6, 1])
+    wide, scale = rows.repeat_interleave(2)[::2], torch.rand(5).repeat_interleave(2)[::2]
+    expected = gather_rows(X, rows, scale.contiguous())
+    assert torch.equal(gather_rows(X.T.contiguous().T, wide, scale), expected)
+    for Y in (X.clone(), X.clone()):
+        scatter_add_rows(Y, wide, expected.T.contiguous().T, scale)
+        again = scatter_add_rows(X.clone(), rows, expected, scale.contiguous())
+        assert torch.equal(Y, again)
+    ids = torch.arange(14)[::2]
+    dropped = dropout_rows(X.T.contiguous().T, ids, 3, 0.5)
+    assert torch.equal(dropped, dropout_rows(X, ids.contiguous(), 3, 0.5))
 
 
 def test_bad_input_is_named():
@@ -135,13 +155,26 @@ def test_bad_input_is_named():
     cases = [
         (lambda: gather_rows(X, torch.tensor([0, 5])), r"row 5 outside \[0, 5\)"),
         (lambda: gather_rows(X, torch.tensor([-1])), r"row -1 outside"),
-        (lambda: gather_rows(X, rows.int()), "rows must be int64"),
+        (lambda: gather_rows(X, rows.short()), "rows must be int32 or int64"),
         (lambda: gather_rows(X, rows, torch.ones(4)), "scale must be"),
         (lambda: gather_rows(X, rows, out=torch.ones(4, 3)), "out must be"),
         (lambda: scatter_add_rows(X.clone(), rows + 1, X), r"row 5 outside"),
         (lambda: scatter_add_rows(X.clone(), rows[:3], X), "rows has 3 entries"),
         (lambda: scatter_add_rows(torch.ones(5, 4), rows, X), "Y must be"),
         (lambda: scatter_add_rows(X, rows, X), "overlap"),
+        (lambda: gather_rows(X.numpy(), rows), "X must be a torch.Tensor, got ndarray"),
+        (lambda: gather_rows(X, [0, 1]), "rows must be a torch.Tensor, got list"),
+        (lambda: gather_rows(X, rows, 2.0), "scale must be a torch.float32 .* got float"),
+        (lambda: gather_rows(X, rows, out=3), "out must be a torch.Tensor, got int"),
+        (lambda: gather_rows(X, rows, torch.ones(5, requires_grad=True)), "scale is a constant"),
+        (lambda: scatter_add_rows(X.numpy(), rows, X), "Y must be a torch.Tensor, got ndarray"),
+        (lambda: scatter_add_rows(X.clone(), rows, 3), "X must be a torch.Tensor, got int"),
+        (lambda: scatter_add_rows(torch.ones(5), rows, X), "Y must be .* got float32"),
+        (lambda: dropout_rows(3, rows, 0, 0.5), "X must be a torch.Tensor, got int"),
+        (lambda: dropout_rows(X, rows.int(), 0, 0.5), "vertex_ids must be int64"),
+        (lambda: dropout_rows(X, rows, 1.5, 0.5), "key must be an integer .* got float 1.5"),
+        (lambda: dropout_rows(X, rows, 2**64, 0.5), "key must be an integer in"),
+        (lambda: dropout_rows(X, rows, 0, "0.5"), r"p must be in \[0, 1\), got 0.5"),
         (lambda: dropout_rows(X, rows, 0, 1.0), "p must be in"),
         (lambda: dropout_rows(X, rows[:2], 0, 0.5), "vertex_ids has 2"),
     ]

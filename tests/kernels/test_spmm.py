@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn.errors import InputError
-from spgnn.kernels import reference, spmm, spmm_transposed
+from spgnn.kernels import reference, spmm
 from spgnn.sparse import CSR
 
 from .conftest import DTYPES, SUM_DTYPE, assert_close, random_block, random_dense
@@ -46,7 +46,6 @@ def test_spmm_any_shape(
 ):
     rows = len(lengths)
     A = random_block(rows, cols, lengths, seed, dtype=dtype, parts=parts, index=index)
-    multiply = spmm_transposed if transposed else spmm
     slow = reference.spmm_transposed if transposed else reference.spmm
     n_in, n_out = (rows, cols) if transposed else (cols, rows)
     X = random_dense(n_in, columns, seed, dtype, padding)
@@ -54,11 +53,12 @@ def test_spmm_any_shape(
     expected = slow(A, X) + (out.double() if accumulate else 0)
     B = reference.dense(A).abs()
     size = (B.T if transposed else B) @ X.double().abs() + out.double().abs() * accumulate
-    returned = multiply(A, X, out=out, accumulate=accumulate)
+    multiplied = A.T if transposed else A
+    returned = spmm(multiplied, X, out=out, accumulate=accumulate)
     assert returned is out
     assert_close(out, expected, size, dtype)
     if not accumulate:
-        assert torch.equal(multiply(A, X), out)
+        assert torch.equal(spmm(multiplied, X), out)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -98,7 +98,7 @@ def test_empty_blocks(shape):
     rows, cols = shape
     A = random_block(rows, cols, [0] * rows, 0)
     assert torch.equal(spmm(A, torch.ones(cols, 6)), torch.zeros(rows, 6))
-    assert torch.equal(spmm_transposed(A, torch.ones(rows, 6)), torch.zeros(cols, 6))
+    assert torch.equal(spmm(A.T, torch.ones(rows, 6)), torch.zeros(cols, 6))
     out = torch.ones(rows, 6)
     assert torch.equal(spmm(A, torch.ones(cols, 6), out=out, accumulate=True), torch.ones(rows, 6))
 
@@ -134,7 +134,7 @@ def test_gradient(parts):
     X = random_dense(12, 5, 1, torch.float64).requires_grad_()
     G = random_dense(9, 5, 2, torch.float64).requires_grad_()
     assert torch.autograd.gradcheck(lambda X: spmm(A, X), X)
-    assert torch.autograd.gradcheck(lambda G: spmm_transposed(A, G), G)
+    assert torch.autograd.gradcheck(lambda G: spmm(A.T, G), G)
     assert torch.autograd.gradgradcheck(lambda X: spmm(A, X).square(), X)
 
 
@@ -154,7 +154,13 @@ def test_bad_input_is_named():
         (lambda: spmm(A, X, out=torch.ones(3, 4).T), "unit column stride"),
         (lambda: spmm(A, X.clone().requires_grad_(), out=torch.ones(4, 3)), "not differentiable"),
         (lambda: spmm(A, X, out=X[:4]), "overlap"),
-        (lambda: spmm_transposed(A, X), r"X must be \[4, f\]"),
+        (lambda: spmm(A.T, X), r"X must be \[4, f\]"),
+        (lambda: spmm(A, X.numpy()), "X must be a torch.Tensor, got ndarray"),
+        (lambda: spmm(A, 3), "X must be a torch.Tensor, got int"),
+        (lambda: spmm(A, X, out=3), "out must be a torch.Tensor, got int"),
+        (lambda: spmm(A.pattern, X), "A must be a spgnn.CSR, got Pattern"),
+        (lambda: spmm(A.to_scipy(), X), "A must be a spgnn.CSR, got csr_array"),
+        (lambda: spmm(reference.dense(A), X), "A must be a spgnn.CSR, got Tensor"),
     ]
     for call, message in cases:
         with pytest.raises(InputError, match=message):

@@ -1,22 +1,27 @@
-"""The operations as torch sees them: registered, traceable, visible to profilers."""
+"""The operations as torch sees them: registered, traceable, transformable, visible to profilers."""
 
 import subprocess
 import sys
 
 import pytest
 import torch
+from torch.autograd import forward_ad
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from spgnn.errors import InputError
 from spgnn.kernels import (
     dropout_rows,
+    edge_softmax,
     gather_rows,
-    registration,
     scatter_add_rows,
+    sddmm,
     spmm,
-    spmm_transposed,
 )
 
 from .conftest import random_block, random_dense
+
+LENGTHS = [2, 0, 3, 1, 6, 2]
 
 
 class Recorder(TorchDispatchMode):
@@ -29,9 +34,14 @@ class Recorder(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+def block(parts=("values", "row_scale"), dtype=torch.float32):
+    """A new one: nothing has been derived from it yet."""
+    return random_block(6, 6, LENGTHS, 0, parts=parts, dtype=dtype)
+
+
 @pytest.fixture
 def A():
-    return random_block(6, 6, [2, 0, 3, 1, 6, 2], 0, parts=("values", "row_scale"))
+    return block()
 
 
 @pytest.fixture
@@ -44,69 +54,228 @@ def test_every_operation_is_seen_by_name(A, X):
     with Recorder() as seen:
         spmm(A, X)
         spmm(A, X, out=torch.empty(6, 4), accumulate=False)
-        spmm_transposed(A, X)
+        sddmm(A, X, X)
+        edge_softmax(A.pattern, A.values)
         gather_rows(X, rows)
         scatter_add_rows(torch.zeros(6, 4), rows, X[:3])
         dropout_rows(X, torch.arange(6), 1, 0.5)
     ours = [name for name in seen.names if name.startswith("spgnn::")]
-    names = ["spmm", "spmm", "spmm_transposed", "gather_rows", "scatter_add_rows", "dropout_rows"]
-    assert ours == [f"spgnn::{name}" for name in names]
+    names = ["spmm", "spmm", "sddmm", "edge_softmax", "gather_rows", "scatter_add_rows"]
+    assert ours == [f"spgnn::{name}" for name in (*names, "dropout_rows")]
 
 
-def test_backward_runs_the_transposed_product(A, X):
+def test_backward_is_seen_too(A, X):
+    A.values.requires_grad_()
     Y = spmm(A, X.requires_grad_())
     with Recorder() as seen:
         Y.sum().backward()
-    assert "spgnn::spmm_transposed" in seen.names
+    ours = [name for name in seen.names if name.startswith("spgnn::")]
+    assert ours == ["spgnn::spmm", "spgnn::sddmm"]
 
 
-def test_operators_pass_torchs_own_checks(A, X):
-    rows, ids = torch.tensor([0, 5, 5]), torch.arange(6)
-    T = A.T
-    block = (A.indptr, A.indices, A.values, None, T.indptr, T.indices, T.values, None)
-    block = (*block, A.row_scale, A.col_scale)
-    wanted = X.clone().requires_grad_()
-    cases = [
-        (registration.spmm, (*block, wanted)),
-        (registration.spmm_transposed, (*block, wanted)),
-        (registration.spmm_out, (*block, X, torch.ones(6, 4), True)),
-        (registration.spmm_transposed_out, (*block, X, torch.ones(6, 4), False)),
-        (registration.gather_rows, (wanted, rows, None)),
-        (registration.gather_rows_out, (X, rows, torch.rand(3), torch.ones(3, 4))),
-        (registration.scatter_add_rows, (torch.ones(6, 4), rows, X[:3].clone(), None)),
-        (registration.dropout_rows, (wanted, ids, 3, 0.5)),
-    ]
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    for operator, arguments in cases:
-        torch.library.opcheck(operator, arguments, test_utils=checks)
+def test_two_python_frames_between_the_call_and_c(A, X, monkeypatch):
+    """`spmm` itself and what torch's dispatcher calls; with and without a place for the result."""
+    module = sys.modules["spgnn.kernels.spmm"]
+    stacks = []
+
+    def kernel(*arguments):
+        frame, names = sys._getframe(1), []
+        while frame is not None and frame.f_code is not here:
+            names.append(frame.f_code.co_name)
+            frame = frame.f_back
+        stacks.append(names)
+
+    here = sys._getframe().f_code
+    monkeypatch.setitem(module._KERNELS, (torch.float32, torch.int32), kernel)
+    spmm(A, X, out=torch.empty(6, 4), accumulate=True)
+    spmm(A, X)
+    assert stacks == [["_on_cpu", "spmm"]] * 2
 
 
-def test_compile_and_export_do_not_break(A, X):
-    A.T  # noqa: B018  made beforehand: SciPy cannot be traced
+def cases():
+    """Every operator with arguments of each kind."""
+    A, X, rows, ids = block(), random_dense(6, 4, 1), torch.tensor([0, 5, 5]), torch.arange(6)
+    P, T, ops = A.pattern, A.pattern.T, torch.ops.spgnn
+    sides = P.indptr, P.indices, T.indptr, T.indices, P.order
+    scales = A.row_scale, A.col_scale
+    learnt, wanted = A.values.clone().requires_grad_(), X.clone().requires_grad_()
+    heads = torch.rand(A.nnz, 2, requires_grad=True)
+    wide = torch.rand(6, 2, 3, requires_grad=True)
+    yield ops.spmm.default, (*sides, learnt, None, *scales, wanted, False)
+    yield ops.spmm.default, (*sides, learnt, None, *scales, wanted, True)
+    yield ops.spmm.default, (*sides[:4], None, A.values, A.T.values, *scales, wanted, False)
+    yield ops.spmm.default, (*sides, heads, None, *scales, wide, False)
+    yield ops.spmm.out, (*sides[:2], A.values, *scales, X, torch.ones(6, 4), True)
+    yield ops.sddmm.default, (*sides, *scales, wanted, X.clone().requires_grad_())
+    yield ops.sddmm.default, (*sides, *scales, wide, wide.detach().clone().requires_grad_())
+    yield ops.edge_softmax.default, (P.indptr, learnt)
+    yield ops.edge_softmax.default, (P.indptr, heads)
+    yield ops.row_sums.default, (P.indptr, learnt, None)
+    yield ops.row_sums.default, (P.indptr, heads, heads.detach().clone().requires_grad_())
+    for listed in (rows, rows.int()):
+        yield ops.gather_rows.default, (wanted, listed, torch.rand(3))
+        yield ops.gather_rows.out, (X, listed, None, torch.ones(3, 4))
+        yield (
+            ops.gather_rows_adjoint.default,
+            (random_dense(3, 4, 2).requires_grad_(), listed, None, 7),
+        )
+        yield ops.scatter_add_rows.default, (torch.ones(6, 4), listed, X[:3].clone(), None)
+    yield ops.dropout_rows.default, (wanted, ids, 3, 0.5)
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: str(case[0]))
+def test_operators_pass_torchs_own_checks(case):
+    torch.library.opcheck(*case)
+
+
+@pytest.mark.parametrize("parts", [(), ("values",), ("values", "row_scale", "col_scale")])
+def test_compile_and_export_of_blocks_that_were_never_used(parts, X):
+    T = block(parts).T
 
     class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.A = block(parts)
+
         def forward(self, X):
-            return torch.relu(spmm_transposed(A, spmm(A, X))) + 1
-
-    layer = Layer()
-    expected = layer(X)
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(X), expected)
-    exported = torch.export.export(layer, (X,))
-    assert torch.equal(exported.module()(X), expected)
-    assert "spgnn.spmm.default" in str(exported.graph)
-
-
-def test_gradient_under_compile(A, X):
-    A.T  # noqa: B018
-
-    def loss(X):
-        return spmm(A, X).square().sum()
+            return torch.relu(spmm(T, spmm(self.A, X))) + 1
 
     plain, traced = X.clone().requires_grad_(), X.clone().requires_grad_()
-    loss(plain).backward()
-    torch.compile(loss, fullgraph=True, backend="aot_eager")(traced).backward()
+    expected = Layer()(plain)
+    compiled = torch.compile(Layer(), fullgraph=True, backend="aot_eager")(traced)
+    assert torch.equal(compiled, expected)
+    for Y in (expected, compiled):
+        Y.square().sum().backward()
     assert torch.equal(plain.grad, traced.grad)
+    exported = torch.export.export(Layer(), (X,))
+    assert torch.equal(exported.module()(X), expected)
+    assert "spgnn.spmm.default" in str(exported.graph)
+    assert torch.equal(exported.module()(plain), expected)
+
+
+def test_compiled_gradients_of_everything(X):
+    rows = torch.tensor([5, 0, 5])
+
+    def loss(A, values, X):
+        weights = edge_softmax(A.pattern, sddmm(A.pattern, X, X) * values)
+        Y = dropout_rows(spmm(A.with_values(weights), X), torch.arange(6), 3, 0.5)
+        total = gather_rows(Y, rows).square().sum()
+        out = torch.zeros(6, 4)
+        with torch.no_grad():
+            spmm(A, X, out=out, accumulate=True)
+            scatter_add_rows(out, rows, Y[:3])
+        return total + out.sum()
+
+    results = []
+    for function in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
+        leaves = torch.ones(14).requires_grad_(), X.clone().requires_grad_()
+        total = function(block(), *leaves)
+        total.backward()
+        results.append((total, *(leaf.grad for leaf in leaves)))
+    for plain, traced in zip(*results, strict=True):
+        torch.testing.assert_close(traced, plain, rtol=1e-6, atol=1e-6)
+
+
+def test_compiled_products_follow_the_block(X):
+    """Other values, another block of the same shape: never what was there when it was compiled."""
+    compiled = torch.compile(spmm, fullgraph=True, backend="aot_eager")
+    A = block()
+    other = random_block(6, 6, [3, 1, 2, 0, 4, 4], 5, parts=("values", "row_scale"))
+    for change in (lambda: A, lambda: A.values.mul_(3) is None or A, lambda: other, lambda: A):
+        now = change()
+        plain, traced = X.clone().requires_grad_(), X.clone().requires_grad_()
+        for Y in (spmm(now, plain), compiled(now, traced)):
+            Y.square().sum().backward()
+        assert torch.equal(plain.grad, traced.grad)
+
+
+def operations():
+    """Each as a function of one array, with the array; of blocks that were never used."""
+    X, double = random_dense(6, 4, 1, torch.float64), torch.float64
+    rows, scale = torch.tensor([5, 0, 5]), torch.rand(3, dtype=double)
+    values, wide = torch.rand(14, dtype=double), torch.rand(14, 2, dtype=double)
+    heads = random_dense(6, 6, 3, double).view(6, 2, 3)
+    A = block(("values", "row_scale"), double)
+    yield "spmm in X", lambda X: spmm(A, X), X
+    yield "spmm of A.T", lambda X: spmm(A.T, X), X
+    yield "spmm of heads", lambda X: spmm(A.with_values(wide), X), heads
+    yield "spmm in values", lambda v: spmm(A.with_values(v), X), values
+    yield "spmm in values of heads", lambda v: spmm(A.with_values(v), heads), wide
+    yield "sddmm in G", lambda G: sddmm(A, G, X), X
+    yield "sddmm in both", lambda G: sddmm(A, G, G), X
+    yield "sddmm of heads", lambda X: sddmm(A, heads, X), heads
+    yield "softmax", lambda s: edge_softmax(A.pattern, s), values
+    yield "softmax of heads", lambda s: edge_softmax(A.pattern, s), wide
+    yield "gather", lambda X: gather_rows(X, rows, scale), X
+    yield "dropout", lambda X: dropout_rows(X, torch.arange(6), 5, 0.5), X
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # its own
+@pytest.mark.parametrize("case", list(operations()), ids=lambda case: case[0])
+def test_transforms(case):
+    _, function, X = case
+    other = X.flip(0)
+
+    def loss(X):
+        return function(X).pow(3).sum()
+
+    leaf = X.clone().requires_grad_()
+    # Transforms first: what they need of a block is made under them.
+    derivative = grad(loss)(X)
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(derivative, expected)
+
+    batch = torch.stack((X, other, 2 * X))
+    torch.testing.assert_close(vmap(function)(batch), torch.stack([function(x) for x in batch]))
+    last = batch.movedim(0, -1)
+    torch.testing.assert_close(
+        vmap(function, in_dims=-1, out_dims=-1)(last).movedim(-1, 0), vmap(function)(batch)
+    )
+    torch.testing.assert_close(vmap(grad(loss))(batch), torch.stack([grad(loss)(x) for x in batch]))
+
+    step = 1e-6
+    slope = (function(X + step * other) - function(X - step * other)) / (2 * step)
+    Y, tangent = jvp(function, (X,), (other,))
+    assert torch.equal(Y, function(X))
+    torch.testing.assert_close(tangent, slope, rtol=1e-6, atol=1e-8)
+    with forward_ad.dual_level():
+        dual = forward_ad.unpack_dual(function(forward_ad.make_dual(X, other)))
+        torch.testing.assert_close(dual.tangent, tangent)
+    torch.testing.assert_close(jacfwd(function)(X), jacrev(function)(X))
+
+    twice = torch.autograd.functional.hessian(loss, X)
+    torch.testing.assert_close(hessian(loss)(X), twice)
+    torch.testing.assert_close(jacrev(grad(loss))(X), twice)
+
+
+def test_both_operands_in_one_batch():
+    A, double = block((), torch.float64), torch.float64
+    values, X = torch.rand(3, 14, 2, dtype=double), torch.rand(3, 6, 2, 5, dtype=double)
+    found = vmap(lambda v, X: spmm(A.with_values(v), X))(values, X)
+    expected = torch.stack([spmm(A.with_values(v), x) for v, x in zip(values, X, strict=True)])
+    torch.testing.assert_close(found, expected)
+    G = torch.rand(3, 6, 2, 5, dtype=double)
+    found = vmap(lambda G, X: sddmm(A, G, X))(G, X)
+    torch.testing.assert_close(
+        found, torch.stack([sddmm(A, *both) for both in zip(G, X, strict=True)])
+    )
+
+
+def test_gradient_through_a_batch():
+    A, X = block(("values",), torch.float64), random_dense(18, 4, 1, torch.float64).view(3, 6, 4)
+
+    def total(X):
+        return vmap(lambda x: spmm(A, x).pow(3))(X).sum()
+
+    leaf = X.clone().requires_grad_()
+    sum(spmm(A, x).pow(3).sum() for x in leaf).backward()
+    torch.testing.assert_close(grad(total)(X), leaf.grad)
+
+
+def test_batches_of_structure_are_refused_in_one_line(X):
+    rows = torch.tensor([[0, 1], [2, 3]])
+    with pytest.raises(InputError, match="gather_rows: vmap takes batches of dense matrices"):
+        vmap(lambda rows: torch.ops.spgnn.gather_rows(X, rows, None))(rows)
 
 
 def test_kernels_work_in_a_forked_child():

@@ -1,4 +1,4 @@
-// Python sees addresses of arrays that spgnn/kernels/ops.py has checked.
+// Python sees addresses of arrays that the operations of spgnn/kernels have checked.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -11,10 +11,10 @@
 #include <string>
 
 #include "dispatch.hpp"
-#include "reorder.hpp"
 #include "roofline.hpp"
 #include "rows.hpp"
 #include "sddmm.hpp"
+#include "segments.hpp"
 #include "spmm.hpp"
 
 namespace nb = nanobind;
@@ -34,31 +34,34 @@ T* at(Address address) {
 }
 
 template <class T, class Index>
-void spmm(Address indptr, Address indices, std::int64_t rows, Address values, Address row_scale,
-          Address col_scale, Address row_order, Address x, std::int64_t x_stride, Address y,
-          std::int64_t y_stride, std::int64_t columns, bool accumulate, int threads) {
+void spmm(Address indptr, Address indices, std::int64_t rows, Address values,
+          std::int64_t value_stride, Address row_scale, Address col_scale, Address x,
+          std::int64_t x_stride, Address y, std::int64_t y_stride, std::int64_t columns,
+          bool accumulate, std::int64_t heads, std::int64_t x_head_stride,
+          std::int64_t y_head_stride, int threads) {
   using S = spgnn::Sum<T>;
-  spgnn::SpmmOperands<T, Index> operands{at<std::int64_t>(indptr),
-                                         at<Index>(indices),
-                                         rows,
-                                         at<S>(values),
-                                         at<S>(row_scale),
-                                         at<S>(col_scale),
-                                         at<std::int32_t>(row_order),
-                                         at<T>(x),
-                                         x_stride,
-                                         at<T>(y),
-                                         y_stride,
-                                         columns,
-                                         accumulate};
+  const spgnn::SpmmOperands<T, Index> operands{at<std::int64_t>(indptr),
+                                               at<Index>(indices),
+                                               rows,
+                                               at<S>(values),
+                                               value_stride,
+                                               at<S>(row_scale),
+                                               at<S>(col_scale),
+                                               at<T>(x),
+                                               x_stride,
+                                               at<T>(y),
+                                               y_stride,
+                                               columns,
+                                               accumulate};
   nb::gil_scoped_release released;
-  spgnn::spmm(*current_table(), operands, threads);
+  spgnn::spmm(*current_table(), operands, {heads, x_head_stride, y_head_stride}, threads);
 }
 
 template <class T, class Index>
 void sddmm(Address indptr, Address indices, std::int64_t rows, Address row_scale, Address col_scale,
            Address g, std::int64_t g_stride, Address x, std::int64_t x_stride, std::int64_t columns,
-           Address products, int threads) {
+           Address products, std::int64_t heads, std::int64_t x_head_stride,
+           std::int64_t g_head_stride, int threads) {
   using S = spgnn::Sum<T>;
   const spgnn::SddmmOperands<T, Index> operands{at<std::int64_t>(indptr),
                                                 at<Index>(indices),
@@ -70,26 +73,26 @@ void sddmm(Address indptr, Address indices, std::int64_t rows, Address row_scale
                                                 at<T>(x),
                                                 x_stride,
                                                 columns,
-                                                at<S>(products)};
+                                                at<S>(products),
+                                                heads};
   nb::gil_scoped_release released;
-  spgnn::sddmm(*current_table(), operands, threads);
+  spgnn::sddmm(*current_table(), operands, {heads, x_head_stride, g_head_stride}, threads);
 }
 
-template <class Index>
-std::int64_t count_far(Address indptr, Address indices, std::int64_t rows, std::int64_t cols,
-                       Address order, std::int64_t window) {
+template <class T>
+void edge_softmax(Address indptr, std::int64_t rows, std::int64_t heads, Address scores,
+                  Address softmax, int threads) {
   nb::gil_scoped_release released;
-  return spgnn::count_far(at<const std::int64_t>(indptr), at<const Index>(indices), rows, cols,
-                          at<const std::int32_t>(order), window);
+  spgnn::softmax(*current_table(), at<const std::int64_t>(indptr), rows, heads, at<const T>(scores),
+                 at<T>(softmax), threads);
 }
 
-template <class Index>
-void cluster_order(Address indptr, Address indices, std::int64_t rows, std::int64_t largest,
-                   int sweeps, Address order) {
+template <class T>
+void row_sums(Address indptr, std::int64_t rows, std::int64_t heads, Address a, Address b,
+              Address sums, int threads) {
   nb::gil_scoped_release released;
-  spgnn::LabelPropagation<Index> clusters(at<const std::int64_t>(indptr), at<const Index>(indices),
-                                          rows, largest);
-  spgnn::order_by_label(clusters.run(sweeps), at<std::int32_t>(order));
+  spgnn::row_sums(*current_table(), at<const std::int64_t>(indptr), rows, heads, at<const T>(a),
+                  at<const T>(b), at<T>(sums), threads);
 }
 
 // Asks for huge pages under a fresh allocation. Gathers from it later miss the TLB less, and its
@@ -123,30 +126,28 @@ void triad(Address y, Address x, std::int64_t count, int threads) {
   spgnn::triad(at<float>(y), at<float>(x), count, threads);
 }
 
-template <class T>
-spgnn::RowOperands<T> row_operands(Address x, std::int64_t x_stride, Address y,
-                                   std::int64_t y_stride, std::int64_t columns, Address rows,
-                                   std::int64_t count, Address scale) {
-  return {at<T>(x), x_stride,
-          at<T>(y), y_stride,
-          columns,  at<std::int64_t>(rows),
-          count,    at<spgnn::Sum<T>>(scale)};
+template <class T, class Index>
+spgnn::RowOperands<T, Index> row_operands(Address x, std::int64_t x_stride, Address y,
+                                          std::int64_t y_stride, std::int64_t columns, Address rows,
+                                          std::int64_t count, Address scale) {
+  return {at<T>(x), x_stride,        at<T>(y), y_stride,
+          columns,  at<Index>(rows), count,    at<spgnn::Sum<T>>(scale)};
 }
 
-template <class T>
+template <class T, class Index>
 void gather_rows(Address x, std::int64_t x_stride, Address y, std::int64_t y_stride,
                  std::int64_t columns, Address rows, std::int64_t count, Address scale,
                  int threads) {
-  auto operands = row_operands<T>(x, x_stride, y, y_stride, columns, rows, count, scale);
+  auto operands = row_operands<T, Index>(x, x_stride, y, y_stride, columns, rows, count, scale);
   nb::gil_scoped_release released;
   spgnn::gather_rows(*current_table(), operands, threads);
 }
 
-template <class T>
+template <class T, class Index>
 void scatter_add_rows(Address x, std::int64_t x_stride, Address y, std::int64_t y_stride,
                       std::int64_t columns, Address rows, std::int64_t count, Address scale,
                       int threads) {
-  auto operands = row_operands<T>(x, x_stride, y, y_stride, columns, rows, count, scale);
+  auto operands = row_operands<T, Index>(x, x_stride, y, y_stride, columns, rows, count, scale);
   nb::gil_scoped_release released;
   spgnn::scatter_add_rows(*current_table(), operands, threads);
 }
@@ -155,20 +156,33 @@ template <class T>
 void dropout_rows(Address x, std::int64_t x_stride, Address y, std::int64_t y_stride,
                   std::int64_t columns, Address vertex_ids, std::int64_t count, std::uint64_t seed,
                   std::uint64_t threshold, double factor, int threads) {
-  auto operands = row_operands<T>(x, x_stride, y, y_stride, columns, vertex_ids, count, 0);
+  auto operands =
+      row_operands<T, std::int64_t>(x, x_stride, y, y_stride, columns, vertex_ids, count, 0);
   nb::gil_scoped_release released;
   spgnn::dropout_rows(*current_table(), operands, {seed, threshold, factor}, threads);
 }
 
+template <class Index>
+bool in_range(Address rows, std::int64_t count, std::int64_t limit) {
+  nb::gil_scoped_release released;
+  return spgnn::in_range(at<Index>(rows), count, limit);
+}
+
+template <class T, class Index>
+void define_for(nb::module_& m, const std::string& types) {
+  m.def(("spmm_" + types).c_str(), &spmm<T, Index>);
+  m.def(("sddmm_" + types).c_str(), &sddmm<T, Index>);
+  m.def(("gather_rows_" + types).c_str(), &gather_rows<T, Index>);
+  m.def(("scatter_add_rows_" + types).c_str(), &scatter_add_rows<T, Index>);
+}
+
 template <class T>
 void define_for(nb::module_& m, const std::string& type) {
-  m.def(("spmm_" + type + "_int32").c_str(), &spmm<T, std::int32_t>);
-  m.def(("spmm_" + type + "_int64").c_str(), &spmm<T, std::int64_t>);
-  m.def(("sddmm_" + type + "_int32").c_str(), &sddmm<T, std::int32_t>);
-  m.def(("sddmm_" + type + "_int64").c_str(), &sddmm<T, std::int64_t>);
-  m.def(("gather_rows_" + type).c_str(), &gather_rows<T>);
-  m.def(("scatter_add_rows_" + type).c_str(), &scatter_add_rows<T>);
+  define_for<T, std::int32_t>(m, type + "_int32");
+  define_for<T, std::int64_t>(m, type + "_int64");
   m.def(("dropout_rows_" + type).c_str(), &dropout_rows<T>);
+  m.def(("edge_softmax_" + type).c_str(), &edge_softmax<T>);
+  m.def(("row_sums_" + type).c_str(), &row_sums<T>);
 }
 
 }  // namespace
@@ -178,17 +192,11 @@ NB_MODULE(_kernels, m) {
   define_for<float>(m, "float32");
   define_for<double>(m, "float64");
   define_for<spgnn::Bfloat16>(m, "bfloat16");
-  m.def("count_far_int32", &count_far<std::int32_t>);
-  m.def("count_far_int64", &count_far<std::int64_t>);
-  m.def("cluster_order_int32", &cluster_order<std::int32_t>);
-  m.def("cluster_order_int64", &cluster_order<std::int64_t>);
   m.def("advise_huge_pages", &advise_huge_pages);
   m.def("touch_rows", &touch_rows, "Roofline: reads the rows of X that a product reads.");
   m.def("triad", &triad, "Roofline: y += 3 x.");
-  m.def("in_range", [](Address rows, std::int64_t count, std::int64_t limit) {
-    nb::gil_scoped_release released;
-    return spgnn::in_range(at<std::int64_t>(rows), count, limit);
-  });
+  m.def("in_range_int32", &in_range<std::int32_t>);
+  m.def("in_range_int64", &in_range<std::int64_t>);
   m.def("mix64", &spgnn::mix64, "The finalizer of SplitMix64.");
   m.def(
       "instruction_sets",

@@ -3,6 +3,7 @@
 
 #include "rows_kernel.hpp"
 #include "sddmm_kernel.hpp"
+#include "segments_kernel.hpp"
 #include "spmm_kernel.hpp"
 
 namespace spgnn::SPGNN_ISA {
@@ -10,8 +11,11 @@ namespace spgnn::SPGNN_ISA {
 template <class T, class Index>
 inline constexpr SpmmKernels<T, Index> kSpmm{spmm_rows<T, Index>, spmm_partial<T, Index>,
                                              touch_rows<T, Index>, sddmm<T, Index>};
+template <class T, class Index>
+inline constexpr RowKernels<T, Index> kRows{gather_rows<T, Index>, scatter_add_rows<T, Index>};
 template <class T>
-inline constexpr RowKernels<T> kRows{gather_rows<T>, scatter_add_rows<T>, dropout_rows<T>};
+inline constexpr SegmentKernels<T> kSegments{lanes_of, summarise<T>, exponentials<T>,
+                                             sum_products<T>, spread<T>};
 
 #define SPGNN_QUOTE(name) #name
 #define SPGNN_NAME_OF(macro) SPGNN_QUOTE(macro)
@@ -20,6 +24,9 @@ extern const KernelTable table{
     SPGNN_NAME_OF(SPGNN_ISA),
     {kSpmm<float, std::int32_t>, kSpmm<float, std::int64_t>, kSpmm<double, std::int32_t>,
      kSpmm<double, std::int64_t>, kSpmm<Bfloat16, std::int32_t>, kSpmm<Bfloat16, std::int64_t>},
-    {kRows<float>, kRows<double>, kRows<Bfloat16>}};
+    {kRows<float, std::int32_t>, kRows<float, std::int64_t>, kRows<double, std::int32_t>,
+     kRows<double, std::int64_t>, kRows<Bfloat16, std::int32_t>, kRows<Bfloat16, std::int64_t>},
+    {dropout_rows<float>, dropout_rows<double>, dropout_rows<Bfloat16>},
+    {kSegments<float>, kSegments<double>, kSegments<Bfloat16>}};
 
 }  // namespace spgnn::SPGNN_ISA

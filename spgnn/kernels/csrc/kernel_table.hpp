@@ -9,7 +9,7 @@ namespace spgnn {
 
 template <class T, class Index>
 struct SpmmKernels {
-  // Finished rows of Y, for the stored rows and the columns given.
+  // Finished rows of Y, for the rows and the columns given.
   void (*rows)(const SpmmOperands<T, Index>&, Span rows, Span columns);
   // The unscaled sum over some nonzeros of one row; `sums` points at the first of `columns`.
   void (*partial)(const SpmmOperands<T, Index>&, Span nonzeros, Span columns, Sum<T>* sums);
@@ -19,14 +19,34 @@ struct SpmmKernels {
   void (*sddmm)(const SddmmOperands<T, Index>&, Span nonzeros);
 };
 
-template <class T>
+template <class T, class Index>
 struct RowKernels {
   // Y[i] = scale[i] X[rows[i]] for i in the span.
-  void (*gather)(const RowOperands<T>&, Span listed);
+  void (*gather)(const RowOperands<T, Index>&, Span listed);
   // Y[rows[i]] += scale[i] X[i] in the order of i, for the rows of Y that `owner` owns.
-  void (*scatter_add)(const RowOperands<T>&, std::uint32_t owner, std::uint32_t owners);
-  // Y[i] = X[i] / (1 - p) where kept, 0 elsewhere.
-  void (*dropout)(const RowOperands<T>&, const DropoutRule&, Span listed);
+  void (*scatter_add)(const RowOperands<T, Index>&, std::uint32_t owner, std::uint32_t owners);
+};
+
+// Y[i] = X[i] / (1 - p) where kept, 0 elsewhere.
+template <class T>
+using DropoutKernel = void (*)(const RowOperands<T, std::int64_t>&, const DropoutRule&,
+                               Span listed);
+
+// On `count` neighbouring numbers, of which number i belongs to head i % heads. Arrays of sums hold
+// lanes_of(heads) numbers; the first `heads` of them are results.
+template <class T>
+struct SegmentKernels {
+  std::int64_t (*lanes_of)(std::int64_t heads);
+  // Of each head: the largest number, and the sum of exp(number − largest).
+  void (*summarise)(const T* x, std::int64_t count, std::int64_t heads, Sum<T>* largest,
+                    Sum<T>* sum);
+  // y = exp(x − largest) · factor, by head.
+  void (*exponentials)(const T* x, std::int64_t count, std::int64_t heads, Sum<T>* largest,
+                       Sum<T>* factor, T* y);
+  // Of each head: the sum of a · b, or of a where b is null.
+  void (*sum_products)(const T* a, const T* b, std::int64_t count, std::int64_t heads, Sum<T>* sum);
+  // y = sum, by head.
+  void (*spread)(std::int64_t count, std::int64_t heads, Sum<T>* sum, T* y);
 };
 
 struct KernelTable {
@@ -35,7 +55,12 @@ struct KernelTable {
              SpmmKernels<double, std::int32_t>, SpmmKernels<double, std::int64_t>,
              SpmmKernels<Bfloat16, std::int32_t>, SpmmKernels<Bfloat16, std::int64_t>>
       spmm;
-  std::tuple<RowKernels<float>, RowKernels<double>, RowKernels<Bfloat16>> rows;
+  std::tuple<RowKernels<float, std::int32_t>, RowKernels<float, std::int64_t>,
+             RowKernels<double, std::int32_t>, RowKernels<double, std::int64_t>,
+             RowKernels<Bfloat16, std::int32_t>, RowKernels<Bfloat16, std::int64_t>>
+      rows;
+  std::tuple<DropoutKernel<float>, DropoutKernel<double>, DropoutKernel<Bfloat16>> dropout;
+  std::tuple<SegmentKernels<float>, SegmentKernels<double>, SegmentKernels<Bfloat16>> segments;
 };
 
 namespace baseline {

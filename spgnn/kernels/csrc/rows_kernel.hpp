@@ -40,8 +40,8 @@ inline void store_some(const Pack<T>& pack, T* p, int lanes) {
   }
 }
 
-template <class T>
-void gather_rows(const RowOperands<T>& a, Span listed) {
+template <class T, class Index>
+void gather_rows(const RowOperands<T, Index>& a, Span listed) {
   const std::int64_t bytes = a.columns * static_cast<std::int64_t>(sizeof(T));
   for (std::int64_t i = listed.begin; i < listed.end; ++i) {
     const std::int64_t ahead = i + kRowsAhead < a.count ? i + kRowsAhead : a.count - 1;
@@ -65,8 +65,8 @@ inline bool owns(std::int64_t row, std::uint32_t owner, std::uint32_t owners) {
   return owners == 1 || static_cast<std::uint64_t>(row >> 3) % owners == owner;
 }
 
-template <class T>
-void scatter_add_rows(const RowOperands<T>& a, std::uint32_t owner, std::uint32_t owners) {
+template <class T, class Index>
+void scatter_add_rows(const RowOperands<T, Index>& a, std::uint32_t owner, std::uint32_t owners) {
   const std::int64_t bytes = a.columns * static_cast<std::int64_t>(sizeof(T));
   for (std::int64_t i = 0; i < a.count; ++i) {
     const std::int64_t ahead = i + kRowsAhead < a.count ? i + kRowsAhead : a.count - 1;
@@ -93,19 +93,12 @@ inline std::uint64_t mix64(std::uint64_t z) {
 }
 inline constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;
 
-inline float widen(Bfloat16 x) { return __builtin_bit_cast(float, std::uint32_t{x.bits} << 16); }
-inline Bfloat16 narrow(float x) {
-  const auto bits = __builtin_bit_cast(std::uint32_t, x);
-  if (x != x) return {static_cast<std::uint16_t>((bits | 0x400000u) >> 16)};
-  return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
-}
-
 // y = x · factor; a factor of zero drops even an infinity or a NaN.
 template <class T>
 void apply_factors(const T* x, const Sum<T>* factors, T* y, std::int64_t count) {
   for (std::int64_t c = 0; c < count; ++c) {
     if constexpr (std::is_same_v<T, Bfloat16>) {
-      y[c] = narrow(factors[c] == 0 ? 0.0f : widen(x[c]) * factors[c]);
+      y[c] = round_to_bfloat16(factors[c] == 0 ? 0.0f : widen(x[c]) * factors[c]);
     } else {
       y[c] = factors[c] == 0 ? T{0} : x[c] * factors[c];
     }
@@ -113,7 +106,7 @@ void apply_factors(const T* x, const Sum<T>* factors, T* y, std::int64_t count) 
 }
 
 template <class T>
-void dropout_rows(const RowOperands<T>& a, const DropoutRule& rule, Span listed) {
+void dropout_rows(const RowOperands<T, std::int64_t>& a, const DropoutRule& rule, Span listed) {
   constexpr std::int64_t kBlock = 256;
   Sum<T> factors[kBlock];
   const auto factor = static_cast<Sum<T>>(rule.factor);

@@ -50,7 +50,7 @@ void sddmm(const SddmmOperands<T, Index>& a, Span nonzeros) {
     Sum<T> product = dot(*x, a.g + row * a.g_stride, a.columns);
     if (a.row_scale) product *= a.row_scale[row];
     if (a.col_scale) product *= a.col_scale[a.indices[e]];
-    a.products[e] = product;
+    a.products[e * a.product_stride] = product;
   }
 }
 

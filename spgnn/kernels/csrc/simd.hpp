@@ -252,6 +252,24 @@ struct NarrowBfloat16Pack {
   void scale(float w) { v *= w; }
 };
 
+// One number at a time, as bfloat16.hpp does for what is compiled once.
+inline float widen(float x) { return x; }
+inline double widen(double x) { return x; }
+inline float widen(Bfloat16 x) { return __builtin_bit_cast(float, std::uint32_t{x.bits} << 16); }
+inline Bfloat16 round_to_bfloat16(float x) {
+  const auto bits = __builtin_bit_cast(std::uint32_t, x);
+  if (x != x) return {static_cast<std::uint16_t>((bits | 0x400000u) >> 16)};
+  return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
+}
+template <class T>
+inline T narrow(Sum<T> x) {
+  if constexpr (sizeof(T) == 2) {
+    return round_to_bfloat16(x);
+  } else {
+    return x;
+  }
+}
+
 template <class T>
 struct PackOf;
 template <>

@@ -90,13 +90,12 @@ class Schedule {
 
 // Adds the pieces of one long row in their order and finishes it like any other row.
 template <class T, class Index>
-void finish_long_row(const SpmmOperands<T, Index>& a, std::int64_t stored_row, Span pieces,
-                     Sum<T>* partial) {
-  Sum<T>* total = partial + pieces.begin * a.columns;
+void finish_long_row(const SpmmOperands<T, Index>& a, std::int64_t row, Span pieces,
+                     Sum<T>* partial, std::int64_t piece_stride) {
+  Sum<T>* total = partial + pieces.begin * piece_stride;
   for (std::int64_t piece = pieces.begin + 1; piece < pieces.end; ++piece) {
-    for (std::int64_t c = 0; c < a.columns; ++c) total[c] += partial[piece * a.columns + c];
+    for (std::int64_t c = 0; c < a.columns; ++c) total[c] += partial[piece * piece_stride + c];
   }
-  const std::int64_t row = a.row_order ? a.row_order[stored_row] : stored_row;
   T* y = a.y + row * a.y_stride;
   for (std::int64_t c = 0; c < a.columns; ++c) {
     Sum<T> sum = total[c];
@@ -106,23 +105,41 @@ void finish_long_row(const SpmmOperands<T, Index>& a, std::int64_t stored_row, S
   }
 }
 
+// The operands of one of several heads.
 template <class T, class Index>
-void spmm(const KernelTable& table, const SpmmOperands<T, Index>& a, int threads) {
+SpmmOperands<T, Index> head_of(SpmmOperands<T, Index> a, const Heads& heads, std::int64_t head) {
+  if (a.values) a.values += head;
+  a.x += head * heads.x_stride;
+  a.y += head * heads.y_stride;
+  return a;
+}
+
+template <class T, class Index>
+void spmm(const KernelTable& table, const SpmmOperands<T, Index>& a, const Heads& heads,
+          int threads) {
   if (a.rows == 0 || a.columns == 0) return;
   const auto& kernels = std::get<SpmmKernels<T, Index>>(table.spmm);
   const Schedule schedule(a.indptr, a.rows);
   const std::int64_t pieces = schedule.pieces();
   const Span columns{0, a.columns};
-  const auto partial = std::make_unique_for_overwrite<Sum<T>[]>(pieces * a.columns);
+  const std::int64_t width = heads.count * a.columns;
+  const auto partial = std::make_unique_for_overwrite<Sum<T>[]>(pieces * width);
   for_each_task(pieces + schedule.row_tasks(), threads, [&](std::int64_t task) {
-    if (task < pieces) {
-      kernels.partial(a, schedule.nonzeros_of(task), columns, partial.get() + task * a.columns);
-    } else {
-      kernels.rows(a, schedule.rows_of(task - pieces), columns);
+    for (std::int64_t head = 0; head < heads.count; ++head) {
+      const auto one = head_of(a, heads, head);
+      if (task < pieces) {
+        Sum<T>* sums = partial.get() + task * width + head * a.columns;
+        kernels.partial(one, schedule.nonzeros_of(task), columns, sums);
+      } else {
+        kernels.rows(one, schedule.rows_of(task - pieces), columns);
+      }
     }
   });
   for (std::size_t i = 0; i < schedule.long_rows().size(); ++i) {
-    finish_long_row(a, schedule.long_rows()[i], schedule.pieces_of(i), partial.get());
+    for (std::int64_t head = 0; head < heads.count; ++head) {
+      finish_long_row(head_of(a, heads, head), schedule.long_rows()[i], schedule.pieces_of(i),
+                      partial.get() + head * a.columns, width);
+    }
   }
 }
 

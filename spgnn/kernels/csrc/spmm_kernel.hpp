@@ -51,8 +51,7 @@ struct Panel {
   const Sum<T>* weights;   // of each nonzero; null if all ones
   Stream coming_indices;   // what to fetch when a nonzero's turn comes
   Stream coming_values;
-  const Sum<T>* row_scale;    // per row of Y
-  const std::int32_t* order;  // stored row -> row of Y; null if the same
+  const Sum<T>* row_scale;  // per row of Y
   Out* y;
   std::int64_t y_stride;
   bool accumulate;
@@ -217,7 +216,7 @@ void multiply_panel(const Panel<typename P::Element, Out>& operands) {
   for (std::int64_t row = begin; row < end; ++row) {
     if (panel.accumulate) {  // stores can wait for memory, this load could not
       const std::int64_t ahead = row + kTargetsAhead < end ? row + kTargetsAhead : row;
-      const Out* later = panel.y + (panel.order ? panel.order[ahead] : ahead) * panel.y_stride;
+      const Out* later = panel.y + ahead * panel.y_stride;
       prefetch_lines(later, kTargetLines);
       if (kTargetLines >= 4) prefetch_last_line(later, kTargetLines * kCacheLine);
     }
@@ -238,9 +237,8 @@ void multiply_panel(const Panel<typename P::Element, Out>& operands) {
     prefetch_group<kGroup, kLines, kWeighted>(panel, e);
     add_group<kGroup, kWeighted>(some, some_weights.w, panel.tail, sum);
     e = row_end;
-    const std::int64_t target = panel.order ? panel.order[row] : row;
-    Out* y = panel.y + target * panel.y_stride;
-    if (panel.row_scale) sum.scale(panel.row_scale[target]);
+    Out* y = panel.y + row * panel.y_stride;
+    if (panel.row_scale) sum.scale(panel.row_scale[row]);
     if constexpr (std::is_same_v<T, Out>) {
       if (panel.accumulate) sum.add(y, panel.tail);
     }
@@ -282,6 +280,14 @@ bool is_aligned(const SpmmOperands<T, Index>& a) {
 // values[e] · col_scale[indices[e]] for a range of nonzeros, in `buffer` where it must be made.
 template <class T, class Index>
 const Sum<T>* weights_of(const SpmmOperands<T, Index>& a, Span nonzeros, Sum<T>* buffer) {
+  if (a.values && a.value_stride != 1) {
+    const Sum<T>* values = a.values + nonzeros.begin * a.value_stride;
+    for (std::int64_t e = 0; e < nonzeros.end - nonzeros.begin; ++e) {
+      buffer[e] = values[e * a.value_stride];
+      if (a.col_scale) buffer[e] *= a.col_scale[a.indices[nonzeros.begin + e]];
+    }
+    return buffer;
+  }
   if (!a.col_scale) return a.values ? a.values + nonzeros.begin : nullptr;
   const Index* indices = a.indices + nonzeros.begin;
   const Sum<T>* values = a.values ? a.values + nonzeros.begin : nullptr;
@@ -302,7 +308,7 @@ void multiply_packs(const SpmmOperands<T, Index>& a, Span columns, Panel<T, Out>
   panel.x_rows = x_rows;
   panel.weights = weights_of(a, nonzeros, buffer);
   panel.coming_indices = Stream(a.indices, nonzeros.begin + kIndicesAhead);
-  panel.coming_values = Stream(panel.weights, a.col_scale ? 0 : kValuesAhead);
+  panel.coming_values = Stream(panel.weights, panel.weights == buffer ? 0 : kValuesAhead);
   const T* x = a.x + columns.begin;
   std::int64_t packs = (columns.end - columns.begin + kLanes - 1) / kLanes;
   std::int64_t panels = (packs + kMaxPacks<P> - 1) / kMaxPacks<P>;
@@ -351,7 +357,6 @@ void spmm_rows(const SpmmOperands<T, Index>& a, Span rows, Span columns) {
     panel.indptr = a.indptr;
     panel.rows = block;
     panel.row_scale = a.row_scale;
-    panel.order = a.row_order;
     panel.y = a.y + columns.begin;
     panel.y_stride = a.y_stride;
     panel.accumulate = a.accumulate;

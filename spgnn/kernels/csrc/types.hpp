@@ -22,17 +22,16 @@ struct SumOf<Bfloat16> {
 template <class T>
 using Sum = typename SumOf<T>::type;  // the type in which sums of T are taken
 
-// Y = diag(row_scale) B diag(col_scale) X, or Y += the same. Null means all ones. Rows are stored
-// in the order in which they are worked on: stored row i is row row_order[i] of the matrix.
+// Y = diag(row_scale) B diag(col_scale) X, or Y += the same. Null means all ones.
 template <class T, class Index>
 struct SpmmOperands {
   const std::int64_t* indptr;
   const Index* indices;
   std::int64_t rows;
   const Sum<T>* values;
+  std::int64_t value_stride;  // from the value of a nonzero to that of the next
   const Sum<T>* row_scale;
   const Sum<T>* col_scale;
-  const std::int32_t* row_order;
   const T* x;
   std::int64_t x_stride;
   T* y;
@@ -55,21 +54,29 @@ struct SddmmOperands {
   std::int64_t x_stride;
   std::int64_t columns;
   Sum<T>* products;
+  std::int64_t product_stride;  // as value_stride
 };
 
-// A block of columns of X and Y, and the stored rows or nonzeros to multiply.
+// Matrices beside each other that share a pattern: those of x are x_stride elements apart, those of
+// the other dense matrix y_stride; their values, or products, are neighbours.
+struct Heads {
+  std::int64_t count, x_stride, y_stride;
+};
+
+// Some rows, nonzeros or columns.
 struct Span {
   std::int64_t begin, end;
 };
 
-template <class T>
+// Index: of the list of row numbers (gather, scatter) or vertex ids (dropout).
+template <class T, class Index>
 struct RowOperands {
   const T* x;
   std::int64_t x_stride;
   T* y;
   std::int64_t y_stride;
   std::int64_t columns;
-  const std::int64_t* rows;  // the list of row numbers (gather, scatter) or vertex ids (dropout)
+  const Index* rows;
   std::int64_t count;
   const Sum<T>* scale;  // one factor per listed row, or null
 };

@@ -3,47 +3,93 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spgnn.kernels import reference
-from spgnn.pattern import INT32_LIMIT
-from spgnn.sparse import CSR
+from spgnn.pattern import INT32_LIMIT, Pattern
+from spgnn.sparse import CSR, SUM_DTYPE
+
+GATHERED_BYTES = 2**26  # of rows that are gathered at a time, where there is no kernel
 
 
-def as_torch(A: CSR, cols: int, dtype: torch.dtype) -> Tensor:
+def as_torch(A: CSR, dtype: torch.dtype) -> Tensor:
     """A CSR block as a torch sparse tensor, scalings multiplied in.
 
     int32 indices where they can hold the block: the faster of torch's two.
     """
-    row_lengths = A.indptr.diff()
     values = A.values
     if values is None:
         values = torch.ones(A.nnz, dtype=dtype, device=A.device)
     if A.row_scale is not None:
-        values = values * A.row_scale.repeat_interleave(row_lengths, output_size=A.nnz)
+        values = values * A.row_scale.repeat_interleave(A.row_lengths, output_size=A.nnz)
     if A.col_scale is not None:
         values = values * A.col_scale[A.indices]
-    index_type = torch.int32 if max(A.nnz, cols) < INT32_LIMIT else torch.int64
+    index_type = torch.int32 if max(A.nnz, A.shape[1]) < INT32_LIMIT else torch.int64
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         return torch.sparse_csr_tensor(
             A.indptr.to(index_type),
             A.indices.to(index_type),
             values.to(dtype),
-            (len(row_lengths), cols),
+            A.shape,
             check_invariants=False,
         )
 
 
-def spmm(A: CSR, X: Tensor, out: Tensor, accumulate: bool) -> None:
+def spmm(*arguments: Any) -> None:
     """Y = A X or Y += A X, into ``out``."""
-    wide = X.float() if X.dtype == torch.bfloat16 else X
-    Y = torch.sparse.mm(as_torch(A, X.shape[0], wide.dtype), wide)
+    indptr, indices, values, row_scale, col_scale, X, out, accumulate = arguments
+    if X.dim() == 3:
+        for head in range(X.shape[1]):
+            block = indptr, indices, values[:, head], row_scale, col_scale
+            spmm(*block, X[:, head], out[:, head], accumulate)
+        return
+    wide = X.to(SUM_DTYPE[X.dtype])
+    pattern = Pattern.trusted(indptr, indices, (len(out), len(X)))
+    Y = torch.sparse.mm(as_torch(CSR(pattern, values, row_scale, col_scale), wide.dtype), wide)
     if accumulate:
         Y += out
     out.copy_(Y)
+
+
+def sddmm(*arguments: Any) -> None:
+    """out[e] = row_scale[i] col_scale[j] <G[i], X[j]>; few rows are gathered at a time."""
+    indptr, indices, row_scale, col_scale, G, X, out = arguments
+    rows = _rows(indptr, len(indices))
+    each = max(1, GATHERED_BYTES // max(1, 2 * X[:1].numel() * out.element_size()))
+    for i, j, products in zip(rows.split(each), indices.split(each), out.split(each), strict=True):
+        torch.sum(G[i].to(out.dtype) * X[j].to(out.dtype), -1, out=products)
+        for scale, places in ((row_scale, i), (col_scale, j)):
+            if scale is not None:
+                products.mul_(scale[places].view(-1, *[1] * (out.dim() - 1)))
+
+
+def edge_softmax(indptr: Tensor, scores: Tensor, out: Tensor) -> None:
+    """exp(scores) over their sum in each row; zeros where all of a row is −∞."""
+    wide = scores.to(SUM_DTYPE[scores.dtype])
+    rows = _rows(indptr, len(scores))
+    largest = torch.segment_reduce(wide, "max", offsets=indptr, axis=0)
+    largest = torch.where(largest == -torch.inf, 0.0, largest)
+    powers = torch.exp(wide - largest[rows])
+    sums = torch.segment_reduce(powers, "sum", offsets=indptr, axis=0)
+    out.copy_(powers / torch.where(sums == 0, 1.0, sums)[rows])
+
+
+def row_sums(indptr: Tensor, a: Tensor, b: Tensor | None, out: Tensor) -> None:
+    """The sum of a · b (or of a) over the row, for every nonzero."""
+    wide = a.to(SUM_DTYPE[a.dtype])
+    products = wide if b is None else wide * b
+    sums = torch.segment_reduce(products, "sum", offsets=indptr, axis=0)
+    out.copy_(sums[_rows(indptr, len(a))])
+
+
+def _rows(indptr: Tensor, nnz: int) -> Tensor:
+    """The row of each nonzero."""
+    numbers = torch.arange(len(indptr) - 1, device=indptr.device)
+    return numbers.repeat_interleave(indptr.diff(), output_size=nnz)
 
 
 def gather_rows(X: Tensor, rows: Tensor, scale: Tensor | None, out: Tensor) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 
-SOURCES = ("types.cuh", "spmm.cuh", "rows.cuh")
+SOURCES = ("types.cuh", "spmm.cuh", "rows.cuh", "sddmm.cuh", "segments.cuh")
 THREADS = 128  # kThreads of types.cuh
 
 Argument = Tensor | int | float | None
@@ -63,6 +63,12 @@ def source() -> str:
 def multiprocessors(device: torch.device) -> int:
     """Number of streaming multiprocessors."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def finish(device: torch.device) -> None:
+    """Wait until all that was begun on torch's current stream is done."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 def launch(kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]) -> None:

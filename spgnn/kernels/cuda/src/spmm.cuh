@@ -1,7 +1,7 @@
 // Y = diag(row_scale) B diag(col_scale) X, or Y += the same, balanced by the merge path.
 //
 // The work on a CSR block is a list of items: its nonzeros and, after the last nonzero of each
-// row, that row's end. A block of threads takes one tile of the list (cut by plan.py), a group of
+// row, that row's end. A block of threads takes one tile of the list (cut by tiling.py), a group of
 // kLanes threads an equal slice of the tile, each thread kPacks packs of columns. Rows that cross
 // slices are put together in shared memory, rows that cross tiles in `carry`, which a second,
 // much smaller product sums up. Nothing is atomic and every order is fixed, so results are
@@ -137,7 +137,7 @@ template <class In, class Out, class Index, bool kWeighted, bool kMapped, int kV
           int kPacks, int kItems>
 __global__ void __launch_bounds__(kThreads)
     spmm(const long long* indptr, const Index* indices, const Sum<In>* values,
-         const Sum<In>* col_scale, const Sum<Out>* row_scale, const long long* row_map,
+         long long value_stride, const Sum<In>* col_scale, const Sum<Out>* row_scale, const long long* row_map,
          const long long* tiles, const In* x, long long x_stride, Out* y, long long y_stride,
          Sum<Out>* carry, long long carry_stride, long long columns, long long accumulate) {
   constexpr int kGroups = kThreads / kLanes;
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads)
     const Index column = indices[first_nonzero + i];
     item[i] = column;
     if (kWeighted) {
-      const Sum<In> value = values ? values[first_nonzero + i] : Sum<In>(1);
+      const Sum<In> value = values ? values[(first_nonzero + i) * value_stride] : Sum<In>(1);
       weight[i] = col_scale ? value * col_scale[column] : value;
     }
   }

@@ -39,6 +39,9 @@ __device__ inline void narrow(float sum, Bfloat16& stored) {
   stored.bits = static_cast<unsigned short>((is_nan ? bits | 0x400000u : rounded) >> 16);
 }
 
+__device__ inline float exponential(float x) { return expf(x); }
+__device__ inline double exponential(double x) { return exp(x); }
+
 template <class T, int kVector>
 constexpr unsigned kPackAlignment = kVector * sizeof(T) < 16 ? kVector * sizeof(T) : 16;
 

@@ -4,16 +4,17 @@ import gc
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spgnn.kernels.cuda.native import ACCUMULATORS, MOST_PACKS, thread_shape, vector_width
-from spgnn.kernels.cuda.plan import (
+from spgnn.kernels.cuda import device
+from spgnn.kernels.cuda.kept import PerTensor
+from spgnn.kernels.cuda.shapes import ACCUMULATORS, MOST_PACKS, thread_shape, vector_width
+from spgnn.kernels.cuda.tiling import (
     TILE_ITEMS,
-    PerTensor,
-    Plan,
-    make_plan,
+    Tiling,
     make_segments,
+    make_tiling,
     tile_items,
 )
 
@@ -28,14 +29,14 @@ def indptr_of(lengths):
     return torch.tensor([0, *lengths]).cumsum(0)
 
 
-def check_plan(indptr: torch.Tensor, plan: Plan) -> None:
+def check_tiling(indptr: torch.Tensor, tiling: Tiling) -> None:
     """Every row is finished once, every nonzero is added once, carried sums find their rows."""
-    row, nonzero, slot = plan.tiles.T
+    row, nonzero, slot = tiling.tiles.T
     assert (row[0], nonzero[0], slot[0]) == (0, 0, 0)
     assert (row[-1], nonzero[-1]) == (len(indptr) - 1, indptr[-1])
     sizes = row.diff() + nonzero.diff()
     assert bool((sizes > 0).all())
-    assert bool((sizes <= plan.items).all())
+    assert bool((sizes <= tiling.items).all())
     # A tile starts in the row it says, at or before that row's end.
     assert bool((nonzero >= indptr[row]).all())
     inner = row[:-1]
@@ -53,35 +54,36 @@ def check_plan(indptr: torch.Tensor, plan: Plan) -> None:
             next_slot += 1
         assert next_slot == slot[t + 1]
     crossing = [r for r, slots in enumerate(pieces) if slots]
-    if plan.carried is None:
+    if tiling.carried is None:
         assert crossing == []
         return
-    carried = plan.carried
+    carried = tiling.carried
     assert carried.rows.tolist() == crossing
     for s, r in enumerate(crossing):
         first, last = carried.indptr[s : s + 2].tolist()
         assert carried.indices[first:last].tolist() == pieces[r]
-        assert int(indptr[r + 1] - indptr[r]) > plan.items // 4
-    check_plan(carried.indptr, carried.plan)
+        assert int(indptr[r + 1] - indptr[r]) > tiling.items // 4
+    check_tiling(carried.indptr, carried.tiling)
 
 
+@settings(deadline=None)
 @given(LENGTHS, st.sampled_from([4, 8, 16, 256, 1024]))
-def test_plan_covers_every_item_once(lengths, items):
+def test_tiling_covers_every_item_once(lengths, items):
     indptr = indptr_of(lengths)
-    check_plan(indptr, make_plan(indptr, items))
+    check_tiling(indptr, make_tiling(indptr, items))
 
 
 def test_a_huge_row_is_spread_over_tiles_at_every_level():
     indptr = indptr_of([3, 10_000_000, 0, 2])
-    plan = make_plan(indptr, 1024)
-    check_plan(indptr, plan)
-    assert len(plan.tiles) - 1 >= 10_000_000 // 1024
-    assert plan.carried is not None
-    assert len(plan.carried.plan.tiles) - 1 >= 10_000_000 // 1024 // 256
+    tiling = make_tiling(indptr, 1024)
+    check_tiling(indptr, tiling)
+    assert len(tiling.tiles) - 1 >= 10_000_000 // 1024
+    assert tiling.carried is not None
+    assert len(tiling.carried.tiling.tiles) - 1 >= 10_000_000 // 1024 // 256
 
 
 def test_rows_of_a_mesh_never_cross_tiles():
-    assert make_plan(indptr_of([44] * 5000), 1024).carried is None
+    assert make_tiling(indptr_of([44] * 5000), 1024).carried is None
 
 
 def test_tiles_fill_the_device_before_they_grow():
@@ -92,6 +94,7 @@ def test_tiles_fill_the_device_before_they_grow():
     assert set(sizes) == set(TILE_ITEMS)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5000), st.sampled_from([1, 2, 4, 8]))
 def test_thread_shape_covers_all_columns_within_its_limits(columns, vector):
     columns *= vector
@@ -130,6 +133,13 @@ def test_vector_width_respects_alignment(dtype, columns, padding, offset, expect
     assert vector_width(matrix, torch.zeros(10, columns, dtype=torch.float64)) <= 2
 
 
+def test_heads_lie_where_packs_can_be_read():
+    heads = torch.zeros(10, 3, 8)
+    assert vector_width(heads) == 4
+    assert vector_width(heads[:, :, :6]) == 2
+    assert vector_width(torch.zeros(10, 3, 6)[:, :, :4]) == 2
+
+
 def test_segments_keep_the_order_of_the_list():
     rows = torch.tensor([5, 2, 5, 5, 0, 2])
     segments = make_segments(rows)
@@ -161,3 +171,30 @@ def test_answers_about_inference_tensors():
     with torch.inference_mode():
         tensor = torch.arange(3)
         assert kept.get(tensor, "a", lambda: 1) == kept.get(tensor, "a", lambda: 2) == 1
+
+
+def test_answers_are_complete_before_anyone_finds_them(monkeypatch):
+    """Another stream that finds an answer does not wait: what makes it must have finished."""
+    kept, tensor, events = PerTensor(), torch.arange(3), []
+
+    def finish(where):
+        events.append(("finished", where, dict(kept._kept[tensor][1])))
+
+    monkeypatch.setattr(device, "finish", finish)
+    assert kept.get(tensor, "a", lambda: events.append("made") or 1) == 1
+    assert kept.get(tensor, "a", lambda: 2) == 1
+    assert events == ["made", ("finished", tensor.device, {})]
+
+
+def test_finishing_waits_for_the_stream_that_makes(monkeypatch):
+    waited = []
+
+    class Stream:
+        def synchronize(self):
+            waited.append(self)
+
+    current = Stream()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: current)
+    device.finish(torch.device("cuda", 0))
+    device.finish(torch.device("cpu"))
+    assert waited == [current]

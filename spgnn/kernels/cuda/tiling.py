@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from spgnn.pattern import INT32_LIMIT
 
@@ -16,11 +13,9 @@ from spgnn.pattern import INT32_LIMIT
 TILE_ITEMS = (1024, 512, 256)
 TILES_PER_MULTIPROCESSOR = 16
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Tiling:
     """How a product is cut into tiles.
 
     The work on a CSR block is a list of items: nonzeros and, after the last nonzero of each row,
@@ -48,17 +43,17 @@ class Plan:
 class CarriedRows:
     """Rows that cross tiles: row ``rows[s]`` is the sum of slots ``indptr[s]`` to ``indptr[s+1]``.
 
-    Summing them up is a product with a 0/1 matrix, so it runs as one, with a plan of its own: a
+    Summing them up is a product with a 0/1 matrix, so it runs as one, with a tiling of its own: a
     row of a million nonzeros is summed by many blocks in either.
     """
 
     rows: Tensor
     indptr: Tensor
     indices: Tensor
-    plan: Plan
+    tiling: Tiling
 
 
-def make_plan(indptr: Tensor, items: int) -> Plan:
+def make_tiling(indptr: Tensor, items: int) -> Tiling:
     """Cut a CSR block into tiles of at most ``items`` items.
 
     Tiles start three quarters of ``items`` apart, moved back to the start of a row where that is
@@ -93,9 +88,9 @@ def make_plan(indptr: Tensor, items: int) -> Plan:
             row[:-1][carries_head],
             slot_indptr,
             torch.arange(slots, dtype=torch.int32, device=indptr.device),
-            make_plan(slot_indptr, TILE_ITEMS[-1]),
+            make_tiling(slot_indptr, TILE_ITEMS[-1]),
         )
-    return Plan(torch.stack((row, nonzero, slot), dim=1), items, carried)
+    return Tiling(torch.stack((row, nonzero, slot), dim=1), items, carried)
 
 
 def tile_items(items: int, multiprocessors: int) -> int:
@@ -122,22 +117,3 @@ def make_segments(rows: Tensor) -> Segments:
     indptr = torch.zeros(len(unique) + 1, dtype=torch.int64, device=rows.device)
     torch.cumsum(counts, dim=0, out=indptr[1:])
     return Segments(unique.long(), indptr, order.int() if len(order) < INT32_LIMIT else order)
-
-
-class PerTensor:
-    """What was found out about a tensor, kept while the tensor lives and is not written to."""
-
-    def __init__(self) -> None:
-        self._kept: Any = WeakTensorKeyDictionary()
-
-    def get(self, tensor: Tensor, question: object, make: Callable[[], T]) -> T:
-        """The kept answer to a question about a tensor, or that of ``make()``."""
-        now = 0 if tensor.is_inference() else tensor._version
-        version, answers = self._kept.get(tensor, (None, {}))
-        if version != now:
-            answers = {}
-            self._kept[tensor] = (now, answers)
-        if question not in answers:
-            answers[question] = make()
-        answer: T = answers[question]
-        return answer

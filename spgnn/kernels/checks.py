@@ -1,0 +1,116 @@
+"""Checks of arguments that several operations share. What lies below trusts them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensor
+
+from spgnn.errors import InputError
+from spgnn.pattern import Pattern, described
+from spgnn.sparse import CSR, SUM_DTYPE
+
+
+def check_is(name: str, value: object, *kinds: type) -> None:
+    """Refuse an argument of another type."""
+    if not isinstance(value, kinds):
+        wanted = " or ".join(
+            f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in kinds
+        )
+        raise InputError(f"{name} must be a {wanted}, got {type(value).__name__}")
+
+
+def check_dense(name: str, X: Tensor, dims: tuple[int, ...] = (2,)) -> None:
+    """Refuse what is no floating matrix (with heads, where they may be)."""
+    check_is(name, X, Tensor)
+    if X.dim() not in dims or X.dtype not in SUM_DTYPE:
+        heads = " or [rows, heads, f]" if 3 in dims else ""
+        raise InputError(
+            f"{name} must be float32, float64 or bfloat16 [rows, f]{heads}, got {described(X)}"
+        )
+
+
+def check_block(A: CSR | Pattern, X: Tensor) -> None:
+    """Refuse a block that an operand X [rows, f] or [rows, heads, f] does not go with."""
+    pattern = A if isinstance(A, Pattern) else A.pattern
+    check_dense("X", X, (2, 3))
+    if X.shape[0] != pattern.shape[1]:
+        raise InputError(
+            f"X must be [{pattern.shape[1]}, f] for a block {list(pattern.shape)}, "
+            f"got {list(X.shape)}"
+        )
+    if pattern.device != X.device:
+        raise InputError(f"the block is on {pattern.device}, X on {X.device}")
+    if isinstance(A, CSR):
+        _check_numbers("values", A.values, X)
+        _check_numbers("row_scale", A.row_scale, X)
+        _check_numbers("col_scale", A.col_scale, X)
+
+
+def _check_numbers(name: str, array: Tensor | None, X: Tensor) -> None:
+    if array is None:
+        return
+    if array.dtype != SUM_DTYPE[X.dtype]:
+        raise InputError(
+            f"{name} of the block must be {SUM_DTYPE[X.dtype]} for X of {X.dtype}, "
+            f"got {array.dtype}; A.to({X.dtype}) has it"
+        )
+    if name != "values" and array.requires_grad and torch.is_grad_enabled():
+        raise InputError(f"{name} of a block is a constant; it cannot require a gradient")
+
+
+def check_list(name: str, rows: Tensor, X: Tensor, *dtypes: torch.dtype) -> None:
+    """Refuse what is no list of rows beside X."""
+    check_is(name, rows, Tensor)
+    if rows.dim() != 1 or rows.dtype not in dtypes:
+        wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise InputError(f"{name} must be {wanted} [m], got {described(rows)}")
+    if rows.device != X.device:
+        raise InputError(f"{name} is on {rows.device}, X on {X.device}")
+
+
+def check_out(name: str, out: Tensor, rows: int, X: Tensor, learnt: Tensor | None = None) -> None:
+    """Refuse a place for the result that does not fit, overlaps X, or whose past is recorded."""
+    check_is(name, out, Tensor)
+    shape = (rows, *X.shape[1:])
+    if out.shape != shape or out.dtype != X.dtype or out.device != X.device:
+        raise InputError(
+            f"{name} must be {X.dtype} {list(shape)} on {X.device}, "
+            f"got {out.dtype} {list(out.shape)} on {out.device}"
+        )
+    if out.stride(-1) != 1 and out.shape[-1] > 1:
+        raise InputError(f"{name} must have unit column stride, got strides {out.stride()}")
+    if torch.is_grad_enabled() and (
+        X.requires_grad or out.requires_grad or (learnt is not None and learnt.requires_grad)
+    ):
+        raise InputError(f"writing into {name} is not differentiable; call under torch.no_grad()")
+    if not torch.compiler.is_compiling() and _overlap(out, X):
+        raise InputError(f"{name} must not overlap X in memory")
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether some element of a matrix is also one of another; exact for equal row strides."""
+    if isinstance(a, FakeTensor):
+        return False
+    gap = b.data_ptr() - a.data_ptr()
+    first = a if gap > 0 else b
+    if (first.is_contiguous() and first.nbytes <= abs(gap)) or not a.numel() or not b.numel():
+        return False
+    a_begin, a_step, a_width = _rows_of(a)
+    b_begin, b_step, b_width = _rows_of(b)
+    a_end = a_begin + (a.shape[0] - 1) * a_step + a_width
+    b_end = b_begin + (b.shape[0] - 1) * b_step + b_width
+    if a_end <= b_begin or b_end <= a_begin:
+        return False
+    # Columns of one wide matrix: their ranges of addresses interleave.
+    offset = (b_begin - a_begin) % a_step if a_step else 0
+    return a_step != b_step or offset < a_width or offset + b_width > a_step
+
+
+def _rows_of(X: Tensor) -> tuple[int, int, int]:
+    """First byte, bytes from one row to the next, bytes from a row's first element to its last."""
+    size, (step, *steps) = X.element_size(), X.stride()
+    width = 1
+    for length, stride in zip(X.shape[1:], steps, strict=True):
+        width += (length - 1) * stride
+    return X.data_ptr(), step * size, width * size

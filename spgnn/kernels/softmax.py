@@ -1,0 +1,163 @@
+"""Softmax of scores over the nonzeros of each row: the weights of attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from spgnn.errors import InputError
+from spgnn.kernels.checks import check_is
+from spgnn.kernels.library import (
+    Operator,
+    address,
+    by_type,
+    define,
+    dense,
+    on_cuda,
+    only_batched,
+    operators,
+    threads,
+    with_batch,
+)
+from spgnn.pattern import Pattern, described
+from spgnn.sparse import SUM_DTYPE
+
+EXP_WORK = 8  # multiplications that an exponential costs, about
+
+_SOFTMAX, _SUMS = by_type("edge_softmax"), by_type("row_sums")
+
+
+def edge_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
+    """``exp(scores[e]) / (sum of exp(scores) over the nonzeros in the row of e)``.
+
+    Scores may be of any size; what is −∞ gets no weight, also where all of a row is. Differentiable
+    at every order. Bits do not depend on the number of threads.
+
+    Parameters
+    ----------
+    pattern : Pattern [rows, cols]
+    scores : Tensor [nnz] or [nnz, heads], float32, float64 or bfloat16
+        Sums are taken in float32, float64 and float32.
+
+    Returns
+    -------
+    Tensor of the shape and dtype of ``scores``
+
+    Raises
+    ------
+    InputError
+        If types, shapes, dtypes or devices do not fit.
+    """
+    check_is("pattern", pattern, Pattern)
+    check_is("scores", scores, Tensor)
+    fits = scores.dim() in (1, 2) and scores.shape[0] == pattern.nnz
+    if not fits or scores.dtype not in SUM_DTYPE:
+        raise InputError(
+            f"scores must be float32, float64 or bfloat16 [{pattern.nnz}] or "
+            f"[{pattern.nnz}, heads], got {described(scores)}"
+        )
+    if scores.device != pattern.device:
+        raise InputError(f"the pattern is on {pattern.device}, scores on {scores.device}")
+    return _softmax(pattern.indptr, scores)
+
+
+def _empty(indptr: Tensor, scores: Tensor, *others: Tensor | None) -> Tensor:
+    return scores.new_empty(scores.shape)
+
+
+def _softmax_on_cpu(indptr: Tensor, scores: Tensor, out: Tensor) -> None:
+    scores, heads = scores.contiguous(), scores[:1].numel()
+    _SOFTMAX[scores.dtype](
+        indptr.data_ptr(),
+        indptr.shape[0] - 1,
+        heads,
+        scores.data_ptr(),
+        out.data_ptr(),
+        threads(EXP_WORK * scores.numel()),
+    )
+
+
+def _sums_on_cpu(indptr: Tensor, a: Tensor, b: Tensor | None, out: Tensor) -> None:
+    a, b, heads = a.contiguous(), dense(b), a[:1].numel()
+    _SUMS[a.dtype](
+        indptr.data_ptr(),
+        indptr.shape[0] - 1,
+        heads,
+        a.data_ptr(),
+        address(b),
+        out.data_ptr(),
+        threads(a.numel()),
+    )
+
+
+def _along(indptr: Tensor, weights: Tensor, change: Tensor) -> Tensor:
+    """How weights change with scores, to first order; the Jacobian is symmetric."""
+    wide = SUM_DTYPE[weights.dtype]
+    weights, change, narrow = weights.to(wide), change.to(wide), weights.dtype
+    return (weights * (change - _row_sums(indptr, weights, change))).to(narrow)
+
+
+def _save_softmax(ctx: Any, inputs: Any, output: Tensor) -> None:
+    ctx.save_for_backward(inputs[0], output)
+
+
+def _softmax_backward(ctx: Any, G: Tensor) -> tuple[None, Tensor]:
+    indptr, weights = ctx.saved_tensors
+    return None, _along(indptr, weights, G)
+
+
+def _softmax_tangent(arguments: Any, tangents: Any) -> Tensor:
+    return _along(arguments[0], _softmax(*arguments), tangents[1])
+
+
+def _save_sums(ctx: Any, inputs: Any, output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _sums_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+    """The sum of G over the row, for every nonzero, times the other factor."""
+    indptr, a, b = ctx.saved_tensors
+    sums = _row_sums(indptr, G, None)
+    return None, sums if b is None else sums * b, None if b is None else sums * a
+
+
+def _batched(name: str) -> Any:
+    """Batches are heads."""
+
+    def batched(info: Any, in_dims: Any, indptr: Tensor, *arrays: Any) -> tuple[Tensor, int]:
+        only_batched(name, in_dims, *range(1, len(in_dims)))
+        wide: list[Any] = [
+            None if array is None else with_batch(array, dim, info, -1)
+            for array, dim in zip(arrays, in_dims[1:], strict=True)
+        ]
+        shape = wide[0].shape
+        result = operators[name](indptr, *(None if a is None else a.flatten(1) for a in wide))
+        return result.unflatten(1, shape[1:]), len(shape) - 1
+
+    return batched
+
+
+_row_sums = Operator(
+    define(
+        "row_sums(Tensor indptr, Tensor a, Tensor? b) -> Tensor",
+        cpu=_sums_on_cpu,
+        cuda=on_cuda("row_sums"),
+        empty=_empty,
+    ),
+    save=_save_sums,
+    backward=_sums_backward,
+    batched=_batched("row_sums"),
+)
+_softmax = Operator(
+    define(
+        "edge_softmax(Tensor indptr, Tensor scores) -> Tensor",
+        cpu=_softmax_on_cpu,
+        cuda=on_cuda("edge_softmax"),
+        empty=_empty,
+    ),
+    save=_save_softmax,
+    backward=_softmax_backward,
+    batched=_batched("edge_softmax"),
+    tangent=_softmax_tangent,
+)
