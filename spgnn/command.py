@@ -7,9 +7,9 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from spgnn.errors import InputError, shortened
+from spgnn.errors import InputError, meant, shortened, unknown
 
 BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two as shells have them: 128 + signal
 LARGEST = 2**31 - 1
@@ -26,7 +26,17 @@ class Parser(argparse.ArgumentParser):
         ------
         InputError
         """
-        raise InputError(message)
+        arguments = message.removeprefix("unrecognized arguments: ")
+        hint = ""
+        if arguments != message:
+            hint = meant(arguments.partition(" ")[0], self._option_string_actions)
+        raise InputError(message + hint)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """What argparse calls for choices, those of subcommands too: an answer to typing errors."""
+        if action.choices is not None and value not in action.choices:
+            what = "/".join(action.option_strings) or str(action.metavar or action.dest)
+            raise unknown(what, value, map(str, action.choices))
 
 
 class at_least:
@@ -66,6 +76,13 @@ class real:
                 f"'{shortened(text, _SHOWN)}' must be in [{self.low}, {self.high})"
             )
         return value
+
+
+def nonempty(given: str) -> str:
+    """The type of a flag: a name or a path, which cannot be empty."""
+    if not given or "\0" in given:
+        raise argparse.ArgumentTypeError("an empty name, or one with a NUL in it")
+    return given
 
 
 def run(body: Callable[[], int | None]) -> int:

@@ -40,9 +40,13 @@ def unknown(what: str, value: object, choices: Iterable[str]) -> InputError:
         The flag or argument, say ``"--cover"``.
     """
     known, given = list(choices), shortened(str(value), _LONGEST_NAME)
-    near = get_close_matches(given, known, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    return InputError(f"{what} {given}: choose one of {', '.join(known)}{hint}")
+    return InputError(f"{what} {given}: choose one of {', '.join(known)}{meant(given, known)}")
+
+
+def meant(given: str, choices: Iterable[str]) -> str:
+    """``; did you mean 'NAME'?`` if one of the choices is near what was given, or nothing."""
+    near = get_close_matches(shortened(given, _LONGEST_NAME), list(choices), n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def check_choice(what: str, value: object, choices: Iterable[str]) -> None:

@@ -64,9 +64,7 @@ def directory_written_aside(path: AnyPath) -> Iterator[Path]:
         If `path` exists, or cannot be written.
     """
     target = Path(path)
-    if target.exists():
-        raise InputError(f"{target}: exists already; remove it or name another one")
-    remove_leftovers(target)
+    check_new_directory(target)
     aside = _aside(target)
     try:
         aside.mkdir()
@@ -95,17 +93,47 @@ def check_writable(path: AnyPath, what: str) -> None:
     target = Path(path)
     if not os.fspath(path):
         raise InputError(f"{what}: an empty name; give the name of a file")
-    if target.is_dir():
+    # os.path answers where Path raises: names that are too long, or that hold a NUL.
+    if os.path.isdir(target):
         raise InputError(f"{what} {target}: is a directory")
-    if not target.absolute().parent.is_dir():
+    if not os.path.isdir(target.absolute().parent):
         raise InputError(f"{what} {target}: its directory does not exist")
     remove_leftovers(target)
     aside = _aside(target)
     try:
         aside.touch()
         aside.unlink()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _unwritable(f"{what} {target}", error) from None
+
+
+def check_new_directory(path: AnyPath, what: str | None = None) -> None:
+    """Find out before long work whether a directory can be made.
+
+    Parameters
+    ----------
+    path : path
+    what : str, optional
+        The flag or argument that named it, say ``"--output"``.
+
+    Raises
+    ------
+    InputError
+        If the name is empty or taken, or nothing can be written beside it.
+    """
+    target = Path(path)
+    shown = str(target) if what is None else f"{what} {target}"
+    if not os.fspath(path):
+        raise InputError(f"{what or 'directory'}: an empty name; give the name of a directory")
+    if os.path.lexists(target):
+        raise InputError(f"{shown}: exists already; remove it or name another one")
+    remove_leftovers(target)
+    aside = _aside(target)
+    try:
+        aside.mkdir()
+        aside.rmdir()
+    except (OSError, ValueError) as error:
+        raise _unwritable(shown, error) from None
 
 
 def remove_leftovers(target: Path) -> None:
@@ -126,10 +154,15 @@ def remove_leftovers(target: Path) -> None:
 
 def digest(*arrays: memoryview | bytes) -> str:
     """A fingerprint of some bytes, 32 hexadecimal digits (BLAKE2b)."""
-    hasher = hashlib.blake2b(digest_size=16)
+    hasher = hasher_of_digest()
     for array in arrays:
         hasher.update(array)
     return hasher.hexdigest()
+
+
+def hasher_of_digest() -> hashlib.blake2b:
+    """What makes a `digest` of bytes that come piece by piece."""
+    return hashlib.blake2b(digest_size=16)
 
 
 def _aside(target: Path) -> Path:
@@ -150,5 +183,6 @@ def _runs(process: int) -> bool:
     return True
 
 
-def _unwritable(what: str, error: OSError) -> InputError:
-    return InputError(f"{what}: cannot be written: {error.strerror or error}")
+def _unwritable(what: str, error: OSError | ValueError) -> InputError:
+    reason = getattr(error, "strerror", None) or error
+    return InputError(f"{what}: cannot be written: {reason}")

@@ -10,9 +10,11 @@ import pytest
 
 from spgnn import InputError
 from spgnn.files import (
+    check_new_directory,
     check_writable,
     digest,
     directory_written_aside,
+    hasher_of_digest,
     remove_leftovers,
     write_pieces,
     written_aside,
@@ -100,12 +102,34 @@ def test_targets_are_tried_before_long_work(tmp_path):
         (tmp_path, "is a directory"),
         (tmp_path / "no" / "x.json", "--json .*x.json: its directory does not exist"),
         ("/proc/x.json", "--json /proc/x.json: cannot be written"),
+        ("x" * 5000, "--json xxx.*: cannot be written: File name too long"),
+        (tmp_path / "a\0b", "cannot be written: embedded null byte"),
     ):
         with pytest.raises(InputError, match=said):
             check_writable(path, "--json")
 
 
+def test_new_directories_are_tried_before_long_work(tmp_path):
+    check_new_directory(tmp_path / "new", "--output")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for path, said in (
+        ("", "--output: an empty name"),
+        (tmp_path, "--output .*: exists already"),
+        (tmp_path / "link", "link: exists already"),
+        (tmp_path / "no" / "x", "--output .*x: cannot be written: No such file"),
+        ("x" * 5000, "--output xxx.*: cannot be written: File name too long"),
+        (tmp_path / "a\0b", "cannot be written: embedded null byte"),
+    ):
+        with pytest.raises(InputError, match=said):
+            check_new_directory(path, "--output")
+
+
 def test_digests_tell_bytes_apart():
     assert digest(b"ab", b"c") == digest(b"abc") != digest(b"abd")
     assert len(digest(b"")) == 32
+    hasher = hasher_of_digest()
+    hasher.update(b"ab")
+    hasher.update(b"c")
+    assert hasher.hexdigest() == digest(b"abc")
     assert digest(memoryview(os.urandom(8))) != digest(b"")
