@@ -173,7 +173,11 @@ def _arrays(path: Path) -> Arrays:
             with np.load(raw, allow_pickle=False) as file:
                 if len(set(file.files)) != len(file.files):
                     raise ValueError("an array occurs twice")
-                return {name: file[name] for name in file.files}
+                arrays = {name: file[name] for name in file.files}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray):
+                raise TypeError(f"'{name}' is no array")
+        return arrays
     except FileNotFoundError:
         raise InputError(f"--resume: there is no checkpoint {path}") from None
     except Exception as error:

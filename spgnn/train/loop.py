@@ -77,9 +77,10 @@ class Trainer:
             while not self._is_done():
                 record = self._epoch(len(self.history))
                 self.failure = _not_finite(record)
-                if self.failure is None:
-                    self.history.append(record)
+                if math.isfinite(record["loss"]):
+                    self.history.append(_finite(record))
                     bar("epoch", len(self.history), options.epochs, _news(record))
+                if self.failure is None:
                     self._save_sometimes()
 
     def train_epoch(self, epoch: int) -> Tensor:
@@ -152,6 +153,11 @@ class Trainer:
             )
         except InputError as error:
             self.failure = str(error)
+
+
+def _finite(record: dict[str, Any]) -> dict[str, Any]:
+    """``None`` where there is no number."""
+    return {k: v if v is not None and math.isfinite(v) else None for k, v in record.items()}
 
 
 def _not_finite(record: dict[str, Any]) -> str | None:

@@ -16,7 +16,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # of mal
 _LARGE, _LARGEST, _PAD, _NEVER = 1 << 20, 1 << 30, 1 << 24, -1
 # What torch and NumPy say when they get no memory.
 _NO_MEMORY = re.compile(r"can't allocate memory|out of memory|bad_alloc")
-_SIZE = re.compile(r"(?:tried|[Tt]ried|[Uu]nable) to allocate ([\d.]+ (?:bytes|[KMGT]iB))")
+_SIZE = re.compile(r"(?:[Tt]ried|[Uu]nable) to allocate ([\d.]+ (?:bytes|[KMGTPE]iB))")
 
 
 def give_back_freed() -> None:
@@ -64,7 +64,7 @@ def check_memory(what: str, nbytes: int) -> None:
     InputError
         If so many bytes are more than the machine has.
     """
-    limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = _machine_bytes()
     if nbytes > limit:
         raise InputError(
             f"{what}: needs {nbytes / 2**30:.3g} GiB of memory at least; this machine has "
@@ -89,6 +89,10 @@ def room_for(what: str) -> Iterator[None]:
         size = _SIZE.search(str(error))
         tried = f" ({size[1]} more)" if size else ""
         raise InputError(f"out of memory: {what}{tried}; use more ranks") from None
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _libc() -> Any:
