@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from spgnn.errors import InputError, shortened, unknown
+from spgnn.errors import InputError, meant, shortened, unknown
 
 BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two as shells have them: 128 + signal
 LARGEST = 2**31 - 1
@@ -26,7 +26,11 @@ class Parser(argparse.ArgumentParser):
         ------
         InputError
         """
-        raise InputError(message)
+        arguments = message.removeprefix("unrecognized arguments: ")
+        hint = ""
+        if arguments != message:
+            hint = meant(arguments.partition(" ")[0], self._option_string_actions)
+        raise InputError(message + hint)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """What argparse calls for choices, those of subcommands too: an answer to typing errors."""
@@ -72,6 +76,13 @@ class real:
                 f"'{shortened(text, _SHOWN)}' must be in [{self.low}, {self.high})"
             )
         return value
+
+
+def nonempty(given: str) -> str:
+    """The type of a flag: a name or a path, which cannot be empty."""
+    if not given or "\0" in given:
+        raise argparse.ArgumentTypeError("an empty name, or one with a NUL in it")
+    return given
 
 
 def run(body: Callable[[], int | None]) -> int:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from spgnn import InputError
-from spgnn.command import Parser, at_least, real, run
+from spgnn.command import Parser, at_least, nonempty, real, run
 from tests.comm.jobs import Forked
 
 
@@ -53,7 +53,12 @@ def test_flags():
     parser = Parser(prog="x")
     parser.add_argument("--n", type=at_least(1))
     parser.add_argument("--p", type=real(0, 1))
-    assert vars(parser.parse_args(["--n", "7", "--p", "0.5"])) == {"n": 7, "p": 0.5}
+    parser.add_argument("--file", type=nonempty)
+    given = ["--n", "7", "--p", "0.5", "--file", "x"]
+    assert vars(parser.parse_args(given)) == {"n": 7, "p": 0.5, "file": "x"}
+    for name in ("", "a\0b"):
+        with pytest.raises(InputError, match="--file: an empty name"):
+            parser.parse_args([f"--file={name}"])
     wrong = {"--n": ["0", "-1", "x", "9" * 5000, str(2**31)], "--p": ["1", "-0.1", "nan", "x"]}
     for flag, texts in wrong.items():
         for text in texts:
@@ -70,6 +75,8 @@ def test_typing_errors_are_answered_with_what_was_meant():
     for arguments, said in (
         (["--cover", "rwo"], r"^--cover rwo: choose one of column, row; did you mean 'row'\?$"),
         (["inof"], r"^COMMAND inof: choose one of info; did you mean 'info'\?$"),
+        (["info", "--covr=row"], r"--covr=row; did you mean '--cover'\?$"),
+        (["info", "--zzz"], "unrecognized arguments: --zzz$"),
         (["x" * 5000], r"^COMMAND x+…x+: choose one of info$"),
     ):
         with pytest.raises(InputError, match=said):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from spgnn.nn.dropout import DropoutKeys
-from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order, Products, Propagated, propagate_
+from spgnn.nn.dry_run import recorded_products
+from spgnn.nn.features import Propagated, densified, propagate_
+from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
 from spgnn.nn.loss import accuracies, count_labelled, masked_cross_entropy
 
 __all__ = [
@@ -12,10 +14,11 @@ __all__ = [
     "DropoutKeys",
     "GCNConv",
     "Order",
-    "Products",
     "Propagated",
     "accuracies",
     "count_labelled",
+    "densified",
     "masked_cross_entropy",
     "propagate_",
+    "recorded_products",
 ]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
+from spgnn.errors import InputError
 from spgnn.kernels.reference import dropout_keeps
 from spgnn.sparse import CSR
 
@@ -50,7 +51,7 @@ def dropout(X: Tensor | CSR, p: float, keys: DropoutKeys | None, layer: int) -> 
         return X
     if isinstance(X, CSR):
         if X.values is None:
-            raise ValueError("sparse features need values")
+            raise InputError("sparse features need values")
         vertices = keys.vertex_ids.repeat_interleave(X.row_lengths)
         kept = dropout_keeps(vertices, X.indices.long(), keys.key(layer), p)
         return replace(X, values=torch.where(kept, X.values * (1 / (1 - p)), 0.0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -11,47 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from spgnn import kernels
-from spgnn.autograd import paper_layer
+from spgnn.autograd import paper_layer, product
+from spgnn.errors import InputError
 from spgnn.nn.dropout import DropoutKeys, dropout
+from spgnn.nn.features import Propagated
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
 Order = Literal["auto", "paper"]
 ORDERS: tuple[str, ...] = get_args(Order)
-
-
-@dataclass(frozen=True)
-class Propagated:
-    """A·X, made once by :func:`propagate_`; a first layer that gets it needs no exchange."""
-
-    AX_local: Tensor
-
-
-@dataclass(frozen=True)
-class Products:
-    """The distributed products of one training epoch: widths forward and of the adjoint."""
-
-    forward: tuple[int, ...]
-    adjoint: tuple[int, ...]
-
-
-def propagate_(A: DistMatrix, X_local: Tensor, columns: int = 32) -> Propagated:
-    """Overwrite X by A·X, `columns` at a time. Collective.
-
-    A second feature matrix may not fit beside the first, and neither may received rows of full
-    width.
-
-    Parameters
-    ----------
-    A : DistMatrix
-    X_local : Tensor [own rows, f]
-        Overwritten.
-    """
-    for first in range(0, X_local.shape[1], columns):
-        chunk = X_local[:, first : first + columns]
-        chunk.copy_(A.forward(chunk.contiguous()))
-    A.executor.workspace.release()
-    return Propagated(X_local)
 
 
 class GCNConv(nn.Module):
@@ -81,35 +48,35 @@ class GCNConv(nn.Module):
 
         forward Z = A H W; dgrad dH = Aᵀ G Wᵀ; wgrad dW = (A H)ᵀ G = Hᵀ (Aᵀ G), whichever operand
         was kept.
+
+        Raises
+        ------
+        InputError
+            If the order is ``paper`` and H is sparse: A H fills in.
         """
         W = self.weight
         if isinstance(H_local, Propagated):
             Z_local = H_local.AX_local @ W
+        elif isinstance(H_local, CSR):
+            if self.order == "paper":
+                raise InputError(
+                    "order paper needs dense features; make them so, once: nn.densified(X)"
+                )
+            Z_local = product(A, kernels.spmm(H_local, W))
         elif self.order == "paper":
-            Z_local = paper_layer(A, _dense(H_local), W)
-        elif self._multiplies_first(H_local):
-            Z_local = A @ _times(H_local, W)
+            Z_local = paper_layer(A, H_local, W)
+        elif self._multiplies_first:
+            Z_local = product(A, H_local @ W)
         else:
-            Z_local = (A @ _dense(H_local)) @ W
+            Z_local = product(A, H_local) @ W
         # In place: nobody keeps the product itself.
         return Z_local.add_(self.bias)
 
-    def products(self, H_local: Tensor | CSR | Propagated | None) -> Products:
-        """The products of one epoch; ``None`` stands for a hidden layer's H."""
-        f_in, f_out = self.weight.shape
-        if isinstance(H_local, Propagated):
-            return Products((), ())
-        if self.order == "paper":
-            return Products((f_in,), (f_out,))
-        if self._multiplies_first(H_local):
-            return Products((f_out,), (f_out,))
-        return Products((f_in,), () if self.input_layer else (f_in,))
-
-    def _multiplies_first(self, H_local: Tensor | CSR | None) -> bool:
+    @property
+    def _multiplies_first(self) -> bool:
         """Whether A (H W) moves fewer bytes an epoch than (A H) W."""
         f_in, f_out = self.weight.shape
-        # A times sparse features would fill in; H W is narrow and dense.
-        return isinstance(H_local, CSR) or 2 * f_out <= f_in * (1 if self.input_layer else 2)
+        return bool(2 * f_out <= f_in * (1 if self.input_layer else 2))
 
 
 class GCN(nn.Module):
@@ -170,24 +137,3 @@ class GCN(nn.Module):
             H_local = dropout(torch.relu_(Z_local), self.dropout, keys, number)
             Z_local = layer(A, H_local)
         return Z_local
-
-    def products(self, X_local: Tensor | CSR | Propagated) -> Products:
-        """All distributed products of one training epoch."""
-        per_layer = [
-            layer.products(None if number else X_local)
-            for number, layer in enumerate(self.convolutions)
-        ]
-        return Products(
-            tuple(width for products in per_layer for width in products.forward),
-            tuple(width for products in per_layer for width in products.adjoint),
-        )
-
-
-def _times(H_local: Tensor | CSR, W: Tensor) -> Tensor:
-    return kernels.spmm(H_local, W) if isinstance(H_local, CSR) else H_local @ W
-
-
-def _dense(H_local: Tensor | CSR) -> Tensor:
-    if not isinstance(H_local, CSR):
-        return H_local
-    return torch.from_numpy(H_local.to_scipy().toarray())

@@ -1,134 +1,232 @@
-"""Checkpoints: weights, optimiser, epoch and history in one file, written aside and renamed."""
+"""Checkpoints: weights, optimiser and history in one file, which rank 0 alone writes and reads.
+
+The random state needs no room: every draw is a function of the seed and the epoch.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-import zipfile
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from spgnn.comm import Communicator
 from spgnn.errors import InputError
+from spgnn.files import check_writable, written_aside
+from spgnn.train.rank_zero import on_rank_zero, share
 
 FILE = "checkpoint.npz"
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is. The random state is (seed, epoch): every draw is a function of them."""
-
-    epoch: int
-    seed: int
-    widths: list[int]
-    optimizer: str
-    history: list[dict[str, Any]]
+_PROGRESS = "progress"
+Arrays = dict[str, npt.NDArray[Any]]
+History = list[dict[str, Any]]
 
 
 def save(
-    directory: str, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
+    directory: str,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    signature: Mapping[str, Any],
+    history: History,
 ) -> None:
     """Write the checkpoint; called on rank 0, since weights are replicated.
 
     Raises
     ------
     InputError
-        If it cannot be written (a full disk); the previous checkpoint stays.
+        If it cannot be written (a full disk), or weights are not finite; the previous one stays.
     """
-    arrays = {
-        f"weight/{name}": value.numpy(force=True) for name, value in model.state_dict().items()
-    }
-    for index, state in optimizer.state_dict()["state"].items():
-        for name, value in state.items():
-            if value is not None:
-                arrays[f"optimizer/{index}/{name}"] = torch.as_tensor(value).numpy(force=True)
-    arrays["progress"] = np.array(json.dumps(vars(progress)))
-    path = Path(directory)
-    aside = path / f".{FILE}.{os.getpid()}"
+    arrays: Arrays = {}
+    for name, tensor in _state(model, optimizer).items():
+        if not _is_finite(tensor):
+            raise InputError(f"{name} is not finite after {len(history)} epochs; not saved")
+        arrays[name] = _to_array(tensor)
+    told = json.dumps({"signature": dict(signature), "history": history}, allow_nan=False)
+    arrays[_PROGRESS] = np.frombuffer(told.encode(), np.uint8)
+    target, what = Path(directory) / FILE, f"--checkpoint {directory}"
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        try:
-            with aside.open("wb") as file:
-                np.savez(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path / FILE)
-        finally:
-            aside.unlink(missing_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--checkpoint {directory}: cannot be written: {error.strerror}") from None
+        raise InputError(f"{what}: cannot be written: {error.strerror}") from None
+    with written_aside(target, what) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def load(
-    directory: str, model: nn.Module, optimizer: torch.optim.Optimizer, seed: int, widths: list[int]
-) -> Progress:
-    """Read the checkpoint into model and optimiser.
+    directory: str | None,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    signature: Mapping[str, Any],
+    comm: Communicator,
+) -> History:
+    """Read the checkpoint into model and optimiser on all ranks; returns its history. Collective.
 
     Raises
     ------
     InputError
-        If there is none, it is damaged, or it belongs to another model or seed.
+        On all ranks, if there is none, it is damaged, or it was made with another signature; model
+        and optimiser are then left as they were.
     """
-    path = Path(directory) / FILE
-    try:
-        # Opened here, because np.load leaves a file that it cannot read open.
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        progress = Progress(**json.loads(str(arrays.pop("progress"))))
-    except FileNotFoundError:
-        raise InputError(f"--resume: there is no checkpoint {path}") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not a checkpoint, or a damaged one ({error})") from None
-    if progress.widths != widths:
-        raise InputError(
-            f"{path}: its layers are {_arrows(progress.widths)}, this run's {_arrows(widths)}; "
-            "use the same --dataset, --layers and --hidden"
-        )
-    if progress.seed != seed:
-        raise InputError(f"{path}: was made with --seed {progress.seed}, not {seed}")
-    kind = type(optimizer).__name__.lower()
-    if progress.optimizer != kind:
-        raise InputError(f"{path}: was made with --optimizer {progress.optimizer}, not {kind}")
-    weights = {
-        name.removeprefix("weight/"): torch.from_numpy(value)
-        for name, value in arrays.items()
-        if name.startswith("weight/")
-    }
-    if {name: w.shape for name, w in weights.items()} != {
-        name: w.shape for name, w in model.state_dict().items()
-    }:
-        raise InputError(f"{path}: a damaged checkpoint: its weights are not those of its layers")
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for name, value in arrays.items():
-        if name.startswith("optimizer/"):
-            _, index, key = name.split("/")
-            state.setdefault(int(index), {})[key] = torch.from_numpy(value)
-    _check_state(path, state, optimizer)
-    model.load_state_dict(weights)
+    path = Path(directory or "") / FILE
+    wanted = _state(model, optimizer)
+    found = on_rank_zero(comm, lambda: _read(path, wanted, signature))
+    tensors = {} if found is None else found[0]
+    history: History = share(comm, None if found is None else found[1])
+    for name, like in wanted.items():
+        tensor = tensors[name] if name in tensors else torch.empty_like(like, device="cpu")
+        comm.broadcast(tensor, root=0).wait()
+        tensors[name] = tensor
+    model.load_state_dict({name: tensors[f"weight/{name}"] for name in model.state_dict()})
+    state: dict[int, dict[str, Tensor]] = {}
+    for name in wanted:
+        kind, _, rest = name.partition("/")
+        if kind == "optimizer":
+            index, _, key = rest.partition("/")
+            state.setdefault(int(index), {})[key] = tensors[name]
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-    return progress
+    return history
 
 
-def _check_state(
-    path: Path, state: dict[int, dict[str, torch.Tensor]], optimizer: torch.optim.Optimizer
-) -> None:
-    """Adam without its moments would start anew, and with others' would fail in the next step."""
+def check_target(directory: str, resume: bool) -> None:
+    """Find out before training whether checkpoints can be written, or read; makes nothing.
+
+    Raises
+    ------
+    InputError
+    """
+    path = Path(directory)
+    # os.path answers where Path raises: names that are too long.
+    if resume and not os.path.exists(path / FILE):
+        raise InputError(f"--resume: there is no checkpoint {path / FILE}")
+    if os.path.isdir(path):
+        check_writable(path / FILE, "--checkpoint")
+        return
+    if os.path.lexists(path):
+        raise InputError(f"--checkpoint {path}: cannot be written: is no directory")
+    # The first directory that would have to be made.
+    while not os.path.exists(path.parent):
+        path = path.parent
+    check_writable(path, "--checkpoint")
+
+
+def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """All that training changes, by name in the file; moments that do not exist yet are zeros."""
+    found = {f"weight/{name}": tensor for name, tensor in model.state_dict().items()}
+    if not isinstance(optimizer, torch.optim.Adam):
+        return found
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    keys = {"step", "exp_avg", "exp_avg_sq"} if isinstance(optimizer, torch.optim.Adam) else set()
-    found = {index: {k: v.shape for k, v in entry.items()} for index, entry in state.items()}
-    wanted = {
-        index: {key: torch.Size() if key == "step" else p.shape for key in keys}
-        for index, p in enumerate(parameters)
-        if keys
-    }
-    if found != wanted:
-        raise InputError(f"{path}: a damaged checkpoint: its optimiser state is not of its weights")
+    for index, parameter in enumerate(parameters):
+        if parameter.requires_grad:
+            zero = torch.zeros_like(parameter)
+            state = {"step": torch.tensor(0.0), "exp_avg": zero, "exp_avg_sq": zero}
+            for key, tensor in (state | optimizer.state.get(parameter, {})).items():
+                found[f"optimizer/{index}/{key}"] = tensor
+    return found
 
 
-def _arrows(widths: list[int]) -> str:
-    return "→".join(map(str, widths))
+def _read(
+    path: Path, wanted: Mapping[str, Tensor], signature: Mapping[str, Any]
+) -> tuple[dict[str, Tensor], History]:
+    """Everything in the file, checked against what this run needs."""
+    arrays = _arrays(path)
+    told = arrays.pop(_PROGRESS, None)
+    history = _history(path, told, signature)
+    for name in (*wanted, *arrays):
+        if name not in arrays:
+            raise InputError(f"{path}: a damaged checkpoint: no array '{name}'")
+        if name not in wanted:
+            raise InputError(f"{path}: a damaged checkpoint: array '{name}' is of another one")
+    tensors = {}
+    for name, like in wanted.items():
+        array, expected = arrays[name], _to_array(torch.empty_like(like, device="cpu"))
+        if array.dtype != expected.dtype or array.shape != expected.shape:
+            raise InputError(
+                f"{path}: a damaged checkpoint: '{name}' is {array.dtype} {list(array.shape)}, "
+                f"not {expected.dtype} {list(expected.shape)}"
+            )
+        tensors[name] = torch.from_numpy(np.array(array, order="C")).view(like.dtype)
+        key = name.rpartition("/")[2] if name.startswith("optimizer/") else ""
+        impossible = (
+            not _is_finite(tensors[name])
+            or (key == "exp_avg_sq" and bool((tensors[name] < 0).any()))
+            or (key == "step" and float(tensors[name]) != len(history))
+        )
+        if impossible:
+            raise InputError(f"{path}: a damaged checkpoint: '{name}' holds impossible numbers")
+    return tensors, history
+
+
+def _arrays(path: Path) -> Arrays:
+    """The arrays of the file; whatever its readers raise of it becomes one line."""
+    try:
+        # Opened here, because np.load leaves a file that it cannot read open.
+        with warnings.catch_warnings(), path.open("rb") as raw:
+            warnings.simplefilter("error")
+            with np.load(raw, allow_pickle=False) as file:
+                if len(set(file.files)) != len(file.files):
+                    raise ValueError("an array occurs twice")
+                arrays = {name: file[name] for name in file.files}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray):
+                raise TypeError(f"'{name}' is no array")
+        return arrays
+    except FileNotFoundError:
+        raise InputError(f"--resume: there is no checkpoint {path}") from None
+    except Exception as error:
+        # Readers of zip archives and .npy headers raise a dozen types for damaged bytes.
+        said = str(error) or type(error).__name__
+        raise InputError(f"{path}: not a checkpoint, or a damaged one ({said})") from None
+
+
+def _history(path: Path, told: Any, signature: Mapping[str, Any]) -> History:
+    """What the file says of its run, if that can be and is the run to be resumed."""
+    try:
+        progress = json.loads(told.tobytes().decode(), parse_constant=_refuse_constant)
+        theirs, history = progress["signature"], progress["history"]
+        if not isinstance(history, list):
+            raise TypeError("no list of epochs")
+        for epoch, record in enumerate(history):
+            _check_record(record, epoch)
+        differing = [k for k in {**theirs, **signature} if theirs.get(k) != signature.get(k)]
+    except Exception as error:
+        said = str(error) or type(error).__name__
+        raise InputError(f"{path}: a damaged checkpoint: its progress ({said})") from None
+    if differing:
+        name = differing[0]
+        raise InputError(
+            f"{path}: was made with {name} {theirs.get(name)}, not {signature.get(name)}"
+        )
+    return history
+
+
+def _check_record(record: Any, epoch: int) -> None:
+    for name in ("epoch", "loss", "seconds"):
+        if type(record[name]) not in (int, float):
+            raise ValueError(f"{name} of epoch {epoch} is no number")
+    for name, value in record.items():
+        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+            raise ValueError(f"{name} of epoch {epoch} is no number")
+    if record["epoch"] != epoch or record["seconds"] < 0:
+        raise ValueError(f"epoch {epoch} is missing")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} in its history")
+
+
+def _to_array(tensor: Tensor) -> npt.NDArray[Any]:
+    """A tensor as NumPy can hold it: bfloat16 as the integers of its bits."""
+    tensor = torch.as_tensor(tensor).detach().cpu()
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(tensor.isfinite().all())

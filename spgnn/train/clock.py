@@ -35,8 +35,8 @@ class OperatorClock(TorchDispatchMode):
     Parameters
     ----------
     device : torch.device
-        On a GPU every timed operator is waited for, so the parts add up, but overlap is lost;
-        the epoch's own time is taken without this clock.
+        On a GPU every timed operator is waited for, so the parts add up, but overlap is lost:
+        epochs with this clock do not count as the time of an epoch.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -1,59 +1,102 @@
-"""The training command's flags, checked before anything is started."""
+"""The training command's configuration: records whose fields are its flags."""
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Annotated, Literal
 
 from spgnn.comm.connect import BACKENDS
 from spgnn.data.normalise import Normalisation
 from spgnn.errors import InputError
-from spgnn.exchange import COVERS, STRATEGIES, Cover, Strategy
-from spgnn.layout import Axes
-from spgnn.nn import ORDERS, Order
+from spgnn.exchange import Cover, Strategy
+from spgnn.nn import Order
+from spgnn.train.flags import Config, Flag, Record
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """One training run; the fields are the flags of ``experiments/gcn.py``."""
+class Data(Record):
+    """Which graph, and what is made of it."""
 
-    dataset: str = "sbm"
-    data_dir: str | None = None
-    symmetrise: bool = False
-    split: int = 0
-    feature_norm: str = "auto"
-    random_features: int = 0
-    random_classes: int = 0
-    normalisation: Normalisation = "sym"
-    algo: str = "1d"
-    c: int = 1
+    dataset: Annotated[str, Flag(metavar="NAME_OR_PATH")] = "sbm"
+    data_dir: Annotated[str | None, Flag("downloads go here", "DIR")] = None
+    symmetrise: Annotated[bool, Flag("make a directed graph undirected")] = False
+    split: Annotated[int, Flag("column of the masks")] = 0
+    feature_norm: Literal["auto", "row", "none"] = "auto"
+    normalisation: Annotated[
+        Normalisation, Flag("of the adjacency with self-loops: D^-1/2 A D^-1/2, D^-1 A, or A")
+    ] = "sym"
+    random_features: Annotated[
+        int, Flag("for timing: F random features a vertex where the data set has none", "F")
+    ] = 0
+    random_classes: Annotated[
+        int, Flag("for timing: C random classes where the data set has no labels", "C")
+    ] = 0
+
+
+@dataclass(frozen=True)
+class Algorithm(Record):
+    """Who computes what, and what is sent."""
+
+    algo: Literal["1d", "1.5d"] = "1d"
+    c: Annotated[int, Flag("replication factor (1.5D)", low=1)] = 1
     exchange: Strategy = "sparsity-aware"
     cover: Cover = "column"
-    partition: str = "gvb"
-    imbalance: float = 0.05
-    overlap: bool = True
-    layers: int = 3
-    hidden: int = 16
-    epochs: int = 100
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    dropout: float = 0.0
-    optimizer: str = "adam"
-    seed: int = 0
+    partition: Annotated[str, Flag(metavar="METHOD_OR_FILE")] = "gvb"
+    imbalance: Annotated[float, Flag("of the partition", high=1000)] = 0.05
     order: Order = "auto"
-    eval_every: int = 1
-    patience: int = 0
-    backend: str = "auto"
-    device: str = "auto"
-    nproc: int = 1
-    threads: int = 0
-    json: str | None = None
-    checkpoint: str | None = None
-    checkpoint_every: int = 10
-    resume: bool = False
+    overlap: Annotated[
+        bool, Flag("wait for the exchange before the local product (for measurements)")
+    ] = True
+
+
+@dataclass(frozen=True)
+class Model(Record):
+    """The network."""
+
+    layers: Annotated[int, Flag(low=1, high=1000)] = 3
+    hidden: Annotated[int, Flag("width of the layers between", low=1)] = 16
+    dropout: Annotated[float, Flag("on the input of every layer", high=1)] = 0.0
+
+
+@dataclass(frozen=True)
+class Training(Record):
+    """How long, with which steps, and what is kept of it."""
+
+    epochs: Annotated[int, Flag(low=1)] = 100
+    lr: float = 0.01
+    weight_decay: Annotated[float, Flag("of the first layer")] = 5e-4
+    optimizer: Literal["adam", "sgd"] = "adam"
+    seed: Annotated[int, Flag("of weights, dropout, the partition, and all else drawn")] = 0
+    eval_every: Annotated[int, Flag(metavar="N", low=1)] = 1
+    patience: Annotated[
+        int, Flag("stop once the validation loss exceeds the mean of the N before it; 0: never")
+    ] = 0
+    checkpoint: Annotated[str | None, Flag("keep weights and history there", "DIR")] = None
+    checkpoint_every: Annotated[int, Flag("epochs", "N", low=1)] = 10
+    resume: Annotated[bool, Flag("go on from the checkpoint")] = False
+
+
+@dataclass(frozen=True)
+class Job(Record):
+    """Where it runs, and where the report goes."""
+
+    backend: Annotated[str, Flag(choices=BACKENDS)] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    nproc: Annotated[int, Flag("fork this many ranks on this machine", low=1, high=4096)] = 1
+    threads: Annotated[int, Flag("of each rank; 0: an even share", high=1024)] = 0
+    json: Annotated[str | None, Flag("write the training report", "FILE")] = None
+
+
+@dataclass(frozen=True)
+class TrainConfig(Config):
+    """One training run. ``TrainConfig.of(hidden=64, epochs=5)`` sets some flags by name."""
+
+    data: Data = Data()
+    algorithm: Algorithm = Algorithm()
+    model: Model = Model()
+    training: Training = Training()
+    job: Job = Job()
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks.
@@ -63,153 +106,18 @@ class TrainConfig:
         InputError
             Names the flag and what would be right.
         """
-        if self.algo == "1d" and self.c != 1:
-            raise InputError(f"--c {self.c} needs --algo 1.5d; the 1D algorithm has c = 1")
-        try:
-            Axes.grid(ranks, self.c)
-        except InputError:
-            raise InputError(
-                f"--c {self.c} must divide the number of ranks, which is {ranks}"
-            ) from None
-        if self.exchange == "oblivious" and self.cover != "column":
-            raise InputError(f"--cover {self.cover} needs --exchange sparsity-aware")
-        if self.resume and self.checkpoint is None:
+        how, training = self.algorithm, self.training
+        if how.algo == "1d" and how.c != 1:
+            raise InputError(f"--c {how.c} needs --algo 1.5d; the 1D algorithm has c = 1")
+        if ranks % how.c:
+            raise InputError(f"--c {how.c} must divide the number of ranks, which is {ranks}")
+        if how.exchange == "oblivious" and how.cover != "column":
+            raise InputError(f"--cover {how.cover} needs --exchange sparsity-aware")
+        if training.resume and training.checkpoint is None:
             raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
-        if self.json is not None and not Path(self.json).absolute().parent.is_dir():
-            raise InputError(f"--json {self.json}: its directory does not exist")
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
-    """Read the command line; exits with status 2 and one line on a wrong flag."""
-    options = vars(_parser().parse_args(arguments))
-    return TrainConfig(**options)
-
-
-def default_threads(ranks_here: int) -> int:
-    """An even share of this machine's processors."""
-    return max(1, len(os.sched_getaffinity(0)) // ranks_here)
-
-
-def _parser() -> argparse.ArgumentParser:
-    d = TrainConfig()
-    parser = _OneLineParser(
-        prog="gcn.py",
-        description="Train a graph convolutional network on a whole graph, on one or many ranks.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
-    )
-    data = parser.add_argument_group("data")
-    data.add_argument("--dataset", default=d.dataset, metavar="NAME_OR_PATH")
-    data.add_argument("--data-dir", default=d.data_dir, metavar="DIR", help="downloads go here")
-    data.add_argument("--symmetrise", action="store_true", help="make a directed graph undirected")
-    data.add_argument("--split", type=_at_least(0), default=d.split, help="column of the masks")
-    data.add_argument("--feature-norm", choices=("auto", "row", "none"), default=d.feature_norm)
-    data.add_argument(
-        "--normalisation",
-        choices=("sym", "row", "none"),
-        default=d.normalisation,
-        help="of the adjacency with self-loops: D^-1/2 A D^-1/2, D^-1 A, or A",
-    )
-    data.add_argument(
-        "--random-features",
-        type=_at_least(0),
-        default=0,
-        metavar="F",
-        help="for timing: F random features a vertex where the data set has none",
-    )
-    data.add_argument(
-        "--random-classes",
-        type=_at_least(0),
-        default=0,
-        metavar="C",
-        help="for timing: C random classes where the data set has no labels",
-    )
-
-    algorithm = parser.add_argument_group("algorithm")
-    algorithm.add_argument("--algo", choices=("1d", "1.5d"), default=d.algo)
-    algorithm.add_argument("--c", type=_at_least(1), default=d.c, help="replication factor (1.5D)")
-    algorithm.add_argument("--exchange", choices=STRATEGIES, default=d.exchange)
-    algorithm.add_argument("--cover", choices=COVERS, default=d.cover)
-    algorithm.add_argument("--partition", default=d.partition, metavar="METHOD_OR_FILE")
-    algorithm.add_argument("--imbalance", type=_real(0), default=d.imbalance)
-    algorithm.add_argument("--order", choices=ORDERS, default=d.order)
-    algorithm.add_argument(
-        "--no-overlap",
-        dest="overlap",
-        action="store_false",
-        help="wait for the exchange before the local product (for measurements)",
-    )
-
-    model = parser.add_argument_group("model")
-    model.add_argument("--layers", type=_at_least(1), default=d.layers)
-    model.add_argument("--hidden", type=_at_least(1), default=d.hidden)
-    model.add_argument("--epochs", type=_at_least(1), default=d.epochs)
-    model.add_argument("--lr", type=_real(0), default=d.lr)
-    model.add_argument("--weight-decay", type=_real(0), default=d.weight_decay)
-    model.add_argument("--dropout", type=_real(0, 1), default=d.dropout)
-    model.add_argument("--optimizer", choices=("adam", "sgd"), default=d.optimizer)
-    model.add_argument("--seed", type=_at_least(0), default=d.seed)
-    model.add_argument("--eval-every", type=_at_least(1), default=d.eval_every, metavar="N")
-    model.add_argument(
-        "--patience",
-        type=_at_least(0),
-        default=d.patience,
-        metavar="N",
-        help="stop once the validation loss exceeds the mean of the N before it; 0: never",
-    )
-
-    job = parser.add_argument_group("job")
-    job.add_argument("--backend", choices=BACKENDS, default=d.backend)
-    job.add_argument("--device", choices=("auto", "cpu", "cuda"), default=d.device)
-    job.add_argument(
-        "--nproc", type=_at_least(1), default=d.nproc, help="fork this many ranks on this machine"
-    )
-    job.add_argument(
-        "--threads", type=_at_least(0), default=d.threads, help="of each rank; 0: an even share"
-    )
-    job.add_argument("--json", default=d.json, metavar="FILE", help="write the training report")
-    job.add_argument("--checkpoint", default=d.checkpoint, metavar="DIR")
-    job.add_argument(
-        "--checkpoint-every", type=_at_least(1), default=d.checkpoint_every, metavar="N"
-    )
-    job.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    return parser
-
-
-class _OneLineParser(argparse.ArgumentParser):
-    """A wrong flag is one clear line, not a page of usage."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        raise InputError(message)
-
-
-class _at_least:
-    """An integer not below a bound."""
-
-    def __init__(self, low: int) -> None:
-        self.low = low
-
-    def __call__(self, text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = self.low - 1
-        if value < self.low:
-            raise argparse.ArgumentTypeError(f"'{text}' must be an integer ≥ {self.low}")
-        return value
-
-
-class _real:
-    """A finite number in [low, high)."""
-
-    def __init__(self, low: float, high: float = float("inf")) -> None:
-        self.low, self.high = low, high
-
-    def __call__(self, text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not self.low <= value < self.high:
-            raise argparse.ArgumentTypeError(f"'{text}' must be in [{self.low}, {self.high})")
-        return value
+    """Read the command line; a wrong flag is an InputError."""
+    about = "Train a graph convolutional network on a whole graph, on one or many ranks."
+    return TrainConfig.read(arguments, prog="gcn.py", description=about)

@@ -1,24 +1,49 @@
-"""Memory of this process: how much it uses, and that what is freed is given back."""
+"""Memory of this process: what it uses, what is kept of what is freed, and when it runs out."""
 
 from __future__ import annotations
 
 import ctypes
-from contextlib import suppress
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-_M_MMAP_THRESHOLD = -3
-_LARGE = 1 << 20
+from spgnn.errors import InputError
+
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # of mallopt(3)
+_LARGE, _LARGEST, _PAD, _NEVER = 1 << 20, 1 << 30, 1 << 24, -1
+# What torch and NumPy say when they get no memory.
+_NO_MEMORY = re.compile(r"can't allocate memory|out of memory|bad_alloc")
+_SIZE = re.compile(r"(?:[Tt]ried|[Uu]nable) to allocate ([\d.]+ (?:bytes|[KMGTPE]iB))")
 
 
-def give_back_large_blocks() -> None:
-    """Let every freed block of 1 MiB or more return to the system at once.
+def give_back_freed() -> None:
+    """For set-up: let every freed block of 1 MiB or more return to the system at once.
 
     Left alone, glibc raises this limit to the largest block ever freed, up to 32 MiB, and keeps
     what building the matrix took beside what training needs: 20 MB a rank on a graph of 25 M
     nonzeros in 8 parts, a third of its data. Elsewhere than on glibc this does nothing.
     """
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        _libc().mallopt(_MMAP_THRESHOLD, _LARGE)
+
+
+def keep_freed() -> None:
+    """For training: give back what set-up freed, and from then on keep what is freed for reuse.
+
+    An epoch frees what the next one allocates. Taken from the system anew, each page of it costs a
+    fault and is filled with zeros: half of an epoch's time on one process. An older glibc refuses
+    to raise the limit beyond 32 MiB; there, no block is ever taken from the system by itself.
+    """
+    with suppress(OSError, AttributeError):
+        libc = _libc()
+        libc.malloc_trim(0)
+        if not libc.mallopt(_MMAP_THRESHOLD, _LARGEST):
+            libc.mallopt(_MMAP_MAX, 0)
+        libc.mallopt(_TRIM_THRESHOLD, _NEVER)
+        libc.mallopt(_TOP_PAD, _PAD)
 
 
 def resident_bytes() -> int:
@@ -29,6 +54,49 @@ def resident_bytes() -> int:
 def peak_bytes() -> int:
     """The most resident memory this process has had."""
     return _status("VmHWM")
+
+
+def check_memory(what: str, nbytes: int) -> None:
+    """Refuse what could never fit, before the machine finds out.
+
+    Raises
+    ------
+    InputError
+        If so many bytes are more than the machine has.
+    """
+    limit = _machine_bytes()
+    if nbytes > limit:
+        raise InputError(
+            f"{what}: needs {nbytes / 2**30:.3g} GiB of memory at least; this machine has "
+            f"{limit / 2**30:.3g}"
+        )
+
+
+@contextmanager
+def room_for(what: str) -> Iterator[None]:
+    """Say what was too large where memory runs out in the block.
+
+    Raises
+    ------
+    InputError
+        Names what was being made, and the allocation that failed where that is known.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
+            raise
+        size = _SIZE.search(str(error))
+        tried = f" ({size[1]} more)" if size else ""
+        raise InputError(f"out of memory: {what}{tried}; use more ranks") from None
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _libc() -> Any:
+    return ctypes.CDLL(None)
 
 
 def _status(field: str) -> int:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -16,63 +13,85 @@ from rich.table import Table
 
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
+from spgnn.files import written_aside
 from spgnn.train.clock import CATEGORIES
+from spgnn.train.config import TrainConfig
 from spgnn.train.loop import Trainer
+from spgnn.train.measure import timed
 from spgnn.train.memory import peak_bytes
+from spgnn.train.task import NodeClassification
 
-FLOAT32_BYTES = 4
+Report = dict[str, Any]
 
 
-def assemble(trainer: Trainer, comm: Communicator, idle_bytes: int) -> dict[str, Any]:
-    """The report of the whole job, the same on every rank. Collective.
+def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
+    """The report of the training command, the same on every rank. Collective.
 
     Parameters
     ----------
+    config : TrainConfig
     trainer : Trainer
-        After :meth:`Trainer.run`.
-    comm : Communicator
+        Of a `NodeClassification`, after :meth:`Trainer.run`.
     idle_bytes : int
         Resident memory of this rank before it held any data.
     """
-    problem, measured = trainer.problem, trainer.measured
-    seconds = _gather(comm, measured.seconds).max(axis=0)
-    _write_slowest(trainer.history, seconds)
-    timed = sorted(seconds[1:] if len(seconds) > 1 else seconds)
-    parts = np.array(measured.breakdowns[1:] or measured.breakdowns).reshape(-1, len(CATEGORIES))
-    per_category = _gather(comm, parts.mean(axis=0) if len(parts) else np.zeros(len(CATEGORIES)))
-    peak = peak_bytes()
-    memory = _gather(comm, [peak, max(0, peak - idle_bytes)])
-    report = {
-        "config": asdict(trainer.config),
+    task, comm = trainer.task, trainer.comm
+    assert isinstance(task, NodeClassification)
+    meta = task.problem.meta
+    return {
+        "config": config.flat(),
         "world_size": comm.size,
         "graph": {
-            "name": problem.meta.name,
-            "vertices": problem.meta.vertices,
-            "edges": problem.meta.edges,
-            "features": problem.features,
-            "classes": problem.classes,
+            "name": meta.name,
+            "vertices": meta.vertices,
+            "edges": meta.edges,
+            "features": task.problem.features,
+            "classes": task.problem.classes,
         },
-        "history": trainer.history,
+        **measurements(trainer),
+        "planned_volume": _volume(comm, *task.planned_bytes()),
+        "memory": memory(comm, idle_bytes),
+        "partition": task.problem.partition_report,
+        "failure": trainer.failure,
+    }
+
+
+def measurements(trainer: Trainer) -> Report:
+    """History, times and bytes of a trainer of any task, the same on every rank. Collective."""
+    comm, measured = trainer.comm, trainer.measured
+    seconds = _gather(comm, measured.seconds).max(axis=0).tolist()
+    counted = timed(seconds) or [0.0]
+    per_category = _gather(comm, measured.mean_breakdown()).max(axis=0)
+    return {
+        "history": _completed(trainer, seconds),
         "epoch_seconds": {
-            "median": median(timed) if timed else 0.0,
-            "min": float(timed[0]) if timed else 0.0,
-            "max": float(timed[-1]) if timed else 0.0,
+            "median": median(counted),
+            "min": min(counted),
+            "max": max(counted),
         },
-        "breakdown_seconds": dict(zip(CATEGORIES, per_category.max(axis=0).tolist(), strict=True)),
+        "breakdown_seconds": dict(zip(CATEGORIES, per_category.tolist(), strict=True)),
         "volume": _volume(
             comm, _per_epoch(measured.sent_bytes), _per_epoch(measured.received_bytes)
         ),
-        "planned_volume": _volume(comm, *_planned(trainer)),
-        "memory": {
-            "max_rank_peak_bytes": int(memory[:, 0].max()),
-            "max_rank_peak_above_idle_bytes": int(memory[:, 1].max()),
-        },
-        "partition": problem.partition_report,
     }
-    return report
 
 
-def write(report: dict[str, Any], path: str) -> None:
+def memory(comm: Communicator, idle_bytes: int) -> dict[str, int]:
+    """Peak memory of the ranks, and what of it is above idle. Collective.
+
+    Rank 0 reads what the others are sent, so it says little of what a rank needs.
+    """
+    peak = peak_bytes()
+    found = {}
+    by_rank = _gather(comm, [peak, max(0, peak - idle_bytes)])
+    for name, bytes_ in zip(("peak_bytes", "peak_above_idle_bytes"), by_rank.T, strict=True):
+        found[f"max_rank_{name}"] = int(bytes_.max())
+        found[f"rank_0_{name}"] = int(bytes_[0])
+        found[f"median_rank_{name}"] = int(np.median(bytes_))
+    return found
+
+
+def write(report: Report, path: str) -> None:
     """Write the report aside, then rename it into place.
 
     Raises
@@ -80,18 +99,31 @@ def write(report: dict[str, Any], path: str) -> None:
     InputError
         If it cannot be written.
     """
-    target = Path(path)
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        aside.write_text(json.dumps(report, indent=1) + "\n")
-        aside.replace(target)
-    except OSError as error:
-        raise InputError(f"--json {path}: cannot be written: {error.strerror}") from None
-    finally:
-        aside.unlink(missing_ok=True)
+    text = json.dumps(report, indent=1, allow_nan=False) + "\n"
+    with written_aside(path, f"--json {path}") as file:
+        file.write(text.encode())
 
 
-def show(report: dict[str, Any]) -> None:
+def publish(report: Report, path: str | None) -> None:
+    """Write the report and print the table; what went wrong is said last.
+
+    Raises
+    ------
+    InputError
+        If the report cannot be written, or training ended before it was done.
+    """
+    trouble = report["failure"]
+    if path is not None:
+        try:
+            write(report, path)
+        except InputError as error:
+            trouble = trouble or str(error)
+    show(report)
+    if trouble:
+        raise InputError(trouble)
+
+
+def show(report: Report) -> None:
     """Print the closing table."""
     graph, config = report["graph"], report["config"]
     table = Table(
@@ -100,10 +132,11 @@ def show(report: dict[str, Any]) -> None:
         show_header=False,
         title_justify="left",
     )
-    last = report["history"][-1]
-    table.add_row("loss", f"{last['loss']:.6f}")
+    last = report["history"][-1] if report["history"] else {}
+    if last:
+        table.add_row("loss", f"{last['loss']:.6f}")
     for name in ("train", "val", "test"):
-        if last[f"{name}_acc"] is not None:
+        if last.get(f"{name}_acc") is not None:
             table.add_row(f"{name} accuracy", f"{last[f'{name}_acc']:.2%}")
     epoch = report["epoch_seconds"]
     table.add_row(
@@ -118,23 +151,17 @@ def show(report: dict[str, Any]) -> None:
             f"bytes per epoch, {title}",
             f"{volume['total_bytes']:,} in all, most sent by a rank {volume['max_send_bytes']:,}",
         )
-    memory = report["memory"]
-    table.add_row(
-        "peak memory per rank",
-        f"{memory['max_rank_peak_bytes'] / 2**20:,.0f} MiB, "
-        f"{memory['max_rank_peak_above_idle_bytes'] / 2**20:,.0f} MiB of it for data",
-    )
-    Console().print(table)
-
-
-def _planned(trainer: Trainer) -> tuple[int, int]:
-    """Bytes this rank sends and receives in one epoch, according to the plan alone."""
-    products = trainer.model.products(trainer.problem.X)
-    volume = trainer.problem.A.volume
-    forward, adjoint = sum(products.forward), sum(products.adjoint)
-    sent = volume.send * forward + volume.receive * adjoint
-    received = volume.receive * forward + volume.send * adjoint
-    return sent * FLOAT32_BYTES, received * FLOAT32_BYTES
+    for name, title in (("peak_bytes", "peak memory"), ("peak_above_idle_bytes", "of it for data")):
+        most, middle, first = (
+            f"{report['memory'][f'{which}_{name}'] / 2**20:,.0f}"
+            for which in ("max_rank", "median_rank", "rank_0")
+        )
+        table.add_row(title, f"{most} MiB at most on a rank, median {middle}, rank 0 {first}")
+    console = Console()
+    with console.capture() as drawn:
+        console.print(table)
+    # Rich would end the process where nobody reads.
+    print(drawn.get(), end="")
 
 
 def _per_epoch(counts: list[int]) -> int:
@@ -152,10 +179,17 @@ def _volume(comm: Communicator, sent: int, received: int) -> dict[str, int | flo
     }
 
 
-def _write_slowest(history: list[dict[str, Any]], seconds: np.ndarray[Any, Any]) -> None:
-    """An epoch takes as long as its slowest rank (those of an earlier run keep what they had)."""
-    for record, slowest in zip(history[len(history) - len(seconds) :], seconds, strict=True):
-        record["seconds"] = float(slowest)
+def _completed(trainer: Trainer, seconds: list[float]) -> list[dict[str, Any]]:
+    """The history, with ``None`` for the scores of epochs that were not evaluated.
+
+    An epoch takes as long as its slowest rank; those of an earlier run keep what they had.
+    """
+    names = dict.fromkeys(name for record in trainer.history for name in record)
+    found = [{**names, **record} for record in trainer.history]
+    # What ended training has taken time as well, and left no record.
+    for record, slowest in zip(found[trainer.first_epoch :], seconds, strict=False):
+        record["seconds"] = slowest
+    return found
 
 
 def _gather(comm: Communicator, values: Any) -> np.ndarray[Any, Any]:

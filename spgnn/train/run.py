@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
+from spgnn import command
 from spgnn.comm import Communicator, connect, guarded, launch, launched_rank
 from spgnn.errors import InputError
+from spgnn.files import check_writable
+from spgnn.train import checkpoint
 from spgnn.train import report as reporting
-from spgnn.train.config import TrainConfig, default_threads, parse
+from spgnn.train.config import TrainConfig, parse
 from spgnn.train.loop import Trainer
-from spgnn.train.memory import give_back_large_blocks, resident_bytes
+from spgnn.train.memory import give_back_freed, keep_freed, resident_bytes
+from spgnn.train.rank_zero import check_agreement, on_rank_zero
 from spgnn.train.setup import prepare
+from spgnn.train.task import NodeClassification
+
+# What may differ between ranks: machines do.
+OWN_FLAGS = ("threads", "data_dir")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,52 +34,68 @@ def main(arguments: Sequence[str] | None = None) -> int:
     place = launched_rank()
     try:
         config = parse(arguments)
-        if place is not None and config.nproc > 1 and place[1] != config.nproc:
+        nproc = config.job.nproc
+        if place is not None and nproc > 1 and place[1] != nproc:
             raise InputError(
-                f"--nproc {config.nproc} starts ranks, but a launcher has already started "
+                f"--nproc {nproc} starts ranks, but a launcher has already started "
                 f"{place[1]}; leave one of them out"
             )
-        ranks = config.nproc if place is None else place[1]
-        config.check(ranks)
+        config.check(nproc if place is None else place[1])
     except InputError as error:
         return _refuse(error)
-    if place is None and config.nproc > 1:
-        threads = config.threads or default_threads(config.nproc)
-        return launch(lambda: run_rank(config), config.nproc, threads)
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    if place is None and nproc > 1:
+        threads = config.job.threads or _default_threads(nproc)
+        return launch(lambda: run_rank(config), nproc, threads)
+    if config.job.threads:
+        torch.set_num_threads(config.job.threads)
     return run_rank(config)
 
 
 def run_rank(config: TrainConfig) -> int:
     """The whole job on one rank: connect, train, write and print the report on rank 0."""
     try:
-        device = _device(config.device)
-        comm = connect(config.backend, device.type)
+        device = _device(config.job.device)
+        comm = connect(config.job.backend, device.type)
     except InputError as error:
         return _refuse(error)
     with guarded(comm):
-        result = train(config, comm, device)
-        if comm.rank == 0:
-            if config.json:
-                reporting.write(result, config.json)
-            reporting.show(result)
-    return 0
+        report = train(config, comm, device)
+    if comm.rank != 0:
+        return 0
+    return command.run(lambda: reporting.publish(report, config.job.json))
 
 
-def train(config: TrainConfig, comm: Communicator, device: torch.device) -> dict[str, Any]:
+def train(config: TrainConfig, comm: Communicator, device: torch.device) -> reporting.Report:
     """Prepare the data, train, and return the training report. Collective.
 
     Raises
     ------
     InputError
-        If the data set, the partition or the checkpoint is wrong.
+        If ranks were started with different flags, or the data set, the partition, the checkpoint
+        or a place to write to is wrong.
     """
-    give_back_large_blocks()
+    common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
+    check_agreement(comm, "flags: ", common)
+    on_rank_zero(comm, lambda: _check_targets(config))
+    give_back_freed()
     idle = resident_bytes()
-    trainer = Trainer(config, prepare(config, comm, device), comm, device)
+    task = NodeClassification(config, prepare(config, comm, device), comm)
+    trainer = Trainer(task, config.training, comm)
+    keep_freed()
     trainer.run()
-    return reporting.assemble(trainer, comm, idle)
+    return reporting.assemble(config, trainer, idle)
+
+
+def _check_targets(config: TrainConfig) -> None:
+    """Try every place to write to before anything takes long."""
+    path, training = config.job.json, config.training
+    if path is not None:
+        check_writable(path, "--json")
+        for name in (config.data.dataset, config.algorithm.partition):
+            if os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name):
+                raise InputError(f"--json {path}: is what this run reads")
+    if training.checkpoint is not None:
+        checkpoint.check_target(training.checkpoint, training.resume)
 
 
 def _refuse(error: InputError) -> int:
@@ -79,7 +103,12 @@ def _refuse(error: InputError) -> int:
     place = launched_rank()
     if place is None or place[0] == 0:
         print(f"error: {error}", file=sys.stderr)
-    return 2
+    return command.BAD_INPUT
+
+
+def _default_threads(ranks_here: int) -> int:
+    """An even share of this machine's processors."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks_here)
 
 
 def _device(name: str) -> torch.device:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+import os
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,18 +13,29 @@ from torch import Tensor
 from spgnn.comm import Communicator, Mesh
 from spgnn.data import Graph, GraphMeta, load_dataset, open_shards
 from spgnn.data.distribute import RankShare, from_shards, scatter
+from spgnn.data.graph import VertexData
 from spgnn.data.normalise import add_self_loops, degree_scales, row_normalise_features
 from spgnn.data.shards import is_graph_directory
 from spgnn.data.splits import seeded_split
-from spgnn.errors import InputError
+from spgnn.errors import InputError, meant
 from spgnn.hashing import uniform
-from spgnn.nn import Propagated, propagate_
+from spgnn.nn import Propagated, densified, propagate_
 from spgnn.partition import METHODS, partition, read_labels
+from spgnn.partition.methods import Objective
 from spgnn.partition.pattern import Int32Array
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
+from spgnn.train.memory import check_memory, room_for
+from spgnn.train.rank_zero import (
+    check_agreement,
+    from_rank_zero,
+    on_every_rank,
+    on_rank_zero,
+)
+
+Data = TypeVar("Data", bound=VertexData)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,103 +75,131 @@ def prepare(config: TrainConfig, comm: Communicator, device: torch.device) -> Pr
     InputError
         If anything about the data set or the partition is wrong.
     """
-    mesh = Mesh.grid(comm, config.c)
+    mesh = Mesh.grid(comm, config.algorithm.c)
     share, report = _share(config, mesh)
-    A = _matrix(config, share, mesh).to(device)
+    with room_for(f"the adjacency of {share.meta.name}"):
+        A = _matrix(config, share, mesh).to(device)
     # The block row has become L, S and R; it must not be in memory beside the features.
     share = replace(share, adjacency=None)
-    data = share.data
-    X, classes = _features(config, share), share.meta.classes
-    y = data.y
-    if y is None:
-        if not config.random_classes:
-            raise InputError(f"{share.meta.name} has no labels; --random-classes C makes some up")
-        classes = config.random_classes
-        draws = uniform(share.vertex_ids.numpy(), config.seed, "y")
-        y = torch.from_numpy((draws * classes).astype(np.int64))
+    with room_for(f"the features of {share.meta.name}"):
+        given = on_every_rank(comm, lambda: _features(config, share))
+        X = _ready(config, A, given, device)
+    y, classes = _labels(config, share)
     masks = _masks(config, share, y)
-    features = int(X.shape[1])
-    ready: Tensor | CSR | Propagated = X.to(device)
-    # Dropout on the input changes A·dropout(X) every epoch; sparse features would fill in.
-    if config.order == "auto" and config.dropout == 0 and isinstance(ready, Tensor):
-        ready = propagate_(A, ready)
     return Problem(
         A,
-        ready,
+        X,
         y.to(device),
         [mask.to(device) for mask in masks],
         share.vertex_ids.to(device),
         share.meta,
-        features,
+        int((X.AX_local if isinstance(X, Propagated) else X).shape[1]),
         classes,
         report,
     )
 
 
 def _share(config: TrainConfig, mesh: Mesh) -> tuple[RankShare, dict[str, Any] | None]:
-    blocks = mesh.axes.size("row")
-    shards = open_shards(config.dataset) if is_graph_directory(config.dataset) else None
-    # A directory with one part has not been cut yet: it is a data set like any other.
-    if shards is not None and (shards.meta.parts > 1 or blocks == 1):
-        if config.symmetrise:
+    """A rank's part of the graph; rank 0 alone looks what the name stands for."""
+    comm, name = mesh.everyone, config.data.dataset
+    if from_rank_zero(comm, lambda: _is_cut(name, mesh.axes.size("row"))):
+        if config.data.symmetrise:
             raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
-        return from_shards(shards, mesh), None
-    graph: Graph | None = None
-    labels, report = None, None
-    if mesh.rank == 0:
-        with ProgressBar() as progress:
-            graph = load_dataset(config.dataset, config.data_dir, progress=progress)
-        if config.symmetrise:
-            graph = graph.symmetrised()
-        labels, report = _labels(config, graph, blocks)
+        shards = on_every_rank(comm, lambda: open_shards(name))
+        check_agreement(comm, f"{name}/meta.json:", asdict(shards.meta))
+        _check_vertices(shards.meta.vertices, name)
+        share = from_shards(shards, mesh)
+        return replace(share, data=_one_split(share.data, config.data.split, name)), None
+    loaded = on_rank_zero(comm, lambda: _loaded(config, mesh.axes.size("row")))
+    graph, labels, report = (None, None, None) if loaded is None else loaded
     return scatter(graph, labels, mesh), report
 
 
-def _labels(
+def _is_cut(name: str, blocks: int) -> bool:
+    """Whether this is a directory of parts; one that is not cut yet is like any other data set."""
+    return is_graph_directory(name) and (blocks == 1 or open_shards(name).meta.parts > 1)
+
+
+def _loaded(config: TrainConfig, parts: int) -> tuple[Graph, Int32Array, dict[str, Any] | None]:
+    """The whole graph and its partition, for rank 0."""
+    with room_for(config.data.dataset), ProgressBar() as progress:
+        graph = load_dataset(config.data.dataset, config.data.data_dir, progress=progress)
+        _check_vertices(graph.vertices, config.data.dataset)
+        graph = _one_split(graph, config.data.split, config.data.dataset)
+        if config.data.symmetrise:
+            graph = graph.symmetrised()
+        return graph, *_partition(config, graph, parts)
+
+
+def _partition(
     config: TrainConfig, graph: Graph, parts: int
 ) -> tuple[Int32Array, dict[str, Any] | None]:
-    method = config.partition
+    method, how = config.algorithm.partition, config.algorithm
     if method not in METHODS:
-        if Path(method).exists():
+        if os.path.exists(method):
             return read_labels(method, graph.vertices, parts), None
         known = ", ".join(METHODS)
-        raise InputError(f"--partition {method}: neither a file nor one of {known}")
-    A = add_self_loops(graph.adjacency)
+        raise InputError(
+            f"--partition {method}: neither a file nor one of {known}{meant(method, METHODS)}"
+        )
+    # Only gvb knows what is sent where the cheaper of rows and columns is.
+    objective: Objective = "cover" if how.cover == "minimum" and method == "gvb" else "column"
     labels, report = partition(
-        A, parts, method=method, imbalance=config.imbalance, seed=config.seed
+        add_self_loops(graph.adjacency),
+        parts,
+        method=method,
+        objective=objective,
+        imbalance=how.imbalance,
+        seed=config.training.seed,
     )
-    return labels, dict(report)
+    return labels, {**report, "objective": objective}
+
+
+def _check_vertices(vertices: int, name: str) -> None:
+    if not vertices:
+        raise InputError(f"{name}: a graph without vertices")
+
+
+def _one_split(data: Data, split: int, name: str) -> Data:
+    """The same with masks that are vectors."""
+    for mask in (data.train_mask, data.val_mask, data.test_mask):
+        if mask is not None and mask.dim() == 2 and not mask.shape[1]:
+            raise InputError(f"{name}: masks without columns; there is no split to train on")
+    return data.select_split(split)
 
 
 def _matrix(config: TrainConfig, share: RankShare, mesh: Mesh) -> DistMatrix:
     assert share.adjacency is not None
+    how = config.algorithm
     block = add_self_loops(share.adjacency, share.layout.range(mesh.rank)[0])
-    row_scale, own_scale = degree_scales(block, config.normalisation)
+    row_scale, own_scale = degree_scales(block, config.data.normalisation)
     return DistMatrix.build(
         block.with_scales(row_scale, None),
         share.layout,
         mesh,
-        exchange=config.exchange,
-        cover=config.cover,
+        exchange=how.exchange,
+        cover=how.cover,
         column_scale=own_scale,
-        overlap=config.overlap,
+        overlap=how.overlap,
     )
 
 
 def _features(config: TrainConfig, share: RankShare) -> Tensor | CSR:
-    X = share.data.x
+    X, norm = share.data.x, config.data.feature_norm
     if X is None:
-        if not config.random_features:
+        width = config.data.random_features
+        if not width:
             raise InputError(
                 f"{share.meta.name} has no features; --random-features F makes some up"
             )
-        return _random_features(share.vertex_ids, config.random_features, config.seed)
-    if config.feature_norm == "row" or (config.feature_norm == "auto" and share.meta.bag_of_words):
+        return _random_features(share.vertex_ids, width, config.training.seed)
+    if norm == "row" or (norm == "auto" and share.meta.bag_of_words):
         return row_normalise_features(X, in_place=True)
     return X
 
 
 def _random_features(vertex_ids: Tensor, features: int, seed: int) -> Tensor:
+    check_memory(f"--random-features {features}", 4 * len(vertex_ids) * features)
     X = torch.empty(len(vertex_ids), features)
     # A few columns at a time: the draws are made in 64 bits.
     for first in range(0, features, 8):
@@ -170,9 +209,37 @@ def _random_features(vertex_ids: Tensor, features: int, seed: int) -> Tensor:
     return X
 
 
+def _ready(
+    config: TrainConfig, A: DistMatrix, X: Tensor | CSR, device: torch.device
+) -> Tensor | CSR | Propagated:
+    """Features as the first layer takes them."""
+    if isinstance(X, CSR) and config.algorithm.order == "paper":
+        rows, width = X.shape
+        check_memory(f"--order paper with dense features, {rows} × {width}", 4 * rows * width)
+        X = densified(X.to(device))
+    X = X.to(device)
+    if isinstance(X, CSR):
+        _ = X.T  # its order serves every epoch, whatever is dropped
+    # Dropout on the input changes A·dropout(X) every epoch; sparse features would fill in.
+    elif config.algorithm.order == "auto" and config.model.dropout == 0:
+        return propagate_(A, X)
+    return X
+
+
+def _labels(config: TrainConfig, share: RankShare) -> tuple[Tensor, int]:
+    """Classes of this rank's vertices, and how many classes there are."""
+    if share.data.y is not None:
+        return share.data.y, share.meta.classes
+    classes = config.data.random_classes
+    if not classes:
+        raise InputError(f"{share.meta.name} has no labels; --random-classes C makes some up")
+    draws = uniform(share.vertex_ids.numpy(), config.training.seed, "y")
+    return torch.from_numpy((draws * classes).astype(np.int64)), classes
+
+
 def _masks(config: TrainConfig, share: RankShare, y: Tensor) -> list[Tensor]:
-    data = share.data.select_split(config.split)
+    data = share.data
     masks = [data.train_mask, data.val_mask, data.test_mask]
     if masks[0] is None:
-        return list(seeded_split(share.vertex_ids, y, config.seed))
+        return list(seeded_split(share.vertex_ids, y, config.training.seed))
     return [torch.zeros_like(masks[0]) if mask is None else mask for mask in masks]

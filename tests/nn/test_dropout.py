@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spgnn import CSR
+from spgnn import CSR, InputError
 from spgnn.nn import DropoutKeys
 from spgnn.nn.dropout import dropout
 
@@ -93,5 +93,5 @@ def test_keys_are_distinct():
 
 def test_sparse_features_need_values():
     X = CSR.from_scipy(sp.csr_array(np.eye(ROWS, dtype=np.bool_)))
-    with pytest.raises(ValueError, match="need values"):
+    with pytest.raises(InputError, match="need values"):
         dropout(X, P, DropoutKeys(IDS, 0, 0), 0)

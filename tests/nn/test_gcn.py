@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from torch import Tensor, nn
 
-from spgnn import CSR, DistMatrix, Mesh
+from spgnn import CSR, DistMatrix, InputError, Mesh, _structure
 from spgnn.comm import Communicator, connect
-from spgnn.nn import GCN, ORDERS, GCNConv, Products, propagate_
+from spgnn.kernels import native
+from spgnn.nn import (
+    GCN,
+    ORDERS,
+    DropoutKeys,
+    GCNConv,
+    densified,
+    propagate_,
+    recorded_products,
+)
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
-from tests.products import FLOAT64_BYTES, moved
+from tests.products import moved
 
 N = 29
 WIDTHS = [[7, 4], [5, 12, 3], [9, 4, 11, 6]]
@@ -66,8 +77,9 @@ def check_models(rank: int, c: int) -> int:
         for order in ORDERS:
             logits, gradients = dense_reference(widths, order)
             X = torch.from_numpy(features(widths[0])[own].copy())
-            inputs = {"dense": X, "sparse": CSR.from_scipy(sp.csr_array(X.numpy()))}
+            inputs = {"dense": X}
             if order == "auto":
+                inputs["sparse"] = CSR.from_scipy(sp.csr_array(X.numpy()))
                 inputs["propagated"] = propagate_(A, X.clone(), columns=3)
             for kind, given in inputs.items():
                 model = GCN(widths, order=order, seed=2).double()
@@ -87,52 +99,148 @@ def check_models(rank: int, c: int) -> int:
                     total = parameter.grad.clone()
                     comm.all_reduce(total).wait()
                     torch.testing.assert_close(total, expected, rtol=1e-9, atol=1e-9, msg=case)
-                products, volume = model.products(given), A.volume
-                bytes_out, bytes_in = (n * FLOAT64_BYTES for n in (volume.send, volume.receive))
-                f, b = sum(products.forward), sum(products.adjoint)
-                assert moved(forward) == (bytes_out * f, bytes_in * f), case
-                assert moved(backward) == (bytes_in * b, bytes_out * b), case
+                recorded = recorded_products(model, A, given)
+                for ledger, adjoint in ((forward, False), (backward, True)):
+                    planned = [
+                        (traffic.sent_bytes, traffic.received_bytes)
+                        for width, dtype, is_adjoint in recorded
+                        for traffic in A.plan.traffic(width, dtype, adjoint=adjoint).values()
+                        if is_adjoint == adjoint
+                    ]
+                    assert moved(ledger) == tuple(map(sum, zip((0, 0), *planned, strict=True))), (
+                        case
+                    )
                 checked += 1
     return checked
 
 
 @pytest.mark.parametrize(("ranks", "c"), [(1, 1), (3, 1), (4, 2), (4, 4), (6, 2)])
 def test_logits_gradients_and_bytes(ranks, c):
-    assert run_ranks(check_models, ranks, c) == [15] * ranks
+    assert run_ranks(check_models, ranks, c) == [12] * ranks
 
 
-HIDDEN = [
-    (16, 4, Products((4,), (4,))),
-    (4, 16, Products((4,), (4,))),
-    (8, 8, Products((8,), (8,))),
-]
-INPUT = [
-    # (A X) W moves f_in once; A (X W) moves f_out twice.
-    (16, 4, Products((4,), (4,))),
-    (16, 7, Products((7,), (7,))),
-    (16, 9, Products((16,), ())),
-    (4, 16, Products((4,), ())),
-]
+def step(A: DistMatrix, model: nn.Module, *given: object) -> tuple[Tensor, list[Tensor]]:
+    """Logits, and the gradients of their sum."""
+    logits = model(A, *given)
+    return logits, list(torch.autograd.grad(logits.sum(), list(model.parameters())))
 
 
-@pytest.mark.parametrize(("f_in", "f_out", "expected"), HIDDEN)
-def test_hidden_layer_moves_the_narrower_side(f_in, f_out, expected):
-    assert GCNConv(f_in, f_out).products(None) == expected
+def products(
+    widths: list[int], order: str = "auto", sparse: bool = False
+) -> list[tuple[int, bool]]:
+    """Width of each product, and whether it is an adjoint; recorded on a matrix of one rank."""
+    A, _ = distributed(connect(), 1)
+    X = torch.from_numpy(features(widths[0]))
+    given = CSR.from_scipy(sp.csr_array(X.numpy())) if sparse else X
+    found = recorded_products(GCN(widths, order=order).double(), A, given)
+    assert {dtype for _, dtype, _ in found} == {torch.float64}
+    assert not A.record
+    return [(width, adjoint) for width, _, adjoint in found]
 
 
-@pytest.mark.parametrize(("f_in", "f_out", "expected"), INPUT)
+@pytest.mark.parametrize(
+    ("f_in", "f_out", "expected"),
+    [
+        # (A X) W moves f_in once; A (X W) moves f_out twice.
+        (16, 4, [(4, False), (4, True)]),
+        (16, 7, [(7, False), (7, True)]),
+        (16, 9, [(16, False)]),
+        (4, 16, [(4, False)]),
+    ],
+)
 def test_input_layer_needs_no_adjoint_of_its_own(f_in, f_out, expected):
-    X = torch.zeros(3, f_in)
-    chosen = GCNConv(f_in, f_out, input_layer=True).products(X)
-    assert chosen == expected
-    others = (Products((f_out,), (f_out,)), Products((f_in,), ()))
-    assert _width(chosen) == min(map(_width, others))
+    found = products([f_in, f_out])
+    assert found == expected
+    assert sum(width for width, _ in found) == min(2 * f_out, f_in)
+
+
+@pytest.mark.parametrize(("f_in", "f_out"), [(16, 4), (4, 16), (8, 8)])
+def test_hidden_layer_moves_the_narrower_side(f_in, f_out):
+    narrow = min(f_in, f_out)
+    assert products([3, f_in, f_out])[1:] == [(narrow, False), (narrow, True)]
 
 
 def test_paper_order_moves_f_in_forward_and_f_out_backward():
-    assert GCN([30, 16, 16, 5], order="paper").products(torch.zeros(1, 30)) == Products(
-        (30, 16, 16), (16, 16, 5)
-    )
+    forward, adjoint = [30, 16, 16], [5, 16, 16]
+    expected = [(width, False) for width in forward] + [(width, True) for width in adjoint]
+    assert products([30, 16, 16, 5], "paper") == expected
+
+
+def test_sparse_features_travel_after_their_weights():
+    assert products([6, 16], sparse=True) == [(16, False), (16, True)]
+
+
+def test_paper_order_refuses_what_would_be_made_dense_every_epoch():
+    A, _ = distributed(connect(), 1)
+    X = CSR.from_scipy(sp.csr_array(features(7)))
+    model = GCN([7, 4], order="paper").double()
+    with pytest.raises(InputError, match=r"needs dense features.*densified"):
+        model(A, X)
+    dense = densified(X)
+    assert torch.equal(dense, torch.from_numpy(features(7)))
+    assert model(A, dense).shape == (N, 4)
+    with pytest.raises(InputError, match="need values"):
+        densified(X.with_values(None))
+
+
+def test_dropout_of_sparse_features_rebuilds_no_structure(monkeypatch):
+    """Epoch after epoch, one transposition and one order of the nonzeros."""
+    A, _ = distributed(connect(), 1)
+    made = []
+    for name in ("transpose", "transposed_order"):
+        real = getattr(_structure, name)
+
+        def counted(*given, name=name, real=real):
+            made.append(name)
+            return real(*given)
+
+        monkeypatch.setattr(_structure, name, counted)
+    X = CSR.from_scipy(sp.csr_array(features(9)))
+    model = GCN([9, 4, 2], dropout=0.5).double()
+    losses = {
+        float(step(A, model, X, DropoutKeys(torch.arange(N), 0, epoch))[0].detach().sum())
+        for epoch in range(5)
+    }
+    assert len(losses) == 5
+    assert sorted(made) == ["transpose", "transposed_order"]
+
+
+def test_a_layer_can_be_compiled_whole():
+    A, _ = distributed(connect(), 1)
+    X = torch.from_numpy(features(9))
+    model = GCN([9, 12, 4]).double()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for found, expected in zip(step(A, compiled, X), step(A, model, X), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+MOST_FRAMES = 6
+
+
+def test_few_frames_from_a_layer_to_the_kernel(monkeypatch):
+    """Python between `GCNConv.forward` and the C++ kernel, that of torch itself not counted."""
+    deepest = []
+
+    def counted(kernel):
+        def call(*given):
+            frame, names = sys._getframe(1), []
+            while frame.f_code is not GCNConv.forward.__code__:
+                if "/spgnn/" in frame.f_code.co_filename:
+                    names.append(frame.f_code.co_qualname)
+                frame = frame.f_back
+            deepest.append(names)
+            return kernel(*given)
+
+        return call
+
+    for kind, kernel in list(native._SPMM.items()):
+        monkeypatch.setitem(native._SPMM, kind, counted(kernel))
+    A, _ = distributed(connect(), 1)
+    layer = GCNConv(9, 4).double()
+    torch.nn.init.ones_(layer.weight)
+    layer(A, torch.from_numpy(features(9)))
+    assert deepest
+    assert max(map(len, deepest)) <= MOST_FRAMES, deepest
 
 
 def test_same_seed_same_weights_within_the_bound_of_glorot():
@@ -155,7 +263,3 @@ def test_propagate_overwrites_its_features(columns):
     made = propagate_(A, X, columns)
     assert made.AX_local is X
     np.testing.assert_allclose(X.numpy(), adjacency() @ features(9), rtol=1e-12, atol=1e-12)
-
-
-def _width(products: Products) -> int:
-    return sum(products.forward) + sum(products.adjoint)

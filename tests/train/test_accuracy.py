@@ -11,7 +11,7 @@ import torch
 
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, prepare
+from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
 
 SEEDS = range(10)
 CPU = torch.device("cpu")
@@ -22,15 +22,16 @@ def reached_accuracies(path: Path) -> list[float]:
     comm = connect()
     accuracies = []
     for seed in SEEDS:
-        config = TrainConfig(
-            dataset=str(path),
+        config = TrainConfig.of(
+            dataset=path,
             layers=2,
             hidden=16,
             dropout=0.5,
             seed=seed,
             partition="block",
         )
-        trainer = Trainer(config, prepare(config, comm, CPU), comm, CPU)
+        task = NodeClassification(config, prepare(config, comm, CPU), comm)
+        trainer = Trainer(task, config.training, comm)
         trainer.run()
         accuracies.append(trainer.history[-1]["test_acc"])
     return accuracies

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,10 +11,10 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import connect
-from spgnn.nn import GCN
+from spgnn.comm import SoloCommunicator, connect
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, checkpoint
+from tests.train.checkpoints import SIGNATURE, load, make, rewrite, save
 from tests.train.command import check_refused, run
 from tests.training import TOLERANCE, write_dataset
 from tests.training import run as train
@@ -32,8 +31,8 @@ def history(config: TrainConfig, ranks: int) -> list[dict[str, float]]:
 def test_resumed_on_other_ranks(tmp_path, optimizer, dropout, order):
     """Stopped twice: 1 rank to epoch 3, 3 ranks to epoch 5, a 2 × 2 grid to epoch 8."""
     path = write_dataset(tmp_path / "graph.npz")
-    whole = TrainConfig(
-        dataset=str(path),
+    whole = TrainConfig.of(
+        dataset=path,
         hidden=8,
         partition="random",
         optimizer=optimizer,
@@ -43,10 +42,10 @@ def test_resumed_on_other_ranks(tmp_path, optimizer, dropout, order):
         epochs=8,
     )
     expected = history(whole, 1)
-    parts = replace(whole, checkpoint=str(tmp_path / "run"), checkpoint_every=1)
-    first = history(replace(parts, epochs=3), 1)
-    second = history(replace(parts, epochs=5, resume=True), 3)
-    third = history(replace(parts, algo="1.5d", c=2, resume=True), 4)
+    parts = whole.but(checkpoint=tmp_path / "run", checkpoint_every=1)
+    first = history(parts.but(epochs=3), 1)
+    second = history(parts.but(epochs=5, resume=True), 3)
+    third = history(parts.but(algo="1.5d", c=2, resume=True), 4)
     assert [record["epoch"] for record in third] == list(range(8))
     for name in ("loss", "val_loss"):
         resumed, straight = ([r[name] for r in records] for records in (third, expected))
@@ -61,108 +60,191 @@ def test_resumed_on_other_ranks(tmp_path, optimizer, dropout, order):
 def test_checkpoints_are_made_every_so_often_and_at_the_end(tmp_path, monkeypatch):
     path = write_dataset(tmp_path / "graph.npz")
     saved = []
-    monkeypatch.setattr(checkpoint, "save", lambda *given: saved.append(given[-1].epoch))
-    config = TrainConfig(dataset=str(path), checkpoint="unused", checkpoint_every=3, epochs=8)
-    train(replace(config, partition="block"), connect())
+    monkeypatch.setattr(checkpoint, "save", lambda *given: saved.append(len(given[-1])))
+    config = TrainConfig.of(dataset=path, checkpoint="unused", checkpoint_every=3, epochs=8)
+    train(config.but(partition="block"), connect())
     assert saved == [3, 6, 8]
 
 
 def test_nothing_is_left_to_do(tmp_path):
-    """A finished run that is resumed reports what it had."""
+    """A finished run that is resumed reports what it had; fewer epochs are no more to do."""
     path, report = write_dataset(tmp_path / "graph.npz"), tmp_path / "report.json"
-    flags = ["--dataset", path, "--checkpoint", tmp_path / "run", "--json", report, "--nproc", 2]
-    assert run(tmp_path, *flags).status == 0
+    flags = ["--dataset", path, "--checkpoint", tmp_path / "run", "--json", report]
+    assert run(tmp_path, *flags, "--nproc", 2).status == 0
     before = json.loads(report.read_text())
-    ended = run(tmp_path, *flags, "--resume")
-    assert ended.status == 0, ended.err
-    after = json.loads(report.read_text())
-    losses = [[record["loss"] for record in report["history"]] for report in (before, after)]
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == 2
+    for epochs in (2, 1):
+        ended = run(tmp_path, *flags, "--resume", "--epochs", epochs)
+        assert ended.status == 0, ended.err
+        after = json.loads(report.read_text())
+        histories = ([r | {"seconds": 0} for r in run["history"]] for run in (before, after))
+        assert next(histories) == next(histories)
+        assert after["epoch_seconds"] == {"median": 0.0, "min": 0.0, "max": 0.0}
+    assert len(before["history"]) == 2
 
 
-def make(
-    widths: list[int], kind: type[torch.optim.Optimizer] = torch.optim.Adam, **options: float
-) -> tuple[GCN, torch.optim.Optimizer]:
-    """A model whose optimiser has a state."""
-    model = GCN(widths)
-    optimizer = kind(model.parameters(), lr=0.1, **options)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    return model, optimizer
+def test_a_run_that_stopped_early_has_ended(tmp_path):
+    """Resumed, it trains no more, with more epochs too; without --patience it goes on."""
+    path = write_dataset(tmp_path / "graph.npz")
+    config = TrainConfig.of(dataset=path, partition="block", lr=0.5, epochs=60, patience=2)
+    kept = config.but(checkpoint=tmp_path / "run", checkpoint_every=1000)
+    stopped, _ = train(kept, connect())
+    assert 4 <= len(stopped) < 60
+    again = kept.but(resume=True)
+    assert train(again, connect())[0] == stopped
+    assert train(again.but(epochs=100), connect())[0] == stopped
+    longer, _ = train(again.but(epochs=len(stopped) + 3, patience=0), connect())
+    assert longer[: len(stopped)] == stopped
+    straight, _ = train(config.but(epochs=len(stopped) + 3, patience=0), connect())
+    assert longer == straight
 
 
-def save(directory: Path, widths: list[int]) -> tuple[GCN, torch.optim.Optimizer]:
-    model, optimizer = make(widths)
-    checkpoint.save(str(directory), model, optimizer, checkpoint.Progress(7, 3, widths, "adam", []))
-    return model, optimizer
+def test_early_stopping_needs_a_validation_loss(tmp_path):
+    path = write_dataset(tmp_path / "graph.npz")
+    with np.load(path) as file:
+        arrays = dict(file) | {"val_mask": np.zeros(61, bool)}
+    np.savez(path, **arrays)
+    config = TrainConfig.of(dataset=path, partition="block", epochs=3)
+    losses, _ = train(config, connect())
+    assert len(losses) == 3
+    with pytest.raises(InputError, match="--patience needs a validation loss"):
+        train(config.but(patience=2), connect())
 
 
 def test_everything_comes_back(tmp_path):
-    model, optimizer = save(tmp_path / "new" / "directory", [4, 3, 2])
-    other, its_optimizer = make([4, 3, 2])
+    directory = tmp_path / "new" / "directory"
+    model, optimizer = save(directory)
+    other, its_optimizer = make()
     torch.nn.init.zeros_(other.convolutions[0].weight)
-    progress = checkpoint.load(
-        str(tmp_path / "new" / "directory"), other, its_optimizer, 3, [4, 3, 2]
-    )
-    assert (progress.epoch, progress.seed, progress.widths) == (7, 3, [4, 3, 2])
+    assert len(load(directory, other, its_optimizer)) == 1
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
     states = (optimizer.state_dict()["state"], its_optimizer.state_dict()["state"])
+    assert states[0].keys() == states[1].keys() == {0, 1, 2, 3}
     for index, state in states[0].items():
         for name, value in state.items():
             assert torch.equal(torch.as_tensor(value), states[1][index][name])
 
 
-def refusal(directory: Path, widths: list[int], seed: int = 3, kind=torch.optim.Adam) -> str:
-    """The line with which a checkpoint is refused; the model is left as it was."""
-    model, optimizer = make(widths, kind)
+def test_models_of_other_types_come_back(tmp_path):
+    """Buffers, frozen weights, and numbers that NumPy does not have."""
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).bfloat16()
+        model[0].bias.requires_grad_(False)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        if seed == 0:
+            model(torch.randn(4, 3).bfloat16()).square().sum().backward()
+            optimizer.step()
+            checkpoint.save(
+                str(tmp_path), model, optimizer, {}, [{"epoch": 0, "loss": 1.0, "seconds": 1.0}]
+            )
+            first = model
+    checkpoint.load(str(tmp_path), model, optimizer, {}, SoloCommunicator())
+    for (name, a), b in zip(first.state_dict().items(), model.state_dict().values(), strict=True):
+        assert a.dtype == b.dtype, name
+        assert torch.equal(a, b), name
+
+
+def refusal(
+    directory: Path, kind=torch.optim.Adam, signature: dict[str, object] = SIGNATURE
+) -> str:
+    """The line with which a checkpoint is refused; model and optimiser are left as they were."""
+    model, optimizer = make(kind)
     before = [p.detach().clone() for p in model.parameters()]
     with pytest.raises(InputError) as refused:
-        checkpoint.load(str(directory), model, optimizer, seed, widths)
+        load(directory, model, optimizer, signature)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     return str(refused.value)
 
 
 def test_checkpoint_of_another_run(tmp_path):
-    save(tmp_path, [4, 3, 2])
+    save(tmp_path)
     file = str(tmp_path / checkpoint.FILE)
-    said = refusal(tmp_path, [4, 5, 2])
-    assert file in said
-    assert "4→3→2, this run's 4→5→2" in said
-    assert f"{file}: was made with --seed 3, not 4" == refusal(tmp_path, [4, 3, 2], seed=4)
-    assert "--optimizer adam, not sgd" in refusal(tmp_path, [4, 3, 2], kind=torch.optim.SGD)
-    assert "there is no checkpoint" in refusal(tmp_path / "elsewhere", [4, 3, 2])
+    for name, theirs, mine in (
+        ("layers", "4→3→2", "4→5→2"),
+        ("seed", 3, 4),
+        ("optimizer", "adam", "sgd"),
+        ("heads", None, 2),
+    ):
+        said = refusal(tmp_path, signature=SIGNATURE | {name: mine})
+        assert said == f"{file}: was made with {name} {theirs}, not {mine}"
+    assert "array 'optimizer/0/step' is of another one" in refusal(tmp_path, torch.optim.SGD)
+    assert "there is no checkpoint" in refusal(tmp_path / "elsewhere")
 
 
-def test_damaged_checkpoints(tmp_path):
-    save(tmp_path, [4, 3, 2])
-    file = tmp_path / checkpoint.FILE
-    whole = file.read_bytes()
-    flipped = bytearray(whole)
-    flipped[200] ^= 255
-    for damaged in (b"", whole[: len(whole) // 2], whole[:-1], b"PK" + whole[9:], bytes(flipped)):
-        file.write_bytes(damaged)
-        assert f"{file}: not a checkpoint, or a damaged one" in refusal(tmp_path, [4, 3, 2])
-    with file.open("wb") as target:
-        np.save(target, np.zeros(3))
-    assert "not a checkpoint" in refusal(tmp_path, [4, 3, 2])
+def test_a_checkpoint_is_of_one_graph(tmp_path):
+    """The same layers and seed are not enough."""
+    path, other = write_dataset(tmp_path / "graph.npz"), write_dataset(tmp_path / "b.npz", seed=1)
+    config = TrainConfig.of(dataset=path, partition="block", epochs=2, checkpoint=tmp_path)
+    train(config, connect())
+    with pytest.raises(InputError, match=r"was made with a graph of 61 vertices and .* not 61 "):
+        train(config.but(dataset=other, resume=True), connect())
 
 
-@pytest.mark.parametrize("name", ["weight/layers.0.weight", "optimizer/0/exp_avg", "progress"])
-@pytest.mark.parametrize("change", ["missing", "shape"])
-def test_checkpoints_whose_arrays_do_not_fit(tmp_path, name, change):
-    save(tmp_path, [4, 3, 2])
-    file = tmp_path / checkpoint.FILE
-    with np.load(file) as loaded:
-        arrays = dict(loaded)
-    if change == "missing":
-        del arrays[name]
-    else:
-        arrays[name] = np.zeros((2, 2), np.float32)
-    np.savez(file, **arrays)
-    assert str(file) in refusal(tmp_path, [4, 3, 2])
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    save(tmp_path)
+    before = (tmp_path / checkpoint.FILE).read_bytes()
+    model, optimizer = make()
+    torch.nn.init.constant_(model.convolutions[1].weight, float("inf"))
+    with pytest.raises(InputError, match=r"layers.1.weight is not finite after 0 epochs"):
+        checkpoint.save(str(tmp_path), model, optimizer, SIGNATURE, [])
+    assert (tmp_path / checkpoint.FILE).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"weight/layers.0.weight": None}, "no array 'weight/layers.0.weight'"),
+        ({"optimizer/0/exp_avg": None}, "no array 'optimizer/0/exp_avg'"),
+        ({"progress": None}, "its progress"),
+        ({"weight/layers.0.weight": np.zeros((2, 2), np.float32)}, "is float32 [2, 2], not"),
+        ({"weight/layers.0.bias": np.zeros(3)}, "is float64 [3], not float32 [3]"),
+        ({"weight/layers.0.bias": np.zeros(3, np.complex64)}, "is complex64 [3], not float32"),
+        ({"weight/layers.0.bias": np.zeros(3, ">f4")}, "is >f4 [3], not float32 [3]"),
+        ({"weight/layers.0.bias": np.array(["a", "b", "c"])}, "is <U1 [3], not float32 [3]"),
+        ({"weight/layers.0.bias": np.zeros(3, [("a", "f4")])}, "not float32 [3]"),
+        ({"weight/layers.0.bias": np.array([None] * 3)}, "allow_pickle"),
+        ({"weight/layers.0.bias": np.full(3, np.nan, np.float32)}, "impossible numbers"),
+        ({"optimizer/1/exp_avg_sq": np.full(3, -1, np.float32)}, "impossible numbers"),
+        ({"optimizer/1/step": np.array(1e9, np.float32)}, "impossible numbers"),
+        ({"optimizer/1/more": np.zeros(3, np.float32)}, "array 'optimizer/1/more' is of another"),
+        ({"optimizer/x/exp_avg": np.zeros(3, np.float32)}, "array 'optimizer/x/exp_avg' is of"),
+        ({"progress": np.array("{}")}, "its progress"),
+        ({"progress": {"signature": 3}}, "its progress"),
+        ({"progress": {"history": {}}}, "its progress"),
+        ({"progress": {"history": 10**9}}, "its progress"),
+        ({"progress": {"history": [{}]}}, "its progress ('epoch')"),
+        ({"progress": {"history": []}}, "impossible numbers"),
+        ({"progress": [{"epoch": -2, "loss": 1.0, "seconds": 0.0}]}, "epoch 0 is missing"),
+        ({"progress": [{"epoch": 10**9, "loss": 1.0, "seconds": 0.0}]}, "epoch 0 is missing"),
+        ({"progress": [{"epoch": 0, "loss": "1", "seconds": 0.0}]}, "loss of epoch 0 is no number"),
+        ({"progress": [{"epoch": 0, "loss": 1.0, "seconds": -1.0}]}, "epoch 0 is missing"),
+        ({"progress": [{"epoch": 0, "loss": float("nan"), "seconds": 0.0}]}, "NaN in its history"),
+        ({"progress": [{"epoch": 0, "loss": 10**400, "seconds": 0.0}]}, "its progress"),
+        ({"progress": b'{"history": ' + b"[" * 10**5}, "its progress"),
+        ({"progress": b'{"history": ' + b"9" * 5000}, "its progress"),
+        ({"progress": b"\xff\xfe"}, "its progress"),
+    ],
+)
+def test_checkpoints_whose_contents_do_not_fit(tmp_path, change, said):
+    save(tmp_path)
+    rewrite(tmp_path / checkpoint.FILE, change)
+    found = refusal(tmp_path)
+    assert found.startswith(f"{tmp_path / checkpoint.FILE}: ")
+    assert said in found
+    assert len(found) <= 300
+    assert "\n" not in found
+
+
+def test_leftovers_of_a_killed_run_are_removed(tmp_path):
+    """What a process that no longer runs had begun to write goes at the next start."""
+    path, directory = write_dataset(tmp_path / "graph.npz"), tmp_path / "run"
+    ended = run(tmp_path, "--dataset", path, "--checkpoint", directory, kill_while_saving=True)
+    assert ended.status < 0
+    (left,) = directory.iterdir()
+    assert left.name.startswith(f".{checkpoint.FILE}.")
+    assert run(tmp_path, "--dataset", path, "--checkpoint", directory).status == 0
+    assert [p.name for p in directory.iterdir()] == [checkpoint.FILE]
 
 
 def test_command_refuses_in_one_line(tmp_path):
@@ -173,3 +255,21 @@ def test_command_refuses_in_one_line(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / checkpoint.FILE).write_bytes(b"")
     check_refused(run(tmp_path, *flags), "checkpoint.npz", "damaged")
+
+
+def test_only_rank_0_reads_the_checkpoint(tmp_path, monkeypatch):
+    """Where the others see nothing, or something else, they get what rank 0 reads."""
+    path = write_dataset(tmp_path / "graph.npz")
+    config = TrainConfig.of(dataset=path, partition="block", epochs=2, checkpoint=tmp_path / "0")
+    expected = history(config.but(epochs=4, checkpoint=None), 3)
+    history(config, 1)
+
+    def resumed(rank: int) -> list[dict[str, float]]:
+        if rank:
+            monkeypatch.setattr(checkpoint, "_read", None)
+        config_here = config.but(epochs=4, resume=True)
+        return train(config_here, connect())[1]["history"]
+
+    found = run_ranks(resumed, 3)
+    losses = [[[r["loss"] for r in h] for h in hs] for hs in (found, [expected] * 3)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=TOLERANCE)

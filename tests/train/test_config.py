@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -65,45 +66,96 @@ def test_defaults():
     assert parse([]) == TrainConfig()
     frozen = {name_of(flag): default for flag, default, *_ in FLAGS}
     frozen |= {name: not value for _, name, value in SWITCHES}
-    assert frozen.items() <= asdict(parse([])).items()
+    assert parse([]).flat() == frozen
 
 
 @pytest.mark.parametrize(("flag", "default", "written", "read"), FLAGS)
 def test_flags(flag, default, written, read):
-    config = asdict(parse([flag, written]))
-    assert config == asdict(TrainConfig()) | {name_of(flag): read}
-    assert type(config[name_of(flag)]) is type(read)
+    config = parse([flag, written])
+    assert config.flat() == TrainConfig().flat() | {name_of(flag): read}
+    assert config == TrainConfig.of(**{name_of(flag): read})
+    assert type(config.flat()[name_of(flag)]) is type(read)
     assert read != default
 
 
 @pytest.mark.parametrize(("flag", "name", "value"), SWITCHES)
 def test_switches(flag, name, value):
-    assert asdict(parse([flag])) == asdict(TrainConfig()) | {name: value}
+    assert parse([flag]).flat() == TrainConfig().flat() | {name: value}
+    assert parse([flag]) == TrainConfig.of(**{name: value})
 
 
 @pytest.mark.parametrize(("flag", "choices"), CHOICES.items())
 def test_choices(flag, choices):
     for choice in choices:
-        assert asdict(parse([flag, choice]))[name_of(flag)] == choice
+        assert parse([flag, choice]).flat()[name_of(flag)] == choice
     with pytest.raises(InputError, match=f"{flag}.*{choices[-1]}"):
         parse([flag, "else"])
+    with pytest.raises(InputError, match=f"{flag} {choices[-1]}x: .*did you mean '{choices[-1]}'"):
+        parse([flag, f"{choices[-1]}x"])
+
+
+def test_records_have_all_flags_once():
+    """Records are the one list of flags: no name is in two of them."""
+    parts = [asdict(part) for part in vars(TrainConfig()).values()]
+    assert sum(map(len, parts)) == len(TrainConfig().flat())
+    assert list(vars(TrainConfig())) == ["data", "algorithm", "model", "training", "job"]
+
+
+def test_help_says_what_every_flag_is(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    for flag, default, *_ in FLAGS:
+        assert flag in shown
+        assert str(default) in shown
+    for flag, *_ in SWITCHES:
+        assert flag in shown
 
 
 @pytest.mark.parametrize(
-    ("config", "ranks", "message"),
+    ("flags", "said"),
     [
-        (TrainConfig(c=2), 2, "--c 2 needs --algo 1.5d"),
-        (TrainConfig(algo="1.5d", c=2), 3, "--c 2 must divide the number of ranks, which is 3"),
-        (TrainConfig(exchange="oblivious", cover="row"), 1, "--cover row needs"),
-        (TrainConfig(resume=True), 1, "--resume needs --checkpoint"),
-        (TrainConfig(json="no/such/place.json"), 1, "--json no/such/place.json"),
+        ({"epochs": 0}, "--epochs: '0' must be an integer ≥ 1"),
+        ({"epochs": 2.0}, "--epochs: '2.0' must be an integer"),
+        ({"epochs": True}, "--epochs: 'True' must be an integer"),
+        ({"hidden": 10**5000}, "--hidden: "),
+        ({"layers": 10**9}, "--layers: '1000000000' must be an integer ≤ 1000"),
+        ({"lr": float("nan")}, r"--lr: 'nan' must be in \[0, inf\)"),
+        ({"imbalance": 1e300}, "--imbalance: '1e.300' must be in"),
+        ({"dropout": "much"}, r"--dropout: 'much' must be in \[0, 1\)"),
+        ({"cover": "colunm"}, "--cover colunm: .*did you mean 'column'"),
+        ({"cover": None}, "--cover None: choose one of"),
+        ({"overlap": "yes"}, "--no-overlap yes: choose one of True, False"),
+        ({"json": ""}, "--json: an empty name"),
+        ({"dataset": ""}, "--dataset: an empty name"),
+        ({"epoch": 3}, "flag epoch: .*did you mean 'epochs'"),
     ],
 )
-def test_combinations_that_cannot_work(config, ranks, message):
+def test_wrong_values_in_the_library(flags, said):
+    """What a command line refuses, a configuration refuses; a known value is converted."""
+    with pytest.raises(InputError, match=said):
+        TrainConfig.of(**flags)
+    assert TrainConfig.of(lr=1, dataset=Path("there")).flat() == TrainConfig().flat() | {
+        "lr": 1.0,
+        "dataset": "there",
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "ranks", "message"),
+    [
+        ({"c": 2}, 2, "--c 2 needs --algo 1.5d"),
+        ({"algo": "1.5d", "c": 2}, 3, "--c 2 must divide the number of ranks, which is 3"),
+        ({"exchange": "oblivious", "cover": "row"}, 1, "--cover row needs"),
+        ({"resume": True}, 1, "--resume needs --checkpoint"),
+    ],
+)
+def test_combinations_that_cannot_work(flags, ranks, message):
     with pytest.raises(InputError, match=message):
-        config.check(ranks)
+        TrainConfig.of(**flags).check(ranks)
 
 
 @pytest.mark.parametrize(("algo", "c", "ranks"), [("1d", 1, 5), ("1.5d", 1, 5), ("1.5d", 4, 8)])
 def test_combinations_that_work(algo, c, ranks):
-    TrainConfig(algo=algo, c=c).check(ranks)
+    TrainConfig.of(algo=algo, c=c).check(ranks)

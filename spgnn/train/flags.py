@@ -1,0 +1,121 @@
+"""Flags derived from records: a field is a flag, with its type, its default and its help."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Self,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from spgnn.command import LARGEST, Parser, at_least, nonempty, real
+from spgnn.errors import InputError, check_choice, unknown
+
+
+class Flag(NamedTuple):
+    """What the type of a field cannot say, ``epochs: Annotated[int, Flag(low=1)] = 100``.
+
+    `low` and `high` are of a number: an integer in [low, high], or a real number in [low, high).
+    `choices` are of a text whose type is no ``Literal``.
+    """
+
+    help: str | None = None
+    metavar: str | None = None
+    low: int = 0
+    high: int | None = None
+    choices: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """Base of records whose fields are flags; values are checked as if they had been written."""
+
+    def __post_init__(self) -> None:
+        for written, how in _arguments(type(self)):
+            name, value = how["dest"], getattr(self, how["dest"])
+            if "action" in how:
+                check_choice(written, str(value), ("True", "False"))
+            elif "choices" in how:
+                check_choice(written, value, how["choices"])
+            elif value != how["default"]:
+                try:
+                    object.__setattr__(self, name, how["type"](str(value)))
+                except (argparse.ArgumentTypeError, ValueError) as error:
+                    raise InputError(f"{written}: {error}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Base of configurations: their fields are records, whose flags all have different names."""
+
+    @classmethod
+    def of(cls, **flags: Any) -> Self:
+        """The defaults with some flags set, say ``of(epochs=5, cover="minimum")``."""
+        return cls().but(**flags)
+
+    def but(self, **flags: Any) -> Self:
+        """The same with some flags set otherwise.
+
+        Raises
+        ------
+        InputError
+            If there is no such flag, or its value is wrong.
+        """
+        known = self.flat()
+        for name in flags:
+            if name not in known:
+                raise unknown("flag", name, known)
+        parts = {
+            part: dataclasses.replace(record, **{k: flags[k] for k in vars(record) if k in flags})
+            for part, record in vars(self).items()
+        }
+        return dataclasses.replace(self, **parts)
+
+    def flat(self) -> dict[str, Any]:
+        """All flags by name."""
+        return {k: value for record in vars(self).values() for k, value in vars(record).items()}
+
+    @classmethod
+    def read(cls, command_line: Sequence[str] | None, **about: Any) -> Self:
+        """From a command line, by default that of this process; `about` goes to argparse."""
+        shown = argparse.ArgumentDefaultsHelpFormatter
+        parser = Parser(formatter_class=shown, allow_abbrev=False, **about)
+        for part, record in vars(cls()).items():
+            group = parser.add_argument_group(part)
+            for written, how in _arguments(type(record)):
+                group.add_argument(written, **how)
+        return cls.of(**vars(parser.parse_args(command_line)))
+
+
+def _arguments(record: type[Record]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each field's flag (``--no-…`` of a switch that is on), and what argparse has to know."""
+    types = get_type_hints(record, include_extras=True)
+    for field in dataclasses.fields(record):
+        kind, about = types[field.name], Flag()
+        if get_origin(kind) is Annotated:
+            kind, about = get_args(kind)
+        how: dict[str, Any] = {"dest": field.name, "default": field.default}
+        how["help"] = about.help or "default: %(default)s"
+        written = "--" + field.name.replace("_", "-")
+        choices = get_args(kind) if get_origin(kind) is Literal else about.choices
+        if kind is bool:
+            how["action"] = "store_false" if field.default else "store_true"
+            written = written.replace("--", "--no-", 1) if field.default else written
+        elif choices:
+            how["choices"] = choices
+        elif kind is int:
+            how["type"] = at_least(about.low, LARGEST if about.high is None else about.high)
+        elif kind is float:
+            how["type"] = real(about.low, math.inf if about.high is None else about.high)
+        else:
+            how["type"] = nonempty
+        yield written, how | ({"metavar": about.metavar} if about.metavar else {})

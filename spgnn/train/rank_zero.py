@@ -1,0 +1,96 @@
+"""What one rank looks up or decides for all: files, and what they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from spgnn.comm import Communicator
+from spgnn.errors import InputError
+
+Made = TypeVar("Made")
+
+
+def on_rank_zero(comm: Communicator, work: Callable[[], Made]) -> Made | None:
+    """Do something on rank 0 alone; ``None`` on the others. Collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the work raises it.
+    """
+    made, trouble = None, ""
+    if comm.rank == 0:
+        try:
+            made = work()
+        except InputError as error:
+            trouble = str(error)
+    _raise_told(share(comm, trouble))
+    return made
+
+
+def from_rank_zero(comm: Communicator, look: Callable[[], Any]) -> Any:
+    """What rank 0 finds, on all ranks; something that JSON can carry. Collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if looking raises it.
+    """
+    return share(comm, on_rank_zero(comm, look))
+
+
+def on_every_rank(comm: Communicator, work: Callable[[], Made]) -> Made:
+    """Do something on all ranks; if it is refused on some, it is on all. Collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks: their own, or that of another.
+    """
+    made, trouble = None, None
+    try:
+        made = work()
+    except InputError as error:
+        trouble = error
+    troubled = comm.agree(-1 if trouble is None else comm.rank)
+    if troubled >= 0:
+        said = share(comm, str(trouble), troubled)
+        raise trouble or InputError(f"on rank {troubled}: {said}")
+    return made  # type: ignore[return-value]
+
+
+def share(comm: Communicator, value: Any, root: int = 0) -> Any:
+    """The value of one rank, on all of them; something that JSON can carry. Collective."""
+    text = json.dumps(value).encode() if comm.rank == root else b""
+    buffer = torch.zeros(comm.agree(len(text)), dtype=torch.uint8)
+    if comm.rank == root:
+        buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+    comm.broadcast(buffer, root).wait()
+    return json.loads(buffer.numpy().tobytes())
+
+
+def check_agreement(comm: Communicator, what: str, facts: dict[str, Any]) -> None:
+    """Make sure that all ranks were told the same. Collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks; names the first fact that differs.
+    """
+    said, mine = share(comm, facts), json.loads(json.dumps(facts))
+
+    def compare() -> None:
+        for name, value in mine.items():
+            if said[name] != value:
+                raise InputError(f"{what} {name} is {value} here, {said[name]} on rank 0")
+
+    on_every_rank(comm, compare)
+
+
+def _raise_told(trouble: str) -> None:
+    if trouble:
+        raise InputError(trouble)

@@ -1,0 +1,150 @@
+"""What is trained: a task has a model, a loss and scores, and the trainer knows nothing else."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from spgnn.comm import Communicator
+from spgnn.errors import InputError
+from spgnn.nn import (
+    GCN,
+    DropoutKeys,
+    accuracies,
+    count_labelled,
+    masked_cross_entropy,
+    recorded_products,
+)
+from spgnn.train.config import TrainConfig
+from spgnn.train.memory import check_memory
+from spgnn.train.setup import Problem
+
+Scores = dict[str, float | None]
+SCORES = ("val_loss", "train_acc", "val_acc", "test_acc")  # of NodeClassification
+_COPIES = 4  # of the weights: themselves, their gradient, and two moments of Adam
+
+
+class Task(Protocol):
+    """What a :class:`~spgnn.train.Trainer` trains. Subclasses need a model and a loss.
+
+    Attributes
+    ----------
+    model : Module
+        Its parameters are the same on all ranks, and stay so.
+    """
+
+    model: nn.Module
+
+    @abstractmethod
+    def loss(self, epoch: int) -> Tensor:
+        """The share of the loss that is this rank's, a scalar; the shares of all ranks add up.
+
+        Called once an epoch, on all ranks; may be collective.
+        """
+
+    def scores(self) -> Scores:
+        """What is reported beside the loss, the same on all ranks; ``None`` where there is nothing.
+
+        Called on all ranks, without gradients; may be collective. Early stopping looks at a score
+        named ``val_loss``.
+        """
+        return {}
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The parameters as torch's optimisers take them."""
+        return [{"params": list(self.model.parameters())}]
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """What a checkpoint must have been made with to be resumed: names, numbers and texts."""
+        return {}
+
+
+class NodeClassification(Task):
+    """A GCN that finds the class of each vertex; cross-entropy over the training vertices.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    problem : Problem
+    comm : Communicator
+        All ranks.
+
+    Raises
+    ------
+    InputError
+        If no vertex that counts has a label, or the weights could never fit into memory; on all
+        ranks alike.
+    """
+
+    def __init__(self, config: TrainConfig, problem: Problem, comm: Communicator) -> None:
+        self.problem = problem
+        self.comm = comm
+        self.seed = config.training.seed
+        self.weight_decay = config.training.weight_decay
+        self.totals = count_labelled(problem.masks, problem.y, comm)
+        if not self.totals[0]:
+            raise InputError(
+                f"{problem.meta.name}: no vertex of the training mask has a label; "
+                "there is nothing to learn from"
+            )
+        hidden = [config.model.hidden] * (config.model.layers - 1)
+        self.widths = [problem.features, *hidden, problem.classes]
+        weights = sum(f_in * f_out for f_in, f_out in pairwise(self.widths))
+        check_memory(f"the weights of layers {self._layers}", _COPIES * 4 * weights)
+        self.model: GCN = GCN(
+            self.widths,
+            dropout=config.model.dropout,
+            order=config.algorithm.order,
+            seed=self.seed,
+        ).to(problem.y.device)
+
+    def loss(self, epoch: int) -> Tensor:
+        """A share of the mean over all training vertices. Collective."""
+        problem = self.problem
+        problem.A.begin_epoch(epoch)
+        keys = DropoutKeys(problem.vertex_ids, self.seed, epoch)
+        logits = self.model(problem.A, problem.X, keys)
+        return masked_cross_entropy(logits, problem.y, problem.masks[0], self.totals[0])
+
+    def scores(self) -> Scores:
+        """Validation loss, then accuracy on train, validation and test. Collective."""
+        problem = self.problem
+        logits = self.model(problem.A, problem.X)
+        share = masked_cross_entropy(logits, problem.y, problem.masks[1], self.totals[1])
+        loss = share.reshape(1).cpu()
+        self.comm.all_reduce(loss).wait()
+        right = accuracies(logits, problem.y, problem.masks, self.totals, self.comm)
+        val_loss = float(loss) if self.totals[1] else None
+        return dict(zip(SCORES, [val_loss, *right], strict=True))
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """As Kipf & Welling (2017, section 5.2), only the first layer decays."""
+        first, *rest = self.model.convolutions
+        decaying = {"params": list(first.parameters()), "weight_decay": self.weight_decay}
+        others = [p for layer in rest for p in layer.parameters()]
+        return [decaying, {"params": others, "weight_decay": 0.0}] if others else [decaying]
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """Layers, seed, and the size of the graph."""
+        meta = self.problem.meta
+        size = f"{meta.vertices} vertices and {meta.edges} edges"
+        return {"layers": self._layers, "seed": self.seed, "a graph of": size}
+
+    def planned_bytes(self) -> tuple[int, int]:
+        """What this rank sends and receives of rows in one epoch, according to the plan alone."""
+        problem, sent, received = self.problem, 0, 0
+        for width, dtype, adjoint in recorded_products(self.model, problem.A, problem.X):
+            for moved in problem.A.plan.traffic(width, dtype, adjoint=adjoint).values():
+                sent += moved.sent_bytes
+                received += moved.received_bytes
+        return sent, received
+
+    @property
+    def _layers(self) -> str:
+        return "→".join(map(str, self.widths))
