@@ -255,7 +255,7 @@ def _swap(
 
 
 def _alternate(
-    a: npt.NDArray[Any], a_counts: tuple[int, ...], b: npt.NDArray[Any], b_counts: tuple[int, ...]
+    a: npt.NDArray[Any], a_counts: Int64Array, b: npt.NDArray[Any], b_counts: Int64Array
 ) -> npt.NDArray[Any]:
     """Peer by peer, its stretch of `a` followed by its stretch of `b`."""
 

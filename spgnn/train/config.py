@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spgnn.comm.connect import BACKENDS
+from spgnn.comm import BACKENDS
 from spgnn.data.normalise import Normalisation
 from spgnn.errors import InputError
 from spgnn.exchange import COVERS, STRATEGIES, Cover, Strategy
@@ -83,11 +82,6 @@ def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     """Read the command line; exits with status 2 and one line on a wrong flag."""
     options = vars(_parser().parse_args(arguments))
     return TrainConfig(**options)
-
-
-def default_threads(ranks_here: int) -> int:
-    """An even share of this machine's processors."""
-    return max(1, len(os.sched_getaffinity(0)) // ranks_here)
 
 
 def _parser() -> argparse.ArgumentParser:

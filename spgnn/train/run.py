@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from spgnn.comm import Communicator, connect, guarded, launch, launched_rank
+from spgnn.comm import (
+    Communicator,
+    connect,
+    default_threads,
+    guarded,
+    launch,
+    launched_rank,
+    refuse,
+)
 from spgnn.errors import InputError
 from spgnn.train import report as reporting
-from spgnn.train.config import TrainConfig, default_threads, parse
+from spgnn.train.config import TrainConfig, parse
 from spgnn.train.loop import Trainer
 from spgnn.train.memory import give_back_large_blocks, resident_bytes
 from spgnn.train.setup import prepare
@@ -23,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Started by torchrun, mpiexec or srun, this process is one rank. Started plainly, it forks
     ``--nproc`` ranks.
     """
-    place = launched_rank()
     try:
+        place = launched_rank()
         config = parse(arguments)
         if place is not None and config.nproc > 1 and place[1] != config.nproc:
             raise InputError(
@@ -34,24 +41,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ranks = config.nproc if place is None else place[1]
         config.check(ranks)
     except InputError as error:
-        return _refuse(error)
+        return refuse(error)
     if place is None and config.nproc > 1:
         threads = config.threads or default_threads(config.nproc)
         return launch(lambda: run_rank(config), config.nproc, threads)
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    if config.threads or place is not None:
+        torch.set_num_threads(config.threads or default_threads())
     return run_rank(config)
 
 
 def run_rank(config: TrainConfig) -> int:
     """The whole job on one rank: connect, train, write and print the report on rank 0."""
     try:
-        device = _device(config.device)
-        comm = connect(config.backend, device.type)
+        comm = connect(config.backend, config.device)
     except InputError as error:
-        return _refuse(error)
+        return refuse(error)
     with guarded(comm):
-        result = train(config, comm, device)
+        result = train(config, comm, comm.device)
         if comm.rank == 0:
             if config.json:
                 reporting.write(result, config.json)
@@ -72,23 +78,3 @@ def train(config: TrainConfig, comm: Communicator, device: torch.device) -> dict
     trainer = Trainer(config, prepare(config, comm, device), comm, device)
     trainer.run()
     return reporting.assemble(trainer, comm, idle)
-
-
-def _refuse(error: InputError) -> int:
-    """Before ranks can talk, every one of them finds the same mistake; one voice is enough."""
-    place = launched_rank()
-    if place is None or place[0] == 0:
-        print(f"error: {error}", file=sys.stderr)
-    return 2
-
-
-def _device(name: str) -> torch.device:
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise InputError("--device cuda: no CUDA device is available; use --device cpu")
-    if name == "cpu" or not available:
-        return torch.device("cpu")
-    place = launched_rank()
-    index = (place[0] if place else 0) % torch.cuda.device_count()
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)

@@ -13,10 +13,8 @@ from spgnn import InputError
 from spgnn.comm import RowCounts, connect
 from spgnn.testing import run_ranks
 from tests.comm import protocol
+from tests.comm.jobs import MPIEXEC, ROOT, needs_mpi
 from tests.training import write_dataset
-
-MPIEXEC = Path(sys.executable).with_name("mpiexec")
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
@@ -79,9 +77,10 @@ def test_results_come_back_in_rank_order():
     assert run_ranks(lambda rank, factor: rank * factor, 5, 3) == [0, 3, 6, 9, 12]
 
 
-@pytest.mark.mpi
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="needs the extra 'mpi'")
-@pytest.mark.parametrize("sizes", [[1, 2, 3, 4], [6, 8, 16]], ids=str)
+@needs_mpi
+@pytest.mark.parametrize(
+    "sizes", [[1, 2, 3, 4, 6], pytest.param([8, 16], marks=pytest.mark.slow)], ids=str
+)
 def test_mpi_protocol_products_and_training(tmp_path, sizes):
     """One start serves every smaller number of ranks too: importing torch is what takes time."""
     path = write_dataset(tmp_path / "graph.npz")

@@ -16,11 +16,18 @@ import pytest
 from spgnn.comm import launch
 from tests.comm import failing
 from tests.comm.failing import MESSAGE
-from tests.comm.jobs import PATIENCE, Ended, Forked, is_alive, wait_for
+from tests.comm.jobs import (
+    MPIEXEC,
+    PATIENCE,
+    ROOT,
+    Ended,
+    Forked,
+    is_alive,
+    needs_mpi,
+    wait_for,
+)
 
 BOUND_SECONDS = 10.0
-ROOT = Path(__file__).parents[2]
-MPIEXEC = Path(sys.executable).with_name("mpiexec")
 CASES = [
     ("input", "collective", 2),
     ("input", "sleeping", 0),
@@ -90,8 +97,7 @@ def test_under_torchrun(tmp_path, how, where):
     _check_message(ended, how, 1)
 
 
-@pytest.mark.mpi
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="needs the extra 'mpi'")
+@needs_mpi
 @pytest.mark.parametrize(("how", "where"), LONGER)
 def test_under_mpiexec(tmp_path, how, where):
     ended = _subprocess([MPIEXEC, "-n", "2", sys.executable, "-m"], tmp_path, how, where)
@@ -119,7 +125,18 @@ def test_interrupt_ends_all_ranks(tmp_path, whole_group):
     os.killpg(job.pid, signal.SIGINT) if whole_group else job.signal(signal.SIGINT)
     ended = job.wait()
     assert ended.status == 130
-    assert "Traceback" not in ended.err
+    assert ended.err == "error: interrupted, and all ranks with it\n"
+    _check_none_left(tmp_path, 3, start)
+
+
+def test_terminated_launcher_says_so(tmp_path):
+    job = Forked(lambda: launch(lambda: failing.run(tmp_path, "kill", "computing", 7), 3), tmp_path)
+    wait_for(lambda: all((tmp_path / str(rank)).exists() for rank in range(3)))
+    start = time.monotonic()
+    job.signal(signal.SIGTERM)
+    ended = job.wait()
+    assert ended.status == 128 + signal.SIGTERM
+    assert ended.err == "error: terminated (SIGTERM), and all ranks with it\n"
     _check_none_left(tmp_path, 3, start)
 
 
