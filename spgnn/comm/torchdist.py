@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -29,13 +30,20 @@ _BROKEN = ("connection closed", "connection reset", "broken pipe", "socket", "pa
 
 
 class TorchJob(Job):
-    """A job whose ranks meet in a store, which also tells them how it ends."""
+    """A job whose ranks meet in a store, which also tells them how it ends.
+
+    Attributes
+    ----------
+    under_way : int
+        Operations that were begun and not waited for yet.
+    """
 
     def __init__(self, place: Place, meeting: Meeting, device: torch.device) -> None:
         super().__init__(place.rank, place.size, device)
         self._store = meeting.store  # On rank 0, the store itself may live in this process.
         self._watch = Watch(meeting.store, meeting.host, self, meeting.patience)
         self._members: list[TorchCommunicator] = []
+        self.under_way = 0
         self._left = False
         on_gloo_error(self._end_on_gloo_error)
 
@@ -78,6 +86,12 @@ class TorchJob(Job):
             return
         self._left = True
         self._watch.leave()
+        if self.under_way:
+            # gloo would wait for the end of what this rank has begun, hence for the others. A group
+            # that is never destroyed does not; its threads end with the process.
+            for member in self._members:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(member.process_group))
+            return
         dist.destroy_process_group()
         # gloo's threads end with the last reference to their group. One that still releases the
         # tensors of its last operation needs the interpreter for that, and aborts the process
@@ -167,8 +181,12 @@ class TorchCommunicator(Communicator):
         return TorchCommunicator(self._torch_job, group, part)
 
     def _waiter(self, work: Any) -> Wait:
+        job = self._torch_job
+        job.under_way += 1
+
         def wait() -> None:
-            work.wait(_span(self.job.timeout))
+            work.wait(_span(job.timeout))
+            job.under_way -= 1
 
         return wait
 

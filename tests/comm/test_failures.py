@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from spgnn.comm import launch
+from spgnn.comm import connect, launch
 from tests.comm import failing
 from tests.comm.failing import MESSAGE
 from tests.comm.jobs import (
@@ -127,6 +128,18 @@ def test_interrupt_ends_all_ranks(tmp_path, whole_group):
     assert ended.status == 130
     assert ended.err == "error: interrupted, and all ranks with it\n"
     _check_none_left(tmp_path, 3, start)
+
+
+def test_rank_that_leaves_an_exchange_behind_does_not_wait_for_it(tmp_path):
+    def body() -> None:
+        comm = connect()
+        comm.barrier()
+        if comm.rank == 1:
+            comm.all_reduce(torch.ones(4))
+            sys.exit(3)
+        time.sleep(1000)
+
+    assert Forked(lambda: launch(body, 2), tmp_path).wait(20.0).status == 3
 
 
 def test_terminated_launcher_says_so(tmp_path):
