@@ -140,7 +140,7 @@ class Progress:
     then while something is under way and nobody waits for it.
     """
 
-    PAUSE_SECONDS = 2e-4
+    PAUSE_SECONDS = 1e-4
 
     def __init__(self, poke: Callable[[], object]) -> None:
         self._poke = poke
