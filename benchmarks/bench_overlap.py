@@ -1,4 +1,6 @@
-"""Does an exchange go on while a rank multiplies? Under any launcher:
+"""Whether an exchange goes on while a rank multiplies.
+
+Under any launcher:
 
     mpiexec -n 2 python benchmarks/bench_overlap.py --backend mpi
     torchrun --nproc-per-node 2 benchmarks/bench_overlap.py

@@ -330,4 +330,4 @@ def _as_byte_rows(rows: Tensor) -> Tensor:
     """View [n, …] of any dtype as bytes [n, row_bytes], so that transports need no dtype."""
     if rows.shape[0] == 0:
         return torch.empty((0, 1), dtype=torch.uint8, device=rows.device)
-    return rows.view(rows.shape[0], -1).view(torch.uint8)
+    return (rows if rows.dim() == 2 else rows.view(rows.shape[0], -1)).view(torch.uint8)

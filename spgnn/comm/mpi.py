@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -22,6 +23,8 @@ from spgnn.comm.transport import Reduction, Wait
 from spgnn.errors import InputError
 
 _DATA, _CALL = 0, 1  # tags
+# What is shorter is sent at once, or soon after.
+_LONG_BYTES = 2**16
 _TYPES = {
     torch.float32: MPI.FLOAT,
     torch.float64: MPI.DOUBLE,
@@ -63,6 +66,7 @@ class MPICommunicator(Communicator):
         self._mpi_job = job
         self._calls: deque[bytes] = deque()  # ours, not yet compared
         self._told: deque[tuple[Any, bytes]] = deque()  # on their way
+        job.hearers.append(self._compare_calls)
 
     @classmethod
     def connect(cls, place: Place, backend: str, device: str) -> MPICommunicator:
@@ -78,7 +82,7 @@ class MPICommunicator(Communicator):
         _, chosen = choose(backend, device, Node.find(place), least, auto="mpi")
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
-        job = MPIJob(world, chosen)
+        job = MPIJob(world, chosen, place.local_size)
         return cls(job, job.everyone(), world)
 
     def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
@@ -101,19 +105,21 @@ class MPICommunicator(Communicator):
         ]
         if counts.send_list[own]:
             _part(recv, counts.sources, own).copy_(_part(send, counts.targets, own))
-        return self._waiter(requests, lengths)
+        return self._waiter(requests, lengths, send.numel() + recv.numel())
 
     def _broadcast(self, buffer: Tensor, root: int) -> Wait:
-        return self._waiter([self._comm.Ibcast(_bytes(buffer), root)])
+        return self._waiter([self._comm.Ibcast(_bytes(buffer), root)], nbytes=buffer.nbytes)
 
     def _reduce(self, buffer: Tensor, root: int) -> Wait:
         operand, op = _operand(buffer, "sum")
         here, there = (MPI.IN_PLACE, operand) if self.rank == root else (operand, None)
-        return self._waiter([self._comm.Ireduce(here, there, op, root)])
+        request = self._comm.Ireduce(here, there, op, root)
+        return self._waiter([request], nbytes=buffer.nbytes)
 
     def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait:
         operand, mpi_op = _operand(buffer, op)
-        return self._waiter([self._comm.Iallreduce(MPI.IN_PLACE, operand, mpi_op)])
+        request = self._comm.Iallreduce(MPI.IN_PLACE, operand, mpi_op)
+        return self._waiter([request], nbytes=buffer.nbytes)
 
     def _send(self, buffer: Tensor, peer: int) -> Wait:
         return self._waiter([self._comm.Isend(_bytes(buffer), peer, _DATA)])
@@ -153,11 +159,12 @@ class MPICommunicator(Communicator):
                     f"rank {ranks[before]}; {what} on rank {ranks[self.rank]}"
                 )
 
-    def _waiter(self, requests: list[Any], lengths: list[int] | None = None) -> Wait:
+    def _waiter(self, requests: list[Any], lengths: Sequence[int] = (), nbytes: int = 0) -> Wait:
         """Wait for requests, of which the first are receives of so many bytes."""
-        lengths = lengths or []
         statuses = [MPI.Status() for _ in requests] if lengths else None
-        self._mpi_job.progress.began()
+        is_long = nbytes >= _LONG_BYTES
+        if is_long:
+            self._mpi_job.progress.began()
 
         def done() -> bool:
             try:
@@ -168,7 +175,8 @@ class MPICommunicator(Communicator):
 
         def wait() -> None:
             self._mpi_job.poll(done, self._compare_calls)
-            self._mpi_job.progress.ended()
+            if is_long:
+                self._mpi_job.progress.ended()
             self._compare_calls()
             if statuses is not None:
                 for status, length in zip(statuses, lengths, strict=False):

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import Any, NoReturn
 
@@ -20,20 +21,32 @@ FORWARDING_SECONDS = 0.5
 # Ranks that find the same mistake at the same time leave it to the first of them to say so.
 HESITATION_SECONDS = 0.05
 _ENDED, _FAILED = 1, 2  # tags
-_SPINS = 50
+# How often to ask before sleeping in between: with a processor of one's own, and without.
+_SPINS, _SHARED_SPINS = 100, 3
 _LONGEST_PAUSE = 5e-4
 _LOOK_SECONDS = 0.01
 
 
 class MPIJob(Job):
-    """A job of MPI_COMM_WORLD; ranks tell each other that they end by messages of their own."""
+    """A job of MPI_COMM_WORLD; ranks tell each other that they end by messages of their own.
 
-    def __init__(self, world: Any, device: torch.device) -> None:
+    Attributes
+    ----------
+    hearers : list of callables
+        Receive what other ranks have said in each communicator; MPI may crash in the end if
+        thousands of messages were sent that nobody has received.
+    progress : Progress
+    """
+
+    def __init__(self, world: Any, device: torch.device, ranks_here: int) -> None:
         super().__init__(world.Get_rank(), world.Get_size(), device)
+        processors = len(os.sched_getaffinity(0))
+        self._spins = _SPINS if ranks_here <= processors else _SHARED_SPINS
         self._control = world.Dup()
         self._farewells = Farewells()
         self._sent: list[Any] = []
         self._left = False
+        self.hearers: list[Callable[[], None]] = []
         self.progress = Progress(lambda: self._control.Iprobe(MPI.ANY_SOURCE, _ENDED))
 
     def poll(
@@ -61,8 +74,7 @@ class MPIJob(Job):
         for attempt in count():
             if done():
                 return
-            if attempt < _SPINS:
-                os.sched_yield()
+            if attempt < self._spins:
                 continue
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
@@ -96,10 +108,16 @@ class MPIJob(Job):
         """Leave after all ranks have come here or have ended."""
         self._say_farewell()
         self.poll(lambda: len(self._farewells) == self.size - 1, patient=True)
+        for hear in self.hearers:
+            hear()
         self.leave()
 
     def leave(self) -> None:
         """Leave without waiting for the others, but not without a word."""
+        if not self._left:
+            with suppress(CommunicationError):
+                for hear in self.hearers:
+                    hear()
         self._say_farewell()
         self.progress.stop()
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import perf_counter
 from typing import Literal, NoReturn
 
@@ -117,19 +116,9 @@ class Transport(ABC):
                     agreement.check_counts(self, call, counts)
         return call, account
 
-    @contextmanager
-    def _blocked(self, call: Call, account: Traffic | None = None) -> Iterator[None]:
+    def _blocked(self, call: Call, account: Traffic | None = None) -> _Blocked:
         """Time what may block, let it be watched, and name the call if it fails."""
-        self.job.waiting = call
-        start = perf_counter()
-        try:
-            yield
-        except (RuntimeError, OSError, MismatchError) as error:
-            raise self._named(call, self._translated(error)) from None
-        finally:
-            self.job.waiting = None
-            if account is not None:
-                account.seconds += perf_counter() - start
+        return _Blocked(self, call, account)
 
     def _named(self, call: Call, error: Exception) -> Exception:
         match error:
@@ -172,3 +161,25 @@ class Transport(ABC):
         ones = RowCounts([1] * self.size, [1] * self.size, 1)
         self._alltoallv(rows, landed, ones)()
         return landed.view(row.dtype)
+
+
+class _Blocked:
+    """What :meth:`Transport._blocked` returns; a generator would cost as much as a small call."""
+
+    __slots__ = ("_account", "_call", "_start", "_transport")
+
+    def __init__(self, transport: Transport, call: Call, account: Traffic | None) -> None:
+        self._transport, self._call, self._account = transport, call, account
+
+    def __enter__(self) -> None:
+        self._transport.job.waiting = self._call
+        self._start = perf_counter()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._transport.job.waiting = None
+        if self._account is not None:
+            self._account.seconds += perf_counter() - self._start
+        if isinstance(error, RuntimeError | OSError | MismatchError):
+            named = self._transport._named(self._call, self._transport._translated(error))
+            if named is not error:
+                raise named from None

@@ -130,6 +130,18 @@ def test_interrupt_ends_all_ranks(tmp_path, whole_group):
     _check_none_left(tmp_path, 3, start)
 
 
+def test_rank_alone_in_its_group_ends_all(tmp_path):
+    def body() -> None:
+        comm = connect()
+        part = comm.subgroup([[0], [1, 2]])
+        if comm.rank == 0:
+            part.fail("the group is too small", status=5)
+        comm.barrier()
+
+    ended = Forked(lambda: launch(body, 3), tmp_path).wait()
+    assert (ended.status, ended.err) == (5, "error: rank 0: the group is too small\n")
+
+
 def test_rank_that_leaves_an_exchange_behind_does_not_wait_for_it(tmp_path):
     def body() -> None:
         comm = connect()
