@@ -289,7 +289,8 @@ class Communicator(Transport):
         with self._blocked(*begun):
             flat = buffer.view(-1)
             landing = self._staged(flat, filled=reads)
-            pieces = landing.split(max(1, self.message_limit // buffer.element_size()))
+            most = max(1, self.message_limit // buffer.element_size())
+            pieces = landing.split(most) if len(landing) > most else (landing,)
             waits = [begin(piece) for piece in pieces]
 
         def finish() -> None:

@@ -147,28 +147,31 @@ class TorchCommunicator(Communicator):
         return cls(job, job.everyone(), dist.group.WORLD)
 
     def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
-        group = self.process_group
-        sizes = counts.recv_list, counts.send_list
-        return self._waiter(dist.all_to_all_single(recv, send, *sizes, group=group, async_op=True))
+        group, sizes = self.process_group, (counts.recv_list, counts.send_list)
+        work = dist.all_to_all_single(recv, send, *sizes, group=group, async_op=True)
+        return self._waiter(work, recv)
 
     def _broadcast(self, buffer: Tensor, root: int) -> Wait:
         group = self.process_group
-        return self._waiter(dist.broadcast(buffer, group=group, group_src=root, async_op=True))
+        work = dist.broadcast(buffer, group=group, group_src=root, async_op=True)
+        return self._waiter(work, buffer)
 
     def _reduce(self, buffer: Tensor, root: int) -> Wait:
         group = self.process_group
-        return self._waiter(dist.reduce(buffer, group=group, group_dst=root, async_op=True))
+        work = dist.reduce(buffer, group=group, group_dst=root, async_op=True)
+        return self._waiter(work, buffer)
 
     def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait:
         group = self.process_group
         reduction = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
-        return self._waiter(dist.all_reduce(buffer, reduction, group=group, async_op=True))
+        work = dist.all_reduce(buffer, reduction, group=group, async_op=True)
+        return self._waiter(work, buffer)
 
     def _send(self, buffer: Tensor, peer: int) -> Wait:
-        return self._waiter(dist.isend(buffer, group=self.process_group, group_dst=peer))
+        return self._waiter(dist.isend(buffer, group=self.process_group, group_dst=peer), buffer)
 
     def _receive(self, buffer: Tensor, peer: int) -> Wait:
-        return self._waiter(dist.irecv(buffer, group=self.process_group, group_src=peer))
+        return self._waiter(dist.irecv(buffer, group=self.process_group, group_src=peer), buffer)
 
     def _split(self, group: Group) -> Communicator:
         if len(group.ranks) == 1:
@@ -180,12 +183,13 @@ class TorchCommunicator(Communicator):
         )
         return TorchCommunicator(self._torch_job, group, part)
 
-    def _waiter(self, work: Any) -> Wait:
+    def _waiter(self, work: Any, buffer: Tensor) -> Wait:
         job = self._torch_job
         job.under_way += 1
 
         def wait() -> None:
-            work.wait(_span(job.timeout))
+            # With a time-out, NCCL would hold up the host instead of the stream; see settle().
+            work.wait() if buffer.is_cuda else work.wait(_span(job.timeout))
             job.under_way -= 1
 
         return wait

@@ -76,5 +76,6 @@ def train(config: TrainConfig, comm: Communicator, device: torch.device) -> dict
     give_back_large_blocks()
     idle = resident_bytes()
     trainer = Trainer(config, prepare(config, comm, device), comm, device)
+    comm.settled()
     trainer.run()
     return reporting.assemble(trainer, comm, idle)

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from spgnn import InputError
 from spgnn.comm import CommunicationError, connect, launch
@@ -151,6 +152,22 @@ def test_gloo_ends_with_one_line(tmp_path, monkeypatch, how):
     assert ended.err.startswith("error: rank ")
     assert ended.err.count("\n") == 1, ended.err
     assert SILENT[how] in ended.err
+
+
+def test_nccl_is_told_how_long_to_wait(monkeypatch):
+    """It waits by itself; what it is told through is tried on gloo, which can be told as well."""
+
+    def waits(rank: int) -> bool:
+        comm = connect()
+        comm.moves_cuda = True
+        comm.settled()
+        if rank == 0:
+            with pytest.raises(RuntimeError, match=r"(?i)timed out"):
+                dist.all_reduce(torch.ones(1))
+        return comm.job.timeout == 0.2
+
+    monkeypatch.setenv("SPGNN_TIMEOUT_SECONDS", "0.2")
+    assert run_ranks(waits, 2) == [True, True]
 
 
 @needs_mpi
