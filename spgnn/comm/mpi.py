@@ -56,8 +56,9 @@ def world_of(place: Place) -> Any:
 class MPICommunicator(Communicator):
     """Ranks of an MPI communicator. CUDA tensors are staged through host memory.
 
-    MPI combines whatever ranks reduce at the same time, sizes that differ included. So every call
-    is also told to the next rank of the group, in a message that nobody waits for, and compared.
+    MPI adds up whatever ranks reduce at the same time, and overruns buffers if sizes differ. So
+    every call is also told to the next rank of the group. A reduction waits for what the rank
+    before tells; other calls, whose lengths MPI checks itself, compare it when it is there.
     """
 
     def __init__(self, job: MPIJob, group: Group, comm: Any) -> None:
@@ -111,12 +112,13 @@ class MPICommunicator(Communicator):
         return self._waiter([self._comm.Ibcast(_bytes(buffer), root)], nbytes=buffer.nbytes)
 
     def _reduce(self, buffer: Tensor, root: int) -> Wait:
+        self._mpi_job.poll(self._has_compared_calls)
         operand, op = _operand(buffer, "sum")
         here, there = (MPI.IN_PLACE, operand) if self.rank == root else (operand, None)
-        request = self._comm.Ireduce(here, there, op, root)
-        return self._waiter([request], nbytes=buffer.nbytes)
+        return self._waiter([self._comm.Ireduce(here, there, op, root)], nbytes=buffer.nbytes)
 
     def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait:
+        self._mpi_job.poll(self._has_compared_calls)
         operand, mpi_op = _operand(buffer, op)
         request = self._comm.Iallreduce(MPI.IN_PLACE, operand, mpi_op)
         return self._waiter([request], nbytes=buffer.nbytes)
@@ -128,7 +130,8 @@ class MPICommunicator(Communicator):
         return self._waiter([self._comm.Irecv(_bytes(buffer), peer, _DATA)], [buffer.numel()])
 
     def _split(self, group: Group) -> Communicator:
-        self._waiter([self._comm.Ibarrier()])()
+        self._mpi_job.poll(self._has_compared_calls)
+        self._waiter([self._comm.Ibarrier()])()  # MPI's own wait would keep processors busy.
         part = self._comm.Split(group.ranks[0], list(group.ranks).index(self.job.rank))
         if len(group.ranks) == 1:
             return SoloCommunicator(self.job, group)
@@ -159,6 +162,10 @@ class MPICommunicator(Communicator):
                     f"rank {ranks[before]}; {what} on rank {ranks[self.rank]}"
                 )
 
+    def _has_compared_calls(self) -> bool:
+        self._compare_calls()
+        return not self._calls
+
     def _waiter(self, requests: list[Any], lengths: Sequence[int] = (), nbytes: int = 0) -> Wait:
         """Wait for requests, of which the first are receives of so many bytes."""
         statuses = [MPI.Status() for _ in requests] if lengths else None
@@ -174,14 +181,17 @@ class MPICommunicator(Communicator):
                 raise
 
         def wait() -> None:
-            self._mpi_job.poll(done, self._compare_calls)
+            try:
+                self._mpi_job.poll(done, self._compare_calls)
+                self._compare_calls()
+            except BaseException:
+                self._mpi_job.abandon(requests, receives=len(lengths))
+                raise
             if is_long:
                 self._mpi_job.progress.ended()
-            self._compare_calls()
-            if statuses is not None:
-                for status, length in zip(statuses, lengths, strict=False):
-                    if status.Get_count(MPI.BYTE) != length:
-                        raise MismatchError("data of another size arrived")
+            for status, length in zip(statuses or (), lengths, strict=False):
+                if status.Get_count(MPI.BYTE) != length:
+                    raise MismatchError("data of another size arrived")
 
         return wait
 

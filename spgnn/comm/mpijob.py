@@ -45,6 +45,7 @@ class MPIJob(Job):
         self._control = world.Dup()
         self._farewells = Farewells()
         self._sent: list[Any] = []
+        self._abandoned: list[Any] = []
         self._left = False
         self.hearers: list[Callable[[], None]] = []
         self.progress = Progress(lambda: self._control.Iprobe(MPI.ANY_SOURCE, _ENDED))
@@ -87,6 +88,13 @@ class MPIJob(Job):
                 look()
             if not patient and now - start > self.timeout:
                 raise TimeoutError
+
+    def abandon(self, requests: list[Any], receives: int) -> None:
+        """Give up requests, of which the first are receives; their memory may still be written."""
+        for request in requests[:receives]:
+            if request != MPI.REQUEST_NULL:
+                request.Cancel()
+        self._abandoned += requests
 
     def fail(self, message: str, status: int = 1) -> NoReturn:
         """Print the message, unless another rank has failed already, and abort the whole job."""

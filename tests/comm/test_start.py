@@ -141,7 +141,7 @@ def test_strangers_take_no_slot():
     """Who does not know the secret is turned away, however much it says."""
     store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), False)
     welcomed: list[Lifelines] = []
-    first = threading.Thread(target=lambda: welcomed.append(Lifelines(store, "", 0, 3)))
+    first = threading.Thread(target=lambda: welcomed.append(Lifelines(store.clone(), "", 0, 3)))
     first.start()
     port, token = store.get(KEY).decode().split()
     strangers = [socket.create_connection(("127.0.0.1", int(port))) for _ in range(4)]
