@@ -38,7 +38,7 @@ def trainer_of(name: str, hidden: int) -> Trainer:
         partition="block",
     )
     give_back_freed()
-    task = NodeClassification(config, prepare(config, comm, CPU), comm)
+    task = NodeClassification(config, prepare(config, comm), comm)
     keep_freed()
     return Trainer(task, config.training, comm)
 

@@ -12,7 +12,12 @@ from spgnn.comm import connect, guarded, launch
 
 
 def run_ranks(
-    fn: Callable[..., Any], size: int, *args: Any, backend: str = "gloo", threads: int = 1
+    fn: Callable[..., Any],
+    size: int,
+    *args: Any,
+    backend: str = "gloo",
+    device: str = "cpu",
+    threads: int = 1,
 ) -> list[Any]:
     """Call ``fn(rank, *args)`` on `size` forked ranks of this machine.
 
@@ -31,7 +36,7 @@ def run_ranks(
     with tempfile.TemporaryDirectory() as directory:
 
         def body() -> None:
-            comm = connect(backend)
+            comm = connect(backend, device)
             with guarded(comm):
                 # Our own results, written and read by this function alone.
                 result = pickle.dumps(fn(comm.rank, *args))

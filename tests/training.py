@@ -17,7 +17,6 @@ from spgnn.nn.dropout import DropoutKeys
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
 from spgnn.train import report as reporting
 
-CPU = torch.device("cpu")
 EPOCHS = 6
 TOLERANCE = 1e-4
 
@@ -105,7 +104,7 @@ def reference_history(path: Path, config: TrainConfig) -> list[float]:
 
 def run(config: TrainConfig, comm: Communicator) -> tuple[list[float], dict[str, object]]:
     """Train on the ranks of `comm`; the losses and the report. Collective."""
-    task = NodeClassification(config, prepare(config, comm, CPU), comm)
+    task = NodeClassification(config, prepare(config, comm), comm)
     trainer = Trainer(task, config.training, comm)
     trainer.run()
     report = reporting.assemble(config, trainer, 0)

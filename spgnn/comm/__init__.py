@@ -5,13 +5,21 @@ Nothing outside this package imports torch.distributed or mpi4py.
 
 from __future__ import annotations
 
-from spgnn.comm.base import Communicator, Ledger, Pending, RowCounts, Traffic
-from spgnn.comm.connect import connect, guarded, launched_rank, world
+from spgnn.comm.base import Communicator, Pending
+from spgnn.comm.connect import connect, guarded, refuse, world
+from spgnn.comm.counts import RowCounts
+from spgnn.comm.job import CommunicationError
 from spgnn.comm.launch import launch
+from spgnn.comm.launched import launched_rank, local_rank
+from spgnn.comm.ledger import Ledger, Traffic
 from spgnn.comm.mesh import Mesh
+from spgnn.comm.placement import BACKENDS, DEVICES, default_threads
 from spgnn.comm.solo import SoloCommunicator
 
 __all__ = [
+    "BACKENDS",
+    "DEVICES",
+    "CommunicationError",
     "Communicator",
     "Ledger",
     "Mesh",
@@ -20,8 +28,11 @@ __all__ = [
     "SoloCommunicator",
     "Traffic",
     "connect",
+    "default_threads",
     "guarded",
     "launch",
     "launched_rank",
+    "local_rank",
+    "refuse",
     "world",
 ]

@@ -1,42 +1,31 @@
-"""Find out how this process was started, and join its job."""
+"""Join the job this process was started in, and end it as a whole."""
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import importlib.util
 import os
-import subprocess
+import resource
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import NoReturn
 
 from spgnn.comm.base import Communicator
+from spgnn.comm.job import CommunicationError, Job, LostPeerError, StartError
+from spgnn.comm.launched import Place, find_place
+from spgnn.comm.placement import BACKENDS, DEVICES, Node, choose
 from spgnn.comm.solo import SoloCommunicator
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_choice
 
-BACKENDS = ("auto", "gloo", "nccl", "mpi")
-
-# What mpiexec of MPICH and Open MPI, and srun with PMI, set in the environment of every rank.
-_MPI_RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-_MPI_SIZE = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+_PR_SET_PDEATHSIG = 1
 
 # By process: a fork of one that has connected is a rank of its own.
 _world: dict[int, Communicator] = {}
-
-
-def launched_rank() -> tuple[int, int] | None:
-    """(rank, world size) if a launcher started this process as one of several, else ``None``."""
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    rank, size = _first_of(_MPI_RANK), _first_of(_MPI_SIZE)
-    if rank is not None and size is not None:
-        return rank, size
-    if "SLURM_PROCID" in os.environ and int(os.environ.get("SLURM_NTASKS", "1")) > 1:
-        return int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
-    return None
 
 
 def connect(backend: str = "auto", device: str = "cpu") -> Communicator:
@@ -51,17 +40,19 @@ def connect(backend: str = "auto", device: str = "cpu") -> Communicator:
     Parameters
     ----------
     backend : {"auto", "gloo", "nccl", "mpi"}
-        ``auto`` takes MPI under mpiexec, else NCCL for CUDA devices, else gloo.
-    device : str
-        Type of device the tensors live on, ``"cpu"`` or ``"cuda"``.
+        ``auto`` takes MPI under mpiexec, else NCCL if every rank has a GPU, else gloo.
+    device : {"cpu", "cuda", "auto"}
+        Where tensors will live; ``communicator.device`` says which GPU is this rank's. ``auto``
+        takes GPUs if every rank has its own.
 
     Raises
     ------
     InputError
-        If the backend is unknown or its package is not installed.
+        If a name is unknown, a package is not installed, the launcher's environment variables
+        make no sense, there are too few GPUs, or the other ranks do not come.
     """
-    if backend not in BACKENDS:
-        raise InputError(f"--backend {backend}: choose one of {', '.join(BACKENDS)}")
+    check_choice("--backend", backend, BACKENDS)
+    check_choice("--device", device, DEVICES)
     if os.getpid() not in _world:
         _world[os.getpid()] = comm = _connect(backend, device)
         if comm.size > 1:
@@ -72,6 +63,25 @@ def connect(backend: str = "auto", device: str = "cpu") -> Communicator:
 def world() -> Communicator | None:
     """The communicator :func:`connect` made, or ``None`` before that."""
     return _world.get(os.getpid())
+
+
+def refuse(error: InputError) -> int:
+    """Print why the job cannot start, before ranks can talk; returns the exit status.
+
+    Every rank finds the same mistake, so rank 0 speaks for all, unless it is this rank's alone.
+    """
+    try:
+        place = find_place()
+    except InputError:
+        place = None
+    if place is None or place.rank == 0 or isinstance(error, StartError):
+        print(f"error: {error}", file=sys.stderr, flush=True)
+    return 2
+
+
+def die_with_parent() -> None:
+    """Have the system end this process when the one that started it ends, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextmanager
@@ -120,55 +130,50 @@ def _end_all(comm: Communicator, error: BaseException) -> NoReturn:
             comm.fail("interrupted", status=130)
         case MemoryError():
             comm.fail("out of memory; use more ranks, or --c 1 if c was larger")
-    if _is_lost_peer(error) and hasattr(comm, "lost_contact"):
-        comm.lost_contact(f"lost contact with a peer ({str(error).splitlines()[0]})")
+        case LostPeerError():
+            comm.job.lost_contact(str(error))
+        case CommunicationError():
+            comm.fail(str(error))
     traceback.print_exception(error)
     comm.fail(f"{type(error).__name__}: {error}")
 
 
 def _connect(backend: str, device: str) -> Communicator:
-    place = launched_rank()
-    if place is None or place[1] == 1:
-        return SoloCommunicator()
-    under_mpi = "RANK" not in os.environ and _first_of(_MPI_RANK) is not None
-    if backend == "mpi" or (backend == "auto" and under_mpi):
+    place = find_place()
+    _allow_descriptors()
+    if place is None or place.size == 1:
+        _, chosen = choose(backend, device, Node.find(place), lambda share: share)
+        return SoloCommunicator(Job(device=chosen))
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        # If torchrun is killed, nobody is left to end this rank.
+        die_with_parent()
+    if backend == "mpi" or (backend == "auto" and _has_mpi(place)):
         if importlib.util.find_spec("mpi4py") is None:
             raise InputError("the MPI backend needs mpi4py: pip install 'spgnn[mpi]'")
         from spgnn.comm.mpi import MPICommunicator  # noqa: PLC0415  (optional)
 
-        return MPICommunicator.connect()
-    _describe_job(*place)
+        return MPICommunicator.connect(place, backend, device)
     from spgnn.comm.torchdist import TorchCommunicator  # noqa: PLC0415  (starts c10d)
 
-    use_nccl = backend == "nccl" or (backend == "auto" and device == "cuda")
-    return TorchCommunicator.connect("nccl" if use_nccl else "gloo")
+    return TorchCommunicator.connect(place, backend, device)
 
 
-def _describe_job(rank: int, size: int) -> None:
-    """Set what torch.distributed reads, where mpiexec or srun told it in their own words."""
-    if "RANK" in os.environ:
-        return
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
-    nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
-    if nodes:
-        command = ["scontrol", "show", "hostnames", nodes]
-        first = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[
-            0
-        ]
-        os.environ.setdefault("MASTER_ADDR", first)
-        # Ports of two jobs on one node must differ.
-        job = int(os.environ.get("SLURM_JOB_ID", "0"))
-        os.environ.setdefault("MASTER_PORT", str(20000 + job % 20000))
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29500")
+def _has_mpi(place: Place) -> bool:
+    """Whether mpi4py is here, and is of the MPI whose launcher has started this rank.
+
+    srun sets variables of MPI whether or not the program uses it.
+    """
+    if place.launcher != "mpi" or importlib.util.find_spec("mpi4py") is None:
+        return False
+    from spgnn.comm.mpi import world_of  # noqa: PLC0415  (starts MPI)
+
+    with suppress(InputError):
+        return world_of(place) is not None
+    return False
 
 
-def _is_lost_peer(error: BaseException) -> bool:
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(
-        sign in text for sign in ("connection closed", "connection reset", "broken pipe", "socket")
-    )
-
-
-def _first_of(names: tuple[str, ...]) -> int | None:
-    return next((int(os.environ[name]) for name in names if name in os.environ), None)
+def _allow_descriptors() -> None:
+    """A rank has a connection to each of its peers: as many as the system lets it have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

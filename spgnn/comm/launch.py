@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import os
@@ -10,21 +9,25 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from types import FrameType
 
 import torch
 from torch._C._distributed_c10d import TCPStore
+
+from spgnn.comm.connect import die_with_parent, world
 
 # A rank that says why it fails lingers, so that the others can read it; give it that time.
 GRACE_SECONDS = 0.2
 # What an interrupted rank gets to remove a file it was writing.
 INTERRUPT_SECONDS = 5.0
-_PR_SET_PDEATHSIG = 1
+_TERMINATED = 128 + signal.SIGTERM
 
 
 def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
@@ -48,7 +51,8 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
     -------
     int
         0 if every rank returned 0. Otherwise the status of the first rank that failed; the
-        others are killed. If a rank was killed by a signal, a line on stderr says which.
+        others are killed. If a rank was killed by a signal, or this process was asked to end
+        (SIGTERM), a line on stderr says so.
     """
     listener = socket.create_server(("127.0.0.1", 0), backlog=nproc)
     environment = {
@@ -80,13 +84,39 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
         master_listen_fd=listener.detach(),
     )
     try:
-        return _supervise(ranks)
-    except KeyboardInterrupt:
+        with _termination_raises():
+            return _supervise(ranks)
+    except (KeyboardInterrupt, _Terminated) as end:
+        terminated = isinstance(end, _Terminated)
+        what = "terminated (SIGTERM)" if terminated else "interrupted"
+        print(f"error: {what}, and all ranks with it", file=sys.stderr, flush=True)
         _interrupt(ranks)
-        return 130
+        return _TERMINATED if terminated else 128 + signal.SIGINT
     finally:
         _kill(ranks)
         del store
+
+
+class _Terminated(BaseException):
+    """SIGTERM: whoever sent it says why, so nothing that catches errors may report it."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+@contextmanager
+def _termination_raises() -> Iterator[None]:
+    """Let SIGTERM end the job in good order; only a main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _preload() -> None:
@@ -110,24 +140,35 @@ def _run_rank(body: Callable[[], int | None], rank: int, threads: int) -> None:
     """Everything a forked rank does; never returns."""
     status = 1
     try:
-        # Die with the parent, however it ends.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         # Ctrl-C on a terminal reaches all processes; the parent decides, and asks by SIGTERM.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _terminate)
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)
         status = body() or 0
-    except KeyboardInterrupt:
-        status = 130
+        _leave()
+    except _Terminated:
+        status = _TERMINATED
     except SystemExit as exit_:
-        status = exit_.code if isinstance(exit_.code, int) else 1
+        if exit_.code is None or isinstance(exit_.code, int):
+            status = exit_.code or 0
+        else:
+            print(f"error: rank {rank}: {exit_.code}", file=sys.stderr)
+        _leave()
     except BaseException:
         print(f"error: rank {rank}:\n{traceback.format_exc()}", file=sys.stderr)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _leave() -> None:
+    """What happens at exit elsewhere; a fork must not run what its parent has registered."""
+    comm = world()
+    if comm is not None:
+        comm.leave()
 
 
 def _supervise(ranks: dict[int, int]) -> int:
@@ -148,6 +189,8 @@ def _supervise(ranks: dict[int, int]) -> int:
                     name = signal.Signals(-status).name
                     print(f"error: rank {rank} was killed by {name}", file=sys.stderr, flush=True)
                     return 128 - status
+                if status == _TERMINATED:
+                    print(f"error: rank {rank} was terminated", file=sys.stderr, flush=True)
                 if status:
                     time.sleep(GRACE_SECONDS)
                     return status

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 import select
 import socket
+import time
 from contextlib import suppress
 from typing import Any
 
 KEY = "spgnn/lifeline"
 CONNECT_SECONDS = 300.0
 _GOODBYE = b"\x01"
-_RANK_BYTES = 8
+_TOKEN_BYTES, _RANK_BYTES = 16, 8
 
 
 class Lifelines:
@@ -19,6 +21,9 @@ class Lifelines:
     A rank that is killed can announce nothing, and ranks that do not talk to it notice nothing.
     Its connections end all the same, and without the word that an orderly leave sends first. No
     heartbeat, hence no time-out that a busy machine could miss.
+
+    Who connects to rank 0 must know a secret that only the job's store tells; anybody else is
+    turned away.
 
     Parameters
     ----------
@@ -31,7 +36,7 @@ class Lifelines:
     Attributes
     ----------
     over : bool
-        Rank 0 has left in good order, so the job is done.
+        Rank 0 has left in good order, and with it perhaps the job's store.
     """
 
     def __init__(self, store: Any, host: str, rank: int, size: int) -> None:
@@ -39,17 +44,15 @@ class Lifelines:
         self._lines: dict[int, tuple[socket.socket, int]] = {}
         self._poll = select.poll()
         if rank != 0:
-            port = int(store.get(KEY))
-            line = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
-            line.sendall(rank.to_bytes(_RANK_BYTES))
+            port, token = store.get(KEY).decode().split()
+            line = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
+            line.sendall(bytes.fromhex(token) + rank.to_bytes(_RANK_BYTES))
             self._add(line, 0)
             return
+        token = secrets.token_bytes(_TOKEN_BYTES)
         with _listen(size) as server:
-            server.settimeout(CONNECT_SECONDS)
-            store.set(KEY, str(server.getsockname()[1]))
-            for _ in range(size - 1):
-                line, _ = server.accept()
-                peer = int.from_bytes(line.recv(_RANK_BYTES, socket.MSG_WAITALL))
+            store.set(KEY, f"{server.getsockname()[1]} {token.hex()}")
+            for peer, line in _welcome(server, token, size).items():
                 self._add(line, peer)
 
     def lost(self) -> int | None:
@@ -78,6 +81,48 @@ class Lifelines:
     def _add(self, line: socket.socket, peer: int) -> None:
         self._lines[line.fileno()] = line, peer
         self._poll.register(line, select.POLLIN)
+
+
+def _welcome(server: socket.socket, token: bytes, size: int) -> dict[int, socket.socket]:
+    """Accept one connection of every other rank, whatever strangers do meanwhile."""
+    welcome: dict[int, socket.socket] = {}
+    words: dict[int, tuple[socket.socket, bytearray]] = {}
+    poll = select.poll()
+    poll.register(server, select.POLLIN)
+    end = time.monotonic() + CONNECT_SECONDS
+    while len(welcome) < size - 1:
+        for descriptor, _ in poll.poll(1000):
+            if descriptor == server.fileno():
+                line, _ = server.accept()
+                line.setblocking(False)
+                words[line.fileno()] = line, bytearray()
+                poll.register(line, select.POLLIN)
+                continue
+            line, said = words[descriptor]
+            heard = _hear(line, len(token) + _RANK_BYTES - len(said))
+            said += heard
+            if heard and len(said) < len(token) + _RANK_BYTES:
+                continue
+            poll.unregister(descriptor)
+            del words[descriptor]
+            peer = int.from_bytes(said[len(token) :])
+            if secrets.compare_digest(said[: len(token)], token) and 0 < peer < size:
+                line.setblocking(True)
+                welcome[peer] = line
+            else:
+                line.close()
+        if time.monotonic() > end:
+            raise TimeoutError(f"{size - 1 - len(welcome)} ranks did not connect to rank 0")
+    for line, _ in words.values():
+        line.close()
+    return welcome
+
+
+def _hear(line: socket.socket, most: int) -> bytes:
+    try:
+        return line.recv(most)
+    except OSError:
+        return b""
 
 
 def _listen(backlog: int) -> socket.socket:

@@ -42,7 +42,7 @@ class Mesh:
             )
         known = _meshes_of(everyone)
         if axes not in known:
-            along = {name: everyone.subgroup(axes.groups(name)) for name in axes.names}
+            along = {name: everyone.subgroup(axes.groups(name), name) for name in axes.names}
             known[axes] = cls(axes, everyone, along)
         return known[axes]
 

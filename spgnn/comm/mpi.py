@@ -2,109 +2,236 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections import deque
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import torch
 from mpi4py import MPI
 from torch import Tensor
 
-from spgnn.comm.base import Communicator, Ledger, Reduction, RowCounts
+from spgnn.comm.base import Communicator
+from spgnn.comm.counts import RowCounts
+from spgnn.comm.job import Call, CommunicationError, Group, MismatchError
+from spgnn.comm.launched import Place
+from spgnn.comm.mpijob import MPIJob
+from spgnn.comm.placement import Node, choose
 from spgnn.comm.solo import SoloCommunicator
+from spgnn.comm.transport import Reduction, Wait
+from spgnn.errors import InputError
 
-FORWARDING_SECONDS = 0.5
-_TYPES = {torch.float32: MPI.FLOAT, torch.float64: MPI.DOUBLE, torch.int64: MPI.INT64_T}
+_DATA, _CALL = 0, 1  # tags
+# What is shorter is sent at once, or soon after.
+_LONG_BYTES = 2**16
+_TYPES = {
+    torch.float32: MPI.FLOAT,
+    torch.float64: MPI.DOUBLE,
+    torch.int64: MPI.INT64_T,
+    torch.int32: MPI.INT32_T,
+    torch.uint8: MPI.UINT8_T,
+}
+_OPS = {"sum": MPI.SUM, "max": MPI.MAX}
+_WITHOUT_TYPE = (torch.bfloat16, torch.float16)
+
+
+def world_of(place: Place) -> Any:
+    """MPI_COMM_WORLD, if it is the job that this rank was started in.
+
+    Raises
+    ------
+    InputError
+        If mpi4py was built for another MPI than the one whose mpiexec started this rank.
+    """
+    world = MPI.COMM_WORLD
+    if (world.Get_rank(), world.Get_size()) != (place.rank, place.size):
+        raise InputError(
+            f"the launcher says rank {place.rank} of {place.size}, mpi4py rank {world.Get_rank()} "
+            f"of {world.Get_size()}: it belongs to another MPI; use that one's mpiexec"
+        )
+    return world
 
 
 class MPICommunicator(Communicator):
-    """Ranks of an MPI communicator. CUDA tensors are staged through host memory."""
+    """Ranks of an MPI communicator. CUDA tensors are staged through host memory.
 
-    def __init__(self, comm: Any, ledger: Ledger | None = None) -> None:
-        super().__init__(comm.Get_rank(), comm.Get_size(), ledger)
+    MPI adds up whatever ranks reduce at the same time, and overruns buffers if sizes differ. So
+    every call is also told to the next rank of the group. A reduction waits for what the rank
+    before tells; other calls, whose lengths MPI checks itself, compare it when it is there.
+    """
+
+    def __init__(self, job: MPIJob, group: Group, comm: Any) -> None:
+        super().__init__(comm.Get_rank(), job, group)
         self._comm = comm
+        self._mpi_job = job
+        self._calls: deque[bytes] = deque()  # ours, not yet compared
+        self._told: deque[tuple[Any, bytes]] = deque()  # on their way
+        job.hearers.append(self._compare_calls)
 
     @classmethod
-    def connect(cls) -> MPICommunicator:
-        """Join the job of MPI_COMM_WORLD."""
-        return cls(MPI.COMM_WORLD)
+    def connect(cls, place: Place, backend: str, device: str) -> MPICommunicator:
+        """Join the job of MPI_COMM_WORLD.
 
-    def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Callable[[], None]:
+        Raises
+        ------
+        InputError
+            On all ranks alike if the device cannot be had.
+        """
+        world = world_of(place)
+        least = partial(world.allreduce, op=MPI.MIN)
+        _, chosen = choose(backend, device, Node.find(place), least, auto="mpi")
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)
+        job = MPIJob(world, chosen, place.local_size)
+        return cls(job, job.everyone(), world)
+
+    def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
         # Point to point: only peers with something to say speak, and no 32-bit displacement
         # into a long buffer is needed.
-        sends = send.split(list(counts.send))
-        receives = recv.split(list(counts.recv))
+        own = self.rank
         requests = [
-            self._comm.Irecv(_bytes(rows), source=peer)
-            for peer, rows in enumerate(receives)
-            if len(rows) and peer != self.rank
+            self._comm.Irecv(_bytes(recv[first:last]), peer, _DATA)
+            for peer, first, last in counts.sources
+            if peer != own
+        ]
+        row_bytes = recv.shape[1]
+        lengths = [
+            (last - first) * row_bytes for peer, first, last in counts.sources if peer != own
         ]
         requests += [
-            self._comm.Isend(_bytes(rows), dest=peer)
-            for peer, rows in enumerate(sends)
-            if len(rows) and peer != self.rank
+            self._comm.Isend(_bytes(send[first:last]), peer, _DATA)
+            for peer, first, last in counts.targets
+            if peer != own
         ]
-        if len(receives[self.rank]):
-            receives[self.rank].copy_(sends[self.rank])
+        if counts.send_list[own]:
+            _part(recv, counts.sources, own).copy_(_part(send, counts.targets, own))
+        return self._waiter(requests, lengths, send.numel() + recv.numel())
+
+    def _broadcast(self, buffer: Tensor, root: int) -> Wait:
+        return self._waiter([self._comm.Ibcast(_bytes(buffer), root)], nbytes=buffer.nbytes)
+
+    def _reduce(self, buffer: Tensor, root: int) -> Wait:
+        self._mpi_job.poll(self._has_compared_calls)
+        operand, op = _operand(buffer, "sum")
+        here, there = (MPI.IN_PLACE, operand) if self.rank == root else (operand, None)
+        return self._waiter([self._comm.Ireduce(here, there, op, root)], nbytes=buffer.nbytes)
+
+    def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait:
+        self._mpi_job.poll(self._has_compared_calls)
+        operand, mpi_op = _operand(buffer, op)
+        request = self._comm.Iallreduce(MPI.IN_PLACE, operand, mpi_op)
+        return self._waiter([request], nbytes=buffer.nbytes)
+
+    def _send(self, buffer: Tensor, peer: int) -> Wait:
+        return self._waiter([self._comm.Isend(_bytes(buffer), peer, _DATA)])
+
+    def _receive(self, buffer: Tensor, peer: int) -> Wait:
+        return self._waiter([self._comm.Irecv(_bytes(buffer), peer, _DATA)], [buffer.numel()])
+
+    def _split(self, group: Group) -> Communicator:
+        self._mpi_job.poll(self._has_compared_calls)
+        self._waiter([self._comm.Ibarrier()])()  # MPI's own wait would keep processors busy.
+        part = self._comm.Split(group.ranks[0], list(group.ranks).index(self.job.rank))
+        if len(group.ranks) == 1:
+            return SoloCommunicator(self.job, group)
+        return MPICommunicator(self._mpi_job, group, part)
+
+    def _announce(self, call: Call) -> None:
+        words = f"{call.number} {call.what}".encode()
+        self._calls.append(words)
+        request = self._comm.Isend([words, MPI.BYTE], (self.rank + 1) % self.size, _CALL)
+        self._told.append((request, words))
+        while self._told and self._told[0][0].Test():
+            self._told.popleft()
+
+    def _compare_calls(self) -> None:
+        """Compare with what the rank before us in the group has told so far."""
+        status = MPI.Status()
+        before = (self.rank - 1) % self.size
+        while self._calls and self._comm.Iprobe(before, _CALL, status):
+            theirs = bytearray(status.Get_count(MPI.BYTE))
+            self._comm.Recv([theirs, MPI.BYTE], before, _CALL)
+            ours = self._calls.popleft()
+            if theirs != ours:
+                number, what = ours.decode().split(" ", 1)
+                other = theirs.decode().split(" ", 1)[1]
+                ranks = self.group.ranks
+                raise CommunicationError(
+                    f"ranks do not agree on call {number} of group {self.group.name}: {other} on "
+                    f"rank {ranks[before]}; {what} on rank {ranks[self.rank]}"
+                )
+
+    def _has_compared_calls(self) -> bool:
+        self._compare_calls()
+        return not self._calls
+
+    def _waiter(self, requests: list[Any], lengths: Sequence[int] = (), nbytes: int = 0) -> Wait:
+        """Wait for requests, of which the first are receives of so many bytes."""
+        statuses = [MPI.Status() for _ in requests] if lengths else None
+        is_long = nbytes >= _LONG_BYTES
+        if is_long:
+            self._mpi_job.progress.began()
+
+        def done() -> bool:
+            try:
+                return bool(MPI.Request.Testall(requests, statuses))
+            except MPI.Exception:
+                self._compare_calls()  # It may know more.
+                raise
 
         def wait() -> None:
-            MPI.Request.Waitall(requests)
+            try:
+                self._mpi_job.poll(done, self._compare_calls)
+                self._compare_calls()
+            except BaseException:
+                self._mpi_job.abandon(requests, receives=len(lengths))
+                raise
+            if is_long:
+                self._mpi_job.progress.ended()
+            for status, length in zip(statuses or (), lengths, strict=False):
+                if status.Get_count(MPI.BYTE) != length:
+                    raise MismatchError("data of another size arrived")
 
         return wait
 
-    def _broadcast(self, buffer: Tensor, root: int) -> Callable[[], None]:
-        return _waiter(self._comm.Ibcast(_bytes(buffer), root=root))
-
-    def _reduce(self, buffer: Tensor, root: int) -> Callable[[], None]:
-        operand = [buffer.numpy(), _TYPES[buffer.dtype]]
-        if self.rank == root:
-            return _waiter(self._comm.Ireduce(MPI.IN_PLACE, operand, op=MPI.SUM, root=root))
-        return _waiter(self._comm.Ireduce(operand, None, op=MPI.SUM, root=root))
-
-    def _all_reduce(self, buffer: Tensor, op: Reduction) -> Callable[[], None]:
-        operand = [buffer.numpy(), _TYPES[buffer.dtype]]
-        reduction = MPI.SUM if op == "sum" else MPI.MAX
-        return _waiter(self._comm.Iallreduce(MPI.IN_PLACE, operand, op=reduction))
-
-    def _send(self, buffer: Tensor, peer: int) -> Callable[[], None]:
-        return _waiter(self._comm.Isend(_bytes(buffer), dest=peer))
-
-    def _receive(self, buffer: Tensor, peer: int) -> Callable[[], None]:
-        return _waiter(self._comm.Irecv(_bytes(buffer), source=peer))
-
-    def barrier(self) -> None:
-        """Return when all ranks of the group have entered."""
-        self._comm.Barrier()
-
-    def subgroup(self, groups: Sequence[Sequence[int]]) -> Communicator:
-        """The communicator of the one among `groups` that holds this rank."""
-        color = next(number for number, group in enumerate(groups) if self.rank in group)
-        mine = groups[color]
-        if len(mine) == self.size:
-            return self
-        part = self._comm.Split(color, list(mine).index(self.rank))
-        return (
-            SoloCommunicator(self.ledger) if len(mine) == 1 else MPICommunicator(part, self.ledger)
-        )
-
-    def fail(self, message: str, status: int = 1) -> NoReturn:
-        """Print the message and abort the whole MPI job."""
-        rank = MPI.COMM_WORLD.Get_rank()
-        print(f"error: rank {rank}: {message}", file=sys.stderr, flush=True)
-        # mpiexec forwards what ranks print; what is under way when a job is aborted may be lost.
-        time.sleep(FORWARDING_SECONDS)
-        MPI.COMM_WORLD.Abort(status)
-        raise SystemExit(status)
+    def _translated(self, error: Exception) -> Exception:
+        if isinstance(error, MPI.Exception) and error.Get_error_class() in (
+            MPI.ERR_IN_STATUS,
+            MPI.ERR_TRUNCATE,
+        ):
+            return MismatchError("data of another size arrived")
+        return error
 
 
 def _bytes(rows: Tensor) -> list[Any]:
-    return [rows.numpy().view(np.uint8), MPI.BYTE]
+    return [rows.view(torch.uint8).numpy(), MPI.BYTE]
 
 
-def _waiter(request: Any) -> Callable[[], None]:
-    def wait() -> None:
-        request.Wait()
+def _part(rows: Tensor, stretches: list[tuple[int, int, int]], peer: int) -> Tensor:
+    first, last = next((first, last) for other, first, last in stretches if other == peer)
+    return rows[first:last]
 
-    return wait
+
+def _operand(buffer: Tensor, op: Reduction) -> tuple[list[Any], Any]:
+    """The buffer as MPI takes it, and the operation on it."""
+    if buffer.dtype == torch.bool:
+        return [buffer.numpy(), MPI.C_BOOL], MPI.LOR
+    if buffer.dtype in _WITHOUT_TYPE:
+        return [buffer.view(torch.int16).numpy(), MPI.INT16_T], _half_op(buffer.dtype, op)
+    return [buffer.numpy(), _TYPES[buffer.dtype]], _OPS[op]
+
+
+@cache
+def _half_op(dtype: torch.dtype, op: Reduction) -> Any:
+    """Combine 16-bit floats, which MPI does not know, in rank order."""
+
+    def combine(left: Any, right: Any, _: Any) -> None:
+        ours, theirs = (
+            torch.from_numpy(np.array(np.frombuffer(side, np.int16))).view(dtype)
+            for side in (left, right)
+        )
+        result = ours + theirs if op == "sum" else torch.maximum(ours, theirs)
+        np.frombuffer(right, np.int16)[:] = result.view(torch.int16).numpy()
+
+    return MPI.Op.Create(combine, commute=False)

@@ -2,196 +2,204 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
+import ctypes
 import time
-from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
+import torch
 import torch.distributed as dist
 
 # torch.optim imports it too, but later: its functions take the world of that moment as a default
 # argument, which would keep the group, and gloo's threads, alive beyond close().
-import torch.distributed.nn  # noqa: F401
+import torch.distributed.nn
 from torch import Tensor
 
-from spgnn.comm.base import Communicator, Reduction, RowCounts
-from spgnn.comm.lifeline import Lifelines
+from spgnn.comm.base import Communicator
+from spgnn.comm.counts import RowCounts
+from spgnn.comm.job import Call, CommunicationError, Group, Job, LostPeerError, ended_before
+from spgnn.comm.launched import Place
+from spgnn.comm.placement import Node, choose
+from spgnn.comm.rendezvous import Meeting, least, meet
 from spgnn.comm.solo import SoloCommunicator
+from spgnn.comm.terminate import on_gloo_error
+from spgnn.comm.transport import Reduction, Wait
+from spgnn.comm.watch import POLL_SECONDS, Watch
 
-# Rank 0 may read and partition a large graph for hours while the others wait in a collective;
-# a dead peer is noticed by its closed connection, not by this.
-TIMEOUT = timedelta(hours=24)
+_BROKEN = ("connection closed", "connection reset", "broken pipe", "socket", "pair closure")
 
-FAILED_KEY = "spgnn/failed"
-POLL_SECONDS = 0.5
-# A launcher that saw a rank die ends the others within this time and says so better than they can.
-LAUNCHER_SECONDS = 3.0
+
+class TorchJob(Job):
+    """A job whose ranks meet in a store, which also tells them how it ends.
+
+    Attributes
+    ----------
+    under_way : int
+        Operations that were begun and not waited for yet.
+    """
+
+    def __init__(self, place: Place, meeting: Meeting, device: torch.device) -> None:
+        super().__init__(place.rank, place.size, device)
+        self._store = meeting.store  # On rank 0, the store itself may live in this process.
+        self._watch = Watch(meeting.store, meeting.host, self, meeting.patience)
+        self._members: list[TorchCommunicator] = []
+        self.under_way = 0
+        self._left = False
+        on_gloo_error(self._end_on_gloo_error)
+
+    def add(self, member: TorchCommunicator) -> None:
+        """Take note of a communicator that holds a process group."""
+        self._members.append(member)
+
+    def settle(self) -> None:
+        """Wait minutes from now on, not hours; NCCL must be told, because it waits by itself."""
+        super().settle()
+        for member in self._members:
+            if member.moves_cuda:
+                dist.distributed_c10d._set_pg_timeout(_span(self.timeout), member.process_group)
+
+    def explained(self, call: Call, error: ConnectionError) -> CommunicationError:
+        """Whether the peer whose connection broke has ended in good order."""
+        for _ in range(3):
+            ended = self._watch.missing_in(call)
+            if ended is not None:
+                return CommunicationError(ended_before(ended, call))
+            time.sleep(POLL_SECONDS)  # Its farewell may still be on its way.
+        return LostPeerError(f"lost contact with a peer in {call} ({error})")
+
+    def fail(self, message: str, status: int = 1) -> NoReturn:
+        """Announce the failure to all ranks, print it, and exit."""
+        self._watch.announce(message, status)
+
+    def lost_contact(self, message: str) -> NoReturn:
+        """End this rank after a peer vanished without a word."""
+        self._watch.announce_late(message)
+
+    def close(self) -> None:
+        """Leave after all ranks have come here or have ended."""
+        self._watch.wait_for_all()
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave without waiting for the others, in good order."""
+        if self._left:
+            return
+        self._left = True
+        self._watch.leave()
+        if self.under_way:
+            # gloo would wait for the end of what this rank has begun, hence for the others. A group
+            # that is never destroyed does not; its threads end with the process.
+            for member in self._members:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(member.process_group))
+            return
+        dist.destroy_process_group()
+        # gloo's threads end with the last reference to their group. One that still releases the
+        # tensors of its last operation needs the interpreter for that, and aborts the process
+        # where the interpreter is already going down.
+        for member in self._members:
+            member.process_group = None
+
+    def _end_on_gloo_error(self) -> None:
+        call = self.waiting
+        where = "a call" if call is None else str(call)
+        self.fail(
+            f"ranks do not agree on {where}: data of another size arrived; "
+            "SPGNN_DEBUG=1 names the ranks"
+        )
 
 
 class TorchCommunicator(Communicator):
     """Ranks of a torch.distributed process group (the world, or a subgroup of it)."""
 
-    def __init__(self, group: Any, parent: TorchCommunicator | None = None) -> None:
-        ledger = parent.ledger if parent is not None else None
-        super().__init__(dist.get_rank(group), dist.get_world_size(group), ledger)
-        self._group = group
-        self._failure: FailureWatch | None = parent._failure if parent is not None else None
-        # All communicators of the job; the list is one and the same in each of them.
-        self._family: list[TorchCommunicator] = parent._family if parent is not None else []
-        self._family.append(self)
-        self.moves_cuda = "nccl" in str(dist.get_backend_config(group))
+    def __init__(self, job: TorchJob, group: Group, process_group: Any) -> None:
+        super().__init__(dist.get_rank(process_group), job, group)
+        self.process_group = process_group
+        self.moves_cuda = "nccl" in str(dist.get_backend_config(process_group))
+        self._torch_job = job
+        job.add(self)
 
     @classmethod
-    def connect(cls, backend: str) -> TorchCommunicator:
-        """Join the job that the environment describes (RANK, WORLD_SIZE, MASTER_ADDR, …)."""
-        devices = "cpu:gloo,cuda:nccl" if backend == "nccl" else "cpu:gloo"
-        dist.init_process_group(devices, timeout=TIMEOUT)
-        world = cls(dist.group.WORLD)
-        world._failure = FailureWatch(
-            dist.distributed_c10d._get_default_store(), world.rank, world.size
+    def connect(cls, place: Place, backend: str, device: str) -> TorchCommunicator:
+        """Join the job and choose a device of this rank, of one kind on all ranks.
+
+        Raises
+        ------
+        InputError
+            On all ranks alike if the device cannot be had.
+        StartError
+            If this rank cannot join.
+        """
+        meeting = meet(place)
+        agree = least(meeting.store, place.size, "gpus")
+        backend, chosen = choose(backend, device, Node.find(place), agree)
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)
+        job = TorchJob(place, meeting, chosen)
+        # A plain name, because torch does not know the hooks of a group with several backends
+        # once any plugin is registered, and warns of that when the group is destroyed.
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo",
+            store=meeting.store,
+            rank=place.rank,
+            world_size=place.size,
+            timeout=_span(job.timeout),
         )
-        return world
+        return cls(job, job.everyone(), dist.group.WORLD)
 
-    def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Callable[[], None]:
-        work = dist.all_to_all_single(
-            recv, send, list(counts.recv), list(counts.send), group=self._group, async_op=True
-        )
-        return _waiter(work)
+    def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
+        group, sizes = self.process_group, (counts.recv_list, counts.send_list)
+        work = dist.all_to_all_single(recv, send, *sizes, group=group, async_op=True)
+        return self._waiter(work, recv)
 
-    def _broadcast(self, buffer: Tensor, root: int) -> Callable[[], None]:
-        work = dist.broadcast(buffer, group=self._group, group_src=root, async_op=True)
-        return _waiter(work)
+    def _broadcast(self, buffer: Tensor, root: int) -> Wait:
+        group = self.process_group
+        work = dist.broadcast(buffer, group=group, group_src=root, async_op=True)
+        return self._waiter(work, buffer)
 
-    def _reduce(self, buffer: Tensor, root: int) -> Callable[[], None]:
-        return _waiter(dist.reduce(buffer, group=self._group, group_dst=root, async_op=True))
+    def _reduce(self, buffer: Tensor, root: int) -> Wait:
+        group = self.process_group
+        work = dist.reduce(buffer, group=group, group_dst=root, async_op=True)
+        return self._waiter(work, buffer)
 
-    def _all_reduce(self, buffer: Tensor, op: Reduction) -> Callable[[], None]:
+    def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait:
+        group = self.process_group
         reduction = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
-        return _waiter(dist.all_reduce(buffer, reduction, group=self._group, async_op=True))
+        work = dist.all_reduce(buffer, reduction, group=group, async_op=True)
+        return self._waiter(work, buffer)
 
-    def _send(self, buffer: Tensor, peer: int) -> Callable[[], None]:
-        return _waiter(dist.isend(buffer, group=self._group, group_dst=peer))
+    def _send(self, buffer: Tensor, peer: int) -> Wait:
+        return self._waiter(dist.isend(buffer, group=self.process_group, group_dst=peer), buffer)
 
-    def _receive(self, buffer: Tensor, peer: int) -> Callable[[], None]:
-        return _waiter(dist.irecv(buffer, group=self._group, group_src=peer))
+    def _receive(self, buffer: Tensor, peer: int) -> Wait:
+        return self._waiter(dist.irecv(buffer, group=self.process_group, group_src=peer), buffer)
 
-    def barrier(self) -> None:
-        """Return when all ranks of the group have entered."""
-        self.agree(0)
+    def _split(self, group: Group) -> Communicator:
+        if len(group.ranks) == 1:
+            return SoloCommunicator(self.job, group)
+        part = dist.new_group(
+            list(group.ranks),
+            timeout=_span(self.job.timeout),
+            use_local_synchronization=True,
+        )
+        return TorchCommunicator(self._torch_job, group, part)
 
-    def subgroup(self, groups: Sequence[Sequence[int]]) -> Communicator:
-        """The communicator of the one among `groups` that holds this rank."""
-        mine = next(list(group) for group in groups if self.rank in group)
-        if len(mine) == self.size:
-            return self
-        if len(mine) == 1:
-            return SoloCommunicator(self.ledger)
-        ranks = dist.get_process_group_ranks(self._group)
-        members = [ranks[member] for member in mine]
-        group = dist.new_group(members, timeout=TIMEOUT, use_local_synchronization=True)
-        return TorchCommunicator(group, parent=self)
+    def _waiter(self, work: Any, buffer: Tensor) -> Wait:
+        job = self._torch_job
+        job.under_way += 1
 
-    def fail(self, message: str, status: int = 1) -> NoReturn:
-        """Announce the failure to all ranks, print it, and exit."""
-        assert self._failure is not None
-        self._failure.announce(f"rank {dist.get_rank()}: {message}", status)
+        def wait() -> None:
+            # With a time-out, NCCL would hold up the host instead of the stream; see settle().
+            work.wait() if buffer.is_cuda else work.wait(_span(job.timeout))
+            job.under_way -= 1
 
-    def lost_contact(self, message: str) -> NoReturn:
-        """End this rank after a peer vanished without a word."""
-        assert self._failure is not None
-        self._failure.announce_late(f"rank {dist.get_rank()}: {message}")
+        return wait
 
-    def close(self) -> None:
-        """Leave the job after all ranks have come here; no communicator of it works on."""
-        self.barrier()
-        self.leave()
-
-    def leave(self) -> None:
-        """Leave the job without waiting for the others, in good order."""
-        if self._group is None:
-            return
-        assert self._failure is not None
-        self._failure.leave()
-        dist.destroy_process_group()
-        # gloo's threads end with the last reference to their group. One that still releases the
-        # tensors of its last operation needs the interpreter for that, and aborts the process
-        # where the interpreter is already going down.
-        for communicator in self._family:
-            communicator._group = None
+    def _translated(self, error: Exception) -> Exception:
+        text = str(error).splitlines()[0] if str(error) else ""
+        if "timed out" in text.lower():
+            return TimeoutError()
+        return ConnectionError(text) if any(sign in text.lower() for sign in _BROKEN) else error
 
 
-class FailureWatch:
-    """One key in the job's store: the first rank that fails writes it, all others end on it.
-
-    A rank blocked inside a collective cannot look, so a thread looks for it. Without this, ranks
-    that do not talk to the failed one would run, or wait, on. Ranks that die before they can write
-    are noticed by their :class:`Lifelines`.
-    """
-
-    def __init__(self, store: Any, rank: int, size: int) -> None:
-        # A store serialises its requests per connection; ours must not wait behind a collective's.
-        self._store = store.clone()
-        self._rank = rank
-        self._lifelines = Lifelines(self._store, os.environ["MASTER_ADDR"], rank, size)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="failure-watch", daemon=True)
-        self._thread.start()
-
-    def announce(self, message: str, status: int) -> NoReturn:
-        """Be the first to say why the job ends; if another rank was first, end in silence."""
-        self.stop()
-        if self._first(message):
-            print(f"error: {message}", file=sys.stderr, flush=True)
-            # This rank may host the store: let the others read why before it goes away.
-            time.sleep(2 * POLL_SECONDS)
-        os._exit(status)
-
-    def announce_late(self, message: str) -> NoReturn:
-        """Say it only if neither another rank nor the launcher has ended the job by then."""
-        time.sleep(LAUNCHER_SECONDS)
-        self.announce(message, status=1)
-
-    def leave(self) -> None:
-        """The job is done: stop watching, and let the others know that this rank is not lost."""
-        self.stop()
-        self._lifelines.leave()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopped.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-
-    def _first(self, message: str) -> bool:
-        try:
-            return bool(self._store.compare_set(FAILED_KEY, "", message) == message.encode())
-        except (RuntimeError, dist.DistError):
-            return True
-
-    def _watch(self) -> None:
-        while not self._stopped.wait(POLL_SECONDS):
-            try:
-                failed, store_lost = self._store.check([FAILED_KEY]), False
-            except (RuntimeError, dist.DistError):
-                failed, store_lost = False, True
-            if failed:
-                # Launchers report whoever exits first; that should be the rank with the message.
-                time.sleep(3 * POLL_SECONDS)
-                os._exit(1)
-            lost = self._lifelines.lost()
-            if self._lifelines.over:
-                return
-            if lost is not None:
-                self.announce_late(f"rank {self._rank}: lost contact with rank {lost}")
-            if store_lost and not self._stopped.is_set():
-                self.announce_late(f"rank {self._rank}: lost contact with the job's store")
-
-
-def _waiter(work: Any) -> Callable[[], None]:
-    def wait() -> None:
-        work.wait()
-
-    return wait
+def _span(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)

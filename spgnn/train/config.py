@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from spgnn.comm.connect import BACKENDS
+from spgnn.comm import BACKENDS
 from spgnn.data.normalise import Normalisation
 from spgnn.errors import InputError
 from spgnn.exchange import Cover, Strategy

@@ -73,24 +73,6 @@ def share(comm: Communicator, value: Any, root: int = 0) -> Any:
     return json.loads(buffer.numpy().tobytes())
 
 
-def check_agreement(comm: Communicator, what: str, facts: dict[str, Any]) -> None:
-    """Make sure that all ranks were told the same. Collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks; names the first fact that differs.
-    """
-    said, mine = share(comm, facts), json.loads(json.dumps(facts))
-
-    def compare() -> None:
-        for name, value in mine.items():
-            if said[name] != value:
-                raise InputError(f"{what} {name} is {value} here, {said[name]} on rank 0")
-
-    on_every_rank(comm, compare)
-
-
 def _raise_told(trouble: str) -> None:
     if trouble:
         raise InputError(trouble)

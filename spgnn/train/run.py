@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
 import torch
 
 from spgnn import command
-from spgnn.comm import Communicator, connect, guarded, launch, launched_rank
+from spgnn.comm import (
+    Communicator,
+    connect,
+    default_threads,
+    guarded,
+    launch,
+    launched_rank,
+    refuse,
+)
 from spgnn.errors import InputError
 from spgnn.files import check_writable
 from spgnn.train import checkpoint
@@ -17,7 +24,7 @@ from spgnn.train import report as reporting
 from spgnn.train.config import TrainConfig, parse
 from spgnn.train.loop import Trainer
 from spgnn.train.memory import give_back_freed, keep_freed, resident_bytes
-from spgnn.train.rank_zero import check_agreement, on_rank_zero
+from spgnn.train.rank_zero import on_rank_zero
 from spgnn.train.setup import prepare
 from spgnn.train.task import NodeClassification
 
@@ -31,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Started by torchrun, mpiexec or srun, this process is one rank. Started plainly, it forks
     ``--nproc`` ranks.
     """
-    place = launched_rank()
     try:
+        place = launched_rank()
         config = parse(arguments)
         nproc = config.job.nproc
         if place is not None and nproc > 1 and place[1] != nproc:
@@ -42,30 +49,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         config.check(nproc if place is None else place[1])
     except InputError as error:
-        return _refuse(error)
+        return refuse(error)
     if place is None and nproc > 1:
-        threads = config.job.threads or _default_threads(nproc)
+        threads = config.job.threads or default_threads(nproc)
         return launch(lambda: run_rank(config), nproc, threads)
-    if config.job.threads:
-        torch.set_num_threads(config.job.threads)
+    if config.job.threads or place is not None:
+        torch.set_num_threads(config.job.threads or default_threads())
     return run_rank(config)
 
 
 def run_rank(config: TrainConfig) -> int:
     """The whole job on one rank: connect, train, write and print the report on rank 0."""
     try:
-        device = _device(config.job.device)
-        comm = connect(config.job.backend, device.type)
+        comm = connect(config.job.backend, config.job.device)
     except InputError as error:
-        return _refuse(error)
+        return refuse(error)
     with guarded(comm):
-        report = train(config, comm, device)
+        report = train(config, comm)
     if comm.rank != 0:
         return 0
     return command.run(lambda: reporting.publish(report, config.job.json))
 
 
-def train(config: TrainConfig, comm: Communicator, device: torch.device) -> reporting.Report:
+def train(config: TrainConfig, comm: Communicator) -> reporting.Report:
     """Prepare the data, train, and return the training report. Collective.
 
     Raises
@@ -75,13 +81,14 @@ def train(config: TrainConfig, comm: Communicator, device: torch.device) -> repo
         or a place to write to is wrong.
     """
     common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
-    check_agreement(comm, "flags: ", common)
+    comm.check_agreement("flags", **common)
     on_rank_zero(comm, lambda: _check_targets(config))
     give_back_freed()
     idle = resident_bytes()
-    task = NodeClassification(config, prepare(config, comm, device), comm)
+    task = NodeClassification(config, prepare(config, comm), comm)
     trainer = Trainer(task, config.training, comm)
     keep_freed()
+    comm.settled()
     trainer.run()
     return reporting.assemble(config, trainer, idle)
 
@@ -96,28 +103,3 @@ def _check_targets(config: TrainConfig) -> None:
                 raise InputError(f"--json {path}: is what this run reads")
     if training.checkpoint is not None:
         checkpoint.check_target(training.checkpoint, training.resume)
-
-
-def _refuse(error: InputError) -> int:
-    """Before ranks can talk, every one of them finds the same mistake; one voice is enough."""
-    place = launched_rank()
-    if place is None or place[0] == 0:
-        print(f"error: {error}", file=sys.stderr)
-    return command.BAD_INPUT
-
-
-def _default_threads(ranks_here: int) -> int:
-    """An even share of this machine's processors."""
-    return max(1, len(os.sched_getaffinity(0)) // ranks_here)
-
-
-def _device(name: str) -> torch.device:
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise InputError("--device cuda: no CUDA device is available; use --device cpu")
-    if name == "cpu" or not available:
-        return torch.device("cpu")
-    place = launched_rank()
-    index = (place[0] if place else 0) % torch.cuda.device_count()
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)

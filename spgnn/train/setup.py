@@ -28,12 +28,7 @@ from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
 from spgnn.train.memory import check_memory, room_for
-from spgnn.train.rank_zero import (
-    check_agreement,
-    from_rank_zero,
-    on_every_rank,
-    on_rank_zero,
-)
+from spgnn.train.rank_zero import from_rank_zero, on_every_rank, on_rank_zero
 
 Data = TypeVar("Data", bound=VertexData)
 
@@ -67,7 +62,7 @@ class Problem:
     partition_report: dict[str, Any] | None
 
 
-def prepare(config: TrainConfig, comm: Communicator, device: torch.device) -> Problem:
+def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     """Load, partition, distribute and normalise the data set, and build the matrix. Collective.
 
     Raises
@@ -75,7 +70,7 @@ def prepare(config: TrainConfig, comm: Communicator, device: torch.device) -> Pr
     InputError
         If anything about the data set or the partition is wrong.
     """
-    mesh = Mesh.grid(comm, config.algorithm.c)
+    mesh, device = Mesh.grid(comm, config.algorithm.c), comm.device
     share, report = _share(config, mesh)
     with room_for(f"the adjacency of {share.meta.name}"):
         A = _matrix(config, share, mesh).to(device)
@@ -106,7 +101,7 @@ def _share(config: TrainConfig, mesh: Mesh) -> tuple[RankShare, dict[str, Any] |
         if config.data.symmetrise:
             raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
         shards = on_every_rank(comm, lambda: open_shards(name))
-        check_agreement(comm, f"{name}/meta.json:", asdict(shards.meta))
+        comm.check_agreement(f"{name}/meta.json", **asdict(shards.meta))
         _check_vertices(shards.meta.vertices, name)
         share = from_shards(shards, mesh)
         return replace(share, data=_one_split(share.data, config.data.split, name)), None

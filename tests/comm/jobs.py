@@ -13,9 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch._dynamo  # noqa: F401  (each launcher would import it in its fork)
 
 PATIENCE = 120.0
+ROOT = Path(__file__).parents[2]
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+
+
+def needs_mpi(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that starts mpiexec."""
+    missing = pytest.mark.skipif(not MPIEXEC.exists(), reason="needs the extra 'mpi'")
+    return missing(pytest.mark.mpi(test))
 
 
 @dataclass(frozen=True)

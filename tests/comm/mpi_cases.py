@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from spgnn.comm import connect, guarded
+from spgnn.comm import CommunicationError, Communicator, connect, guarded
 from tests import products, training
-from tests.comm import protocol
+from tests.comm import protocol, quarrels
 
 
 def main(path: Path, sizes: list[int]) -> None:
@@ -17,6 +17,7 @@ def main(path: Path, sizes: list[int]) -> None:
     torch.set_num_threads(1)
     world = connect("mpi")
     with guarded(world):
+        check_quarrels(world)
         for size in sizes:
             part = world.subgroup([range(size), range(size, world.size)][: 1 + (size < world.size)])
             if world.rank < size:
@@ -25,8 +26,36 @@ def main(path: Path, sizes: list[int]) -> None:
                 products.check_all(part, every=3 if size <= 4 else 15)
                 training.check_history(part, path, every=2 if size <= 4 else 6)
             world.barrier()
+        for _ in range(1000):  # The root runs ahead, and so does what it tells of its calls.
+            world.scatter(torch.zeros(world.size), torch.zeros(1), [1] * world.size)
         if world.rank == 0:
             print(f"checked on {sizes} ranks")
+
+
+def check_quarrels(world: Communicator) -> None:
+    """Both of two ranks that do not agree say so, also where MPI would take what they send.
+
+    Only calls after which nothing is left in MPI, for it could not be finalised.
+    """
+    for how in ("sizes", "roots", "dtypes"):
+        usual, different, words = quarrels.QUARRELS[how]
+        part = world.subgroup([[0, 1], range(2, world.size)], name="pair")
+        if world.rank < 2:
+            line = objection(part, different if part.rank else usual)
+            assert line.startswith("ranks do not agree on call 2 of group"), (how, line)
+            assert all(word in line for word in words), (how, line)
+        world.barrier()
+
+
+def objection(pair: Communicator, deed: quarrels.Deed) -> str:
+    """What is said of a second call, or of a third because of it."""
+    quarrels.all_reduce(pair)
+    try:
+        deed(pair)
+        quarrels.all_reduce(pair)
+    except CommunicationError as error:
+        return str(error)
+    return "nothing"
 
 
 if __name__ == "__main__":

@@ -33,8 +33,7 @@ def check_alltoallv(comm: Communicator, dtype: torch.dtype) -> None:
     send = torch.cat([_rows(int(table[rank, p]), rank, p) for p in range(size)]).to(dtype)
     expected = torch.cat([_rows(int(table[p, rank]), p, rank) for p in range(size)]).to(dtype)
     counts = comm.exchange_counts(table[rank].tolist())
-    assert counts.recv == tuple(table[:, rank])
-    assert counts.largest == table.max()
+    assert counts == RowCounts(table[rank], table[:, rank], table.max())
     before = comm.ledger.copy()
     received = torch.zeros_like(expected)
     comm.alltoallv(send, received, counts).wait()
@@ -50,12 +49,14 @@ def check_silent_alltoallv(comm: Communicator) -> None:
     none = (0,) * comm.size
     empty = torch.empty(0, 7)
     comm.alltoallv(empty, empty.clone(), RowCounts(none, none, 0)).wait()
+    ones = RowCounts((1,) * comm.size, (1,) * comm.size, 1)
+    comm.alltoallv(torch.empty(comm.size, 0), torch.empty(comm.size, 0), ones).wait()
 
 
 def check_reductions(comm: Communicator) -> None:
-    """broadcast, reduce, all_reduce, agree."""
+    """broadcast, reduce, all_reduce, agree, of every dtype."""
     rank, size = comm.rank, comm.size
-    for dtype in (torch.float32, torch.float64, torch.int64):
+    for dtype in (*DTYPES[:-1], torch.float16, torch.uint8):
         for root in range(size):
             before = comm.ledger.copy()
             buffer = torch.arange(10, dtype=dtype) * (rank + 1)
@@ -65,13 +66,26 @@ def check_reductions(comm: Communicator) -> None:
             nbytes = 10 * buffer.element_size()
             assert account.sent_bytes == (nbytes * (size - 1) if rank == root else 0)
             assert account.received_bytes == (0 if rank == root else nbytes)
-            buffer = torch.arange(10, dtype=dtype) * (rank + 1)
+            buffer = torch.arange(2, dtype=dtype) * (rank + 1)
             comm.reduce(buffer, root).wait()
             if rank == root:
-                assert torch.equal(buffer, torch.arange(10, dtype=dtype) * (size * (size + 1) // 2))
+                assert torch.equal(buffer, torch.arange(2, dtype=dtype) * (size * (size + 1) // 2))
         buffer = torch.full((5,), rank, dtype=dtype)
         comm.all_reduce(buffer).wait()
         assert (buffer == size * (size - 1) // 2).all()
+        buffer = torch.tensor([rank, size - rank, 3]).to(dtype)
+        comm.all_reduce(buffer, "max").wait()
+        assert buffer.tolist() == [size - 1, size, 3]
+    for op in ("sum", "max"):
+        flags = torch.tensor([rank == 0, rank == size - 1, False, True])
+        comm.all_reduce(flags, op).wait()
+        assert flags.tolist() == [True, True, False, True]
+    for dtype in (torch.float32, torch.bfloat16):
+        buffer = torch.randn(100, generator=torch.Generator().manual_seed(rank)).to(dtype)
+        comm.all_reduce(buffer).wait()
+        everyones = buffer.new_empty(size, 100)
+        comm.all_gather(buffer[None], everyones, [1] * size)
+        assert torch.equal(everyones, buffer.expand(size, -1)), "the same bits on every rank"
     assert comm.agree(rank) == size - 1
     assert comm.agree(rank, "sum") == size * (size - 1) // 2
 

@@ -11,17 +11,55 @@ import torch
 
 from spgnn import InputError
 from spgnn.comm import RowCounts, connect
+from spgnn.comm.transport import Transport
 from spgnn.testing import run_ranks
 from tests.comm import protocol
+from tests.comm.jobs import MPIEXEC, ROOT, needs_mpi
 from tests.training import write_dataset
-
-MPIEXEC = Path(sys.executable).with_name("mpiexec")
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 def test_gloo(ranks):
     run_ranks(lambda rank: protocol.check_all(connect()), ranks)
+
+
+def test_staged_through_host_memory(monkeypatch):
+    """As CUDA tensors are where the transport cannot reach them."""
+    monkeypatch.setattr(Transport, "_reaches", lambda self, buffer: False)
+    run_ranks(lambda rank: protocol.check_all(connect()), 3)
+
+
+def test_only_what_is_sent_is_copied_to_the_host(monkeypatch):
+    """Not what an operation receives into, whose contents mean nothing."""
+    copied: list[int] = []
+
+    def staged(self: Transport, buffer: torch.Tensor, filled: bool) -> torch.Tensor:
+        copied.extend([buffer.data_ptr()] * filled)
+        return buffer.clone() if filled else torch.empty_like(buffer)
+
+    def copies(rank: int) -> list[list[bool]]:
+        comm = connect()
+        send, received = torch.full((2, 3), float(rank)), torch.zeros(2, 3)
+        ones = RowCounts([1, 1], [1, 1], 1)
+        operations = [
+            lambda: comm.alltoallv(send, received, ones).wait(),
+            lambda: comm.broadcast(received, 0).wait(),
+            lambda: comm.reduce(received, 0).wait(),
+            lambda: comm.all_reduce(received).wait(),
+            lambda: comm.scatter(send, received[:1], [1, 1]),
+        ]
+        found = []
+        for operation in operations:
+            copied.clear()
+            operation()
+            found.append([buffer.data_ptr() in copied for buffer in (send, received)])
+        return found
+
+    monkeypatch.setattr(Transport, "_staged", staged)
+    yes, no = True, False
+    sender = [[yes, no], [no, yes], [no, yes], [no, yes], [yes, no]]
+    receiver = [[yes, no], [no, no], [no, yes], [no, yes], [no, no]]
+    assert run_ranks(copies, 2) == [sender, receiver]
 
 
 # One that does may meet an interpreter that is going down, and then aborts the process. What is
@@ -79,9 +117,10 @@ def test_results_come_back_in_rank_order():
     assert run_ranks(lambda rank, factor: rank * factor, 5, 3) == [0, 3, 6, 9, 12]
 
 
-@pytest.mark.mpi
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="needs the extra 'mpi'")
-@pytest.mark.parametrize("sizes", [[1, 2, 3, 4], [6, 8, 16]], ids=str)
+@needs_mpi
+@pytest.mark.parametrize(
+    "sizes", [[2, 3, 6], pytest.param([4, 8, 16], marks=pytest.mark.slow)], ids=str
+)
 def test_mpi_protocol_products_and_training(tmp_path, sizes):
     """One start serves every smaller number of ranks too: importing torch is what takes time."""
     path = write_dataset(tmp_path / "graph.npz")
@@ -98,6 +137,20 @@ def test_buffers_must_be_contiguous():
     ones = RowCounts((2,), (2,), 2)
     with pytest.raises(ValueError, match="contiguous"):
         connect().alltoallv(torch.zeros(3, 2).T, torch.zeros(2, 3), ones)
+
+
+@pytest.mark.parametrize(
+    ("send", "received", "words"),
+    [
+        (torch.zeros(3, 2), torch.zeros(2, 2), "sends 3 rows and receives 2, .* say 2 and 2"),
+        (torch.zeros(2, 2), torch.zeros(1, 2), "sends 2 rows and receives 1, .* say 2 and 2"),
+        (torch.zeros(2, 2), torch.zeros(2, 3), r"float32 \[2, 2\] .*float32 \[2, 3\]"),
+        (torch.zeros(2, 2), torch.zeros(2, 2).double(), "float32 .*float64"),
+    ],
+)
+def test_buffers_must_fit_the_counts(send, received, words):
+    with pytest.raises(InputError, match=words):
+        connect().alltoallv(send, received, RowCounts((2,), (2,), 2))
 
 
 def test_unknown_backend_is_refused():

@@ -12,15 +12,23 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from spgnn.comm import launch
+from spgnn.comm import connect, launch
 from tests.comm import failing
 from tests.comm.failing import MESSAGE
-from tests.comm.jobs import PATIENCE, Ended, Forked, is_alive, wait_for
+from tests.comm.jobs import (
+    MPIEXEC,
+    PATIENCE,
+    ROOT,
+    Ended,
+    Forked,
+    is_alive,
+    needs_mpi,
+    wait_for,
+)
 
 BOUND_SECONDS = 10.0
-ROOT = Path(__file__).parents[2]
-MPIEXEC = Path(sys.executable).with_name("mpiexec")
 CASES = [
     ("input", "collective", 2),
     ("input", "sleeping", 0),
@@ -90,8 +98,7 @@ def test_under_torchrun(tmp_path, how, where):
     _check_message(ended, how, 1)
 
 
-@pytest.mark.mpi
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="needs the extra 'mpi'")
+@needs_mpi
 @pytest.mark.parametrize(("how", "where"), LONGER)
 def test_under_mpiexec(tmp_path, how, where):
     ended = _subprocess([MPIEXEC, "-n", "2", sys.executable, "-m"], tmp_path, how, where)
@@ -119,7 +126,42 @@ def test_interrupt_ends_all_ranks(tmp_path, whole_group):
     os.killpg(job.pid, signal.SIGINT) if whole_group else job.signal(signal.SIGINT)
     ended = job.wait()
     assert ended.status == 130
-    assert "Traceback" not in ended.err
+    assert ended.err == "error: interrupted, and all ranks with it\n"
+    _check_none_left(tmp_path, 3, start)
+
+
+def test_rank_alone_in_its_group_ends_all(tmp_path):
+    def body() -> None:
+        comm = connect()
+        part = comm.subgroup([[0], [1, 2]])
+        if comm.rank == 0:
+            part.fail("the group is too small", status=5)
+        comm.barrier()
+
+    ended = Forked(lambda: launch(body, 3), tmp_path).wait()
+    assert (ended.status, ended.err) == (5, "error: rank 0: the group is too small\n")
+
+
+def test_rank_that_leaves_an_exchange_behind_does_not_wait_for_it(tmp_path):
+    def body() -> None:
+        comm = connect()
+        comm.barrier()
+        if comm.rank == 1:
+            comm.all_reduce(torch.ones(4))
+            sys.exit(3)
+        time.sleep(1000)
+
+    assert Forked(lambda: launch(body, 2), tmp_path).wait(20.0).status == 3
+
+
+def test_terminated_launcher_says_so(tmp_path):
+    job = Forked(lambda: launch(lambda: failing.run(tmp_path, "kill", "computing", 7), 3), tmp_path)
+    wait_for(lambda: all((tmp_path / str(rank)).exists() for rank in range(3)))
+    start = time.monotonic()
+    job.signal(signal.SIGTERM)
+    ended = job.wait()
+    assert ended.status == 128 + signal.SIGTERM
+    assert ended.err == "error: terminated (SIGTERM), and all ranks with it\n"
     _check_none_left(tmp_path, 3, start)
 
 

@@ -9,48 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from spgnn.comm import connect, launch, launched_rank, world
+from spgnn.comm import connect, launch, world
 from spgnn.testing import run_ranks
 from spgnn.train import main
 from tests.comm.jobs import Forked
 
-LAUNCHER = (
-    "RANK",
-    "WORLD_SIZE",
-    "PMI_RANK",
-    "PMI_SIZE",
-    "PMIX_RANK",
-    "SLURM_PROCID",
-    "SLURM_NTASKS",
-)
-LAUNCHER += ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
-
-
-@pytest.fixture(autouse=True)
-def _no_launcher(monkeypatch):
-    for name in LAUNCHER:
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.mark.parametrize(
-    ("environment", "place"),
-    [
-        ({}, None),
-        ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),
-        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, (1, 4)),
-        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}, (2, 4)),
-        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6"}, (5, 6)),
-        # A shell on a compute node: SLURM describes it, but it is one process.
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, None),
-        ({"RANK": "3"}, None),
-        # torchrun inside an allocation.
-        ({"RANK": "0", "WORLD_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (0, 2)),
-    ],
-)
-def test_launched_rank(monkeypatch, environment, place):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert launched_rank() == place
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 def test_ranks_are_described_as_under_torchrun():
@@ -88,13 +52,20 @@ def test_threads_of_each_rank():
         (lambda rank: 7 if rank == 1 else 0, 7),
         (lambda rank: sys.exit(5) if rank == 2 else 0, 5),
         (lambda rank: sys.exit("no number") if rank == 2 else 0, 1),
-        (lambda rank: os.kill(os.getpid(), signal.SIGTERM) if rank == 0 else 0, 130),
+        (lambda rank: sys.exit() if rank == 2 else 0, 0),
+        (lambda rank: os.kill(os.getpid(), signal.SIGTERM) if rank == 0 else 0, 143),
     ],
-    ids=["none", "zero", "status", "exit", "exit with words", "terminated"],
+    ids=["none", "zero", "status", "exit", "exit with words", "exit without", "terminated"],
 )
 def test_status_of_a_job(tmp_path, end, status):
     job = Forked(lambda: launch(lambda: end(int(os.environ["RANK"])), 3), tmp_path)
     assert job.wait().status == status
+
+
+def test_last_words_of_a_rank(tmp_path):
+    body = lambda: sys.exit("the data are not mine") if os.environ["RANK"] == "1" else None  # noqa: E731
+    ended = Forked(lambda: launch(body, 2), tmp_path).wait()
+    assert (ended.status, ended.err) == (1, "error: rank 1: the data are not mine\n")
 
 
 def test_error_outside_any_guard_names_its_rank(tmp_path):

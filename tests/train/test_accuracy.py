@@ -14,7 +14,6 @@ from spgnn.testing import run_ranks
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
 
 SEEDS = range(10)
-CPU = torch.device("cpu")
 
 
 def reached_accuracies(path: Path) -> list[float]:
@@ -30,7 +29,7 @@ def reached_accuracies(path: Path) -> list[float]:
             seed=seed,
             partition="block",
         )
-        task = NodeClassification(config, prepare(config, comm, CPU), comm)
+        task = NodeClassification(config, prepare(config, comm), comm)
         trainer = Trainer(task, config.training, comm)
         trainer.run()
         accuracies.append(trainer.history[-1]["test_acc"])

@@ -15,7 +15,7 @@ from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, memory, train
 from spgnn.train import run as running
 from tests.train.command import check_refused, run
-from tests.training import CPU, write_dataset
+from tests.training import write_dataset
 
 
 def faults_of_epochs(keep: bool, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -32,7 +32,7 @@ def faults_of_epochs(keep: bool, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         monkeypatch.setattr(running, "keep_freed", lambda: None)
     # Each activation is of 4 MiB.
     flags = {"random_features": 64, "random_classes": 64, "hidden": 64, "partition": "block"}
-    train(TrainConfig.of(dataset="rmat-14-4", epochs=9, **flags), connect(), CPU)
+    train(TrainConfig.of(dataset="rmat-14-4", epochs=9, **flags), connect())
     return np.diff(counts).tolist()
 
 
@@ -113,4 +113,4 @@ def test_sparse_features_that_would_not_fit_dense(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "_machine_bytes", lambda: 61 * 23 * 4 - 1)
     config = TrainConfig.of(dataset=path, order="paper", partition="block")
     with pytest.raises(InputError, match="--order paper with dense features, 61 × 23: needs"):
-        train(config, connect(), CPU)
+        train(config, connect())

@@ -1,0 +1,124 @@
+"""Who sends how many rows to whom, in one all-to-allv."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from spgnn.errors import InputError
+from spgnn.layout import Int64Array
+
+Stretch = tuple[int, int, int]
+"""A peer, and the first and last (exclusive) of its rows in the buffer."""
+
+
+class RowCounts:
+    """Rows this rank sends to and receives from each peer of a group, in rank order.
+
+    Immutable; made once for a plan and used in every epoch, so whatever a call needs of it is
+    worked out once. Equal if all counts are equal.
+
+    Parameters
+    ----------
+    send, recv : sequence of int, one per peer
+        Held as int64 arrays.
+    largest : int
+        The most rows that any pair of the *whole group* exchanges. All ranks hold the same
+        number, so all agree on how many rounds a split exchange takes.
+
+    Raises
+    ------
+    InputError
+        If the two differ in length, or a count is negative or larger than `largest`.
+    """
+
+    send: Int64Array
+    recv: Int64Array
+    largest: int
+
+    def __init__(
+        self, send: Sequence[int] | Int64Array, recv: Sequence[int] | Int64Array, largest: int
+    ) -> None:
+        self.send, self.recv, self.largest = _frozen(send), _frozen(recv), int(largest)
+        if self.send.shape != self.recv.shape or self.send.ndim != 1:
+            raise InputError(
+                f"rows are sent to {self.send.shape} peers but received from {self.recv.shape}"
+            )
+        for counts in (self.send, self.recv):
+            if counts.size and not 0 <= counts.min() <= counts.max() <= self.largest:
+                raise InputError(
+                    f"counts of rows must be in [0, {self.largest}], "
+                    f"got {counts.min()} to {counts.max()}"
+                )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RowCounts) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return f"RowCounts(send={self.send}, recv={self.recv}, largest={self.largest})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowCounts, (self.send, self.recv, self.largest)
+
+    def reversed(self) -> RowCounts:
+        """The counts of the adjoint exchange; its own reversed is this one."""
+        return self._reversed
+
+    @cached_property
+    def sent(self) -> int:
+        """Rows to all peers together."""
+        return int(self.send.sum())
+
+    @cached_property
+    def received(self) -> int:
+        """Rows from all peers together."""
+        return int(self.recv.sum())
+
+    @cached_property
+    def send_list(self) -> list[int]:
+        """The counts as torch.distributed takes them."""
+        return list(self.send.tolist())
+
+    @cached_property
+    def recv_list(self) -> list[int]:
+        """The counts as torch.distributed takes them."""
+        return list(self.recv.tolist())
+
+    @cached_property
+    def targets(self) -> list[Stretch]:
+        """The peers that get rows, and where those lie."""
+        return _stretches(self.send)
+
+    @cached_property
+    def sources(self) -> list[Stretch]:
+        """The peers that rows come from, and where those go."""
+        return _stretches(self.recv)
+
+    @cached_property
+    def _reversed(self) -> RowCounts:
+        other = RowCounts(self.recv, self.send, self.largest)
+        other.__dict__["_reversed"] = self
+        return other
+
+    @cached_property
+    def _key(self) -> tuple[bytes, bytes, int]:
+        return self.send.tobytes(), self.recv.tobytes(), self.largest
+
+
+def _frozen(counts: Sequence[int] | Int64Array) -> Int64Array:
+    array = np.array(counts, dtype=np.int64)
+    array.setflags(write=False)
+    return array
+
+
+def _stretches(counts: Int64Array) -> list[Stretch]:
+    peers = np.flatnonzero(counts)
+    last = np.cumsum(counts)[peers]
+    first = last - counts[peers]
+    return list(zip(peers.tolist(), first.tolist(), last.tolist(), strict=True))

@@ -1,0 +1,210 @@
+"""How ranks under MPI wait, make progress, end, and learn that others have ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any, NoReturn
+
+import torch
+from mpi4py import MPI
+
+from spgnn.comm.job import CommunicationError, Farewells, Job, ended_before
+
+# mpiexec forwards what ranks print; what is under way when a job is aborted may be lost.
+FORWARDING_SECONDS = 0.5
+# Ranks that find the same mistake at the same time leave it to the first of them to say so.
+HESITATION_SECONDS = 0.05
+_ENDED, _FAILED = 1, 2  # tags
+# How often to ask before sleeping in between: with a processor of one's own, and without.
+_SPINS, _SHARED_SPINS = 100, 3
+_LONGEST_PAUSE = 5e-4
+_LOOK_SECONDS = 0.01
+
+
+class MPIJob(Job):
+    """A job of MPI_COMM_WORLD; ranks tell each other that they end by messages of their own.
+
+    Attributes
+    ----------
+    hearers : list of callables
+        Receive what other ranks have said in each communicator; MPI may crash in the end if
+        thousands of messages were sent that nobody has received.
+    progress : Progress
+    """
+
+    def __init__(self, world: Any, device: torch.device, ranks_here: int) -> None:
+        super().__init__(world.Get_rank(), world.Get_size(), device)
+        processors = len(os.sched_getaffinity(0))
+        self._spins = _SPINS if ranks_here <= processors else _SHARED_SPINS
+        self._control = world.Dup()
+        self._farewells = Farewells()
+        self._sent: list[Any] = []
+        self._abandoned: list[Any] = []
+        self._left = False
+        self.hearers: list[Callable[[], None]] = []
+        self.progress = Progress(lambda: self._control.Iprobe(MPI.ANY_SOURCE, _ENDED))
+
+    def poll(
+        self,
+        done: Callable[[], bool],
+        look: Callable[[], None] | None = None,
+        patient: bool = False,
+    ) -> None:
+        """Return as soon as `done` says so; hear meanwhile what other ranks say.
+
+        MPI's own waits keep a processor busy, which ranks that share one need for each other, and
+        never give up.
+
+        Raises
+        ------
+        TimeoutError
+            After the job's time-out, unless `patient`.
+        CommunicationError
+            If a rank has ended that the present call waits for.
+        """
+        self.progress.pause()
+        start = time.monotonic()
+        next_look = start + _LOOK_SECONDS
+        pause = 1e-5
+        for attempt in count():
+            if done():
+                return
+            if attempt < self._spins:
+                continue
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+            now = time.monotonic()
+            if now < next_look:
+                continue
+            next_look = now + _LOOK_SECONDS
+            self._listen()
+            if look is not None:
+                look()
+            if not patient and now - start > self.timeout:
+                raise TimeoutError
+
+    def abandon(self, requests: list[Any], receives: int) -> None:
+        """Give up requests, of which the first are receives; their memory may still be written."""
+        for request in requests[:receives]:
+            if request != MPI.REQUEST_NULL:
+                request.Cancel()
+        self._abandoned += requests
+
+    def fail(self, message: str, status: int = 1) -> NoReturn:
+        """Print the message, unless another rank has failed already, and abort the whole job."""
+        first = not self._control.Iprobe(MPI.ANY_SOURCE, _FAILED)
+        self._tell_all(_FAILED, b"")
+        end = time.monotonic() + HESITATION_SECONDS
+        while first and self.rank != 0 and time.monotonic() < end:
+            first = not self._lower_rank_failed()
+            time.sleep(HESITATION_SECONDS / 50)
+        if first:
+            print(f"error: rank {self.rank}: {message}", file=sys.stderr, flush=True)
+            time.sleep(FORWARDING_SECONDS)
+        else:
+            time.sleep(10 * FORWARDING_SECONDS)  # It aborts the job meanwhile.
+        MPI.COMM_WORLD.Abort(status)
+        raise SystemExit(status)
+
+    def close(self) -> None:
+        """Leave after all ranks have come here or have ended."""
+        self._say_farewell()
+        self.poll(lambda: len(self._farewells) == self.size - 1, patient=True)
+        for hear in self.hearers:
+            hear()
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave without waiting for the others, but not without a word."""
+        if not self._left:
+            with suppress(CommunicationError):
+                for hear in self.hearers:
+                    hear()
+        self._say_farewell()
+        self.progress.stop()
+
+    def _say_farewell(self) -> None:
+        if not self._left:
+            self._left = True
+            self._tell_all(_ENDED, self.farewell().encode())
+
+    def _tell_all(self, tag: int, words: bytes) -> None:
+        others = (peer for peer in range(self.size) if peer != self.rank)
+        self._sent += [self._control.Isend([words, MPI.BYTE], peer, tag) for peer in others]
+
+    def _listen(self) -> None:
+        status = MPI.Status()
+        while self._control.Iprobe(MPI.ANY_SOURCE, _ENDED, status):
+            words = bytearray(status.Get_count(MPI.BYTE))
+            self._control.Recv([words, MPI.BYTE], status.Get_source(), _ENDED)
+            self._farewells.add(words.decode())
+        if self.waiting is not None:
+            ended = self._farewells.missing_in(self.waiting)
+            if ended is not None:
+                raise CommunicationError(ended_before(ended, self.waiting))
+
+    def _lower_rank_failed(self) -> bool:
+        status = MPI.Status()
+        while self._control.Iprobe(MPI.ANY_SOURCE, _FAILED, status):
+            source = status.Get_source()
+            self._control.Recv([bytearray(), MPI.BYTE], source, _FAILED)
+            if source < self.rank:
+                return True
+        return False
+
+
+class Progress:
+    """A thread that lets MPI work while this rank computes between begin and wait.
+
+    MPI moves long messages only inside its calls. Any call will do; the thread makes one now and
+    then while something is under way and nobody waits for it.
+    """
+
+    PAUSE_SECONDS = 1e-4
+
+    def __init__(self, poke: Callable[[], object]) -> None:
+        self._poke = poke
+        self._under_way = 0
+        self._needed = threading.Event()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._possible = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+    def began(self) -> None:
+        """An operation is under way."""
+        self._under_way += 1
+        if self._possible:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="mpi-progress", daemon=True)
+                self._thread.start()
+            self._needed.set()
+
+    def pause(self) -> None:
+        """Somebody waits, and polls."""
+        self._needed.clear()
+
+    def ended(self) -> None:
+        """An operation is complete."""
+        self._under_way -= 1
+        if self._under_way and self._possible:
+            self._needed.set()
+
+    def stop(self) -> None:
+        """End the thread: MPI must not be called once it is finalised."""
+        self._stopped = True
+        self._needed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._needed.wait()
+            time.sleep(self.PAUSE_SECONDS)
+            if self._needed.is_set() and not self._stopped:
+                self._poke()
