@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,24 +18,24 @@ class Options:
     patience: int
 
 def partition(
-    begin: npt.NDArray[np.int64],
-    columns: npt.NDArray[Any],
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
     weights: npt.NDArray[np.int64],
     options: Options,
     cover: bool,
     initial: npt.NDArray[np.int32] | None,
     progress: Callable[[str, float], None] | None,
 ) -> npt.NDArray[np.int32]: ...
-def canonical(begin: npt.NDArray[np.int64], columns: npt.NDArray[Any]) -> bool: ...
+def canonical(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32]) -> bool: ...
 def cover_send(
-    begin: npt.NDArray[np.int64],
-    columns: npt.NDArray[Any],
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
     labels: npt.NDArray[np.int32],
     parts: int,
 ) -> npt.NDArray[np.int64]: ...
 def replay(
-    begin: npt.NDArray[np.int64],
-    columns: npt.NDArray[Any],
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
     split: npt.NDArray[np.uint8],
     labels: npt.NDArray[np.int32],
     parts: int,

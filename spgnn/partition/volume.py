@@ -151,7 +151,7 @@ def count_volumes(
     )
     cover = None
     if minimum or (minimum is None and not pattern.on_disk):
-        cover = _partition.count_cover_volume(
+        cover = _partition.count_minimum_covers(
             pattern.indptr,
             pattern.indices,
             checked,
