@@ -7,9 +7,10 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from difflib import get_close_matches
+from typing import Any, NoReturn
 
-from spgnn.errors import InputError, shortened
+from spgnn.errors import InputError, shortened, unknown
 
 BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two as shells have them: 128 + signal
 LARGEST = 2**31 - 1
@@ -17,7 +18,7 @@ _SHOWN = 40
 
 
 class Parser(argparse.ArgumentParser):
-    """A wrong flag is one clear line, not a page of usage."""
+    """A wrong flag is one clear line, not a page of usage, with the one that was probably meant."""
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line.
@@ -26,7 +27,26 @@ class Parser(argparse.ArgumentParser):
         ------
         InputError
         """
-        raise InputError(message)
+        _, unrecognized, flags = message.partition("unrecognized arguments: ")
+        near: list[str] = []
+        if unrecognized:
+            near = get_close_matches(flags.split()[0].partition("=")[0], self._flags(), n=1)
+        raise InputError(message + (f"; did you mean '{near[0]}'?" if near else ""))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            named = "command" if action.dest == argparse.SUPPRESS else action.dest
+            flag = "/".join(action.option_strings)
+            raise unknown(flag or str(action.metavar or named), value, action.choices)
+
+    def _flags(self) -> list[str]:
+        """All flags, those of subcommands as well."""
+        found = list(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    found += parser._option_string_actions
+        return found
 
 
 class at_least:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from numbers import Real
 
 LONGEST_LINE = 300
 _LONGEST_NAME = 60
@@ -74,6 +77,49 @@ def check_integer(name: str, value: object, low: int, high: int | None = None) -
         wanted = f"of at least {low}" if high is None else f"in [{low}, {high}]"
         raise InputError(f"{name} must be an integer {wanted}, got {_shown(value)}")
     return number
+
+
+def check_number(name: str, value: object, low: float, high: float) -> float:
+    """An argument that must be a real number in [low, high]; NumPy's numbers count.
+
+    Raises
+    ------
+    InputError
+        Names the argument, and what would be right.
+    """
+    number = math.nan
+    if not isinstance(value, bool) and isinstance(value, Real):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+    if not low <= number <= high:
+        raise InputError(f"{name} must be a number in [{low:g}, {high:g}], got {_shown(value)}")
+    return number
+
+
+@contextmanager
+def memory_for(what: str) -> Iterator[None]:
+    """Say for what memory was needed, where it runs out inside the block.
+
+    Raises
+    ------
+    MemoryError
+        Its message is one line: what, and how much as far as that is known.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        known = str(error)
+    except RuntimeError as error:  # torch has no class of its own for it on the CPU
+        known = str(error)
+        if "can't allocate memory" not in known:
+            raise
+        known = known[known.index("can't allocate memory") :]
+    else:
+        return
+    detail = "" if known in ("", "std::bad_alloc") else f": {known}"
+    raise MemoryError(shortened(" ".join(f"{what}{detail}".split()), LONGEST_LINE))
 
 
 def _shown(value: object) -> str:

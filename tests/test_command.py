@@ -59,3 +59,20 @@ def test_flags():
         for text in texts:
             with pytest.raises(InputError, match=f"{flag}: '.*' must be"):
                 parser.parse_args([f"{flag}={text}"])
+
+
+def test_a_typo_is_answered_with_what_was_meant():
+    parser = Parser(prog="x")
+    parser.add_argument("--output")
+    parser.add_argument("--cover", choices=("column", "row"))
+    below = parser.add_subparsers().add_parser("below")
+    below.add_argument("--seed")
+    for arguments, said in (
+        (["--outptu=x"], "unrecognized arguments: --outptu=x; did you mean '--output'"),
+        (["below", "--seeed", "1"], "did you mean '--seed'"),
+        (["--zzz"], r"unrecognized arguments: --zzz$"),
+        (["belov"], "command belov: choose one of below; did you mean 'below'"),
+        (["--cover", "colunm"], "--cover colunm: choose one of column, row; did you mean 'column'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            parser.parse_args(arguments)

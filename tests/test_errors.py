@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spgnn.errors import LONGEST_LINE, InputError, check_choice, check_integer, unknown
+from spgnn.errors import (
+    LONGEST_LINE,
+    InputError,
+    check_choice,
+    check_integer,
+    check_number,
+    memory_for,
+    unknown,
+)
 
 
 def test_a_message_is_one_short_line():
@@ -39,3 +47,39 @@ def test_integers(value):
 def test_what_is_no_integer_in_range(value):
     with pytest.raises(InputError, match=r"k must be an integer in \[1, 2\], got "):
         check_integer("k", value, 1, 2)
+
+
+@pytest.mark.parametrize("value", [0, 1.0, np.float32(0.5), np.int64(1)])
+def test_numbers(value):
+    assert check_number("p", value, 0, 1) == value
+    assert type(check_number("p", value, 0, 1)) is float
+
+
+@pytest.mark.parametrize(
+    "value", [-0.1, 1.1, float("nan"), float("inf"), "1", None, True, [1], 10**5000, 1j],
+    ids=repr_or_long,
+)  # fmt: skip
+def test_what_is_no_number_in_range(value):
+    with pytest.raises(InputError, match=r"p must be a number in \[0, 1\], got "):
+        check_number("p", value, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "^a table$"),
+        (MemoryError("std::bad_alloc"), "^a table$"),
+        (MemoryError("Unable to allocate 3 GiB"), "^a table: Unable to allocate 3 GiB$"),
+        (RuntimeError("x.cpp:7 can't allocate memory: 9 bytes"), "^a table: can't allocate mem"),
+    ],
+)
+def test_running_out_of_memory_says_for_what(error, said):
+    with pytest.raises(MemoryError, match=said), memory_for("a table"):
+        raise error
+
+
+def test_other_errors_pass():
+    with pytest.raises(RuntimeError, match=r"^other$"), memory_for("a table"):
+        raise RuntimeError("other")
+    with memory_for("a table"):
+        pass

@@ -100,6 +100,8 @@ def test_targets_are_tried_before_long_work(tmp_path):
         (tmp_path, "is a directory"),
         (tmp_path / "no" / "x.json", "--json .*x.json: its directory does not exist"),
         ("/proc/x.json", "--json /proc/x.json: cannot be written"),
+        ("/dev/null", "--json /dev/null: is a device or a pipe; name a regular file"),
+        ("x" * 5000, "cannot be written: File name too long"),
     ):
         with pytest.raises(InputError, match=said):
             check_writable(path, "--json")
