@@ -21,7 +21,7 @@ from spgnn.data.ondisk import (
     open_on_disk,
 )
 from spgnn.partition import partition
-from spgnn.partition.table import ProgressLine
+from spgnn.progress import ProgressBar
 
 GENERATORS = {"block-model": generate_block_model, "rmat": generate_rmat}
 
@@ -49,7 +49,7 @@ class AnonymousPeak:
                     self.bytes = max(self.bytes, int(line.split()[1]) * 1024)
 
 
-def graph_at(options: argparse.Namespace, progress: ProgressLine) -> OnDiskCSR:
+def graph_at(options: argparse.Namespace, progress: ProgressBar) -> OnDiskCSR:
     path = Path(options.directory)
     if path.exists():
         return open_on_disk(path)
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=256)
     parser.add_argument("--methods", default="random,block,stream:fast,stream")
     options = parser.parse_args()
-    with ProgressLine() as progress:
+    with ProgressBar() as progress:
         graph = graph_at(options, progress)
         print(f"{graph.shape[0]:,} vertices, {len(graph.indices):,} nonzeros, {graph.meta}")
         print(

@@ -1,9 +1,7 @@
-"""The square sparse pattern that is partitioned."""
+"""The square sparse matrix that is partitioned, without its values."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,17 +12,14 @@ import scipy.sparse as sp
 
 from spgnn.errors import InputError
 from spgnn.partition import _partition
-from spgnn.sparse import CSR
+from spgnn.partition.arguments import integers
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
-# (stage, steps done, steps in all); called often, from the thread that called us.
-Progress = Callable[[str, int, int], None]
-
 
 @dataclass(frozen=True, eq=False)
-class Pattern:
+class Adjacency:
     """Where the nonzeros of a square matrix are: row v needs the rows of H its columns name.
 
     Parameters
@@ -42,40 +37,37 @@ class Pattern:
     on_disk: bool = False
 
     @classmethod
-    def of(cls, A: Any) -> Pattern:
-        """Take a SciPy sparse matrix, a CSR block, or a graph on disk (`OnDiskCSR`).
+    def of(cls, A: Any) -> Adjacency:
+        """Take a SciPy sparse matrix, a CSR block, or a graph on disk.
 
-        Explicit zeros count: the exchange moves rows for every stored entry.
+        A CSR block or a graph on disk is anything with ``indptr``, ``indices`` and ``shape``: a
+        block of tensors, a graph on disk of arrays, which may be memory-mapped. Explicit zeros
+        count: the exchange moves rows for every stored entry.
 
         Raises
         ------
         InputError
-            If A is none of these, is not square, or has 2³¹ rows or more.
+            If A is none of these, is not square, has 2³¹ rows or more, or contradicts itself.
+            Column indices are not looked at before they are used.
         """
-        if isinstance(A, Pattern):
+        if isinstance(A, Adjacency):
             return A
-        if not (isinstance(A, CSR) or sp.issparse(A) or hasattr(A, "indptr")):
+        if not (sp.issparse(A) or all(hasattr(A, x) for x in ("indptr", "indices", "shape"))):
             raise InputError(
                 f"cannot partition a {type(A).__name__}; give a SciPy sparse matrix, a CSR block "
                 "or a graph on disk"
             )
-        rows, cols = A.shape
-        if rows != cols:
+        if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
             raise InputError(
-                f"the matrix is {rows} × {cols}; a partition labels rows and columns alike, so it "
-                "must be square"
+                f"the matrix is {' × '.join(map(str, A.shape))}; a partition labels rows and "
+                "columns alike, so it must be square"
             )
-        if rows >= 2**31:
-            raise InputError(f"{rows} vertices; at most 2³¹ − 1 can be partitioned")
-        if isinstance(A, CSR):
-            return cls(A.indptr.cpu().numpy(), _int32(A.indices.cpu().numpy()))
-        if not sp.issparse(A):
-            return cls(A.indptr, A.indices, on_disk=True)
-        A = sp.csr_array(A)
-        if not A.has_canonical_format:
-            A = A.copy()
-            A.sum_duplicates()
-        return cls(A.indptr.astype(np.int64), _int32(A.indices))
+        if A.shape[0] >= 2**31:
+            raise InputError(f"{A.shape[0]} vertices; at most 2³¹ − 1 can be partitioned")
+        indptr, indices, on_disk = _arrays(A)
+        if len(indptr) != A.shape[0] + 1:
+            raise InputError(f"indptr must have {A.shape[0] + 1} entries, got {len(indptr)}")
+        return cls(*checked_arrays(indptr, indices), on_disk)
 
     @property
     def vertices(self) -> int:
@@ -105,15 +97,47 @@ class Pattern:
         return begin, pins
 
 
-def available_threads() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0))
+def _arrays(A: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any], bool]:
+    """indptr, indices, and whether they may be memory-mapped."""
+    if not sp.issparse(A):
+        if hasattr(A.indptr, "cpu"):
+            return A.indptr.cpu().numpy(), A.indices.cpu().numpy(), False
+        return integers(A.indptr, "indptr"), integers(A.indices, "indices"), True
+    A = sp.csr_array(A)
+    if not A.has_canonical_format:
+        A = A.copy()
+        A.sum_duplicates()
+    return A.indptr, A.indices, False
 
 
-def stage(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
-    """The callback (done, all) of one stage."""
-    return None if progress is None else lambda done, total: progress(name, done, total)
+def checked_arrays(indptr: npt.ArrayLike, indices: npt.ArrayLike) -> tuple[Int64Array, Int32Array]:
+    """The two arrays of a CSR as int64 and int32; what has these types is not copied.
+
+    Raises
+    ------
+    InputError
+        If they are no integers, or `indptr` does not rise from 0 to the number of nonzeros.
+    """
+    begin, columns = integers(indptr, "indptr"), integers(indices, "indices")
+    if not (
+        len(begin) > 0
+        and begin[0] == 0
+        and begin[-1] == len(columns)
+        and (begin[1:] >= begin[:-1]).all()
+    ):
+        raise InputError(f"indptr must rise from 0 to the number of nonzeros, {len(columns)}")
+    if columns.dtype != np.int32:
+        check_columns(columns, len(begin) - 1)
+    return np.ascontiguousarray(begin, np.int64), np.ascontiguousarray(columns, np.int32)
 
 
-def _int32(indices: npt.NDArray[Any]) -> Int32Array:
-    return np.ascontiguousarray(indices, dtype=np.int32)
+def check_columns(columns: npt.NDArray[Any], vertices: int) -> None:
+    """Refuse column indices outside [0, vertices).
+
+    Raises
+    ------
+    InputError
+    """
+    if len(columns) and (columns.min() < 0 or columns.max() >= vertices):
+        worst = columns.max() if columns.max() >= vertices else columns.min()
+        raise InputError(f"column index {worst} outside [0, {vertices}): the matrix must be square")

@@ -20,7 +20,7 @@ from spgnn.errors import InputError
 from spgnn.hashing import uniform
 from spgnn.nn import Propagated, propagate_
 from spgnn.partition import METHODS, partition, read_labels
-from spgnn.partition.pattern import Int32Array
+from spgnn.partition.adjacency import Int32Array
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix, GridComm
 from spgnn.train.config import TrainConfig
