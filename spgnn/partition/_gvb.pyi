@@ -16,6 +16,9 @@ class Options:
     search_passes: int
     search_budget: int
     patience: int
+    alpha_coarse: float
+    alpha_fine: float
+    alpha_last: float
 
 def partition(
     indptr: npt.NDArray[np.int64],

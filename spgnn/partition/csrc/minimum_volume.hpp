@@ -20,7 +20,7 @@ inline CoverVolume count_minimum_covers(const Adjacency& adjacency, Labels label
   };
   std::vector<Worker> workers;
   for (int thread = 0; thread < used; ++thread) {
-    workers.push_back({BlockCovers(adjacency, labels, parts, members), CoverVolume(parts)});
+    workers.push_back({BlockCovers(adjacency, labels, parts, members, false), CoverVolume(parts)});
   }
   parallel_chunks(
       parts, used,

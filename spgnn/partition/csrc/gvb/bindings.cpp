@@ -114,7 +114,10 @@ NB_MODULE(_gvb, m) {
       .def_rw("peak_rounds", &Options::peak_rounds)
       .def_rw("search_passes", &Options::search_passes)
       .def_rw("search_budget", &Options::search_budget)
-      .def_rw("patience", &Options::patience);
+      .def_rw("patience", &Options::patience)
+      .def_rw("alpha_coarse", &Options::alpha_coarse)
+      .def_rw("alpha_fine", &Options::alpha_fine)
+      .def_rw("alpha_last", &Options::alpha_last);
   m.def("partition", &partition, "indptr"_a, "indices"_a, "weights"_a, "options"_a, "cover"_a,
         "initial"_a.none(), "progress"_a.none());
   m.def("canonical", &canonical, "indptr"_a, "indices"_a);

@@ -54,7 +54,7 @@ inline std::vector<std::int64_t> cover_blocks(const Adjacency& adjacency,
                                               Split& split) {
   std::vector<std::int64_t> send(parts, 0);
   const Members members(labels, parts);
-  BlockCovers covers(adjacency, labels, parts, members);
+  BlockCovers covers(adjacency, labels, parts, members, true);
   for (Part p = 0; p < parts; ++p) {
     covers.of_rows(p, [&](std::int64_t q, std::int64_t rows) {
       send[q] += rows;

@@ -77,7 +77,7 @@ class Multilevel {
     parallel_chunks(static_cast<std::int64_t>(cuts.size()), options_.threads,
                     [&](std::int64_t i, int) { cuts[i] = cut(graph, i); });
     if (last == 0) {
-      graph = {};  // refinement needs the memory
+      graph = CutGraph();  // refinement needs the memory
       return refined(std::move(cuts[0]), 0);
     }
     const bool nets = share_away(cuts[0]) > options_.net_start_above;
@@ -103,13 +103,13 @@ class Multilevel {
   std::vector<Part> best_of(std::vector<std::vector<Part>> found) {
     const int threads = std::max(1, options_.threads - 1);
     for (std::uint64_t round = 1; found.size() > 1; ++round) {
-      const std::size_t pairs = found.size() / 2;
-      parallel_chunks(static_cast<std::int64_t>(pairs), threads, [&](std::int64_t i, int) {
-        found[i] = combine(std::move(found[2 * i]), std::move(found[2 * i + 1]),
-                           random_.split(round * kRound + i));
+      std::vector<std::vector<Part>> winners(found.size() / 2);
+      parallel_chunks(std::ssize(winners), threads, [&](std::int64_t i, int) {
+        winners[i] = combine(std::move(found[2 * i]), std::move(found[2 * i + 1]),
+                             random_.split(round * kRound + i));
       });
-      if (found.size() % 2 == 1) found[pairs] = std::move(found.back());
-      found.resize(pairs + found.size() % 2);
+      if (found.size() % 2 == 1) winners.push_back(std::move(found.back()));
+      found = std::move(winners);
     }
     return std::move(found[0]);
   }
