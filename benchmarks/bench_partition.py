@@ -33,8 +33,7 @@ import numpy as np
 from partition_graphs import HELD_OUT, QUICK, TUNED, load
 
 from spgnn.partition import METHODS as FUNCTIONS
-from spgnn.partition import Problem, report
-from spgnn.partition.pattern import Pattern
+from spgnn.partition import Adjacency, Problem, report
 
 METHODS = ("metis", "gvb", "gvb-fast", "metis-volume", "mtkahypar", "kahypar")
 OTHERS = ("metis-volume", "mtkahypar", "kahypar")
@@ -51,15 +50,15 @@ def measure(name: str, parts: int, method: str, seed: int) -> Row:
     preset = variant if variant in ("fast", "strong") else "default"
     objective = "cover" if variant == "cover" else "column"
     function = FUNCTIONS["metis-volume" if method == "metis-volume" else base]
-    pattern = Pattern.of(load(name))
-    weights = np.diff(pattern.indptr)[:, None].astype(np.int64)
+    adjacency = Adjacency.of(load(name))
+    weights = adjacency.row_lengths[:, None]
     problem = Problem(
-        pattern, parts, weights, IMBALANCE, seed, preset, objective, False, None, THREADS, None
+        adjacency, parts, weights, IMBALANCE, seed, preset, objective, False, None, THREADS, None
     )
     started, wall = time.process_time(), time.perf_counter()
     labels = function(problem)
     seconds, wall = time.process_time() - started, time.perf_counter() - wall
-    found = report(pattern, labels, parts, minimum=variant == "cover" or method == "gvb")
+    found = report(adjacency, labels, parts, minimum=variant == "cover" or method == "gvb")
     row: Row = {"graph": name, "parts": parts, "method": method, "seconds": seconds, "wall": wall}
     for key in ("total_volume", "max_send", "send_imbalance", "nnz_imbalance"):
         row[key] = found[key]  # type: ignore[literal-required]

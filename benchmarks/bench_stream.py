@@ -16,7 +16,7 @@ from pathlib import Path
 from spgnn.data.shards import ShardDirectory, open_shards
 from spgnn.data.shards.random_graphs import SHAPES, generate_block_model, generate_rmat
 from spgnn.partition import partition
-from spgnn.partition.table import ProgressLine
+from spgnn.progress import ProgressBar
 
 GENERATORS = {"block-model": generate_block_model, "rmat": generate_rmat}
 
@@ -44,7 +44,7 @@ class AnonymousPeak:
                     self.bytes = max(self.bytes, int(line.split()[1]) * 1024)
 
 
-def graph_at(options: argparse.Namespace, progress: ProgressLine) -> ShardDirectory:
+def graph_at(options: argparse.Namespace, progress: ProgressBar) -> ShardDirectory:
     path = Path(options.directory)
     if path.exists():
         return open_shards(path)
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=256)
     parser.add_argument("--methods", default="random,block,stream:fast,stream")
     options = parser.parse_args()
-    with ProgressLine() as progress:
+    with ProgressBar() as progress:
         directory = graph_at(options, progress)
         graph, meta = directory.pattern(), directory.meta
         print(f"{meta.vertices:,} vertices, {meta.edges:,} nonzeros, {directory.made}")

@@ -17,7 +17,7 @@ _SHOWN = 40
 
 
 class Parser(argparse.ArgumentParser):
-    """A wrong flag is one clear line, not a page of usage."""
+    """A wrong flag is one clear line, not a page of usage, with the one that was probably meant."""
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line.
@@ -26,17 +26,25 @@ class Parser(argparse.ArgumentParser):
         ------
         InputError
         """
-        arguments = message.removeprefix("unrecognized arguments: ")
-        hint = ""
-        if arguments != message:
-            hint = meant(arguments.partition(" ")[0], self._option_string_actions)
-        raise InputError(message + hint)
+        _, unrecognized, flags = message.partition("unrecognized arguments: ")
+        given = flags.partition(" ")[0].partition("=")[0]
+        raise InputError(message + (meant(given, self._flags()) if unrecognized else ""))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """What argparse calls for choices, those of subcommands too: an answer to typing errors."""
         if action.choices is not None and value not in action.choices:
-            what = "/".join(action.option_strings) or str(action.metavar or action.dest)
-            raise unknown(what, value, map(str, action.choices))
+            named = "command" if action.dest == argparse.SUPPRESS else action.dest
+            flag = "/".join(action.option_strings) or str(action.metavar or named)
+            raise unknown(flag, value, map(str, action.choices))
+
+    def _flags(self) -> list[str]:
+        """All flags, those of subcommands as well."""
+        found = list(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    found += parser._option_string_actions
+        return found
 
 
 class at_least:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from numbers import Real
 
 LONGEST_LINE = 300
 _LONGEST_NAME = 60
+# What torch says when it gets no memory (it has a class of its own for GPUs only), and how much.
+_NO_MEMORY = re.compile(r"can't allocate memory|out of memory|bad_alloc")
+_SIZE = re.compile(r"(?:allocate|memory: you tried to allocate) ([\d.]+ (?:bytes|[KMGTPE]iB))")
 
 
 class InputError(ValueError):
@@ -86,6 +93,51 @@ def check_integer(name: str, value: object, low: int, high: int | None = None) -
         wanted = f"of at least {low}" if high is None else f"in [{low}, {high}]"
         raise InputError(f"{name} must be an integer {wanted}, got {_shown(value)}")
     return number
+
+
+def check_number(name: str, value: object, low: float, high: float) -> float:
+    """An argument that must be a real number in [low, high]; NumPy's numbers count.
+
+    Raises
+    ------
+    InputError
+        Names the argument, and what would be right.
+    """
+    number = math.nan
+    if not isinstance(value, bool) and isinstance(value, Real):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+    if not low <= number <= high:
+        raise InputError(f"{name} must be a number in [{low:g}, {high:g}], got {_shown(value)}")
+    return number
+
+
+class OutOfMemory(MemoryError):  # noqa: N818  (what happened, as torch names it)
+    """Memory ran out; the message is one line that says for what."""
+
+
+@contextmanager
+def memory_for(what: str) -> Iterator[None]:
+    """Say for what memory was needed, where it runs out inside the block.
+
+    Raises
+    ------
+    OutOfMemory
+        What was being made, and how much was asked for where that is known.
+    """
+    try:
+        yield
+    except OutOfMemory:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        said = str(error)
+        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(said):
+            raise
+        size = _SIZE.search(said)
+        tried = f" ({size[1]} more)" if size else ""
+        raise OutOfMemory(shortened(f"{what}{tried}", LONGEST_LINE)) from None
 
 
 def _shown(value: object) -> str:

@@ -88,7 +88,8 @@ def check_writable(path: AnyPath, what: str) -> None:
     Raises
     ------
     InputError
-        If the name is empty or a directory's, or nothing can be written beside it.
+        If the name is empty, or that of anything but a regular file, or nothing can be written
+        beside it.
     """
     target = Path(path)
     if not os.fspath(path):
@@ -96,6 +97,8 @@ def check_writable(path: AnyPath, what: str) -> None:
     # os.path answers where Path raises: names that are too long, or that hold a NUL.
     if os.path.isdir(target):
         raise InputError(f"{what} {target}: is a directory")
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise InputError(f"{what} {target}: is a device or a pipe; name a regular file")
     if not os.path.isdir(target.absolute().parent):
         raise InputError(f"{what} {target}: its directory does not exist")
     remove_leftovers(target)

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from spgnn.errors import LONGEST_LINE, InputError, check_choice, check_integer, unknown
+from spgnn.errors import (
+    LONGEST_LINE,
+    InputError,
+    OutOfMemory,
+    check_choice,
+    check_integer,
+    check_number,
+    memory_for,
+    unknown,
+)
 
 
 def test_a_message_is_one_short_line():
@@ -40,3 +50,50 @@ def test_integers(value):
 def test_what_is_no_integer_in_range(value):
     with pytest.raises(InputError, match=r"k must be an integer in \[1, 2\], got "):
         check_integer("k", value, 1, 2)
+
+
+@pytest.mark.parametrize("value", [0, 1.0, np.float32(0.5), np.int64(1)])
+def test_numbers(value):
+    assert check_number("p", value, 0, 1) == value
+    assert type(check_number("p", value, 0, 1)) is float
+
+
+@pytest.mark.parametrize(
+    "value", [-0.1, 1.1, float("nan"), float("inf"), "1", None, True, [1], 10**5000, 1j],
+    ids=repr_or_long,
+)  # fmt: skip
+def test_what_is_no_number_in_range(value):
+    with pytest.raises(InputError, match=r"p must be a number in \[0, 1\], got "):
+        check_number("p", value, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "^a table$"),
+        (MemoryError("std::bad_alloc"), "^a table$"),
+        (RuntimeError("x.cpp:7 can't allocate memory: 9 bytes"), "^a table$"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+            r"^a table \(20.00 GiB more\)$",
+        ),
+    ],
+)
+def test_running_out_of_memory_says_for_what(error, said):
+    with pytest.raises(OutOfMemory, match=said), memory_for("everything"), memory_for("a table"):
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("make", "said"), [(torch.empty, r"\d+ bytes more"), (np.empty, r"512. PiB more")]
+)
+def test_libraries_say_how_much_they_wanted(make, said):
+    with pytest.raises(OutOfMemory, match=rf"^the weights \({said}\)$"), memory_for("the weights"):
+        make(2**56)
+
+
+def test_other_errors_pass():
+    with pytest.raises(RuntimeError, match=r"^other$"), memory_for("a table"):
+        raise RuntimeError("other")
+    with memory_for("a table"):
+        pass

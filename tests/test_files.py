@@ -102,6 +102,7 @@ def test_targets_are_tried_before_long_work(tmp_path):
         (tmp_path, "is a directory"),
         (tmp_path / "no" / "x.json", "--json .*x.json: its directory does not exist"),
         ("/proc/x.json", "--json /proc/x.json: cannot be written"),
+        ("/dev/null", "--json /dev/null: is a device or a pipe; name a regular file"),
         ("x" * 5000, "--json xxx.*: cannot be written: File name too long"),
         (tmp_path / "a\0b", "cannot be written: embedded null byte"),
     ):

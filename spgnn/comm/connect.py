@@ -129,7 +129,8 @@ def _end_all(comm: Communicator, error: BaseException) -> NoReturn:
         case KeyboardInterrupt():
             comm.fail("interrupted", status=130)
         case MemoryError():
-            comm.fail("out of memory; use more ranks, or --c 1 if c was larger")
+            what = f": {error}" if str(error) else ""
+            comm.fail(f"out of memory{what}; use more ranks, or --c 1 if c was larger", status=2)
         case LostPeerError():
             comm.job.lost_contact(str(error))
         case CommunicationError():

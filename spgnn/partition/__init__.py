@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for
+from spgnn.partition.adjacency import Adjacency, Int32Array, Int64Array
+from spgnn.partition.arguments import (
+    LARGEST_IMBALANCE,
+    LARGEST_SEED,
+    check_parts,
+    check_threads,
+)
+from spgnn.partition.gvb import Objective, Preset
 from spgnn.partition.labels import (
     check_labels,
     part_sizes,
@@ -22,27 +29,26 @@ from spgnn.partition.methods import (
     METHODS,
     OBJECTIVES,
     PRESETS,
-    Objective,
-    Preset,
     Problem,
 )
-from spgnn.partition.pattern import Int32Array, Int64Array, Pattern, Progress, available_threads
 from spgnn.partition.volume import (
+    CoverVolume,
     Report,
-    Volume,
     Volumes,
     count_volumes,
     excess_of_maximum,
     part_weights,
     report,
 )
+from spgnn.progress import Progress
 
 __all__ = [
     "METHODS",
     "OBJECTIVES",
     "PRESETS",
+    "Adjacency",
+    "CoverVolume",
     "Report",
-    "Volume",
     "Volumes",
     "count_volumes",
     "part_sizes",
@@ -82,13 +88,14 @@ def partition(
         Row v needs the rows of H that its columns name. Directed patterns are taken as they are;
         METIS sees A + Aᵀ.
     k : int
-        Number of parts, at least 1; parts stay empty where k > n.
+        Number of parts, at least 1; parts stay empty where k > n. At most 65,536, or four times as
+        many as vertices.
     method : str
         One of `METHODS`; docs/partition.md says which when.
     objective : {"column", "cover"}
         What gvb minimises: rows moved when columns pay, or under minimum vertex covers.
     imbalance : float
-        Allowed excess of the heaviest part over the average, 0.05 = 5 %.
+        Allowed excess of the heaviest part over the average, 0.05 = 5 %; at most a million.
     seed : int
         Non-negative; the same seed gives the same labels.
     preset : {"fast", "default", "strong"}
@@ -104,7 +111,7 @@ def partition(
     minimum : bool, optional
         Whether the report counts minimum covers; see `count_volumes`.
     threads : int, optional
-        By default all cores this process may run on.
+        By default all cores this process may run on; at most 1024.
     progress : callable (stage, done, all), optional
 
     Returns
@@ -117,85 +124,87 @@ def partition(
     ------
     InputError
         If an argument is wrong, the method cannot do what is asked, or its package is missing.
+    MemoryError
+        Says for what.
     """
-    _check_choice("method", method, METHODS)
-    _check_choice("objective", objective, OBJECTIVES)
-    _check_choice("preset", preset, PRESETS)
-    pattern = Pattern.of(A)
-    if k < 1 or k >= 2**31:
-        raise InputError(f"the number of parts k must be in [1, 2³¹), got {k}")
-    if not (math.isfinite(imbalance) and imbalance >= 0):
-        raise InputError(f"imbalance must be a number of at least 0, got {imbalance}")
-    if not 0 <= seed < 2**31:
-        raise InputError(f"seed must be in [0, 2³¹), got {seed}")
-    if method != "gvb" and (objective != "column" or receive):
-        raise InputError(f"only method gvb takes objective cover or receive, not {method}")
-    if initial is not None:
-        if method not in _METHODS_WITH_INITIAL:
-            raise InputError(f"method {method} cannot refine labels; use gvb or stream")
-        initial, _ = check_labels(initial, pattern.vertices, k)
+    check_choice("method", method, METHODS)
+    check_choice("objective", objective, OBJECTIVES)
+    check_choice("preset", preset, PRESETS)
+    adjacency = Adjacency.of(A)
     problem = Problem(
-        pattern,
-        k,
-        _balanced_weights(pattern, balance, train_mask),
-        imbalance,
-        seed,
-        preset,
-        objective,
-        receive,
-        initial,
-        threads or available_threads(),
-        progress,
+        adjacency,
+        parts=check_parts(k, adjacency.vertices),
+        weights=_balanced_weights(adjacency, balance, train_mask),
+        imbalance=check_number("imbalance", imbalance, 0, LARGEST_IMBALANCE),
+        seed=check_integer("seed", seed, 0, LARGEST_SEED),
+        preset=preset,
+        objective=objective,
+        receive=receive,
+        initial=None if initial is None else check_labels(initial, adjacency.vertices, k)[0],
+        threads=check_threads(threads),
+        progress=progress,
     )
+    _check_method(method, problem)
     started = time.perf_counter()
-    labels = _trivial(problem, method) if _is_trivial(problem) else METHODS[method](problem)
+    labels = _solve(problem, method)
     seconds = time.perf_counter() - started
-    result = report(pattern, labels, k, minimum=minimum, threads=threads, progress=progress)
+    result = report(adjacency, labels, k, minimum=minimum, threads=threads, progress=progress)
     heaviest = max(
-        excess_of_maximum(part_weights(weights, labels, k)) for weights in problem.weights.T
+        excess_of_maximum(part_weights(weights, labels, problem.parts))
+        for weights in problem.weights.T
     )
     result["method"] = method
     result["seconds"] = seconds
-    result["imbalance_asked"] = imbalance
-    result["imbalance_met"] = heaviest <= imbalance + 1e-9
+    result["imbalance_asked"] = problem.imbalance
+    result["imbalance_met"] = heaviest <= problem.imbalance + 1e-9
     return labels, result
 
 
-def _check_choice(name: str, value: str, choices: Any) -> None:
-    if value not in choices:
-        raise InputError(f"unknown {name} '{value}'; choose from {', '.join(choices)}")
+def _check_method(method: str, problem: Problem) -> None:
+    """Refuse what the method cannot do."""
+    if method != "gvb" and (problem.objective != "column" or problem.receive):
+        raise InputError(f"only method gvb takes objective cover or receive, not {method}")
+    if problem.initial is not None and method not in _METHODS_WITH_INITIAL:
+        raise InputError(f"method {method} cannot refine labels; use gvb or stream")
+
+
+def _solve(problem: Problem, method: str) -> Int32Array:
+    """Labels by the method; where nothing can be chosen no library has to cope with it."""
+    parts, adjacency = problem.parts, problem.adjacency
+    if parts == 1 or parts >= adjacency.vertices or adjacency.edges == 0:
+        return METHODS["random" if method == "random" else "block"](problem)
+    size = f"{adjacency.vertices:,} vertices, {adjacency.edges:,} nonzeros, {parts:,} parts"
+    with memory_for(f"method {method} for {size}"):
+        return METHODS[method](problem)
 
 
 def _balanced_weights(
-    pattern: Pattern, balance: Sequence[str], train_mask: npt.NDArray[np.bool_] | None
+    adjacency: Adjacency, balance: Sequence[str], train_mask: npt.NDArray[np.bool_] | None
 ) -> Int64Array:
     """One column per balanced quantity, int64 [vertices, len(balance)]."""
-    if isinstance(balance, str):
-        balance = balance.split(",")
-    if not balance or len(set(balance)) != len(balance):
-        raise InputError("balance must name one or more different quantities")
+    names = balance.split(",") if isinstance(balance, str) else balance
+    if not isinstance(names, Sequence) or not names:
+        raise InputError(f"balance must name one or more of {', '.join(BALANCES)}")
     columns = []
-    for name in balance:
-        _check_choice("balance", name, BALANCES)
+    for name in names:
+        check_choice("balance", name, BALANCES)
         if name == "nnz":
-            columns.append(pattern.row_lengths)
+            columns.append(adjacency.row_lengths)
         elif name == "vertices":
-            columns.append(np.ones(pattern.vertices, np.int64))
+            columns.append(np.ones(adjacency.vertices, np.int64))
         else:
-            if train_mask is None or np.shape(train_mask) != (pattern.vertices,):
-                raise InputError(
-                    f"balance train needs a train mask, bool [{pattern.vertices}]; the graph has "
-                    + ("none" if train_mask is None else f"one of shape {np.shape(train_mask)}")
-                )
-            columns.append(np.asarray(train_mask, dtype=np.int64))
+            columns.append(_training(train_mask, adjacency.vertices))
+    if len(set(names)) != len(names):
+        raise InputError(f"balance names a quantity twice: {', '.join(names)}")
     return columns[0][:, None] if len(columns) == 1 else np.stack(columns, axis=1)
 
 
-def _is_trivial(problem: Problem) -> bool:
-    """Where nothing can be chosen or nothing moves, so that no library has to cope with it."""
-    parts, pattern = problem.parts, problem.pattern
-    return parts == 1 or parts >= pattern.vertices or pattern.edges == 0
-
-
-def _trivial(problem: Problem, method: str) -> Int32Array:
-    return METHODS["random" if method == "random" else "block"](problem)
+def _training(train_mask: npt.NDArray[np.bool_] | None, vertices: int) -> Int64Array:
+    """1 for training vertices, 0 for others, int64 [vertices]."""
+    wanted = f"balance train needs a train mask, bool [{vertices}]; the graph has "
+    if train_mask is None:
+        raise InputError(wanted + "none")
+    mask = np.asarray(train_mask)
+    if mask.shape != (vertices,) or mask.dtype != np.bool_:
+        raise InputError(f"{wanted}{mask.dtype} {list(mask.shape)}")
+    return mask.astype(np.int64)

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
-from spgnn.errors import InputError
-from spgnn.partition.cli import run
-
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+from spgnn.command import run
+from spgnn.partition.cli import command
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns its exit status: 0, 2 for bad input, 130 for Ctrl-C."""
-    try:
-        run(arguments)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\ninterrupted; nothing was written", file=sys.stderr)
-        return INTERRUPTED
-    return 0
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status (`spgnn.command.run`)."""
+    return run(lambda: command(arguments))
 
 
 if __name__ == "__main__":

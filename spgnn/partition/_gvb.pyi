@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,26 +16,29 @@ class Options:
     search_passes: int
     search_budget: int
     patience: int
+    alpha_coarse: float
+    alpha_fine: float
+    alpha_last: float
 
 def partition(
-    begin: npt.NDArray[np.int64],
-    columns: npt.NDArray[Any],
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
     weights: npt.NDArray[np.int64],
     options: Options,
     cover: bool,
     initial: npt.NDArray[np.int32] | None,
     progress: Callable[[str, float], None] | None,
 ) -> npt.NDArray[np.int32]: ...
-def canonical(begin: npt.NDArray[np.int64], columns: npt.NDArray[Any]) -> bool: ...
+def canonical(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32]) -> bool: ...
 def cover_send(
-    begin: npt.NDArray[np.int64],
-    columns: npt.NDArray[Any],
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
     labels: npt.NDArray[np.int32],
     parts: int,
 ) -> npt.NDArray[np.int64]: ...
 def replay(
-    begin: npt.NDArray[np.int64],
-    columns: npt.NDArray[Any],
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
     split: npt.NDArray[np.uint8],
     labels: npt.NDArray[np.int32],
     parts: int,

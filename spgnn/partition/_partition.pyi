@@ -7,7 +7,7 @@ import numpy.typing as npt
 _Int32 = npt.NDArray[np.int32]
 _Int64 = npt.NDArray[np.int64]
 _Progress = Callable[[int, int], None] | None
-_Volume = tuple[_Int64, _Int64, _Int64]
+_CoverVolume = tuple[_Int64, _Int64, _Int64]
 
 def count_volumes(
     indptr: _Int64,
@@ -17,15 +17,15 @@ def count_volumes(
     threads: int,
     table_bytes: int,
     progress: _Progress,
-) -> tuple[_Volume, _Volume, int]: ...
-def count_cover_volume(
+) -> tuple[_CoverVolume, _CoverVolume, int]: ...
+def count_minimum_covers(
     indptr: _Int64,
     indices: _Int32,
     labels: _Int32,
     parts: int,
     threads: int,
     progress: _Progress,
-) -> _Volume: ...
+) -> _CoverVolume: ...
 def column_nets(indptr: _Int64, indices: _Int32) -> tuple[_Int64, _Int32]: ...
 def symmetrize(indptr: _Int64, indices: _Int32) -> tuple[_Int64, _Int32]: ...
 def stream_partition(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.partition import _gvb
+from spgnn.partition.adjacency import Int32Array, Int64Array, check_columns, checked_arrays
+from spgnn.partition.arguments import check_threads
+from spgnn.partition.labels import check_labels
 
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 Objective = Literal["column", "cover"]
 Preset = Literal["fast", "default", "strong"]
 
@@ -63,11 +64,12 @@ def gvb(
     indptr : int64 [n + 1]
         CSR row starts; row = destination.
     indices : int32 or int64 [nnz]
-        Columns, in [0, n), in any order; duplicates count once, the diagonal may be missing.
+        Columns, in [0, n), in any order; duplicates count once, the diagonal may be missing. int64
+        ones are copied.
     parts : int
         k, in [1, min(n, 65536)].
     weights : int64 [n] or [n, m]
-        Non-negative vertex weights, one column per balance constraint.
+        Non-negative vertex weights, one column per balance constraint; less than 2⁶⁰ in all.
     imbalance : float or float [m]
         A part may weigh (1 + imbalance) · total / k in each constraint; see `part_bounds`.
     seed : int
@@ -93,31 +95,26 @@ def gvb(
     InputError
         If an argument is out of range or the arrays contradict each other.
     """
-    begin, columns = _pattern(indptr, indices)
+    begin, columns = _canonical(indptr, indices)
     n = len(begin) - 1
-    parts = _parts(parts, n)
+    parts = check_integer("parts", parts, 1, min(n, MAX_PARTS))
     vertex_weights = _weights(weights, n)
     limits = part_bounds(vertex_weights, parts, imbalance)
-    if preset not in PRESETS:
-        raise InputError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
-    if objective not in ("column", "cover"):
-        raise InputError(f"objective must be column or cover, got {objective!r}")
+    check_choice("preset", preset, PRESETS)
+    check_choice("objective", objective, get_args(Objective))
     options = _gvb.Options()
     options.parts = parts
     options.max_weight = limits.tolist()
-    options.seed = int(seed) % 2**64
+    options.seed = check_integer("seed", seed, 0, 2**64 - 1)
     options.receive = bool(receive)
-    options.threads = threads
+    options.threads = check_threads(threads)
     for name, value in PRESETS[preset].items():
         setattr(options, name, value)
     # A row heavier than a part may be fills one alone; the others keep the bound.
-    capped = np.minimum(vertex_weights, limits)
-    start = None if initial is None else _initial(initial, n, parts)
-    return np.asarray(
-        _gvb.partition(
-            begin, columns, capped.ravel(), options, objective == "cover", start, progress
-        )
-    )
+    capped = np.minimum(vertex_weights, limits).ravel()
+    start = None if initial is None else check_labels(initial, n, parts)[0]
+    cover = objective == "cover"
+    return np.asarray(_gvb.partition(begin, columns, capped, options, cover, start, progress))
 
 
 def part_bounds(weights: npt.ArrayLike, parts: int, imbalance: npt.ArrayLike) -> Int64Array:
@@ -138,61 +135,48 @@ def part_bounds(weights: npt.ArrayLike, parts: int, imbalance: npt.ArrayLike) ->
         If `imbalance` has the wrong length or is negative.
     """
     totals = np.atleast_2d(np.asarray(weights).T).sum(axis=1, dtype=np.int64)
-    slack = np.asarray(imbalance, dtype=np.float64)
+    try:
+        slack = np.asarray(imbalance, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"imbalance must be a number, got {type(imbalance).__name__}") from None
     if slack.ndim > 1 or (slack.ndim == 1 and len(slack) != len(totals)):
         raise InputError(f"imbalance must be one number or {len(totals)}, one per constraint")
     if not np.isfinite(slack).all() or (slack < 0).any():
         raise InputError(f"imbalance must be at least 0, got {imbalance!r}")
-    share = np.floor(totals * (1 + slack) / parts)
+    share = np.floor(np.minimum(totals * (1 + np.minimum(slack, 1e12)) / parts, 2.0**62))
     bounds: Int64Array = np.maximum(share.astype(np.int64), -(-totals // parts))
     return bounds
 
 
-def _pattern(indptr: npt.ArrayLike, indices: npt.ArrayLike) -> tuple[Int64Array, npt.NDArray[Any]]:
-    begin = np.ascontiguousarray(indptr, dtype=np.int64)
-    columns = np.ascontiguousarray(indices)
-    if columns.dtype not in (np.int32, np.int64):
-        columns = columns.astype(np.int64)
-    if begin.ndim != 1 or len(begin) < 2:
-        raise InputError("the graph has no vertices: indptr must hold n + 1 > 1 entries")
+def _canonical(indptr: npt.ArrayLike, indices: npt.ArrayLike) -> tuple[Int64Array, Int32Array]:
+    """The arrays with rising columns in every row, each once."""
+    begin, columns = checked_arrays(indptr, indices)
     n = len(begin) - 1
+    if n < 1:
+        raise InputError("the graph has no vertices: indptr must hold n + 1 > 1 entries")
     if n >= 2**31 - 1:
         raise InputError(f"gvb takes fewer than 2^31 - 1 vertices, got {n}; use method stream")
-    if begin[0] != 0 or begin[-1] != len(columns) or (np.diff(begin) < 0).any():
-        raise InputError(f"indptr must rise from 0 to nnz = {len(columns)}")
-    if len(columns) and (columns.min() < 0 or columns.max() >= n):
-        worst = columns.max() if columns.max() >= n else columns.min()
-        raise InputError(f"column index {worst} outside [0, {n}): the matrix must be square")
+    check_columns(columns, n)
     if not _gvb.canonical(begin, columns):
-        A = sp.csr_array((np.ones(len(columns), np.bool_), columns, begin), shape=(n, n), copy=True)
+        ones = np.ones(len(columns), np.bool_)
+        A = sp.csr_array((ones, columns, begin), shape=(n, n), copy=True)
         A.sum_duplicates()
-        begin, columns = A.indptr.astype(np.int64), A.indices
+        return checked_arrays(A.indptr, A.indices)
     return begin, columns
 
 
-def _parts(parts: int, n: int) -> int:
-    if not 1 <= parts <= min(n, MAX_PARTS):
-        raise InputError(
-            f"parts must lie in [1, {min(n, MAX_PARTS)}] for {n} vertices, got {parts}"
-        )
-    return int(parts)
-
-
 def _weights(weights: npt.ArrayLike, n: int) -> Int64Array:
-    array = np.ascontiguousarray(weights, dtype=np.int64)
-    array = array[:, None] if array.ndim == 1 else array
-    if array.ndim != 2 or array.shape[0] != n or array.shape[1] < 1:
-        raise InputError(f"weights must have shape [{n}] or [{n}, m], got {list(array.shape)}")
-    if (array < 0).any():
+    given = np.asarray(weights)
+    table = given[:, None] if given.ndim == 1 else given
+    if table.ndim != 2 or len(table) != n or not table.shape[1] or table.dtype.kind not in "iuf":
+        raise InputError(
+            f"weights must be integers, [{n}] or [{n}, m], got {given.dtype} {list(given.shape)}"
+        )
+    if not (table >= 0).all():
         raise InputError("weights must not be negative")
+    if table.sum(axis=0, dtype=np.float64).max() >= 2**60:
+        raise InputError("weights must be less than 2^60 in all")
+    array: Int64Array = np.ascontiguousarray(table, dtype=np.int64)
+    if not (array == table).all():
+        raise InputError("weights must be integers")
     return array
-
-
-def _initial(initial: npt.ArrayLike, n: int, parts: int) -> Int32Array:
-    labels = np.asarray(initial)
-    if labels.shape != (n,) or not np.issubdtype(labels.dtype, np.integer):
-        raise InputError(f"initial must be integer labels [{n}], got {labels.dtype} {labels.shape}")
-    if labels.min() < 0 or labels.max() >= parts:
-        worst = labels.max() if labels.max() >= parts else labels.min()
-        raise InputError(f"initial holds label {worst} outside [0, {parts})")
-    return np.ascontiguousarray(labels, dtype=np.int32)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from spgnn.errors import InputError
+from spgnn.files import AnyPath, write_pieces
 from spgnn.partition import _partition
-from spgnn.partition.pattern import Int32Array, Int64Array
+from spgnn.partition.adjacency import Int32Array, Int64Array
+from spgnn.partition.arguments import check_parts, integers
 
 # Files are written and formatted in pieces of this many numbers.
 _PIECE = 1 << 20
@@ -26,31 +25,28 @@ def check_labels(labels: npt.ArrayLike, vertices: int, parts: int | None) -> tup
     InputError
         If they are not integers, not one per vertex, or not in [0, parts).
     """
-    array = np.asarray(labels)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InputError(
-            f"labels must be a vector of integers, got {array.dtype} {list(array.shape)}"
-        )
+    array = integers(labels, "labels")
     if len(array) != vertices:
         raise InputError(f"{len(array)} labels for {vertices} vertices; there must be one for each")
     low, high = (int(array.min()), int(array.max())) if vertices else (0, 0)
-    if parts is None:
-        parts = high + 1
-    _check_parts(parts)
+    parts = check_parts(high + 1 if parts is None else parts, vertices)
     if low < 0 or high >= parts:
         bad = int(np.flatnonzero((array < 0) | (array >= parts))[0])
         raise InputError(f"label {array[bad]} of vertex {bad} is outside [0, {parts})")
     return np.ascontiguousarray(array, dtype=np.int32), parts
 
 
-def _check_parts(parts: int) -> None:
-    if parts < 1 or parts >= 2**31:
-        raise InputError(f"the number of parts must be in [1, 2³¹), got {parts}")
-
-
 def part_sizes(labels: npt.ArrayLike, parts: int) -> Int64Array:
-    """Vertices of each part, int64 [parts]."""
-    return np.bincount(np.asarray(labels), minlength=parts).astype(np.int64)
+    """Vertices of each part, int64 [parts].
+
+    Raises
+    ------
+    InputError
+        If a label is no integer in [0, parts).
+    """
+    array = integers(labels, "labels")
+    checked, parts = check_labels(array, len(array), parts)
+    return np.bincount(checked, minlength=parts).astype(np.int64)
 
 
 def permutation(labels: npt.ArrayLike) -> Int64Array:
@@ -58,11 +54,16 @@ def permutation(labels: npt.ArrayLike) -> Int64Array:
 
     With ``order = permutation(labels)``, ``A[order][:, order]`` has contiguous block rows whose
     sizes are `part_sizes`.
+
+    Raises
+    ------
+    InputError
+        If they are not integers.
     """
-    return np.argsort(np.asarray(labels), kind="stable").astype(np.int64)
+    return np.argsort(integers(labels, "labels"), kind="stable").astype(np.int64)
 
 
-def read_labels(path: str | os.PathLike[str], vertices: int, parts: int) -> Int32Array:
+def read_labels(path: AnyPath, vertices: int, parts: int) -> Int32Array:
     """Read one label a line (METIS's format).
 
     Raises
@@ -70,11 +71,12 @@ def read_labels(path: str | os.PathLike[str], vertices: int, parts: int) -> Int3
     InputError
         Naming file and line: not an integer, outside [0, parts), or a wrong number of lines.
     """
-    _check_parts(parts)
+    parts = check_parts(parts, vertices)
     try:
         text = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # the latter for names with a zero byte
+        said = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read: {said}") from None
     labels = np.empty(vertices, np.int32)
     try:
         _partition.parse_labels(text, parts, labels)
@@ -83,34 +85,30 @@ def read_labels(path: str | os.PathLike[str], vertices: int, parts: int) -> Int3
     return labels
 
 
-def write_labels(path: str | os.PathLike[str], labels: npt.ArrayLike) -> None:
+def write_labels(path: AnyPath, labels: npt.ArrayLike, what: str | None = None) -> None:
     """Write one integer a line; the file appears whole or not at all.
 
     Serves labels, part sizes and permutations alike.
-    """
-    array = np.asarray(labels)
-    pieces = (array[i : i + _PIECE] for i in range(0, len(array), _PIECE))
-    write_atomically(
-        path, (_partition.format_labels(piece.astype(np.int32, copy=False)) for piece in pieces)
-    )
 
-
-def write_atomically(path: str | os.PathLike[str], pieces: Iterable[bytes]) -> None:
-    """Write the pieces beside `path`, then rename: nothing half-written is ever seen.
+    Parameters
+    ----------
+    path : path
+    labels : integers in [-2³¹, 2³¹), [any]
+    what : str, optional
+        What an error calls the file (by default its path).
 
     Raises
     ------
     InputError
-        If the file cannot be written (no such directory, full disk, …).
+        If they are not such integers, or the file cannot be written.
     """
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.writelines(pieces)
-        os.replace(partial, path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    array = integers(labels, "labels")
+    limits = np.iinfo(np.int32)
+    if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
+        raise InputError("labels must fit 32 bits")
+    pieces = (array[i : i + _PIECE] for i in range(0, len(array), _PIECE))
+    write_pieces(
+        path,
+        (_partition.format_labels(piece.astype(np.int32, copy=False)) for piece in pieces),
+        what,
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from spgnn.errors import InputError
 from spgnn.layout import RowLayout
 from spgnn.partition import _partition
 from spgnn.partition import gvb as multilevel
-from spgnn.partition.pattern import Int32Array, Int64Array, Pattern, Progress, stage
+from spgnn.partition.adjacency import Adjacency, Int32Array, Int64Array
+from spgnn.partition.gvb import Objective, Preset
+from spgnn.progress import Progress, stage
 
-Preset = Literal["fast", "default", "strong"]
-Objective = Literal["column", "cover"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
@@ -31,7 +31,7 @@ class Problem:
     `weights` is int64 [vertices, constraints]: what each part's share of must be balanced.
     """
 
-    pattern: Pattern
+    adjacency: Adjacency
     parts: int
     weights: Int64Array
     imbalance: float
@@ -53,7 +53,7 @@ class Problem:
 
 def block(problem: Problem) -> Int32Array:
     """Runs of equally many consecutive vertices."""
-    layout = RowLayout.even(problem.pattern.vertices, problem.parts)
+    layout = RowLayout.even(problem.adjacency.vertices, problem.parts)
     return np.repeat(np.arange(problem.parts, dtype=np.int32), layout.sizes)
 
 
@@ -74,12 +74,15 @@ def metis_volume(problem: Problem) -> Int32Array:
 
 def _metis(problem: Problem, volume: bool) -> Int32Array:
     pymetis = _require("pymetis")
-    indptr, indices = problem.pattern.undirected
+    indptr, indices = problem.adjacency.undirected
     # METIS counts the allowed imbalance in thousandths and takes 1 at least.
     options = pymetis.Options(ufactor=max(1, round(problem.imbalance * 1000)), seed=problem.seed)
     if volume:
         options.objtype = int(pymetis.ObjType.VOL)
     index = pymetis.zero_copy_dtype()
+    most = max(len(indices), int(problem.weight.sum()))
+    if most > np.iinfo(index).max:
+        raise InputError(f"this METIS counts in {index} and cannot take {most:,} nonzeros")
     _, labels = pymetis.part_graph(
         problem.parts,
         adjacency=pymetis.CSRAdjacency(indptr.astype(index), indices.astype(index)),
@@ -93,11 +96,11 @@ def _metis(problem: Problem, volume: bool) -> Int32Array:
 def kahypar(problem: Problem) -> Int32Array:
     """KaHyPar, least total volume (km1) of the column-net hypergraph; sequential."""
     library = _require("kahypar")
-    nets, pins = _cut_nets(problem.pattern)
+    nets, pins = _cut_nets(problem.adjacency)
     if len(pins) == 0:  # KaHyPar crashes without nets
         return block(problem)
     hypergraph = library.Hypergraph(
-        problem.pattern.vertices,
+        problem.adjacency.vertices,
         len(nets) - 1,
         nets.tolist(),
         pins.tolist(),
@@ -112,14 +115,14 @@ def kahypar(problem: Problem) -> Int32Array:
     context.setSeed(problem.seed)
     context.suppressOutput(True)
     library.partition(hypergraph, context)
-    blocks = (hypergraph.blockID(v) for v in range(problem.pattern.vertices))
-    return np.fromiter(blocks, np.int32, problem.pattern.vertices)
+    blocks = (hypergraph.blockID(v) for v in range(problem.adjacency.vertices))
+    return np.fromiter(blocks, np.int32, problem.adjacency.vertices)
 
 
 def mtkahypar(problem: Problem) -> Int32Array:
     """Mt-KaHyPar, least total volume (km1); `strong` is its quality preset, with flows."""
     library = _require("mtkahypar")
-    nets, pins = _cut_nets(problem.pattern)
+    nets, pins = _cut_nets(problem.adjacency)
     if len(pins) == 0:
         return block(problem)
     initializer = _mtkahypar_threads(problem.threads)
@@ -132,7 +135,7 @@ def mtkahypar(problem: Problem) -> Int32Array:
     library.set_seed(problem.seed)
     hypergraph = initializer.create_hypergraph(
         context,
-        problem.pattern.vertices,
+        problem.adjacency.vertices,
         len(nets) - 1,
         [net.tolist() for net in np.split(pins, nets[1:-1])],
         _positive(problem.weight).tolist(),
@@ -146,9 +149,9 @@ def _mtkahypar_threads(threads: int) -> Any:
     return _require("mtkahypar").initialize(threads, False)
 
 
-def _cut_nets(pattern: Pattern) -> tuple[Int64Array, Int32Array]:
+def _cut_nets(adjacency: Adjacency) -> tuple[Int64Array, Int32Array]:
     """The column nets that can be cut: those with two pins or more."""
-    begin, pins = pattern.column_nets
+    begin, pins = adjacency.column_nets
     sizes = np.diff(begin)
     kept = sizes > 1
     return np.concatenate(([0], np.cumsum(sizes[kept]))), pins[np.repeat(kept, sizes)]
@@ -168,8 +171,8 @@ def gvb(problem: Problem) -> Int32Array:
             progress(stage, round(1000 * fraction), 1000)
 
     return multilevel.gvb(
-        problem.pattern.indptr,
-        problem.pattern.indices,
+        problem.adjacency.indptr,
+        problem.adjacency.indices,
         problem.parts,
         weights=problem.weights,
         imbalance=problem.imbalance,
@@ -185,9 +188,12 @@ def gvb(problem: Problem) -> Int32Array:
 
 def stream(problem: Problem) -> Int32Array:
     """Our semi-external partitioner, for graphs that do not fit in memory."""
-    pattern = problem.pattern
+    adjacency = problem.adjacency
     # On disk only what is stored can be read; in memory the needs of both sides are known.
-    indptr, indices = (pattern.indptr, pattern.indices) if pattern.on_disk else pattern.undirected
+    if adjacency.on_disk:
+        indptr, indices = adjacency.indptr, adjacency.indices
+    else:
+        indptr, indices = adjacency.undirected
     cluster_passes, refine_passes, attempts = _STREAM_EFFORT[problem.preset]
     return _partition.stream_partition(
         indptr,

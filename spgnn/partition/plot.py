@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from spgnn.errors import InputError
-from spgnn.partition.labels import write_atomically
+from spgnn.files import write_pieces
 from spgnn.partition.volume import Volumes
 
 
@@ -46,7 +46,7 @@ def plot_volumes(volumes: Volumes, path: str, title: str) -> None:
     volume = volumes.column
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     FigureCanvasAgg(figure)  # no window system
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     bars, heat = figure.subplots(1, 2)
     parts = np.arange(len(volume.send))
     bars.bar(parts - 0.2, volume.send, 0.4, label="send")
@@ -63,4 +63,4 @@ def plot_volumes(volumes: Volumes, path: str, title: str) -> None:
         figure.colorbar(image, ax=heat, label="rows")
     drawn = io.BytesIO()
     figure.savefig(drawn, format=suffix, dpi=150)
-    write_atomically(path, [drawn.getvalue()])
+    write_pieces(path, [drawn.getvalue()], f"--plot {path}")

@@ -1,44 +1,10 @@
-"""What the command shows: the table of reports and the progress line."""
+"""The table of reports that the command shows."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable
-from types import TracebackType
 
 from spgnn.partition.volume import Report
-
-
-class ProgressLine:
-    """One line on stderr that is rewritten; silent where stderr is no terminal."""
-
-    _SECONDS = 0.2  # between two updates
-
-    def __init__(self) -> None:
-        self._shown = False
-        self._last = 0.0
-
-    def __enter__(self) -> ProgressLine:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        """Show how far a stage is."""
-        now = time.monotonic()
-        if not sys.stderr.isatty() or now - self._last < self._SECONDS:
-            return
-        self._last, self._shown = now, True
-        share = 100 * done // max(total, 1)
-        print(f"\r\x1b[K{stage} {share} %", end="", file=sys.stderr, flush=True)
 
 
 def print_reports(reports: list[Report], features: int | None) -> None:

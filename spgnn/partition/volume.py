@@ -9,24 +9,20 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from spgnn.errors import memory_for
 from spgnn.partition import _partition
+from spgnn.partition.adjacency import Adjacency, Int32Array, Int64Array
+from spgnn.partition.arguments import check_threads
 from spgnn.partition.labels import check_labels, part_sizes
-from spgnn.partition.pattern import (
-    Int32Array,
-    Int64Array,
-    Pattern,
-    Progress,
-    available_threads,
-    stage,
-)
+from spgnn.progress import Progress, stage
 
 # Sets of parts per vertex; counting takes more passes over the matrix where they do not fit.
 _TABLE_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
-class Volume:
-    """Rows that cross ranks in one SpMM under one cover.
+class CoverVolume:
+    """Rows that cross ranks in one SpMM under one cover, for all parts.
 
     Parameters
     ----------
@@ -63,9 +59,9 @@ class Volume:
 class Volumes:
     """Volumes of all covers of one partition; `minimum` is None where it was not asked for."""
 
-    column: Volume
-    row: Volume
-    minimum: Volume | None
+    column: CoverVolume
+    row: CoverVolume
+    minimum: CoverVolume | None
     edge_cut: int
 
 
@@ -137,28 +133,17 @@ def count_volumes(
     InputError
         If the matrix is not square or the labels do not fit it.
     """
-    pattern = Pattern.of(A)
-    checked, parts = check_labels(labels, pattern.vertices, parts)
-    threads = threads or available_threads()
-    column, row, edge_cut = _partition.count_volumes(
-        pattern.indptr,
-        pattern.indices,
-        checked,
-        parts,
-        threads,
-        _TABLE_BYTES,
-        stage(progress, "counting volumes"),
-    )
-    cover = None
-    if minimum or (minimum is None and not pattern.on_disk):
-        cover = _partition.count_cover_volume(
-            pattern.indptr,
-            pattern.indices,
-            checked,
-            parts,
-            threads,
-            stage(progress, "minimum covers"),
+    adjacency = Adjacency.of(A)
+    checked, parts = check_labels(labels, adjacency.vertices, parts)
+    arrays = (adjacency.indptr, adjacency.indices, checked, parts, check_threads(threads))
+    size = f"{adjacency.vertices:,} vertices, {adjacency.edges:,} nonzeros, {parts:,} parts"
+    with memory_for(f"counting the volumes of {size}"):
+        column, row, edge_cut = _partition.count_volumes(
+            *arrays, _TABLE_BYTES, stage(progress, "counting volumes")
         )
+        cover = None
+        if minimum or (minimum is None and not adjacency.on_disk):
+            cover = _partition.count_minimum_covers(*arrays, stage(progress, "minimum covers"))
     return Volumes(
         _volume(column, parts), _volume(row, parts), cover and _volume(cover, parts), edge_cut
     )
@@ -183,10 +168,10 @@ def report(
         counts nonzeros off the block diagonal (an undirected edge twice), out of ``edges``.
         ``seconds`` and ``method`` are those of `partition`, here 0 and "labels".
     """
-    pattern = Pattern.of(A)
-    checked, parts = check_labels(labels, pattern.vertices, parts)
+    adjacency = Adjacency.of(A)
+    checked, parts = check_labels(labels, adjacency.vertices, parts)
     volumes = count_volumes(
-        pattern, checked, parts, minimum=minimum, threads=threads, progress=progress
+        adjacency, checked, parts, minimum=minimum, threads=threads, progress=progress
     )
     covers = {"column": volumes.column.summary(), "row": volumes.row.summary()}
     if volumes.minimum is not None:
@@ -198,8 +183,8 @@ def report(
         "parts": parts,
         "seconds": 0.0,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "vertices": pattern.vertices,
-        "edges": pattern.edges,
+        "vertices": adjacency.vertices,
+        "edges": adjacency.edges,
         "total_volume": column["total"],
         "max_send": column["max_send"],
         "avg_send": column["avg_send"],
@@ -207,7 +192,7 @@ def report(
         "send_imbalance": column["send_imbalance"],
         "recv_imbalance": column["recv_imbalance"],
         "edge_cut": volumes.edge_cut,
-        "nnz_imbalance": excess_of_maximum(part_weights(pattern.row_lengths, checked, parts)),
+        "nnz_imbalance": excess_of_maximum(part_weights(adjacency.row_lengths, checked, parts)),
         "vertex_imbalance": excess_of_maximum(sizes),
         "empty_parts": int((sizes == 0).sum()),
         "cover_volume": {
@@ -229,6 +214,6 @@ def excess_of_maximum(values: Int64Array) -> float:
     return int(values.max()) * len(values) / total - 1 if total else 0.0
 
 
-def _volume(counts: tuple[Int64Array, Int64Array, Int64Array], parts: int) -> Volume:
+def _volume(counts: tuple[Int64Array, Int64Array, Int64Array], parts: int) -> CoverVolume:
     send, receive, blocks = counts
-    return Volume(send, receive, blocks.reshape(parts, parts) if len(blocks) else None)
+    return CoverVolume(send, receive, blocks.reshape(parts, parts) if len(blocks) else None)

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.errors import InputError
+from spgnn.errors import InputError, memory_for
 from spgnn.progress import ProgressBar
 from spgnn.train import checkpoint
 from spgnn.train.config import Training
 from spgnn.train.measure import Measurements
-from spgnn.train.memory import room_for
 from spgnn.train.rank_zero import on_rank_zero
 from spgnn.train.task import Scores, Task
 
@@ -104,7 +103,7 @@ class Trainer:
 
     def _epoch(self, epoch: int) -> dict[str, Any]:
         options = self.options
-        with room_for(f"activations and gradients of epoch {epoch}"):
+        with memory_for(f"activations and gradients of epoch {epoch}"):
             loss = self.measured.epoch(lambda: self.train_epoch(epoch))
             last = epoch + 1 == options.epochs
             evaluated = last or (epoch + 1) % options.eval_every == 0

@@ -1,12 +1,10 @@
-"""Memory of this process: what it uses, what is kept of what is freed, and when it runs out."""
+"""Memory of this process: what it uses, what is kept of what is freed, what cannot fit."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,6 @@ from spgnn.errors import InputError
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # of mallopt(3)
 _LARGE, _LARGEST, _PAD, _NEVER = 1 << 20, 1 << 30, 1 << 24, -1
-# What torch and NumPy say when they get no memory.
-_NO_MEMORY = re.compile(r"can't allocate memory|out of memory|bad_alloc")
-_SIZE = re.compile(r"(?:[Tt]ried|[Uu]nable) to allocate ([\d.]+ (?:bytes|[KMGTPE]iB))")
 
 
 def give_back_freed() -> None:
@@ -70,25 +65,6 @@ def check_memory(what: str, nbytes: int) -> None:
             f"{what}: needs {nbytes / 2**30:.3g} GiB of memory at least; this machine has "
             f"{limit / 2**30:.3g}"
         )
-
-
-@contextmanager
-def room_for(what: str) -> Iterator[None]:
-    """Say what was too large where memory runs out in the block.
-
-    Raises
-    ------
-    InputError
-        Names what was being made, and the allocation that failed where that is known.
-    """
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
-            raise
-        size = _SIZE.search(str(error))
-        tried = f" ({size[1]} more)" if size else ""
-        raise InputError(f"out of memory: {what}{tried}; use more ranks") from None
 
 
 def _machine_bytes() -> int:

@@ -17,17 +17,17 @@ from spgnn.data.graph import VertexData
 from spgnn.data.normalise import add_self_loops, degree_scales, row_normalise_features
 from spgnn.data.shards import is_graph_directory
 from spgnn.data.splits import seeded_split
-from spgnn.errors import InputError, meant
+from spgnn.errors import InputError, meant, memory_for
 from spgnn.hashing import uniform
 from spgnn.nn import Propagated, densified, propagate_
 from spgnn.partition import METHODS, partition, read_labels
+from spgnn.partition.adjacency import Int32Array
 from spgnn.partition.methods import Objective
-from spgnn.partition.pattern import Int32Array
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
-from spgnn.train.memory import check_memory, room_for
+from spgnn.train.memory import check_memory
 from spgnn.train.rank_zero import from_rank_zero, on_every_rank, on_rank_zero
 
 Data = TypeVar("Data", bound=VertexData)
@@ -72,11 +72,11 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     """
     mesh, device = Mesh.grid(comm, config.algorithm.c), comm.device
     share, report = _share(config, mesh)
-    with room_for(f"the adjacency of {share.meta.name}"):
+    with memory_for(f"the adjacency of {share.meta.name}"):
         A = _matrix(config, share, mesh).to(device)
     # The block row has become L, S and R; it must not be in memory beside the features.
     share = replace(share, adjacency=None)
-    with room_for(f"the features of {share.meta.name}"):
+    with memory_for(f"the features of {share.meta.name}"):
         given = on_every_rank(comm, lambda: _features(config, share))
         X = _ready(config, A, given, device)
     y, classes = _labels(config, share)
@@ -117,7 +117,7 @@ def _is_cut(name: str, blocks: int) -> bool:
 
 def _loaded(config: TrainConfig, parts: int) -> tuple[Graph, Int32Array, dict[str, Any] | None]:
     """The whole graph and its partition, for rank 0."""
-    with room_for(config.data.dataset), ProgressBar() as progress:
+    with memory_for(config.data.dataset), ProgressBar() as progress:
         graph = load_dataset(config.data.dataset, config.data.data_dir, progress=progress)
         _check_vertices(graph.vertices, config.data.dataset)
         graph = _one_split(graph, config.data.split, config.data.dataset)

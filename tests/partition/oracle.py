@@ -1,4 +1,4 @@
-"""Slow and obvious: what a partition moves, block by block on dense matrices."""
+"""Slow and obvious: what a partition moves, by its definition; and graphs to be partitioned."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import numpy as np
 import scipy.sparse as sp
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from spgnn.partition.gvb import gvb
 
 
 def dense_blocks(A: sp.csr_array, labels: np.ndarray, parts: int, cover: str) -> np.ndarray:
@@ -53,3 +55,48 @@ def community_graph(n: int, parts: int, seed: int) -> sp.csr_array:
         (np.ones(len(rows), bool), (shuffled[rows], shuffled[columns % n])), shape=(n, n)
     ).tocsr()
     return sp.csr_array((A + A.T + sp.eye_array(n, dtype=bool)).astype(bool))
+
+
+def random_pattern(n, degree, seed, skew=0.0):
+    """A directed pattern; with skew > 0 low vertex numbers are needed by many."""
+    rng = np.random.default_rng(seed)
+    count = int(n * degree)
+    columns = np.minimum(n - 1, (n * rng.random(count) ** (1 + skew)).astype(int))
+    A = sp.coo_array((np.ones(count, bool), (rng.integers(0, n, count), columns)), shape=(n, n))
+    return sp.csr_array(A.tocsr().astype(bool))
+
+
+def uneven_communities(n, seed):
+    """Symmetric; communities whose sizes follow a power law, four of five edges inside them."""
+    rng = np.random.default_rng(seed)
+    sizes = np.minimum(5 * rng.zipf(1.6, 200), 400)
+    community = np.repeat(np.arange(200), sizes)[:n]
+    first = np.searchsorted(community, np.arange(201))
+    rows = np.repeat(np.arange(n), 8)
+    own = community[rows]
+    near = first[own] + (rng.random(len(rows)) * (first[own + 1] - first[own])).astype(int)
+    columns = np.where(rng.random(len(rows)) < 0.8, near, rng.integers(0, n, len(rows)))
+    A = sp.csr_array((np.ones(len(rows), bool), (rows, columns)), shape=(n, n))
+    return sp.csr_array(A + A.T).astype(bool)
+
+
+def column_volumes(A, labels, k):
+    """Send and receive per part by the definition: pairs (column, part that needs it)."""
+    send, receive = np.zeros(k, np.int64), np.zeros(k, np.int64)
+    A = A.tocsc()
+    for v in range(A.shape[0]):
+        rows = A.indices[A.indptr[v] : A.indptr[v + 1]]
+        for p in set(labels[rows].tolist()) - {int(labels[v])}:
+            send[labels[v]] += 1
+            receive[p] += 1
+    return send, receive
+
+
+def partition(A, k, imbalance=0.03, weights=None, **options):
+    weights = np.diff(A.indptr) + 1 if weights is None else weights
+    return gvb(A.indptr, A.indices, k, weights=weights, imbalance=imbalance, **options)
+
+
+def score(A, labels, k):
+    send, _ = column_volumes(A, labels, k)
+    return send.sum() + k * send.max()

@@ -10,9 +10,11 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 
+from spgnn import InputError
 from spgnn.data.shards.random_graphs import generate_rmat
-from spgnn.partition import cli, read_labels
+from spgnn.partition import cli, outputs, read_labels
 from spgnn.partition.__main__ import main
+from tests.comm.jobs import Forked
 from tests.partition.oracle import community_graph
 
 CONTRACT = {
@@ -72,6 +74,16 @@ def test_labels_from_anywhere_are_reported(graph_file, tmp_path):
     assert record["empty_parts"] == 1
 
 
+def test_labels_from_anywhere_are_compared(graph_file, tmp_path):
+    labels = tmp_path / "labels"
+    labels.write_text("\n".join(str(v % 4) for v in range(200)))
+    assert main([graph_file, "--parts", "4", "--labels", str(labels), "--compare", "gvb,block",
+                 "--json", str(tmp_path / "j")]) == 0  # fmt: skip
+    record = json.loads((tmp_path / "j").read_text())
+    assert [other["method"] for other in record["compared"]] == ["gvb", "block"]
+    assert record["compared"][0]["total_volume"] < record["total_volume"]
+
+
 def test_labels_are_refined(graph_file, tmp_path):
     start = tmp_path / "start"
     start.write_text("\n".join(str(v % 4) for v in range(200)))
@@ -104,27 +116,165 @@ def _refused(arguments, capsys) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--parts", "0"], "number of parts k must be in"),
-        (["--parts", "4", "--imbalance", "-1"], "imbalance must be"),
-        (["--parts", "4", "--compare", "metis,magic"], "--compare: unknown method 'magic'"),
-        (["--parts", "4", "--balance", "nnz,edges"], "unknown balance 'edges'"),
-        (["--parts", "4", "--labels", "nowhere"], "nowhere: cannot be read"),
-        (["--parts", "4", "--output", "no/such/dir"], "--output no/such/dir: its directory"),
-        (["--parts", "4", "--json", "."], "--json .: is a directory"),
-        (["--parts", "4", "--threads", "0"], "--threads must be at least 1"),
-        (["--parts", "4", "--features", "0"], "--features must be at least 1"),
+        ([], "required: --parts"),
+        (["--parts", "0"], "--parts: '0' must be an integer ≥ 1"),
+        (["--parts", "2.0"], "--parts: '2.0' must be an integer ≥ 1"),
+        (["--parts", "2147483647"], "--parts must be an integer in [1, 65536], got int 2147483647"),
+        (["--parts", "9" * 5000], "must be an integer"),
+        (["--parts", "4", "--imbalance", "-1"], "--imbalance: '-1' must be in [0, "),
+        (["--parts", "4", "--imbalance", "1e308"], "--imbalance: '1e308' must be in [0, "),
+        (["--parts", "4", "--imbalance", "nan"], "--imbalance: 'nan' must be in [0, "),
+        (["--parts", "4", "--seed", "-1"], "--seed: '-1' must be an integer ≥ 0"),
+        (["--parts", "4", "--threads", "0"], "--threads: '0' must be an integer ≥ 1"),
+        (["--parts", "4", "--threads", "1000000"], "must be an integer ≤ 1024"),
+        (["--parts", "4", "--features", "0"], "--features: '0' must be an integer ≥ 1"),
+        (["--parts", "4", "--features", "1" + "0" * 12], "must be an integer ≤ 2147483647"),
+        (["--parts", "4", "--method", "gbv"], "--method gbv: choose one of"),
+        (["--parts", "4", "--method", "metsi"], "did you mean 'metis'?"),
+        (["--parts", "4", "--preset", "stronk"], "did you mean 'strong'?"),
+        (["--parts", "4", "--objective", "cove"], "did you mean 'cover'?"),
+        (["--parts", "4", "--compare", "metis,magic"], "--compare magic: choose one of"),
+        (["--parts", "4", "--compare", ""], "--compare : choose one of"),
+        (["--parts", "4", "--balance", "nnz,vertex"], "--balance vertex: choose one of nnz"),
+        (["--parts", "4", "--balance", "nnz,nnz"], "names a quantity twice"),
+        (["--parts", "4", "--outptu", "x"], "did you mean '--output'?"),
+        (["--parts", "4", "--labels", "nowhere"], "nowhere: cannot be read: No such file"),
+        (["--parts", "4", "--labels", "."], ".: cannot be read: Is a directory"),
+        (["--parts", "4", "--labels", "LABELS", "--refine-from", "LABELS"], "give one"),
         (["--parts", "4", "--method", "metis", "--objective", "cover"], "only method gvb"),
         (["--parts", "4", "--method", "metis", "--refine-from", "LABELS"], "cannot refine"),
         (["--parts", "2", "--labels", "LABELS"], "line 4: label 3 is outside"),
         (["--parts", "4", "--plot", "x.what", "--method", "block"], "unknown suffix .what"),
     ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
 def test_wrong_arguments_get_one_line(graph_file, arguments, message, tmp_path, capsys):
     labels = tmp_path / "labels"
     labels.write_text("\n".join(str(v % 4) for v in [0, 1, 0, 3] * 50))
     arguments = [str(labels) if a == "LABELS" else a for a in arguments]
-    assert message in _refused([graph_file, *arguments], capsys)
+    error = _refused([graph_file, *arguments], capsys)
+    assert message in error
+    assert len(error) < 320
     assert sorted(os.listdir(tmp_path)) == ["graph.npz", "labels"]
+
+
+@pytest.mark.parametrize("flag", ["--output", "--sizes", "--permutation", "--json", "--plot"])
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("", "an empty name"),
+        (".", "is a directory"),
+        ("no/such/dir", "its directory does not exist"),
+        ("/dev/null", "is a device or a pipe"),
+        ("x" * 5000, "cannot be written: File name too long"),
+        ("graph.npz", "would overwrite the graph"),
+        ("./elsewhere/../graph.npz", "would overwrite the graph"),
+        ("link", "would overwrite the graph"),
+        ("labels", "would overwrite --refine-from"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_targets_are_tried_before_anything_is_read(
+    graph_file, flag, target, message, tmp_path, capsys, monkeypatch
+):
+    def read(path):
+        raise AssertionError("read before its targets were tried")
+
+    monkeypatch.setattr(cli, "_read", read)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("graph.npz")
+    (tmp_path / "labels").write_text("0\n" * 200)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    error = _refused(["graph.npz", "--parts", "2", "--refine-from", "labels", flag, target], capsys)
+    assert error.startswith(f"error: {flag}")
+    assert message in error
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+def test_no_two_targets_are_one_file(graph_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    error = _refused(["graph.npz", "--parts", "2", "--output", "x", "--json", "./x"], capsys)
+    assert "--json ./x: would overwrite --output" in error
+
+
+def test_a_graph_on_disk_is_not_written_into(tmp_path, capsys, monkeypatch):
+    generate_rmat(tmp_path / "g", 50, 200)
+    monkeypatch.chdir(tmp_path)
+    for target in ("g/meta.json", "g/indices.npy"):
+        error = _refused(["g", "--parts", "2", "--json", target], capsys)
+        assert f"--json {target}: would overwrite the graph" in error
+    assert main(["g", "--parts", "2", "--method", "block", "--output", "g/labels"]) == 0
+
+
+def test_a_named_set_is_not_written_over(graph_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SPGNN_DATA", str(tmp_path))
+    error = _refused(["graph", "--parts", "2", "--json", graph_file], capsys)
+    assert "would overwrite the graph" in error
+
+
+def test_what_cannot_be_written_keeps_nothing_else_from_it(
+    graph_file, tmp_path, capsys, monkeypatch
+):
+    """The directory goes away during the work: the table and the other files are there."""
+    (tmp_path / "gone").mkdir()
+    partition = cli.partition
+
+    def slow(*arguments, **options):
+        (tmp_path / "gone").rmdir()
+        return partition(*arguments, **options)
+
+    monkeypatch.setattr(cli, "partition", slow)
+    lost, kept = str(tmp_path / "gone" / "labels"), str(tmp_path / "json")
+    assert main([graph_file, "--parts", "2", "--method", "block", "--output", lost,
+                 "--json", kept]) == 2  # fmt: skip
+    shown = capsys.readouterr()
+    total = json.loads((tmp_path / "json").read_text())["total_volume"]
+    assert f"{total:,}" in shown.out
+    assert shown.err.splitlines() == [
+        f"wrote {kept}",
+        f"error: --output {lost}: cannot be written: No such file or directory",
+    ]
+
+
+def test_a_drawing_that_fails_is_one_line_after_the_table(
+    graph_file, tmp_path, capsys, monkeypatch
+):
+    def fail(*arguments):
+        raise InputError("--plot: the disk is full")
+
+    monkeypatch.setattr(outputs, "plot_volumes", fail)
+    assert main([graph_file, "--parts", "2", "--method", "block",
+                 "--plot", str(tmp_path / "p.png")]) == 2  # fmt: skip
+    shown = capsys.readouterr()
+    assert "total volume" in shown.out
+    assert shown.err == "error: --plot: the disk is full\n"
+
+
+def test_a_closed_pipe_is_one_line_and_the_files_are_there(graph_file, tmp_path):
+    target = tmp_path / "labels"
+
+    def body() -> int:
+        reading, writing = os.pipe()
+        os.dup2(writing, 1)
+        os.close(reading)
+        return main([graph_file, "--parts", "2", "--method", "block", "--output", str(target)])
+
+    ended = Forked(body, tmp_path).wait()
+    assert ended.status == 141
+    assert ended.err.splitlines() == [
+        f"wrote {target}", "error: the output was closed before all was written"
+    ]  # fmt: skip
+    assert len(read_labels(target, 200, 2)) == 200
+
+
+def test_out_of_memory_is_one_line_that_says_for_what(graph_file, monkeypatch, capsys):
+    def read(path):
+        raise MemoryError("Unable to allocate 3 GiB")
+
+    monkeypatch.setattr(cli, "_read", read)
+    error = _refused([graph_file, "--parts", "2"], capsys)
+    assert error == f"error: out of memory: reading {graph_file}: Unable to allocate 3 GiB\n"
 
 
 def test_wrong_graphs_get_one_line(tmp_path, capsys):
@@ -142,5 +292,5 @@ def test_an_interrupt_ends_with_130_and_one_line(graph_file, tmp_path, monkeypat
 
     monkeypatch.setattr(cli, "partition", interrupted)
     assert main([graph_file, "--parts", "4", "--output", str(tmp_path / "labels")]) == 130
-    assert capsys.readouterr().err.strip() == "interrupted; nothing was written"
+    assert capsys.readouterr().err == "interrupted\n"
     assert os.listdir(tmp_path) == ["graph.npz"]

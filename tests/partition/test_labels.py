@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,10 +68,26 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     def full(source, target):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(label_files.os, "replace", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(InputError, match="labels: cannot be written: No space left"):
         write_labels(tmp_path / "labels", [0, 1])
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("labels", [[0.0, 1.0], [[0, 1]], ["0"], [[0], [1, 2]], 3])
+def test_what_are_no_labels_is_refused(tmp_path, labels):
+    for use in (lambda: write_labels(tmp_path / "labels", labels), lambda: permutation(labels),
+                lambda: part_sizes(labels, 2)):  # fmt: skip
+        with pytest.raises(InputError, match="labels must be a vector of integers"):
+            use()
+    assert os.listdir(tmp_path) == []
+
+
+def test_labels_that_do_not_fit_are_not_written(tmp_path):
+    with pytest.raises(InputError, match="must fit 32 bits"):
+        write_labels(tmp_path / "labels", [2**31])
+    with pytest.raises(InputError, match=r"label 2 of vertex 1 is outside \[0, 2\)"):
+        part_sizes([0, 2], 2)
 
 
 def test_permutation_sorts_by_part_and_keeps_the_order_inside():

@@ -96,7 +96,9 @@ def test_a_csr_block_with_duplicates_counts_rows_once():
         ([0, 1, 2], 2, "label 2 of vertex 2 is outside"),
         ([0, -1, 0], 2, "label -1 of vertex 1"),
         ([0.0, 1.0, 0.0], 2, "vector of integers"),
-        ([0, 0, 0], 0, "number of parts"),
+        ([0, 0, 0], 0, "k must be an integer"),
+        ([0, 0, 0], 2.0, "k must be an integer"),
+        ([0, 0, 2**20], None, r"k must be an integer in \[1, 65536\], got int 1048577"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(labels, parts, message):

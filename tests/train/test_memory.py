@@ -64,34 +64,6 @@ def test_what_set_up_freed_goes_back(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (MemoryError(), "out of memory: the features of x; use more ranks"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."), "20.00 GiB"),
-    ],
-)
-def test_running_out_of_memory_names_what_was_too_large(error, said):
-    with pytest.raises(InputError, match=said), memory.room_for("the features of x"):
-        raise error
-
-
-@pytest.mark.parametrize(
-    ("make", "said"), [(torch.empty, r"\d+ bytes more"), (np.empty, r"512. PiB more")]
-)
-def test_libraries_say_how_much_they_wanted(make, said):
-    with (
-        pytest.raises(InputError, match=rf"the weights \({said}\)"),
-        memory.room_for("the weights"),
-    ):
-        make(2**56)
-
-
-def test_other_errors_are_left_alone():
-    with pytest.raises(RuntimeError, match="else"), memory.room_for("x"):
-        raise RuntimeError("something else")
-
-
-@pytest.mark.parametrize(
     ("flags", "words"),
     [
         (["--random-features", 2**31 - 1], ["--random-features 2147483647", "GiB"]),

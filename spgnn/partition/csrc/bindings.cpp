@@ -1,9 +1,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
-#include "cover_volume.hpp"
 #include "derived.hpp"
 #include "label_file.hpp"
+#include "minimum_volume.hpp"
 #include "stream.hpp"
 #include "volume.hpp"
 
@@ -46,7 +46,7 @@ spgnn::Tick make_tick(nb::object progress) {
   };
 }
 
-nb::tuple volume_tuple(spgnn::Volume&& volume) {
+nb::tuple volume_tuple(spgnn::CoverVolume&& volume) {
   return nb::make_tuple(to_numpy(std::move(volume.send)), to_numpy(std::move(volume.receive)),
                         to_numpy(std::move(volume.blocks)));
 }
@@ -55,7 +55,7 @@ nb::tuple count_volumes(Array<std::int64_t> indptr, Array<std::int32_t> indices,
                         Array<std::int32_t> labels, std::int64_t parts, int threads,
                         std::int64_t table_bytes, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
-  spgnn::VolumeCount count{spgnn::Volume(0), spgnn::Volume(0)};
+  spgnn::VolumeCount count{spgnn::CoverVolume(0), spgnn::CoverVolume(0)};
   {
     nb::gil_scoped_release released;
     count = spgnn::VolumeCounter({view(indptr), view(indices)}, view(labels), parts, threads,
@@ -65,20 +65,20 @@ nb::tuple count_volumes(Array<std::int64_t> indptr, Array<std::int32_t> indices,
                         count.edge_cut);
 }
 
-nb::tuple count_cover_volume(Array<std::int64_t> indptr, Array<std::int32_t> indices,
-                             Array<std::int32_t> labels, std::int64_t parts, int threads,
-                             nb::object progress) {
+nb::tuple count_minimum_covers(Array<std::int64_t> indptr, Array<std::int32_t> indices,
+                               Array<std::int32_t> labels, std::int64_t parts, int threads,
+                               nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
-  spgnn::Volume volume(0);
+  spgnn::CoverVolume volume(0);
   {
     nb::gil_scoped_release released;
-    volume = spgnn::CoverVolumeCounter({view(indptr), view(indices)}, view(labels), parts, threads,
-                                       tick)();
+    volume = spgnn::count_minimum_covers({view(indptr), view(indices)}, view(labels), parts,
+                                         threads, tick);
   }
   return volume_tuple(std::move(volume));
 }
 
-template <spgnn::Graph (*Derive)(const spgnn::Pattern&)>
+template <spgnn::Graph (*Derive)(const spgnn::Adjacency&)>
 nb::tuple derived(Array<std::int64_t> indptr, Array<std::int32_t> indices) {
   spgnn::Graph graph;
   {
@@ -134,7 +134,7 @@ NB_MODULE(_partition, m) {
       [](const std::exception_ptr& error, void* input_error) {
         try {
           std::rethrow_exception(error);
-        } catch (const spgnn::BadPattern& bad) {
+        } catch (const spgnn::BadAdjacency& bad) {
           PyErr_SetString(static_cast<PyObject*>(input_error), bad.what());
         }
       },
@@ -142,8 +142,9 @@ NB_MODULE(_partition, m) {
   m.def("count_volumes", &count_volumes, "indptr"_a, "indices"_a, "labels"_a, "parts"_a,
         "threads"_a, "table_bytes"_a, "progress"_a.none(),
         "(column, row, edge_cut); column and row are (send, receive, blocks), int64.");
-  m.def("count_cover_volume", &count_cover_volume, "indptr"_a, "indices"_a, "labels"_a, "parts"_a,
-        "threads"_a, "progress"_a.none(), "(send, receive, blocks) under minimum vertex covers.");
+  m.def("count_minimum_covers", &count_minimum_covers, "indptr"_a, "indices"_a, "labels"_a,
+        "parts"_a, "threads"_a, "progress"_a.none(),
+        "(send, receive, blocks) under minimum vertex covers.");
   m.def("column_nets", &derived<spgnn::column_nets>, "indptr"_a, "indices"_a,
         "(begin, pins) of the column-net hypergraph.");
   m.def("symmetrize", &derived<spgnn::symmetrize>, "indptr"_a, "indices"_a,

@@ -5,20 +5,10 @@
 #include <numeric>
 #include <vector>
 
+#include "groups.hpp"
 #include "label_propagation.hpp"
 
 namespace spgnn {
-
-// Renames labels to 0, 1, … in order of first appearance; returns how many there are.
-inline std::int64_t compact(BigArray<std::int32_t>& labels) {
-  BigArray<std::int32_t> name(labels.size());  // + 1, so that 0 means none
-  std::int32_t count = 0;
-  for (std::int32_t& label : labels) {
-    if (name[label] == 0) name[label] = ++count;
-    label = name[label] - 1;
-  }
-  return count;
-}
 
 // Builds the graph of clusters. Of a graph too large for it, only a sample of rows is looked at:
 // at most about `most_pairs` pairs (cluster, neighbouring cluster) are kept, 16 bytes each.

@@ -1,10 +1,10 @@
-// What other partitioners want of a pattern: its undirected graph, its column-net hypergraph.
+// What other partitioners want of an adjacency: its undirected graph, its column-net hypergraph.
 #pragma once
 
 #include <numeric>
 #include <vector>
 
-#include "pattern.hpp"
+#include "adjacency.hpp"
 
 namespace spgnn {
 
@@ -13,33 +13,33 @@ struct Graph {
   std::vector<std::int32_t> indices;
 };
 
-// The transposed pattern; rows come out sorted if duplicates are.
-inline Graph transpose(const Pattern& pattern) {
-  std::int64_t n = pattern.vertices();
-  Graph t{std::vector<std::int64_t>(n + 1), std::vector<std::int32_t>(pattern.edges())};
+// The transposed adjacency; rows come out sorted if duplicates are.
+inline Graph transpose(const Adjacency& adjacency) {
+  std::int64_t n = adjacency.vertices();
+  Graph t{std::vector<std::int64_t>(n + 1), std::vector<std::int32_t>(adjacency.edges())};
   for (std::int64_t v = 0; v < n; ++v) {
-    for (std::int64_t e = pattern.indptr[v]; e < pattern.indptr[v + 1]; ++e) {
-      require_vertex(pattern.indices[e], n, v);
-      ++t.indptr[pattern.indices[e] + 1];
+    for (std::int64_t e = adjacency.indptr[v]; e < adjacency.indptr[v + 1]; ++e) {
+      require_vertex(adjacency.indices[e], n, v);
+      ++t.indptr[adjacency.indices[e] + 1];
     }
   }
   std::partial_sum(t.indptr.begin(), t.indptr.end(), t.indptr.begin());
   std::vector<std::int64_t> next(t.indptr.begin(), t.indptr.end() - 1);
   for (std::int64_t v = 0; v < n; ++v) {
-    for (std::int64_t e = pattern.indptr[v]; e < pattern.indptr[v + 1]; ++e) {
-      t.indices[next[pattern.indices[e]]++] = static_cast<std::int32_t>(v);
+    for (std::int64_t e = adjacency.indptr[v]; e < adjacency.indptr[v + 1]; ++e) {
+      t.indices[next[adjacency.indices[e]]++] = static_cast<std::int32_t>(v);
     }
   }
   return t;
 }
 
 // Net v of the column-net hypergraph: v itself and all rows that need it, sorted, each once.
-inline Graph column_nets(const Pattern& pattern) {
-  Graph t = transpose(pattern);
-  std::int64_t n = pattern.vertices();
+inline Graph column_nets(const Adjacency& adjacency) {
+  Graph t = transpose(adjacency);
+  std::int64_t n = adjacency.vertices();
   Graph nets{{0}, {}};
   nets.indptr.reserve(n + 1);
-  nets.indices.reserve(pattern.edges() + n);
+  nets.indices.reserve(adjacency.edges() + n);
   for (std::int64_t v = 0; v < n; ++v) {
     std::int64_t begin = nets.indptr.back();
     nets.indices.push_back(static_cast<std::int32_t>(v));
@@ -53,20 +53,20 @@ inline Graph column_nets(const Pattern& pattern) {
   return nets;
 }
 
-// Pattern of A + Aᵀ without diagonal and duplicates; rows sorted.
-inline Graph symmetrize(const Pattern& pattern) {
-  Graph t = transpose(pattern);
-  std::int64_t n = pattern.vertices();
+// Adjacency of A + Aᵀ without diagonal and duplicates; rows sorted.
+inline Graph symmetrize(const Adjacency& adjacency) {
+  Graph t = transpose(adjacency);
+  std::int64_t n = adjacency.vertices();
   Graph both{{0}, {}};
   both.indptr.reserve(n + 1);
-  both.indices.reserve(pattern.edges());
+  both.indices.reserve(adjacency.edges());
   for (std::int64_t v = 0; v < n; ++v) {
     std::int64_t begin = both.indptr.back();
     auto append = [&](auto first, auto last) {
       both.indices.insert(both.indices.end(), first, last);
     };
-    append(pattern.indices.begin() + pattern.indptr[v],
-           pattern.indices.begin() + pattern.indptr[v + 1]);
+    append(adjacency.indices.begin() + adjacency.indptr[v],
+           adjacency.indices.begin() + adjacency.indptr[v + 1]);
     append(t.indices.begin() + t.indptr[v], t.indices.begin() + t.indptr[v + 1]);
     std::sort(both.indices.begin() + begin, both.indices.end());
     auto end = std::unique(both.indices.begin() + begin, both.indices.end());

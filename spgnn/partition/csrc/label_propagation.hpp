@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "adjacency.hpp"
 #include "big_array.hpp"
 #include "parallel.hpp"
-#include "pattern.hpp"
 
 namespace spgnn {
 
@@ -53,38 +53,38 @@ class Votes {
   std::uint32_t mask_ = 0;
 };
 
-// A pattern whose edges weigh what their neighbour says: cutting an edge to a vertex that many
+// An adjacency whose edges weigh what their neighbour says: cutting an edge to a vertex that many
 // parts need anyway costs nothing more, so the weight falls with the degree.
 //
 // Moving v to part b spares a row of u, a neighbour in b, unless b needs u for another neighbour
 // too. If d - 1 others lie anywhere in `spread` parts, that chance is about spread / (spread + d).
-class PatternEdges {
+class AdjacencyEdges {
  public:
-  PatternEdges(const Pattern& pattern, std::span<const std::int64_t> weights, double spread)
-      : pattern_(pattern), weights_(weights), degree_class_(pattern.vertices()) {
+  AdjacencyEdges(const Adjacency& adjacency, std::span<const std::int64_t> weights, double spread)
+      : adjacency_(adjacency), weights_(weights), degree_class_(adjacency.vertices()) {
     for (int c = 0; c < 256; ++c) {
       weight_[c] = static_cast<float>(spread / (spread + std::exp2(c / 8.0) - 1));
     }
-    for (std::int64_t v = 0; v < pattern.vertices(); ++v) {
-      double degree = static_cast<double>(pattern.indptr[v + 1] - pattern.indptr[v]);
+    for (std::int64_t v = 0; v < adjacency.vertices(); ++v) {
+      double degree = static_cast<double>(adjacency.indptr[v + 1] - adjacency.indptr[v]);
       degree_class_[v] = static_cast<std::uint8_t>(8 * std::log2(degree + 1));
     }
   }
 
-  std::int64_t vertices() const { return pattern_.vertices(); }
-  std::int64_t edges() const { return pattern_.edges(); }
+  std::int64_t vertices() const { return adjacency_.vertices(); }
+  std::int64_t edges() const { return adjacency_.edges(); }
   std::int64_t weight_of(std::int64_t v) const { return weights_[v]; }
-  std::int64_t begin(std::int64_t v) const { return pattern_.indptr[v]; }
-  std::int64_t end(std::int64_t v) const { return pattern_.indptr[v + 1]; }
-  std::int32_t neighbour(std::int64_t e) const { return pattern_.indices[e]; }
-  float weight(std::int64_t e) const { return weight_[degree_class_[pattern_.indices[e]]]; }
+  std::int64_t begin(std::int64_t v) const { return adjacency_.indptr[v]; }
+  std::int64_t end(std::int64_t v) const { return adjacency_.indptr[v + 1]; }
+  std::int32_t neighbour(std::int64_t e) const { return adjacency_.indices[e]; }
+  float weight(std::int64_t e) const { return weight_[degree_class_[adjacency_.indices[e]]]; }
   void prefetch(std::int64_t e) const {
-    std::int32_t u = pattern_.indices[e];
+    std::int32_t u = adjacency_.indices[e];
     if (static_cast<std::uint32_t>(u) < degree_class_.size()) __builtin_prefetch(&degree_class_[u]);
   }
 
  private:
-  Pattern pattern_;
+  Adjacency adjacency_;
   std::span<const std::int64_t> weights_;
   BigArray<std::uint8_t> degree_class_;  // 8 log2(degree + 1)
   float weight_[256];

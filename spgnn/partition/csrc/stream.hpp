@@ -175,12 +175,12 @@ inline double weighted_cut(const WeightedGraph& graph, const BigArray<std::int32
 
 class StreamPartitioner {
  public:
-  StreamPartitioner(const Pattern& pattern, std::span<const std::int64_t> weights,
+  StreamPartitioner(const Adjacency& adjacency, std::span<const std::int64_t> weights,
                     const StreamOptions& options, Tick tick)
-      : pattern_(pattern),
+      : adjacency_(adjacency),
         options_(options),
         tick_(std::move(tick)),
-        graph_(pattern, weights, kSpread * static_cast<double>(options.parts)) {
+        graph_(adjacency, weights, kSpread * static_cast<double>(options.parts)) {
     // A cluster of a sixteenth of a part can still be placed with the balance in mind.
     std::int64_t total = std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
     max_cluster_ = std::max<std::int64_t>(1, total / (16 * options.parts));
@@ -189,8 +189,8 @@ class StreamPartitioner {
   BigArray<std::int32_t> partition() { return multilevel(graph_, true); }
 
   void refine(BigArray<std::int32_t>& labels) {
-    Refinement<PatternEdges>(graph_, labels, options_,
-                             part_of_work(0, options_.refine_passes))(options_.refine_passes);
+    Refinement<AdjacencyEdges>(graph_, labels, options_,
+                               part_of_work(0, options_.refine_passes))(options_.refine_passes);
   }
 
  private:
@@ -207,8 +207,8 @@ class StreamPartitioner {
     BigArray<std::int32_t> labels(n);
     cluster(graph, labels, max_cluster_, options_.cluster_passes, options_.seed, options_.threads,
             tick(0));
-    std::int64_t count = compact(labels);
-    std::int64_t most_pairs = std::max<std::int64_t>(pattern_.vertices(), 1 << 22);
+    std::int64_t count = number_in_order(labels);
+    std::int64_t most_pairs = std::max<std::int64_t>(adjacency_.vertices(), 1 << 22);
     WeightedGraph small = Contraction<Edges>(graph, labels, count, most_pairs, options_.threads,
                                              tick(options_.cluster_passes))();
     bool is_coarsest = count <= kCoarsest * options_.parts || count > n * 9 / 10;
@@ -241,10 +241,10 @@ class StreamPartitioner {
     return best;
   }
 
-  Pattern pattern_;
+  Adjacency adjacency_;
   StreamOptions options_;
   Tick tick_;
-  PatternEdges graph_;
+  AdjacencyEdges graph_;
   std::int64_t max_cluster_;
 };
 

@@ -1,26 +1,27 @@
 // Counts the rows that a partition moves when columns pay, and when rows pay.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "adjacency.hpp"
 #include "big_array.hpp"
 #include "parallel.hpp"
-#include "pattern.hpp"
 
 namespace spgnn {
 
 using Labels = std::span<const std::int32_t>;
 
-// Rows sent and received by each part. blocks[p * parts + q] = rows that p sends to q; kept for
-// up to kMaxBlockParts parts (8 MB a thread), empty beyond.
-struct Volume {
+// Rows sent and received by each part under one cover. blocks[p * parts + q] = rows that p sends to
+// q; kept for up to kMaxBlockParts parts (8 MB a thread), empty beyond.
+struct CoverVolume {
   static constexpr std::int64_t kMaxBlockParts = 1024;
 
-  explicit Volume(std::int64_t parts)
+  explicit CoverVolume(std::int64_t parts)
       : send(parts), receive(parts), blocks(parts <= kMaxBlockParts ? parts * parts : 0) {}
 
   void add(std::int64_t from, std::int64_t to, std::int64_t rows) {
@@ -28,7 +29,7 @@ struct Volume {
     receive[to] += rows;
     if (!blocks.empty()) blocks[from * static_cast<std::int64_t>(send.size()) + to] += rows;
   }
-  void add(const Volume& other) {
+  void add(const CoverVolume& other) {
     auto sum = [](auto& to, const auto& from) {
       std::transform(to.begin(), to.end(), from.begin(), to.begin(), std::plus<>());
     };
@@ -41,35 +42,38 @@ struct Volume {
 };
 
 struct VolumeCount {
-  Volume column, row;
+  CoverVolume column, row;
   std::int64_t edge_cut = 0;  // nonzeros whose row and column live in different parts
 };
 
 // Column: the row of H of vertex v goes to each other part with a row that needs v.
 // Row: part q sends one partial sum for each row elsewhere with a nonzero in a column of q.
 //
-// Rows are read in storage order, never at random, so that a memory-mapped pattern streams. Which
+// Rows are read in storage order, never at random, so that a memory-mapped adjacency streams. Which
 // parts need v is a set of bits per vertex; `table_bytes` bounds it, and sets that do not fit are
 // counted in several passes of 64 or more parts each.
 class VolumeCounter {
  public:
-  VolumeCounter(const Pattern& pattern, Labels labels, std::int64_t parts, int threads,
+  VolumeCounter(const Adjacency& adjacency, Labels labels, std::int64_t parts, int threads,
                 std::int64_t table_bytes, Tick tick)
-      : pattern_(pattern),
+      : adjacency_(adjacency),
         labels_(labels),
         parts_(parts),
-        threads_(threads),
+        chunks_(adjacency, kWorkPerChunk),
         tick_(std::move(tick)) {
-    std::int64_t words = (parts + 63) / 64;
-    std::int64_t affordable = table_bytes / (8 * std::max<std::int64_t>(1, pattern.vertices()));
+    // Each thread counts for itself, so no more than can have work.
+    threads_ = static_cast<int>(
+        std::clamp<std::int64_t>(std::max(chunks_.count(), column_chunks()), 1, threads));
+    std::int64_t words = labels.empty() ? 1 : std::ranges::max(labels) / 64 + 1;
+    std::int64_t affordable = table_bytes / (8 * std::max<std::int64_t>(1, adjacency.vertices()));
     words_ = std::clamp<std::int64_t>(affordable, 1, words);
     passes_ = (words + words_ - 1) / words_;
   }
 
   VolumeCount operator()() {
-    std::vector<VolumeCount> counts(threads_, {Volume(parts_), Volume(parts_)});
+    std::vector<VolumeCount> counts(threads_, {CoverVolume(parts_), CoverVolume(parts_)});
     for (pass_ = 0; pass_ < passes_; ++pass_) {
-      needed_by_ = BigArray<std::uint64_t>(pattern_.vertices() * words_);
+      needed_by_ = BigArray<std::uint64_t>(adjacency_.vertices() * words_);
       if (pass_ == 0) {
         mark<true>(counts);
       } else {
@@ -87,19 +91,21 @@ class VolumeCounter {
   }
 
  private:
-  static constexpr std::int64_t kWorkPerChunk = 1 << 18;
+  static constexpr std::int64_t kWorkPerChunk = 1 << 18, kColumnsPerChunk = 1 << 16;
   static constexpr std::int64_t kPrefetch = 24;  // nonzeros between asking for a line and using it
 
+  std::int64_t column_chunks() const {
+    return (adjacency_.vertices() + kColumnsPerChunk - 1) / kColumnsPerChunk;
+  }
   std::int64_t first_part() const { return pass_ * words_ * 64; }
 
   template <bool CountRows>
   void mark(std::vector<VolumeCount>& counts) {
-    RowChunks chunks(pattern_, kWorkPerChunk);
     std::vector<std::vector<std::int64_t>> seen(threads_, std::vector<std::int64_t>(parts_, -1));
     parallel_chunks(
-        chunks.count(), threads_,
+        chunks_.count(), threads_,
         [&](std::int64_t chunk, int thread) {
-          for (std::int64_t v = chunks.first(chunk), end = chunks.last(chunk); v < end; ++v) {
+          for (std::int64_t v = chunks_.first(chunk), end = chunks_.last(chunk); v < end; ++v) {
             if constexpr (CountRows) count_row(v, counts[thread], seen[thread]);
             mark_columns(v);
           }
@@ -112,10 +118,10 @@ class VolumeCounter {
   void count_row(std::int64_t v, VolumeCount& count, std::vector<std::int64_t>& seen) {
     std::int32_t part = labels_[v];
     std::int64_t cut = 0;
-    for (std::int64_t e = pattern_.indptr[v]; e < pattern_.indptr[v + 1]; ++e) {
-      if (e + kPrefetch < pattern_.edges()) prefetch(pattern_.indices[e + kPrefetch]);
-      std::int32_t column = pattern_.indices[e];
-      require_vertex(column, pattern_.vertices(), v);
+    for (std::int64_t e = adjacency_.indptr[v]; e < adjacency_.indptr[v + 1]; ++e) {
+      if (e + kPrefetch < adjacency_.edges()) prefetch(adjacency_.indices[e + kPrefetch]);
+      std::int32_t column = adjacency_.indices[e];
+      require_vertex(column, adjacency_.vertices(), v);
       std::int32_t owner = labels_[column];
       if (owner == part) continue;
       ++cut;
@@ -131,8 +137,8 @@ class VolumeCounter {
     if (part < 0 || part >= words_ * 64) return;
     std::uint64_t bit = std::uint64_t{1} << (part % 64);
     std::uint64_t* word = needed_by_.data() + part / 64;
-    for (std::int64_t e = pattern_.indptr[v]; e < pattern_.indptr[v + 1]; ++e) {
-      std::atomic_ref<std::uint64_t> set(word[pattern_.indices[e] * words_]);
+    for (std::int64_t e = adjacency_.indptr[v]; e < adjacency_.indptr[v + 1]; ++e) {
+      std::atomic_ref<std::uint64_t> set(word[adjacency_.indices[e] * words_]);
       if (!(set.load(std::memory_order_relaxed) & bit))
         set.fetch_or(bit, std::memory_order_relaxed);
     }
@@ -145,20 +151,18 @@ class VolumeCounter {
   }
 
   void count_columns(std::vector<VolumeCount>& counts) {
-    std::int64_t rows_per_chunk = 1 << 16;
-    parallel_chunks((pattern_.vertices() + rows_per_chunk - 1) / rows_per_chunk, threads_,
-                    [&](std::int64_t chunk, int thread) {
-                      std::int64_t begin = chunk * rows_per_chunk;
-                      std::int64_t end = std::min(begin + rows_per_chunk, pattern_.vertices());
-                      for (std::int64_t v = begin; v < end; ++v) {
-                        for (std::int64_t w = 0; w < words_; ++w) {
-                          count_word(v, w, counts[thread].column);
-                        }
-                      }
-                    });
+    parallel_chunks(column_chunks(), threads_, [&](std::int64_t chunk, int thread) {
+      std::int64_t begin = chunk * kColumnsPerChunk;
+      std::int64_t end = std::min(begin + kColumnsPerChunk, adjacency_.vertices());
+      for (std::int64_t v = begin; v < end; ++v) {
+        for (std::int64_t w = 0; w < words_; ++w) {
+          count_word(v, w, counts[thread].column);
+        }
+      }
+    });
   }
 
-  void count_word(std::int64_t v, std::int64_t w, Volume& volume) {
+  void count_word(std::int64_t v, std::int64_t w, CoverVolume& volume) {
     std::int64_t first = first_part() + w * 64;
     for (std::uint64_t set = needed_by_[v * words_ + w]; set; set &= set - 1) {
       std::int64_t part = first + std::countr_zero(set);
@@ -166,10 +170,11 @@ class VolumeCounter {
     }
   }
 
-  Pattern pattern_;
+  Adjacency adjacency_;
   Labels labels_;
   std::int64_t parts_;
-  int threads_;
+  RowChunks chunks_;
+  int threads_ = 1;
   Tick tick_;
   std::int64_t words_ = 1, passes_ = 1, pass_ = 0;
   BigArray<std::uint64_t> needed_by_;

@@ -7,6 +7,7 @@
 #include "multilevel.hpp"
 
 namespace nb = nanobind;
+using namespace nb::literals;
 using namespace spgnn::gvb;
 
 namespace {
@@ -23,24 +24,26 @@ Numpy<T> to_numpy(std::vector<T>&& values) {
   return Numpy<T>(kept->data(), {kept->size()}, owner);
 }
 
-template <class Index>
-std::vector<Part> run(const Pattern<Index>& pattern, const std::vector<std::int64_t>& weights,
+spgnn::Adjacency adjacency_of(const Array<std::int64_t>& indptr,
+                              const Array<std::int32_t>& indices) {
+  return {{indptr.data(), indptr.size()}, {indices.data(), indices.size()}};
+}
+
+std::vector<Part> run(const spgnn::Adjacency& adjacency, const WeightedVertices& vertices,
                       const Options& options, bool cover, const std::vector<Part>* initial) {
   if (cover) {
-    CoverPartitioner<Index> partitioner(pattern, weights, options);
+    CoverPartitioner partitioner(adjacency, vertices, options);
     return initial ? partitioner.improve(*initial) : partitioner();
   }
-  Hypergraph h = column_nets(pattern);
-  h.constraints = static_cast<int>(options.max_weight.size());
-  h.vertex_weight = weights;
+  Hypergraph h = column_hypergraph(adjacency);
+  static_cast<WeightedVertices&>(h) = vertices;
   Multilevel multilevel(h, options);
   return initial ? multilevel.improve(*initial) : multilevel();
 }
 
-template <class Index>
-Numpy<Part> partition(Array<std::int64_t> begin, Array<Index> columns, Array<std::int64_t> weights,
-                      const Options& options, bool cover, std::optional<Array<Part>> initial,
-                      nb::object progress) {
+Numpy<Part> partition(Array<std::int64_t> indptr, Array<std::int32_t> indices,
+                      Array<std::int64_t> weights, const Options& options, bool cover,
+                      std::optional<Array<Part>> initial, nb::object progress) {
   std::vector<Part> labels;
   Options watched = options;
   watched.progress = [&](const char* stage, double fraction) {
@@ -50,29 +53,29 @@ Numpy<Part> partition(Array<std::int64_t> begin, Array<Index> columns, Array<std
   };
   {
     nb::gil_scoped_release released;
-    const Pattern<Index> pattern{{begin.data(), begin.size()}, {columns.data(), columns.size()}};
+    const WeightedVertices vertices{static_cast<Vertex>(indptr.size() - 1),
+                                    static_cast<int>(options.max_weight.size()),
+                                    {weights.data(), weights.data() + weights.size()}};
     std::vector<Part> start;
     if (initial) start.assign(initial->data(), initial->data() + initial->size());
-    labels = run(pattern, {weights.data(), weights.data() + weights.size()}, watched, cover,
-                 initial ? &start : nullptr);
+    labels =
+        run(adjacency_of(indptr, indices), vertices, watched, cover, initial ? &start : nullptr);
   }
   return to_numpy(std::move(labels));
 }
 
-template <class Index>
-bool canonical(Array<std::int64_t> begin, Array<Index> columns) {
-  return Pattern<Index>{{begin.data(), begin.size()}, {columns.data(), columns.size()}}.canonical();
+bool canonical(Array<std::int64_t> indptr, Array<std::int32_t> indices) {
+  return adjacency_of(indptr, indices).canonical();
 }
 
 // For tests: makes moves one by one and returns (total, send, receive) as kept up to date on the
 // way, and by how much the predicted gains missed the real change of the total.
-template <class Index>
-nb::tuple replay(Array<std::int64_t> begin, Array<Index> columns, Array<std::uint8_t> split,
+nb::tuple replay(Array<std::int64_t> indptr, Array<std::int32_t> indices, Array<std::uint8_t> split,
                  Array<Part> labels, Part parts, Array<Vertex> vertices, Array<Part> targets) {
-  const Pattern<Index> pattern{{begin.data(), begin.size()}, {columns.data(), columns.size()}};
-  Hypergraph h = split_nets(pattern, Split(split.data(), split.data() + split.size()));
+  Hypergraph h = split_hypergraph(adjacency_of(indptr, indices),
+                                  Split(split.data(), split.data() + split.size()));
   h.vertex_weight.assign(h.num_vertices, 1);
-  const std::vector<std::int64_t> max_weight{h.num_vertices};
+  const Bound max_weight{h.num_vertices};
   VolumeState state(h, {labels.data(), labels.data() + labels.size()}, parts);
   MoveFinder finder(state, max_weight);
   double error = 0;
@@ -87,27 +90,11 @@ nb::tuple replay(Array<std::int64_t> begin, Array<Index> columns, Array<std::uin
 }
 
 // Rows that each part sends under minimum vertex covers.
-template <class Index>
-Numpy<std::int64_t> cover_send(Array<std::int64_t> begin, Array<Index> columns, Array<Part> labels,
-                               Part parts) {
-  const Pattern<Index> pattern{{begin.data(), begin.size()}, {columns.data(), columns.size()}};
+Numpy<std::int64_t> cover_send(Array<std::int64_t> indptr, Array<std::int32_t> indices,
+                               Array<Part> labels, Part parts) {
   const std::vector<Part> part(labels.data(), labels.data() + labels.size());
-  BlockCovers<Index> covers(pattern, part, parts);
-  Split split(columns.size(), 0);
-  covers.assign(split);
-  return to_numpy(std::vector(covers.send()));
-}
-
-template <class Index>
-void bind(nb::module_& m) {
-  m.def("partition", &partition<Index>, nb::arg("begin"), nb::arg("columns"), nb::arg("weights"),
-        nb::arg("options"), nb::arg("cover"), nb::arg("initial").none(),
-        nb::arg("progress").none());
-  m.def("canonical", &canonical<Index>, nb::arg("begin"), nb::arg("columns"));
-  m.def("replay", &replay<Index>, nb::arg("begin"), nb::arg("columns"), nb::arg("split"),
-        nb::arg("labels"), nb::arg("parts"), nb::arg("vertices"), nb::arg("targets"));
-  m.def("cover_send", &cover_send<Index>, nb::arg("begin"), nb::arg("columns"), nb::arg("labels"),
-        nb::arg("parts"));
+  Split split(indices.size(), 0);
+  return to_numpy(cover_blocks(adjacency_of(indptr, indices), part, parts, split));
 }
 
 }  // namespace
@@ -127,7 +114,14 @@ NB_MODULE(_gvb, m) {
       .def_rw("peak_rounds", &Options::peak_rounds)
       .def_rw("search_passes", &Options::search_passes)
       .def_rw("search_budget", &Options::search_budget)
-      .def_rw("patience", &Options::patience);
-  bind<std::int32_t>(m);
-  bind<std::int64_t>(m);
+      .def_rw("patience", &Options::patience)
+      .def_rw("alpha_coarse", &Options::alpha_coarse)
+      .def_rw("alpha_fine", &Options::alpha_fine)
+      .def_rw("alpha_last", &Options::alpha_last);
+  m.def("partition", &partition, "indptr"_a, "indices"_a, "weights"_a, "options"_a, "cover"_a,
+        "initial"_a.none(), "progress"_a.none());
+  m.def("canonical", &canonical, "indptr"_a, "indices"_a);
+  m.def("replay", &replay, "indptr"_a, "indices"_a, "split"_a, "labels"_a, "parts"_a, "vertices"_a,
+        "targets"_a);
+  m.def("cover_send", &cover_send, "indptr"_a, "indices"_a, "labels"_a, "parts"_a);
 }

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "cut_graph.hpp"
+#include "contract.hpp"
 #include "random.hpp"
 
 namespace spgnn::gvb {
@@ -33,7 +33,7 @@ class Communities {
       const Vertex count = number_communities();
       for (Vertex& c : community) c = community_[c];
       if (count > kStalled * finest->num_vertices) return community;
-      coarse = contracted(*finest, count);
+      coarse = contract(*finest, community_, count);
       finest = &coarse;
     }
   }
@@ -86,41 +86,16 @@ class Communities {
   }
 
   Vertex number_communities() {
-    std::vector<Vertex> id(community_.size(), -1);
-    Vertex count = 0;
-    for (Vertex& c : community_) {
-      if (id[c] < 0) id[c] = count++;
-      c = id[c];
-    }
+    const auto count = static_cast<Vertex>(number_in_order(community_));
     std::vector<double> volume(count, 0.0);
     for (std::size_t v = 0; v < community_.size(); ++v) volume[community_[v]] += volume_[v];
     volume_ = std::move(volume);
     return count;
   }
 
-  CutGraph contracted(const CutGraph& graph, Vertex count) const {
-    std::vector<Vertex> begin(static_cast<std::size_t>(count) + 1, 0), members(graph.num_vertices);
-    for (Vertex c : community_) ++begin[c + 1];
-    std::partial_sum(begin.begin(), begin.end(), begin.begin());
-    std::vector<Vertex> next(begin.begin(), begin.end() - 1);
-    for (Vertex v = 0; v < graph.num_vertices; ++v) members[next[community_[v]]++] = v;
-    CutGraph coarse;
-    coarse.num_vertices = count;
-    EdgeCollector collector(coarse, count);
-    for (Vertex c = 0; c < count; ++c) {
-      for (Vertex i = begin[c]; i < begin[c + 1]; ++i) {
-        for (const auto [u, w] : graph.edges_of(members[i])) {
-          if (community_[u] != c) collector.add(community_[u], w);
-        }
-      }
-      collector.close_vertex();
-    }
-    return coarse;
-  }
-
   Random& random_;
-  std::vector<double>
-      volume_;  // of the vertices of a level: weight of their edges, inner ones twice
+  // Of the vertices of a level: weight of their edges, inner ones twice.
+  std::vector<double> volume_;
   double total_ = 0;
   std::vector<Vertex> community_;  // on this level
   std::vector<double> weight_to_;  // from a vertex to each community

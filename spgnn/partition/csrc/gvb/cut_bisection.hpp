@@ -53,25 +53,23 @@ inline Sides bisect(const CutGraph& graph, const Bounds& bounds,
                     const std::vector<std::int64_t>& target, const BisectionOptions& options,
                     Random& random) {
   constexpr Vertex kCoarsest = 80;
-  std::vector<std::int64_t> heaviest = graph.total_weight();
-  for (std::int64_t& weight : heaviest) weight = weight * 3 / 2 / kCoarsest + 1;
-  const std::vector<CutLevel> levels = coarsen(graph, kCoarsest, heaviest, random);
-  return bisect_levels<EdgeCut>(graph, levels, bounds, target, options, random);
+  CoarsenOptions coarsening;
+  for (std::int64_t total : graph.total_weight()) {
+    coarsening.max_weight.push_back(total * 3 / 2 / kCoarsest + 1);
+  }
+  return bisect_levels<EdgeCut>(graph, coarsening, kCoarsest, bounds, target, options, random);
 }
 
 // The subgraph of one side; vertices keep their order.
 inline CutGraph induced(const CutGraph& graph, const Sides& side, int s) {
-  CutGraph half;
-  half.constraints = graph.constraints;
-  const std::vector<Vertex> id = numbered(side, s, half.num_vertices);
+  std::vector<Vertex> id;
+  CutGraph half{vertices_of_side(graph, side, s, id)};
   for (Vertex v = 0; v < graph.num_vertices; ++v) {
     if (side[v] != s) continue;
-    const auto weight = graph.weight_of(v);
-    half.vertex_weight.insert(half.vertex_weight.end(), weight.begin(), weight.end());
     for (const auto [u, w] : graph.edges_of(v)) {
       if (side[u] == s) half.edges.push_back({id[u], w});
     }
-    half.begin.push_back(static_cast<std::int64_t>(half.edges.size()));
+    half.begin.push_back(std::ssize(half.edges));
   }
   return half;
 }

@@ -8,86 +8,39 @@
 #include <utility>
 #include <vector>
 
-#include "cut_graph.hpp"
+#include "coarsen.hpp"
 #include "random.hpp"
 #include "recursive_bisection.hpp"
+#include "refine_greedy.hpp"
 
 namespace spgnn::gvb {
 
-// Greedy k-way refinement of the edge cut: rounds over the vertices whose surroundings changed.
-class CutRefiner {
+// Moves that lower the edge cut, as GreedyRefiner wants them.
+class CutMoves {
  public:
-  CutRefiner(const CutGraph& graph, std::vector<Part>& labels, Part parts,
-             const std::vector<std::int64_t>& max_weight, Random& random)
+  static constexpr bool kQueuedAtFirst = true;
+
+  CutMoves(const CutGraph& graph, std::vector<Part>& labels, Part parts, const Bound& max_weight)
       : graph_(graph),
         labels_(labels),
         max_weight_(max_weight),
-        random_(random),
-        weight_(static_cast<std::size_t>(parts) * graph.constraints, 0),
-        joined_(parts, 0),
-        queued_(graph.num_vertices, 0) {
-    for (Vertex v = 0; v < graph.num_vertices; ++v) add_weight(v, labels_[v], 1);
-  }
+        weight_(graph, labels, parts),
+        joined_(parts, 0) {}
 
-  void run(int max_rounds) {
-    std::vector<Vertex> active = boundary();
-    for (int round = 0; round < max_rounds && !active.empty(); ++round) {
-      random_.shuffle(active);
-      std::vector<Vertex> next;
-      for (Vertex v : active) {
-        queued_[v] = 0;
-        if (!try_move(v)) continue;
-        for (const auto [u, w] : graph_.edges_of(v)) {
-          if (queued_[u]) continue;
-          queued_[u] = 1;
-          next.push_back(u);
-        }
-      }
-      active = std::move(next);
-    }
-  }
-
- private:
-  void add_weight(Vertex v, Part p, int sign) {
-    const auto weight = graph_.weight_of(v);
-    for (int c = 0; c < graph_.constraints; ++c) {
-      weight_[static_cast<std::int64_t>(p) * graph_.constraints + c] += sign * weight[c];
-    }
-  }
-
-  std::int64_t weight(Part p, int c) const {
-    return weight_[static_cast<std::int64_t>(p) * graph_.constraints + c];
-  }
-
-  bool fits(Vertex v, Part to) const {
-    const auto own = graph_.weight_of(v);
-    for (int c = 0; c < graph_.constraints; ++c) {
-      if (weight(to, c) + own[c] > max_weight_[c]) return false;
-    }
-    return true;
-  }
-
-  bool overloaded(Part p) const {
-    for (int c = 0; c < graph_.constraints; ++c) {
-      if (weight(p, c) > max_weight_[c]) return true;
-    }
-    return false;
-  }
-
-  std::vector<Vertex> boundary() {
+  std::vector<Vertex> boundary() const {
     std::vector<Vertex> found;
     for (Vertex v = 0; v < graph_.num_vertices; ++v) {
-      for (const auto [u, w] : graph_.edges_of(v)) {
-        if (labels_[u] == labels_[v]) continue;
-        found.push_back(v);
-        queued_[v] = 1;
-        break;
-      }
+      const auto edges = graph_.edges_of(v);
+      const auto crosses = [&](const CutGraph::Edge& e) { return labels_[e.to] != labels_[v]; };
+      if (std::any_of(edges.begin(), edges.end(), crosses)) found.push_back(v);
     }
     return found;
   }
 
-  bool try_move(Vertex v) {
+  void begin_round() {}
+  bool end_round() const { return true; }
+
+  Part try_move(Vertex v) {
     touched_.clear();
     for (const auto [u, w] : graph_.edges_of(v)) {
       if (joined_[labels_[u]] == 0) touched_.push_back(labels_[u]);
@@ -95,33 +48,38 @@ class CutRefiner {
     }
     const Part from = labels_[v];
     const std::int64_t inside = joined_[from];
-    std::int64_t best_weight = overloaded(from) ? -1 : inside;
+    const bool overloaded = !weight_.within(from, max_weight_);
+    std::int64_t best_weight = overloaded ? -1 : inside;
     Part best = from;
     for (Part q : touched_) {
-      const bool better =
-          joined_[q] > best_weight || (joined_[q] == best_weight && weight(q, 0) < weight(best, 0));
+      const bool better = joined_[q] > best_weight ||
+                          (joined_[q] == best_weight && weight_(q, 0) < weight_(best, 0));
       // A move that gains nothing must bring the two parts closer in weight.
-      const bool levels = joined_[q] > inside || overloaded(from) ||
-                          weight(q, 0) + graph_.weight_of(v)[0] < weight(from, 0);
-      if (q != from && better && levels && fits(v, q)) {
+      const bool levels = joined_[q] > inside || overloaded ||
+                          weight_(q, 0) + graph_.weight_of(v)[0] < weight_(from, 0);
+      if (q != from && better && levels && weight_.fits(v, q, max_weight_)) {
         best = q;
         best_weight = joined_[q];
       }
       joined_[q] = 0;
     }
-    if (best == from) return false;
-    add_weight(v, from, -1);
-    add_weight(v, best, 1);
+    if (best == from) return -1;
+    weight_.move(v, from, best);
     labels_[v] = best;
-    return true;
+    return from;
   }
 
+  template <class Visit>
+  void for_affected(Vertex v, Part, const Visit& visit) const {
+    for (const CutGraph::Edge& edge : graph_.edges_of(v)) visit(edge.to);
+  }
+
+ private:
   const CutGraph& graph_;
   std::vector<Part>& labels_;
-  const std::vector<std::int64_t>& max_weight_;
-  Random& random_;
-  std::vector<std::int64_t> weight_, joined_;
-  std::vector<std::uint8_t> queued_;
+  const Bound& max_weight_;
+  PartWeights weight_;
+  std::vector<std::int64_t> joined_;  // weight of edges from a vertex to each part
   std::vector<Part> touched_;
 };
 
@@ -132,6 +90,12 @@ struct CutOptions {
   int attempts = 6;     // at a small coarsest graph, where little is cut
   BisectionOptions bisection{10, 6, 100};
 };
+
+inline void lower_cut(const CutGraph& graph, std::vector<Part>& labels, Part parts,
+                      const Bound& max_weight, int rounds, Random& random) {
+  const CutMoves moves(graph, labels, parts, max_weight);
+  GreedyRefiner<CutMoves>(moves, graph.num_vertices, random).run(rounds);
+}
 
 // The weight of cut edges at each part.
 inline std::vector<std::int64_t> cut_of_parts(const CutGraph& graph,
@@ -148,9 +112,8 @@ inline std::vector<std::int64_t> cut_of_parts(const CutGraph& graph,
 // changes the parts any more; elsewhere one is enough, and so it is where the coarsest graph is not
 // small beside the finest, of `finest` vertices.
 inline std::vector<Part> partition_coarsest(const CutGraph& graph, Part parts,
-                                            const std::vector<std::int64_t>& max_weight,
-                                            const CutOptions& options, Vertex finest,
-                                            Random& random) {
+                                            const Bound& max_weight, const CutOptions& options,
+                                            Vertex finest, Random& random) {
   constexpr double kHardlyCut = 0.1;  // share of edge weight
   constexpr Vertex kSmall = 4;        // times smaller than the finest, for each further attempt
   const int attempts =
@@ -163,7 +126,7 @@ inline std::vector<Part> partition_coarsest(const CutGraph& graph, Part parts,
   for (int attempt = 0; attempt < attempts; ++attempt) {
     std::vector<Part> labels = RecursiveBisection<CutGraph>(max_weight, options.bisection)(
         graph, parts, random.split(attempt + 1));
-    CutRefiner(graph, labels, parts, max_weight, random).run(options.rounds);
+    lower_cut(graph, labels, parts, max_weight, options.rounds, random);
     const std::vector<std::int64_t> cut = cut_of_parts(graph, labels, parts);
     const auto total = std::accumulate(cut.begin(), cut.end(), std::int64_t{0});
     const std::int64_t score = total + parts * *std::max_element(cut.begin(), cut.end());
@@ -178,28 +141,23 @@ inline std::vector<Part> partition_coarsest(const CutGraph& graph, Part parts,
 
 // Coarsens, splits the coarsest graph by recursive bisection, and refines on the way back: the
 // scheme of METIS's k-way method (Karypis & Kumar 1998).
-inline std::vector<Part> cut_partition(const CutGraph& graph, Part parts,
-                                       std::vector<std::int64_t> max_weight,
+inline std::vector<Part> cut_partition(const CutGraph& graph, Part parts, Bound max_weight,
                                        const CutOptions& options, Random& random) {
   for (std::int64_t& bound : max_weight) {
     bound += static_cast<std::int64_t>(options.slack * static_cast<double>(bound));
   }
   const Vertex stop_at = std::max<Vertex>(200, options.vertices_per_part * parts);
-  std::vector<std::int64_t> heaviest = graph.total_weight();
-  for (std::int64_t& weight : heaviest)
-    weight = std::max<std::int64_t>(1, weight * 3 / 2 / stop_at);
-  const std::vector<CutLevel> levels = coarsen(graph, stop_at, heaviest, random);
-  const CutGraph& coarsest = levels.empty() ? graph : levels.back().coarse;
-  std::vector<Part> labels =
-      partition_coarsest(coarsest, parts, max_weight, options, graph.num_vertices, random);
-  for (std::size_t i = levels.size(); i-- > 0;) {
-    const CutGraph& finer = i == 0 ? graph : levels[i - 1].coarse;
-    std::vector<Part> projected(finer.num_vertices);
-    for (Vertex v = 0; v < finer.num_vertices; ++v) projected[v] = labels[levels[i].coarse_of[v]];
-    labels = std::move(projected);
-    CutRefiner(finer, labels, parts, max_weight, random).run(options.rounds);
+  CoarsenOptions coarsening;
+  for (std::int64_t total : graph.total_weight()) {
+    coarsening.max_weight.push_back(std::max<std::int64_t>(1, total * 3 / 2 / stop_at));
   }
-  return labels;
+  const auto levels = coarsen(graph, coarsening, stop_at, random);
+  std::vector<Part> labels = partition_coarsest(coarsest(graph, levels), parts, max_weight, options,
+                                                graph.num_vertices, random);
+  return uncoarsen(graph, levels, std::move(labels),
+                   [&](const CutGraph& finer, std::vector<Part>& finer_labels) {
+                     lower_cut(finer, finer_labels, parts, max_weight, options.rounds, random);
+                   });
 }
 
 }  // namespace spgnn::gvb

@@ -6,26 +6,24 @@
 #include <span>
 #include <vector>
 
+#include "adjacency.hpp"
+#include "vertices.hpp"
+
 namespace spgnn::gvb {
 
-using Vertex = std::int32_t;
 using Net = std::int32_t;
-using Part = std::int32_t;
 
 // A net's first pin is its root. With λ the number of parts among its pins, a net of weight w costs
 // w · (λ − 1) rows. Nets [0, num_scatter) are scattered: the root's part sends to each other part
 // (a row of H; one net per column). The rest are gathered: each other part sends one row to the
 // root's part (a partial sum; one net per row).
-struct Hypergraph {
-  Vertex num_vertices = 0;
-  int constraints = 1;
-  std::vector<std::int64_t> vertex_weight;  // [vertices × constraints]
-  std::vector<std::int64_t> net_begin{0};   // [nets + 1]
-  std::vector<Vertex> pins;
-  std::vector<std::int32_t> net_weight;
+struct Hypergraph : WeightedVertices {
+  std::vector<std::int64_t> net_begin{0};  // [nets + 1]
+  std::vector<Vertex> pins{};
+  std::vector<std::int32_t> net_weight{};
   Net num_scatter = 0;
   std::vector<std::int64_t> incident_begin{0};  // [vertices + 1]
-  std::vector<Net> incident;                    // nets of each vertex, rising
+  std::vector<Net> incident{};                  // nets of each vertex, rising
 
   Net num_nets() const { return static_cast<Net>(net_weight.size()); }
   Vertex root(Net e) const { return pins[net_begin[e]]; }
@@ -36,14 +34,15 @@ struct Hypergraph {
   std::span<const Net> nets_of(Vertex v) const {
     return {incident.data() + incident_begin[v], incident.data() + incident_begin[v + 1]};
   }
-  std::span<const std::int64_t> weight_of(Vertex v) const {
-    return {vertex_weight.data() + static_cast<std::int64_t>(v) * constraints,
-            static_cast<std::size_t>(constraints)};
-  }
 
-  // Ends the net whose pins were appended since the last one.
+  // Ends the net whose pins were appended since the last one. A net of one pin costs nothing and
+  // is dropped.
   void close_net(std::int32_t weight) {
-    net_begin.push_back(static_cast<std::int64_t>(pins.size()));
+    if (std::ssize(pins) - net_begin.back() < 2) {
+      pins.resize(net_begin.back());
+      return;
+    }
+    net_begin.push_back(std::ssize(pins));
     net_weight.push_back(weight);
   }
 
@@ -57,53 +56,26 @@ struct Hypergraph {
       for (Vertex v : pins_of(e)) incident[next[v]++] = e;
     }
   }
-
-  std::vector<std::int64_t> total_weight() const {
-    std::vector<std::int64_t> total(constraints, 0);
-    for (std::size_t i = 0; i < vertex_weight.size(); ++i)
-      total[i % constraints] += vertex_weight[i];
-    return total;
-  }
 };
 
-// A square pattern in CSR, rows = destinations, columns rising in each row; the diagonal may be
-// missing.
-template <class Index>
-struct Pattern {
-  std::span<const std::int64_t> begin;
-  std::span<const Index> columns;
-
-  Vertex size() const { return static_cast<Vertex>(begin.size() - 1); }
-  bool canonical() const {
-    for (Vertex i = 0; i < size(); ++i) {
-      const auto columns_of_row = row(i);
-      if (std::adjacent_find(columns_of_row.begin(), columns_of_row.end(),
-                             [](Index a, Index b) { return a >= b; }) != columns_of_row.end()) {
-        return false;
-      }
-    }
-    return true;
-  }
-  std::span<const Index> row(Vertex i) const {
-    return columns.subspan(begin[i], begin[i + 1] - begin[i]);
-  }
-};
-
-// One scattered net per column v: v and the rows that need it. Nets of one pin cost nothing and
-// are left out.
-template <class Index>
-Hypergraph column_nets(const Pattern<Index>& pattern) {
-  const Vertex n = pattern.size();
+// One scattered net per column v: v and the rows that need it, as far as column_pays(nonzero).
+// Without incidence yet.
+template <class ColumnPays>
+Hypergraph nets_of_columns(const Adjacency& adjacency, const ColumnPays& column_pays) {
+  const auto n = static_cast<Vertex>(adjacency.vertices());
   // Transpose, each column's owner first.
   std::vector<std::int64_t> begin(static_cast<std::size_t>(n) + 1, 0);
-  for (Index v : pattern.columns) ++begin[v + 1];
+  for (std::int64_t e = 0; e < adjacency.edges(); ++e) {
+    begin[adjacency.indices[e] + 1] += column_pays(e);
+  }
   for (Vertex v = 0; v < n; ++v) begin[v + 1] += begin[v] + 1;
   std::vector<Vertex> pins(begin[n]);
   std::vector<std::int64_t> next(begin.begin(), begin.end() - 1);
   for (Vertex v = 0; v < n; ++v) pins[next[v]++] = v;
   for (Vertex i = 0; i < n; ++i) {
-    for (Index v : pattern.row(i)) {
-      if (v != i) pins[next[v]++] = i;
+    for (std::int64_t e = adjacency.indptr[i]; e < adjacency.indptr[i + 1]; ++e) {
+      const Vertex v = adjacency.indices[e];
+      if (v != i && column_pays(e)) pins[next[v]++] = i;
     }
   }
   Hypergraph h;
@@ -120,6 +92,12 @@ Hypergraph column_nets(const Pattern<Index>& pattern) {
   h.pins = std::move(pins);
   h.net_weight.assign(h.net_begin.size() - 1, 1);
   h.num_scatter = h.num_nets();
+  return h;
+}
+
+// The hypergraph of the column objective: every column pays.
+inline Hypergraph column_hypergraph(const Adjacency& adjacency) {
+  Hypergraph h = nets_of_columns(adjacency, [](std::int64_t) { return true; });
   h.build_incidence();
   return h;
 }

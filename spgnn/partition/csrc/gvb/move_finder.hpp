@@ -16,19 +16,13 @@ struct Move {
 
 class MoveFinder {
  public:
-  MoveFinder(const VolumeState& state, const std::vector<std::int64_t>& max_weight)
+  MoveFinder(const VolumeState& state, const Bound& max_weight)
       : state_(state),
         max_weight_(max_weight),
         saved_(state.parts(), 0.0),
         touched_(static_cast<std::size_t>(state.parts()) + 1) {}
 
-  bool fits(Vertex v, Part to) const {
-    const auto weight = state_.hypergraph().weight_of(v);
-    for (int c = 0; c < state_.hypergraph().constraints; ++c) {
-      if (state_.weight(to, c) + weight[c] > max_weight_[c]) return false;
-    }
-    return true;
-  }
+  bool fits(Vertex v, Part to) const { return state_.weights().fits(v, to, max_weight_); }
 
   // The best move to a part that already holds a pin of one of v's nets and has room.
   Move best(Vertex v) {
@@ -208,7 +202,7 @@ class MoveFinder {
   static constexpr Part kManyParts = 3;
 
   const VolumeState& state_;
-  const std::vector<std::int64_t>& max_weight_;
+  const Bound& max_weight_;
   std::int64_t work_ = 0;
   std::vector<double> saved_;
   std::vector<Part> touched_;

@@ -16,29 +16,10 @@
 #include "cut_partition.hpp"
 #include "options.hpp"
 #include "parallel.hpp"
-#include "rebalance.hpp"
 #include "recursive_bisection.hpp"
-#include "refine_fm.hpp"
-#include "refine_greedy.hpp"
-#include "relieve.hpp"
-#include "volume_state.hpp"
+#include "refine.hpp"
 
 namespace spgnn::gvb {
-
-// Weight above the bounds, summed over parts and constraints.
-inline std::int64_t overload(const std::vector<std::int64_t>& vertex_weight,
-                             const std::vector<Part>& labels, const Options& options) {
-  const std::size_t m = options.max_weight.size();
-  std::vector<std::int64_t> weight(m * options.parts, 0);
-  for (std::size_t v = 0; v < labels.size(); ++v) {
-    for (std::size_t c = 0; c < m; ++c) weight[labels[v] * m + c] += vertex_weight[v * m + c];
-  }
-  std::int64_t sum = 0;
-  for (std::size_t i = 0; i < weight.size(); ++i) {
-    sum += std::max<std::int64_t>(0, weight[i] - options.max_weight[i % m]);
-  }
-  return sum;
-}
 
 // Groups of vertices that share their part in both partitions, numbered from 0.
 inline std::vector<Part> common_parts(const std::vector<Part>& a, const std::vector<Part>& b) {
@@ -63,20 +44,16 @@ class Multilevel {
   std::vector<Part> operator()() {
     std::vector<Part> labels = first_partition();
     for (int cycle = 0; cycle < options_.cycles; ++cycle) labels = cycled(std::move(labels));
-    return lower_peaks(std::move(labels));
+    return without_peaks(std::move(labels));
   }
 
   // Returns the labels it was given where it found nothing better.
   std::vector<Part> improve(std::vector<Part> labels) {
-    std::vector<Part> improved = lower_peaks(cycled(labels));
-    return score(improved, kInTheEnd) < score(labels, kInTheEnd) ? improved : labels;
+    std::vector<Part> improved = without_peaks(cycled(labels));
+    return score_of(improved, kInTheEnd) < score_of(labels, kInTheEnd) ? improved : labels;
   }
 
  private:
-  // How much the maximum counts beside the average: little before the last stage, which lowers it,
-  // while the total hardly falls any more.
-  static constexpr double kOnTheWay = 0.2, kInTheEnd = 1.0;
-
   // Progress is told by the calling thread alone; the others end once it was interrupted.
   void report(const char* stage, double fraction) {
     if (std::this_thread::get_id() != caller_) {
@@ -100,7 +77,7 @@ class Multilevel {
     parallel_chunks(static_cast<std::int64_t>(cuts.size()), options_.threads,
                     [&](std::int64_t i, int) { cuts[i] = cut(graph, i); });
     if (last == 0) {
-      graph = {};  // refinement needs the memory
+      graph = CutGraph();  // refinement needs the memory
       return refined(std::move(cuts[0]), 0);
     }
     const bool nets = share_away(cuts[0]) > options_.net_start_above;
@@ -126,13 +103,13 @@ class Multilevel {
   std::vector<Part> best_of(std::vector<std::vector<Part>> found) {
     const int threads = std::max(1, options_.threads - 1);
     for (std::uint64_t round = 1; found.size() > 1; ++round) {
-      const std::size_t pairs = found.size() / 2;
-      parallel_chunks(static_cast<std::int64_t>(pairs), threads, [&](std::int64_t i, int) {
-        found[i] = combine(std::move(found[2 * i]), std::move(found[2 * i + 1]),
-                           random_.split(round * kRound + i));
+      std::vector<std::vector<Part>> winners(found.size() / 2);
+      parallel_chunks(std::ssize(winners), threads, [&](std::int64_t i, int) {
+        winners[i] = combine(std::move(found[2 * i]), std::move(found[2 * i + 1]),
+                             random_.split(round * kRound + i));
       });
-      if (found.size() % 2 == 1) found[pairs] = std::move(found.back());
-      found.resize(pairs + found.size() % 2);
+      if (found.size() % 2 == 1) winners.push_back(std::move(found.back()));
+      found = std::move(winners);
     }
     return std::move(found[0]);
   }
@@ -147,7 +124,7 @@ class Multilevel {
   std::vector<Part> refined(std::vector<Part> labels, std::uint64_t start) {
     report("initial partition", 0.5);
     Random random = random_.split(kRefined + start);
-    return refine(h_, std::move(labels), options_.max_weight, random);
+    return refine_volumes(h_, std::move(labels), options_.max_weight, true, options_, random);
   }
 
   // Bisections of the nets themselves, refined on every level. Where pages of a site all link to
@@ -157,30 +134,30 @@ class Multilevel {
   std::vector<Part> start_from_nets(const CutGraph& graph, std::uint64_t start) {
     Random random = random_.split(start);
     const Vertex stop_at = std::max<Vertex>(200, options_.net_vertices_per_part * options_.parts);
-    std::vector<Level> levels;
+    std::vector<Level<Hypergraph>> levels;
     std::vector<Part> communities = Communities(random)(graph);
     coarsen_further(levels, stop_at, &communities, random);
     coarsen_further(levels, stop_at, nullptr, random);
     report("initial partition", 0);
     std::vector<Part> labels =
         RecursiveBisection<Hypergraph>(options_.max_weight, options_.net_bisection)(
-            levels.empty() ? h_ : levels.back().coarse, options_.parts, random.split(1));
-    return uncoarsen(levels, std::move(labels), 0.0, random);
+            coarsest(h_, levels), options_.parts, random.split(1));
+    return refine_upwards(levels, std::move(labels), 0.0, random);
   }
 
   // A V-cycle from the better of two partitions that keeps together only what both keep together:
   // regions in which they differ change sides as a whole (Andre, Schlag & Schulz 2018). How far the
   // maximum lies above 1.5 averages does not decide: refinement can lower that, hardly the total.
   std::vector<Part> combine(std::vector<Part> a, std::vector<Part> b, Random random) {
-    if (score(b, kOnTheWay, 1.5) < score(a, kOnTheWay, 1.5)) std::swap(a, b);
+    if (score_of(b, kOnTheWay, 1.5) < score_of(a, kOnTheWay, 1.5)) std::swap(a, b);
     std::vector<Part> improved = v_cycle(a, common_parts(a, b), random);
-    return score(improved) < score(a) ? improved : a;
+    return score_of(improved) < score_of(a) ? improved : a;
   }
 
   // A V-cycle that keeps the parts together.
   std::vector<Part> cycled(std::vector<Part> labels) {
     std::vector<Part> found = v_cycle(labels, labels, random_);
-    return score(found) < score(labels) ? found : labels;
+    return score_of(found) < score_of(labels) ? found : labels;
   }
 
   // Coarsens inside the groups, which must not span parts, and refines on the way back. On the
@@ -189,18 +166,18 @@ class Multilevel {
   std::vector<Part> v_cycle(std::vector<Part> labels, std::vector<Part> groups, Random& random) {
     const double slack = options_.slack * cut_share(labels);
     const Vertex stop_at = std::max<Vertex>(200, options_.vertices_per_part * options_.parts);
-    std::vector<Level> levels;
+    std::vector<Level<Hypergraph>> levels;
     coarsen_further(levels, stop_at, &groups, random);
-    for (const Level& level : levels) labels = on_coarse(level, labels);
-    return uncoarsen(levels, std::move(labels), slack, random);
+    for (const auto& level : levels) labels = on_coarse(level, labels);
+    return refine_upwards(levels, std::move(labels), slack, random);
   }
 
   // Adds levels until at most `stop_at` vertices are left or nothing shrinks any more; clusters
   // keep inside the groups, which in the end are those of the coarsest level.
-  void coarsen_further(std::vector<Level>& levels, Vertex stop_at, std::vector<Part>* groups,
-                       Random& random) {
+  void coarsen_further(std::vector<Level<Hypergraph>>& levels, Vertex stop_at,
+                       std::vector<Part>* groups, Random& random) {
     while (true) {
-      const Hypergraph& finest = levels.empty() ? h_ : levels.back().coarse;
+      const Hypergraph& finest = coarsest(h_, levels);
       if (finest.num_vertices <= stop_at) return;
       report("coarsening", 0);
       auto level = coarsen_once(finest, coarsening(stop_at, groups), random);
@@ -210,39 +187,33 @@ class Multilevel {
     }
   }
 
-  std::vector<Part> uncoarsen(const std::vector<Level>& levels, std::vector<Part> labels,
-                              double slack, Random& random) {
+  // Refines the labels of the coarsest level and of all that are finer. Bounds may be exceeded by
+  // `slack` on the coarsest, on finer ones by ever less.
+  std::vector<Part> refine_upwards(const std::vector<Level<Hypergraph>>& levels,
+                                   std::vector<Part> labels, double slack, Random& random) {
     const auto depth = static_cast<double>(levels.size());
-    for (std::size_t i = levels.size(); i-- > 0;) {
-      const auto left = static_cast<double>(i + 1);
-      report("refinement", (depth - left) / (depth + 1));
-      labels = refine(levels[i].coarse, std::move(labels), relaxed(slack * left / depth), random);
-      std::vector<Part> finer(levels[i].coarse_of.size());
-      for (std::size_t v = 0; v < finer.size(); ++v) finer[v] = labels[levels[i].coarse_of[v]];
-      labels = std::move(finer);
-    }
-    report("refinement", depth / (depth + 1));
-    labels = refine(h_, std::move(labels), options_.max_weight, random);
+    double done = 0;
+    const auto refine_level = [&](const Hypergraph& h, std::vector<Part>& found) {
+      const bool finest = &h == &h_;
+      report("refinement", done / (depth + 1));
+      const Bound bounds = finest ? options_.max_weight : relaxed(slack * (depth - done) / depth);
+      found = refine_volumes(h, std::move(found), bounds, finest, options_, random);
+      ++done;
+    };
+    refine_level(coarsest(h_, levels), labels);
+    labels = uncoarsen(h_, levels, std::move(labels), refine_level);
     report("refinement", 1);
     return labels;
   }
 
-  static std::vector<Part> on_coarse(const Level& level, const std::vector<Part>& fine) {
-    std::vector<Part> coarse(level.coarse.num_vertices);
-    for (std::size_t v = 0; v < fine.size(); ++v) coarse[level.coarse_of[v]] = fine[v];
-    return coarse;
+  std::vector<Part> without_peaks(std::vector<Part> labels) {
+    return lower_peaks(h_, std::move(labels), options_, random_,
+                       [this] { report("refinement", 1); });
   }
 
-  // Overload first, then volume: total + weight · k · maximum, this counted up to `most` averages.
-  std::pair<std::int64_t, double> score(
-      const std::vector<Part>& labels, double weight = kOnTheWay,
-      double most = std::numeric_limits<double>::infinity()) const {
-    const VolumeState state(h_, labels, options_.parts);
-    const auto total = static_cast<double>(state.total());
-    const auto highest =
-        static_cast<double>(state.max_send() + (options_.receive ? state.max_receive() : 0));
-    return {overload(h_.vertex_weight, labels, options_),
-            total + weight * std::min(highest * options_.parts, most * total)};
+  Score score_of(const std::vector<Part>& labels, double weight = kOnTheWay,
+                 double most = std::numeric_limits<double>::infinity()) const {
+    return score(h_, labels, options_, weight, most);
   }
 
   // Share of pins in another part than the root of their net.
@@ -266,8 +237,8 @@ class Multilevel {
     return static_cast<double>(cut) / std::max<Net>(1, h_.num_nets());
   }
 
-  std::vector<std::int64_t> relaxed(double slack) const {
-    std::vector<std::int64_t> bounds = options_.max_weight;
+  Bound relaxed(double slack) const {
+    Bound bounds = options_.max_weight;
     for (auto& bound : bounds) {
       bound += static_cast<std::int64_t>(slack * static_cast<double>(bound));
     }
@@ -283,77 +254,6 @@ class Multilevel {
       result.max_weight.push_back(std::max<std::int64_t>(1, total / stop_at * 3 / 2));
     }
     return result;
-  }
-
-  // The closer to the finest level, the more a part above average volume pays.
-  std::vector<Part> refine(const Hypergraph& h, std::vector<Part> labels,
-                           const std::vector<std::int64_t>& bounds, Random& random) {
-    const bool last = &h == &h_;
-    VolumeState state(h, std::move(labels), options_.parts);
-    set_potential(state, last ? options_.alpha_fine : options_.alpha_coarse);
-    Rebalancer(state, bounds).run();
-    GreedyRefiner(state, bounds, random).run(options_.greedy_rounds);
-    LocalSearch(state, bounds, options_.patience, random).run(options_.search_passes, budget(h));
-    if (last) {
-      set_potential(state, options_.alpha_last);
-      Reliever(state, bounds).run(budget(h));
-      GreedyRefiner(state, bounds, random).run(options_.greedy_rounds);
-      LocalSearch(state, bounds, options_.patience, random)
-          .run(std::min(1, options_.search_passes), budget(h));
-    }
-    return std::move(state).take_labels();
-  }
-
-  // The price of the score itself: a row of the fullest part costs k more, one of a part well below
-  // it next to nothing. Only moves that take rows off a part with a price are looked for.
-  std::vector<Part> lower_peaks(std::vector<Part> labels) {
-    constexpr double kNoticed = 1.2;  // a price; without a peak 1
-    const std::int64_t work = 3 * budget(h_);
-    VolumeState state(h_, labels, options_.parts);
-    for (int round = 0; round < options_.peak_rounds && !is_even(state); ++round) {
-      report("refinement", 1);
-      Potential potential;
-      potential.squarings = 6;
-      potential.alpha = options_.parts;
-      potential.reference = std::max<double>(1, static_cast<double>(state.max_send()));
-      potential.receive_alpha = options_.receive ? potential.alpha : 0.0;
-      potential.receive_reference = std::max<double>(1, static_cast<double>(state.max_receive()));
-      state.set_potential(potential);
-      Reliever(state, options_.max_weight).run(work);
-      GreedyRefiner(state, options_.max_weight, random_)
-          .run(1, near_expensive_parts(state, kNoticed));
-      LocalSearch(state, options_.max_weight, options_.patience, random_)
-          .run_from(near_expensive_parts(state, kNoticed), work);
-    }
-    std::vector<Part> found = std::move(state).take_labels();
-    return score(found, kInTheEnd) < score(labels, kInTheEnd) ? found : labels;
-  }
-
-  bool is_even(const VolumeState& state) const {
-    const double most = options_.even * static_cast<double>(state.total()) / options_.parts;
-    return static_cast<double>(state.max_send()) <= most &&
-           (!options_.receive || static_cast<double>(state.max_receive()) <= most);
-  }
-
-  std::int64_t budget(const Hypergraph& h) const {
-    return options_.search_budget * static_cast<std::int64_t>(h.pins.size());
-  }
-
-  // Parts pay more than their rows from about the average on; where the maximum is far above that,
-  // only from its neighbourhood on, since then few parts can be kept from paying.
-  void set_potential(VolumeState& state, double alpha) const {
-    constexpr double kReach = 1.25;
-    const double average = std::max(1.0, static_cast<double>(state.total()) / options_.parts);
-    const auto level = [&](std::int64_t highest) {
-      return std::max(average, static_cast<double>(highest) / kReach);
-    };
-    Potential potential;
-    potential.alpha = alpha;
-    potential.reference = level(state.max_send());
-    potential.receive_alpha = options_.receive ? alpha : 0.0;
-    potential.receive_reference = level(state.max_receive());
-    potential.limit_price(options_.parts);
-    state.set_potential(potential);
   }
 
   // Streams of random numbers beside those of the starts.

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "coarsen.hpp"
 #include "hypergraph.hpp"
 #include "random.hpp"
 #include "two_way.hpp"
@@ -99,30 +98,18 @@ inline Sides bisect(const Hypergraph& h, const Bounds& bounds,
   coarsening.rooted = false;
   coarsening.pair_budget = 12;
   for (std::int64_t total : h.total_weight()) coarsening.max_weight.push_back(total / 40 + 1);
-  const std::vector<Level> levels = coarsen(h, coarsening, kCoarsest, random);
-  return bisect_levels<NetCut>(h, levels, bounds, target, options, random);
+  return bisect_levels<NetCut>(h, coarsening, kCoarsest, bounds, target, options, random);
 }
 
-// The part of h on one side; nets keep their pins there, those with fewer than two are dropped.
+// The part of h on one side; nets keep their pins there.
 inline Hypergraph induced(const Hypergraph& h, const Sides& side, int s) {
-  Hypergraph half;
-  half.constraints = h.constraints;
-  const std::vector<Vertex> id = numbered(side, s, half.num_vertices);
-  for (Vertex v = 0; v < h.num_vertices; ++v) {
-    if (side[v] != s) continue;
-    const auto weight = h.weight_of(v);
-    half.vertex_weight.insert(half.vertex_weight.end(), weight.begin(), weight.end());
-  }
+  std::vector<Vertex> id;
+  Hypergraph half{vertices_of_side(h, side, s, id)};
   for (Net e = 0; e < h.num_nets(); ++e) {
-    const auto begin = half.pins.size();
     for (Vertex v : h.pins_of(e)) {
       if (id[v] >= 0) half.pins.push_back(id[v]);
     }
-    if (half.pins.size() - begin < 2) {
-      half.pins.resize(begin);
-    } else {
-      half.close_net(h.net_weight[e]);
-    }
+    half.close_net(h.net_weight[e]);
   }
   half.num_scatter = half.num_nets();
   half.build_incidence();

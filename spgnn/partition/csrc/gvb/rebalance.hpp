@@ -10,18 +10,16 @@ namespace spgnn::gvb {
 
 class Rebalancer {
  public:
-  Rebalancer(VolumeState& state, const std::vector<std::int64_t>& max_weight)
+  Rebalancer(VolumeState& state, const Bound& max_weight)
       : state_(state), max_weight_(max_weight), finder_(state, max_weight) {}
 
   // True if all parts are within bounds afterwards.
   bool run() {
     for (int round = 0; round < kRounds; ++round) {
       bool balanced = true;
-      std::vector<std::vector<Vertex>> members(state_.parts());
-      for (Part p = 0; p < state_.parts(); ++p) {
-        if (overload(p) > 0) balanced = false;
-      }
+      for (Part p = 0; p < state_.parts(); ++p) balanced &= state_.weights().within(p, max_weight_);
       if (balanced) return true;
+      std::vector<std::vector<Vertex>> members(state_.parts());
       for (Vertex v = 0; v < state_.hypergraph().num_vertices; ++v) {
         if (overload(state_.part(v)) > 0) members[state_.part(v)].push_back(v);
       }
@@ -49,7 +47,7 @@ class Rebalancer {
 
   double load(Part p, int c) const {
     const auto bound = static_cast<double>(std::max<std::int64_t>(1, max_weight_[c]));
-    return static_cast<double>(state_.weight(p, c)) / bound;
+    return static_cast<double>(state_.weights()(p, c)) / bound;
   }
 
   struct Candidate {
@@ -106,9 +104,9 @@ class Rebalancer {
   bool room_for(Vertex v, Part q) const {
     const auto weight = state_.hypergraph().weight_of(v);
     for (int c = 0; c < state_.hypergraph().constraints; ++c) {
-      std::int64_t room = max_weight_[c] - state_.weight(q, c) - weight[c];
+      std::int64_t room = max_weight_[c] - state_.weights()(q, c) - weight[c];
       for (Part p = 0; p < state_.parts(); ++p) {
-        const std::int64_t left = state_.weight(p, c) - (p == state_.part(v) ? weight[c] : 0);
+        const std::int64_t left = state_.weights()(p, c) - (p == state_.part(v) ? weight[c] : 0);
         if (p != q) room += std::max<std::int64_t>(0, max_weight_[c] - left);
       }
       if (weight[c] > max_weight_[c] || room < 0) return false;
@@ -121,7 +119,7 @@ class Rebalancer {
     double sum = 0;
     const auto weight = state_.hypergraph().weight_of(v);
     for (int c = 0; c < state_.hypergraph().constraints; ++c) {
-      if (state_.weight(p, c) <= max_weight_[c]) continue;
+      if (state_.weights()(p, c) <= max_weight_[c]) continue;
       sum += static_cast<double>(weight[c]) /
              static_cast<double>(std::max<std::int64_t>(1, max_weight_[c]));
     }
@@ -159,7 +157,7 @@ class Rebalancer {
   }
 
   VolumeState& state_;
-  const std::vector<std::int64_t>& max_weight_;
+  const Bound& max_weight_;
   MoveFinder finder_;
 };
 

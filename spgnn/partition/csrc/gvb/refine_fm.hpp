@@ -16,8 +16,7 @@ namespace spgnn::gvb {
 // is made, also a losing one, and undone at the end unless a later prefix paid for it.
 class LocalSearch {
  public:
-  LocalSearch(VolumeState& state, const std::vector<std::int64_t>& max_weight,
-              std::int32_t patience, Random& random)
+  LocalSearch(VolumeState& state, const Bound& max_weight, std::int32_t patience, Random& random)
       : state_(state),
         finder_(state, max_weight),
         random_(random),

@@ -1,78 +1,59 @@
-// Greedy k-way refinement: rounds over the vertices whose surroundings changed.
+// Greedy k-way refinement, whatever a move costs: rounds over the vertices whose surroundings
+// changed. What moves cost is a `Moves`: CutMoves of cut_partition.hpp for the cut of graphs,
+// VolumeMoves of volume_moves.hpp for the volumes of hypergraphs.
 #pragma once
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "move_finder.hpp"
 #include "random.hpp"
-#include "seeds.hpp"
+#include "vertices.hpp"
 
 namespace spgnn::gvb {
 
-// Moves each vertex to its best part while that lowers the cost; after the first round only
-// vertices next to a move are looked at again.
+// Moves each vertex to its best part if that pays; after the first round only vertices next to a
+// move are looked at again. A Moves has
+//   bool kQueuedAtFirst             whether vertices that are still to come in the first round
+//   count
+//                                   as queued, or else may be queued for the second one as well
+//   std::vector<Vertex> boundary()  the vertices whose move can pay
+//   void begin_round(), bool end_round()   the latter says whether the round paid for another
+//   Part try_move(v)                makes the best move of v, if that pays; the part it left, or −1
+//   void for_affected(v, from, f)   calls f(u) for the vertices whose gain that can have raised
+template <class Moves>
 class GreedyRefiner {
  public:
-  GreedyRefiner(VolumeState& state, const std::vector<std::int64_t>& max_weight, Random& random)
-      : state_(state),
-        finder_(state, max_weight),
-        random_(random),
-        queued_(state.hypergraph().num_vertices, 0) {}
+  GreedyRefiner(Moves moves, Vertex num_vertices, Random& random)
+      : moves_(std::move(moves)), random_(random), queued_(num_vertices, 0) {}
 
-  void run(int max_rounds) { run(max_rounds, boundary(state_)); }
+  void run(int max_rounds) { run(max_rounds, moves_.boundary()); }
 
   // The first round looks at the vertices of `active` alone.
   void run(int max_rounds, std::vector<Vertex> active) {
+    for (Vertex v : active) queued_[v] = Moves::kQueuedAtFirst;
     for (int round = 0; round < max_rounds && !active.empty(); ++round) {
       random_.shuffle(active);
-      const double before = state_.cost();
+      moves_.begin_round();
       std::vector<Vertex> next;
       for (Vertex v : active) {
         queued_[v] = 0;
-        const Part from = state_.part(v);
-        if (try_move(v)) queue_neighbours(v, from, next);
+        const Part from = moves_.try_move(v);
+        if (from < 0) continue;
+        moves_.for_affected(v, from, [&](Vertex u) {
+          if (queued_[u]) return;
+          queued_[u] = 1;
+          next.push_back(u);
+        });
       }
       active = std::move(next);
-      if (state_.cost() > before * (1 - kWorthARound)) break;
+      if (!moves_.end_round()) break;
     }
     for (Vertex v : active) queued_[v] = 0;
   }
 
  private:
-  static constexpr std::int64_t kLargestNet = 256;
-  static constexpr double kWorthARound = 1e-3;
-
-  bool try_move(Vertex v) {
-    if (finder_.hopeless(v)) return false;
-    const Move move = finder_.best(v);
-    if (move.to < 0 || move.gain <= 1e-9) return false;
-    const Part from = state_.part(v);
-    const double before = state_.cost();
-    state_.move(v, move.to);
-    if (state_.cost() < before) return true;
-    state_.move(v, from);
-    return false;
-  }
-
-  // Those whose gain the move of v can have raised: pins of nets that are new in its part, and of
-  // nets that have one pin left where it came from.
-  void queue_neighbours(Vertex v, Part from, std::vector<Vertex>& next) {
-    const Hypergraph& h = state_.hypergraph();
-    for (Net e : h.nets_of(v)) {
-      if (h.size(e) > kLargestNet) continue;
-      const bool entered = state_.counts().lone(e, state_.part(v));
-      if (!entered && !state_.counts().lone(e, from)) continue;
-      for (Vertex u : h.pins_of(e)) {
-        if (queued_[u] || (!entered && state_.part(u) != from)) continue;
-        queued_[u] = 1;
-        next.push_back(u);
-      }
-    }
-  }
-
-  VolumeState& state_;
-  MoveFinder finder_;
+  Moves moves_;
   Random& random_;
   std::vector<std::uint8_t> queued_;
 };

@@ -15,7 +15,7 @@ namespace spgnn::gvb {
 // stays if it lowered the cost.
 class Reliever {
  public:
-  Reliever(VolumeState& state, const std::vector<std::int64_t>& max_weight)
+  Reliever(VolumeState& state, const Bound& max_weight)
       : state_(state), max_weight_(max_weight), finder_(state, max_weight) {}
 
   // Goes through the parts by falling volume, as long as that helps and the budget lasts.
@@ -113,12 +113,7 @@ class Reliever {
     state_.move(v, to);
   }
 
-  bool within(Part p) const {
-    for (int c = 0; c < state_.hypergraph().constraints; ++c) {
-      if (state_.weight(p, c) > max_weight_[c]) return false;
-    }
-    return true;
-  }
+  bool within(Part p) const { return state_.weights().within(p, max_weight_); }
 
   double share_of(Vertex v) const {
     double sum = 0;
@@ -130,7 +125,7 @@ class Reliever {
   }
 
   VolumeState& state_;
-  const std::vector<std::int64_t>& max_weight_;
+  const Bound& max_weight_;
   MoveFinder finder_;
   std::vector<std::vector<Vertex>> members_;
   std::vector<std::pair<Vertex, Part>> chain_;  // vertices moved, and where they were

@@ -11,15 +11,14 @@
 #include <utility>
 #include <vector>
 
+#include "coarsen.hpp"
 #include "heap.hpp"
-#include "hypergraph.hpp"
 #include "random.hpp"
 
 namespace spgnn::gvb {
 
 using Sides = std::vector<std::uint8_t>;
-using Bounds =
-    std::array<std::vector<std::int64_t>, 2>;  // largest weight of a side, per constraint
+using Bounds = std::array<Bound, 2>;  // of either side
 
 struct BisectionOptions {
   int tries = 20;               // growths on the coarsest level
@@ -27,22 +26,25 @@ struct BisectionOptions {
   std::int32_t patience = 100;  // moves without improvement before a pass ends
 };
 
-// Numbers the vertices of one side from 0; the others get -1.
-inline std::vector<Vertex> numbered(const Sides& side, int s, Vertex& count) {
-  std::vector<Vertex> id(side.size(), -1);
-  count = 0;
-  for (std::size_t v = 0; v < side.size(); ++v) {
-    if (side[v] == s) id[v] = count++;
+// The vertices of one side, in their order; `id` becomes their numbers, -1 for the others.
+inline WeightedVertices vertices_of_side(const WeightedVertices& vertices, const Sides& side, int s,
+                                         std::vector<Vertex>& id) {
+  WeightedVertices half{0, vertices.constraints, {}};
+  id.assign(side.size(), -1);
+  for (Vertex v = 0; v < vertices.num_vertices; ++v) {
+    if (side[v] != s) continue;
+    id[v] = half.num_vertices++;
+    const auto weight = vertices.weight_of(v);
+    half.vertex_weight.insert(half.vertex_weight.end(), weight.begin(), weight.end());
   }
-  return id;
+  return half;
 }
 
 // Bounds of the two sides, and the weight side 0 aims at, where side 0 will be cut into `left` of
 // `parts` parts. Each further bisection may use up an equal share of the imbalance that is left
 // (Schlag 2016).
 inline std::pair<Bounds, std::vector<std::int64_t>> bounds_of_sides(
-    const std::vector<std::int64_t>& total_weight, const std::vector<std::int64_t>& max_weight,
-    Part left, Part parts) {
+    const std::vector<std::int64_t>& total_weight, const Bound& max_weight, Part left, Part parts) {
   Bounds bounds;
   std::vector<std::int64_t> target;
   const double depth = std::ceil(std::log2(parts));
@@ -59,31 +61,17 @@ inline std::pair<Bounds, std::vector<std::int64_t>> bounds_of_sides(
 }
 
 // The weights of the two sides against their bounds.
-template <class Graph>
 class SideWeights {
  public:
-  SideWeights(const Graph& graph, const Bounds& bounds, const Sides& side)
-      : graph_(graph), bounds_(bounds) {
-    for (auto& weight : weight_) weight.assign(graph.constraints, 0);
-    for (Vertex v = 0; v < graph.num_vertices; ++v) add(v, side[v], 1);
-  }
+  SideWeights(const WeightedVertices& vertices, const Bounds& bounds, const Sides& side)
+      : constraints_(vertices.constraints), bounds_(bounds), weight_(vertices, side, 2) {}
 
-  void move(Vertex v, int from) {
-    add(v, from, -1);
-    add(v, 1 - from, 1);
-  }
-
-  bool fits(Vertex v, int s) const {
-    const auto weight = graph_.weight_of(v);
-    for (int c = 0; c < graph_.constraints; ++c) {
-      if (weight_[s][c] + weight[c] > bounds_[s][c]) return false;
-    }
-    return true;
-  }
+  void move(Vertex v, int from) { weight_.move(v, from, 1 - from); }
+  bool fits(Vertex v, int s) const { return weight_.fits(v, s, bounds_[s]); }
 
   bool reaches(int s, const std::vector<std::int64_t>& target) const {
-    for (int c = 0; c < graph_.constraints; ++c) {
-      if (weight_[s][c] >= target[c]) return true;
+    for (int c = 0; c < constraints_; ++c) {
+      if (weight_(s, c) >= target[c]) return true;
     }
     return false;
   }
@@ -92,7 +80,7 @@ class SideWeights {
   double overload() const {
     double sum = 0;
     for (int s = 0; s < 2; ++s) {
-      for (int c = 0; c < graph_.constraints; ++c) sum += std::max(0.0, excess(s, c));
+      for (int c = 0; c < constraints_; ++c) sum += std::max(0.0, excess(s, c));
     }
     return sum;
   }
@@ -101,25 +89,20 @@ class SideWeights {
   int fuller() const { return worst_excess(0) >= worst_excess(1) ? 0 : 1; }
 
  private:
-  void add(Vertex v, int s, int sign) {
-    const auto weight = graph_.weight_of(v);
-    for (int c = 0; c < graph_.constraints; ++c) weight_[s][c] += sign * weight[c];
-  }
-
   double excess(int s, int c) const {
-    return static_cast<double>(weight_[s][c] - bounds_[s][c]) /
+    return static_cast<double>(weight_(s, c) - bounds_[s][c]) /
            static_cast<double>(std::max<std::int64_t>(1, bounds_[s][c]));
   }
 
   double worst_excess(int s) const {
     double worst = -1;
-    for (int c = 0; c < graph_.constraints; ++c) worst = std::max(worst, excess(s, c));
+    for (int c = 0; c < constraints_; ++c) worst = std::max(worst, excess(s, c));
     return worst;
   }
 
-  const Graph& graph_;
+  int constraints_;
   const Bounds& bounds_;
-  std::array<std::vector<std::int64_t>, 2> weight_;
+  PartWeights weight_;
 };
 
 // Moves vertices across to lower the cut, within the bounds. A Cut, made from a graph and its
@@ -268,7 +251,7 @@ class TwoWayRefiner {
   const Vertex num_vertices_;
   Sides& side_;
   Random& random_;
-  SideWeights<Graph> weights_;
+  SideWeights weights_;
   Cut cut_;
   std::vector<std::int64_t> gain_;
   std::vector<std::uint8_t> locked_;
@@ -296,21 +279,17 @@ Sides bisect_coarsest(const typename Cut::Graph& graph, const Bounds& bounds,
   return best;
 }
 
-// Bisects the coarsest of the levels, and refines on the way back to the graph.
-template <class Cut, class Level>
-Sides bisect_levels(const typename Cut::Graph& graph, const std::vector<Level>& levels,
-                    const Bounds& bounds, const std::vector<std::int64_t>& target,
+// Splits a graph in two sides of at most `bounds`, side 0 aiming at weight `target`: bisects the
+// coarsest level, and refines on the way back.
+template <class Cut>
+Sides bisect_levels(const typename Cut::Graph& graph, const CoarsenOptions& coarsening,
+                    Vertex stop_at, const Bounds& bounds, const std::vector<std::int64_t>& target,
                     const BisectionOptions& options, Random& random) {
-  Sides side = bisect_coarsest<Cut>(levels.empty() ? graph : levels.back().coarse, bounds, target,
-                                    options, random);
-  for (std::size_t i = levels.size(); i-- > 0;) {
-    const auto& finer = i == 0 ? graph : levels[i - 1].coarse;
-    Sides projected(finer.num_vertices);
-    for (Vertex v = 0; v < finer.num_vertices; ++v) projected[v] = side[levels[i].coarse_of[v]];
-    side = std::move(projected);
-    TwoWayRefiner<Cut>(finer, bounds, side, random).run(options.passes, options.patience);
-  }
-  return side;
+  const auto levels = coarsen(graph, coarsening, stop_at, random);
+  Sides side = bisect_coarsest<Cut>(coarsest(graph, levels), bounds, target, options, random);
+  return uncoarsen(graph, levels, std::move(side), [&](const auto& finer, Sides& sides) {
+    TwoWayRefiner<Cut>(finer, bounds, sides, random).run(options.passes, options.patience);
+  });
 }
 
 }  // namespace spgnn::gvb

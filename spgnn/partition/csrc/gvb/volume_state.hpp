@@ -24,9 +24,7 @@ class VolumeState {
         receive_(parts, 0),
         price_(parts, 1.0),
         receive_price_(parts, 0.0),
-        weight_(static_cast<std::size_t>(parts) * h.constraints, 0),
-        size_(parts, 0) {
-    for (Vertex v = 0; v < h.num_vertices; ++v) add_weight(v, part_[v], 1);
+        weights_(h, part_, parts) {
     for (Net e = 0; e < h.num_nets(); ++e) {
       const Part root = part_[h.root(e)];
       const std::int64_t w = h.net_weight[e];
@@ -52,10 +50,7 @@ class VolumeState {
   const std::vector<std::int64_t>& receive() const { return receive_; }
   std::int64_t max_send() const { return *std::max_element(send_.begin(), send_.end()); }
   std::int64_t max_receive() const { return *std::max_element(receive_.begin(), receive_.end()); }
-  std::int64_t weight(Part p, int constraint) const {
-    return weight_[static_cast<std::int64_t>(p) * h_.constraints + constraint];
-  }
-  std::int32_t size(Part p) const { return size_[p]; }  // vertices
+  const PartWeights& weights() const { return weights_; }
 
   void set_potential(const Potential& potential) {
     potential_ = potential;
@@ -106,21 +101,12 @@ class VolumeState {
       }
     }
     part_[v] = to;
-    add_weight(v, from, -1);
-    add_weight(v, to, 1);
+    weights_.move(v, from, to);
     settle();
   }
 
  private:
   using Change = std::pair<Part, std::int64_t>;
-
-  void add_weight(Vertex v, Part p, int sign) {
-    const auto weight = h_.weight_of(v);
-    for (int c = 0; c < h_.constraints; ++c) {
-      weight_[static_cast<std::int64_t>(p) * h_.constraints + c] += sign * weight[c];
-    }
-    size_[p] += sign;
-  }
 
   void settle() {
     for (auto [p, by] : send_delta_) {
@@ -155,8 +141,7 @@ class VolumeState {
   PinCounts count_;
   std::vector<std::int64_t> send_, receive_;
   std::vector<double> price_, receive_price_;
-  std::vector<std::int64_t> weight_;
-  std::vector<std::int32_t> size_;
+  PartWeights weights_;
   std::vector<Change> send_delta_, receive_delta_;
   std::vector<Part> touched_;
   Potential potential_;
