@@ -20,7 +20,7 @@ from spgnn.data import load_dataset
 from spgnn.data.normalise import add_self_loops, degree_scales
 from spgnn.data.sets.generators import block_model, rmat
 from spgnn.kernels.cuda import cusparse, device, native
-from spgnn.kernels.cuda.plan import TILE_ITEMS, tile_items
+from spgnn.kernels.cuda.tiling import TILE_ITEMS, tile_items
 
 REAL_GRAPHS = ("ribosome-4v5a", "reddit-sayit", "cnr-2000-llp", "uk-2007-05-100k", "wave")
 GENERATED_GRAPHS = ("rmat-20-8", "sbm-20-16")

@@ -8,7 +8,6 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from spgnn.errors import InputError
 from spgnn.exchange import Step
 
 
@@ -122,19 +121,6 @@ def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
     """
     Z_local: Tensor = _PaperLayer.apply(H_local, W, A, A.next_step(H_local))  # type: ignore[no-untyped-call]
     return Z_local
-
-
-def check_operand(dense: object, rows: int) -> None:
-    """Refuse what cannot be multiplied: an operand is a tensor [rows, f].
-
-    Raises
-    ------
-    InputError
-    """
-    if not isinstance(dense, Tensor):
-        raise InputError(f"the operand must be a torch tensor, got {type(dense).__name__}")
-    if dense.dim() != 2 or dense.shape[0] != rows:
-        raise InputError(f"the rank holds {rows} rows, the operand has shape {list(dense.shape)}")
 
 
 _by_handle: WeakValueDictionary[int, Any] = WeakValueDictionary()

@@ -114,7 +114,7 @@ def check_number(name: str, value: object, low: float, high: float) -> float:
     return number
 
 
-class OutOfMemory(MemoryError):  # noqa: N818  (what happened, as torch names it)
+class OutOfMemory(MemoryError):
     """Memory ran out; the message is one line that says for what."""
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spgnn.autograd import check_operand, named
+from spgnn.autograd import named
 from spgnn.comm import Mesh
 from spgnn.errors import InputError
-from spgnn.exchange import Executor, Plan, Stage, Step, Steps
+from spgnn.exchange import Executor, Plan, Stage, Step
+from spgnn.operands import Operands
 from spgnn.pattern import Pattern, Selection
 from spgnn.sparse import CSR
 
@@ -21,7 +22,7 @@ class Halo:
     plan : Plan
         Of a matrix whose only stage receives rows of H, as under the column cover in 1D.
     mesh : Mesh
-    steps : Steps
+    operands : Operands
         Those of the matrix, whose products and halos are counted together.
 
     Raises
@@ -30,7 +31,7 @@ class Halo:
         If the plan receives anything else.
     """
 
-    def __init__(self, plan: Plan, mesh: Mesh, steps: Steps) -> None:
+    def __init__(self, plan: Plan, mesh: Mesh, operands: Operands) -> None:
         stage = plan.stages[0]
         sends_rows = all(hop.selected_rows is not None for hop in stage.hops)
         if len(plan.stages) > 1 or not sends_rows:
@@ -44,12 +45,11 @@ class Halo:
         )
         self.columns, self.rows = own, own + stage.received[-1]
         self.handle = named(self)
-        self._steps = steps
+        self._operands = operands
 
     def next_step(self, H_local: Tensor) -> Step:
-        """Count a halo that is about to be fetched."""
-        check_operand(H_local, self.columns)
-        return self._steps.next()
+        """Check and count a halo that is about to be fetched. Collective."""
+        return self._operands.next(H_local, self.columns)
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
         """H_local [own, f] to [own + received, f]. Collective."""

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.autograd import check_operand, named, product
+from spgnn.autograd import named, product
 from spgnn.comm import Mesh
+from spgnn.comm.rank_zero import on_every_rank
 from spgnn.errors import InputError
-from spgnn.exchange import Cover, Executor, Plan, Step, Steps, Strategy, Volume, Wire, build, grid
+from spgnn.exchange import Cover, Executor, Plan, Step, Strategy, Volume, Wire, build, grid
 from spgnn.halo import Halo, side_by_side
 from spgnn.layout import RowLayout
+from spgnn.operands import Operands
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
@@ -60,7 +62,7 @@ class DistMatrix:
         self.rows, self.columns = plan.shape
         self.record: list[tuple[int, torch.dtype, bool]] = []
         self.handle = named(self)
-        self.steps = Steps()
+        self.operands = Operands(mesh.everyone)
 
     @classmethod
     def build(
@@ -96,6 +98,16 @@ class DistMatrix:
         InputError
             If shapes do not fit each other, or ranks disagree; on all ranks alike.
         """
+        comm = mesh.everyone
+        comm.check_agreement(
+            "DistMatrix.build",
+            layout=layout.offsets,
+            exchange=exchange,
+            cover=cover,
+            values=None if block.values is None else block.values.dtype,
+            column_scale=None if column_scale is None else column_scale.dtype,
+        )
+        on_every_rank(comm, lambda: _check_block(block, layout, mesh, column_scale))
         scheme = grid(
             block,
             layout,
@@ -105,7 +117,6 @@ class DistMatrix:
             cover=cover,
             column_scale=column_scale,
         )
-        _check_block(block, layout, mesh, column_scale)
         return cls(build(scheme, mesh).ready(), layout, mesh, overlap=overlap)
 
     @property
@@ -154,7 +165,7 @@ class DistMatrix:
 
     @cached_property
     def _halo(self) -> Halo:
-        return Halo(self.plan, self.mesh, self.steps)
+        return Halo(self.plan, self.mesh, self.operands)
 
     @cached_property
     def local_pattern(self) -> Pattern:
@@ -187,12 +198,11 @@ class DistMatrix:
 
     def begin_epoch(self, epoch: int) -> None:
         """Say that an epoch begins, so that wires know which product is which."""
-        self.steps.begin_epoch(epoch)
+        self.operands.begin_epoch(epoch)
 
     def next_step(self, H_local: Tensor) -> Step:
-        """Count a product that is about to begin."""
-        check_operand(H_local, self.columns)
-        return self.steps.next()
+        """Check and count a product that is about to begin. Collective."""
+        return self.operands.next(H_local, self.columns)
 
     def forward(self, H_local: Tensor, step: Step | None = None) -> Tensor:
         """``A·H`` without autograd. Collective."""
@@ -204,8 +214,7 @@ class DistMatrix:
 
     def adjoint(self, G_local: Tensor, step: Step | None = None) -> Tensor:
         """``Aᵀ·G``: the same plan run backwards; same counts, same bytes. Collective."""
-        check_operand(G_local, self.rows)
-        step = self.steps.next().reversed() if step is None else step
+        step = self.operands.next(G_local, self.rows).reversed() if step is None else step
         if G_local.is_meta:
             self.record.append((G_local.shape[1], G_local.dtype, True))
             return G_local.new_empty(self.columns, G_local.shape[1])

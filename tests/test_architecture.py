@@ -20,7 +20,7 @@ FLOORS = [
     {"sparse"},
     {"kernels", "comm"},
     {"exchange"},
-    {"autograd"},
+    {"autograd", "operands"},
     {"halo"},
     {"spmm"},
     {"nn"},

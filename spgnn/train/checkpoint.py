@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.comm import Communicator
+from spgnn.comm.rank_zero import on_rank_zero, share
 from spgnn.errors import InputError
 from spgnn.files import check_writable, written_aside
-from spgnn.train.rank_zero import on_rank_zero, share
 
 FILE = "checkpoint.npz"
 _PROGRESS = "progress"

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
+from spgnn.comm.rank_zero import on_rank_zero
 from spgnn.errors import InputError, memory_for
 from spgnn.progress import ProgressBar
 from spgnn.train import checkpoint
 from spgnn.train.config import Training
 from spgnn.train.measure import Measurements
-from spgnn.train.rank_zero import on_rank_zero
 from spgnn.train.task import Scores, Task
 
 OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}

@@ -17,6 +17,7 @@ from spgnn.comm import (
     launched_rank,
     refuse,
 )
+from spgnn.comm.rank_zero import on_rank_zero
 from spgnn.errors import InputError
 from spgnn.files import check_writable
 from spgnn.train import checkpoint
@@ -24,7 +25,6 @@ from spgnn.train import report as reporting
 from spgnn.train.config import TrainConfig, parse
 from spgnn.train.loop import Trainer
 from spgnn.train.memory import give_back_freed, keep_freed, resident_bytes
-from spgnn.train.rank_zero import on_rank_zero
 from spgnn.train.setup import prepare
 from spgnn.train.task import NodeClassification
 

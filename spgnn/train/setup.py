@@ -11,24 +11,25 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator, Mesh
-from spgnn.data import Graph, GraphMeta, load_dataset, open_shards
+from spgnn.comm.rank_zero import from_rank_zero, on_every_rank, on_rank_zero
+from spgnn.data import GraphMeta, GraphSource, open_shards, open_source
 from spgnn.data.distribute import RankShare, from_shards, scatter
 from spgnn.data.graph import VertexData
 from spgnn.data.normalise import add_self_loops, degree_scales, row_normalise_features
 from spgnn.data.shards import is_graph_directory
+from spgnn.data.source import MemorySource
 from spgnn.data.splits import seeded_split
 from spgnn.errors import InputError, meant, memory_for
 from spgnn.hashing import uniform
 from spgnn.nn import Propagated, densified, propagate_
 from spgnn.partition import METHODS, partition, read_labels
 from spgnn.partition.adjacency import Int32Array
-from spgnn.partition.methods import Objective
+from spgnn.partition.gvb import Objective
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
 from spgnn.train.memory import check_memory
-from spgnn.train.rank_zero import from_rank_zero, on_every_rank, on_rank_zero
 
 Data = TypeVar("Data", bound=VertexData)
 
@@ -105,9 +106,9 @@ def _share(config: TrainConfig, mesh: Mesh) -> tuple[RankShare, dict[str, Any] |
         _check_vertices(shards.meta.vertices, name)
         share = from_shards(shards, mesh)
         return replace(share, data=_one_split(share.data, config.data.split, name)), None
-    loaded = on_rank_zero(comm, lambda: _loaded(config, mesh.axes.size("row")))
-    graph, labels, report = (None, None, None) if loaded is None else loaded
-    return scatter(graph, labels, mesh), report
+    opened = on_rank_zero(comm, lambda: _opened(config, mesh.axes.size("row")))
+    source, labels, report = (None, None, None) if opened is None else opened
+    return scatter(source, labels, mesh, config.data.split), report
 
 
 def _is_cut(name: str, blocks: int) -> bool:
@@ -115,24 +116,27 @@ def _is_cut(name: str, blocks: int) -> bool:
     return is_graph_directory(name) and (blocks == 1 or open_shards(name).meta.parts > 1)
 
 
-def _loaded(config: TrainConfig, parts: int) -> tuple[Graph, Int32Array, dict[str, Any] | None]:
-    """The whole graph and its partition, for rank 0."""
-    with memory_for(config.data.dataset), ProgressBar() as progress:
-        graph = load_dataset(config.data.dataset, config.data.data_dir, progress=progress)
-        _check_vertices(graph.vertices, config.data.dataset)
-        graph = _one_split(graph, config.data.split, config.data.dataset)
-        if config.data.symmetrise:
-            graph = graph.symmetrised()
-        return graph, *_partition(config, graph, parts)
+def _opened(
+    config: TrainConfig, parts: int
+) -> tuple[GraphSource, Int32Array, dict[str, Any] | None]:
+    """The graph, of which features are still to be read, and its partition, for rank 0."""
+    data = config.data
+    with memory_for(data.dataset), ProgressBar() as progress:
+        source = open_source(data.dataset, data.data_dir, progress=progress)
+        _check_vertices(source.meta.vertices, data.dataset)
+        _one_split(source.rows(slice(0, 0)), data.split, data.dataset)
+        if data.symmetrise:
+            source = MemorySource(source.graph().symmetrised())
+        return source, *_partition(config, source.structure(), parts)
 
 
 def _partition(
-    config: TrainConfig, graph: Graph, parts: int
+    config: TrainConfig, A: CSR, parts: int
 ) -> tuple[Int32Array, dict[str, Any] | None]:
     method, how = config.algorithm.partition, config.algorithm
     if method not in METHODS:
         if os.path.exists(method):
-            return read_labels(method, graph.vertices, parts), None
+            return read_labels(method, A.shape[0], parts), None
         known = ", ".join(METHODS)
         raise InputError(
             f"--partition {method}: neither a file nor one of {known}{meant(method, METHODS)}"
@@ -140,7 +144,7 @@ def _partition(
     # Only gvb knows what is sent where the cheaper of rows and columns is.
     objective: Objective = "cover" if how.cover == "minimum" and method == "gvb" else "column"
     labels, report = partition(
-        add_self_loops(graph.adjacency),
+        add_self_loops(A),
         parts,
         method=method,
         objective=objective,

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from spgnn.data.sets.generators import rmat
 
 from spgnn import DistMatrix, Mesh
 from spgnn.comm import connect
 from spgnn.data import Graph, open_shards, write_shards
 from spgnn.data.distribute import RankShare, from_shards, scatter
+from spgnn.data.sets.generators import rmat
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 

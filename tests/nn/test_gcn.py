@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from itertools import pairwise
 
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 
 from spgnn import CSR, DistMatrix, InputError, Mesh, _structure
 from spgnn.comm import Communicator, connect
-from spgnn.kernels import native
 from spgnn.nn import (
     GCN,
     ORDERS,
@@ -233,8 +233,9 @@ def test_few_frames_from_a_layer_to_the_kernel(monkeypatch):
 
         return call
 
-    for kind, kernel in list(native._SPMM.items()):
-        monkeypatch.setitem(native._SPMM, kind, counted(kernel))
+    kernels = importlib.import_module("spgnn.kernels.spmm")._KERNELS
+    for kind, kernel in list(kernels.items()):
+        monkeypatch.setitem(kernels, kind, counted(kernel))
     A, _ = distributed(connect(), 1)
     layer = GCNConv(9, 4).double()
     torch.nn.init.ones_(layer.weight)

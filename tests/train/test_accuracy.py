@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-import torch
 
 from spgnn.comm import connect
 from spgnn.testing import run_ranks

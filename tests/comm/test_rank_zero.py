@@ -7,8 +7,8 @@ from typing import Any
 
 from spgnn import InputError
 from spgnn.comm import connect
+from spgnn.comm.rank_zero import from_rank_zero, on_every_rank, on_rank_zero, share
 from spgnn.testing import run_ranks
-from spgnn.train.rank_zero import from_rank_zero, on_every_rank, on_rank_zero, share
 
 
 def outcome(work: Callable[[], Any]) -> Any:

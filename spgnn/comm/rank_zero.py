@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from spgnn.comm import Communicator
+from spgnn.comm.base import Communicator
 from spgnn.errors import InputError
 
 Made = TypeVar("Made")

@@ -1,0 +1,9 @@
+"""Every rank's share of a graph: handed out by rank 0, or opened from a directory of parts."""
+
+from __future__ import annotations
+
+from spgnn.data.distribute.parts import from_shards
+from spgnn.data.distribute.scatter import scatter
+from spgnn.data.distribute.share import RankShare
+
+__all__ = ["RankShare", "from_shards", "scatter"]

@@ -1,0 +1,236 @@
+"""Rank 0 reads a graph and hands every rank its share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator, Mesh
+from spgnn.comm.rank_zero import from_rank_zero, on_rank_zero
+from spgnn.data.distribute.share import RankShare
+from spgnn.data.graph import MASKS, Graph, VertexData, inverse_permutation
+from spgnn.data.meta import GraphMeta
+from spgnn.data.shards import partition_order
+from spgnn.data.source import GraphSource, MemorySource
+from spgnn.data.structure import rename_columns, stack_rows, take_rows
+from spgnn.layout import Int64Array, RowLayout
+from spgnn.pattern import index_dtype
+from spgnn.sparse import CSR
+
+# Rows sorted by who gets them, and how many of them each rank gets.
+Piece = tuple[VertexData, Int64Array]
+_DTYPES = {"x": torch.float32, "y": torch.int64} | dict.fromkeys(MASKS, torch.bool)
+
+
+def scatter(
+    graph: Graph | GraphSource | None,
+    labels: npt.ArrayLike | None,
+    mesh: Mesh,
+    split: int | None = None,
+) -> RankShare:
+    """Relabel a graph that rank 0 can read by a partition, and send every rank its share.
+
+    Collective. Rank 0 holds the adjacency with one rank's rows of it, and then a piece of the
+    features at a time; of course a source that is in memory as a whole stays there.
+
+    Parameters
+    ----------
+    graph : Graph or GraphSource on rank 0, ``None`` elsewhere
+    labels : int [n] in [0, P/c) on rank 0, optional
+        ``None`` for even blocks.
+    mesh : Mesh
+    split : int, optional
+        Keep only this column of masks with several.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if labels or the split do not fit the graph.
+    """
+    comm = mesh.everyone
+    reader = on_rank_zero(comm, lambda: _Reader.of(graph, labels, mesh, split))
+    told = from_rank_zero(comm, lambda: None if reader is None else reader.told())
+    meta = GraphMeta.from_record(told["meta"])
+    layout = RowLayout(np.array(told["offsets"]))
+    own = _rows_of_all(comm, None if reader is None else reader.order, layout.sizes, torch.int64)
+    ids = own
+    if told["moved"]:
+        moved = None if reader is None else reader.moved
+        ids = _rows_of_all(comm, moved, layout.sizes, torch.int64)
+    A = _adjacency(comm, reader, layout, meta)
+    handed = _Handed(comm, meta, own, told["masks"])
+    pieces = None if reader is None else reader.pieces(layout)
+    for first in range(0, max(meta.vertices, 1), told["piece"]):
+        piece = None if pieces is None else next(pieces)
+        handed.take(first, min(first + told["piece"], meta.vertices), piece)
+    return RankShare(meta, layout, A, ids, handed.whole())
+
+
+@dataclass(eq=False)
+class _Reader:
+    """What rank 0 reads, and who is to get it: new row i is row ``order[i]`` of the source."""
+
+    source: GraphSource
+    order: Tensor
+    position: Tensor | None  # the inverse of the order, if that is not as it was
+    offsets: Int64Array
+    meta: GraphMeta
+    split: int | None
+    structure: CSR | None
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph | GraphSource | None,
+        labels: npt.ArrayLike | None,
+        mesh: Mesh,
+        split: int | None,
+    ) -> _Reader:
+        assert graph is not None
+        source = MemorySource(graph) if isinstance(graph, Graph) else graph
+        n, c = source.meta.vertices, mesh.axes.size("replica")
+        parts, order = partition_order(labels, n, mesh.axes.size("row"))
+        if c > 1:
+            order = order[np.argsort(parts.dealt(np.arange(n), c))]
+        A, entries = source.structure(), None
+        if c > 1:
+            entries = torch.bincount(A.indices, minlength=n)[order].numpy()
+        meta = replace(source.meta, offsets=tuple(parts.offsets.tolist()))
+        if split is not None:
+            meta = replace(meta, splits=min(meta.splits, 1))
+        moves = labels is not None or c > 1
+        position = inverse_permutation(order) if moves else None
+        return cls(source, order, position, parts.split(c, entries).offsets, meta, split, A)
+
+    def told(self) -> dict[str, Any]:
+        """What all ranks have to know."""
+        nothing = self._of_one_split(self.source.rows(slice(0, 0)))
+        return {
+            "meta": asdict(self.meta),
+            "offsets": self.offsets.tolist(),
+            "moved": self.source.vertex_ids is not None,
+            "masks": [name for name in MASKS if getattr(nothing, name) is not None],
+            "piece": self.source.piece_rows,
+        }
+
+    @property
+    def moved(self) -> Tensor:
+        """Where the vertices stood in the source's own source, in the new order."""
+        assert self.source.vertex_ids is not None
+        return self.source.vertex_ids[self.order]
+
+    def block(self, first: int, last: int) -> CSR:
+        """New rows of the adjacency."""
+        assert self.structure is not None
+        A = take_rows(self.structure, self.order[first:last])
+        return A if self.position is None else rename_columns(A, self.position)
+
+    def pieces(self, layout: RowLayout) -> Iterator[Piece]:
+        """All rows of the source, a few at a time."""
+        for first, data in self.source.pieces(self.source.piece_rows):
+            last = min(first + self.source.piece_rows, self.meta.vertices)
+            new = torch.arange(first, last) if self.position is None else self.position[first:last]
+            owners = layout.owner(new.numpy())
+            grouped = torch.from_numpy(np.argsort(owners, kind="stable"))
+            rows = VertexData(**self._of_one_split(data).take(grouped))
+            yield rows, np.bincount(owners, minlength=layout.parts)
+
+    def _of_one_split(self, data: VertexData) -> VertexData:
+        return data if self.split is None else data.select_split(self.split)
+
+
+class _Handed:
+    """One rank's vertex data, which arrive in pieces of the source in its own order."""
+
+    def __init__(self, comm: Communicator, meta: GraphMeta, own: Tensor, masks: list[str]) -> None:
+        self._comm, self._meta = comm, meta
+        self._rising = own.argsort()  # own rows in the order in which they arrive
+        self._own = own[self._rising]
+        widths: dict[str, tuple[int, ...]] = dict.fromkeys(masks, ())
+        if meta.splits > 1:
+            widths = dict.fromkeys(masks, (meta.splits,))
+        if meta.labelled:
+            widths["y"] = ()
+        if meta.features and not meta.sparse_features:
+            widths["x"] = (meta.features,)
+        self._arrays = {
+            name: torch.empty((len(own), *width), dtype=_DTYPES[name])
+            for name, width in widths.items()
+        }
+        self._sparse: list[CSR] = []
+
+    def take(self, first: int, last: int, piece: Piece | None) -> None:
+        """Receive what rows [first, last) of the source hold for this rank. Collective."""
+        begin, end = torch.searchsorted(self._own, torch.tensor([first, last])).tolist()
+        rows = np.zeros(self._comm.size, np.int64) if piece is None else piece[1]
+        rows[self._comm.rank] = end - begin
+        for name, whole in self._arrays.items():
+            sent = None if piece is None else getattr(piece[0], name)
+            got = _rows_of_all(self._comm, sent, rows, whole.dtype, whole.shape[1:])
+            whole[self._rising[begin:end]] = got
+        if self._meta.sparse_features:
+            X = None if piece is None else piece[0].x
+            assert not isinstance(X, Tensor)
+            width = self._meta.features
+            self._sparse.append(_blocks_of_all(self._comm, X, rows, width, weighted=True))
+
+    def whole(self) -> VertexData:
+        """All of it, in the order of this rank's rows."""
+        data: dict[str, Any] = dict(self._arrays)
+        if self._sparse:
+            data["x"] = take_rows(stack_rows(self._sparse), self._rising.argsort())
+        return VertexData(**data)
+
+
+def _adjacency(
+    comm: Communicator, reader: _Reader | None, layout: RowLayout, meta: GraphMeta
+) -> CSR:
+    """Every rank's rows, one rank after another: no more than that is there twice."""
+    mine: CSR | None = None
+    for peer in range(comm.size):
+        block = None if reader is None else reader.block(*layout.range(peer))
+        rows = np.zeros(comm.size, np.int64)
+        rows[peer] = layout.sizes[peer]
+        got = _blocks_of_all(comm, block, rows, meta.vertices, weighted=meta.weighted)
+        if peer == comm.rank:
+            mine = got
+    if reader is not None:
+        reader.structure = None
+    assert mine is not None
+    return mine
+
+
+def _blocks_of_all(
+    comm: Communicator, A: CSR | None, rows: Int64Array, columns: int, *, weighted: bool
+) -> CSR:
+    """Each rank's rows of a matrix that rank 0 holds. Collective."""
+    sent = (None, None, None) if A is None else (A.row_lengths, A.indices, A.values)
+    lengths = _rows_of_all(comm, sent[0], rows, torch.int64)
+    entries = np.zeros(comm.size, np.int64)
+    if A is not None:
+        entries = A.indptr.numpy()[np.append(0, np.cumsum(rows))]
+        entries = np.diff(entries)
+    entries[comm.rank] = int(lengths.sum())
+    indices = _rows_of_all(comm, sent[1], entries, index_dtype(columns))
+    values = _rows_of_all(comm, sent[2], entries, torch.float32) if weighted else None
+    indptr = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
+    return CSR.of(indptr, indices, (len(lengths), columns), values)
+
+
+def _rows_of_all(
+    comm: Communicator,
+    array: Tensor | None,
+    rows: Int64Array,
+    dtype: torch.dtype,
+    width: tuple[int, ...] = (),
+) -> Tensor:
+    """Stretches of rank 0's array: this rank's ``rows[rank]``; rank 0 knows all. Collective."""
+    mine = torch.empty((int(rows[comm.rank]), *width), dtype=dtype)
+    comm.scatter(mine if array is None else array.contiguous(), mine, rows.tolist())
+    return mine
