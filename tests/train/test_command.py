@@ -294,7 +294,7 @@ def each_rank(directory: Path, ranks: int, *flags: object, first: dict[int, list
 def test_ranks_with_different_flags_are_refused(tmp_path):
     path = write_dataset(tmp_path / "graph.npz")
     ended = each_rank(tmp_path, 3, "--dataset", path, first={1: ["--hidden", "16"]})
-    check_refused(ended, "rank 1", "flags: hidden is 16", "8 on rank 0")
+    check_refused(ended, "hidden of flags: 8 on ranks 0, 2; 16 on rank 1")
     ended = each_rank(tmp_path, 2, "--dataset", path, first={1: ["--data-dir", "elsewhere"]})
     assert ended.status == 0, ended.err
 
