@@ -130,9 +130,7 @@ def _opened(
         return source, *_partition(config, source.structure(), parts)
 
 
-def _partition(
-    config: TrainConfig, A: CSR, parts: int
-) -> tuple[Int32Array, dict[str, Any] | None]:
+def _partition(config: TrainConfig, A: CSR, parts: int) -> tuple[Int32Array, dict[str, Any] | None]:
     method, how = config.algorithm.partition, config.algorithm
     if method not in METHODS:
         if os.path.exists(method):

@@ -137,9 +137,10 @@ template <class In, class Out, class Index, bool kWeighted, bool kMapped, int kV
           int kPacks, int kItems>
 __global__ void __launch_bounds__(kThreads)
     spmm(const long long* indptr, const Index* indices, const Sum<In>* values,
-         long long value_stride, const Sum<In>* col_scale, const Sum<Out>* row_scale, const long long* row_map,
-         const long long* tiles, const In* x, long long x_stride, Out* y, long long y_stride,
-         Sum<Out>* carry, long long carry_stride, long long columns, long long accumulate) {
+         long long value_stride, const Sum<In>* col_scale, const Sum<Out>* row_scale,
+         const long long* row_map, const long long* tiles, const In* x, long long x_stride, Out* y,
+         long long y_stride, Sum<Out>* carry, long long carry_stride, long long columns,
+         long long accumulate) {
   constexpr int kGroups = kThreads / kLanes;
   // Enough loads in flight to hide memory latency: 8 packs per thread, across row ends.
   constexpr int kAhead = kPacks >= 4 ? 2 : kPacks == 3 ? 3 : 8 / kPacks;
