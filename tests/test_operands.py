@@ -1,0 +1,124 @@
+"""What ranks do not agree on is refused on all of them, by name, before anything is exchanged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
+from spgnn.comm import connect
+from spgnn.operands import FIRST_COMPARED
+from spgnn.testing import run_ranks
+from tests.matrices import block_row, random_matrix
+
+N, P = 12, 3
+
+
+def built(rank: int, **options: Any) -> DistMatrix:
+    """An even matrix; `weighted` and `layout` may differ between ranks too."""
+    comm = connect()
+    layout = options.pop("layout", RowLayout.even(N, P))
+    weighted = options.pop("weighted", True)
+    first, last = RowLayout.even(N, P).range(rank)
+    block = block_row(random_matrix(N, 0.4, 3, weighted=weighted), first, last)
+    return DistMatrix.build(options.pop("block", block), layout, Mesh.grid(comm), **options)
+
+
+def lines(rank: int, cases: list[Any]) -> list[str]:
+    """What each case is refused with."""
+    found = []
+    for case in cases:
+        with pytest.raises(InputError) as refused:
+            case(rank)
+        found.append(str(refused.value))
+    return found
+
+
+def odd(rank: int, usual: Any, other: Any) -> Any:
+    return other if rank == 1 else usual
+
+
+WRONG_BLOCK = CSR.of(torch.zeros(3, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), (2, N))
+WRONG_BUILDS = {
+    "cover of DistMatrix.build: 'column' on ranks 0, 2; 'row' on rank 1": lambda rank: built(
+        rank, cover=odd(rank, "column", "row")
+    ),
+    "exchange of DistMatrix.build: 'sparsity-aware' on ranks 0, 2; 'oblivious'": lambda rank: built(
+        rank, exchange=odd(rank, "sparsity-aware", "oblivious")
+    ),
+    "layout of DistMatrix.build: int64 [4] #": lambda rank: built(
+        rank, layout=odd(rank, RowLayout.even(N, P), RowLayout(np.array([0, 4, 9, N])))
+    ),
+    "values of DistMatrix.build: torch.float64 on ranks 0, 2; None on rank 1": lambda rank: built(
+        rank, weighted=rank != 1
+    ),
+    "column_scale of DistMatrix.build: None on ranks 0, 2; torch.float32": lambda rank: built(
+        rank, column_scale=odd(rank, None, torch.ones(4))
+    ),
+    "this rank's rows are (2, 12), the layout asks for (4, 12)": lambda rank: built(
+        rank, **({"block": WRONG_BLOCK} if rank == 1 else {"weighted": False})
+    ),
+    "choose one of column, row, minimum; did you mean 'column'?": lambda rank: built(
+        rank, cover="colunm"
+    ),
+    "choose one of sparsity-aware, oblivious; did you mean 'oblivious'?": lambda rank: built(
+        rank, exchange="oblivius"
+    ),
+}
+
+
+def test_matrices_are_built_of_the_same_facts():
+    for found in run_ranks(lines, P, list(WRONG_BUILDS.values())):
+        for said, wanted in zip(found, WRONG_BUILDS, strict=True):
+            assert wanted in said
+
+
+def operand(width: int = 2, dtype: torch.dtype = torch.float64, grad: bool = False) -> torch.Tensor:
+    return torch.ones(N // P, width, dtype=dtype, requires_grad=grad)
+
+
+def multiply_differently(rank: int) -> list[str]:
+    A = built(rank)
+    for _ in range(FIRST_COMPARED):
+        A @ operand()
+    return lines(
+        rank,
+        [
+            lambda rank: A @ operand(width=odd(rank, 3, 4)),
+            lambda rank: A @ operand(3, odd(rank, torch.float64, torch.float32)),
+            lambda rank: A @ operand(5, grad=rank == 1),
+            lambda rank: A.halo(operand(5, grad=rank == 1)),
+            lambda rank: A.adjoint(operand(width=odd(rank, 6, 7))),
+        ],
+    )
+
+
+def test_operands_have_the_same_width_dtype_and_gradient():
+    wanted = (
+        "width of the operand of a product: 3 on ranks 0, 2; 4 on rank 1",
+        "dtype of the operand of a product: torch.float64 on ranks 0, 2; torch.float32 on rank 1",
+        "requires_grad of the operand of a product: False on ranks 0, 2; True on rank 1",
+        "requires_grad of the operand of a product: False on ranks 0, 2; True on rank 1",
+        "width of the operand of a product: 6 on ranks 0, 2; 7 on rank 1",
+    )
+    for found in run_ranks(multiply_differently, P):
+        assert found == [f"ranks do not agree on {line}" for line in wanted]
+
+
+def messages_of_products(rank: int) -> tuple[int, int]:
+    """Calls that one product makes among the first ones, and later."""
+    comm, A = connect(), built(rank)
+    counts = []
+    for _ in range(FIRST_COMPARED + 2):
+        before = sum(comm.job.begun.values())
+        A @ operand()
+        counts.append(sum(comm.job.begun.values()) - before)
+    return counts[0], counts[-1]
+
+
+def test_only_the_first_products_cost_a_message():
+    for early, late in run_ranks(messages_of_products, P):
+        assert (early, late) == (2, 1)
