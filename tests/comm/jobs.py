@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch._dynamo  # noqa: F401  (each launcher would import it in its fork)
+import torch._dynamo
 
 PATIENCE = 120.0
 ROOT = Path(__file__).parents[2]
@@ -76,6 +76,8 @@ class Forked:
             sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
             os.environ.update(environment)
+            # libgomp's threads, if this process's parent has any, do not survive the fork.
+            torch.set_num_threads(1)
             status = body() or 0
         except KeyboardInterrupt:
             status = 130
