@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spgnn.autograd import product
 from spgnn.comm import Mesh, connect
 from spgnn.errors import InputError
 from spgnn.layout import Axes, RowLayout
@@ -18,5 +19,6 @@ __all__ = [
     "Pattern",
     "RowLayout",
     "connect",
+    "product",
 ]
 __version__ = "0.1.0"

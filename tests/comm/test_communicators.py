@@ -108,7 +108,7 @@ def test_no_thread_of_gloo_outlives_training(tmp_path):
 
 def test_no_thread_of_gloo_outlives_a_program_that_never_closes(tmp_path):
     readme = (ROOT / "README.md").read_text()
-    program = readme.split("```python\n")[1].split("```")[0]
+    program = "\n".join(part.split("```")[0] for part in readme.split("```python\n")[1:])
     assert "close" not in program
     run_under_torchrun(tmp_path, 2, program)
 
