@@ -29,15 +29,18 @@ def main() -> None:
 
 def of_spgnn(data, path, hidden):
     from spgnn.comm import connect
-    from spgnn.train import Trainer, prepare
-    from spgnn.train.config import parse
+    from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
+    from spgnn.train.memory import give_back_freed, keep_freed
 
-    flags = ["--dataset", path, "--hidden", str(hidden), "--weight-decay", "0"]
-    config, device, comm = parse(flags), torch.device("cpu"), connect()
-    trainer = Trainer(config, prepare(config, comm, device), comm, device)
-
+    config = TrainConfig.of(dataset=path, hidden=int(hidden), weight_decay=0)
+    give_back_freed()
+    comm = connect()
+    trainer = Trainer(
+        NodeClassification(config, prepare(config, comm), comm), config.training, comm
+    )
+    keep_freed()
     count = iter(range(10**9))
-    return lambda: trainer.train_epoch(next(count))
+    return lambda: float(trainer.train_epoch(next(count)))
 
 
 def steps(model, data, forward):

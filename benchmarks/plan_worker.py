@@ -1,0 +1,74 @@
+"""Builds plans for bench_plan.py, in a process of its own, of whichever version it is run with.
+
+    PYTHON plan_worker.py GRAPH.npz RANKS
+
+GRAPH.npz holds a matrix and the ``offsets`` of its rows. Prints, for each cover, a line ``RESULT
+cover seconds bytes``: CPU seconds of all ranks, and the largest peak of a rank above what it had.
+The first version, which has no meshes, is measured by the same code.
+"""
+
+import ctypes
+import sys
+from time import process_time
+
+import numpy as np
+import torch
+
+import spgnn
+from spgnn.comm import connect
+from spgnn.testing import run_ranks
+
+M_MMAP_THRESHOLD = -3
+COVERS = ("column", "minimum")
+
+
+def status(field):
+    with open("/proc/self/status") as file:
+        for line in file:
+            if line.startswith(field):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def forget_peak():
+    """The peak that the system reports becomes what is used now."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def build(rank, data):
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)  # so that the peak is what is in use
+    comm, layout = connect(), spgnn.RowLayout(data["offsets"])
+    if hasattr(spgnn, "Mesh"):
+        mesh, made = spgnn.Mesh.grid(comm), spgnn.CSR.of
+    else:
+        mesh, made = spgnn.GridComm.build(comm), spgnn.CSR
+    first, last = layout.range(rank)
+    begin, end = data["indptr"][first], data["indptr"][last]
+    indptr = torch.from_numpy(data["indptr"][first : last + 1] - begin)
+    block = made(
+        indptr, torch.from_numpy(data["indices"][begin:end].copy()), (last - first, layout.rows)
+    )
+    found = []
+    for cover in COVERS:
+        comm.barrier()
+        forget_peak()
+        used, start = status("VmRSS"), process_time()
+        matrix = spgnn.DistMatrix.build(block, layout, mesh, cover=cover)
+        found.append((process_time() - start, status("VmHWM") - used))
+        del matrix
+    return found
+
+
+def main():
+    path, ranks = sys.argv[1], int(sys.argv[2])
+    with np.load(path) as file:
+        data = {name: file[name] for name in file.files}
+    found = run_ranks(build, ranks, data)
+    for number, cover in enumerate(COVERS):
+        seconds = sum(of_rank[number][0] for of_rank in found)
+        print("RESULT", cover, seconds, max(of_rank[number][1] for of_rank in found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
