@@ -32,7 +32,7 @@ from spgnn.exchange import build_all, grid
 from spgnn.partition import partition
 from spgnn.sparse import CSR
 
-CASES = (("reddit-sayit", 8, "gvb"), ("rmat-20-16", 64, "stream"))
+CASES = (("reddit-sayit", 8, "gvb"), ("rmat-20-16", 64, "random"))
 LARGE, LARGE_RANKS = "rmat-19-10", 4096
 TURNS = 3
 
@@ -128,7 +128,7 @@ def main() -> None:
         "",
         f"`python benchmarks/bench_plan.py` at {commit}, torch {torch.__version__}, Python "
         f"{platform.python_version()}, {os.cpu_count()} cores. With self-loops; reddit-sayit cut "
-        f"by `gvb`, R-MAT by `stream`. Medians of {TURNS} turns.",
+        f"by `gvb`, R-MAT at random. Medians of {TURNS} turns.",
         "",
         "## Live: CPU seconds of all ranks, largest peak of a rank (MiB)",
         "",

@@ -43,12 +43,21 @@ def build(rank, data):
         mesh, made = spgnn.Mesh.grid(comm), spgnn.CSR.of
     else:
         mesh, made = spgnn.GridComm.build(comm), spgnn.CSR
-    first, last = layout.range(rank)
-    begin, end = data["indptr"][first], data["indptr"][last]
-    indptr = torch.from_numpy(data["indptr"][first : last + 1] - begin)
-    block = made(
-        indptr, torch.from_numpy(data["indices"][begin:end].copy()), (last - first, layout.rows)
-    )
+
+    def block_of(indptr, indices, layout):
+        first, last = layout.range(rank)
+        begin, end = indptr[first], indptr[last]
+        own = torch.from_numpy(indices[begin:end].copy())
+        rows = torch.from_numpy(indptr[first : last + 1] - begin)
+        return made(rows, own, (last - first, layout.rows))
+
+    # A small one first: connections and what libraries make when they are first used.
+    small = spgnn.RowLayout.even(4 * comm.size, comm.size)
+    full = np.tile(np.arange(small.rows, dtype=np.int32), small.rows)
+    block = block_of(np.arange(small.rows + 1) * small.rows, full, small)
+    for cover in COVERS:
+        spgnn.DistMatrix.build(block, small, mesh, cover=cover)
+    block = block_of(data["indptr"], data["indices"], layout)
     found = []
     for cover in COVERS:
         comm.barrier()
