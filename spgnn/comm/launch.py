@@ -22,6 +22,8 @@ import torch
 from torch._C._distributed_c10d import TCPStore
 
 from spgnn.comm.connect import die_with_parent, world
+from spgnn.comm.job import CommunicationError
+from spgnn.errors import InputError
 
 # A rank that says why it fails lingers, so that the others can read it; give it that time.
 GRACE_SECONDS = 0.2
@@ -156,6 +158,8 @@ def _run_rank(body: Callable[[], int | None], rank: int, threads: int) -> None:
         else:
             print(f"error: rank {rank}: {exit_.code}", file=sys.stderr)
         _leave()
+    except (InputError, CommunicationError) as error:
+        print(f"error: rank {rank}: {error}", file=sys.stderr)
     except BaseException:
         print(f"error: rank {rank}:\n{traceback.format_exc()}", file=sys.stderr)
     finally:
