@@ -12,6 +12,13 @@ import torch
 
 from spgnn.errors import InputError
 from spgnn.kernels.cuda import device
+from spgnn.kernels.library import operators
+from spgnn.train import config
+
+# Torch's own, where it first differentiates in forward mode.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script. is deprecated:DeprecationWarning"
+)
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -21,6 +28,11 @@ def benchmarks_on_path():
     sys.path.insert(0, str(BENCHMARKS))
     yield
     sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_every_time():
+    torch.manual_seed(0)
 
 
 @pytest.fixture
@@ -35,6 +47,13 @@ def measured():
     import gpu_measurements
 
     return gpu_measurements
+
+
+@pytest.fixture
+def operations():
+    import gpu_operations
+
+    return gpu_operations
 
 
 @pytest.fixture
@@ -102,7 +121,7 @@ def test_a_wrong_product_is_noticed(measured, monkeypatch):
     assert not measured.is_correct(blocks, X)
 
 
-def test_the_other_measurements_run(measured, monkeypatch):
+def test_the_other_measurements_run(measured, operations, monkeypatch):
     monkeypatch.setattr(device, "multiprocessors", lambda _: 132)
     blocks = small_block(measured)
     sweep = measured.tile_sweep(blocks.plain, 8, wall_clock, 2)
@@ -110,9 +129,117 @@ def test_the_other_measurements_run(measured, monkeypatch):
     assert sweep["rule"] == 256
     found = measured.bandwidth(wall_clock, 2, "cpu", 1000)
     assert set(found) == {"copy", "triad"}
-    assert set(measured.heavy_row(wall_clock, 2, "cpu", 2**10)) == {"even", "heavy"}
-    assert len(measured.row_operations(wall_clock, 2, "cpu", 100)) == 6
-    assert set(measured.host_microseconds("cpu", 3)) == {"torch", "spgnn"}
+    assert set(operations.heavy_row(wall_clock, 2, "cpu", 2**10)) == {"even", "heavy"}
+    assert set(operations.host_microseconds("cpu", 3)) == {"torch", "spgnn"}
+
+
+def test_every_size_of_tile_is_asked_for(measured, monkeypatch):
+    """The sweep changes what the product looks up, wherever that is."""
+    asked, host = [], measured.host
+    monkeypatch.setattr(device, "multiprocessors", lambda _: 132)
+    monkeypatch.setattr(
+        measured.kernels, "spmm", lambda A, X: asked.append(host.tile_items(A.nnz, 132))
+    )
+    measured.tile_sweep(small_block(measured).plain, 8, lambda call: 1.0, 2)
+    assert asked[:3] == [1024, 512, 256]
+
+
+def rows(operations, _):
+    return operations.row_operations(wall_clock, 2, "cpu", 100)
+
+
+def nonzeros(operations, measured):
+    return operations.nonzero_operations(small_block(measured), (3, 16), wall_clock, 2)
+
+
+def distributed(operations, measured):
+    scaled = measured.scaled_block(measured.load_graph("rmat-6-4"))
+    return operations.distributed(scaled, "cpu", 8, wall_clock, 2)
+
+
+ROWS = [
+    ("gather_rows int64", 1),
+    ("scatter_add_rows int64", 1),
+    ("gather_rows int32", 1),
+    ("scatter_add_rows int32", 1),
+    ("dropout_rows", 1),
+]
+ATTENTION = ["attention", "attention and gradient", "attention, two derivatives"]
+HEADS = ["sddmm", "edge_softmax", "spmm of heads", *ATTENTION]
+DISTRIBUTED = [
+    ("product, against spmm", 1),
+    ("product and gradient, against spmm", 1),
+]
+LINES = {
+    rows: ROWS * 2,
+    nonzeros: [("sddmm", 1)] * 2 + [(name, heads) for heads in (8, 4) for name in HEADS],
+    distributed: DISTRIBUTED,
+}
+
+
+def nearly_right(function):
+    """One number of the result, the largest, is a tenth of a percent too large."""
+
+    def nearly(*arguments):
+        result = function(*arguments)
+        place = result.detach().abs().flatten().argmax()
+        factor = torch.ones(result.numel()).index_fill(0, place, 1.001).view(result.shape)
+        return result * factor
+
+    return nearly
+
+
+@pytest.mark.parametrize("lines", LINES)
+def test_operations_are_compared_and_right(operations, measured, lines):
+    found = list(lines(operations, measured))
+    assert [(line["operation"], line["heads"]) for line in found] == LINES[lines]
+    for line in found:
+        assert line["correct"], line
+        assert ("speedup" in line) == ("attention" not in line["operation"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "broken", "wrong"),
+    [
+        (rows, "gather_rows", {"gather_rows int32", "gather_rows int64"}),
+        (rows, "scatter_add_rows", {"scatter_add_rows int32", "scatter_add_rows int64"}),
+        (rows, "dropout_rows", {"dropout_rows"}),
+        (nonzeros, "sddmm", {"sddmm"}),
+        (nonzeros, "edge_softmax", {"edge_softmax"}),
+        (nonzeros, "spmm", {"spmm of heads"}),
+    ],
+)
+def test_wrong_operations_are_noticed(operations, measured, monkeypatch, lines, broken, wrong):
+    nearly = nearly_right(getattr(operations.kernels, broken))
+    monkeypatch.setattr(operations.kernels, broken, nearly)
+    found = {line["operation"] for line in lines(operations, measured) if not line["correct"]}
+    assert found - set(ATTENTION) == wrong
+
+
+@pytest.mark.parametrize(("broken", "first"), [("forward", 0), ("adjoint", 1)])
+def test_a_wrong_distributed_product_is_noticed(operations, measured, monkeypatch, broken, first):
+    matrix = operations.DistMatrix
+    monkeypatch.setattr(matrix, broken, nearly_right(getattr(matrix, broken)))
+    found = [line["correct"] for line in distributed(operations, measured)]
+    assert found == [first > 0, False]
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_wrong_derivative_is_noticed(operations, measured, monkeypatch, order):
+    """Of the backward alone: forward mode goes another way, and finds another number."""
+    softmax = operators["edge_softmax"]
+    kept = []
+
+    def backward(ctx, G):
+        none, gradient = right(ctx, G)
+        kept.append(G.requires_grad)
+        return none, gradient * (1.05 if order == 1 or G.requires_grad else 1)
+
+    right = softmax.backward
+    monkeypatch.setattr(softmax, "backward", backward)
+    found = {line["operation"] for line in nonzeros(operations, measured) if not line["correct"]}
+    assert any(kept)
+    assert found >= {ATTENTION[order]}
 
 
 def test_graphs_of_a_folder_come_first(measured, monkeypatch, tmp_path):
@@ -123,8 +250,20 @@ def test_graphs_of_a_folder_come_first(measured, monkeypatch, tmp_path):
     assert list(measured.graph_names()) == ["wave", "rmat-20-8", "sbm-20-16"]
 
 
+def pretended_run(command, timeout, loss=1.0):
+    """What tests and training would leave."""
+    if "--json" in command:
+        measurements = {
+            "history": [{"loss": 2.0}, {"loss": loss}],
+            "epoch_seconds": {"median": 0.01},
+            "breakdown_seconds": {"spmm": 0.004, "bcast": 0.0},
+        }
+        Path(command[-1]).write_text(json.dumps(measurements))
+    return {"status": 0, "seconds": 1.0, "output": ["7 passed"], "command": "pytest"}
+
+
 @pytest.fixture
-def pretended(suite, measured, monkeypatch):
+def pretended(suite, measured, operations, monkeypatch):
     """The suite with the CPU in the place of a GPU and no processes of its own."""
     monkeypatch.setattr(suite, "DEVICE", "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -133,13 +272,11 @@ def pretended(suite, measured, monkeypatch):
     monkeypatch.setattr(measured, "DeviceClock", lambda: wall_clock)
     real = measured.bandwidth
     monkeypatch.setattr(measured, "bandwidth", lambda *a: real(*a[:3], 1000))
-    monkeypatch.setattr(measured, "row_operations", lambda *a: [])
-    monkeypatch.setattr(measured, "heavy_row", lambda *a: None)
-    run = {"status": 0, "seconds": 1.0, "output": ["7 passed"], "command": "pytest"}
-    monkeypatch.setattr(suite, "run_command", lambda *_: dict(run))
-    monkeypatch.setattr(
-        suite, "training", lambda *_: {"status": 0, "losses": {"cuda": [2.0, 1.0], "cpu": [2, 1]}}
-    )
+    list_rows = operations.row_operations
+    monkeypatch.setattr(operations, "row_operations", lambda *a: list_rows(*a[:3], 100))
+    heavy = operations.heavy_row
+    monkeypatch.setattr(operations, "heavy_row", lambda *a: heavy(*a[:3], 2**10))
+    monkeypatch.setattr(suite, "run_command", pretended_run)
     described = {
         "command": "python benchmarks/gpu_suite.py",
         "commit": "0123",
@@ -151,6 +288,7 @@ def pretended(suite, measured, monkeypatch):
     return suite
 
 
+SPREAD = {"median": 1.0, "low": 1.0, "high": 1.0}
 ARGUMENTS = ["--graphs", "rmat-6-4", "rmat-7-4", "--widths", "3", "8", "--rounds", "2"]
 
 
@@ -168,6 +306,10 @@ def test_a_whole_run_writes_both_files(pretended, tmp_path, capsys):
     text = (folder / "gpu_suite.md").read_text()
     assert text.strip() == capsys.readouterr().out.strip()
     assert "All checks passed" in text
+    assert "| cuda, 2 ranks | 2.0000 → 1.0000 | 10.00 | spmm 4.00 |" in text
+    for line in ("| gather_rows int32 | 1 × 16 |", "| edge_softmax | 8 × 1 |"):
+        assert line in text
+    assert [len(report[step]) for step in ("rows", "nonzeros", "distributed")] == [10, 14, 2]
     assert "| rmat-7-4 | 8 |" in text
     for line in text.splitlines():
         if line.startswith("|") and "rmat-6-4" in line:
@@ -182,14 +324,75 @@ def test_failures_decide_the_exit_status(pretended, monkeypatch, tmp_path):
     assert "rmat-6-4, f = 3: wrong result" in (tmp_path / "gpu_suite.md").read_text()
 
 
-def test_failing_tests_and_training_are_reported(pretended, monkeypatch, tmp_path):
-    run = {"status": 2, "seconds": 1.0, "output": ["1 failed"], "command": "pytest", "losses": {}}
-    monkeypatch.setattr(pretended, "run_command", lambda *_: run)
-    monkeypatch.setattr(pretended, "training", lambda *_: run)
-    status = pretended.main(["--output", str(tmp_path), "--steps", "tests", "training"])
-    assert status == 1
+def test_a_wrong_operation_decides_too(pretended, operations, monkeypatch, tmp_path):
+    monkeypatch.setattr(operations, "is_near", lambda *_: False)
+    arguments = ["--output", str(tmp_path), "--graphs", "rmat-6-4", "--steps", "distributed"]
+    assert pretended.main(arguments) == 1
     text = (tmp_path / "gpu_suite.md").read_text()
-    assert "tests exited with status 2; training exited with status 2" in text
+    assert "product, against spmm, 1 × 64: wrong result" in text
+    assert "WRONG" in text
+
+
+def test_a_step_that_breaks_leaves_the_others(pretended, operations, monkeypatch, tmp_path, capsys):
+    def broken(*_):
+        yield {"operation": "first", "heads": 1, "columns": 2, "correct": True, "spgnn": SPREAD}
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
+
+    monkeypatch.setattr(operations, "nonzero_operations", broken)
+    assert pretended.main(["--output", str(tmp_path), *ARGUMENTS]) == 1
+    report = json.loads((tmp_path / "gpu_suite.json").read_text())
+    assert report["broken"] == {"nonzeros": "OutOfMemoryError: CUDA out of memory."}
+    assert [line["operation"] for line in report["nonzeros"]] == ["first"]
+    assert len(report["cases"]) == 4
+    said = capsys.readouterr()
+    assert "nonzeros broke: OutOfMemoryError: CUDA out of memory." in said.out
+    assert "Tried to allocate" in said.err
+
+
+def test_failing_tests_and_training_are_reported(pretended, monkeypatch, tmp_path):
+    run = {"status": 2, "seconds": 1.0, "output": ["1 failed"], "command": "pytest"}
+    monkeypatch.setattr(pretended, "run_command", lambda *_: dict(run))
+    steps = ["tests", "placement", "training"]
+    assert pretended.main(["--output", str(tmp_path), "--steps", *steps]) == 1
+    text = (tmp_path / "gpu_suite.md").read_text()
+    assert "; ".join(f"{step} exited with status 2" for step in steps) in text
+
+
+def test_training_that_differs_between_devices_is_reported(pretended, monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        pretended,
+        "run_command",
+        lambda command, timeout: pretended_run(command, timeout, 1 + 0.1 * ("cuda" in command)),
+    )
+    assert pretended.main(["--output", str(tmp_path), "--steps", "training"]) == 1
+    assert "training exited with status 1" in (tmp_path / "gpu_suite.md").read_text()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["gpu_suite.json", "gpu_suite.md"]
+
+
+def test_the_commands_of_the_suite_are_right(suite, tmp_path):
+    """The flags of training exist; so do the files of tests."""
+    for flags in suite.RUNS.values():
+        assert config.parse([*suite.TRAINING, *flags]).training.epochs == suite.EPOCHS
+    asked = []
+    steps = suite.Steps({}, None, suite.Budget(60))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suite, "run_command", lambda command, _: asked.extend(command))
+        steps.placement()
+    files = [word for word in asked if word.startswith("tests/")]
+    assert len(files) == 2
+    assert all((suite.ROOT / name).exists() for name in files)
+
+
+def test_a_training_runs_and_is_read(suite, monkeypatch, tmp_path):
+    monkeypatch.setattr(suite, "TRAINING", ["--dataset", "sbm", "--epochs", "3"])
+    monkeypatch.setattr(suite, "RUNS", {"cpu": suite.RUNS["cpu"]})
+    found = suite.training(tmp_path, 120)
+    assert found["status"] == 0, found
+    run = found["runs"]["cpu"]
+    assert len(run["losses"]) == 3
+    assert run["epoch_seconds"]["median"] > 0
+    assert run["breakdown_seconds"]["spmm"] > 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_the_budget_leaves_out_is_a_failure(pretended, tmp_path):
@@ -227,6 +430,8 @@ def test_commands_are_cut_off_and_quoted(suite):
 
 def test_losses_must_fall_and_agree(suite):
     assert suite.losses_agree([2.0, 1.0], [2.0001, 1.0])
+    assert not suite.losses_agree([], [2.0, 1.0])
+    assert not suite.losses_agree([2.0, 1.0, 0.5], [2.0, 1.0])
     assert not suite.losses_agree([2.0, 1.0], [2.0, 1.1])
     assert not suite.losses_agree([1.0, 2.0], [1.0, 2.0])
     assert not suite.losses_agree([math.nan, math.nan], [2.0, 1.0])
