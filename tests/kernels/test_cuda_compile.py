@@ -37,13 +37,13 @@ def instances() -> list[str]:
         ((single, half, torch.int32), False, True, thread_shape(64, 4)),
     ]
     names = [spmm_instance(*case[:3], (case[3], 1024)) for case in cases]
-    for dtype, vector in ((single, 4), (double, 2), (half, 8)):
-        names += [instance("dropout_rows", dtype, width, WARP) for width in (1, vector)]
-        for index in (torch.int32, torch.int64):
-            names.append(instance("gather_rows", dtype, index, vector, WARP))
-            names.append(instance("sddmm", dtype, index, vector, 4))
-            names.append(instance("sddmm", dtype, index, 1, WARP))
-        for threads in (1, 4, WARP, device.THREADS):
+    for dtype, index in (plain[1:], wide[1:], (double, torch.int64), (half, torch.int32)):
+        vector = 16 // dtype.itemsize
+        names.append(instance("gather_rows", dtype, index, vector, WARP))
+        names.append(instance("sddmm", dtype, index, vector, 4))
+    for dtype in (single, double, half):
+        names.append(instance("dropout_rows", dtype, 2, WARP))
+        for threads in (4, device.THREADS):
             names.append(instance("edge_softmax", dtype, threads))
             names.append(instance("row_sums", dtype, threads))
     return names
