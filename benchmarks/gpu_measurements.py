@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import kernel_graphs
 import torch
 from gpu_report import Spread, speedups
 from torch import Tensor
@@ -17,13 +16,10 @@ from torch import Tensor
 from spgnn import CSR, kernels
 from spgnn.data import load_dataset
 from spgnn.data.normalise import add_self_loops, degree_scales
-from spgnn.data.sets.generators import block_model, rmat
 from spgnn.kernels.cuda import cusparse, device
 from spgnn.kernels.cuda import spmm as host
 from spgnn.kernels.cuda.tiling import TILE_ITEMS, tile_items
 
-REAL_GRAPHS = ("ribosome-4v5a", "reddit-sayit", "cnr-2000-llp", "uk-2007-05-100k", "wave")
-GENERATED_GRAPHS = ("rmat-20-8", "sbm-20-16")
 TOLERANCE = 1e-5  # of the sum of absolute terms, float32
 FLUSH_BYTES = 2**28  # several times any L2
 WARM_UP = 2
@@ -64,12 +60,9 @@ def measure(calls: Calls, clock: Clock, rounds: int) -> dict[str, Spread]:
     return {name: Spread.of(t) for name, t in times.items()}
 
 
-def graph_names() -> Iterator[str]:
+def graph_names() -> list[str]:
     """Those that can be had: the real ones lie where SPGNN_DATA says."""
-    folder = os.environ.get("SPGNN_DATA")
-    if folder:
-        yield from (name for name in REAL_GRAPHS if (Path(folder) / f"{name}.npz").exists())
-    yield from GENERATED_GRAPHS
+    return [name for name in kernel_graphs.names() if name not in kernel_graphs.HALF_ROWS]
 
 
 def load_graph(name: str) -> CSR:
@@ -77,14 +70,9 @@ def load_graph(name: str) -> CSR:
 
     ``name`` is one of `graph_names` or whatever `spgnn.data.load_dataset` takes.
     """
-    path = Path(os.environ.get("SPGNN_DATA", "")) / f"{name}.npz"
-    if name == "rmat-20-8":
-        graph = rmat(20, 8, seed=1)
-    elif name == "sbm-20-16":
-        graph = block_model(2**20, 2**25, classes=256, homophily=0.8, features=0, seed=1)
-    else:
-        graph = load_dataset(path if path.exists() else name).symmetrised()
-    A = graph.adjacency
+    if name in graph_names():
+        return CSR.from_scipy(kernel_graphs.load(name, width=0))
+    A = load_dataset(name).symmetrised().adjacency
     return add_self_loops(CSR.of(A.indptr, A.indices, A.shape))
 
 

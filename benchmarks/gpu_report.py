@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from spgnn.files import write_pieces
 
 BAR, AIM = 1.3, 2.0  # geometric mean of the speed over cuSPARSE CSR
 BASELINES = ("cuSPARSE int32", "cuSPARSE int64")
@@ -89,9 +90,7 @@ def write(report: Report, folder: Path) -> None:
         ("gpu_suite.json", json.dumps(report, indent=1)),
         ("gpu_suite.md", markdown(report)),
     ):
-        unfinished = folder / f".{name}.{os.getpid()}"
-        unfinished.write_text(text + "\n", encoding="utf-8")
-        os.replace(unfinished, folder / name)
+        write_pieces(folder / name, [f"{text}\n".encode()])
 
 
 def markdown(report: Report) -> str:

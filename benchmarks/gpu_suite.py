@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DEVICE = "cuda"
 WIDTHS = (16, 64, 128, 300)
 ROUNDS = 15
-TEST_SHARE = 0.4  # of the budget
+TEST_SHARE = 0.45  # of the budget
 EPOCHS = 13  # the operator clock runs in two of them
 LOSS_TOLERANCE = 1e-3  # between devices, relative, over a few epochs
 # Drawn on rank 0 or by counters: the same weights and dropout masks on every device and rank.
@@ -272,7 +272,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         description="Tests, measurements and training on a GPU; see docs/gpu.md.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    known = list(measured.graph_names())
+    known = measured.graph_names()
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--graphs", nargs="+", default=known, metavar="NAME_OR_PATH")
     parser.add_argument("--widths", nargs="+", type=int, default=list(WIDTHS), metavar="F")

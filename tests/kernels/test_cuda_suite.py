@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 import sys
 import time
 from pathlib import Path
@@ -244,10 +245,10 @@ def test_a_wrong_derivative_is_noticed(operations, measured, monkeypatch, order)
 
 def test_graphs_of_a_folder_come_first(measured, monkeypatch, tmp_path):
     monkeypatch.delenv("SPGNN_DATA", raising=False)
-    assert list(measured.graph_names()) == ["rmat-20-8", "sbm-20-16"]
+    assert measured.graph_names() == ["rmat-20-8", "sbm-20-16"]
     (tmp_path / "wave.npz").touch()
     monkeypatch.setenv("SPGNN_DATA", str(tmp_path))
-    assert list(measured.graph_names()) == ["wave", "rmat-20-8", "sbm-20-16"]
+    assert measured.graph_names() == ["wave", "rmat-20-8", "sbm-20-16"]
 
 
 def pretended_run(command, timeout, loss=1.0):
@@ -367,6 +368,12 @@ def test_training_that_differs_between_devices_is_reported(pretended, monkeypatc
     assert pretended.main(["--output", str(tmp_path), "--steps", "training"]) == 1
     assert "training exited with status 1" in (tmp_path / "gpu_suite.md").read_text()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["gpu_suite.json", "gpu_suite.md"]
+
+
+def test_the_manual_names_all_steps(suite):
+    manual = (suite.ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    table = manual.split("| step | what |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == suite.STEPS
 
 
 def test_the_commands_of_the_suite_are_right(suite, tmp_path):
