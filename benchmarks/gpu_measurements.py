@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import kernel_graphs
 import torch
 from gpu_report import Spread, speedups
 from torch import Tensor
@@ -18,12 +16,10 @@ from torch import Tensor
 from spgnn import CSR, kernels
 from spgnn.data import load_dataset
 from spgnn.data.normalise import add_self_loops, degree_scales
-from spgnn.data.sets.generators import block_model, rmat
-from spgnn.kernels.cuda import cusparse, device, native
+from spgnn.kernels.cuda import cusparse, device
+from spgnn.kernels.cuda import spmm as host
 from spgnn.kernels.cuda.tiling import TILE_ITEMS, tile_items
 
-REAL_GRAPHS = ("ribosome-4v5a", "reddit-sayit", "cnr-2000-llp", "uk-2007-05-100k", "wave")
-GENERATED_GRAPHS = ("rmat-20-8", "sbm-20-16")
 TOLERANCE = 1e-5  # of the sum of absolute terms, float32
 FLUSH_BYTES = 2**28  # several times any L2
 WARM_UP = 2
@@ -64,12 +60,9 @@ def measure(calls: Calls, clock: Clock, rounds: int) -> dict[str, Spread]:
     return {name: Spread.of(t) for name, t in times.items()}
 
 
-def graph_names() -> Iterator[str]:
+def graph_names() -> list[str]:
     """Those that can be had: the real ones lie where SPGNN_DATA says."""
-    folder = os.environ.get("SPGNN_DATA")
-    if folder:
-        yield from (name for name in REAL_GRAPHS if (Path(folder) / f"{name}.npz").exists())
-    yield from GENERATED_GRAPHS
+    return [name for name in kernel_graphs.names() if name not in kernel_graphs.HALF_ROWS]
 
 
 def load_graph(name: str) -> CSR:
@@ -77,14 +70,9 @@ def load_graph(name: str) -> CSR:
 
     ``name`` is one of `graph_names` or whatever `spgnn.data.load_dataset` takes.
     """
-    path = Path(os.environ.get("SPGNN_DATA", "")) / f"{name}.npz"
-    if name == "rmat-20-8":
-        graph = rmat(20, 8, seed=1)
-    elif name == "sbm-20-16":
-        graph = block_model(2**20, 2**25, classes=256, homophily=0.8, features=0, seed=1)
-    else:
-        graph = load_dataset(path if path.exists() else name).symmetrised()
-    A = graph.adjacency
+    if name in graph_names():
+        return CSR.from_scipy(kernel_graphs.load(name, width=0))
+    A = load_dataset(name).symmetrised().adjacency
     return add_self_loops(CSR.of(A.indptr, A.indices, A.shape))
 
 
@@ -99,18 +87,22 @@ class Blocks:
     int64: Tensor
 
 
+def scaled_block(A: CSR) -> CSR:
+    """The same, symmetrically normalised."""
+    scale, _ = degree_scales(A, "sym")
+    return A.with_scales(scale, scale)
+
+
 def make_blocks(A: CSR, where: str) -> Blocks:
     """From a 0/1 block on the CPU."""
-    scale, _ = degree_scales(A, "sym")
-    assert scale is not None
-    plain, scale = A.to(where), scale.to(where)
+    plain = A.to(where)
     ones = torch.ones(A.nnz, device=where)
-    narrow = cusparse.as_torch(plain, A.shape[1], torch.float32)
+    narrow = cusparse.as_torch(plain, torch.float32)
     wide = torch.sparse_csr_tensor(
         plain.indptr, plain.indices.long(), ones, A.shape, check_invariants=False
     )
     weighted = CSR.of(plain.indptr, plain.indices, plain.shape, ones)
-    return Blocks(plain, weighted, plain.with_scales(scale, scale), narrow, wide)
+    return Blocks(plain, weighted, scaled_block(A).to(where), narrow, wide)
 
 
 def spmm_case(blocks: Blocks, columns: int, clock: Clock, rounds: int) -> dict[str, Any]:
@@ -151,26 +143,32 @@ def is_correct(blocks: Blocks, X: Tensor) -> bool:
     assert scale is not None
     spread = scale[:, None]
     scaled, scaled_magnitude = (spread * (blocks.int32 @ (spread * Z)) for Z in (X, X.abs()))
-    checks = (
-        (kernels.spmm(blocks.plain, X), expected, TOLERANCE * magnitude),
-        (kernels.spmm(blocks.weighted, X), expected, TOLERANCE * magnitude),
-        (kernels.spmm(blocks.scaled, X), scaled, TOLERANCE * scaled_magnitude),
+    narrow = X.bfloat16()
+    rounded = kernels.spmm(blocks.plain, narrow).float(), blocks.int32 @ narrow.float()
+    return all(
         (
-            kernels.spmm(blocks.plain, X.bfloat16()).float(),
-            blocks.int32 @ X.bfloat16().float(),
-            2**-8 * magnitude,
-        ),
+            is_near(kernels.spmm(blocks.plain, X), expected, magnitude),
+            is_near(kernels.spmm(blocks.weighted, X), expected, magnitude),
+            is_near(kernels.spmm(blocks.scaled, X), scaled, scaled_magnitude),
+            is_near(*rounded, magnitude, 2**-8),
+        )
     )
-    return all(bool(((Y - wanted).abs() <= error).all()) for Y, wanted, error in checks)
+
+
+def is_near(
+    found: Tensor, expected: Tensor, magnitude: Tensor, tolerance: float = TOLERANCE
+) -> bool:
+    """Whole arrays, relative to the sum of absolute terms; what is no number is not near."""
+    return bool(((found - expected).abs() <= tolerance * magnitude).all())
 
 
 def tile_sweep(A: CSR, columns: int, clock: Clock, rounds: int) -> dict[str, Any]:
-    """Median seconds for each size of tile, and the one that the rule in plan.py takes."""
+    """Median seconds for each size of tile, and the one that the rule in tiling.py takes."""
     X = torch.randn(A.shape[1], columns, device=A.device)
     calls: Calls = {}
     for items in TILE_ITEMS:
-        block = CSR.of(A.indptr.clone(), A.indices, A.shape)  # a new tensor: a new plan
-        with mock.patch.object(native, "tile_items", return_value=items):
+        block = CSR.of(A.indptr.clone(), A.indices, A.shape)  # a new tensor: a new tiling
+        with mock.patch.object(host, "tile_items", return_value=items):
             kernels.spmm(block, X)
         calls[str(items)] = partial(kernels.spmm, block, X)
     times = measure(calls, clock, rounds)
@@ -191,68 +189,3 @@ def bandwidth(clock: Clock, rounds: int, where: str, elements: int) -> dict[str,
     times = measure(calls, clock, rounds)
     moved = {"copy": 8 * elements, "triad": 12 * elements}
     return {name: moved[name] / t.median for name, t in times.items()}
-
-
-def heavy_row(clock: Clock, rounds: int, where: str, nnz: int) -> dict[str, Any]:
-    """A row with half of all nonzeros, against as many nonzeros spread evenly."""
-    rows = nnz // 16
-    X = torch.randn(rows, 64, device=where)
-    lengths = {"even": torch.full((rows,), 16), "heavy": torch.full((rows,), 8)}
-    lengths["heavy"][rows // 2] += nnz // 2
-    calls: Calls = {}
-    for name, each in lengths.items():
-        indptr = torch.cat((torch.zeros(1, dtype=torch.int64), each.cumsum(0)))
-        indices = torch.randint(rows, (int(indptr[-1]),), dtype=torch.int32)
-        block = CSR.of(indptr, indices, (rows, rows)).to(where)
-        calls[name] = partial(kernels.spmm, block, X)
-    return {name: asdict(t) for name, t in measure(calls, clock, rounds).items()}
-
-
-def row_operations(clock: Clock, rounds: int, where: str, count: int) -> list[dict[str, Any]]:
-    """Gather, scatter-add and dropout against torch's own."""
-    found = []
-    for columns in (16, 128):
-        X, rows = torch.randn(count, columns, device=where), torch.randperm(count, device=where)
-        Y = torch.zeros_like(X)
-        pairs: dict[str, Calls] = {
-            "gather_rows": {
-                "torch": partial(X.index_select, 0, rows),
-                "spgnn": partial(kernels.gather_rows, X, rows),
-            },
-            "scatter_add_rows": {
-                "torch": partial(Y.index_add_, 0, rows, X),
-                "spgnn": partial(kernels.scatter_add_rows, Y, rows, X),
-            },
-            "dropout_rows": {
-                "torch": partial(torch.nn.functional.dropout, X, 0.5),
-                "spgnn": partial(kernels.dropout_rows, X, rows, 1, 0.5),
-            },
-        }
-        for name, calls in pairs.items():
-            times = measure(calls, clock, rounds)
-            line = {"operation": name, "columns": columns}
-            line["speedup"] = times["torch"].median / times["spgnn"].median
-            found.append(line | {each: asdict(t) for each, t in times.items()})
-    return found
-
-
-def host_microseconds(where: str, calls_each: int) -> dict[str, float]:
-    """What the host spends on starting one product, on a graph too small to matter."""
-    indices = torch.zeros(100, dtype=torch.int32)
-    A = CSR.of(torch.arange(101), indices, (100, 100)).to(where)
-    X, M = torch.randn(100, 16, device=where), cusparse.as_torch(A, 100, torch.float32)
-    wait = torch.cuda.synchronize if where == "cuda" else int
-    spent = {}
-    for name, call in {
-        "torch": partial(torch.sparse.mm, M, X),
-        "spgnn": partial(kernels.spmm, A, X),
-    }.items():
-        for _ in range(20):
-            call()
-        wait()
-        start = time.perf_counter()
-        for _ in range(calls_each):
-            call()
-        wait()
-        spent[name] = (time.perf_counter() - start) / calls_each * 1e6
-    return spent

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spgnn.files import write_pieces
+
 BAR, AIM = 1.3, 2.0  # geometric mean of the speed over cuSPARSE CSR
 BASELINES = ("cuSPARSE int32", "cuSPARSE int64")
 
+# Steps that compare operations, one line each, and their titles.
+OPERATIONS = {
+    "rows": "Gather, scatter-add, dropout, against torch",
+    "nonzeros": "SDDMM, softmax, heads, against cuSPARSE and torch; attention and its derivatives",
+    "distributed": "A distributed matrix over one rank, against the kernels alone",
+}
+
 Report = dict[str, Any]
+Section = Callable[[Any, Report], str]  # of a part of the report and all of it
 
 
 @dataclass(frozen=True)
@@ -57,13 +66,20 @@ def failures(report: Report) -> list[str]:
     """What went wrong, one line each; empty if nothing did."""
     found = [
         f"{step} exited with status {report[step]['status']}"
-        for step in ("tests", "training")
+        for step in ("tests", "placement", "training")
         if report.get(step) and report[step]["status"] != 0
     ]
+    found += [f"{step} broke: {why}" for step, why in report.get("broken", {}).items()]
     found += [
         f"{case['graph']}, f = {case['columns']}: wrong result"
         for case in report.get("cases", [])
         if not case["correct"]
+    ]
+    found += [
+        f"{line['operation']}, {_shape(line)}: wrong result"
+        for step in OPERATIONS
+        for line in report.get(step, [])
+        if not line["correct"]
     ]
     return found + [f"not run: {step}" for step in report.get("left_out", [])]
 
@@ -74,9 +90,7 @@ def write(report: Report, folder: Path) -> None:
         ("gpu_suite.json", json.dumps(report, indent=1)),
         ("gpu_suite.md", markdown(report)),
     ):
-        unfinished = folder / f".{name}.{os.getpid()}"
-        unfinished.write_text(text + "\n", encoding="utf-8")
-        os.replace(unfinished, folder / name)
+        write_pieces(folder / name, [f"{text}\n".encode()])
 
 
 def markdown(report: Report) -> str:
@@ -91,12 +105,13 @@ def markdown(report: Report) -> str:
     wrong = failures(report)
     parts.append("**All checks passed.**" if not wrong else "**Failed:** " + "; ".join(wrong))
     for step, section in (
-        ("tests", _command_section),
+        ("tests", _command_section("Tests")),
+        ("placement", _command_section("Placement and the operator clock, with pretended GPUs")),
         ("bandwidth", _bandwidth_section),
         ("cases", _case_section),
         ("tiles", _tile_section),
         ("heavy_row", _heavy_section),
-        ("rows", _row_section),
+        *((step, _operation_section(title)) for step, title in OPERATIONS.items()),
         ("host_microseconds", _host_section),
         ("training", _training_section),
     ):
@@ -111,8 +126,12 @@ def table(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in (head, rule, *lines))
 
 
-def _command_section(run: Report, _: Report) -> str:
-    return f"## Tests\n\nStatus {run['status']} in {run['seconds']:.0f} s: {run['output'][-1]}"
+def _command_section(title: str) -> Section:
+    def section(run: Report, _: Report) -> str:
+        status, seconds = run["status"], run["seconds"]
+        return f"## {title}\n\nStatus {status} in {seconds:.0f} s: {run['output'][-1]}"
+
+    return section
 
 
 def _bandwidth_section(found: Report, _: Report) -> str:
@@ -181,20 +200,28 @@ def _heavy_section(found: Report, _: Report) -> str:
     )
 
 
-def _row_section(lines: list[Report], _: Report) -> str:
-    return "## Gather, scatter-add, dropout\n\n" + table(
-        ("operation", "f", "torch", "spgnn", "speed"),
-        [
-            (
-                line["operation"],
-                line["columns"],
-                Spread(**line["torch"]),
-                Spread(**line["spgnn"]),
-                f"{line['speedup']:.2f}×",
-            )
-            for line in lines
-        ],
+def _operation_section(title: str) -> Section:
+    def section(lines: list[Report], _: Report) -> str:
+        head = ("operation", "heads × f", "baseline", "spgnn", "speed", "result")
+        return f"## {title}\n\n" + table(head, [_operation_line(line) for line in lines])
+
+    return section
+
+
+def _operation_line(line: Report) -> Sequence[object]:
+    compared = "baseline" in line
+    return (
+        line["operation"],
+        _shape(line),
+        Spread(**line["baseline"]) if compared else "–",
+        Spread(**line["spgnn"]),
+        f"{line['speedup']:.2f}×" if compared else "–",
+        "right" if line["correct"] else "WRONG",
     )
+
+
+def _shape(line: Report) -> str:
+    return f"{line['heads']} × {line['columns']}"
 
 
 def _host_section(spent: Report, _: Report) -> str:
@@ -202,8 +229,19 @@ def _host_section(spent: Report, _: Report) -> str:
     return f"## Starting a product\n\nTime of the host per small product: {each}."
 
 
-def _training_section(run: Report, _: Report) -> str:
-    losses = "; ".join(
-        f"{where} {values[0]:.4f} → {values[-1]:.4f}" for where, values in run["losses"].items()
+def _training_section(found: Report, _: Report) -> str:
+    lines = [
+        (
+            where,
+            f"{run['losses'][0]:.4f} → {run['losses'][-1]:.4f}",
+            f"{run['epoch_seconds']['median'] * 1e3:.2f}",
+            ", ".join(f"{n} {s * 1e3:.2f}" for n, s in run["breakdown_seconds"].items() if s),
+        )
+        for where, run in found["runs"].items()
+        if "losses" in run
+    ]
+    return (
+        f"## Training\n\nStatus {found['status']}. Times in ms; the median is of the epochs "
+        "without the operator clock, the parts are of those with it.\n\n"
+        + table(("where", "loss", "epoch", "parts of a clocked epoch"), lines)
     )
-    return f"## Training\n\nStatus {run['status']}. Loss of a short run: {losses or 'none'}."

@@ -1,10 +1,11 @@
-"""Every check that needs a GPU, in one command: tests, the kernel table, a training run.
+"""Every check that needs a GPU, in one command: tests, all operations, training, the kernel table.
 
     python benchmarks/gpu_suite.py --output DIR
 
 writes DIR/gpu_suite.json and DIR/gpu_suite.md after every step, so that a run cut short leaves
-what it found. Exit status: 0 if all went well, 1 if a check failed, 2 for bad arguments, 3 where
-there is no GPU. Speed decides nothing: the report says which bars were met.
+what it found; a step that breaks is reported, and the others run all the same. Exit status: 0 if
+all went well, 1 if a check failed, 2 for bad arguments, 3 where there is no GPU. Speed decides
+nothing: the report says which bars were met.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import gpu_measurements as measured
+import gpu_operations as operations
 import torch
 from gpu_report import Report, failures, markdown, summarise, write
 
@@ -32,10 +35,17 @@ from spgnn.kernels.cuda import device
 ROOT = Path(__file__).resolve().parent.parent
 DEVICE = "cuda"
 WIDTHS = (16, 64, 128, 300)
-STEPS = ("tests", "memory", "table", "rows", "training")
 ROUNDS = 15
 TEST_SHARE = 0.45  # of the budget
+EPOCHS = 13  # the operator clock runs in two of them
 LOSS_TOLERANCE = 1e-3  # between devices, relative, over a few epochs
+# Drawn on rank 0 or by counters: the same weights and dropout masks on every device and rank.
+TRAINING = ["--dataset", "sbm", "--epochs", str(EPOCHS), "--dropout", "0.5"]
+RUNS = {
+    "cpu": ["--device", "cpu"],
+    "cuda": ["--device", "cuda"],
+    "cuda, 2 ranks": ["--device", "cuda", "--backend", "gloo", "--nproc", "2"],
+}
 NO_GPU = 3
 
 
@@ -101,24 +111,32 @@ def run_command(command: Sequence[str], timeout: float) -> Report:
 
 
 def training(folder: Path, timeout: float) -> Report:
-    """A short training on the GPU and on the CPU: the losses must fall and agree."""
-    found: Report = {"status": 0, "losses": {}}
-    for where in ("cuda", "cpu"):
-        file = folder / f".training_{where}.json"
-        command = [sys.executable, "experiments/gcn.py", "--dataset", "sbm", "--epochs", "5"]
-        run = run_command([*command, "--device", where, "--json", str(file)], timeout / 2)
-        found[where] = run
+    """A short training on the CPU, the GPU, and two ranks that share it: losses must agree."""
+    found: Report = {"status": 0, "runs": {}}
+    for where, flags in RUNS.items():
+        file = folder / ".training.json"
+        command = [sys.executable, "experiments/gcn.py", *TRAINING, *flags, "--json", str(file)]
+        run = run_command(command, timeout / len(RUNS))
+        found["runs"][where] = run
         if run["status"] != 0:
-            return found | {"status": run["status"]}
-        found["losses"][where] = [e["loss"] for e in json.loads(file.read_text())["history"]]
+            found["status"] = run["status"]
+            continue
+        trained = json.loads(file.read_text(encoding="utf-8"))
         file.unlink()
-    return found | {"status": 0 if losses_agree(**found["losses"]) else 1}
+        run["losses"] = [epoch["loss"] for epoch in trained["history"]]
+        run |= {key: trained[key] for key in ("epoch_seconds", "breakdown_seconds")}
+    losses = [run.get("losses", []) for run in found["runs"].values()]
+    if found["status"] == 0 and not all(losses_agree(each, losses[0]) for each in losses):
+        found["status"] = 1
+    return found
 
 
-def losses_agree(cuda: Sequence[float], cpu: Sequence[float]) -> bool:
-    """Whether the loss falls, and is the same on both devices beyond rounding."""
-    close = all(abs(a - b) <= LOSS_TOLERANCE * abs(b) for a, b in zip(cuda, cpu, strict=True))
-    return close and cuda[-1] < cuda[0]
+def losses_agree(losses: Sequence[float], expected: Sequence[float]) -> bool:
+    """Whether the loss falls, and is the expected one in every epoch, beyond rounding."""
+    if len(losses) != len(expected) or not losses:
+        return False
+    pairs = zip(losses, expected, strict=True)
+    return losses[-1] < losses[0] and all(abs(a - b) <= LOSS_TOLERANCE * abs(b) for a, b in pairs)
 
 
 def fill_table(
@@ -145,46 +163,101 @@ def fill_table(
         save()
 
 
+def pytest(timeout: float, *arguments: str) -> Report:
+    """Some of the tests. Warnings of the GPU libraries at hand are no failures of spgnn."""
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "default", *arguments]
+    return run_command(command, timeout)
+
+
+class Steps:
+    """What the suite consists of: a method each, in the order in which they run.
+
+    The table comes last; it fills whatever time is left.
+    """
+
+    def __init__(self, report: Report, options: argparse.Namespace, budget: Budget) -> None:
+        self.report, self.options, self.budget = report, options, budget
+
+    def save(self) -> None:
+        """Put on disk what has been found so far."""
+        write(self.report, self.options.output)
+
+    def tests(self) -> None:
+        """Tests that need a GPU."""
+        self.report["tests"] = pytest(TEST_SHARE * self.budget.left(), "-m", "gpu")
+
+    def placement(self) -> None:
+        """Tests that pretend to have other GPUs than there are."""
+        files = "tests/comm/test_placement.py", "tests/train/test_measure.py"
+        self.report["placement"] = pytest(TEST_SHARE * self.budget.left(), *files)
+
+    def memory(self) -> None:
+        """What the memory can do at most."""
+        clock = measured.DeviceClock()
+        self.report["bandwidth"] = measured.bandwidth(clock, self.options.rounds, DEVICE, 2**29)
+
+    def rows(self) -> None:
+        """Listed rows, one long row, and the host's share."""
+        clock, rounds = measured.DeviceClock(), self.options.rounds
+        self._lines("rows", operations.row_operations(clock, rounds, DEVICE, 2**20))
+        self.report["heavy_row"] = operations.heavy_row(clock, rounds, DEVICE, 2**24)
+        self.report["host_microseconds"] = operations.host_microseconds(DEVICE, 300)
+
+    def nonzeros(self) -> None:
+        """SDDMM, softmax, heads and derivatives, on the first graph."""
+        clock, rounds = measured.DeviceClock(), self.options.rounds
+        blocks = measured.make_blocks(measured.load_graph(self.options.graphs[0]), DEVICE)
+        found = operations.nonzero_operations(blocks, self.options.widths, clock, rounds)
+        self._lines("nonzeros", found)
+
+    def distributed(self) -> None:
+        """A world of one rank, on the first graph."""
+        clock, rounds = measured.DeviceClock(), self.options.rounds
+        scaled = measured.scaled_block(measured.load_graph(self.options.graphs[0]))
+        self._lines("distributed", operations.distributed(scaled, DEVICE, 64, clock, rounds))
+
+    def training(self) -> None:
+        """Losses of the same training on all devices."""
+        self.report["training"] = training(self.options.output, 0.5 * self.budget.left())
+
+    def table(self) -> None:
+        """Products against cuSPARSE."""
+        fill_table(self.report, self.options, self.budget, self.save)
+
+    def _lines(self, name: str, lines: Iterable[operations.Line]) -> None:
+        found = self.report[name] = []
+        for line in lines:
+            note(f"{name}: {line['operation']}, f = {line['columns']}")
+            found.append(line)
+            self.save()
+            if self.budget.left() < 0:
+                self.report["left_out"].append(f"the rest of {name}")
+                return
+
+
+STEPS = [name for name in vars(Steps) if not name.startswith("_") and name != "save"]
+
+
 def run_steps(report: Report, options: argparse.Namespace) -> None:
     """One step after the other; the report is on disk after each."""
     budget = Budget(options.budget)
-    report |= {"left_out": [], "cases": [], "tiles": []}
-
-    def save() -> None:
-        write(report, options.output)
-
-    def tests() -> None:
-        # Warnings of the GPU libraries at hand are no failures of spgnn.
-        command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-W", "default"]
-        report["tests"] = run_command(command, TEST_SHARE * budget.left())
-
-    def memory() -> None:
-        clock = measured.DeviceClock()
-        report["bandwidth"] = measured.bandwidth(clock, options.rounds, DEVICE, 2**29)
-
-    def table() -> None:
-        fill_table(report, options, budget, save)
-
-    def rows() -> None:
-        clock = measured.DeviceClock()
-        report["rows"] = measured.row_operations(clock, options.rounds, DEVICE, 2**20)
-        report["heavy_row"] = measured.heavy_row(clock, options.rounds, DEVICE, 2**24)
-        report["host_microseconds"] = measured.host_microseconds(DEVICE, 300)
-
-    def train() -> None:
-        report["training"] = training(options.output, 0.5 * budget.left())
-
-    # The training is short and the table fills whatever time is left.
-    steps = {"tests": tests, "memory": memory, "rows": rows, "training": train, "table": table}
-    for name, step in steps.items():
+    report |= {"left_out": [], "broken": {}, "cases": [], "tiles": []}
+    steps = Steps(report, options, budget)
+    for name in STEPS:
         if name not in options.steps:
             continue
         note(name)
         if budget.left() < 0:
             report["left_out"].append(name)
         else:
-            step()
-        save()
+            try:
+                getattr(steps, name)()
+            except InputError:
+                raise
+            except Exception as error:  # out of memory, say: the other steps may do all the same
+                report["broken"][name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                traceback.print_exc()
+        steps.save()
 
 
 def note(what: str) -> None:
@@ -196,15 +269,15 @@ def note(what: str) -> None:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line, checked."""
     parser = argparse.ArgumentParser(
-        description="Tests, kernel table and training on a GPU; see docs/gpu.md.",
+        description="Tests, measurements and training on a GPU; see docs/gpu.md.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    known = list(measured.graph_names())
+    known = measured.graph_names()
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--graphs", nargs="+", default=known, metavar="NAME_OR_PATH")
     parser.add_argument("--widths", nargs="+", type=int, default=list(WIDTHS), metavar="F")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="samples of each time")
-    parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
     parser.add_argument("--budget", type=float, default=500, help="seconds, about")
     options = parser.parse_args(arguments)
     if options.rounds < 2:

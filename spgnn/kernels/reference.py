@@ -31,11 +31,6 @@ def spmm(A: CSR, X: Tensor) -> Tensor:
     return dense(A) @ X.cpu().double()
 
 
-def spmm_transposed(A: CSR, X: Tensor) -> Tensor:
-    """Aᵀ X, float64 [cols, f]."""
-    return dense(A).T @ X.cpu().double()
-
-
 def _row_of_each(pattern: Pattern | CSR) -> Tensor:
     return torch.repeat_interleave(torch.arange(pattern.shape[0]), pattern.row_lengths.cpu())
 

@@ -128,26 +128,12 @@ def _check_range(rows: Tensor, limit: int) -> None:
         raise InputError(f"row {int(outside[0])} outside [0, {limit})")
 
 
-def _gather_on_cpu(X: Tensor, rows: Tensor, scale: Tensor | None, out: Tensor) -> None:
+def _on_cpu(kernels: Any, X: Tensor, rows: Tensor, scale: Tensor | None, Y: Tensor) -> None:
+    """Listed rows of X to Y, or rows of X to listed rows of Y."""
+    listed = X if kernels is _GATHER else Y
     X, rows, scale = unit_stride(X), rows.contiguous(), dense(scale)
-    _check_range(rows, X.shape[0])
-    _GATHER[X.dtype, rows.dtype](
-        X.data_ptr(),
-        X.stride(0),
-        out.data_ptr(),
-        out.stride(0),
-        X.shape[1],
-        rows.data_ptr(),
-        rows.shape[0],
-        address(scale),
-        threads(out.numel()),
-    )
-
-
-def _scatter_on_cpu(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -> None:
-    X, rows, scale = unit_stride(X), rows.contiguous(), dense(scale)
-    _check_range(rows, Y.shape[0])
-    _SCATTER[X.dtype, rows.dtype](
+    _check_range(rows, listed.shape[0])
+    kernels[X.dtype, rows.dtype](
         X.data_ptr(),
         X.stride(0),
         Y.data_ptr(),
@@ -156,8 +142,16 @@ def _scatter_on_cpu(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) ->
         rows.data_ptr(),
         rows.shape[0],
         address(scale),
-        threads(X.numel()),
+        threads(rows.shape[0] * X.shape[1]),
     )
+
+
+def _gather_on_cpu(X: Tensor, rows: Tensor, scale: Tensor | None, out: Tensor) -> None:
+    _on_cpu(_GATHER, X, rows, scale, out)
+
+
+def _scatter_on_cpu(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -> None:
+    _on_cpu(_SCATTER, X, rows, scale, Y)
 
 
 def _empty(X: Tensor, rows: Tensor, scale: Tensor | None) -> Tensor:

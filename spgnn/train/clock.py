@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
+from torch._C import DispatchKey, DispatchKeySet
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spgnn.comm import Ledger
 
+# By operator, whatever its overload. Products with sparse matrices and their gradients in values
+# are spmm; what works on rows around an exchange is pack.
 COMPUTE = {
     "spgnn::spmm": "spmm",
-    "spgnn::spmm_transposed": "spmm",
+    "spgnn::sddmm": "spmm",
     "spgnn::gather_rows": "pack",
+    "spgnn::gather_rows_adjoint": "pack",
     "spgnn::scatter_add_rows": "pack",
     "aten::mm": "gemm",
     "aten::addmm": "gemm",
+    "aten::bmm": "gemm",
+    "aten::baddbmm": "gemm",
+}
+# A distributed product in a compiled graph: not timed itself, but for the operators inside.
+COMPOSED = "spgnn::product"
+_BELOW_MODES = {
+    "cpu": DispatchKeySet(DispatchKey.CPU),
+    "cuda": DispatchKeySet(DispatchKey.CUDA),
 }
 TRANSPORT = {
     "alltoall": "alltoall",
@@ -43,8 +56,13 @@ class OperatorClock(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.seconds: dict[str, float] = defaultdict(float)
         self._wait: Callable[[], None] = (
-            torch.cuda.synchronize if device.type == "cuda" else lambda: None
+            partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
         )
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Time what compiled graphs call; without this torch would not run them compiled."""
+        return True
 
     def __torch_dispatch__(
         self,
@@ -53,7 +71,11 @@ class OperatorClock(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        category = COMPUTE.get(func.name().partition(".")[0])
+        name = func.name().partition(".")[0]
+        if name == COMPOSED:
+            with self:
+                return func.redispatch(_BELOW_MODES[args[0].device.type], *args, **(kwargs or {}))
+        category = COMPUTE.get(name)
         if category is None:
             return func(*args, **(kwargs or {}))
         self._wait()

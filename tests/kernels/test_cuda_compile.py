@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from spgnn.kernels.cuda import device
+from spgnn.kernels.cuda import cusparse, device, native
 from spgnn.kernels.cuda.shapes import WARP, instance, thread_shape
 from spgnn.kernels.cuda.spmm import spmm_instance
 
@@ -37,13 +37,38 @@ def instances() -> list[str]:
         ((single, half, torch.int32), False, True, thread_shape(64, 4)),
     ]
     names = [spmm_instance(*case[:3], (case[3], 1024)) for case in cases]
-    for dtype, index in ((single, torch.int32), (double, torch.int64), (half, torch.int32)):
-        names.append(instance("gather_rows", dtype, index, 2, WARP))
+    for dtype, index in (plain[1:], wide[1:], (double, torch.int64), (half, torch.int32)):
+        vector = 16 // dtype.itemsize
+        names.append(instance("gather_rows", dtype, index, vector, WARP))
+        names.append(instance("sddmm", dtype, index, vector, 4))
+    for dtype in (single, double, half):
         names.append(instance("dropout_rows", dtype, 2, WARP))
-        names.append(instance("sddmm", dtype, index, 16 // dtype.itemsize, 4))
-        names.append(instance("edge_softmax", dtype, 4))
-        names.append(instance("row_sums", dtype, device.THREADS))
+        for threads in (4, device.THREADS):
+            names.append(instance("edge_softmax", dtype, threads))
+            names.append(instance("row_sums", dtype, threads))
     return names
+
+
+def test_every_kernel_is_compiled():
+    kernels = re.findall(
+        r"__global__ void __launch_bounds__\(kThreads\)\s+(\w+)\(", device.source()
+    )
+    assert len(kernels) == device.source().count("__global__")
+    assert {name.partition("<")[0] for name in instances()} == {f"spgnn::{k}" for k in kernels}
+
+
+def test_every_operation_has_a_kernel_and_a_way_without_one():
+    """Whatever an operator asks for on CUDA tensors is there, in both implementations."""
+    names = set(native.__all__)
+    registered = {
+        name.partition(".")[0].removeprefix("spgnn::")
+        for name in torch._C._dispatch_get_all_op_names()
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA") and "spgnn::" in name
+    }
+    # The adjoint of gather_rows is scatter_add_rows.
+    assert registered - {"gather_rows_adjoint"} == names
+    for implementation in (native, cusparse):
+        assert all(callable(getattr(implementation, name)) for name in names)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")

@@ -1,10 +1,9 @@
 """What the GPU suite does around the GPU: statistics, tables, files, arguments, exit status."""
 
-import itertools
 import json
 import math
+import re
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,46 +11,39 @@ import torch
 
 from spgnn.errors import InputError
 from spgnn.kernels.cuda import device
+from spgnn.train import config
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from .cuda_suite import benchmark, wall_clock
+
+# Torch's own, where it first differentiates in forward mode.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script. is deprecated:DeprecationWarning"
+)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def benchmarks_on_path():
-    sys.path.insert(0, str(BENCHMARKS))
-    yield
-    sys.path.remove(str(BENCHMARKS))
+@pytest.fixture(autouse=True)
+def same_numbers_every_time():
+    torch.manual_seed(0)
 
 
 @pytest.fixture
 def suite():
-    import gpu_suite
-
-    return gpu_suite
+    return benchmark("gpu_suite")
 
 
 @pytest.fixture
 def measured():
-    import gpu_measurements
+    return benchmark("gpu_measurements")
 
-    return gpu_measurements
+
+@pytest.fixture
+def operations():
+    return benchmark("gpu_operations")
 
 
 @pytest.fixture
 def reporting():
-    import gpu_report
-
-    return gpu_report
-
-
-def wall_clock(call):
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start + 1e-9
-
-
-def small_block(measured):
-    return measured.make_blocks(measured.load_graph("rmat-8-8"), "cpu")
+    return benchmark("gpu_report")
 
 
 def test_spread_is_median_and_quartiles(reporting):
@@ -70,61 +62,28 @@ def test_speed_is_over_the_faster_baseline(reporting):
     assert reporting.summarise([]) == {}
 
 
-def test_calls_are_timed_in_turns(measured):
-    asked = []
-    ticks = itertools.count(1)
-
-    def clock(call):
-        call()
-        return float(next(ticks))
-
-    calls = {name: lambda name=name: asked.append(name) for name in "ab"}
-    times = measured.measure(calls, clock, 4)
-    assert "".join(asked) == "abab" + "abbaabba"
-    assert times["a"].median == (1 + 4 + 5 + 8) / 4
-
-
-def test_a_case_holds_times_ratios_and_a_check(measured):
-    blocks = small_block(measured)
-    case = measured.spmm_case(blocks, 16, wall_clock, 3)
-    assert case["correct"]
-    assert case["gathered_bytes"] == blocks.plain.nnz * 64
-    assert set(case["speedup"]) == {"0/1", "values", "scaled", "Y +=", "bfloat16"}
-    assert set(case["seconds"]) - set(case["speedup"]) == {"cuSPARSE int32", "cuSPARSE int64"}
-
-
-def test_a_wrong_product_is_noticed(measured, monkeypatch):
-    blocks = small_block(measured)
-    X = torch.randn(blocks.plain.shape[1], 4)
-    assert measured.is_correct(blocks, X)
-    spmm = measured.kernels.spmm
-    monkeypatch.setattr(measured.kernels, "spmm", lambda A, X: spmm(A, X) * 1.001)
-    assert not measured.is_correct(blocks, X)
-
-
-def test_the_other_measurements_run(measured, monkeypatch):
-    monkeypatch.setattr(device, "multiprocessors", lambda _: 132)
-    blocks = small_block(measured)
-    sweep = measured.tile_sweep(blocks.plain, 8, wall_clock, 2)
-    assert set(sweep["seconds"]) == {"1024", "512", "256"}
-    assert sweep["rule"] == 256
-    found = measured.bandwidth(wall_clock, 2, "cpu", 1000)
-    assert set(found) == {"copy", "triad"}
-    assert set(measured.heavy_row(wall_clock, 2, "cpu", 2**10)) == {"even", "heavy"}
-    assert len(measured.row_operations(wall_clock, 2, "cpu", 100)) == 6
-    assert set(measured.host_microseconds("cpu", 3)) == {"torch", "spgnn"}
-
-
 def test_graphs_of_a_folder_come_first(measured, monkeypatch, tmp_path):
     monkeypatch.delenv("SPGNN_DATA", raising=False)
-    assert list(measured.graph_names()) == ["rmat-20-8", "sbm-20-16"]
+    assert measured.graph_names() == ["rmat-20-8", "sbm-20-16"]
     (tmp_path / "wave.npz").touch()
     monkeypatch.setenv("SPGNN_DATA", str(tmp_path))
-    assert list(measured.graph_names()) == ["wave", "rmat-20-8", "sbm-20-16"]
+    assert measured.graph_names() == ["wave", "rmat-20-8", "sbm-20-16"]
+
+
+def pretended_run(command, timeout, loss=1.0):
+    """What tests and training would leave."""
+    if "--json" in command:
+        measurements = {
+            "history": [{"loss": 2.0}, {"loss": loss}],
+            "epoch_seconds": {"median": 0.01},
+            "breakdown_seconds": {"spmm": 0.004, "bcast": 0.0},
+        }
+        Path(command[-1]).write_text(json.dumps(measurements))
+    return {"status": 0, "seconds": 1.0, "output": ["7 passed"], "command": "pytest"}
 
 
 @pytest.fixture
-def pretended(suite, measured, monkeypatch):
+def pretended(suite, measured, operations, monkeypatch):
     """The suite with the CPU in the place of a GPU and no processes of its own."""
     monkeypatch.setattr(suite, "DEVICE", "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -133,13 +92,11 @@ def pretended(suite, measured, monkeypatch):
     monkeypatch.setattr(measured, "DeviceClock", lambda: wall_clock)
     real = measured.bandwidth
     monkeypatch.setattr(measured, "bandwidth", lambda *a: real(*a[:3], 1000))
-    monkeypatch.setattr(measured, "row_operations", lambda *a: [])
-    monkeypatch.setattr(measured, "heavy_row", lambda *a: None)
-    run = {"status": 0, "seconds": 1.0, "output": ["7 passed"], "command": "pytest"}
-    monkeypatch.setattr(suite, "run_command", lambda *_: dict(run))
-    monkeypatch.setattr(
-        suite, "training", lambda *_: {"status": 0, "losses": {"cuda": [2.0, 1.0], "cpu": [2, 1]}}
-    )
+    list_rows = operations.row_operations
+    monkeypatch.setattr(operations, "row_operations", lambda *a: list_rows(*a[:3], 100))
+    heavy = operations.heavy_row
+    monkeypatch.setattr(operations, "heavy_row", lambda *a: heavy(*a[:3], 2**10))
+    monkeypatch.setattr(suite, "run_command", pretended_run)
     described = {
         "command": "python benchmarks/gpu_suite.py",
         "commit": "0123",
@@ -151,6 +108,7 @@ def pretended(suite, measured, monkeypatch):
     return suite
 
 
+SPREAD = {"median": 1.0, "low": 1.0, "high": 1.0}
 ARGUMENTS = ["--graphs", "rmat-6-4", "rmat-7-4", "--widths", "3", "8", "--rounds", "2"]
 
 
@@ -168,28 +126,97 @@ def test_a_whole_run_writes_both_files(pretended, tmp_path, capsys):
     text = (folder / "gpu_suite.md").read_text()
     assert text.strip() == capsys.readouterr().out.strip()
     assert "All checks passed" in text
+    assert "| cuda, 2 ranks | 2.0000 → 1.0000 | 10.00 | spmm 4.00 |" in text
+    for line in ("| gather_rows int32 | 1 × 16 |", "| edge_softmax | 8 × 1 |"):
+        assert line in text
+    assert [len(report[step]) for step in ("rows", "nonzeros", "distributed")] == [10, 14, 2]
     assert "| rmat-7-4 | 8 |" in text
     for line in text.splitlines():
         if line.startswith("|") and "rmat-6-4" in line:
             assert "nan" not in line
 
 
-def test_failures_decide_the_exit_status(pretended, monkeypatch, tmp_path):
-    import gpu_measurements
-
-    monkeypatch.setattr(gpu_measurements, "is_correct", lambda *_: False)
+def test_failures_decide_the_exit_status(pretended, measured, monkeypatch, tmp_path):
+    monkeypatch.setattr(measured, "is_correct", lambda *_: False)
     assert pretended.main(["--output", str(tmp_path), *ARGUMENTS]) == 1
     assert "rmat-6-4, f = 3: wrong result" in (tmp_path / "gpu_suite.md").read_text()
 
 
-def test_failing_tests_and_training_are_reported(pretended, monkeypatch, tmp_path):
-    run = {"status": 2, "seconds": 1.0, "output": ["1 failed"], "command": "pytest", "losses": {}}
-    monkeypatch.setattr(pretended, "run_command", lambda *_: run)
-    monkeypatch.setattr(pretended, "training", lambda *_: run)
-    status = pretended.main(["--output", str(tmp_path), "--steps", "tests", "training"])
-    assert status == 1
+def test_a_wrong_operation_decides_too(pretended, operations, monkeypatch, tmp_path):
+    monkeypatch.setattr(operations, "is_near", lambda *_: False)
+    arguments = ["--output", str(tmp_path), "--graphs", "rmat-6-4", "--steps", "distributed"]
+    assert pretended.main(arguments) == 1
     text = (tmp_path / "gpu_suite.md").read_text()
-    assert "tests exited with status 2; training exited with status 2" in text
+    assert "product, against spmm, 1 × 64: wrong result" in text
+    assert "WRONG" in text
+
+
+def test_a_step_that_breaks_leaves_the_others(pretended, operations, monkeypatch, tmp_path, capsys):
+    def broken(*_):
+        yield {"operation": "first", "heads": 1, "columns": 2, "correct": True, "spgnn": SPREAD}
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
+
+    monkeypatch.setattr(operations, "nonzero_operations", broken)
+    assert pretended.main(["--output", str(tmp_path), *ARGUMENTS]) == 1
+    report = json.loads((tmp_path / "gpu_suite.json").read_text())
+    assert report["broken"] == {"nonzeros": "OutOfMemoryError: CUDA out of memory."}
+    assert [line["operation"] for line in report["nonzeros"]] == ["first"]
+    assert len(report["cases"]) == 4
+    said = capsys.readouterr()
+    assert "nonzeros broke: OutOfMemoryError: CUDA out of memory." in said.out
+    assert "Tried to allocate" in said.err
+
+
+def test_failing_tests_and_training_are_reported(pretended, monkeypatch, tmp_path):
+    run = {"status": 2, "seconds": 1.0, "output": ["1 failed"], "command": "pytest"}
+    monkeypatch.setattr(pretended, "run_command", lambda *_: dict(run))
+    steps = ["tests", "placement", "training"]
+    assert pretended.main(["--output", str(tmp_path), "--steps", *steps]) == 1
+    text = (tmp_path / "gpu_suite.md").read_text()
+    assert "; ".join(f"{step} exited with status 2" for step in steps) in text
+
+
+def test_training_that_differs_between_devices_is_reported(pretended, monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        pretended,
+        "run_command",
+        lambda command, timeout: pretended_run(command, timeout, 1 + 0.1 * ("cuda" in command)),
+    )
+    assert pretended.main(["--output", str(tmp_path), "--steps", "training"]) == 1
+    assert "training exited with status 1" in (tmp_path / "gpu_suite.md").read_text()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["gpu_suite.json", "gpu_suite.md"]
+
+
+def test_the_manual_names_all_steps(suite):
+    manual = (suite.ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    table = manual.split("| step | what |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == suite.STEPS
+
+
+def test_the_commands_of_the_suite_are_right(suite, tmp_path):
+    """The flags of training exist; so do the files of tests."""
+    for flags in suite.RUNS.values():
+        assert config.parse([*suite.TRAINING, *flags]).training.epochs == suite.EPOCHS
+    asked = []
+    steps = suite.Steps({}, None, suite.Budget(60))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suite, "run_command", lambda command, _: asked.extend(command))
+        steps.placement()
+    files = [word for word in asked if word.startswith("tests/")]
+    assert len(files) == 2
+    assert all((suite.ROOT / name).exists() for name in files)
+
+
+def test_a_training_runs_and_is_read(suite, monkeypatch, tmp_path):
+    monkeypatch.setattr(suite, "TRAINING", ["--dataset", "sbm", "--epochs", "3"])
+    monkeypatch.setattr(suite, "RUNS", {"cpu": suite.RUNS["cpu"]})
+    found = suite.training(tmp_path, 120)
+    assert found["status"] == 0, found
+    run = found["runs"]["cpu"]
+    assert len(run["losses"]) == 3
+    assert run["epoch_seconds"]["median"] > 0
+    assert run["breakdown_seconds"]["spmm"] > 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_the_budget_leaves_out_is_a_failure(pretended, tmp_path):
@@ -227,6 +254,8 @@ def test_commands_are_cut_off_and_quoted(suite):
 
 def test_losses_must_fall_and_agree(suite):
     assert suite.losses_agree([2.0, 1.0], [2.0001, 1.0])
+    assert not suite.losses_agree([], [2.0, 1.0])
+    assert not suite.losses_agree([2.0, 1.0, 0.5], [2.0, 1.0])
     assert not suite.losses_agree([2.0, 1.0], [2.0, 1.1])
     assert not suite.losses_agree([1.0, 2.0], [1.0, 2.0])
     assert not suite.losses_agree([math.nan, math.nan], [2.0, 1.0])

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import count
+
 import pytest
 import torch
 
+from spgnn import CSR, DistMatrix, Mesh, RowLayout
 from spgnn.comm import Ledger
+from spgnn.comm.solo import SoloCommunicator
+from spgnn.kernels import gather_rows, scatter_add_rows, sddmm, spmm
+from spgnn.spmm import product as distributed
+from spgnn.train import clock as clocks
 from spgnn.train import measure
-from spgnn.train.clock import CATEGORIES
+from spgnn.train.clock import CATEGORIES, OperatorClock
 from spgnn.train.measure import Measurements, timed
 
 CPU = torch.device("cpu")
@@ -109,3 +117,78 @@ def test_bytes_of_rows_do_not_count_gradients():
         measured.epoch(body)
     assert measured.sent_bytes == [321, 321]
     assert measured.received_bytes == [642, 642]
+
+
+def block() -> CSR:
+    """Values, scalings, and a transpose that is another matrix."""
+    indptr, indices = torch.tensor([0, 2, 2, 5]), torch.tensor([0, 2, 0, 1, 2])
+    scale = torch.tensor([1.0, 2.0, 3.0])
+    return CSR.of(indptr, indices, (3, 3), torch.rand(5)).with_scales(scale, scale)
+
+
+@cache
+def distributed_block() -> DistMatrix:
+    """One for all: a graph refers to it by a number, and does not keep it."""
+    mesh = Mesh.grid(SoloCommunicator())
+    return DistMatrix.build(block().with_scales(None, None), RowLayout.even(3, 1), mesh)
+
+
+ROWS = torch.tensor([2, 0, 2])
+
+
+def learnt_product(X: torch.Tensor) -> torch.Tensor:
+    A = block()
+    return spmm(A.with_values(A.values.requires_grad_()), X)
+
+
+def compiled_product(X: torch.Tensor) -> torch.Tensor:
+    D = distributed_block()
+    return torch.compile(lambda X: distributed(D, X), backend="aot_eager", fullgraph=True)(X)
+
+
+def product_of_a_graph(X: torch.Tensor) -> torch.Tensor:
+    D = distributed_block()
+    return torch.ops.spgnn.product(X, D.handle, D.rows, D.columns, False)
+
+
+@pytest.mark.parametrize(
+    ("call", "forward", "backward"),
+    [
+        (lambda X: spmm(block(), X), {"spmm": 1}, {"spmm": 1}),
+        (lambda X: spmm(block().T, X.detach(), torch.ones(3, 4), True), {"spmm": 1}, None),
+        (learnt_product, {"spmm": 1}, {"spmm": 2}),
+        (lambda X: sddmm(block(), X, X), {"spmm": 1}, {"spmm": 2}),
+        (lambda X: distributed_block() @ X, {"spmm": 1}, {"spmm": 1}),
+        (product_of_a_graph, {"spmm": 1}, {"spmm": 1}),
+        (compiled_product, {"spmm": 1}, {"spmm": 1}),
+        (lambda X: gather_rows(X, ROWS), {"pack": 1}, {"pack": 1}),
+        (lambda X: gather_rows(X.detach(), ROWS, None, torch.ones(3, 4)), {"pack": 1}, None),
+        (lambda X: scatter_add_rows(torch.ones(3, 4), ROWS, X.detach()), {"pack": 1}, None),
+        (lambda X: X @ torch.ones(4, 2), {"gemm": 1}, {"gemm": 1}),
+        (lambda X: X.view(3, 2, 2).bmm(torch.ones(3, 2, 5)), {"gemm": 1}, {"gemm": 1}),
+    ],
+)
+def test_every_product_is_timed_once(monkeypatch, call, forward, backward):
+    """By a clock that is one second later whenever it is asked: nothing is counted in another."""
+    ticks = count()
+    monkeypatch.setattr(clocks, "perf_counter", lambda: float(next(ticks)))
+    X = torch.rand(3, 4, requires_grad=True)
+    with OperatorClock(CPU) as clock:
+        Y = call(X)
+    assert clock.seconds == forward
+    if backward is not None:
+        with OperatorClock(CPU) as clock:
+            Y.sum().backward()
+        assert clock.seconds == backward
+
+
+def test_every_operator_of_the_kernels_that_multiplies_or_moves_rows_is_timed():
+    """All that there are, but for those that only change numbers where they lie."""
+    registered = {name for name in torch._C._dispatch_get_all_op_names() if "spgnn::" in name}
+    names = {name.partition(".")[0] for name in registered}
+    assert names - set(clocks.COMPUTE) - {clocks.COMPOSED} == {
+        "spgnn::dropout_rows",
+        "spgnn::edge_softmax",
+        "spgnn::row_sums",
+    }
+    assert {name for name in clocks.COMPUTE if "spgnn::" in name} <= names

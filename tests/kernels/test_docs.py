@@ -1,0 +1,72 @@
+"""The examples of docs/kernels.md run as they are printed, and do what is said beside them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from spgnn import kernels
+from spgnn.kernels import reference
+
+DOCS = Path(__file__).parents[2] / "docs" / "kernels.md"
+
+
+def run_example(number: int) -> dict[str, object]:
+    """Everything that an example leaves behind."""
+    examples = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    torch.manual_seed(0)
+    # The default backend starts a compiler, for seconds.
+    code = examples[number].replace("fullgraph=True", 'fullgraph=True, backend="aot_eager"')
+    scope: dict[str, object] = {}
+    exec(compile(code, str(DOCS), "exec"), scope)
+    return scope
+
+
+def test_products():
+    scope = run_example(0)
+    dense, X, Z = reference.dense(scope["A"]), scope["X"], scope["Z"]
+    with torch.no_grad():
+        assert torch.allclose(Z, dense.T @ (dense @ X))
+        assert torch.allclose(scope["Y"], 2 * (dense @ X))
+        assert torch.allclose(X.grad, 2 * dense.T @ (dense @ Z))
+    assert scope["A"].T.T is scope["A"]
+
+
+def test_attention():
+    scope = run_example(1)
+    A, weights = scope["A"], scope["weights"]
+    dense = A.with_values(torch.arange(1.0, 6)).to_scipy().todense()
+    here = torch.from_numpy(dense) > 0
+    queries, keys, X = (scope[name].detach() for name in ("queries", "keys", "X"))
+    scores = torch.einsum("ihf,jhf->hij", queries, keys) / scope["width"] ** 0.5
+    expected = scores.masked_fill(~here, -torch.inf).softmax(2)
+    assert torch.allclose(weights.T, expected[:, here], atol=1e-6)
+    assert torch.allclose(scope["Y"], torch.einsum("hij,jhf->ihf", expected, X), atol=1e-5)
+    assert all(scope[name].grad.abs().sum() > 0 for name in ("queries", "keys", "X"))
+
+
+# Torch's own, where it first differentiates in forward mode.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_transforms():
+    scope = run_example(2)
+    dense, X = reference.dense(scope["A"]).float(), scope["X"]
+    assert torch.allclose(scope["many"], dense @ X, atol=1e-6)
+    assert torch.allclose(scope["Y"], dense @ X[0], atol=1e-6)
+    assert torch.allclose(scope["dY"], dense @ X[1], atol=1e-6)
+    assert torch.equal(scope["compiled"](X[0]), kernels.spmm(scope["A"], X[0]).relu())
+    in_values = kernels.sddmm(scope["A"], torch.ones(3, 4), X[0])
+    assert torch.equal(scope["of_values"], in_values)
+    assert torch.allclose(in_values, X[0].sum(1)[scope["A"].indices.long()], atol=1e-6)
+
+
+def test_every_file_that_is_named_exists():
+    """Of the kernels' own, in the table of files."""
+    folder = Path(sys.modules["spgnn.kernels"].__file__).parent
+    table = DOCS.read_text(encoding="utf-8").split("## Where things are")[1].split("##")[0]
+    for name in re.findall(r"`([\w/*.]+\.(?:py|hpp|cpp))`", table):
+        found = list(folder.glob(name)) or list((folder / "csrc").glob(name))
+        assert found, name
