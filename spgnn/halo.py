@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -38,10 +40,10 @@ class Halo:
             raise InputError(
                 "a halo needs whole rows of H: build the matrix with cover='column' and c = 1"
             )
-        own = stage.local.shape[1]
+        own, device = stage.local.shape[1], stage.local.device
         hops = tuple(hop.unscaled() for hop in stage.hops)
         self._executor = Executor(
-            Plan((Stage(CSR(Selection(torch.arange(own), own)), None, hops),)), mesh
+            Plan((Stage(CSR(Selection(torch.arange(own, device=device), own)), None, hops),)), mesh
         )
         self.columns, self.rows = own, own + stage.received[-1]
         self.handle = named(self)
@@ -90,9 +92,10 @@ def side_by_side(left: CSR, right: CSR | None) -> CSR:
         return CSR(left.pattern, left.values)
     shape = left.shape[0], left.shape[1] + right.shape[1]
     # Entries move right by what their row has of the other block before them.
+    count = partial(torch.arange, device=left.device)
     places = (
-        torch.arange(left.nnz) + right.indptr[:-1].repeat_interleave(left.row_lengths),
-        torch.arange(right.nnz) + left.indptr[1:].repeat_interleave(right.row_lengths),
+        count(left.nnz) + right.indptr[:-1].repeat_interleave(left.row_lengths),
+        count(right.nnz) + left.indptr[1:].repeat_interleave(right.row_lengths),
     )
     indices = left.indices.new_empty(left.nnz + right.nnz)
     indices[places[0]] = left.indices

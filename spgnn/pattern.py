@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from spgnn import _structure
 from spgnn.errors import InputError
@@ -92,7 +95,8 @@ class Pattern:
     def is_symmetric(self) -> bool:
         """Whether the pattern is its own transpose."""
         rows, cols = self.shape
-        here = self.indptr.cpu().numpy(), self.indices.cpu().numpy()
+        with untraced():
+            here = self.indptr.cpu().numpy(), self.indices.cpu().numpy()
         return rows == cols and _structure.is_symmetric(*here, cols)
 
     @property
@@ -113,7 +117,8 @@ class Pattern:
         if kept is None and (first := self.__dict__.get("_first_side")) is not None:
             kept = first()
         if kept is None:
-            kept = self.__dict__["_other_side"] = _transposed(self)
+            with untraced():
+                kept = self.__dict__["_other_side"] = _transposed(self)
             if kept is not self:
                 # Weak, so that both sides go when the last user of this one does.
                 kept.__dict__["_first_side"] = weakref.ref(self)
@@ -125,10 +130,11 @@ class Pattern:
 
         Values of the transpose are ``values[order]``.
         """
-        order = torch.empty(self.nnz, dtype=index_dtype(self.nnz))
-        here = self.indptr.cpu().numpy(), self.indices.cpu().numpy()
-        _structure.transposed_order(*here, self.T.indptr.cpu().numpy(), order.numpy())
-        return order.to(self.device)
+        with untraced():
+            order = torch.empty(self.nnz, dtype=index_dtype(self.nnz))
+            here = self.indptr.cpu().numpy(), self.indices.cpu().numpy()
+            _structure.transposed_order(*here, self.T.indptr.cpu().numpy(), order.numpy())
+            return order.to(self.device)
 
     def to(self, device: torch.device | str) -> Pattern:
         """The same pattern on a device, with the other side if that has been made."""
@@ -192,6 +198,13 @@ class Selection(Pattern):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in ("indices", "shape")}
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """For structure that is made once and kept: no tracer's or transform's business."""
+    with _disable_current_modes(), torch._C._DisableFuncTorch():
+        yield
 
 
 def _transposed(pattern: Pattern) -> Pattern:

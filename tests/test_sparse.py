@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from spgnn import CSR, InputError
+from spgnn.kernels import spmm
 from spgnn.sparse import SUM_DTYPE
 
 
@@ -238,3 +239,21 @@ def test_repr_says_what_is_stored():
     A = CSR.of(INDPTR, INDICES, (2, 3))
     assert repr(A) == "CSR(2×3, nnz=2, 0/1)"
     assert "values+row_scale" in repr(CSR(A.pattern, torch.ones(2), torch.ones(2)))
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_transpose_can_be_made_inside_a_transform(weighted):
+    matrix = sp.random(30, 20, 0.2, format="csr", random_state=0, dtype=np.float64)
+    dense = torch.from_numpy(matrix.toarray() if weighted else (matrix.toarray() != 0) * 1.0)
+    X = torch.from_numpy(np.random.default_rng(0).standard_normal((30, 3)))
+
+    def fresh() -> CSR:
+        block = CSR.from_scipy(matrix)
+        return block if weighted else CSR(block.pattern)
+
+    A, B = fresh(), fresh()
+    gradient = torch.func.grad(lambda X: spmm(A.T, X).pow(2).sum())(X)
+    assert torch.allclose(gradient, 2 * dense @ (dense.T @ X))
+    columns = torch.vmap(lambda x: spmm(B.T, x[:, None])[:, 0], 1, 1)(X)
+    assert torch.allclose(columns, dense.T @ X)
+    assert torch.allclose(spmm(A.T, X), dense.T @ X)  # what was kept is no transform's

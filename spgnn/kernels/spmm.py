@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from spgnn.errors import InputError
 from spgnn.kernels.checks import check_block, check_is, check_out
@@ -124,9 +123,8 @@ def other_side(pattern: Pattern, X: Tensor, ordered: bool) -> tuple[Tensor | Non
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _make_other_side(pattern: Pattern) -> None:
-    """Make it for real: it is kept, and no tracer's or transform's business."""
-    with _disable_current_modes(), torch._C._DisableFuncTorch():
-        _ = pattern.T, pattern.order
+    """Make it now: compilers keep what this returns, and look at nothing inside."""
+    _ = pattern.T, pattern.order
 
 
 def _on_cpu(*arguments: Any) -> None:

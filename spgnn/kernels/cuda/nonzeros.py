@@ -12,6 +12,7 @@ from spgnn.kernels.cuda.shapes import instance, lanes_for, thread_shape, vector_
 from spgnn.kernels.library import dense, unit_stride
 
 NONZEROS_IN_FLIGHT = 4  # kNonzerosInFlight of sddmm.cuh
+MOST_HEADS = 65535  # blocks that CUDA has along y
 LONG_ROW = 64  # nonzeros of a thread, above which a whole block takes the row
 
 
@@ -26,27 +27,29 @@ def sddmm(*arguments: Any) -> None:
     heads, *head_strides = (X.shape[1], G.stride(1), X.stride(1)) if X.dim() == 3 else (1, 0, 0)
     shape = thread_shape(X.shape[-1], vector_width(G, X))
     each = device.THREADS // shape.lanes * NONZEROS_IN_FLIGHT
-    device.launch(
-        instance("sddmm", X.dtype, indices.dtype, shape.vector, shape.lanes),
-        (-(-len(indices) // each), heads),
-        (
-            indptr,
-            len(indptr) - 1,
-            indices,
-            len(indices),
-            dense(row_scale),
-            dense(col_scale),
-            G,
-            G.stride(0),
-            head_strides[0],
-            X,
-            X.stride(0),
-            head_strides[1],
-            X.shape[-1],
-            out,
-            heads,
-        ),
-    )
+    for first in range(0, heads, MOST_HEADS):
+        g, x = (G[:, first:], X[:, first:]) if heads > 1 else (G, X)
+        device.launch(
+            instance("sddmm", X.dtype, indices.dtype, shape.vector, shape.lanes),
+            (-(-len(indices) // each), min(heads - first, MOST_HEADS)),
+            (
+                indptr,
+                len(indptr) - 1,
+                indices,
+                len(indices),
+                dense(row_scale),
+                dense(col_scale),
+                g,
+                G.stride(0),
+                head_strides[0],
+                x,
+                X.stride(0),
+                head_strides[1],
+                X.shape[-1],
+                out.view(-1)[first:],
+                heads,
+            ),
+        )
 
 
 def edge_softmax(indptr: Tensor, scores: Tensor, out: Tensor) -> None:
