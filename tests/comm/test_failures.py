@@ -85,12 +85,18 @@ LONGER = [
     ("input", "collective"),
     ("kill", "computing"),
     ("unguarded", "collective"),
-    pytest.param("error", "computing", marks=pytest.mark.slow),
-    pytest.param("kill", "collective", marks=pytest.mark.slow),
+    ("error", "computing"),
+    ("kill", "collective"),
 ]
 
 
-@pytest.mark.parametrize(("how", "where"), LONGER)
+def slow_but(*fast: tuple[str, str]) -> list[object]:
+    """These cases, which start interpreters anew; all others are left to the slow tests."""
+    others = [case for case in LONGER if case not in fast]
+    return [*fast, *(pytest.param(*case, marks=pytest.mark.slow) for case in others)]
+
+
+@pytest.mark.parametrize(("how", "where"), slow_but(("input", "collective")))
 def test_under_torchrun(tmp_path, how, where):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     ended = _subprocess([*torchrun, "--nproc-per-node", "2", "-m"], tmp_path, how, where)
@@ -99,7 +105,9 @@ def test_under_torchrun(tmp_path, how, where):
 
 
 @needs_mpi
-@pytest.mark.parametrize(("how", "where"), LONGER)
+@pytest.mark.parametrize(
+    ("how", "where"), slow_but(("kill", "computing"), ("unguarded", "collective"))
+)
 def test_under_mpiexec(tmp_path, how, where):
     ended = _subprocess([MPIEXEC, "-n", "2", sys.executable, "-m"], tmp_path, how, where)
     _check_end(tmp_path, 2)

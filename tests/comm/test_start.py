@@ -21,7 +21,7 @@ from spgnn import InputError
 from spgnn.comm import connect, launch
 from spgnn.comm.lifeline import KEY, Lifelines
 from spgnn.testing import run_ranks
-from tests.comm.jobs import MPIEXEC, ROOT, Forked, is_alive, needs_mpi, wait_for
+from tests.comm.jobs import MPIEXEC, PATIENCE, ROOT, Forked, is_alive, needs_mpi, wait_for
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -104,7 +104,7 @@ def test_ranks_die_with_torchrun(tmp_path):
     wait_for(lambda: all((tmp_path / str(number)).exists() for number in range(2)))
     job.signal(signal.SIGKILL)
     pids = [int((tmp_path / str(number)).read_text()) for number in range(2)]
-    wait_for(lambda: not any(is_alive(pid) for pid in pids), 1.0)
+    wait_for(lambda: not any(is_alive(pid) for pid in pids))
     job.wait()
 
 
@@ -133,7 +133,7 @@ def test_two_jobs_side_by_side():
     pipe = subprocess.PIPE
     jobs = [subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) for _ in "ab"]
     for job in jobs:
-        out, err = job.communicate(timeout=60)
+        out, err = job.communicate(timeout=PATIENCE)
         assert (job.returncode, out) == (0, "TorchCommunicator 1\n" * 2), err
 
 
@@ -149,7 +149,7 @@ def test_strangers_take_no_slot():
     strangers[1].sendall(bytes.fromhex(token)[:-1] + b"\x00" + (1).to_bytes(8))
     strangers[2].sendall(bytes.fromhex(token) + (3).to_bytes(8))  # There is no such rank.
     others = {rank: Lifelines(store, "127.0.0.1", rank, 3) for rank in (1, 2)}
-    first.join(10)
+    first.join(PATIENCE)
     [zero] = welcomed
     assert zero.lost() is None
     for stranger in strangers:
@@ -158,7 +158,7 @@ def test_strangers_take_no_slot():
     others.pop(2).leave()
     assert zero.lost() is None
     others[1]._lines.popitem()[1][0].close()  # As the system does when a rank is killed.
-    wait_for(lambda: zero.lost() == 1, 5.0)
+    wait_for(lambda: zero.lost() == 1)
 
 
 def test_as_many_descriptors_as_the_system_allows():
