@@ -85,7 +85,7 @@ for rank in range(ranks):
         break
 else:
     port, descriptor = listener.getsockname()[1], listener.detach()
-    wait = timedelta(seconds=60)
+    wait = timedelta(seconds=300)
     store = torch.distributed.TCPStore(
         "127.0.0.1", port, None, True, wait, False, master_listen_fd=descriptor
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from tests.comm.jobs import (
     ROOT,
     Ended,
     Forked,
+    free_port,
     is_alive,
     needs_mpi,
     wait_for,
@@ -56,9 +56,7 @@ def test_under_the_local_launcher(tmp_path, how, where, victim):
 @pytest.mark.parametrize(("how", "where", "victim"), CASES)
 def test_without_any_supervisor(tmp_path, how, where, victim):
     """As srun starts them: processes of their own, which only the environment describes."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    job = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    job = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         Forked(
             lambda: failing.run(tmp_path, how, where, victim),

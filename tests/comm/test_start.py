@@ -21,7 +21,16 @@ from spgnn import InputError
 from spgnn.comm import connect, launch
 from spgnn.comm.lifeline import KEY, Lifelines
 from spgnn.testing import run_ranks
-from tests.comm.jobs import MPIEXEC, PATIENCE, ROOT, Forked, is_alive, needs_mpi, wait_for
+from tests.comm.jobs import (
+    MPIEXEC,
+    PATIENCE,
+    ROOT,
+    Forked,
+    free_port,
+    is_alive,
+    needs_mpi,
+    wait_for,
+)
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -48,11 +57,6 @@ def refusal(directory: Path, environment: dict[str, str]) -> str:
     ended = Forked(body, directory, environment).wait()
     assert ended.status == 0, ended
     return ended.out
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +88,7 @@ def test_ranks_die_with_torchrun(tmp_path):
 
     def rank(number: int, port: int) -> None:
         agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "here"}
-        os.environ.update(rank_of_two(number, port, SPGNN_START_SECONDS="60", **agent))
+        os.environ.update(rank_of_two(number, port, SPGNN_START_SECONDS="300", **agent))
         connect("gloo").barrier()
         (tmp_path / str(number)).write_text(str(os.getpid()))
         time.sleep(1000)
@@ -95,7 +99,7 @@ def test_ranks_die_with_torchrun(tmp_path):
             if os.fork() == 0:
                 rank(number, listener.getsockname()[1])
         port, descriptor = listener.getsockname()[1], listener.detach()
-        wait = timedelta(seconds=60)
+        wait = timedelta(seconds=300)
         store = TCPStore("127.0.0.1", port, None, True, wait, False, master_listen_fd=descriptor)
         time.sleep(1000)
         del store
