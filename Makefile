@@ -6,7 +6,7 @@ EXTRAS := dev,mpi,partition,plot,pyg
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt \
 	$(shell find spgnn -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
 
-.PHONY: build train test test-slow lint format clean
+.PHONY: build train test test-one test-other test-slow lint format clean
 
 build: $(VENV)/.built
 
@@ -24,8 +24,19 @@ $(VENV)/.built: $(VENV)/.tools $(SOURCES)
 train: build
 	$(BIN)/python experiments/gcn.py --nproc 4 --dataset sbm --json build/train.json
 
+# Two processes, for the ranks of a test mostly wait for one another: ONE of the halves is named,
+# the other one is whatever else there is. Each prints when it is done.
+ONE := tests/kernels tests/train
+PYTEST = $(BIN)/python -m pytest -q -m 'not slow' -o cache_dir=.pytest_cache/$@
+
 test: build lint
-	$(BIN)/python -m pytest -m 'not slow'
+	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target test-one test-other
+
+test-one: build
+	$(PYTEST) $(ONE)
+
+test-other: build
+	$(PYTEST) tests $(addprefix --ignore=,$(ONE))
 
 test-slow: build
 	$(BIN)/python -m pytest -m slow

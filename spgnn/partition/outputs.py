@@ -92,11 +92,11 @@ def _sources(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _is_part_of(path: str, known: str) -> bool:
-    """Whether two names are one file, or the first is a file in the directory of the second."""
+    """Whether two names are one file, or the first is a file below the directory of the second."""
     if os.path.exists(path) and os.path.exists(known):
         if os.path.samefile(path, known):
             return True
-        return os.path.isdir(known) and os.path.samefile(os.path.dirname(path) or ".", known)
+        return Path(path).resolve().is_relative_to(Path(known).resolve())
     return os.path.realpath(path) == os.path.realpath(known)
 
 

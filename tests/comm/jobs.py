@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
 import torch._dynamo
 
-PATIENCE = 120.0
+PATIENCE = 300.0  # seconds until what has not ended hangs, on a machine with much else to do
 ROOT = Path(__file__).parents[2]
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
@@ -104,6 +107,20 @@ class Forked:
         )
         assert ready, f"still running after {patience} s: {ended}"
         return ended
+
+
+_ports = count(10_000 + os.getpid() % 20_000)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on.
+
+    None of those that the system hands out by itself, in the meantime perhaps to someone else.
+    """
+    while True:
+        port = next(_ports)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def wait_for(what: Callable[[], bool], patience: float = PATIENCE) -> None:

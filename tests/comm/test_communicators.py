@@ -14,11 +14,13 @@ from spgnn.comm import RowCounts, connect
 from spgnn.comm.transport import Transport
 from spgnn.testing import run_ranks
 from tests.comm import protocol
-from tests.comm.jobs import MPIEXEC, ROOT, needs_mpi
+from tests.comm.jobs import MPIEXEC, PATIENCE, ROOT, needs_mpi
 from tests.training import write_dataset
 
+MORE_RANKS = [pytest.param(ranks, marks=pytest.mark.slow) for ranks in (3, 8)]
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, *MORE_RANKS])
 def test_gloo(ranks):
     run_ranks(lambda rank: protocol.check_all(connect()), ranks)
 
@@ -62,10 +64,39 @@ def test_only_what_is_sent_is_copied_to_the_host(monkeypatch):
     assert run_ranks(copies, 2) == [sender, receiver]
 
 
+# As torchrun would start them: ranks that meet at a store of their parent and end as interpreters
+# do. They are forked before anything but torch itself is imported, which takes most of the time.
+FORKED_RANKS = """
+import os, socket, sys
+from datetime import timedelta
+import torch
+
+ranks = int(sys.argv.pop(1))
+listener = socket.create_server(("127.0.0.1", 0))
+address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
+agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "here"}
+pids = []
+for rank in range(ranks):
+    pids.append(os.fork())
+    if pids[-1] == 0:
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+        os.environ.update(address | agent | {name: str(value) for name, value in place.items()})
+        listener.close()
+        break
+else:
+    port, descriptor = listener.getsockname()[1], listener.detach()
+    wait = timedelta(seconds=300)
+    store = torch.distributed.TCPStore(
+        "127.0.0.1", port, None, True, wait, False, master_listen_fd=descriptor
+    )
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    sys.exit(any(statuses))
+"""
+
 # One that does may meet an interpreter that is going down, and then aborts the process. What is
 # registered first runs last.
 NO_THREAD_OF_GLOO_IS_LEFT = """
-import atexit, os
+import atexit
 from pathlib import Path
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
 
@@ -85,17 +116,16 @@ assert threads() > 0, "gloo calls its threads something else now"
 """
 
 
-def run_under_torchrun(folder: Path, ranks: int, program: str, *arguments: str) -> None:
-    """There each rank is a fresh interpreter, which ends as one does."""
+def run_in_fresh_interpreters(folder: Path, ranks: int, program: str, *arguments: str) -> None:
     path = folder / "program.py"
-    path.write_text(NO_THREAD_OF_GLOO_IS_LEFT + program)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, "--nproc-per-node", str(ranks), str(path), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    path.write_text(FORKED_RANKS + NO_THREAD_OF_GLOO_IS_LEFT + program)
+    command = [sys.executable, str(path), str(ranks), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_no_thread_of_gloo_outlives_training(tmp_path):
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_no_thread_of_gloo_outlives_training(tmp_path, ranks):
     """A module of torch that is first imported after connecting may keep the process group.
 
     Some take it as a default argument.
@@ -103,14 +133,14 @@ def test_no_thread_of_gloo_outlives_training(tmp_path):
     data = ["--dataset", str(write_dataset(tmp_path / "graph.npz")), "--partition", "random"]
     options = ["--threads", "1", "--epochs", "1", "--algo", "1.5d", "--c", "2"]
     program = "from spgnn.train import main\nmain()\nassert threads() == 0"
-    run_under_torchrun(tmp_path, 4, program, *data, *options)
+    run_in_fresh_interpreters(tmp_path, ranks, program, *data, *options)
 
 
 def test_no_thread_of_gloo_outlives_a_program_that_never_closes(tmp_path):
     readme = (ROOT / "README.md").read_text()
     program = "\n".join(part.split("```")[0] for part in readme.split("```python\n")[1:])
     assert "close" not in program
-    run_under_torchrun(tmp_path, 2, program)
+    run_in_fresh_interpreters(tmp_path, 2, program)
 
 
 def test_results_come_back_in_rank_order():
@@ -119,7 +149,13 @@ def test_results_come_back_in_rank_order():
 
 @needs_mpi
 @pytest.mark.parametrize(
-    "sizes", [[2, 3, 6], pytest.param([4, 8, 16], marks=pytest.mark.slow)], ids=str
+    "sizes",
+    [
+        [3, 4],
+        pytest.param([2, 3, 6], marks=pytest.mark.slow),
+        pytest.param([4, 8, 16], marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_mpi_protocol_products_and_training(tmp_path, sizes):
     """One start serves every smaller number of ranks too: importing torch is what takes time."""

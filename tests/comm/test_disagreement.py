@@ -14,7 +14,7 @@ from spgnn import InputError
 from spgnn.comm import CommunicationError, connect, launch
 from spgnn.testing import run_ranks
 from tests.comm import quarrels
-from tests.comm.jobs import MPIEXEC, ROOT, Forked, needs_mpi
+from tests.comm.jobs import MPIEXEC, PATIENCE, ROOT, Forked, needs_mpi
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -172,12 +172,18 @@ def test_nccl_is_told_how_long_to_wait(monkeypatch):
 
 @needs_mpi
 @pytest.mark.parametrize(
-    ("how", "backend"), [("exit", "mpi"), ("fewer", "mpi"), ("exit", "gloo"), ("widths", "mpi")]
+    ("how", "backend"),
+    [
+        ("exit", "mpi"),
+        ("fewer", "mpi"),
+        pytest.param("exit", "gloo", marks=pytest.mark.slow),
+        pytest.param("widths", "mpi", marks=pytest.mark.slow),
+    ],
 )
 def test_mpiexec_ends_with_one_line(how, backend):
     command = [MPIEXEC, "-n", "2", sys.executable, "-m", "tests.comm.quarrels", how, backend]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode != 0
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]

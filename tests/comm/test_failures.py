@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from tests.comm.jobs import (
     ROOT,
     Ended,
     Forked,
+    free_port,
     is_alive,
     needs_mpi,
     wait_for,
@@ -56,9 +56,7 @@ def test_under_the_local_launcher(tmp_path, how, where, victim):
 @pytest.mark.parametrize(("how", "where", "victim"), CASES)
 def test_without_any_supervisor(tmp_path, how, where, victim):
     """As srun starts them: processes of their own, which only the environment describes."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    job = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    job = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         Forked(
             lambda: failing.run(tmp_path, how, where, victim),
@@ -85,12 +83,18 @@ LONGER = [
     ("input", "collective"),
     ("kill", "computing"),
     ("unguarded", "collective"),
-    pytest.param("error", "computing", marks=pytest.mark.slow),
-    pytest.param("kill", "collective", marks=pytest.mark.slow),
+    ("error", "computing"),
+    ("kill", "collective"),
 ]
 
 
-@pytest.mark.parametrize(("how", "where"), LONGER)
+def slow_but(*fast: tuple[str, str]) -> list[object]:
+    """These cases, which start interpreters anew; all others are left to the slow tests."""
+    others = [case for case in LONGER if case not in fast]
+    return [*fast, *(pytest.param(*case, marks=pytest.mark.slow) for case in others)]
+
+
+@pytest.mark.parametrize(("how", "where"), slow_but(("input", "collective")))
 def test_under_torchrun(tmp_path, how, where):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     ended = _subprocess([*torchrun, "--nproc-per-node", "2", "-m"], tmp_path, how, where)
@@ -99,7 +103,9 @@ def test_under_torchrun(tmp_path, how, where):
 
 
 @needs_mpi
-@pytest.mark.parametrize(("how", "where"), LONGER)
+@pytest.mark.parametrize(
+    ("how", "where"), slow_but(("kill", "computing"), ("unguarded", "collective"))
+)
 def test_under_mpiexec(tmp_path, how, where):
     ended = _subprocess([MPIEXEC, "-n", "2", sys.executable, "-m"], tmp_path, how, where)
     _check_end(tmp_path, 2)

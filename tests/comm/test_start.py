@@ -21,7 +21,16 @@ from spgnn import InputError
 from spgnn.comm import connect, launch
 from spgnn.comm.lifeline import KEY, Lifelines
 from spgnn.testing import run_ranks
-from tests.comm.jobs import MPIEXEC, ROOT, Forked, is_alive, needs_mpi, wait_for
+from tests.comm.jobs import (
+    MPIEXEC,
+    PATIENCE,
+    ROOT,
+    Forked,
+    free_port,
+    is_alive,
+    needs_mpi,
+    wait_for,
+)
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -48,11 +57,6 @@ def refusal(directory: Path, environment: dict[str, str]) -> str:
     ended = Forked(body, directory, environment).wait()
     assert ended.status == 0, ended
     return ended.out
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +88,7 @@ def test_ranks_die_with_torchrun(tmp_path):
 
     def rank(number: int, port: int) -> None:
         agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "here"}
-        os.environ.update(rank_of_two(number, port, SPGNN_START_SECONDS="60", **agent))
+        os.environ.update(rank_of_two(number, port, SPGNN_START_SECONDS="300", **agent))
         connect("gloo").barrier()
         (tmp_path / str(number)).write_text(str(os.getpid()))
         time.sleep(1000)
@@ -95,7 +99,7 @@ def test_ranks_die_with_torchrun(tmp_path):
             if os.fork() == 0:
                 rank(number, listener.getsockname()[1])
         port, descriptor = listener.getsockname()[1], listener.detach()
-        wait = timedelta(seconds=60)
+        wait = timedelta(seconds=300)
         store = TCPStore("127.0.0.1", port, None, True, wait, False, master_listen_fd=descriptor)
         time.sleep(1000)
         del store
@@ -104,7 +108,7 @@ def test_ranks_die_with_torchrun(tmp_path):
     wait_for(lambda: all((tmp_path / str(number)).exists() for number in range(2)))
     job.signal(signal.SIGKILL)
     pids = [int((tmp_path / str(number)).read_text()) for number in range(2)]
-    wait_for(lambda: not any(is_alive(pid) for pid in pids), 1.0)
+    wait_for(lambda: not any(is_alive(pid) for pid in pids))
     job.wait()
 
 
@@ -133,7 +137,7 @@ def test_two_jobs_side_by_side():
     pipe = subprocess.PIPE
     jobs = [subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) for _ in "ab"]
     for job in jobs:
-        out, err = job.communicate(timeout=60)
+        out, err = job.communicate(timeout=PATIENCE)
         assert (job.returncode, out) == (0, "TorchCommunicator 1\n" * 2), err
 
 
@@ -149,7 +153,7 @@ def test_strangers_take_no_slot():
     strangers[1].sendall(bytes.fromhex(token)[:-1] + b"\x00" + (1).to_bytes(8))
     strangers[2].sendall(bytes.fromhex(token) + (3).to_bytes(8))  # There is no such rank.
     others = {rank: Lifelines(store, "127.0.0.1", rank, 3) for rank in (1, 2)}
-    first.join(10)
+    first.join(PATIENCE)
     [zero] = welcomed
     assert zero.lost() is None
     for stranger in strangers:
@@ -158,7 +162,7 @@ def test_strangers_take_no_slot():
     others.pop(2).leave()
     assert zero.lost() is None
     others[1]._lines.popitem()[1][0].close()  # As the system does when a rank is killed.
-    wait_for(lambda: zero.lost() == 1, 5.0)
+    wait_for(lambda: zero.lost() == 1)
 
 
 def test_as_many_descriptors_as_the_system_allows():

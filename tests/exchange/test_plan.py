@@ -178,7 +178,7 @@ def partitioned(draw):
 
 
 @given(partitioned())
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 def test_volume_is_what_the_partition_report_predicts(case):
     """Of every cover, in total; and of the column cover for the busiest rank, both ways."""
     A, labels, parts = case

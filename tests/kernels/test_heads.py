@@ -23,7 +23,7 @@ def of_head(A: CSR, head: int) -> CSR:
     return A if A.values is None or A.values.dim() == 1 else A.with_values(A.values[:, head])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     lengths=st.lists(st.integers(0, 30), max_size=40),
     cols=st.integers(1, 50),

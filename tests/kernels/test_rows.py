@@ -66,7 +66,7 @@ def test_scatter_add_matches_reference(instruction_set, threads, dtype, columns,
         assert_close(results[0], reference.scatter_add_rows(start, rows, X, scale), size, dtype)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.integers(0, 40),
     columns=st.integers(0, 600),

@@ -39,7 +39,7 @@ def test_products_match_the_reference(instruction_set, dtype, columns, index):
             assert_close(sddmm(A, G, X), expected, magnitude(A, G, X), SUM_DTYPE[dtype])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     lengths=st.lists(st.integers(0, 30), max_size=40),
     cols=st.integers(1, 50),

@@ -31,7 +31,7 @@ def assert_softmax(actual, pattern, scores, terms=60):
     assert bool(((actual.double() - expected).abs() <= allowed * expected + 1e-37).all())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     lengths=st.lists(st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 60)), max_size=40),
     heads=st.one_of(st.none(), st.integers(0, 9), st.sampled_from([16, 17, 40])),

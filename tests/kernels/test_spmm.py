@@ -28,7 +28,7 @@ def test_spmm_matches_reference(instruction_set, dtype, parts, columns):
     assert_close(spmm(A, X), reference.spmm(A, X), magnitude(A, X), dtype)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     lengths=st.lists(st.integers(0, 30), max_size=40),
     cols=st.integers(1, 50),

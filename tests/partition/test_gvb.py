@@ -42,7 +42,7 @@ graphs = st.builds(
 
 
 @given(graphs, st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_incremental_volumes_equal_recomputation(A, data):
     n = A.shape[0]
     k = data.draw(st.integers(1, 9))
@@ -64,7 +64,7 @@ def test_incremental_volumes_equal_recomputation(A, data):
 
 
 @given(graphs, st.integers(1, 6), st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_cover_volume_is_a_maximum_matching_per_block(A, k, seed):
     n = A.shape[0]
     labels = np.random.default_rng(seed).integers(0, k, n, dtype=np.int32)
@@ -79,7 +79,7 @@ def test_cover_volume_is_a_maximum_matching_per_block(A, k, seed):
 
 
 @given(graphs, st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_labels_are_valid_and_parts_within_bounds(A, data):
     n = A.shape[0]
     k = data.draw(st.integers(1, min(n, 12)))
@@ -98,7 +98,7 @@ def test_labels_are_valid_and_parts_within_bounds(A, data):
 
 
 @given(graphs, st.data())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_refinement_is_never_worse_than_its_start(A, data):
     n = A.shape[0]
     k = data.draw(st.integers(1, min(n, 8)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spgnn import CSR, InputError
@@ -16,7 +16,6 @@ from tests.partition.oracle import dense_blocks, matrices
 COVERS = ("column", "row", "minimum")
 
 
-@settings(deadline=None)
 @given(matrices(), st.integers(1, 9), st.integers(0, 2**32 - 1), st.integers(1, 3))
 def test_volumes_are_those_of_every_block(A, parts, seed, threads):
     labels = np.random.default_rng(seed).integers(0, parts, A.shape[0])

@@ -21,7 +21,7 @@ def test_history_is_that_of_a_dense_gcn(tmp_path, ranks, every, sparse):
 def test_history_at_more_ranks(tmp_path):
     """Each of the graph's 61 vertices is one of few: exchanges are many and small."""
     path = write_dataset(tmp_path / "graph.npz")
-    run_ranks(lambda rank: check_history(connect(), path, 5, epochs=3), 16)
+    run_ranks(lambda rank: check_history(connect(), path, 9, epochs=3), 16)
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import resource
+import json
+import subprocess
+import sys
 from statistics import median
 
 import numpy as np
@@ -12,36 +14,18 @@ import torch
 from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, memory, train
-from spgnn.train import run as running
+from spgnn.train import TrainConfig, memory, train
+from tests.comm.jobs import ROOT
 from tests.train.command import check_refused, run
 from tests.training import write_dataset
 
 
-def faults_of_epochs(keep: bool, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Minor page faults of each epoch, evaluation included, of a training run in this process."""
-    counts = []
-    train_epoch = Trainer.train_epoch
-
-    def counted(self, epoch):
-        counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
-        return train_epoch(self, epoch)
-
-    monkeypatch.setattr(Trainer, "train_epoch", counted)
-    if not keep:
-        monkeypatch.setattr(running, "keep_freed", lambda: None)
-    # Each activation is of 4 MiB.
-    flags = {"random_features": 64, "random_classes": 64, "hidden": 64, "partition": "block"}
-    train(TrainConfig.of(dataset="rmat-14-4", epochs=9, **flags), connect())
-    return np.diff(counts).tolist()
-
-
-def test_epochs_use_the_memory_of_those_before(monkeypatch):
+def test_epochs_use_the_memory_of_those_before():
     """Pages of 4 KiB: an epoch has more than ten results of 1024 pages, and takes none of them."""
-    kept, given_back = (
-        run_ranks(lambda rank, keep=keep: faults_of_epochs(keep, monkeypatch), 1)[0]
-        for keep in (True, False)
-    )
+    command = [sys.executable, "-m", "tests.train.page_faults"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kept, given_back = json.loads(done.stdout)
     assert median(given_back[3:]) > 5000
     assert median(kept[3:]) < 500
 

@@ -36,6 +36,7 @@ class BlockCovers {
   // Calls visit(q, size of the cover) for every block of part p's rows that is not empty.
   template <class Visit>
   void of_rows(std::int64_t p, const Visit& visit) {
+    if (members_.of(p).empty()) return;
     gather(p);
     for (std::int64_t q = 0; q < parts_; ++q) {
       first_ = block_begin_[q];

@@ -1,0 +1,38 @@
+"""Minor page faults of training epochs: ``python -m tests.train.page_faults`` prints them as JSON.
+
+In an interpreter of its own: what the allocator does depends on all that was freed before.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+from unittest.mock import patch
+
+import numpy as np
+
+from spgnn.comm import connect
+from spgnn.testing import run_ranks
+from spgnn.train import TrainConfig, Trainer, train
+from spgnn.train import run as running
+
+
+def faults_of_epochs(rank: int, keep: bool) -> list[int]:
+    """Faults of each epoch, evaluation included, of a training run in this process."""
+    counts = []
+    train_epoch = Trainer.train_epoch
+
+    def counted(self: Trainer, epoch: int) -> object:
+        counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+        return train_epoch(self, epoch)
+
+    # Each activation is of 4 MiB.
+    flags = {"random_features": 64, "random_classes": 64, "hidden": 64, "partition": "block"}
+    kept = running.keep_freed if keep else lambda: None
+    with patch.object(Trainer, "train_epoch", counted), patch.object(running, "keep_freed", kept):
+        train(TrainConfig.of(dataset="rmat-14-4", epochs=9, **flags), connect())
+    return np.diff(counts).tolist()
+
+
+if __name__ == "__main__":
+    print(json.dumps([run_ranks(faults_of_epochs, 1, keep)[0] for keep in (True, False)]))
