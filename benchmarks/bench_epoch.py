@@ -43,13 +43,13 @@ class Contestant:
         )
         self._answer()
 
-    def epoch(self) -> tuple[float, float]:
-        """Seconds and loss."""
+    def epoch(self) -> tuple[float, float, int]:
+        """Seconds, loss and page faults."""
         assert self._process.stdin
         print("epoch", file=self._process.stdin, flush=True)
-        seconds, loss = self._answer()
+        seconds, loss, faults = self._answer()
         time.sleep(0.02)  # OpenMP threads spin for a while, on cores that others need
-        return float(seconds), float(loss)
+        return float(seconds), float(loss), int(faults)
 
     def close(self) -> None:
         """End the process."""
@@ -82,16 +82,20 @@ def prepare(name: str, folder: Path) -> Path:
     return path
 
 
-def measure(contestants: dict[str, Contestant], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each contestant in each round."""
+def measure(
+    contestants: dict[str, Contestant], rounds: int
+) -> tuple[dict[str, list[float]], dict[str, list[int]]]:
+    """Seconds and page faults of each contestant in each round."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    faults: dict[str, list[int]] = {name: [] for name in contestants}
     for turn in range(WARM_UP + rounds):
         for name, contestant in contestants.items():
-            taken, loss = contestant.epoch()
+            taken, loss, faulted = contestant.epoch()
             assert np.isfinite(loss)
             if turn >= WARM_UP:
                 seconds[name].append(taken)
-    return seconds
+                faults[name].append(faulted)
+    return seconds, faults
 
 
 def main() -> None:
@@ -107,8 +111,10 @@ def main() -> None:
     others = {"dgl": options.dgl, "pyg": options.pyg}
     others = {name: python for name, python in others.items() if python}
     lines = [
-        "| graph | hidden | spgnn ms | " + " | ".join(f"{n} ms | /{n}" for n in others) + " |",
-        "|---|---:|---:|" + "---:|---:|" * len(others),
+        "| graph | hidden | spgnn ms | page faults | "
+        + " | ".join(f"{n} ms | /{n}" for n in others)
+        + " |",
+        "|---|---:|---:|---:|" + "---:|---:|" * len(others),
     ]
     ratios: dict[tuple[str, int], list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -119,10 +125,11 @@ def main() -> None:
                     kind: Contestant(kind, python, path, hidden, options.threads)
                     for kind, python in {"spgnn": sys.executable, **others}.items()
                 }
-                seconds = measure(contestants, options.rounds)
+                seconds, faults = measure(contestants, options.rounds)
                 for contestant in contestants.values():
                     contestant.close()
                 row = f"| {name} | {hidden} | {median(seconds['spgnn']) * 1e3:.1f} |"
+                row += f" {median(faults['spgnn']):.0f} |"
                 for other in others:
                     pairs = [b / a for a, b in zip(seconds["spgnn"], seconds[other], strict=True)]
                     ratios.setdefault((other, hidden), []).append(median(pairs))

@@ -1,11 +1,13 @@
 """One contestant of bench_epoch.py: trains a GCN in a process of its own, an epoch a request.
 
 Runs with the interpreter of the library it times, which need not have spgnn. Reads lines ``epoch``
-and answers each with a line ``RESULT seconds loss``; what libraries print themselves is ignored.
+and answers each with a line ``RESULT seconds loss faults``; what libraries print is ignored.
 """
 
+import resource
 import sys
 import time
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +17,7 @@ import torch.nn.functional as F
 
 def main() -> None:
     kind, path, hidden, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    warnings.filterwarnings("ignore")  # of torch, that its CSR tensors are new
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     with np.load(path) as file:
@@ -22,9 +25,14 @@ def main() -> None:
     epoch = {"spgnn": of_spgnn, "dgl": of_dgl, "pyg": of_pyg}[kind](data, path, hidden)
     print("RESULT ready", flush=True)
     for _ in sys.stdin:
-        started = time.perf_counter()
+        faults, started = page_faults(), time.perf_counter()
         loss = epoch()
-        print("RESULT", time.perf_counter() - started, loss, flush=True)
+        seconds = time.perf_counter() - started
+        print("RESULT", seconds, loss, page_faults() - faults, flush=True)
+
+
+def page_faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def of_spgnn(data, path, hidden):
