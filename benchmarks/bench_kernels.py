@@ -5,8 +5,13 @@ alike, and a call that was preempted is repeated. Medians over the rounds are co
 spread is kept. Against others, whose calls allocate their result, spgnn allocates its own too;
 against itself it writes to `out`. What a second thread gains is taken between calls that follow
 themselves, since in turns it would depend on what the contestant before leaves in the caches; the
-gain of only reading the same rows of X stands beside it, for where memory is the bound. Results are
-merged into the JSON file, so a long table can be measured in several runs, and shown as Markdown.
+gain of only reading the same rows of X stands beside it, for where memory is the bound.
+
+The bars are products over the faster of torch.sparse and MKL with its structure kept (the wheel
+``mkl``; see mkl_product.py), with and without values, on one thread and on all, in warm caches
+(every call follows itself) and in cold ones (after other memory of twice the last cache). Results
+are merged into the JSON file, so a long table can be measured in several runs, and shown as
+Markdown.
 
     SPGNN_DATA=... python benchmarks/bench_kernels.py --json kernels.json --markdown kernels.md
 
@@ -17,6 +22,7 @@ DGL 2.1.0 needs an environment of its own (torch 2.2.1, numpy < 2): pass its int
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -30,6 +36,7 @@ from typing import Any, NamedTuple
 
 import kernel_graphs
 import kernel_report
+import mkl_product
 import numpy as np
 import scipy
 import scipy.sparse as sp
@@ -44,11 +51,11 @@ ANSWER = "answer: "  # of dgl_worker.py
 
 
 class Contestant(NamedTuple):
-    """What is timed, on how many threads of torch, and whether it is made to follow itself."""
+    """What is timed, on how many threads of torch, and what runs untimed before it."""
 
     call: Callable[[], Any]
     threads: int
-    again: bool = False
+    before: Callable[[], Any] | None = None
 
 
 class DglProcess:
@@ -118,9 +125,59 @@ def contestants(
         calls |= others(matrix, A, X)
     entrants = {name: Contestant(call, threads) for name, call in calls.items()}
     for name, call in (("spgnn", product), ("gather", reading)):
-        entrants[f"{name} again, 1 thread"] = Contestant(call, 1, again=True)
-        entrants[f"{name} again"] = Contestant(call, threads, again=True)
+        entrants[f"{name} again, 1 thread"] = Contestant(call, 1, call)
+        entrants[f"{name} again"] = Contestant(call, threads, call)
     return entrants
+
+
+def against_the_best(matrix: sp.csr_array, width: int, threads: int) -> dict[str, Contestant]:
+    """The contestants of the bars, measured apart: clearing caches would slow whoever is next."""
+    A = CSR.from_scipy(matrix)
+    X, Y = torch.randn(A.shape[1], width), torch.zeros(A.shape[0], width)
+    calls = best_calls("", A, X, Y)
+    weighted = CSR.of(A.indptr, A.indices, A.shape, torch.rand(A.nnz))
+    calls |= best_calls(" values", weighted, X, Y)
+    entrants = {}
+    for name, call in calls.items():
+        for count in sorted({1, threads}):
+            on = kernel_report.on_threads(count)
+            entrants[f"{name} warm{on}"] = Contestant(call, count, call)
+            entrants[f"{name} cold{on}"] = Contestant(call, count, clear_caches)
+    return entrants
+
+
+def best_calls(name: str, A: CSR, X: torch.Tensor, Y: torch.Tensor) -> dict[str, Callable[[], Any]]:
+    """The product, and that of the others by the same matrix."""
+    values = torch.ones(A.nnz) if A.values is None else A.values
+    arrays = A.indptr.int(), A.indices, values
+    S = torch.sparse_csr_tensor(*arrays, A.shape, check_invariants=False)
+    calls: dict[str, Callable[[], Any]] = {
+        f"spgnn{name}": lambda: spmm(A, X, out=Y),
+        f"torch.sparse{name}": lambda: torch.sparse.mm(S, X),
+    }
+    mkl = mkl_product.library()
+    if mkl:
+        M = mkl_product.MklMatrix(mkl, arrays, A.shape, X.shape[1])
+        calls[f"mkl{name}"] = lambda: mkl_call(M, X, Y)
+    return calls
+
+
+def mkl_call(M: mkl_product.MklMatrix, X: torch.Tensor, Y: torch.Tensor) -> None:
+    M.set_threads(torch.get_num_threads())
+    M.product(X, Y)
+
+
+@functools.cache
+def other_memory() -> torch.Tensor:
+    """Twice as large as the last cache."""
+    known = "SC_LEVEL3_CACHE_SIZE" in os.sysconf_names
+    nbytes = os.sysconf("SC_LEVEL3_CACHE_SIZE") if known else 0
+    return torch.empty(2 * max(nbytes, 2**25), dtype=torch.uint8)
+
+
+def clear_caches() -> None:
+    """Fill them with other memory, on every core that takes part."""
+    other_memory().fill_(1)
 
 
 def others(matrix: sp.csr_array, A: CSR, X: torch.Tensor) -> dict[str, Callable[[], Any]]:
@@ -148,8 +205,8 @@ def undisturbed(contestant: Contestant) -> float:
     best = np.inf
     torch.set_num_threads(contestant.threads)
     for _ in range(6):
-        if contestant.again:
-            contestant.call()
+        if contestant.before:
+            contestant.before()
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         started = time.perf_counter()
         contestant.call()
@@ -239,7 +296,11 @@ def main() -> None:
             if name in kernel_graphs.HALF_ROWS:
                 matrix = kernel_graphs.load(name, width)
             entrants = contestants(matrix, width, arguments.threads, arguments.quick)
-            entry["widths"][str(width)] = measure(entrants, arguments.rounds, dgl, width)
+            case = measure(entrants, arguments.rounds, dgl, width)
+            if not arguments.quick:
+                best = against_the_best(matrix, width, arguments.threads)
+                case |= measure(best, arguments.rounds, None, width)
+            entry["widths"][str(width)] = case
             kernel_report.write(arguments.json, json.dumps(report, indent=1))
         if dgl:
             dgl.close()

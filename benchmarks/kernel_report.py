@@ -33,6 +33,21 @@ def gain(case: Case, of: str) -> float:
     return ratio(case, (f"{of} again, 1 thread",), f"{of} again")
 
 
+def on_threads(count: int) -> str:
+    """What a contestant's name ends with if it runs on one thread."""
+    return ", 1 thread" if count == 1 else ""
+
+
+def over_others(case: Case, values: str, state: str) -> float:
+    """Time of the faster of torch.sparse and MKL over that of spgnn."""
+    others = (f"torch.sparse{values} {state}", f"mkl{values} {state}")
+    return ratio(case, others, f"spgnn{values} {state}")
+
+
+def over_mkl(case: Case, values: str, state: str) -> float:
+    return ratio(case, (f"mkl{values} {state}",), f"spgnn{values} {state}")
+
+
 TORCH = ("torch.sparse int32", "torch.sparse int64")
 COLUMNS: dict[str, Callable[[Case], float]] = {
     "spgnn ms": lambda c: 1e3 * median(c, "spgnn"),
@@ -41,6 +56,8 @@ COLUMNS: dict[str, Callable[[Case], float]] = {
     "/scipy": lambda c: ratio(c, ("scipy",), "spgnn allocating"),
     "/dgl copy_u": lambda c: ratio(c, ("dgl copy_u_sum",), "spgnn allocating"),
     "/dgl u_mul_e": lambda c: ratio(c, ("dgl u_mul_e_sum",), "spgnn values allocating"),
+    "/best warm, 1 thread": lambda c: over_others(c, "", "warm, 1 thread"),
+    "/best values warm, 1 thread": lambda c: over_others(c, " values", "warm, 1 thread"),
     "of gather": lambda c: ratio(c, ("gather roofline",)),
     "normalised": lambda c: ratio(c, ("spgnn normalised",)),
     "accumulate": lambda c: ratio(c, ("spgnn accumulate",)),
@@ -101,6 +118,15 @@ def _summary(cases: list[tuple[str, int, Case]]) -> list[str]:
             if wanted(f) and not graph.startswith("half-row")
         ]
         lines += _line(what, bar, found)
+    for state in ("warm", "cold"):
+        for on in ("", on_threads(1)):
+            for values in ("", " values"):
+                known = [case for graph, _, case in cases if not graph.startswith("half-row")]
+                what = f"{values or ' ones'}, {state}{on}".lstrip()
+                best = [over_others(case, values, state + on) for case in known]
+                lines += _line(f"over torch.sparse and MKL: {what}", "≥ 2, none < 1", best)
+                alone = [over_mkl(case, values, state + on) for case in known]
+                lines += _line(f"over MKL: {what}", "", alone)
     for graph, what, bar in (
         ("half-row", "half of all nonzeros in one row, X in cache", "≥ 1.7"),
         ("half-row-million", "a million of two million nonzeros in one row", ""),

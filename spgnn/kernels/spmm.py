@@ -148,6 +148,7 @@ def _on_cpu(*arguments: Any) -> None:
         address(row_scale),
         address(col_scale),
         X.data_ptr(),
+        X.shape[0],
         X.stride(0),
         out.data_ptr(),
         out.stride(0),

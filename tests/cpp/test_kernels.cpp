@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "dispatch.hpp"
@@ -94,17 +95,22 @@ void test_spmm(const KernelTable& table, std::int64_t columns, bool long_rows, b
   const bool weighted = scaled || heads > 1;
   for (bool accumulate : {false, true}) {
     std::vector<T> y, first;
-    for (int threads : {1, 2, 5}) {
+    // Every way to read X, in blocks of all, some and single columns.
+    const std::vector<std::pair<spgnn::Access, int>> ways = {
+        {{false, columns}, 1}, {{false, columns}, 2},       {{false, columns}, 5},
+        {{true, columns}, 1},  {{true, columns}, 5},        {{true, (columns + 2) / 3}, 2},
+        {{true, 16}, 1},       {{true, columns / 8 + 1}, 5}};
+    for (const auto& [access, threads] : ways) {
       y = start;
       spgnn::spmm<T, Index>(
           table,
           {matrix.indptr.data(), matrix.indices.data(), matrix.rows,
            weighted ? values.data() : nullptr, heads, scaled ? row_scale.data() : nullptr,
-           scaled ? col_scale.data() : nullptr, x.data(), x_stride, y.data(), y_stride, columns,
-           accumulate},
-          {heads, x_head, y_head}, threads);
-      if (threads == 1) first = y;
-      expect(same_bits(y, first), "spmm depends on the number of threads", table, columns);
+           scaled ? col_scale.data() : nullptr, x.data(), matrix.cols, x_stride, y.data(), y_stride,
+           columns, accumulate},
+          {heads, x_head, y_head}, access, threads);
+      if (first.empty()) first = y;
+      expect(same_bits(y, first), "spmm depends on threads or on how X is read", table, columns);
     }
     bool close = true, padding_kept = true;
     for (std::int64_t row = 0; row < matrix.rows; ++row) {
@@ -284,9 +290,29 @@ void test_rows(const KernelTable& table, std::int64_t columns) {
   expect(dropout_exact, "dropout changed a kept element", table, columns);
 }
 
+void test_access() {
+  constexpr std::int64_t kMega = 1 << 20;
+  const auto expect_access = [](const spgnn::Access& access, bool near, std::int64_t block,
+                                const char* what) {
+    if (access.near == near && access.block == block) return;
+    std::fprintf(stderr, "FAILED: access to %s\n", what);
+    ++failures;
+  };
+  const spgnn::Processor intel{true, 2 * kMega, 300 * kMega}, other{false, kMega, 32 * kMega};
+  using spgnn::choose_access;
+  expect_access(choose_access(other, 10'000, {1, 300}, 4, 400'000), false, 300, "another's X");
+  expect_access(choose_access(intel, 10'000, {1, 16}, 4, 400'000), true, 16, "a narrow X");
+  expect_access(choose_access(intel, 10'000, {1, 300}, 4, 400'000), true, 32, "a wide X");
+  expect_access(choose_access(intel, 10'000, {1, 300}, 8, 400'000), true, 16, "one of doubles");
+  expect_access(choose_access(intel, 10'000, {1, 300}, 4, 40'000), true, 300, "rows used rarely");
+  expect_access(choose_access(intel, 1'000'000, {1, 16}, 4, 40'000'000), false, 16, "a large X");
+  expect_access(choose_access(intel, 0, {1, 300}, 4, 0), true, 300, "no X");
+  expect_access(choose_access({true, 0, 0}, 10'000, {1, 16}, 4, 400'000), false, 16, "no caches");
+}
+
 template <class T>
 void test_all(const KernelTable& table) {
-  for (std::int64_t columns : {1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 129, 300}) {
+  for (std::int64_t columns : {1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 129, 272, 300}) {
     for (bool scaled : {false, true}) {
       test_spmm<T, std::int32_t>(table, columns, false, scaled);
       test_spmm<T, std::int64_t>(table, columns, false, scaled);
@@ -309,6 +335,7 @@ void test_all(const KernelTable& table) {
 }  // namespace
 
 int main() {
+  test_access();
   for (const KernelTable* table : spgnn::available_tables()) {
     test_all<float>(*table);
     test_all<double>(*table);

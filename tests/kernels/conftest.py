@@ -25,6 +25,13 @@ def instruction_set(request):
 
 
 @pytest.fixture
+def access():
+    """A setter of how products read X that is undone after the test."""
+    yield _kernels.use_access
+    _kernels.use_access("chosen")
+
+
+@pytest.fixture
 def threads():
     """A setter of torch's thread count that is undone after the test."""
     before = torch.get_num_threads()

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,25 @@ def test_a_quick_run_writes_both_files(bench, tmp_path, monkeypatch):
     text = Path(files[1]).read_text()
     assert "| rmat-6-4 | 16 |" in text
     assert "| rmat-6-4 | 64 |" in text
+
+
+def test_a_full_run_compares_with_the_best(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "clear_caches", lambda: None)
+    files = [str(tmp_path / name) for name in ("k.json", "k.md")]
+    command = ["bench_kernels.py", "--graphs", "rmat-6-4", "--widths", "16", "--rounds", "1"]
+    monkeypatch.setattr(
+        sys, "argv", [*command, "--threads", "1", "--json", files[0], "--markdown", files[1]]
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support")
+        bench.main()
+    case = json.loads(Path(files[0]).read_text())["graphs"]["rmat-6-4"]["widths"]["16"]
+    for values in ("", " values"):
+        for state in ("warm", "cold"):
+            for who in ("spgnn", "torch.sparse"):
+                assert case[f"{who}{values} {state}, 1 thread"]["median"] > 0
+    text = Path(files[1]).read_text()
+    assert "over torch.sparse and MKL: values, cold, 1 thread" in text
 
 
 def test_dgl_may_print_lines_of_its_own(bench, tmp_path, monkeypatch):

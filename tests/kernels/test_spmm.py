@@ -81,6 +81,23 @@ def test_bits_do_not_depend_on_threads(instruction_set, threads, dtype, parts, c
     assert_close(results[0][1], slow + start.double(), size + start.double().abs(), dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_bits_do_not_depend_on_how_X_is_read(instruction_set, access, dtype, parts, columns):
+    lengths = np.random.default_rng(1).integers(0, 40, 57)
+    lengths[5] = 4500  # more than two tasks
+    A = random_block(57, 5000, lengths, 2, dtype=dtype, parts=parts)
+    X, Y = random_dense(5000, columns, 3, dtype, 1), random_dense(57, columns, 4, dtype)
+    X[7], X[8, 0] = -0.0, torch.inf
+    results = []
+    for way in (("far",), ("near",), ("near", 32), ("near", columns // 2 + 1)):
+        access(*way)
+        results.append(spmm(A, X, out=Y.clone(), accumulate=True).view(torch.uint8))
+    for result in results[1:]:
+        assert torch.equal(result, results[0])
+
+
 def test_a_row_does_not_depend_on_the_others():
     lengths = np.random.default_rng(1).integers(0, 6000, 40)
     A = random_block(40, 7000, lengths, 2)

@@ -7,9 +7,11 @@
 #include <sys/mman.h>
 #endif
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "access.hpp"
 #include "dispatch.hpp"
 #include "roofline.hpp"
 #include "rows.hpp"
@@ -28,6 +30,23 @@ const spgnn::KernelTable*& current_table() {
   return table;
 }
 
+// What tests and benchmarks ask for in place of what the processor and X suggest.
+std::optional<spgnn::Access>& wanted_access() {
+  static std::optional<spgnn::Access> access;
+  return access;
+}
+
+spgnn::Access access_to(std::int64_t x_rows, const spgnn::Shape& x, std::int64_t bytes_of_one,
+                        std::int64_t nonzeros) {
+  static const auto processor = spgnn::Processor::read();
+  if (!wanted_access()) {
+    return spgnn::choose_access(processor, x_rows, x, bytes_of_one, nonzeros);
+  }
+  auto access = *wanted_access();
+  if (access.block == 0) access.block = x.columns;
+  return access;
+}
+
 template <class T>
 T* at(Address address) {
   return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr)
@@ -36,8 +55,8 @@ T* at(Address address) {
 template <class T, class Index>
 void spmm(Address indptr, Address indices, std::int64_t rows, Address values,
           std::int64_t value_stride, Address row_scale, Address col_scale, Address x,
-          std::int64_t x_stride, Address y, std::int64_t y_stride, std::int64_t columns,
-          bool accumulate, std::int64_t heads, std::int64_t x_head_stride,
+          std::int64_t x_rows, std::int64_t x_stride, Address y, std::int64_t y_stride,
+          std::int64_t columns, bool accumulate, std::int64_t heads, std::int64_t x_head_stride,
           std::int64_t y_head_stride, int threads) {
   using S = spgnn::Sum<T>;
   const spgnn::SpmmOperands<T, Index> operands{at<std::int64_t>(indptr),
@@ -48,13 +67,15 @@ void spmm(Address indptr, Address indices, std::int64_t rows, Address values,
                                                at<S>(row_scale),
                                                at<S>(col_scale),
                                                at<T>(x),
+                                               x_rows,
                                                x_stride,
                                                at<T>(y),
                                                y_stride,
                                                columns,
                                                accumulate};
   nb::gil_scoped_release released;
-  spgnn::spmm(*current_table(), operands, {heads, x_head_stride, y_head_stride}, threads);
+  const auto access = access_to(x_rows, {heads, columns}, sizeof(T), operands.indptr[rows]);
+  spgnn::spmm(*current_table(), operands, {heads, x_head_stride, y_head_stride}, access, threads);
 }
 
 template <class T, class Index>
@@ -207,6 +228,17 @@ NB_MODULE(_kernels, m) {
       },
       "Instruction sets that this build and this machine have, the widest first.");
   m.def("instruction_set", [] { return std::string(current_table()->name); });
+  m.def(
+      "use_access",
+      [](const std::string& name, std::int64_t block) {
+        if (name != "chosen" && name != "far" && name != "near") {
+          throw std::invalid_argument("no access " + name);
+        }
+        wanted_access().reset();
+        if (name != "chosen") wanted_access() = {name == "near", block};
+      },
+      nb::arg("name"), nb::arg("block") = 0,
+      "How products read X: chosen, far (fetched ahead) or near, then in blocks of columns.");
   m.def("use_instruction_set", [](const std::string& name) {
     const spgnn::KernelTable* table = spgnn::find_table(name);
     if (!table) throw std::invalid_argument("no instruction set " + name + " here");

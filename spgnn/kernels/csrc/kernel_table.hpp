@@ -9,9 +9,11 @@ namespace spgnn {
 
 template <class T, class Index>
 struct SpmmKernels {
-  // Finished rows of Y, for the rows and the columns given.
+  // Finished rows of Y, for the rows and the columns given: x and y point at the first of these.
+  // Only where X is near may they be fewer than all.
   void (*rows)(const SpmmOperands<T, Index>&, Span rows, Span columns);
-  // The unscaled sum over some nonzeros of one row; `sums` points at the first of `columns`.
+  // The unscaled sum over some nonzeros of one row; x and `sums` point at the first of
+  // `columns`.
   void (*partial)(const SpmmOperands<T, Index>&, Span nonzeros, Span columns, Sum<T>* sums);
   // Only reads what the product over these nonzeros reads of X (a roofline for benchmarks).
   std::uint32_t (*touch)(const SpmmOperands<T, Index>&, Span nonzeros);

@@ -71,6 +71,29 @@ inline Vector load_vector(const T* p, int lanes) {
   return v;
 }
 
+// The first `count` of some integers, zeros after them; reads none beyond.
+inline LongVector load_longs(const std::int64_t* p, int count) {
+#if defined(__AVX512F__)
+  return load_vector<LongVector>(p, count);
+#else
+  LongVector v;
+  for (int i = 0; i < kVectorBytes / 8; ++i) v[i] = i < count ? p[i] : 0;
+  return v;
+#endif
+}
+
+inline LongVector load_longs(const std::int32_t* p, int count) {
+#if defined(__AVX512F__)
+  const auto mask = static_cast<__mmask8>((1u << count) - 1);
+  const __m256i words = _mm256_maskz_loadu_epi32(mask, p);
+  return reinterpret_cast<LongVector>(_mm512_maskz_cvtepi32_epi64(mask, words));
+#else
+  LongVector v;
+  for (int i = 0; i < kVectorBytes / 8; ++i) v[i] = i < count ? p[i] : 0;
+  return v;
+#endif
+}
+
 template <class Vector, class T>
 inline void store_vector(T* p, Vector v) {
   std::memcpy(p, &v, sizeof(v));
@@ -146,6 +169,18 @@ template <class Vector>
   return v;
 }
 
+// Keeps a product apart from the sum that it goes into: of two products that are added, compilers
+// fuse whichever they like, and bits would depend on what else a loop does.
+template <class Vector>
+[[gnu::always_inline]] inline Vector rounded(Vector v) {
+#if defined(__x86_64__)
+  asm("" : "+v"(v));
+#elif defined(__aarch64__)
+  asm("" : "+w"(v));
+#endif
+  return v;
+}
+
 // Pairwise, always in the same order.
 template <class T, class Vector>
 inline T sum_lanes(Vector v) {
@@ -174,7 +209,7 @@ struct NativePack {
   void add(const NativePack& x) { v += x.v; }
   void add_product(T w, const NativePack& x) { v += w * loaded(x.v); }
   void add_product(const NativePack& x, const NativePack& y) { v += x.v * y.v; }
-  void scale(T w) { v = w * loaded(v); }
+  void scale(T w) { v = rounded(w * loaded(v)); }
   T total() const { return sum_lanes<T>(v); }
 };
 
@@ -220,7 +255,7 @@ struct Bfloat16Pack {
   void add_product(const Bfloat16Pack& x, const Bfloat16Pack& y) {
     even += x.even * y.even, odd += x.odd * y.odd;
   }
-  void scale(float w) { even *= w, odd *= w; }
+  void scale(float w) { even = rounded(w * even), odd = rounded(w * odd); }
   float total() const { return sum_lanes<float>(even + odd); }
 };
 
@@ -249,7 +284,7 @@ struct NarrowBfloat16Pack {
 
   void add(const NarrowBfloat16Pack& x) { v += x.v; }
   void add_product(float w, const NarrowBfloat16Pack& x) { v += w * x.v; }
-  void scale(float w) { v *= w; }
+  void scale(float w) { v = rounded(w * v); }
 };
 
 // One number at a time, as bfloat16.hpp does for what is compiled once.

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "kernel_table.hpp"
+#include "packed_row.hpp"
 #include "prefetch.hpp"
-#include "simd.hpp"
 
 namespace spgnn::SPGNN_ISA {
 
@@ -28,6 +28,8 @@ template <class P>
 inline constexpr int kMaxPacks = kVectorRegisters * (P::kVectors == 1 ? 8 : 5) / 16;
 template <>
 inline constexpr int kMaxPacks<NarrowBfloat16Pack> = 1;
+// Most packs of a part of a panel.
+inline constexpr int kPartPacks = 4;
 
 inline constexpr int kMostGroup = 8;
 inline constexpr int kPointersAhead = kLinesAhead + kMostGroup;
@@ -41,116 +43,10 @@ constexpr int group_size() {
   return group;
 }
 
-// Some rows and at most kMaxPacks packs of columns. Nonzeros count from the first of these rows.
-template <class T, class Out>
-struct Panel {
-  const std::int64_t* indptr;
-  Span rows;
-  const T* const* x_rows;  // of each nonzero, and of the next kPointersAhead
-  std::int64_t unaligned;  // bytes of such a row if it may begin within a cache line, else 0
-  const Sum<T>* weights;   // of each nonzero; null if all ones
-  Stream coming_indices;   // what to fetch when a nonzero's turn comes
-  Stream coming_values;
-  const Sum<T>* row_scale;  // per row of Y
-  Out* y;
-  std::int64_t y_stride;
-  bool accumulate;
-  int tail;  // columns of the last pack that are in no other
-};
-
-// The packs of one row in a panel. The last one ends where the row ends and shares columns with the
-// one before it: a masked load instead would reach into the next cache line, which nobody fetched
-// (24 columns of reddit-sayit took 1.7 times as long). Only a row of less than a pack (kTail) needs
-// a mask. Loops are unrolled by hand: where the compiler does not, sums live in memory.
-template <int kPacks, bool kTail, class P>
-struct PackedRow {
-  static_assert(!kTail || kPacks == 1);
-  using T = typename P::Element;
-  static constexpr int kLanes = P::kLanes;
-  P packs[kPacks]{};
-
-  static int column(int k, int tail) {
-    return kPacks > 1 && k == kPacks - 1 ? (k - 1) * kLanes + tail : k * kLanes;
-  }
-  static P load(const T* p, int k, int tail) {
-    if constexpr (kTail) return P::load(p, tail);
-    return P::load(p + column(k, tail));
-  }
-  static PackedRow load(const T* p, int tail) {
-    PackedRow row;
-#pragma GCC unroll 16
-    for (int k = 0; k < kPacks; ++k) row.packs[k] = load(p, k, tail);
-    return row;
-  }
-  template <class Out>
-  void store(Out* p, int tail) const {
-#pragma GCC unroll 16
-    for (int k = 0; k < kPacks; ++k) {
-      if constexpr (kTail) {
-        packs[k].store(p, tail);
-      } else {
-        packs[k].store(p + column(k, tail));
-      }
-    }
-  }
-  void add(const PackedRow& row) {
-#pragma GCC unroll 16
-    for (int k = 0; k < kPacks; ++k) packs[k].add(row.packs[k]);
-  }
-  void add(const T* p, int tail) {
-#pragma GCC unroll 16
-    for (int k = 0; k < kPacks; ++k) packs[k].add(load(p, k, tail));
-  }
-  void add_product(Sum<T> w, const T* p, int tail) {
-#pragma GCC unroll 16
-    for (int k = 0; k < kPacks; ++k) packs[k].add_product(w, load(p, k, tail));
-  }
-  void scale(Sum<T> w) {
-#pragma GCC unroll 16
-    for (int k = 0; k < kPacks; ++k) packs[k].scale(w);
-  }
-};
-
-// Adds one row of X to a sum.
-template <bool kWeighted, class Row, class T>
-[[gnu::always_inline]] inline void add_row(const T* x, [[maybe_unused]] const Sum<T>* weight,
-                                           int tail, Row& sum) {
-  if constexpr (kWeighted) {
-    sum.add_product(*weight, x, tail);
-  } else {
-    sum.add(x, tail);
-  }
-}
-
-// The sum of kCount rows of X. A tree, so that few additions have to wait for others.
-template <int kCount, bool kWeighted, class Row, class T>
-[[gnu::always_inline]] inline Row sum_rows(const T* const* x_rows,
-                                           [[maybe_unused]] const Sum<T>* weights, int tail) {
-  constexpr int kHalf = kCount / 2;
-  const Sum<T>* others = kWeighted ? weights + kHalf : nullptr;
-  if constexpr (kCount == 1) {
-    Row row = Row::load(*x_rows, tail);
-    if constexpr (kWeighted) row.scale(*weights);
-    return row;
-  } else {
-    Row row = sum_rows<kHalf, kWeighted, Row>(x_rows, weights, tail);
-    if constexpr (kCount == 2) {
-      add_row<kWeighted>(x_rows[1], others, tail, row);
-    } else {
-      row.add(sum_rows<kHalf, kWeighted, Row>(x_rows + kHalf, others, tail));
-    }
-    return row;
-  }
-}
-
-template <int kGroup, bool kWeighted, class Row, class T>
-[[gnu::always_inline]] inline void add_group(const T* const* x_rows, const Sum<T>* weights,
-                                             int tail, Row& sum) {
-  if constexpr (kGroup == 1) {
-    add_row<kWeighted>(*x_rows, weights, tail, sum);
-  } else {
-    sum.add(sum_rows<kGroup, kWeighted, Row>(x_rows, weights, tail));
-  }
+template <class P, int... k>
+int group_of(int packs, std::integer_sequence<int, k...>) {
+  static constexpr int groups[] = {group_size<k + 1, P>()...};
+  return groups[packs - 1];
 }
 
 // Rows of so many cache lines to have on their way.
@@ -158,19 +54,19 @@ constexpr int rows_ahead(int lines) {
   return lines < 1 ? kLinesAhead : lines < kLinesAhead ? kLinesAhead / lines : 1;
 }
 
-// The first `count` of kMostGroup pointers, and `other` after them; reads all. On vectors, because
-// compilers make branches of such a choice between two pointers.
+// Of the pointers whose numbers begin with `number`, those below `count`, and `other` in place of
+// the rest. On vectors, because compilers make branches of such a choice between two pointers.
 template <class T>
-inline void take_first(const T* const* from, int count, const T* other, const T** taken) {
+inline void store_first(LongVector pointers, int number, int count, const T* other,
+                        const T** stored) {
   static_assert(sizeof(T*) == sizeof(std::int64_t));
-  constexpr int kLanes = kVectorBytes / 8;
   static constexpr std::int64_t kNumbers[kMostGroup] = {0, 1, 2, 3, 4, 5, 6, 7};
   const auto others = reinterpret_cast<std::intptr_t>(other) + LongVector{};
-  for (int i = 0; i < kMostGroup; i += kLanes) {
-    const auto numbers = load_vector<LongVector>(kNumbers + i);
-    store_vector(taken + i, numbers < count ? load_vector<LongVector>(from + i) : others);
-  }
+  const auto numbers = load_vector<LongVector>(kNumbers + number);
+  store_vector(stored + number, numbers < count ? pointers : others);
 }
+
+inline constexpr int kLongLanes = kVectorBytes / 8;
 
 // The first `count` weights, zeros after them; reads none beyond. The whole pack is stored, because
 // what a masked store wrote cannot be forwarded to the loads that follow.
@@ -187,55 +83,156 @@ struct SomeWeights {
   }
 };
 
-// Fetches what a later group of nonzeros needs as this one takes its turn.
-template <int kGroup, int kLines, bool kWeighted, class T, class Out>
-[[gnu::always_inline]] inline void prefetch_group(const Panel<T, Out>& panel, std::int64_t e) {
-  for (int i = 0; i < kGroup; ++i) {
-    const T* x = panel.x_rows[e + i + rows_ahead(kLines)];
-    prefetch_lines(x, kLines);
-    // In a narrower panel the test would cost more than the line.
-    if (kLines >= 4 && panel.unaligned) prefetch_last_line(x, panel.unaligned);
-  }
-  panel.coming_indices.prefetch(e);
-  if constexpr (kWeighted) panel.coming_values.prefetch(e);
-}
+// Rows of X that come from afar: pointers to them are put together first, and each is asked for
+// long before its turn, as are indices and values. Nonzeros count from the first of a panel.
+template <class T>
+struct FarRows {
+  using Element = T;
+  template <int kGroup>
+  static constexpr int kLeastLeft = 1;  // nonzeros of a row that whole groups must leave
+  const T* const* x_rows;               // of each nonzero, and of the next kPointersAhead
+  std::int64_t unaligned;  // bytes of such a row if it may begin within a cache line, else 0
+  Stream coming_indices;   // what to fetch when a nonzero's turn comes
+  Stream coming_values;
 
-template <class P, class Out, int kPacks, bool kTail, bool kWeighted>
-void multiply_panel(const Panel<typename P::Element, Out>& operands) {
+  const T* const* from(std::int64_t e) const { return x_rows + e; }
+
+  // Fetches what a later group of nonzeros needs as this one takes its turn.
+  template <int kGroup, int kLines, bool kWeighted>
+  [[gnu::always_inline]] void prefetch(std::int64_t e) const {
+    for (int i = 0; i < kGroup; ++i) {
+      const T* x = x_rows[e + i + rows_ahead(kLines)];
+      prefetch_lines(x, kLines);
+      // In a narrower panel the test would cost more than the line.
+      if (kLines >= 4 && unaligned) prefetch_last_line(x, unaligned);
+    }
+    coming_indices.prefetch(e);
+    if constexpr (kWeighted) coming_values.prefetch(e);
+  }
+
+  template <int kLines>
+  [[gnu::always_inline]] static void prefetch_target(const void* y) {
+    prefetch_lines(y, kLines);
+    if (kLines >= 4) prefetch_last_line(y, kLines * kCacheLine);
+  }
+
+  // The last group is filled up with rows of zeros: a loop over what is left, of a different length
+  // in every row, would cost a mispredicted branch more.
+  template <int kGroup, int kLines, bool kWeighted, class Row>
+  [[gnu::always_inline]] void add_last(std::int64_t e, int left, const Sum<T>* weights, int tail,
+                                       Row& sum) const {
+    alignas(kCacheLine) static constexpr T kZeros[sizeof(Row) / sizeof(Sum<T>)] = {};
+    const T* some[kMostGroup];
+    SomeWeights<Sum<T>> some_weights;
+    for (int i = 0; i < kMostGroup; i += kLongLanes) {
+      store_first(load_vector<LongVector>(x_rows + e + i), i, left, kZeros, some);
+    }
+    if constexpr (kWeighted) some_weights.take_first(weights, left);
+    prefetch<kGroup, kLines, kWeighted>(e);
+    add_group<kGroup, kWeighted>(static_cast<const T* const*>(some), some_weights.w, tail, sum);
+  }
+};
+
+// Rows of X that a cache holds. The processor looks far enough ahead by itself, and everything else
+// is only more to do.
+template <class T, class Index>
+struct NearRows {
+  using Element = T;
+  template <int kGroup>
+  static constexpr int kLeastLeft = kGroup < kMostGroup ? 0 : 1;
+  const T* x;
+  const Index* indices;
+  std::int64_t stride;
+
+  const T* operator[](std::int64_t e) const { return x + indices[e] * stride; }
+  NearRows operator+(std::int64_t e) const { return {x, indices + e, stride}; }
+  NearRows from(std::int64_t e) const { return *this + e; }
+
+  template <int kGroup, int kLines, bool kWeighted>
+  static void prefetch(std::int64_t) {}
+  template <int kLines>
+  static void prefetch_target(const void*) {}
+
+  // In the largest group a mispredicted branch costs more than some rows of zeros, in smaller ones,
+  // of longer rows, it costs less.
+  template <int kGroup, int kLines, bool kWeighted, class Row>
+  [[gnu::always_inline]] void add_last(std::int64_t e, int left, const Sum<T>* weights, int tail,
+                                       Row& sum) const {
+    if constexpr (kGroup < kMostGroup) {
+      add_first_rows<kGroup, kWeighted>(left, from(e), weights, tail, sum);
+    } else {
+      alignas(kCacheLine) static constexpr T kZeros[sizeof(Row) / sizeof(Sum<T>)] = {};
+      const T* padded[kMostGroup];
+      SomeWeights<Sum<T>> some_weights;
+      point_at_first(e, left, kZeros, padded);
+      if constexpr (kWeighted) some_weights.take_first(weights, left);
+      const T* const* some = padded;
+      if (left <= kGroup / 2) {
+        sum.add(sum_rows<kGroup / 2, kWeighted, Row>(some, some_weights.w, tail));
+      } else {
+        add_group<kGroup, kWeighted>(some, some_weights.w, tail, sum);
+      }
+    }
+  }
+
+ private:
+  void point_at_first(std::int64_t e, int count, const T* other, const T** pointers) const {
+    const auto first = reinterpret_cast<std::intptr_t>(x) + LongVector{};
+    const auto bytes = stride * static_cast<std::int64_t>(sizeof(T));
+    for (int i = 0; i < kMostGroup; i += kLongLanes) {
+      const int here = count < i ? 0 : count - i < kLongLanes ? count - i : kLongLanes;
+      const LongVector rows = load_longs(indices + e + i, here);
+      store_first(first + rows * bytes, i, count, other, pointers);
+    }
+  }
+};
+
+// Rows of Y, and the nonzeros that make them.
+template <class Out, class S>
+struct Target {
+  const std::int64_t* indptr;
+  Span rows;
+  const S* row_scale;  // per row of Y
+  Out* y;
+  std::int64_t y_stride;
+  bool accumulate;
+};
+
+// Some packs of their columns. Nonzeros count from the first of these rows.
+template <class Rows, class Out>
+struct Panel : Target<Out, Sum<typename Rows::Element>> {
+  using S = Sum<typename Rows::Element>;
+  Rows x_rows{};
+  const S* weights = nullptr;  // of each nonzero; null if all ones
+  int tail = 0;                // columns of the last pack that are in no other
+};
+
+template <class P, class Rows, class Out, int kPacks, int kGroup, bool kTail, bool kWeighted>
+void multiply_panel(const Panel<Rows, Out>& operands) {
   using T = typename P::Element;
   using Row = PackedRow<kPacks, kTail, P>;
-  constexpr int kGroup = group_size<kPacks, P>();
   constexpr int kLines = lines_of(kPacks * P::kLanes * sizeof(T));
   constexpr int kTargetLines = lines_of(kPacks * P::kLanes * sizeof(Out));
   constexpr int kTargetsAhead = 32 / kTargetLines;
-  alignas(kCacheLine) static constexpr T kZeros[kPacks * P::kLanes] = {};
-  const Panel<T, Out> panel = operands;  // a copy, which no store to Y can change
+  const Panel<Rows, Out> panel = operands;  // a copy, which no store to Y can change
   const auto [begin, end] = panel.rows;
   const std::int64_t first = panel.indptr[begin];
   std::int64_t e = 0;
   for (std::int64_t row = begin; row < end; ++row) {
     if (panel.accumulate) {  // stores can wait for memory, this load could not
       const std::int64_t ahead = row + kTargetsAhead < end ? row + kTargetsAhead : row;
-      const Out* later = panel.y + ahead * panel.y_stride;
-      prefetch_lines(later, kTargetLines);
-      if (kTargetLines >= 4) prefetch_last_line(later, kTargetLines * kCacheLine);
+      panel.x_rows.template prefetch_target<kTargetLines>(panel.y + ahead * panel.y_stride);
     }
     Row sum;
     const std::int64_t row_end = panel.indptr[row + 1] - first;
-    for (; e + kGroup < row_end; e += kGroup) {
-      prefetch_group<kGroup, kLines, kWeighted>(panel, e);
+    for (; e + kGroup + Rows::template kLeastLeft<kGroup> <= row_end; e += kGroup) {
+      panel.x_rows.template prefetch<kGroup, kLines, kWeighted>(e);
       const Sum<T>* weights = kWeighted ? panel.weights + e : nullptr;
-      add_group<kGroup, kWeighted>(panel.x_rows + e, weights, panel.tail, sum);
+      add_group<kGroup, kWeighted>(panel.x_rows.from(e), weights, panel.tail, sum);
     }
-    // The last group is filled up with rows of zeros: a loop over what is left, of a different
-    // length in every row, would cost a mispredicted branch more.
-    const T* some[kMostGroup];
-    SomeWeights<Sum<T>> some_weights;
-    const int left = static_cast<int>(row_end - e);
-    take_first<T>(panel.x_rows + e, left, kZeros, some);
-    if constexpr (kWeighted) some_weights.take_first(panel.weights + e, left);
-    prefetch_group<kGroup, kLines, kWeighted>(panel, e);
-    add_group<kGroup, kWeighted>(some, some_weights.w, panel.tail, sum);
+    const Sum<T>* last_weights = kWeighted ? panel.weights + e : nullptr;
+    panel.x_rows.template add_last<kGroup, kLines, kWeighted>(e, static_cast<int>(row_end - e),
+                                                              last_weights, panel.tail, sum);
     e = row_end;
     Out* y = panel.y + row * panel.y_stride;
     if (panel.row_scale) sum.scale(panel.row_scale[row]);
@@ -246,15 +243,45 @@ void multiply_panel(const Panel<typename P::Element, Out>& operands) {
   }
 }
 
-template <class P, class Out>
-using PanelFunction = void (*)(const Panel<typename P::Element, Out>&);
+template <class Rows, class Out>
+using PanelFunction = void (*)(const Panel<Rows, Out>&);
 
-template <class P, class Out, bool kTail, bool kWeighted, int... k>
-PanelFunction<P, Out> choose_panel(int packs, std::integer_sequence<int, k...>) {
+// Of panels as wide as kernels cut them by themselves.
+template <class P, class Rows, class Out, bool kTail, bool kWeighted, int... k>
+PanelFunction<Rows, Out> whole_panel(int packs, std::integer_sequence<int, k...>) {
   // Only a row of less than a pack has a tail.
-  static constexpr PanelFunction<P, Out> functions[] = {
-      multiply_panel<P, Out, k + 1, (kTail && k == 0), kWeighted>...};
+  static constexpr PanelFunction<Rows, Out> functions[] = {
+      multiply_panel<P, Rows, Out, k + 1, group_size<k + 1, P>(), (kTail && k == 0), kWeighted>...};
   return functions[packs - 1];
+}
+
+// Of fewer packs than the panel that they are part of, in whose groups there are kGroup nonzeros.
+template <class P, class Rows, class Out, int kGroup, bool kTail, bool kWeighted, int... k>
+PanelFunction<Rows, Out> part_panel(int packs, std::integer_sequence<int, k...>) {
+  static constexpr PanelFunction<Rows, Out> functions[] = {
+      multiply_panel<P, Rows, Out, k + 1, kGroup, (kTail && k == 0), kWeighted>...};
+  return functions[packs - 1];
+}
+
+template <class P, class Rows, class Out, bool kTail, bool kWeighted>
+PanelFunction<Rows, Out> choose_panel(int packs, int whole) {
+  if constexpr (kMaxPacks<P> > 1 && !std::is_same_v<Rows, FarRows<typename P::Element>>) {
+    constexpr auto kChoices = std::make_integer_sequence<int, kPartPacks>();
+    if (packs < whole) {
+      switch (group_of<P>(whole, std::make_integer_sequence<int, kMaxPacks<P>>())) {
+        case 1:
+          return part_panel<P, Rows, Out, 1, kTail, kWeighted>(packs, kChoices);
+        case 2:
+          return part_panel<P, Rows, Out, 2, kTail, kWeighted>(packs, kChoices);
+        case 4:
+          return part_panel<P, Rows, Out, 4, kTail, kWeighted>(packs, kChoices);
+        default:
+          return part_panel<P, Rows, Out, 8, kTail, kWeighted>(packs, kChoices);
+      }
+    }
+  }
+  constexpr auto kChoices = std::make_integer_sequence<int, kMaxPacks<P>>();
+  return whole_panel<P, Rows, Out, kTail, kWeighted>(packs, kChoices);
 }
 
 // Where the row of X begins for each of these nonzeros and the next kPointersAhead; past the last
@@ -297,51 +324,112 @@ const Sum<T>* weights_of(const SpmmOperands<T, Index>& a, Span nonzeros, Sum<T>*
   return buffer;
 }
 
-// At most kBlock nonzeros. Cuts the columns into register panels, as even as possible.
+// A panel's packs, or some of them: `columns` of X and Y, of a panel of `whole` packs.
+template <class P, class Rows, class Out>
+void multiply_columns(Panel<Rows, Out> panel, std::int64_t columns, int packs, int whole) {
+  panel.tail = static_cast<int>(columns - (packs - 1) * P::kLanes);
+  const bool tail = panel.tail < P::kLanes;
+  if (panel.weights) {
+    (tail ? choose_panel<P, Rows, Out, true, true>(packs, whole)
+          : choose_panel<P, Rows, Out, false, true>(packs, whole))(panel);
+  } else {
+    (tail ? choose_panel<P, Rows, Out, true, false>(packs, whole)
+          : choose_panel<P, Rows, Out, false, false>(packs, whole))(panel);
+  }
+}
+
+// Register panels, as even as possible.
+template <class P>
+class Panels {
+ public:
+  explicit Panels(std::int64_t columns)
+      : columns_(columns),
+        packs_((columns + P::kLanes - 1) / P::kLanes),
+        panels_((packs_ + kMaxPacks<P> - 1) / kMaxPacks<P>) {}
+
+  std::int64_t count() const { return panels_; }
+  // Where panel i begins, in packs; wider panels come first.
+  std::int64_t first_pack(std::int64_t i) const {
+    const std::int64_t wider = packs_ % panels_;
+    return packs_ / panels_ * i + (i < wider ? i : wider);
+  }
+  int packs(std::int64_t i) const { return static_cast<int>(first_pack(i + 1) - first_pack(i)); }
+  Span columns(std::int64_t i) const {
+    const std::int64_t end = first_pack(i + 1) * P::kLanes;
+    return {first_pack(i) * P::kLanes, end < columns_ ? end : columns_};
+  }
+
+ private:
+  std::int64_t columns_, packs_, panels_;
+};
+
+// At most kBlock nonzeros.
 template <class P, class T, class Out, class Index>
-void multiply_packs(const SpmmOperands<T, Index>& a, Span columns, Panel<T, Out> panel) {
-  constexpr int kLanes = P::kLanes;
-  constexpr auto kChoices = std::make_integer_sequence<int, kMaxPacks<P>>();
+void multiply_far(const SpmmOperands<T, Index>& a, const Panel<FarRows<T>, Out>& operands) {
+  Panel<FarRows<T>, Out> panel = operands;
   const Span nonzeros{panel.indptr[panel.rows.begin], panel.indptr[panel.rows.end]};
   const T* x_rows[kBlock + kPointersAhead];
   Sum<T> buffer[kBlock];
-  panel.x_rows = x_rows;
   panel.weights = weights_of(a, nonzeros, buffer);
-  panel.coming_indices = Stream(a.indices, nonzeros.begin + kIndicesAhead);
-  panel.coming_values = Stream(panel.weights, panel.weights == buffer ? 0 : kValuesAhead);
-  const T* x = a.x + columns.begin;
-  std::int64_t packs = (columns.end - columns.begin + kLanes - 1) / kLanes;
-  std::int64_t panels = (packs + kMaxPacks<P> - 1) / kMaxPacks<P>;
-  for (std::int64_t left = columns.end - columns.begin; panels > 0; --panels) {
-    const int width = static_cast<int>((packs + panels - 1) / panels);
-    const std::int64_t taken = left < width * kLanes ? left : width * kLanes;
-    panel.tail = static_cast<int>(taken - (width - 1) * kLanes);
-    panel.unaligned = is_aligned(a) ? 0 : taken * static_cast<std::int64_t>(sizeof(T));
-    point_at_rows(a, nonzeros, x, x_rows);
-    const bool tail = panel.tail < kLanes;
-    if (panel.weights) {
-      (tail ? choose_panel<P, Out, true, true>(width, kChoices)
-            : choose_panel<P, Out, false, true>(width, kChoices))(panel);
-    } else {
-      (tail ? choose_panel<P, Out, true, false>(width, kChoices)
-            : choose_panel<P, Out, false, false>(width, kChoices))(panel);
+  panel.x_rows.x_rows = x_rows;
+  panel.x_rows.coming_indices = Stream(a.indices, nonzeros.begin + kIndicesAhead);
+  panel.x_rows.coming_values = Stream(panel.weights, panel.weights == buffer ? 0 : kValuesAhead);
+  const Panels<P> panels(a.columns);
+  for (std::int64_t i = 0; i < panels.count(); ++i) {
+    const auto [begin, end] = panels.columns(i);
+    const auto bytes = (end - begin) * static_cast<std::int64_t>(sizeof(T));
+    panel.x_rows.unaligned = is_aligned(a) ? 0 : bytes;
+    panel.y = operands.y + begin;
+    point_at_rows(a, nonzeros, a.x + begin, x_rows);
+    multiply_columns<P>(panel, end - begin, panels.packs(i), panels.packs(i));
+  }
+}
+
+template <class P, class T, class Out, class Index>
+void multiply_near(const SpmmOperands<T, Index>& a, Span columns,
+                   const Panel<NearRows<T, Index>, Out>& operands) {
+  Panel<NearRows<T, Index>, Out> panel = operands;
+  const Span nonzeros{panel.indptr[panel.rows.begin], panel.indptr[panel.rows.end]};
+  Sum<T> buffer[kBlock];
+  panel.weights = weights_of(a, nonzeros, buffer);
+  const Panels<P> panels(a.columns);
+  for (std::int64_t i = 0; i < panels.count(); ++i) {
+    auto [begin, end] = panels.columns(i);
+    const int whole = panels.packs(i);
+    if (columns.begin > begin) begin = columns.begin;
+    if (columns.end < end) end = columns.end;
+    while (begin < end) {
+      const std::int64_t left = (end - begin + P::kLanes - 1) / P::kLanes;
+      const int packs = static_cast<int>(left == whole || left < kPartPacks ? left : kPartPacks);
+      const std::int64_t most = begin + packs * P::kLanes;
+      const std::int64_t taken = (most < end ? most : end) - begin;
+      panel.x_rows = {a.x + (begin - columns.begin), a.indices + nonzeros.begin, a.x_stride};
+      panel.y = operands.y + (begin - columns.begin);
+      multiply_columns<P>(panel, taken, packs, whole);
+      begin += taken;
     }
-    x += taken;
-    panel.y += taken;
-    left -= taken;
-    packs -= width;
+  }
+}
+
+template <class P, class T, class Out, class Index>
+void multiply_packs(const SpmmOperands<T, Index>& a, Span columns,
+                    const Target<Out, Sum<T>>& target) {
+  if (a.near) {
+    multiply_near<P>(a, columns, Panel<NearRows<T, Index>, Out>{target});
+  } else {
+    multiply_far<P>(a, Panel<FarRows<T>, Out>{target});
   }
 }
 
 template <class T, class Out, class Index>
-void multiply(const SpmmOperands<T, Index>& a, Span columns, const Panel<T, Out>& panel) {
+void multiply(const SpmmOperands<T, Index>& a, Span columns, const Target<Out, Sum<T>>& target) {
   if constexpr (std::is_same_v<T, Bfloat16>) {
-    if (columns.end - columns.begin <= NarrowBfloat16Pack::kLanes) {
-      multiply_packs<NarrowBfloat16Pack>(a, columns, panel);
+    if (a.columns <= NarrowBfloat16Pack::kLanes) {
+      multiply_packs<NarrowBfloat16Pack>(a, columns, target);
       return;
     }
   }
-  multiply_packs<Pack<T>>(a, columns, panel);
+  multiply_packs<Pack<T>>(a, columns, target);
 }
 
 template <class T, class Index>
@@ -353,14 +441,8 @@ void spmm_rows(const SpmmOperands<T, Index>& a, Span rows, Span columns) {
       block.end = block.begin + 1;  // the driver hands over no longer row
       while (a.indptr[block.end + 1] - first <= kBlock) ++block.end;
     }
-    Panel<T, T> panel{};
-    panel.indptr = a.indptr;
-    panel.rows = block;
-    panel.row_scale = a.row_scale;
-    panel.y = a.y + columns.begin;
-    panel.y_stride = a.y_stride;
-    panel.accumulate = a.accumulate;
-    multiply(a, columns, panel);
+    multiply(a, columns,
+             Target<T, Sum<T>>{a.indptr, block, a.row_scale, a.y, a.y_stride, a.accumulate});
     rows.begin = block.end;
   }
 }
@@ -368,11 +450,7 @@ void spmm_rows(const SpmmOperands<T, Index>& a, Span rows, Span columns) {
 template <class T, class Index>
 void spmm_partial(const SpmmOperands<T, Index>& a, Span nonzeros, Span columns, Sum<T>* sums) {
   const std::int64_t one_row[] = {nonzeros.begin, nonzeros.end};
-  Panel<T, Sum<T>> panel{};
-  panel.indptr = one_row;
-  panel.rows = {0, 1};
-  panel.y = sums;
-  multiply(a, columns, panel);
+  multiply(a, columns, Target<Sum<T>, Sum<T>>{one_row, {0, 1}, nullptr, sums, 0, false});
 }
 
 // Roofline: reads every cache line that the product reads of X, once per nonzero, in the same order

@@ -33,11 +33,13 @@ struct SpmmOperands {
   const Sum<T>* row_scale;
   const Sum<T>* col_scale;
   const T* x;
+  std::int64_t x_rows;
   std::int64_t x_stride;
   T* y;
   std::int64_t y_stride;
   std::int64_t columns;
   bool accumulate;
+  bool near = false;  // whether X is read without fetching ahead (see access.hpp)
 };
 
 // products[e] = row_scale[i] · col_scale[j] · <g[i], x[j]> for nonzero e in row i and column j.
