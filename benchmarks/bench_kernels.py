@@ -134,19 +134,20 @@ def against_the_best(matrix: sp.csr_array, width: int, threads: int) -> dict[str
     """The contestants of the bars, measured apart: clearing caches would slow whoever is next."""
     A = CSR.from_scipy(matrix)
     X, Y = torch.randn(A.shape[1], width), torch.zeros(A.shape[0], width)
-    calls = best_calls("", A, X, Y)
     weighted = CSR.of(A.indptr, A.indices, A.shape, torch.rand(A.nnz))
-    calls |= best_calls(" values", weighted, X, Y)
     entrants = {}
-    for name, call in calls.items():
-        for count in sorted({1, threads}):
-            on = kernel_report.on_threads(count)
+    for count in sorted({1, threads}):
+        on = kernel_report.on_threads(count)
+        calls = best_calls("", A, X, Y, count) | best_calls(" values", weighted, X, Y, count)
+        for name, call in calls.items():
             entrants[f"{name} warm{on}"] = Contestant(call, count, call)
             entrants[f"{name} cold{on}"] = Contestant(call, count, clear_caches)
     return entrants
 
 
-def best_calls(name: str, A: CSR, X: torch.Tensor, Y: torch.Tensor) -> dict[str, Callable[[], Any]]:
+def best_calls(
+    name: str, A: CSR, X: torch.Tensor, Y: torch.Tensor, threads: int
+) -> dict[str, Callable[[], Any]]:
     """The product, and that of the others by the same matrix."""
     values = torch.ones(A.nnz) if A.values is None else A.values
     arrays = A.indptr.int(), A.indices, values
@@ -157,13 +158,14 @@ def best_calls(name: str, A: CSR, X: torch.Tensor, Y: torch.Tensor) -> dict[str,
     }
     mkl = mkl_product.library()
     if mkl:
+        mkl.MKL_Set_Num_Threads(threads)  # of those it sees here it keeps the number
         M = mkl_product.MklMatrix(mkl, arrays, A.shape, X.shape[1])
-        calls[f"mkl{name}"] = lambda: mkl_call(M, X, Y)
+        calls[f"mkl{name}"] = lambda: mkl_call(M, threads, X, Y)
     return calls
 
 
-def mkl_call(M: mkl_product.MklMatrix, X: torch.Tensor, Y: torch.Tensor) -> None:
-    M.set_threads(torch.get_num_threads())
+def mkl_call(M: mkl_product.MklMatrix, threads: int, X: torch.Tensor, Y: torch.Tensor) -> None:
+    M.set_threads(threads)
     M.product(X, Y)
 
 
