@@ -20,7 +20,7 @@ import torch
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
-from spgnn.train.memory import give_back_freed, keep_freed
+from spgnn.train.memory import give_back_freed
 
 TURNS = 7
 BAR = 1.15
@@ -37,7 +37,6 @@ def trainers(path: Path, partition: str) -> list[Trainer]:
         )
         task = NodeClassification(config, prepare(config, comm), comm)
         made.append(Trainer(task, config.training, comm))
-    keep_freed()
     return made
 
 

@@ -26,11 +26,13 @@ def give_back_freed() -> None:
 
 
 def keep_freed() -> None:
-    """For training: give back what set-up freed, and from then on keep what is freed for reuse.
+    """For one process: give back what set-up freed, and from then on keep what is freed for reuse.
 
     An epoch frees what the next one allocates. Taken from the system anew, each page of it costs a
-    fault and is filled with zeros: half of an epoch's time on one process. An older glibc refuses
-    to raise the limit beyond 32 MiB; there, no block is ever taken from the system by itself.
+    fault and is filled with zeros: half of an epoch's time on one process. The price are holes:
+    with 8 ranks on ribosome-4v5a a rank's peak was 1.6 times what it needs. So jobs of many ranks,
+    which share a machine's memory, do without. An older glibc refuses to raise the limit beyond
+    32 MiB; there, no block is ever taken from the system by itself.
     """
     with suppress(OSError, AttributeError):
         libc = _libc()

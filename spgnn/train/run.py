@@ -87,7 +87,8 @@ def train(config: TrainConfig, comm: Communicator) -> reporting.Report:
     idle = resident_bytes()
     task = NodeClassification(config, prepare(config, comm), comm)
     trainer = Trainer(task, config.training, comm)
-    keep_freed()
+    if comm.size == 1:  # many ranks need what one of them would keep
+        keep_freed()
     comm.settled()
     trainer.run()
     return reporting.assemble(config, trainer, idle)
