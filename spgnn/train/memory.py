@@ -1,14 +1,11 @@
-"""Memory of this process: what it uses, what is kept of what is freed, what cannot fit."""
+"""Memory of this process: what it uses, and what is kept of what is freed."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-from spgnn.errors import InputError
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # of mallopt(3)
 _LARGE, _LARGEST, _PAD, _NEVER = 1 << 20, 1 << 30, 1 << 24, -1
@@ -51,26 +48,6 @@ def resident_bytes() -> int:
 def peak_bytes() -> int:
     """The most resident memory this process has had."""
     return _status("VmHWM")
-
-
-def check_memory(what: str, nbytes: int) -> None:
-    """Refuse what could never fit, before the machine finds out.
-
-    Raises
-    ------
-    InputError
-        If so many bytes are more than the machine has.
-    """
-    limit = _machine_bytes()
-    if nbytes > limit:
-        raise InputError(
-            f"{what}: needs {nbytes / 2**30:.3g} GiB of memory at least; this machine has "
-            f"{limit / 2**30:.3g}"
-        )
-
-
-def _machine_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _libc() -> Any:

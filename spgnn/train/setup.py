@@ -15,6 +15,7 @@ from spgnn.comm.rank_zero import from_rank_zero, on_every_rank, on_rank_zero
 from spgnn.data import GraphMeta, GraphSource, open_shards, open_source
 from spgnn.data.distribute import RankShare, from_shards, scatter
 from spgnn.data.graph import VertexData
+from spgnn.data.memory import check_memory
 from spgnn.data.normalise import add_self_loops, degree_scales, row_normalise_features
 from spgnn.data.shards import is_graph_directory
 from spgnn.data.source import MemorySource
@@ -29,7 +30,6 @@ from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
-from spgnn.train.memory import check_memory
 
 Data = TypeVar("Data", bound=VertexData)
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from spgnn.comm import Communicator
+from spgnn.data.memory import check_memory
 from spgnn.errors import InputError
 from spgnn.nn import (
     GCN,
@@ -20,7 +21,6 @@ from spgnn.nn import (
     recorded_products,
 )
 from spgnn.train.config import TrainConfig
-from spgnn.train.memory import check_memory
 from spgnn.train.setup import Problem
 
 Scores = dict[str, float | None]

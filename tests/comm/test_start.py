@@ -109,7 +109,7 @@ def test_ranks_die_with_torchrun(tmp_path):
     job.signal(signal.SIGKILL)
     pids = [int((tmp_path / str(number)).read_text()) for number in range(2)]
     wait_for(lambda: not any(is_alive(pid) for pid in pids))
-    job.wait()
+    assert job.wait().status == -signal.SIGKILL
 
 
 def test_torchrun_is_told_by_its_variables():

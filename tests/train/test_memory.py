@@ -13,6 +13,7 @@ import torch
 
 from spgnn import InputError
 from spgnn.comm import connect
+from spgnn.data import memory as limits
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, memory, train
 from tests.comm.jobs import ROOT
@@ -66,7 +67,7 @@ def test_absurd_sizes_are_refused_before_the_machine_runs_out(tmp_path, flags, w
 def test_sparse_features_that_would_not_fit_dense(tmp_path, monkeypatch):
     """One line, rather than a process that is killed."""
     path = write_dataset(tmp_path / "graph.npz", sparse=True)
-    monkeypatch.setattr(memory, "_machine_bytes", lambda: 61 * 23 * 4 - 1)
+    monkeypatch.setattr(limits, "memory_limit", lambda: 61 * 23 * 4 - 1)
     config = TrainConfig.of(dataset=path, order="paper", partition="block")
     with pytest.raises(InputError, match="--order paper with dense features, 61 × 23: needs"):
         train(config, connect())
