@@ -12,6 +12,8 @@ import numpy.typing as npt
 from spgnn.errors import InputError, unknown
 
 Int64Array = npt.NDArray[np.int64]
+# The axis along which all ranks are peers; every arrangement has it.
+EVERYONE = "everyone"
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +122,8 @@ class RowLayout:
 class Axes:
     """Ranks arranged along named axes, the last one fastest.
 
-    Two ranks are peers along an axis if they differ in nothing but their coordinate on it.
+    Two ranks are peers along an axis if they differ in nothing but their coordinate on it. Along
+    "everyone", which is not named among the axes, all are.
 
     Parameters
     ----------
@@ -161,7 +164,7 @@ class Axes:
 
     def size(self, axis: str) -> int:
         """Ranks along an axis."""
-        return self.sizes[self._number(axis)]
+        return self.ranks if axis == EVERYONE else self.sizes[self._number(axis)]
 
     def coordinate(self, axis: str, rank: int) -> int:
         """Where a rank sits on an axis."""
@@ -184,4 +187,6 @@ class Axes:
         return self.names.index(axis)
 
     def _stride(self, axis: str) -> int:
+        if axis == EVERYONE:
+            return 1
         return prod(self.sizes[self._number(axis) + 1 :])

@@ -14,7 +14,17 @@ from spgnn.autograd import named, product
 from spgnn.comm import Mesh
 from spgnn.comm.rank_zero import on_every_rank
 from spgnn.errors import InputError
-from spgnn.exchange import Cover, Executor, Plan, Step, Strategy, Volume, Wire, build, grid
+from spgnn.exchange import (
+    Algorithm,
+    Cover,
+    Executor,
+    Plan,
+    Step,
+    Strategy,
+    Volume,
+    Wire,
+    build,
+)
 from spgnn.halo import Halo, side_by_side
 from spgnn.layout import RowLayout
 from spgnn.operands import Operands
@@ -73,10 +83,11 @@ class DistMatrix:
         *,
         exchange: Strategy = "sparsity-aware",
         cover: Cover = "column",
+        algorithm: Algorithm | None = None,
         column_scale: Tensor | None = None,
         overlap: bool = True,
     ) -> DistMatrix:
-        """Inspect this rank's rows of a square matrix, in 1D or 1.5D. Collective.
+        """Inspect this rank's rows of a square matrix. Collective.
 
         Parameters
         ----------
@@ -85,9 +96,12 @@ class DistMatrix:
         layout : RowLayout
             Rows of H over all P ranks.
         mesh : Mesh
-            Of :meth:`Mesh.grid`: P/c × c ranks.
+            Of :meth:`Mesh.grid`, P/c × c ranks; or of the axes that an `algorithm` asks for.
         exchange, cover
             See :func:`spgnn.exchange.grid`.
+        algorithm : Algorithm, optional
+            Who computes what, in place of `exchange` and `cover`; by default 1D or, with c > 1 on
+            the mesh, 1.5D.
         column_scale : Tensor [own rows], optional
             Scaling of the columns this rank owns.
         overlap : bool
@@ -99,24 +113,18 @@ class DistMatrix:
             If shapes do not fit each other, or ranks disagree; on all ranks alike.
         """
         comm = mesh.everyone
+        if algorithm is None:
+            c = mesh.axes.size("replica")
+            algorithm = Algorithm("1d" if c == 1 else "1.5d", c, exchange, cover)
         comm.check_agreement(
             "DistMatrix.build",
             layout=layout.offsets,
-            exchange=exchange,
-            cover=cover,
+            **vars(algorithm),
             values=None if block.values is None else block.values.dtype,
             column_scale=None if column_scale is None else column_scale.dtype,
         )
-        on_every_rank(comm, lambda: _check_block(block, layout, mesh, column_scale))
-        scheme = grid(
-            block,
-            layout,
-            mesh.axes,
-            mesh.rank,
-            strategy=exchange,
-            cover=cover,
-            column_scale=column_scale,
-        )
+        on_every_rank(comm, lambda: _check_block(block, layout, mesh, algorithm, column_scale))
+        scheme = algorithm.scheme(block, layout, mesh.rank, column_scale)
         return cls(build(scheme, mesh).ready(), layout, mesh, overlap=overlap)
 
     @property
@@ -242,10 +250,19 @@ def _unpickled(plan: Plan, layout: RowLayout, mesh: Mesh, wires: Any, overlap: b
     return DistMatrix(plan, layout, mesh, wires, overlap=overlap)
 
 
-def _check_block(block: CSR, layout: RowLayout, mesh: Mesh, column_scale: Tensor | None) -> None:
+def _check_block(
+    block: CSR,
+    layout: RowLayout,
+    mesh: Mesh,
+    algorithm: Algorithm,
+    column_scale: Tensor | None,
+) -> None:
     ranks = mesh.axes.ranks
+    algorithm.check(ranks)
     if layout.parts != ranks:
         raise InputError(f"layout has {layout.parts} parts, the mesh {ranks} ranks")
+    if mesh.axes != algorithm.axes(ranks):
+        raise InputError(f"{algorithm} needs a mesh of {algorithm.axes(ranks)}, got {mesh.axes}")
     own = int(layout.sizes[mesh.rank])
     if block.shape != (own, layout.rows):
         raise InputError(

@@ -7,7 +7,7 @@ from typing import Any
 from spgnn.comm.base import Communicator
 from spgnn.comm.connect import world
 from spgnn.errors import InputError
-from spgnn.layout import Axes
+from spgnn.layout import EVERYONE, Axes
 
 
 class Mesh:
@@ -61,7 +61,7 @@ class Mesh:
         return self.axes.coordinate(axis, self.rank)
 
     def __getitem__(self, axis: str) -> Communicator:
-        return self._along[axis]
+        return self.everyone if axis == EVERYONE else self._along[axis]
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Groups cannot be pickled; the job that unpickles has to have the same arrangement.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from spgnn.exchange.algorithm import ALGOS, Algo, Algorithm
 from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
 from spgnn.exchange.plan import Hop, Plan, Stage, Traffic, Volume
 from spgnn.exchange.schedule import Executor
-from spgnn.exchange.schemes import STRATEGIES, Strategy, build, build_all, grid
+from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build, build_all, grid
 from spgnn.exchange.wire import Broadcast, Exact, Flight, Step, Steps, Wire
 
 __all__ = [
+    "ALGOS",
     "COVERS",
     "STRATEGIES",
+    "Algo",
+    "Algorithm",
     "Broadcast",
     "Cover",
     "Demand",
@@ -19,6 +23,7 @@ __all__ = [
     "Flight",
     "Hop",
     "Plan",
+    "Scheme",
     "Stage",
     "Step",
     "Steps",

@@ -9,7 +9,8 @@ do not exist are made by the same code.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, Literal, Protocol, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from spgnn.exchange.inspect import COVERS, Ask, Cover, demand, whole_rows
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.regroup import Regroup
 from spgnn.exchange.schedule import Communicators
-from spgnn.layout import Axes, RowLayout
+from spgnn.layout import Axes, Int64Array, RowLayout
 from spgnn.pattern import Pattern, Selection
 from spgnn.sparse import CSR
 
@@ -44,7 +45,28 @@ class Unsettled(Protocol):
         """The answers for all ranks of a group, in one process."""
 
 
-Scheme = Generator[Unsettled, Any, Plan]
+Made = TypeVar("Made")
+# A generator that yields what has to be settled and returns what is made of it.
+Scheme = Generator[Unsettled, Any, Made]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What a scheme yields to learn a number of each peer along an axis; the answer lists them."""
+
+    axis: str
+    number: int
+
+    def settle(self, comm: Communicator) -> Int64Array:
+        """The numbers of all peers, int64 [peers]."""
+        mine, all_ = torch.tensor([self.number]), torch.empty(comm.size, dtype=torch.int64)
+        comm.all_gather(mine, all_, [1] * comm.size)
+        return all_.numpy()
+
+    @staticmethod
+    def settle_all(parts: Sequence[Gathered]) -> list[Int64Array]:
+        """The same for a whole group in one process."""
+        return [np.array([part.number for part in parts], np.int64)] * len(parts)
 
 
 def grid(
@@ -56,7 +78,7 @@ def grid(
     strategy: Strategy = "sparsity-aware",
     cover: Cover = "column",
     column_scale: Tensor | None = None,
-) -> Scheme:
+) -> Scheme[Plan]:
     """1D and 1.5D: block columns along "row", then partial sums added along "replica".
 
     Rank (i, j) holds slice j of block row i of H, and takes the columns that ranks (·, j) own. Rows
@@ -66,8 +88,9 @@ def grid(
 
     Parameters
     ----------
-    block : CSR [own rows, n]
-        Global columns; may carry values and a ``row_scale``.
+    block : CSR [rows, n]
+        The rank's rows of A, or those of them that are wanted. Global columns; may carry values
+        and a ``row_scale``.
     layout : RowLayout
         Rows of H over all ranks.
     axes : Axes
@@ -89,7 +112,9 @@ def grid(
     check_choice("cover", cover, COVERS)
     members, me = axes.group("row", rank), axes.coordinate("row", rank)
     own, c = int(layout.sizes[rank]), axes.size("replica")
+    made = np.array([block.shape[0]])
     if c > 1:
+        made = yield Gathered("replica", block.shape[0])
         # Along "replica" ranks are neighbours, so a rank's place there is its number modulo c.
         replica = layout.owner(block.indices.numpy()) % c
         block = yield Regroup.of("replica", block, replica, c)
@@ -103,50 +128,55 @@ def grid(
     if len(members) > 1:
         hop = Hop("row", send, counts, broadcast=strategy == "oblivious")
         first = Stage(L, R, (hop,))
-    return Plan((first, *fold(layout, axes, rank)))
+    return Plan((first, *fold(made, axes.coordinate("replica", rank))))
 
 
-def fold(layout: RowLayout, axes: Axes, rank: int) -> tuple[Stage, ...]:
-    """Add the partial sums that the ranks along "replica" hold of their common block row.
+def fold(made: Int64Array, me: int) -> tuple[Stage, ...]:
+    """Add the partial sums that the ranks along "replica" hold of their common rows.
 
-    Each rank keeps its own slice, sends the others theirs, and adds what it gets. No stage at all
+    Each rank keeps its own rows, sends the others theirs, and adds what it gets. No stage at all
     where there is one replica.
+
+    Parameters
+    ----------
+    made : int64 [replicas]
+        Rows that each of them keeps.
+    me : int
+        Which of them this rank is.
     """
-    group, me = axes.group("replica", rank), axes.coordinate("replica", rank)
-    if len(group) == 1:
+    copies = len(made) - 1
+    if not copies:
         return ()
-    sizes = layout.sizes[group]
-    begins = np.concatenate(([0], np.cumsum(sizes)))
-    rows, own = int(begins[-1]), int(sizes[me])
+    begins = np.concatenate(([0], np.cumsum(made)))
+    rows, own = int(begins[-1]), int(made[me])
     mine = torch.arange(int(begins[me]), int(begins[me + 1]))
     others = torch.cat((torch.arange(int(begins[me])), torch.arange(int(begins[me + 1]), rows)))
-    copies = len(group) - 1
-    # Row r of the slice is row r of what each of the others sends.
+    # Row r of ours is row r of what each of the others sends.
     received = (torch.arange(own)[:, None] + own * torch.arange(copies)).ravel()
     pattern = (
         Selection(received, own)
         if copies == 1
         else Pattern(torch.arange(own + 1) * copies, received, (own, own * copies))
     )
-    apart = np.arange(len(group)) != me
-    counts = RowCounts(sizes * apart, own * apart, int(sizes.max()))
+    apart = np.arange(len(made)) != me
+    counts = RowCounts(made * apart, own * apart, int(made.max()))
     hop = Hop("replica", CSR(Selection(others, rows)), counts)
     return (Stage(CSR(Selection(mine, rows)), CSR(pattern), (hop,)),)
 
 
-def build(scheme: Scheme, mesh: Communicators) -> Plan:
-    """The plan of this rank. Collective: every rank drives the same scheme."""
+def build(scheme: Scheme[Made], mesh: Communicators) -> Made:
+    """What a scheme makes for this rank. Collective: every rank drives the same scheme."""
     try:
         part = next(scheme)
         while True:
             part = scheme.send(part.settle(mesh[part.axis]))
     except StopIteration as done:
-        plan: Plan = done.value
-        return plan
+        made: Made = done.value
+        return made
 
 
-def build_all(schemes: Sequence[Scheme], axes: Axes) -> list[Plan]:
-    """The plans of all ranks, made in one process: what :func:`build` would give each of them.
+def build_all(schemes: Sequence[Scheme[Made]], axes: Axes) -> list[Made]:
+    """What schemes make for all ranks, in one process: what :func:`build` would give each of them.
 
     Parameters
     ----------
@@ -154,19 +184,19 @@ def build_all(schemes: Sequence[Scheme], axes: Axes) -> list[Plan]:
         One for each rank, in order.
     axes : Axes
     """
-    plans: dict[int, Plan] = {}
+    made: dict[int, Made] = {}
     answers: list[Any] = [None] * len(schemes)
-    while len(plans) < len(schemes):
+    while len(made) < len(schemes):
         parts: list[Unsettled] = []
         for rank, scheme in enumerate(schemes):
             try:
                 parts.append(scheme.send(answers[rank]))
             except StopIteration as done:
-                plans[rank] = done.value
+                made[rank] = done.value
         if not parts:
             break
         for group in axes.groups(parts[0].axis):
             found = parts[0].settle_all([parts[rank] for rank in group])
             for rank, answer in zip(group, found, strict=True):
                 answers[rank] = answer
-    return [plans[rank] for rank in range(len(schemes))]
+    return [made[rank] for rank in range(len(schemes))]

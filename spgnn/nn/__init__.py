@@ -7,6 +7,7 @@ from spgnn.nn.dry_run import recorded_products
 from spgnn.nn.features import Propagated, densified, propagate_
 from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
 from spgnn.nn.loss import accuracies, count_labelled, masked_cross_entropy
+from spgnn.nn.propagation import Propagation
 
 __all__ = [
     "GCN",
@@ -15,6 +16,7 @@ __all__ = [
     "GCNConv",
     "Order",
     "Propagated",
+    "Propagation",
     "accuracies",
     "count_labelled",
     "densified",

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 from spgnn.comm import BACKENDS
 from spgnn.data.normalise import Normalisation
 from spgnn.errors import InputError
-from spgnn.exchange import Cover, Strategy
+from spgnn.exchange import Algo, Cover, Strategy
+from spgnn.exchange import Algorithm as Distribution
 from spgnn.nn import Order
 from spgnn.train.flags import Config, Flag, Record
 
@@ -38,7 +39,7 @@ class Data(Record):
 class Algorithm(Record):
     """Who computes what, and what is sent."""
 
-    algo: Literal["1d", "1.5d"] = "1d"
+    algo: Algo = "1d"
     c: Annotated[int, Flag("replication factor (1.5D)", low=1)] = 1
     exchange: Strategy = "sparsity-aware"
     cover: Cover = "column"
@@ -48,6 +49,11 @@ class Algorithm(Record):
     overlap: Annotated[
         bool, Flag("wait for the exchange before the local product (for measurements)")
     ] = True
+
+    @property
+    def distribution(self) -> Distribution:
+        """What the exchange has to know of it."""
+        return Distribution(self.algo, self.c, self.exchange, self.cover)
 
 
 @dataclass(frozen=True)
@@ -106,13 +112,8 @@ class TrainConfig(Config):
         InputError
             Names the flag and what would be right.
         """
-        how, training = self.algorithm, self.training
-        if how.algo == "1d" and how.c != 1:
-            raise InputError(f"--c {how.c} needs --algo 1.5d; the 1D algorithm has c = 1")
-        if ranks % how.c:
-            raise InputError(f"--c {how.c} must divide the number of ranks, which is {ranks}")
-        if how.exchange == "oblivious" and how.cover != "column":
-            raise InputError(f"--cover {how.cover} needs --exchange sparsity-aware")
+        self.algorithm.distribution.check(ranks)
+        training = self.training
         if training.resume and training.checkpoint is None:
             raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
 

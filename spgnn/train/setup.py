@@ -71,8 +71,8 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     InputError
         If anything about the data set or the partition is wrong.
     """
-    mesh, device = Mesh.grid(comm, config.algorithm.c), comm.device
-    share, report = _share(config, mesh)
+    mesh, device = Mesh.build(comm, config.algorithm.distribution.axes(comm.size)), comm.device
+    share, report = _share(config, comm)
     with memory_for(f"the adjacency of {share.meta.name}"):
         A = _matrix(config, share, mesh).to(device)
     # The block row has become L, S and R; it must not be in memory beside the features.
@@ -95,20 +95,20 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     )
 
 
-def _share(config: TrainConfig, mesh: Mesh) -> tuple[RankShare, dict[str, Any] | None]:
+def _share(config: TrainConfig, comm: Communicator) -> tuple[RankShare, dict[str, Any] | None]:
     """A rank's part of the graph; rank 0 alone looks what the name stands for."""
-    comm, name = mesh.everyone, config.data.dataset
-    if from_rank_zero(comm, lambda: _is_cut(name, mesh.axes.size("row"))):
+    name, parts = config.data.dataset, config.algorithm.distribution.parts(comm.size)
+    if from_rank_zero(comm, lambda: _is_cut(name, parts)):
         if config.data.symmetrise:
             raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
         shards = on_every_rank(comm, lambda: open_shards(name))
         comm.check_agreement(f"{name}/meta.json", **asdict(shards.meta))
         _check_vertices(shards.meta.vertices, name)
-        share = from_shards(shards, mesh)
+        share = from_shards(shards, comm, parts)
         return replace(share, data=_one_split(share.data, config.data.split, name)), None
-    opened = on_rank_zero(comm, lambda: _opened(config, mesh.axes.size("row")))
+    opened = on_rank_zero(comm, lambda: _opened(config, parts))
     source, labels, report = (None, None, None) if opened is None else opened
-    return scatter(source, labels, mesh, config.data.split), report
+    return scatter(source, labels, comm, parts, config.data.split), report
 
 
 def _is_cut(name: str, blocks: int) -> bool:
@@ -174,8 +174,7 @@ def _matrix(config: TrainConfig, share: RankShare, mesh: Mesh) -> DistMatrix:
         block.with_scales(row_scale, None),
         share.layout,
         mesh,
-        exchange=how.exchange,
-        cover=how.cover,
+        algorithm=how.distribution,
         column_scale=own_scale,
         overlap=how.overlap,
     )

@@ -36,11 +36,12 @@ def small_graph(directed: bool) -> Graph:
 
 def share_of(rank: int, graph: Graph, labels: np.ndarray | None, c: int, folder: Path | None):
     """What a rank gets, as arrays."""
-    mesh = Mesh.grid(connect(), c)
+    comm = connect()
+    parts = comm.size // c
     if folder is not None:
-        share = from_shards(open_shards(folder), mesh)
+        share = from_shards(open_shards(folder), comm, parts)
     else:
-        share = scatter(graph if rank == 0 else None, labels, mesh)
+        share = scatter(graph if rank == 0 else None, labels, comm, parts)
     return numbers_of(share)
 
 
@@ -85,10 +86,11 @@ def test_shares_are_the_graph_under_other_numbers(tmp_path, ranks, c, directed, 
 
 def nonzeros_of(rank: int, graph: Graph, labels: np.ndarray, folder: Path | None) -> int:
     mesh = Mesh.grid(connect(), 4)
+    parts = mesh.axes.size("row")
     if folder is not None:
-        share = from_shards(open_shards(folder), mesh)
+        share = from_shards(open_shards(folder), mesh.everyone, parts)
     else:
-        share = scatter(graph if rank == 0 else None, labels, mesh)
+        share = scatter(graph if rank == 0 else None, labels, mesh.everyone, parts)
     stage = DistMatrix.build(share.adjacency, share.layout, mesh).plan.stages[0]
     return stage.local.nnz + (0 if stage.remote is None else stage.remote.nnz)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from spgnn.comm import Mesh
+from spgnn.comm import Communicator
 from spgnn.data.distribute.share import RankShare
 from spgnn.data.graph import GraphBlock, VertexData
 from spgnn.data.shards import ShardDirectory
@@ -14,21 +14,28 @@ from spgnn.errors import InputError
 from spgnn.layout import Int64Array, RowLayout
 
 
-def from_shards(shards: ShardDirectory, mesh: Mesh) -> RankShare:
+def from_shards(shards: ShardDirectory, comm: Communicator, parts: int) -> RankShare:
     """Open this rank's part of a sharded graph, and nothing else. Collective.
+
+    Parameters
+    ----------
+    shards : ShardDirectory
+    comm : Communicator
+        All ranks; their number is a multiple of that of parts.
+    parts : int
 
     Raises
     ------
     InputError
-        If the number of parts is not the number of block rows.
+        If the directory has another number of parts.
     """
-    blocks, c = mesh.axes.size("row"), mesh.axes.size("replica")
-    if shards.meta.parts != blocks:
+    c = comm.size // parts
+    if shards.meta.parts != parts:
         raise InputError(
-            f"{shards.directory}: holds {shards.meta.parts} parts, but {mesh.axes.ranks} ranks "
-            f"with c = {c} need {blocks}; write it with --parts {blocks}"
+            f"{shards.directory}: holds {shards.meta.parts} parts, but {comm.size} ranks "
+            f"with c = {c} need {parts}; write it with --parts {parts}"
         )
-    block = shards.block(mesh.coordinate("row"))
+    block = shards.block(comm.rank // c)
     if c == 1:
         return RankShare(
             shards.meta,
@@ -39,8 +46,8 @@ def from_shards(shards: ShardDirectory, mesh: Mesh) -> RankShare:
         )
     position = shards.layout.dealt(block.first_row + np.arange(block.rows), c) - block.first_row
     order = np.argsort(position)
-    layout = _balanced_slices(shards.layout, block, order, mesh)
-    first, last = layout.range(mesh.rank)
+    layout = _balanced_slices(shards.layout, block, order, comm)
+    first, last = layout.range(comm.rank)
     rows = torch.from_numpy(order[first - block.first_row : last - block.first_row])
     own = take_rows(block.adjacency, rows)
     columns = torch.from_numpy(shards.layout.dealt(own.indices.numpy(), c))
@@ -54,15 +61,15 @@ def from_shards(shards: ShardDirectory, mesh: Mesh) -> RankShare:
 
 
 def _balanced_slices(
-    parts: RowLayout, block: GraphBlock, order: Int64Array, mesh: Mesh
+    parts: RowLayout, block: GraphBlock, order: Int64Array, comm: Communicator
 ) -> RowLayout:
     """Slices of all block rows such that each has its share of the entries in its columns.
 
     What a rank multiplies are the nonzeros in the columns of its slice and those like it. Every
     rank counts the columns of some rows; the first rank of each block row adds up and cuts.
     """
-    comm, c = mesh.everyone, mesh.axes.size("replica")
-    j = mesh.coordinate("replica")
+    c = comm.size // parts.parts
+    j = comm.rank % c
     some = slice_rows(block.adjacency, slice(block.rows * j // c, block.rows * (j + 1) // c))
     columns, counts = np.unique(some.indices.numpy(), return_counts=True)
     per_rank = np.zeros(comm.size, np.int64)

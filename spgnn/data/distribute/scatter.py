@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, Mesh
+from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import from_rank_zero, on_rank_zero
 from spgnn.data.distribute.share import RankShare
 from spgnn.data.graph import MASKS, Graph, VertexData, inverse_permutation
@@ -31,7 +31,8 @@ _DTYPES = {"x": torch.float32, "y": torch.int64} | dict.fromkeys(MASKS, torch.bo
 def scatter(
     graph: Graph | GraphSource | None,
     labels: npt.ArrayLike | None,
-    mesh: Mesh,
+    comm: Communicator,
+    parts: int,
     split: int | None = None,
 ) -> RankShare:
     """Relabel a graph that rank 0 can read by a partition, and send every rank its share.
@@ -42,9 +43,12 @@ def scatter(
     Parameters
     ----------
     graph : Graph or GraphSource on rank 0, ``None`` elsewhere
-    labels : int [n] in [0, P/c) on rank 0, optional
+    labels : int [n] in [0, parts) on rank 0, optional
         ``None`` for even blocks.
-    mesh : Mesh
+    comm : Communicator
+        All ranks; their number is a multiple of that of parts.
+    parts : int
+        Each is cut into slices, one for each of as many neighbouring ranks.
     split : int, optional
         Keep only this column of masks with several.
 
@@ -53,8 +57,8 @@ def scatter(
     InputError
         On all ranks, if labels or the split do not fit the graph.
     """
-    comm = mesh.everyone
-    reader = on_rank_zero(comm, lambda: _Reader.of(graph, labels, mesh, split))
+    slices = comm.size // parts
+    reader = on_rank_zero(comm, lambda: _Reader.of(graph, labels, parts, slices, split))
     told = from_rank_zero(comm, lambda: None if reader is None else reader.told())
     meta = GraphMeta.from_record(told["meta"])
     layout = RowLayout(np.array(told["offsets"]))
@@ -89,24 +93,26 @@ class _Reader:
         cls,
         graph: Graph | GraphSource | None,
         labels: npt.ArrayLike | None,
-        mesh: Mesh,
+        parts: int,
+        slices: int,
         split: int | None,
     ) -> _Reader:
         assert graph is not None
         source = MemorySource(graph) if isinstance(graph, Graph) else graph
-        n, c = source.meta.vertices, mesh.axes.size("replica")
-        parts, order = partition_order(labels, n, mesh.axes.size("row"))
-        if c > 1:
-            order = order[np.argsort(parts.dealt(np.arange(n), c))]
+        n = source.meta.vertices
+        layout, order = partition_order(labels, n, parts)
+        if slices > 1:
+            order = order[np.argsort(layout.dealt(np.arange(n), slices))]
         A, entries = source.structure(), None
-        if c > 1:
+        if slices > 1:
             entries = torch.bincount(A.indices, minlength=n)[order].numpy()
-        meta = replace(source.meta, offsets=tuple(parts.offsets.tolist()))
+        meta = replace(source.meta, offsets=tuple(layout.offsets.tolist()))
         if split is not None:
             meta = replace(meta, splits=min(meta.splits, 1))
-        moves = labels is not None or c > 1
+        moves = labels is not None or slices > 1
         position = inverse_permutation(order) if moves else None
-        return cls(source, order, position, parts.split(c, entries).offsets, meta, split, A)
+        offsets = layout.split(slices, entries).offsets
+        return cls(source, order, position, offsets, meta, split, A)
 
     def told(self) -> dict[str, Any]:
         """What all ranks have to know."""
