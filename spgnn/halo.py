@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -12,7 +10,7 @@ from spgnn.comm import Mesh
 from spgnn.errors import InputError
 from spgnn.exchange import Executor, Plan, Stage, Step
 from spgnn.operands import Operands
-from spgnn.pattern import Pattern, Selection
+from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 
 
@@ -78,32 +76,3 @@ class Halo:
             flight.wait()
         flight.add_to(dH_local)
         return dH_local
-
-
-def side_by_side(left: CSR, right: CSR | None) -> CSR:
-    """``[left right]``: the rows of two blocks next to each other, without their scalings.
-
-    Parameters
-    ----------
-    left, right : CSR [rows, m] and [rows, n]
-        Both with values or both without.
-    """
-    if right is None:
-        return CSR(left.pattern, left.values)
-    shape = left.shape[0], left.shape[1] + right.shape[1]
-    # Entries move right by what their row has of the other block before them.
-    count = partial(torch.arange, device=left.device)
-    places = (
-        count(left.nnz) + right.indptr[:-1].repeat_interleave(left.row_lengths),
-        count(right.nnz) + left.indptr[1:].repeat_interleave(right.row_lengths),
-    )
-    indices = left.indices.new_empty(left.nnz + right.nnz)
-    indices[places[0]] = left.indices
-    indices[places[1]] = right.indices + left.shape[1]
-    pattern = Pattern.trusted(left.indptr + right.indptr, indices, shape)
-    if left.values is None or right.values is None:
-        return CSR(pattern)
-    values = left.values.new_empty(len(indices))
-    values[places[0]] = left.values
-    values[places[1]] = right.values
-    return CSR(pattern, values)

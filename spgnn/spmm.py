@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spgnn.autograd import named, product
+from spgnn.blocks import side_by_side
 from spgnn.comm import Mesh
 from spgnn.comm.rank_zero import on_every_rank
 from spgnn.errors import InputError
@@ -25,7 +26,7 @@ from spgnn.exchange import (
     Wire,
     build,
 )
-from spgnn.halo import Halo, side_by_side
+from spgnn.halo import Halo
 from spgnn.layout import RowLayout
 from spgnn.operands import Operands
 from spgnn.pattern import Pattern

@@ -18,6 +18,7 @@ FLOORS = [
     {"files", "progress", "hashing", "command"},
     {"pattern", "layout"},
     {"sparse"},
+    {"blocks"},
     {"kernels", "comm"},
     {"exchange"},
     {"autograd", "operands"},

@@ -8,8 +8,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from spgnn.blocks import take_rows
 from spgnn.data.narrow import narrow, narrow_features
-from spgnn.data.structure import rename_columns, slice_rows, take_rows, union_with_transpose
+from spgnn.data.structure import rename_columns, slice_rows, union_with_transpose
 from spgnn.errors import InputError
 from spgnn.sparse import CSR
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from spgnn.blocks import take_rows
 from spgnn.data.graph import Graph, VertexData
 from spgnn.data.meta import GraphMeta, describe
-from spgnn.data.structure import slice_rows, take_rows
+from spgnn.data.structure import slice_rows
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 

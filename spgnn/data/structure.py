@@ -1,4 +1,4 @@
-"""Structural operations on unscaled CSR blocks: taking rows, sorting columns, symmetrising."""
+"""Structural operations on unscaled CSR blocks: slicing, sorting columns, symmetrising."""
 
 from __future__ import annotations
 
@@ -36,19 +36,6 @@ def slice_rows(A: CSR, rows: slice) -> CSR:
     start, stop = int(indptr[0]), int(indptr[-1])
     values = None if A.values is None else A.values[start:stop]
     return CSR.of(indptr - start, A.indices[start:stop], (len(indptr) - 1, A.shape[1]), values)
-
-
-def take_rows(A: CSR, rows: Tensor) -> CSR:
-    """Any rows of a block, in the order asked for."""
-    lengths = A.row_lengths[rows]
-    indptr = torch.zeros(len(rows) + 1, dtype=torch.int64)
-    torch.cumsum(lengths, 0, out=indptr[1:])
-    # Entry k of new row r is entry k + (old start − new start) of the old arrays.
-    source = torch.arange(int(indptr[-1])) + (A.indptr[rows] - indptr[:-1]).repeat_interleave(
-        lengths
-    )
-    values = None if A.values is None else A.values[source]
-    return CSR.of(indptr, A.indices[source], (len(rows), A.shape[1]), values)
 
 
 def stack_rows(blocks: Sequence[CSR]) -> CSR:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spgnn.exchange.algorithm import ALGOS, Algo, Algorithm
 from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
+from spgnn.exchange.layers import Layered, LayerPlan, layered
 from spgnn.exchange.plan import Hop, Plan, Stage, Traffic, Volume
 from spgnn.exchange.schedule import Executor
 from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build, build_all, grid
@@ -22,6 +23,8 @@ __all__ = [
     "Executor",
     "Flight",
     "Hop",
+    "LayerPlan",
+    "Layered",
     "Plan",
     "Scheme",
     "Stage",
@@ -35,6 +38,7 @@ __all__ = [
     "build_all",
     "demand",
     "grid",
+    "layered",
     "trade",
     "trade_all",
 ]

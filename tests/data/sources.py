@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from hypothesis import strategies as st
 
+from spgnn.blocks import take_rows
 from spgnn.data.graph import MASKS, Graph, VertexData
 from spgnn.data.source import GraphSource
-from spgnn.data.structure import stack_rows, take_rows
+from spgnn.data.structure import stack_rows
 from spgnn.sparse import CSR
 from tests.data.strategies import assert_same_csr, assert_same_vertices
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from spgnn.blocks import take_rows
 from spgnn.comm import Communicator
 from spgnn.data.distribute.share import RankShare
 from spgnn.data.graph import GraphBlock, VertexData
 from spgnn.data.shards import ShardDirectory
-from spgnn.data.structure import slice_rows, take_rows, with_columns
+from spgnn.data.structure import slice_rows, with_columns
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array, RowLayout
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spgnn.blocks import take_rows
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import from_rank_zero, on_rank_zero
 from spgnn.data.distribute.share import RankShare
@@ -18,7 +19,7 @@ from spgnn.data.graph import MASKS, Graph, VertexData, inverse_permutation
 from spgnn.data.meta import GraphMeta
 from spgnn.data.shards import partition_order
 from spgnn.data.source import GraphSource, MemorySource
-from spgnn.data.structure import rename_columns, stack_rows, take_rows
+from spgnn.data.structure import rename_columns, stack_rows
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.pattern import index_dtype
 from spgnn.sparse import CSR

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.blocks import take_rows
 from spgnn.data.formats.archive import Archive, Array
 from spgnn.data.formats.npz import GraphArrays, canonical
 from spgnn.data.formats.reading import graph_of
@@ -25,7 +26,7 @@ from spgnn.data.graph import VertexData
 from spgnn.data.meta import describe
 from spgnn.data.normalise import WordCount
 from spgnn.data.source import GraphSource, ids_of
-from spgnn.data.structure import slice_rows, stack_rows, take_rows
+from spgnn.data.structure import slice_rows, stack_rows
 from spgnn.layout import RowLayout
 from spgnn.pattern import numpy_index_dtype
 from spgnn.sparse import CSR

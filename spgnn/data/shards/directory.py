@@ -22,13 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.blocks import take_rows
 from spgnn.data.formats.reading import reading
 from spgnn.data.graph import Graph, GraphBlock, VertexData
 from spgnn.data.meta import GraphMeta, json_object
 from spgnn.data.shards.arrays import Array
 from spgnn.data.shards.part import Part
 from spgnn.data.source import GraphSource, ids_of
-from spgnn.data.structure import stack_rows, take_rows
+from spgnn.data.structure import stack_rows
 from spgnn.errors import InputError
 from spgnn.files import AnyPath, digest
 from spgnn.layout import RowLayout
