@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from spgnn.nn.dropout import DropoutKeys
-from spgnn.nn.dry_run import recorded_products
-from spgnn.nn.features import Propagated, densified, propagate_
+from spgnn.nn.dry_run import RecordedProduct, recorded_products
+from spgnn.nn.features import Features, Propagated, densified, propagate_
 from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
 from spgnn.nn.loss import accuracies, count_labelled, masked_cross_entropy
-from spgnn.nn.propagation import Propagation
+from spgnn.nn.propagation import Graph, LayerGraph, Propagation
+from spgnn.nn.stack import Convolution, Stack
 
 __all__ = [
     "GCN",
     "ORDERS",
+    "Convolution",
     "DropoutKeys",
+    "Features",
     "GCNConv",
+    "Graph",
+    "LayerGraph",
     "Order",
     "Propagated",
     "Propagation",
+    "RecordedProduct",
+    "Stack",
     "accuracies",
     "count_labelled",
     "densified",

@@ -20,7 +20,7 @@ class DropoutKeys:
     Parameters
     ----------
     vertex_ids : Tensor int64 [rows]
-        Original ids of this rank's vertices.
+        Original ids of this rank's vertices; layers on a Propagation take those of its sources.
     seed, epoch : int
         With the layer, they make the key of the counter-based generator: the mask of a value is
         a pure function of (seed, epoch, layer, vertex, column), hence the same at any P.

@@ -3,42 +3,64 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from spgnn.nn.features import Propagated
+from spgnn.nn.features import Features, Propagated
+from spgnn.nn.propagation import Graph, Propagation
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
-Features = Tensor | CSR | Propagated
+
+class RecordedProduct(NamedTuple):
+    """A product with A, or with Aᵀ if `adjoint`, of an operand of that width."""
+
+    A: DistMatrix
+    width: int
+    dtype: torch.dtype
+    adjoint: bool
 
 
-def recorded_products(
-    model: nn.Module, A: DistMatrix, X_local: Features
-) -> list[tuple[int, torch.dtype, bool]]:
-    """The products with A of one forward and one backward, in order: (width, dtype, adjoint).
+def recorded_products(model: nn.Module, graph: Graph, X_local: Features) -> list[RecordedProduct]:
+    """The products of one forward and one backward: those of each matrix in order.
 
     The model runs on copies on the meta device, which have shapes and no data; nothing is computed
-    and nothing moves. Neither the model nor the matrix notices.
+    and nothing moves. Neither the model nor the matrices notice.
 
     Parameters
     ----------
     model : Module
-        Called as ``model(A, X)``.
-    A : DistMatrix
-    X_local : Tensor or CSR [own rows, features], or Propagated
+        Called as ``model(graph, X)``.
+    graph : DistMatrix, or a sequence of one Propagation a layer
+    X_local : Tensor or CSR [columns of the first layer, features], or Propagated
     """
-    A = copy.deepcopy(A)
-    logits: Tensor = copy.deepcopy(model).to("meta")(A, _on_meta(X_local))
+    matrices = [layer.A for layer in graph] if isinstance(graph, Sequence) else [graph]
+    # Layers may share a matrix.
+    copies = {id(A): (A, copy.deepcopy(A)) for A in matrices if A is not None}
+
+    def on_meta(layer: Propagation) -> Propagation:
+        A = None if layer.A is None else copies[id(layer.A)][1]
+        targets = None if layer.targets is None else layer.targets.to("meta")
+        return replace(layer, A=A, targets=targets)
+
+    copied: Graph
+    if isinstance(graph, Sequence):
+        copied = [on_meta(layer) for layer in graph]
+    else:
+        copied = copies[id(graph)][1]
+    logits: Tensor = copy.deepcopy(model).to("meta")(copied, _on_meta(X_local))
     logits.sum().backward()
-    return A.record
+    return [RecordedProduct(A, *told) for A, noted in copies.values() for told in noted.record]
 
 
 def _on_meta(X_local: Features) -> Features:
     match X_local:
         case Propagated():
-            return Propagated(X_local.AX_local.to("meta"))
+            return X_local.to("meta")
         case CSR():
             # The gradient of the weights needs the other side, which cannot be made of no data; nor
             # can values be put into its order.

@@ -14,13 +14,32 @@ from spgnn.spmm import DistMatrix
 
 @dataclass(frozen=True)
 class Propagated:
-    """A·X, made once by :func:`propagate_`; a first layer that gets it needs no exchange."""
+    """A·X, made once; a first layer that gets it needs no exchange.
+
+    Attributes
+    ----------
+    AX_local : Tensor [rows, f]
+        Rows that the first layer makes: own ones, then ghosts if there are any.
+    X_local : Tensor [rows, f], optional
+        X of the same vertices, for layers with a weight of its own for the vertex itself.
+    """
 
     AX_local: Tensor
+    X_local: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> Propagated:
+        """The same on a device."""
+        X_local = None if self.X_local is None else self.X_local.to(device)
+        return Propagated(self.AX_local.to(device), X_local)
 
 
-def propagate_(A: DistMatrix, X_local: Tensor, columns: int = 32) -> Propagated:
-    """Overwrite X by A·X, `columns` at a time. Collective.
+Features = Tensor | CSR | Propagated
+
+
+def propagate_(
+    A: DistMatrix, X_local: Tensor, columns: int = 32, *, keep: bool = False
+) -> Propagated:
+    """A·X, made `columns` at a time and written over X. Collective.
 
     A second feature matrix may not fit beside the first, and neither may received rows of full
     width.
@@ -29,13 +48,16 @@ def propagate_(A: DistMatrix, X_local: Tensor, columns: int = 32) -> Propagated:
     ----------
     A : DistMatrix
     X_local : Tensor [own rows, f]
-        Overwritten.
+        Overwritten, unless it is kept.
+    keep : bool
+        Make a second matrix, and keep X beside it.
     """
+    AX_local = torch.empty_like(X_local) if keep else X_local
     for first in range(0, X_local.shape[1], columns):
-        chunk = X_local[:, first : first + columns]
-        chunk.copy_(A.forward(chunk.contiguous()))
+        chunk = slice(first, first + columns)
+        AX_local[:, chunk] = A.forward(X_local[:, chunk].contiguous())
     A.executor.workspace.release()
-    return Propagated(X_local)
+    return Propagated(AX_local, X_local if keep else None)
 
 
 def densified(X_local: CSR) -> Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from spgnn import kernels
+from spgnn.errors import InputError
 from spgnn.spmm import DistMatrix
 
 
@@ -15,14 +18,60 @@ class Propagation:
 
     Attributes
     ----------
-    A : DistMatrix
+    A : DistMatrix or None
         Rows [rows] that the layer makes of the rows [columns] that the layer before it made.
+        ``None`` is for a first layer whose features are propagated already: it needs no product.
     sources : Tensor int64 [columns]
         Original ids of the vertices of its columns: own ones, then ghosts. Dropout asks for them.
+        Without a matrix, ids of the rows that the layer makes.
     targets : Tensor int64 [rows], optional
         Which column each row is; ``None`` if row i is column i.
     """
 
-    A: DistMatrix
+    A: DistMatrix | None
     sources: Tensor
     targets: Tensor | None = None
+
+
+# A matrix alone stands for every layer: its rows are its columns, and all of them are own ones.
+LayerGraph = DistMatrix | Propagation
+Graph = DistMatrix | Sequence[Propagation]
+
+
+def by_layer(graph: Graph, layers: int) -> Sequence[LayerGraph]:
+    """What each of so many layers works on.
+
+    Raises
+    ------
+    InputError
+        If there are more or fewer propagations than layers.
+    """
+    if not isinstance(graph, Sequence):
+        return [graph] * layers
+    if len(graph) != layers:
+        raise InputError(f"a model of {layers} layers needs as many propagations, got {len(graph)}")
+    return graph
+
+
+def matrix_of(graph: LayerGraph) -> DistMatrix:
+    """The matrix of one layer.
+
+    Raises
+    ------
+    InputError
+        If it has none.
+    """
+    if not isinstance(graph, Propagation):
+        return graph
+    if graph.A is None:
+        raise InputError("a layer without a matrix needs features that are propagated already")
+    return graph.A
+
+
+def own_rows(graph: LayerGraph, H_local: Tensor) -> Tensor:
+    """Of what a layer takes [columns, f], the vertices whose rows it makes [rows, f]."""
+    if not isinstance(graph, Propagation):
+        return H_local
+    if graph.targets is None:
+        return H_local[: matrix_of(graph).rows]
+    return kernels.gather_rows(H_local, graph.targets)

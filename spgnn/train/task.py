@@ -139,8 +139,8 @@ class NodeClassification(Task):
     def planned_bytes(self) -> tuple[int, int]:
         """What this rank sends and receives of rows in one epoch, according to the plan alone."""
         problem, sent, received = self.problem, 0, 0
-        for width, dtype, adjoint in recorded_products(self.model, problem.A, problem.X):
-            for moved in problem.A.plan.traffic(width, dtype, adjoint=adjoint).values():
+        for A, width, dtype, adjoint in recorded_products(self.model, problem.A, problem.X):
+            for moved in A.plan.traffic(width, dtype, adjoint=adjoint).values():
                 sent += moved.sent_bytes
                 received += moved.received_bytes
         return sent, received

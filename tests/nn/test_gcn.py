@@ -103,7 +103,7 @@ def check_models(rank: int, c: int) -> int:
                 for ledger, adjoint in ((forward, False), (backward, True)):
                     planned = [
                         (traffic.sent_bytes, traffic.received_bytes)
-                        for width, dtype, is_adjoint in recorded
+                        for A, width, dtype, is_adjoint in recorded
                         for traffic in A.plan.traffic(width, dtype, adjoint=adjoint).values()
                         if is_adjoint == adjoint
                     ]
@@ -133,9 +133,10 @@ def products(
     X = torch.from_numpy(features(widths[0]))
     given = CSR.from_scipy(sp.csr_array(X.numpy())) if sparse else X
     found = recorded_products(GCN(widths, order=order).double(), A, given)
-    assert {dtype for _, dtype, _ in found} == {torch.float64}
+    assert {dtype for _, _, dtype, _ in found} == {torch.float64}
+    assert all(product.A is A for product in found)
     assert not A.record
-    return [(width, adjoint) for width, _, adjoint in found]
+    return [(width, adjoint) for _, width, _, adjoint in found]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,179 @@
+"""Layers on rows of their own, with ghosts and without: as one dense model, with the same masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
+from spgnn.comm import Communicator, connect
+from spgnn.exchange import Algorithm, Plan, Stage, build
+from spgnn.kernels.reference import dropout_mask
+from spgnn.nn import GCN, DropoutKeys, Propagated, Propagation, Stack, recorded_products
+from spgnn.testing import run_ranks
+from tests.matrices import random_matrix, uneven_layout
+from tests.products import moved
+
+N = 29
+WIDTHS = [6, 8, 5, 3]
+P_DROP = 0.4
+MODELS: dict[str, Callable[..., Stack]] = {"gcn": GCN}
+
+
+def adjacency() -> sp.csr_array:
+    """A directed, weighted matrix."""
+    return random_matrix(N, 0.15, 5, weighted=True)
+
+
+def features() -> Tensor:
+    return torch.from_numpy(np.random.default_rng(1).standard_normal((N, WIDTHS[0])))
+
+
+def original_ids() -> Tensor:
+    """Vertices are not numbered as they were given."""
+    return torch.from_numpy(np.random.default_rng(2).permutation(N))
+
+
+def labelled() -> np.ndarray:
+    return np.random.default_rng(3).random(N) < 0.4
+
+
+def made(kind: str, dropout: float) -> Stack:
+    """A model whose vectors are not zero."""
+    model = MODELS[kind](WIDTHS, dropout=dropout, seed=2).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.copy_(torch.linspace(-1, 1, len(parameter) + 1)[1:])
+    return model
+
+
+def dense_layer(layer: torch.nn.Module, A: Tensor, H: Tensor) -> Tensor:
+    """One layer as a formula of dense matrices."""
+    return A @ H @ layer.weight + layer.bias
+
+
+def dense_reference(kind: str, dropped: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
+    """Logits and the gradients of their sum over labelled vertices; some layers are dropped."""
+    A, H, model = torch.from_numpy(adjacency().toarray()), features(), made(kind, P_DROP)
+    keys = DropoutKeys(original_ids(), 4, 5)
+    for number, layer in enumerate(model.convolutions):
+        H = torch.relu(H) if number else H
+        if number in dropped:
+            kept = dropout_mask(keys.vertex_ids, H.shape[1], keys.key(number), P_DROP)
+            H = H * kept / (1 - P_DROP)
+        H = dense_layer(layer, A, H)
+    H[torch.from_numpy(labelled())].square().sum().backward()
+    return H.detach(), [p.grad for p in model.parameters()]
+
+
+class Setting:
+    """The matrix, cut by layer, on one rank of some."""
+
+    def __init__(self, comm: Communicator, algorithm: Algorithm) -> None:
+        self.comm = comm
+        self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
+        self.layout: RowLayout = uneven_layout(N, comm.size, seed=1)
+        self.algorithm = algorithm
+        self.own = np.arange(*self.layout.range(comm.rank))
+        self.labelled = self.own[labelled()[self.own]]
+
+    def rows(self, wanted: np.ndarray) -> DistMatrix:
+        """Some of this rank's rows of A, on all own rows of everyone."""
+        block = CSR.from_scipy(adjacency()[wanted])
+        scheme = self.algorithm.scheme(block, self.layout, self.comm.rank)
+        return DistMatrix(build(scheme, self.mesh).ready(), self.layout, self.mesh)
+
+    def reach(self) -> Propagation:
+        """The last layer: only labelled vertices."""
+        targets = torch.from_numpy(self.labelled - self.own[:1].sum())
+        return Propagation(self.rows(self.labelled), original_ids()[self.own], targets)
+
+    def whole(self) -> Propagation:
+        return Propagation(self.rows(self.own), original_ids()[self.own])
+
+    def ghosts(self) -> tuple[Propagated, Propagation, Propagation]:
+        """A·X of own vertices, reversed, and of ghosts; a second layer that needs nothing else."""
+        A = adjacency()
+        needed = np.unique(A[self.own].indices)
+        rows = np.concatenate([self.own[::-1], np.setdiff1d(needed, self.own)]).astype(np.int64)
+        AX = Propagated(torch.from_numpy(A @ features().numpy())[rows], features()[rows])
+        local = CSR.from_scipy(A[self.own][:, rows])
+        second = DistMatrix(Plan((Stage(local),)).ready(), self.layout, self.mesh)
+        targets = torch.arange(len(self.own)).flip(0)
+        ids = original_ids()[rows]
+        return AX, Propagation(None, ids), Propagation(second, ids, targets)
+
+
+def check(rank: int, kind: str, algorithm: Algorithm) -> int:
+    """With ghosts and without them; logits, gradients, bytes. Collective."""
+    here = Setting(connect(), algorithm)
+    AX, first, second = here.ghosts()
+    X = features()[here.own]
+    reach = here.reach()
+    whole = here.whole()
+    ways = {
+        "ghosts": (AX, [first, second, reach], (1, 2)),
+        "reach": (X, [whole, whole, reach], (0, 1, 2)),
+        "evaluation": (X, [whole, whole, reach], ()),
+    }
+    for way, (given, graph, dropped) in ways.items():
+        logits, gradients = dense_reference(kind, dropped)
+        model = made(kind, P_DROP if dropped else 0.0)
+        before = here.comm.ledger.copy()
+        # Ids of the keys are not looked at.
+        Z = model(graph, given, DropoutKeys(torch.arange(0), 4, 5))
+        Z.square().sum().backward()
+        counted = here.comm.ledger.since(before)
+        torch.testing.assert_close(Z.detach(), logits[here.labelled], rtol=1e-9, atol=1e-9, msg=way)
+        for parameter, expected in zip(model.parameters(), gradients, strict=True):
+            total = parameter.grad.clone()
+            here.comm.all_reduce(total).wait()
+            torch.testing.assert_close(total, expected, rtol=1e-9, atol=1e-9, msg=way)
+        recorded = recorded_products(model, graph, given)
+        matrices = {id(layer.A) for layer in graph if layer.A is not None}
+        assert {id(product.A) for product in recorded} == matrices
+        planned = [
+            (traffic.sent_bytes, traffic.received_bytes)
+            for A, width, dtype, adjoint in recorded
+            for traffic in A.plan.traffic(width, dtype, adjoint=adjoint).values()
+        ]
+        assert moved(counted) == tuple(map(sum, zip((0, 0), *planned, strict=True))), way
+    return len(ways)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "algorithm"),
+    [(1, Algorithm()), (4, Algorithm(cover="minimum")), (4, Algorithm("1.5d", 2))],
+)
+@pytest.mark.parametrize("kind", MODELS)
+def test_layers_on_rows_of_their_own(kind, ranks, algorithm):
+    assert run_ranks(check, ranks, kind, algorithm) == [3] * ranks
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_matrix_stands_for_every_layer(kind):
+    here = Setting(connect(), Algorithm())
+    model, A, keys = made(kind, P_DROP), here.rows(here.own), DropoutKeys(original_ids(), 4, 5)
+    layers = [Propagation(A, original_ids())] * 3
+    first, second = model(A, features(), keys), model(layers, features(), keys)
+    assert torch.equal(first, second)
+    # Layers share it, so it is recorded once.
+    assert len(recorded_products(model, layers, features())) == len(
+        recorded_products(model, A, features())
+    )
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_lists_that_cannot_be(kind):
+    here = Setting(connect(), Algorithm())
+    model, whole = made(kind, 0.0), here.whole()
+    with pytest.raises(InputError, match="3 layers needs as many propagations, got 2"):
+        model([whole, whole], features())
+    with pytest.raises(InputError, match="without a matrix needs features that are propagated"):
+        model([Propagation(None, original_ids()), whole, whole], features())
