@@ -24,6 +24,7 @@ from spgnn.exchange import (
     Strategy,
     Volume,
     Wire,
+    Workspace,
     build,
 )
 from spgnn.halo import Halo
@@ -50,6 +51,8 @@ class DistMatrix:
         One for each hop of the plan; by default rows travel as they are.
     overlap : bool
         Whether the local product hides the exchange.
+    workspace : Workspace, optional
+        Buffers shared with other matrices, which may not be multiplied at the same time.
 
     Attributes
     ----------
@@ -65,11 +68,12 @@ class DistMatrix:
         wires: Sequence[Wire] | None = None,
         *,
         overlap: bool = True,
+        workspace: Workspace | None = None,
     ) -> None:
         self.plan = plan
         self.layout = layout
         self.mesh = mesh
-        self.executor = Executor(plan, mesh, wires, overlap)
+        self.executor = Executor(plan, mesh, wires, overlap, workspace)
         self.rows, self.columns = plan.shape
         self.record: list[tuple[int, torch.dtype, bool]] = []
         self.handle = named(self)

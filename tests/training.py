@@ -93,7 +93,9 @@ def reference_history(path: Path, config: TrainConfig) -> list[float]:
             H = torch.relu(H) if layer else H
             key = DropoutKeys(torch.arange(n), flags.seed, epoch).key(layer)
             kept = dropout_mask(torch.arange(n), H.shape[1], key, flags.dropout)
-            H = A_hat @ (H * kept / (1 - flags.dropout)) @ W + b
+            if layer or flags.input_dropout:
+                H = H * kept / (1 - flags.dropout)
+            H = A_hat @ H @ W + b
         loss = F.cross_entropy(H[chosen], y[chosen])
         optimizer.zero_grad()
         loss.backward()
@@ -127,20 +129,25 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
         base.but(layers=1),
         base.but(exchange="oblivious"),
         base.but(dropout=0.5, cover="minimum", overlap=False),
+        base.but(ghosts=1, reach=False),
+        base.but(ghosts=1, cover="minimum"),
+        base.but(ghosts=1, dropout=0.5, input_dropout=False, layers=2),
+        base.but(reach=False),
     ]
     for c in (2, 4):
         if ranks % c == 0:
             grid = base.but(algo="1.5d", c=c)
             found += [grid, grid.but(order="paper"), grid.but(cover="minimum")]
             found += [grid.but(dropout=0.5), grid.but(exchange="oblivious")]
+            found += [grid.but(ghosts=1), grid.but(reach=False)]
     return found
 
 
 def check_history(comm: Communicator, path: Path, every: int = 1, epochs: int = EPOCHS) -> None:
     """Each `every`-th variant equals the dense reference and moves the bytes it planned."""
-    expected: dict[tuple[float, int], list[float]] = {}
+    expected: dict[tuple[float, int, bool], list[float]] = {}
     for config in variants(path, comm.size, epochs)[::every]:
-        kind = (config.model.dropout, config.model.layers)
+        kind = (config.model.dropout, config.model.layers, config.model.input_dropout)
         if kind not in expected:
             expected[kind] = reference_history(path, config)
         losses, report = run(config, comm)

@@ -6,7 +6,7 @@ from spgnn.exchange.algorithm import ALGOS, Algo, Algorithm
 from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
 from spgnn.exchange.layers import Layered, LayerPlan, layered
 from spgnn.exchange.plan import Hop, Plan, Stage, Traffic, Volume
-from spgnn.exchange.schedule import Executor
+from spgnn.exchange.schedule import Executor, Workspace
 from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build, build_all, grid
 from spgnn.exchange.wire import Broadcast, Exact, Flight, Step, Steps, Wire
 
@@ -34,6 +34,7 @@ __all__ = [
     "Traffic",
     "Volume",
     "Wire",
+    "Workspace",
     "build",
     "build_all",
     "demand",

@@ -127,26 +127,33 @@ def layered(
     """
     own, begin = int(layout.sizes[rank]), layout.range(rank)[0]
     everything = torch.arange(own)
-    rows = last = everything if wanted is None else wanted
+    lowest = 1 if propagated else 0
+    ghosts = ghosts and layout.parts > 1
     found: list[LayerPlan | None] = [None] * layers
-    for number in reversed(range(1 if propagated else 0, layers)):
-        is_whole = yield from _nearly_all(block, rows)
-        if is_whole:
-            rows = everything
-        if number == layers - 1:
-            last = rows
+    rows = everything if wanted is None else wanted
+    if layers == lowest and len(rows) > (1 - WORTHWHILE) * own:
+        rows = everything
+    whole = layers > lowest and (yield from _nearly_all(block, rows))
+    if whole:
+        rows = everything
+    last = rows
+    for number in reversed(range(lowest, layers)):
         part = block if len(rows) == own else take_rows(block, rows)
-        if ghosts and number == 1 and layout.parts > 1:
+        if ghosts and number == 1:
             layer, fetch = yield from _ghosted(part, rows, layout, rank, column_scale)
             found[1] = layer
             return Layered(tuple(found), last, layer.columns, fetch)
-        if not is_whole:
-            plan = yield from algorithm.scheme(part, layout, rank, column_scale)
-            narrow, columns = narrowed(plan, rows)
-            if len(columns) > (1 - WORTHWHILE) * own:
-                narrow, columns = plan, everything
-            found[number] = LayerPlan(narrow, columns + begin, _places(rows, columns))
-            rows = columns
+        if whole:
+            continue
+        plan = yield from algorithm.scheme(part, layout, rank, column_scale)
+        narrow, columns = narrowed(plan, rows)
+        if number > lowest:
+            whole = yield from _nearly_all(block, columns)
+        # A layer below that makes all rows has to be given a layer above that takes them.
+        if whole or (number == lowest and len(columns) > (1 - WORTHWHILE) * own):
+            narrow, columns = plan, everything
+        found[number] = LayerPlan(narrow, columns + begin, _places(rows, columns))
+        rows = columns
     return Layered(tuple(found), last, rows + begin, None)
 
 

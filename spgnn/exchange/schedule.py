@@ -58,6 +58,8 @@ class Executor:
     overlap : bool
         Let local products run while rows travel. Off, they start after those have arrived; only
         measurements want that.
+    workspace : Workspace, optional
+        Buffers to share with executors that never run at the same time.
     """
 
     def __init__(
@@ -66,12 +68,13 @@ class Executor:
         mesh: Communicators,
         wires: Sequence[Wire] | None = None,
         overlap: bool = True,
+        workspace: Workspace | None = None,
     ) -> None:
         self.plan = plan
         self.mesh = mesh
         self.wires = [wire_of(hop) for hop in plan.hops] if wires is None else list(wires)
         self.overlap = overlap
-        self.workspace = Workspace()
+        self.workspace = Workspace() if workspace is None else workspace
         self.exchanges: list[Exchange] = []
         first = 0
         for stage in plan.stages:

@@ -7,7 +7,7 @@ from spgnn.nn.dry_run import RecordedProduct, recorded_products
 from spgnn.nn.features import Features, Propagated, densified, propagate_
 from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
 from spgnn.nn.loss import accuracies, count_labelled, masked_cross_entropy
-from spgnn.nn.propagation import Graph, LayerGraph, Propagation
+from spgnn.nn.propagation import Graph, LayerGraph, Propagation, matrices_of
 from spgnn.nn.stack import Convolution, Stack
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "count_labelled",
     "densified",
     "masked_cross_entropy",
+    "matrices_of",
     "propagate_",
     "recorded_products",
 ]

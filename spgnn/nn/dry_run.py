@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.nn.features import Features, Propagated
-from spgnn.nn.propagation import Graph, Propagation
+from spgnn.nn.propagation import Graph, Propagation, matrices_of
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
@@ -38,9 +38,7 @@ def recorded_products(model: nn.Module, graph: Graph, X_local: Features) -> list
     graph : DistMatrix, or a sequence of one Propagation a layer
     X_local : Tensor or CSR [columns of the first layer, features], or Propagated
     """
-    matrices = [layer.A for layer in graph] if isinstance(graph, Sequence) else [graph]
-    # Layers may share a matrix.
-    copies = {id(A): (A, copy.deepcopy(A)) for A in matrices if A is not None}
+    copies = {id(A): (A, copy.deepcopy(A)) for A in matrices_of(graph)}
 
     def on_meta(layer: Propagation) -> Propagation:
         A = None if layer.A is None else copies[id(layer.A)][1]

@@ -89,15 +89,23 @@ class GCN(Stack):
     dropout : float
         Probability, on the input of every layer.
     order : {"auto", "paper"}
+    input_dropout : bool
+        Whether features are dropped as well.
     seed : int
         Of the weights (Glorot & Bengio 2010, uniform).
     """
 
     def __init__(
-        self, widths: Sequence[int], *, dropout: float = 0.0, order: Order = "auto", seed: int = 0
+        self,
+        widths: Sequence[int],
+        *,
+        dropout: float = 0.0,
+        order: Order = "auto",
+        input_dropout: bool = True,
+        seed: int = 0,
     ) -> None:
         layers = (
             GCNConv(f_in, f_out, order=order, input_layer=number == 0)
             for number, (f_in, f_out) in enumerate(pairwise(widths))
         )
-        super().__init__(layers, dropout=dropout, seed=seed)
+        super().__init__(layers, dropout=dropout, input_dropout=input_dropout, seed=seed)

@@ -68,6 +68,13 @@ def matrix_of(graph: LayerGraph) -> DistMatrix:
     return graph.A
 
 
+def matrices_of(graph: Graph) -> list[DistMatrix]:
+    """The matrices of all layers, each once."""
+    if not isinstance(graph, Sequence):
+        return [graph]
+    return list({id(layer.A): layer.A for layer in graph if layer.A is not None}.values())
+
+
 def own_rows(graph: LayerGraph, H_local: Tensor) -> Tensor:
     """Of what a layer takes [columns, f], the vertices whose rows it makes [rows, f]."""
     if not isinstance(graph, Propagation):

@@ -49,13 +49,18 @@ class Stack(nn.Module):
     layers : iterable of Convolution
     dropout : float
         Probability, on the input of every layer.
+    input_dropout : bool
+        Whether features are dropped as well.
     seed : int
         Of the weights: matrices are drawn from it (Glorot & Bengio 2010, uniform), all else is 0.
     """
 
-    def __init__(self, layers: Iterable[Convolution], *, dropout: float, seed: int) -> None:
+    def __init__(
+        self, layers: Iterable[Convolution], *, dropout: float, input_dropout: bool, seed: int
+    ) -> None:
         super().__init__()
         self.dropout = dropout
+        self.input_dropout = input_dropout
         self.layers = nn.ModuleList(layers)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -93,7 +98,7 @@ class Stack(nn.Module):
             if isinstance(Z_local, Tensor) and number:
                 # In place: the gradient of ReLU needs its result alone.
                 Z_local = torch.relu_(Z_local)
-            if not isinstance(Z_local, Propagated):
+            if not isinstance(Z_local, Propagated) and (number or self.input_dropout):
                 Z_local = dropout(Z_local, self.dropout, _keys(keys, on), number)
             Z_local = layer(on, Z_local)
         assert isinstance(Z_local, Tensor)

@@ -46,8 +46,13 @@ class Algorithm(Record):
     partition: Annotated[str, Flag(metavar="METHOD_OR_FILE")] = "gvb"
     imbalance: Annotated[float, Flag("of the partition", high=1000)] = 0.05
     order: Order = "auto"
+    ghosts: Annotated[
+        int,
+        Flag("1: recompute the rows that the second layer needs, rather than receive them", high=1),
+    ] = 0
+    reach: Annotated[bool, Flag("leave out what no labelled training vertex needs")] = True
     overlap: Annotated[
-        bool, Flag("wait for the exchange before the local product (for measurements)")
+        bool, Flag("let the local product hide the exchange; without, only for measurements")
     ] = True
 
     @property
@@ -63,6 +68,14 @@ class Model(Record):
     layers: Annotated[int, Flag(low=1, high=1000)] = 3
     hidden: Annotated[int, Flag("width of the layers between", low=1)] = 16
     dropout: Annotated[float, Flag("on the input of every layer", high=1)] = 0.0
+    input_dropout: Annotated[bool, Flag("drop the features as well, not hidden layers alone")] = (
+        True
+    )
+
+    @property
+    def drops_features(self) -> bool:
+        """Whether the first layer's input changes in every epoch."""
+        return self.dropout > 0 and self.input_dropout
 
 
 @dataclass(frozen=True)
@@ -114,8 +127,23 @@ class TrainConfig(Config):
         """
         self.algorithm.distribution.check(ranks)
         training = self.training
+        if self.algorithm.ghosts:
+            self._check_ghosts()
         if training.resume and training.checkpoint is None:
             raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
+
+    def _check_ghosts(self) -> None:
+        """Ghosts recompute the first hidden layer from A·X, so there has to be one."""
+        if self.model.layers < 2:
+            raise InputError("--ghosts 1 needs --layers 2 or more: one layer has no hidden rows")
+        if self.algorithm.order == "paper":
+            raise InputError(
+                "--ghosts 1 needs --order auto: paper multiplies A by X in every epoch"
+            )
+        if self.model.drops_features:
+            raise InputError(
+                "--ghosts 1 needs --no-input-dropout: A·X changes in every epoch if X is dropped"
+            )
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrainConfig:

@@ -97,7 +97,7 @@ class Config:
 
 
 def _arguments(record: type[Record]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each field's flag (``--no-…`` of a switch that is on), and what argparse has to know."""
+    """Each field's flag (a switch has ``--no-…`` as well), and what argparse has to know."""
     types = get_type_hints(record, include_extras=True)
     for field in dataclasses.fields(record):
         kind, about = types[field.name], Flag()
@@ -108,8 +108,7 @@ def _arguments(record: type[Record]) -> Iterator[tuple[str, dict[str, Any]]]:
         written = "--" + field.name.replace("_", "-")
         choices = get_args(kind) if get_origin(kind) is Literal else about.choices
         if kind is bool:
-            how["action"] = "store_false" if field.default else "store_true"
-            written = written.replace("--", "--no-", 1) if field.default else written
+            how["action"] = argparse.BooleanOptionalAction
         elif choices:
             how["choices"] = choices
         elif kind is int:

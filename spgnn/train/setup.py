@@ -21,8 +21,10 @@ from spgnn.data.shards import is_graph_directory
 from spgnn.data.source import MemorySource
 from spgnn.data.splits import seeded_split
 from spgnn.errors import InputError, meant, memory_for
+from spgnn.exchange import Layered
 from spgnn.hashing import uniform
-from spgnn.nn import Propagated, densified, propagate_
+from spgnn.nn import Features, Propagated, densified, propagate_
+from spgnn.nn.loss import UNKNOWN
 from spgnn.partition import METHODS, partition, read_labels
 from spgnn.partition.adjacency import Int32Array
 from spgnn.partition.gvb import Objective
@@ -30,6 +32,7 @@ from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
+from spgnn.train.rows import TrainingRows, layer_plans, training_rows
 
 Data = TypeVar("Data", bound=VertexData)
 
@@ -43,6 +46,8 @@ class Problem:
     A : DistMatrix
         The normalised adjacency.
     X : Tensor or CSR [own rows, features], or Propagated
+    training : TrainingRows
+        What of all this a training epoch works on.
     y : Tensor int64 [own rows]
     masks : train, validation and test, bool [own rows] each
     vertex_ids : Tensor int64 [own rows]
@@ -53,7 +58,8 @@ class Problem:
     """
 
     A: DistMatrix
-    X: Tensor | CSR | Propagated
+    X: Features
+    training: TrainingRows
     y: Tensor
     masks: list[Tensor]
     vertex_ids: Tensor
@@ -73,21 +79,29 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     """
     mesh, device = Mesh.build(comm, config.algorithm.distribution.axes(comm.size)), comm.device
     share, report = _share(config, comm)
+    y, classes = _labels(config, share)
+    masks = _masks(config, share, y)
     with memory_for(f"the adjacency of {share.meta.name}"):
-        A = _matrix(config, share, mesh).to(device)
+        A, plans = _matrices(config, share, mesh, masks[0] & (y > UNKNOWN))
+        A = A.to(device)
     # The block row has become L, S and R; it must not be in memory beside the features.
     share = replace(share, adjacency=None)
     with memory_for(f"the features of {share.meta.name}"):
         given = on_every_rank(comm, lambda: _features(config, share))
         X = _ready(config, A, given, device)
-    y, classes = _labels(config, share)
-    masks = _masks(config, share, y)
+    y, masks = y.to(device), [mask.to(device) for mask in masks]
+    vertex_ids = share.vertex_ids.to(device)
+    with memory_for(f"what an epoch on {share.meta.name} works on"):
+        training, X = training_rows(plans, A, X, vertex_ids=vertex_ids, y=y, mask=masks[0])
+        if isinstance(training.X, CSR):
+            _ = training.X.T  # its order serves every epoch, whatever is dropped
     return Problem(
         A,
         X,
-        y.to(device),
-        [mask.to(device) for mask in masks],
-        share.vertex_ids.to(device),
+        training,
+        y,
+        masks,
+        vertex_ids,
         share.meta,
         int((X.AX_local if isinstance(X, Propagated) else X).shape[1]),
         classes,
@@ -165,18 +179,30 @@ def _one_split(data: Data, split: int, name: str) -> Data:
     return data.select_split(split)
 
 
-def _matrix(config: TrainConfig, share: RankShare, mesh: Mesh) -> DistMatrix:
+def _matrices(
+    config: TrainConfig, share: RankShare, mesh: Mesh, labelled: Tensor
+) -> tuple[DistMatrix, Layered | None]:
+    """The whole matrix, and plans for layers that do with less. Collective."""
     assert share.adjacency is not None
     how = config.algorithm
     block = add_self_loops(share.adjacency, share.layout.range(mesh.rank)[0])
     row_scale, own_scale = degree_scales(block, config.data.normalisation)
-    return DistMatrix.build(
-        block.with_scales(row_scale, None),
+    block = block.with_scales(row_scale, None)
+    A = DistMatrix.build(
+        block,
         share.layout,
         mesh,
         algorithm=how.distribution,
         column_scale=own_scale,
         overlap=how.overlap,
+    )
+    return A, layer_plans(
+        config,
+        block,
+        A,
+        column_scale=own_scale,
+        wanted=labelled.nonzero()[:, 0],
+        propagated=_propagates(config, isinstance(share.data.x, CSR)),
     )
 
 
@@ -205,21 +231,27 @@ def _random_features(vertex_ids: Tensor, features: int, seed: int) -> Tensor:
     return X
 
 
+def _propagates(config: TrainConfig, sparse: bool) -> bool:
+    """Whether A·X is made once. Sparse features would fill in; for ghosts they have to."""
+    how = config.algorithm
+    if how.order != "auto" or config.model.drops_features:
+        return False
+    return bool(how.ghosts) or not sparse
+
+
 def _ready(
     config: TrainConfig, A: DistMatrix, X: Tensor | CSR, device: torch.device
 ) -> Tensor | CSR | Propagated:
     """Features as the first layer takes them."""
-    if isinstance(X, CSR) and config.algorithm.order == "paper":
+    how = config.algorithm
+    propagates = _propagates(config, isinstance(X, CSR))
+    if isinstance(X, CSR) and (how.order == "paper" or propagates):
+        why = "--order paper" if how.order == "paper" else "--ghosts 1"
         rows, width = X.shape
-        check_memory(f"--order paper with dense features, {rows} × {width}", 4 * rows * width)
+        check_memory(f"{why} with dense features, {rows} × {width}", 4 * rows * width)
         X = densified(X.to(device))
     X = X.to(device)
-    if isinstance(X, CSR):
-        _ = X.T  # its order serves every epoch, whatever is dropped
-    # Dropout on the input changes A·dropout(X) every epoch; sparse features would fill in.
-    elif config.algorithm.order == "auto" and config.model.dropout == 0:
-        return propagate_(A, X)
-    return X
+    return propagate_(A, X) if propagates and isinstance(X, Tensor) else X
 
 
 def _labels(config: TrainConfig, share: RankShare) -> tuple[Tensor, int]:

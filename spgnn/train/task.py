@@ -18,6 +18,7 @@ from spgnn.nn import (
     accuracies,
     count_labelled,
     masked_cross_entropy,
+    matrices_of,
     recorded_products,
 )
 from spgnn.train.config import TrainConfig
@@ -99,17 +100,19 @@ class NodeClassification(Task):
         self.model: GCN = GCN(
             self.widths,
             dropout=config.model.dropout,
+            input_dropout=config.model.input_dropout,
             order=config.algorithm.order,
             seed=self.seed,
         ).to(problem.y.device)
 
     def loss(self, epoch: int) -> Tensor:
         """A share of the mean over all training vertices. Collective."""
-        problem = self.problem
-        problem.A.begin_epoch(epoch)
-        keys = DropoutKeys(problem.vertex_ids, self.seed, epoch)
-        logits = self.model(problem.A, problem.X, keys)
-        return masked_cross_entropy(logits, problem.y, problem.masks[0], self.totals[0])
+        rows = self.problem.training
+        for A in matrices_of(rows.graph):
+            A.begin_epoch(epoch)
+        keys = DropoutKeys(self.problem.vertex_ids, self.seed, epoch)
+        logits = self.model(rows.graph, rows.X, keys)
+        return masked_cross_entropy(logits, rows.y, rows.mask, self.totals[0])
 
     def scores(self) -> Scores:
         """Validation loss, then accuracy on train, validation and test. Collective."""
@@ -138,8 +141,8 @@ class NodeClassification(Task):
 
     def planned_bytes(self) -> tuple[int, int]:
         """What this rank sends and receives of rows in one epoch, according to the plan alone."""
-        problem, sent, received = self.problem, 0, 0
-        for A, width, dtype, adjoint in recorded_products(self.model, problem.A, problem.X):
+        rows, sent, received = self.problem.training, 0, 0
+        for A, width, dtype, adjoint in recorded_products(self.model, rows.graph, rows.X):
             for moved in A.plan.traffic(width, dtype, adjoint=adjoint).values():
                 sent += moved.sent_bytes
                 received += moved.received_bytes

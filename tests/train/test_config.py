@@ -20,6 +20,7 @@ FLAGS = [
     ("--cover", "column", "minimum", "minimum"),
     ("--partition", "gvb", "metis", "metis"),
     ("--imbalance", 0.05, "0.1", 0.1),
+    ("--ghosts", 0, "1", 1),
     ("--layers", 3, "2", 2),
     ("--hidden", 16, "64", 64),
     ("--epochs", 100, "5", 5),
@@ -45,7 +46,8 @@ FLAGS = [
     ("--checkpoint-every", 10, "1", 1),
 ]
 SWITCHES = [("--symmetrise", "symmetrise", True), ("--resume", "resume", True)]
-SWITCHES += [("--no-overlap", "overlap", False)]
+SWITCHES += [("--no-overlap", "overlap", False), ("--no-reach", "reach", False)]
+SWITCHES += [("--no-input-dropout", "input_dropout", False)]
 CHOICES = {
     "--algo": ["1d", "1.5d"],
     "--exchange": ["sparsity-aware", "oblivious"],
@@ -82,6 +84,9 @@ def test_flags(flag, default, written, read):
 def test_switches(flag, name, value):
     assert parse([flag]).flat() == TrainConfig().flat() | {name: value}
     assert parse([flag]) == TrainConfig.of(**{name: value})
+    # The other way round is said as well.
+    other = flag.replace("--no-", "--") if "--no-" in flag else flag.replace("--", "--no-")
+    assert parse([flag, other]) == TrainConfig()
 
 
 @pytest.mark.parametrize(("flag", "choices"), CHOICES.items())
@@ -126,7 +131,7 @@ def test_help_says_what_every_flag_is(capsys):
         ({"dropout": "much"}, r"--dropout: 'much' must be in \[0, 1\)"),
         ({"cover": "colunm"}, "--cover colunm: .*did you mean 'column'"),
         ({"cover": None}, "--cover None: choose one of"),
-        ({"overlap": "yes"}, "--no-overlap yes: choose one of True, False"),
+        ({"overlap": "yes"}, "--overlap yes: choose one of True, False"),
         ({"json": ""}, "--json: an empty name"),
         ({"dataset": ""}, "--dataset: an empty name"),
         ({"epoch": 3}, "flag epoch: .*did you mean 'epochs'"),

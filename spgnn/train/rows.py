@@ -1,0 +1,207 @@
+"""Which rows a training epoch works on: all that a rank owns, or what the loss reaches, and ghosts.
+
+Evaluation always looks at all own rows, with the whole matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spgnn.blocks import take_rows
+from spgnn.comm import Communicator
+from spgnn.exchange import Layered, Plan, build, layered
+from spgnn.exchange.inspect import swapped
+from spgnn.nn import Features, Graph, Propagated, Propagation
+from spgnn.sparse import CSR
+from spgnn.spmm import DistMatrix
+from spgnn.train.config import TrainConfig
+
+COLUMNS_AT_ONCE = 32  # of features that ghosts are fetched of
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """What the model is given in training.
+
+    Attributes
+    ----------
+    graph : DistMatrix, or a Propagation for each layer
+    X : Tensor or CSR [columns of the first layer, features], or Propagated
+    y : Tensor int64 [rows of the last layer]
+    mask : Tensor bool [rows of the last layer]
+        Training vertices.
+    ghosts : int
+        Vertices of other ranks whose first hidden rows this one makes.
+    """
+
+    graph: Graph
+    X: Features
+    y: Tensor
+    mask: Tensor
+    ghosts: int = 0
+
+
+def layer_plans(
+    config: TrainConfig,
+    block: CSR,
+    A: DistMatrix,
+    *,
+    column_scale: Tensor | None,
+    wanted: Tensor,
+    propagated: bool,
+) -> Layered | None:
+    """The plans of the layers, or nothing if all work on the whole matrix. Collective.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    block : CSR [own rows, n]
+        What A was built of.
+    A : DistMatrix
+        The whole matrix.
+    column_scale : Tensor [own rows], optional
+    wanted : Tensor int64
+        Own rows that the loss looks at.
+    propagated : bool
+        Whether the first layer is given A·X.
+    """
+    how = config.algorithm
+    if not how.ghosts and not how.reach:
+        return None
+    scheme = layered(
+        how.distribution,
+        block,
+        A.layout,
+        A.mesh.rank,
+        layers=config.model.layers,
+        wanted=wanted if how.reach else None,
+        ghosts=bool(how.ghosts),
+        propagated=propagated,
+        column_scale=column_scale,
+    )
+    return build(scheme, A.mesh)
+
+
+def training_rows(
+    plans: Layered | None,
+    A: DistMatrix,
+    X: Features,
+    *,
+    vertex_ids: Tensor,
+    y: Tensor,
+    mask: Tensor,
+) -> tuple[TrainingRows, Features]:
+    """What training works on, and the features of own rows, whose memory it may share. Collective.
+
+    Parameters
+    ----------
+    plans : Layered or None
+    A : DistMatrix
+        The whole matrix, for layers without a plan of their own.
+    X : Tensor or CSR [own rows, features], or Propagated
+        What evaluation is given; on the matrix's device, as everything here.
+    vertex_ids, y, mask : Tensor [own rows]
+        Original ids, classes, and whether this is a training vertex.
+    """
+    own, begin = A.own_rows, A.layout.range(A.mesh.rank)[0]
+    if plans is None or _is_everything(plans, own):
+        return TrainingRows(A, X, y, mask), X
+    comm, device = A.mesh.everyone, y.device
+    ghosts = 0 if plans.ghosts is None else plans.ghosts.volume.receive
+    first = (plans.first[: len(plans.first) - ghosts] - begin).to(device)
+    rows = plans.rows.to(device)
+    ghost_ids = vertex_ids[:0] if plans.ghosts is None else _fetched(vertex_ids, plans.ghosts, comm)
+
+    def ids_of(vertices: Tensor) -> Tensor:
+        inner = (vertices >= begin) & (vertices < begin + own)
+        own_ids = vertex_ids[(vertices[inner] - begin).to(device)]
+        return own_ids if inner.all() else torch.cat((own_ids, ghost_ids))
+
+    graph = _propagations(plans, A, vertex_ids, ids_of, device)
+    X_train = _rows_of(X, first)
+    if plans.ghosts is not None:
+        assert isinstance(X, Propagated)
+        assert isinstance(X_train, Propagated)
+        X_train = _with_ghosts(X_train, X, plans.ghosts, comm)
+        if len(first) == own:
+            X = Propagated(X_train.AX_local[:own], _first_rows(X_train.X_local, own))
+    return TrainingRows(graph, X_train, y[rows], mask[rows], ghosts), X
+
+
+def _is_everything(plans: Layered, own: int) -> bool:
+    nothing_left_out = len(plans.rows) == len(plans.first) == own
+    return nothing_left_out and all(layer is None for layer in plans.layers)
+
+
+def _propagations(
+    plans: Layered,
+    A: DistMatrix,
+    vertex_ids: Tensor,
+    ids_of: Callable[[Tensor], Tensor],
+    device: torch.device,
+) -> list[Propagation]:
+    """One for each layer; all matrices share their buffers, since one product runs at a time."""
+    found = []
+    for number, layer in enumerate(plans.layers):
+        if layer is not None:
+            matrix = DistMatrix(
+                layer.plan.to(device).ready(),
+                A.layout,
+                A.mesh,
+                overlap=A.executor.overlap,
+                workspace=A.executor.workspace,
+            )
+            targets = None if layer.targets is None else layer.targets.to(device)
+            found.append(Propagation(matrix, ids_of(layer.columns), targets))
+        elif number or len(plans.first) == A.own_rows:
+            found.append(Propagation(A, vertex_ids))
+        else:
+            found.append(Propagation(None, ids_of(plans.first)))
+    return found
+
+
+def _rows_of(X: Features, rows: Tensor) -> Features:
+    """Some rows, rising; X itself if these are all."""
+    match X:
+        case Propagated():
+            if len(rows) == len(X.AX_local):
+                return X
+            return Propagated(X.AX_local[rows], None if X.X_local is None else X.X_local[rows])
+        case CSR():
+            return X if len(rows) == X.shape[0] else take_rows(X, rows)
+        case Tensor():
+            return X if len(rows) == len(X) else X[rows]
+
+
+def _with_ghosts(inner: Propagated, X: Propagated, fetch: Plan, comm: Communicator) -> Propagated:
+    """Rows of this rank, then those of its ghosts."""
+
+    def joined(own: Tensor | None, source: Tensor | None) -> Tensor | None:
+        if own is None or source is None:
+            return None
+        rows = len(own) + fetch.volume.receive
+        whole = own.new_empty(rows, own.shape[1])
+        whole[: len(own)] = own
+        for first in range(0, own.shape[1], COLUMNS_AT_ONCE):
+            chunk = slice(first, first + COLUMNS_AT_ONCE)
+            whole[len(own) :, chunk] = _fetched(source[:, chunk], fetch, comm)
+        return whole
+
+    AX_local = joined(inner.AX_local, X.AX_local)
+    assert AX_local is not None
+    return Propagated(AX_local, joined(inner.X_local, X.X_local))
+
+
+def _fetched(rows: Tensor, fetch: Plan, comm: Communicator) -> Tensor:
+    """The ghosts' rows, of a tensor of own rows [own rows, …]. Collective."""
+    (hop,) = fetch.hops
+    send = hop.send.indices.to(rows.device)
+    return swapped(comm, rows[send].contiguous(), hop.counts)
+
+
+def _first_rows(X: Tensor | None, count: int) -> Tensor | None:
+    return None if X is None else X[:count]
