@@ -14,11 +14,14 @@ from rich.table import Table
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.files import written_aside
+from spgnn.spmm import DistMatrix
 from spgnn.train.clock import CATEGORIES
 from spgnn.train.config import TrainConfig
 from spgnn.train.loop import Trainer
 from spgnn.train.measure import timed
 from spgnn.train.memory import peak_bytes
+from spgnn.train.rows import TrainingRows
+from spgnn.train.setup import Problem
 from spgnn.train.task import NodeClassification
 
 Report = dict[str, Any]
@@ -50,6 +53,8 @@ def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
         },
         **measurements(trainer),
         "planned_volume": _volume(comm, *task.planned_bytes()),
+        "work": _work(comm, task.problem),
+        "ghosts": _ghosts(comm, task.problem.training),
         "memory": memory(comm, idle_bytes),
         "partition": task.problem.partition_report,
         "failure": trainer.failure,
@@ -89,6 +94,31 @@ def memory(comm: Communicator, idle_bytes: int) -> dict[str, int]:
         found[f"rank_0_{name}"] = int(bytes_[0])
         found[f"median_rank_{name}"] = int(np.median(bytes_))
     return found
+
+
+def _work(comm: Communicator, problem: Problem) -> dict[str, Any]:
+    """Nonzeros that all ranks multiply in a product of each layer, and with the whole matrix.
+
+    ``None`` for a first layer on propagated features, which multiplies none.
+    """
+    graph = problem.training.graph
+    layers = [problem.A] if isinstance(graph, DistMatrix) else [layer.A for layer in graph]
+    mine = [0 if A is None else A.plan.nonzeros for A in [problem.A, *layers]]
+    whole, *of_layers = _gather(comm, mine).sum(axis=0).astype(int).tolist()
+    counted = [None if A is None else n for A, n in zip(layers, of_layers, strict=True)]
+    return {"whole_nonzeros": whole, "layer_nonzeros": counted}
+
+
+def _ghosts(comm: Communicator, training: TrainingRows) -> dict[str, int]:
+    """Rows that are recomputed on other ranks than their own, and the memory of their features."""
+    by_rank = _gather(comm, [training.ghosts, training.ghost_bytes])
+    (rows, bytes_), (most_rows, most_bytes) = by_rank.sum(axis=0), by_rank.max(axis=0)
+    return {
+        "total_rows": int(rows),
+        "max_rank_rows": int(most_rows),
+        "total_bytes": int(bytes_),
+        "max_rank_bytes": int(most_bytes),
+    }
 
 
 def write(report: Report, path: str) -> None:

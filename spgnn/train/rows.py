@@ -44,6 +44,14 @@ class TrainingRows:
     mask: Tensor
     ghosts: int = 0
 
+    @property
+    def ghost_bytes(self) -> int:
+        """Memory of the ghosts' features."""
+        if not isinstance(self.X, Propagated):
+            return 0
+        kept = [X for X in (self.X.AX_local, self.X.X_local) if X is not None]
+        return sum(self.ghosts * X.shape[1] * X.element_size() for X in kept)
+
 
 def layer_plans(
     config: TrainConfig,

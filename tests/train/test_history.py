@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from tests.training import check_history, write_dataset
+from spgnn.train import TrainConfig
+from tests.training import check_history, reference_history, run, write_dataset
 
 
 @pytest.mark.parametrize(
@@ -22,6 +27,47 @@ def test_history_at_more_ranks(tmp_path):
     """Each of the graph's 61 vertices is one of few: exchanges are many and small."""
     path = write_dataset(tmp_path / "graph.npz")
     run_ranks(lambda rank: check_history(connect(), path, 9, epochs=3), 16)
+
+
+def ghosted(rank: int, path: Path, c: int) -> tuple[list[float], dict]:
+    algo = "1d" if c == 1 else "1.5d"
+    config = TrainConfig.of(
+        dataset=path, layers=2, hidden=8, epochs=4, ghosts=1, algo=algo, c=c, partition="random"
+    )
+    return run(config, connect())
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_two_layers_with_ghosts_move_no_row(tmp_path, sparse):
+    path = write_dataset(tmp_path / "graph.npz", sparse=sparse)
+    losses, report = run_ranks(ghosted, 8, path, 1)[0]
+    expected = reference_history(path, TrainConfig.of(layers=2, hidden=8, epochs=4))
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    assert report["volume"]["total_bytes"] == report["planned_volume"]["total_bytes"] == 0
+    with np.load(path) as file:
+        vertices, features = int(file["shape"][0]), 23
+    assert 0 < report["ghosts"]["total_rows"] < 7 * vertices
+    assert report["ghosts"]["total_bytes"] == report["ghosts"]["total_rows"] * features * 4
+    # In 1.5D as well: ghosts take the place of the whole exchange, partial sums included.
+    (_, report), *_ = run_ranks(ghosted, 4, path, 2)
+    assert report["volume"]["total_bytes"] == 0
+
+
+def test_work_is_that_of_the_rows_that_are_reached(tmp_path):
+    """The training vertices are a third; the last layer multiplies their rows alone."""
+    path = write_dataset(tmp_path / "graph.npz")
+    config = TrainConfig.of(dataset=path, layers=2, hidden=8, epochs=1)
+    (_, report), *_ = run_ranks(lambda rank: run(config, connect()), 1)
+    with np.load(path) as file:
+        A = sp.csr_array(
+            (np.ones(len(file["indices"])), file["indices"], file["indptr"]), file["shape"]
+        )
+        wanted = file["train_mask"] & (file["y"] >= 0)
+    A = (A + sp.eye_array(len(wanted))).tocsr()
+    assert report["work"] == {
+        "whole_nonzeros": A.nnz,
+        "layer_nonzeros": [None, int(np.diff(A.indptr)[wanted].sum())],
+    }
 
 
 @pytest.mark.slow
