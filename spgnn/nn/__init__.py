@@ -6,23 +6,29 @@ from spgnn.nn.dropout import DropoutKeys
 from spgnn.nn.dry_run import RecordedProduct, recorded_products
 from spgnn.nn.features import Features, Propagated, densified, propagate_
 from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
+from spgnn.nn.gin import GIN, GINConv
 from spgnn.nn.loss import accuracies, count_labelled, masked_cross_entropy
 from spgnn.nn.propagation import Graph, LayerGraph, Propagation, matrices_of
+from spgnn.nn.sage import GraphSAGE, SAGEConv
 from spgnn.nn.stack import Convolution, Stack
 
 __all__ = [
     "GCN",
+    "GIN",
     "ORDERS",
     "Convolution",
     "DropoutKeys",
     "Features",
     "GCNConv",
+    "GINConv",
     "Graph",
+    "GraphSAGE",
     "LayerGraph",
     "Order",
     "Propagated",
     "Propagation",
     "RecordedProduct",
+    "SAGEConv",
     "Stack",
     "accuracies",
     "count_labelled",

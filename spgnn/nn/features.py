@@ -60,6 +60,21 @@ def propagate_(
     return Propagated(AX_local, X_local if keep else None)
 
 
+def features_beside(propagated: Propagated) -> Tensor:
+    """X of the vertices whose A·X it is.
+
+    Raises
+    ------
+    InputError
+        If it was not kept.
+    """
+    if propagated.X_local is None:
+        raise InputError(
+            "layers with a weight for the vertex itself need X beside A·X: propagate_(…, keep=True)"
+        )
+    return propagated.X_local
+
+
 def densified(X_local: CSR) -> Tensor:
     """Sparse features as a dense tensor [own rows, f] on the same device.
 

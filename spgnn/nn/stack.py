@@ -39,6 +39,14 @@ def multiplies_first(f_in: int, f_out: int, input_layer: bool) -> bool:
     return 2 * f_out <= f_in * (1 if input_layer else 2)
 
 
+def linear(f_in: int, f_out: int, *, bias: bool = True) -> nn.Linear:
+    """A linear layer whose bias is zero."""
+    made = nn.Linear(f_in, f_out, bias=bias)
+    if bias:
+        nn.init.zeros_(made.bias)
+    return made
+
+
 class Stack(nn.Module):
     """Layers with ReLU and dropout between them.
 
@@ -52,7 +60,8 @@ class Stack(nn.Module):
     input_dropout : bool
         Whether features are dropped as well.
     seed : int
-        Of the weights: matrices are drawn from it (Glorot & Bengio 2010, uniform), all else is 0.
+        Of the weights: matrices are drawn from it (Glorot & Bengio 2010, uniform), and all else is
+        left as the layer made it.
     """
 
     def __init__(
@@ -68,8 +77,6 @@ class Stack(nn.Module):
                 if parameter.dim() == 2:
                     bound = (6 / sum(parameter.shape)) ** 0.5
                     parameter.uniform_(-bound, bound, generator=generator)
-                else:
-                    parameter.zero_()
 
     @property
     def convolutions(self) -> list[Convolution]:

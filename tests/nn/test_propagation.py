@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,18 @@ from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm, Plan, Stage, build
 from spgnn.kernels.reference import dropout_mask
-from spgnn.nn import GCN, DropoutKeys, Propagated, Propagation, Stack, recorded_products
+from spgnn.nn import (
+    GCN,
+    GIN,
+    DropoutKeys,
+    GCNConv,
+    GraphSAGE,
+    Propagated,
+    Propagation,
+    SAGEConv,
+    Stack,
+    recorded_products,
+)
 from spgnn.testing import run_ranks
 from tests.matrices import random_matrix, uneven_layout
 from tests.products import moved
@@ -22,7 +34,11 @@ from tests.products import moved
 N = 29
 WIDTHS = [6, 8, 5, 3]
 P_DROP = 0.4
-MODELS: dict[str, Callable[..., Stack]] = {"gcn": GCN}
+MODELS: dict[str, Callable[..., Stack]] = {
+    "gcn": GCN,
+    "sage": GraphSAGE,
+    "gin": partial(GIN, train_eps=True),
+}
 
 
 def adjacency() -> sp.csr_array:
@@ -55,7 +71,13 @@ def made(kind: str, dropout: float) -> Stack:
 
 def dense_layer(layer: torch.nn.Module, A: Tensor, H: Tensor) -> Tensor:
     """One layer as a formula of dense matrices."""
-    return A @ H @ layer.weight + layer.bias
+    if isinstance(layer, GCNConv):
+        return A @ H @ layer.weight + layer.bias
+    if isinstance(layer, SAGEConv):
+        return A @ H @ layer.lin_l.weight.T + layer.lin_l.bias + H @ layer.lin_r.weight.T
+    first, last = layer.nn[0], layer.nn[2]
+    hidden = (A @ H + (1 + layer.eps) * H) @ first.weight.T + first.bias
+    return torch.relu(hidden) @ last.weight.T + last.bias
 
 
 def dense_reference(kind: str, dropped: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:

@@ -1,0 +1,95 @@
+"""GraphSAGE (Hamilton et al. 2017) with the mean of all neighbours, on a distributed matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor
+
+from spgnn import kernels
+from spgnn.autograd import product
+from spgnn.nn.features import Features, Propagated, features_beside
+from spgnn.nn.propagation import LayerGraph, matrix_of, own_rows
+from spgnn.nn.stack import Convolution, Stack, linear, multiplies_first
+from spgnn.sparse import CSR
+
+
+class SAGEConv(Convolution):
+    """One layer ``Z = A H W_l + H W_r + b``, with A = D^-1 B of the adjacency B as it is.
+
+    Parameters are those of PyG's layer of that name, and so are their names: ``lin_l`` (of the
+    neighbours, with the bias) and ``lin_r`` (of the vertex itself).
+
+    Parameters
+    ----------
+    f_in, f_out : int
+    input_layer : bool
+        H is the input: it needs no gradient, so (A H) W has no product in backward.
+    """
+
+    def __init__(self, f_in: int, f_out: int, *, input_layer: bool = False) -> None:
+        super().__init__()
+        self.lin_l = linear(f_in, f_out)
+        self.lin_r = linear(f_in, f_out, bias=False)
+        self.multiplies_first = multiplies_first(f_in, f_out, input_layer)
+
+    def forward(self, graph: LayerGraph, H_local: Features) -> Tensor:
+        """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
+
+        The narrower of H and H W_l travels; H W_r goes nowhere.
+
+        Raises
+        ------
+        InputError
+            If there is no matrix, and H is not propagated; if it is, without H beside it.
+        """
+        W_l, W_r = self.lin_l.weight.T, self.lin_r.weight.T
+        if isinstance(H_local, CSR):
+            Z_local = product(matrix_of(graph), kernels.spmm(H_local, W_l))
+            Z_local = Z_local.add_(own_rows(graph, kernels.spmm(H_local, W_r)))
+        else:
+            if isinstance(H_local, Propagated):
+                Z_local, H_own = H_local.AX_local @ W_l, features_beside(H_local)
+            else:
+                H_own, A = own_rows(graph, H_local), matrix_of(graph)
+                first = self.multiplies_first
+                Z_local = product(A, H_local @ W_l) if first else product(A, H_local) @ W_l
+            # In place: nobody keeps the product itself.
+            Z_local = Z_local.addmm_(H_own, W_r)
+        return Z_local.add_(self.lin_l.bias)
+
+    @staticmethod
+    def size(f_in: int, f_out: int) -> int:
+        """Numbers in its two matrices."""
+        return 2 * f_in * f_out
+
+
+class GraphSAGE(Stack):
+    """Layers of :class:`SAGEConv` with ReLU and dropout between them.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        Features, hidden widths, classes.
+    dropout : float
+        Probability, on the input of every layer.
+    input_dropout : bool
+        Whether features are dropped as well.
+    seed : int
+        Of the weights (Glorot & Bengio 2010, uniform).
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        *,
+        dropout: float = 0.0,
+        input_dropout: bool = True,
+        seed: int = 0,
+    ) -> None:
+        layers = (
+            SAGEConv(f_in, f_out, input_layer=number == 0)
+            for number, (f_in, f_out) in enumerate(pairwise(widths))
+        )
+        super().__init__(layers, dropout=dropout, input_dropout=input_dropout, seed=seed)
