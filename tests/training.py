@@ -1,7 +1,8 @@
-"""Oracle 3: the loss history of a plain dense GCN in one process, and runs that must equal it."""
+"""Oracle 3: the loss history of a plain dense model in one process, and runs that must equal it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,17 +55,62 @@ def write_dataset(path: Path, *, sparse: bool = False, seed: int = 0) -> Path:
     return path
 
 
+# Shapes of a layer's parameters, in the order in which they are drawn.
+SHAPES = {
+    "gcn": lambda f_in, f_out: [(f_in, f_out), (f_out,)],
+    "sage": lambda f_in, f_out: [(f_out, f_in), (f_out,), (f_out, f_in)],
+    "gin": lambda f_in, f_out: [(f_out, f_in), (f_out,), (f_out, f_out), (f_out,)],
+}
+
+
+def dense_layer(model: str, A: torch.Tensor, H: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+    """One layer as its paper writes it."""
+    if model == "gcn":
+        W, b = given
+        return A @ H @ W + b
+    if model == "sage":
+        W_l, b, W_r = given
+        return A @ H @ W_l.T + H @ W_r.T + b
+    W_1, b_1, W_2, b_2 = given
+    return torch.relu((A @ H + H) @ W_1.T + b_1) @ W_2.T + b_2
+
+
+def dense_matrix(A: np.ndarray, model: str, normalisation: str) -> torch.Tensor:
+    """The adjacency as the model takes it."""
+    if model == "gcn":
+        np.fill_diagonal(A, 1)
+    if normalisation == "auto":
+        normalisation = {"gcn": "sym", "sage": "row", "gin": "none"}[model]
+    degree = A.sum(axis=1, keepdims=True)
+    degree[degree == 0] = np.inf
+    power = {"sym": degree * degree.T, "row": degree**2, "none": degree**0}[normalisation]
+    return torch.from_numpy(A / np.sqrt(power))
+
+
+def initial_parameters(model: str, widths: list[int], seed: int) -> list[list[torch.Tensor]]:
+    """Those of each layer, float64: matrices from the seed, biases zero."""
+    generator = torch.Generator().manual_seed(seed)
+    layers = []
+    for f_in, f_out in pairwise(widths):
+        layers.append([])
+        for shape in SHAPES[model](f_in, f_out):
+            made = torch.zeros(shape)
+            if len(shape) == 2:
+                bound = (6 / sum(shape)) ** 0.5
+                made.uniform_(-bound, bound, generator=generator)
+            layers[-1].append(made.double().requires_grad_())
+    return layers
+
+
 def reference_history(path: Path, config: TrainConfig) -> list[float]:
-    """Losses of a GCN with dense float64 matrices and nothing of the engine but its seeds."""
+    """Losses of a model with dense float64 matrices and nothing of the engine but its seeds."""
     flags = SimpleNamespace(**config.flat())
     with np.load(path) as file:
         data = dict(file)
     n = int(data["shape"][0])
     ones = np.ones(len(data["indices"]))
     A = sp.csr_array((ones, data["indices"], data["indptr"]), shape=(n, n)).toarray()
-    np.fill_diagonal(A, 1)
-    degree = A.sum(axis=1)
-    A_hat = torch.from_numpy(A / np.sqrt(degree[:, None] * degree[None, :]))
+    A_hat = dense_matrix(A, flags.model, flags.normalisation)
     if "x" in data:
         X = torch.from_numpy(data["x"]).double()
     else:
@@ -74,28 +120,22 @@ def reference_history(path: Path, config: TrainConfig) -> list[float]:
     y = torch.from_numpy(data["y"])
     chosen = torch.from_numpy(data["train_mask"]) & (y >= 0)
     widths = [X.shape[1], *[flags.hidden] * (flags.layers - 1), int(y.max()) + 1]
-    generator = torch.Generator().manual_seed(flags.seed)
-    weights, biases = [], []
-    for f_in, f_out in pairwise(widths):
-        bound = (6 / (f_in + f_out)) ** 0.5
-        W = torch.empty(f_in, f_out).uniform_(-bound, bound, generator=generator)
-        weights.append(W.double().requires_grad_())
-        biases.append(torch.zeros(f_out, dtype=torch.float64, requires_grad=True))
+    layers = initial_parameters(flags.model, widths, flags.seed)
     groups = [
-        {"params": [weights[0], biases[0]], "weight_decay": flags.weight_decay},
-        {"params": weights[1:] + biases[1:], "weight_decay": 0.0},
+        {"params": layers[0], "weight_decay": flags.weight_decay},
+        {"params": [p for layer in layers[1:] for p in layer], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.Adam(groups, lr=flags.lr)
     losses = []
     for epoch in range(flags.epochs):
         H = X
-        for layer, (W, b) in enumerate(zip(weights, biases, strict=True)):
-            H = torch.relu(H) if layer else H
-            key = DropoutKeys(torch.arange(n), flags.seed, epoch).key(layer)
+        for number, parameters in enumerate(layers):
+            H = torch.relu(H) if number else H
+            key = DropoutKeys(torch.arange(n), flags.seed, epoch).key(number)
             kept = dropout_mask(torch.arange(n), H.shape[1], key, flags.dropout)
-            if layer or flags.input_dropout:
+            if number or flags.input_dropout:
                 H = H * kept / (1 - flags.dropout)
-            H = A_hat @ H @ W + b
+            H = dense_layer(flags.model, A_hat, H, *parameters)
         loss = F.cross_entropy(H[chosen], y[chosen])
         optimizer.zero_grad()
         loss.backward()
@@ -143,11 +183,35 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
     return found
 
 
-def check_history(comm: Communicator, path: Path, every: int = 1, epochs: int = EPOCHS) -> None:
-    """Each `every`-th variant equals the dense reference and moves the bytes it planned."""
-    expected: dict[tuple[float, int, bool], list[float]] = {}
-    for config in variants(path, comm.size, epochs)[::every]:
-        kind = (config.model.dropout, config.model.layers, config.model.input_dropout)
+def other_models(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
+    """Runs of other models and on other matrices than the adjacency's own."""
+    sage, gin = (variants(path, ranks, epochs)[0].but(model=model) for model in ("sage", "gin"))
+    found = [
+        sage,
+        gin,
+        sage.but(dropout=0.5, cover="minimum", normalisation="sym"),
+        gin.but(dropout=0.5, exchange="oblivious", normalisation="row"),
+        gin.but(model="gcn", normalisation="row"),
+        sage.but(ghosts=1),
+        gin.but(ghosts=1, dropout=0.5, input_dropout=False),
+    ]
+    if ranks % 2 == 0:
+        grid = {"algo": "1.5d", "c": 2}
+        found += [sage.but(**grid, dropout=0.5), gin.but(**grid, cover="minimum")]
+    return found
+
+
+def check_history(
+    comm: Communicator,
+    path: Path,
+    every: int = 1,
+    epochs: int = EPOCHS,
+    listed: Callable[[Path, int, int], list[TrainConfig]] = variants,
+) -> None:
+    """Each `every`-th of the runs equals the dense reference and moves the bytes it planned."""
+    expected: dict[tuple[object, ...], list[float]] = {}
+    for config in listed(path, comm.size, epochs)[::every]:
+        kind = (config.model, config.data)
         if kind not in expected:
             expected[kind] = reference_history(path, config)
         losses, report = run(config, comm)

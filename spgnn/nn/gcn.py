@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
@@ -80,20 +79,9 @@ class GCNConv(Convolution):
 
 
 class GCN(Stack):
-    """Layers of :class:`GCNConv` with ReLU and dropout between them.
+    """Layers of :class:`GCNConv`; parameters are those of :class:`Stack` and the layers' order."""
 
-    Parameters
-    ----------
-    widths : sequence of int
-        Features, hidden widths, classes.
-    dropout : float
-        Probability, on the input of every layer.
-    order : {"auto", "paper"}
-    input_dropout : bool
-        Whether features are dropped as well.
-    seed : int
-        Of the weights (Glorot & Bengio 2010, uniform).
-    """
+    convolution = GCNConv
 
     def __init__(
         self,
@@ -104,8 +92,6 @@ class GCN(Stack):
         input_dropout: bool = True,
         seed: int = 0,
     ) -> None:
-        layers = (
-            GCNConv(f_in, f_out, order=order, input_layer=number == 0)
-            for number, (f_in, f_out) in enumerate(pairwise(widths))
+        super().__init__(
+            widths, dropout=dropout, input_dropout=input_dropout, seed=seed, order=order
         )
-        super().__init__(layers, dropout=dropout, input_dropout=input_dropout, seed=seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -90,21 +89,12 @@ class GINConv(Convolution):
 
 
 class GIN(Stack):
-    """Layers of :class:`GINConv` with ReLU and dropout between them.
+    """Layers of :class:`GINConv`; parameters are those of :class:`Stack` and the layers' train_eps.
 
-    Parameters
-    ----------
-    widths : sequence of int
-        Features, hidden widths, classes.
-    dropout : float
-        Probability, on the input of every layer.
-    input_dropout : bool
-        Whether features are dropped as well.
-    train_eps : bool
-        Whether each layer learns its ε.
-    seed : int
-        Of the weights (Glorot & Bengio 2010, uniform).
+    As in the paper, ε begins at 0.
     """
+
+    convolution = GINConv
 
     def __init__(
         self,
@@ -115,8 +105,6 @@ class GIN(Stack):
         train_eps: bool = False,
         seed: int = 0,
     ) -> None:
-        layers = (
-            GINConv(f_in, f_out, train_eps=train_eps, input_layer=number == 0)
-            for number, (f_in, f_out) in enumerate(pairwise(widths))
+        super().__init__(
+            widths, dropout=dropout, input_dropout=input_dropout, seed=seed, train_eps=train_eps
         )
-        super().__init__(layers, dropout=dropout, input_dropout=input_dropout, seed=seed)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 from torch import Tensor
 
 from spgnn import kernels
@@ -66,30 +63,6 @@ class SAGEConv(Convolution):
 
 
 class GraphSAGE(Stack):
-    """Layers of :class:`SAGEConv` with ReLU and dropout between them.
+    """Layers of :class:`SAGEConv`; parameters are those of :class:`Stack`."""
 
-    Parameters
-    ----------
-    widths : sequence of int
-        Features, hidden widths, classes.
-    dropout : float
-        Probability, on the input of every layer.
-    input_dropout : bool
-        Whether features are dropped as well.
-    seed : int
-        Of the weights (Glorot & Bengio 2010, uniform).
-    """
-
-    def __init__(
-        self,
-        widths: Sequence[int],
-        *,
-        dropout: float = 0.0,
-        input_dropout: bool = True,
-        seed: int = 0,
-    ) -> None:
-        layers = (
-            SAGEConv(f_in, f_out, input_layer=number == 0)
-            for number, (f_in, f_out) in enumerate(pairwise(widths))
-        )
-        super().__init__(layers, dropout=dropout, input_dropout=input_dropout, seed=seed)
+    convolution = SAGEConv

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +56,8 @@ class Stack(nn.Module):
 
     Parameters
     ----------
-    layers : iterable of Convolution
+    widths : sequence of int
+        Features, hidden widths, classes.
     dropout : float
         Probability, on the input of every layer.
     input_dropout : bool
@@ -62,21 +65,44 @@ class Stack(nn.Module):
     seed : int
         Of the weights: matrices are drawn from it (Glorot & Bengio 2010, uniform), and all else is
         left as the layer made it.
+    options
+        For every layer.
+
+    Attributes
+    ----------
+    convolution : type of Convolution
+        What the layers are; made of the two widths, ``input_layer``, and the options.
     """
 
+    convolution: ClassVar[type[Convolution]]
+
     def __init__(
-        self, layers: Iterable[Convolution], *, dropout: float, input_dropout: bool, seed: int
+        self,
+        widths: Sequence[int],
+        *,
+        dropout: float = 0.0,
+        input_dropout: bool = True,
+        seed: int = 0,
+        **options: Any,
     ) -> None:
         super().__init__()
         self.dropout = dropout
         self.input_dropout = input_dropout
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(
+            self.convolution(f_in, f_out, input_layer=number == 0, **options)
+            for number, (f_in, f_out) in enumerate(pairwise(widths))
+        )
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in self.parameters():
                 if parameter.dim() == 2:
                     bound = (6 / sum(parameter.shape)) ** 0.5
                     parameter.uniform_(-bound, bound, generator=generator)
+
+    @classmethod
+    def size(cls, widths: Sequence[int]) -> int:
+        """Numbers in the matrices of a model of these widths."""
+        return sum(cls.convolution.size(*pair) for pair in pairwise(widths))
 
     @property
     def convolutions(self) -> list[Convolution]:

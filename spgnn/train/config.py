@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from spgnn.comm import BACKENDS
-from spgnn.data.normalise import Normalisation
 from spgnn.errors import InputError
 from spgnn.exchange import Algo, Cover, Strategy
 from spgnn.exchange import Algorithm as Distribution
@@ -25,8 +24,9 @@ class Data(Record):
     split: Annotated[int, Flag("column of the masks")] = 0
     feature_norm: Literal["auto", "row", "none"] = "auto"
     normalisation: Annotated[
-        Normalisation, Flag("of the adjacency with self-loops: D^-1/2 A D^-1/2, D^-1 A, or A")
-    ] = "sym"
+        Literal["auto", "sym", "row", "none"],
+        Flag("of the adjacency: D^-1/2 A D^-1/2, D^-1 A, or A; auto: what the model is defined on"),
+    ] = "auto"
     random_features: Annotated[
         int, Flag("for timing: F random features a vertex where the data set has none", "F")
     ] = 0
@@ -65,6 +65,9 @@ class Algorithm(Record):
 class Model(Record):
     """The network."""
 
+    model: Annotated[
+        Literal["gcn", "sage", "gin"], Flag("of Kipf & Welling, GraphSAGE (mean), or Xu et al.")
+    ] = "gcn"
     layers: Annotated[int, Flag(low=1, high=1000)] = 3
     hidden: Annotated[int, Flag("width of the layers between", low=1)] = 16
     dropout: Annotated[float, Flag("on the input of every layer", high=1)] = 0.0
@@ -126,6 +129,8 @@ class TrainConfig(Config):
             Names the flag and what would be right.
         """
         self.algorithm.distribution.check(ranks)
+        if self.algorithm.order == "paper" and self.model.model != "gcn":
+            raise InputError(f"--order paper needs --model gcn, not {self.model.model}")
         training = self.training
         if self.algorithm.ghosts:
             self._check_ghosts()
@@ -148,5 +153,5 @@ class TrainConfig(Config):
 
 def parse(arguments: Sequence[str] | None = None) -> TrainConfig:
     """Read the command line; a wrong flag is an InputError."""
-    about = "Train a graph convolutional network on a whole graph, on one or many ranks."
+    about = "Train a graph neural network on a whole graph, on one or many ranks."
     return TrainConfig.read(arguments, prog="gcn.py", description=about)

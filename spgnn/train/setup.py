@@ -16,7 +16,12 @@ from spgnn.data import GraphMeta, GraphSource, open_shards, open_source
 from spgnn.data.distribute import RankShare, from_shards, scatter
 from spgnn.data.graph import VertexData
 from spgnn.data.memory import check_memory
-from spgnn.data.normalise import add_self_loops, degree_scales, row_normalise_features
+from spgnn.data.normalise import (
+    Normalisation,
+    add_self_loops,
+    degree_scales,
+    row_normalise_features,
+)
 from spgnn.data.shards import is_graph_directory
 from spgnn.data.source import MemorySource
 from spgnn.data.splits import seeded_split
@@ -35,6 +40,9 @@ from spgnn.train.config import TrainConfig
 from spgnn.train.rows import TrainingRows, layer_plans, training_rows
 
 Data = TypeVar("Data", bound=VertexData)
+
+# What each model is defined on; only a GCN adds self-loops, others have weights for the vertex.
+OWN_NORMALISATION: dict[str, Normalisation] = {"gcn": "sym", "sage": "row", "gin": "none"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,8 +193,11 @@ def _matrices(
     """The whole matrix, and plans for layers that do with less. Collective."""
     assert share.adjacency is not None
     how = config.algorithm
-    block = add_self_loops(share.adjacency, share.layout.range(mesh.rank)[0])
-    row_scale, own_scale = degree_scales(block, config.data.normalisation)
+    block, own_normalisation = share.adjacency, OWN_NORMALISATION[config.model.model]
+    if config.model.model == "gcn":
+        block = add_self_loops(block, share.layout.range(mesh.rank)[0])
+    asked = config.data.normalisation
+    row_scale, own_scale = degree_scales(block, own_normalisation if asked == "auto" else asked)
     block = block.with_scales(row_scale, None)
     A = DistMatrix.build(
         block,
@@ -251,7 +262,9 @@ def _ready(
         check_memory(f"{why} with dense features, {rows} × {width}", 4 * rows * width)
         X = densified(X.to(device))
     X = X.to(device)
-    return propagate_(A, X) if propagates and isinstance(X, Tensor) else X
+    if not propagates or not isinstance(X, Tensor):
+        return X
+    return propagate_(A, X, keep=config.model.model != "gcn")
 
 
 def _labels(config: TrainConfig, share: RankShare) -> tuple[Tensor, int]:

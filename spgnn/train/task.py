@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -14,7 +13,10 @@ from spgnn.data.memory import check_memory
 from spgnn.errors import InputError
 from spgnn.nn import (
     GCN,
+    GIN,
     DropoutKeys,
+    GraphSAGE,
+    Stack,
     accuracies,
     count_labelled,
     masked_cross_entropy,
@@ -26,6 +28,7 @@ from spgnn.train.setup import Problem
 
 Scores = dict[str, float | None]
 SCORES = ("val_loss", "train_acc", "val_acc", "test_acc")  # of NodeClassification
+MODELS: dict[str, type[Stack]] = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN}
 _COPIES = 4  # of the weights: themselves, their gradient, and two moments of Adam
 
 
@@ -66,7 +69,7 @@ class Task(Protocol):
 
 
 class NodeClassification(Task):
-    """A GCN that finds the class of each vertex; cross-entropy over the training vertices.
+    """A model that finds the class of each vertex; cross-entropy over the training vertices.
 
     Parameters
     ----------
@@ -95,14 +98,18 @@ class NodeClassification(Task):
             )
         hidden = [config.model.hidden] * (config.model.layers - 1)
         self.widths = [problem.features, *hidden, problem.classes]
-        weights = sum(f_in * f_out for f_in, f_out in pairwise(self.widths))
+        self.kind = config.model.model
+        weights = MODELS[self.kind].size(self.widths)
         check_memory(f"the weights of layers {self._layers}", _COPIES * 4 * weights)
-        self.model: GCN = GCN(
+        # The others know one order only.
+        options = {"order": config.algorithm.order} if self.kind == "gcn" else {}
+        model = MODELS[self.kind]
+        self.model: Stack = model(
             self.widths,
             dropout=config.model.dropout,
             input_dropout=config.model.input_dropout,
-            order=config.algorithm.order,
             seed=self.seed,
+            **options,
         ).to(problem.y.device)
 
     def loss(self, epoch: int) -> Tensor:
@@ -134,10 +141,10 @@ class NodeClassification(Task):
 
     @property
     def signature(self) -> Mapping[str, Any]:
-        """Layers, seed, and the size of the graph."""
+        """Model, layers, seed, and the size of the graph."""
         meta = self.problem.meta
         size = f"{meta.vertices} vertices and {meta.edges} edges"
-        return {"layers": self._layers, "seed": self.seed, "a graph of": size}
+        return {"model": self.kind, "layers": self._layers, "seed": self.seed, "a graph of": size}
 
     def planned_bytes(self) -> tuple[int, int]:
         """What this rank sends and receives of rows in one epoch, according to the plan alone."""

@@ -21,6 +21,7 @@ FLAGS = [
     ("--partition", "gvb", "metis", "metis"),
     ("--imbalance", 0.05, "0.1", 0.1),
     ("--ghosts", 0, "1", 1),
+    ("--model", "gcn", "sage", "sage"),
     ("--layers", 3, "2", 2),
     ("--hidden", 16, "64", 64),
     ("--epochs", 100, "5", 5),
@@ -32,7 +33,7 @@ FLAGS = [
     ("--order", "auto", "paper", "paper"),
     ("--split", 0, "3", 3),
     ("--feature-norm", "auto", "none", "none"),
-    ("--normalisation", "sym", "row", "row"),
+    ("--normalisation", "auto", "row", "row"),
     ("--random-features", 0, "300", 300),
     ("--random-classes", 0, "24", 24),
     ("--eval-every", 1, "10", 10),
@@ -49,6 +50,8 @@ SWITCHES = [("--symmetrise", "symmetrise", True), ("--resume", "resume", True)]
 SWITCHES += [("--no-overlap", "overlap", False), ("--no-reach", "reach", False)]
 SWITCHES += [("--no-input-dropout", "input_dropout", False)]
 CHOICES = {
+    "--model": ["gcn", "sage", "gin"],
+    "--normalisation": ["auto", "sym", "row", "none"],
     "--algo": ["1d", "1.5d"],
     "--exchange": ["sparsity-aware", "oblivious"],
     "--cover": ["column", "row", "minimum"],
@@ -154,6 +157,7 @@ def test_wrong_values_in_the_library(flags, said):
         ({"algo": "1.5d", "c": 2}, 3, "--c 2 must divide the number of ranks, which is 3"),
         ({"exchange": "oblivious", "cover": "row"}, 1, "--cover row needs"),
         ({"resume": True}, 1, "--resume needs --checkpoint"),
+        ({"order": "paper", "model": "gin"}, 1, "--order paper needs --model gcn, not gin"),
     ],
 )
 def test_combinations_that_cannot_work(flags, ranks, message):

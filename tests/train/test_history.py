@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig
-from tests.training import check_history, reference_history, run, write_dataset
+from tests.training import check_history, other_models, reference_history, run, write_dataset
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,12 @@ from tests.training import check_history, reference_history, run, write_dataset
 def test_history_is_that_of_a_dense_gcn(tmp_path, ranks, every, sparse):
     path = write_dataset(tmp_path / "graph.npz", sparse=sparse)
     run_ranks(lambda rank: check_history(connect(), path, every), ranks)
+
+
+@pytest.mark.parametrize(("ranks", "every", "sparse"), [(1, 1, True), (4, 1, False), (4, 2, True)])
+def test_history_is_that_of_other_dense_models(tmp_path, ranks, every, sparse):
+    path = write_dataset(tmp_path / "graph.npz", sparse=sparse)
+    run_ranks(lambda rank: check_history(connect(), path, every, listed=other_models), ranks)
 
 
 def test_history_at_more_ranks(tmp_path):
