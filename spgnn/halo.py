@@ -25,6 +25,11 @@ class Halo:
     operands : Operands
         Those of the matrix, whose products and halos are counted together.
 
+    Attributes
+    ----------
+    stage : Stage
+        The only one.
+
     Raises
     ------
     InputError
@@ -33,16 +38,19 @@ class Halo:
 
     def __init__(self, plan: Plan, mesh: Mesh, operands: Operands) -> None:
         stage = plan.stages[0]
-        sends_rows = all(hop.selected_rows is not None for hop in stage.hops)
-        if len(plan.stages) > 1 or not sends_rows:
+        if (
+            len(plan.stages) > 1
+            or not isinstance(stage, Stage)
+            or any(hop.selected_rows is None for hop in stage.hops)
+        ):
             raise InputError(
                 "a halo needs whole rows of H: build the matrix with cover='column' and c = 1"
             )
+        self.stage = stage
         own, device = stage.local.shape[1], stage.local.device
-        hops = tuple(hop.unscaled() for hop in stage.hops)
-        self._executor = Executor(
-            Plan((Stage(CSR(Selection(torch.arange(own, device=device), own)), None, hops),)), mesh
-        )
+        identity = CSR(Selection(torch.arange(own, device=device), own))
+        fetched = Stage(identity, None, tuple(hop.unscaled() for hop in stage.hops))
+        self._exchange = Executor(Plan((fetched,)), mesh).exchange(fetched)
         self.columns, self.rows = own, own + stage.received[-1]
         self.handle = named(self)
         self._operands = operands
@@ -56,8 +64,7 @@ class Halo:
         halo = H_local.new_empty(self.rows, H_local.shape[1])
         if H_local.is_meta:
             return halo
-        exchange = self._executor.exchanges[0]
-        arriving = exchange.begin(H_local.contiguous(), step, halo[self.columns :])
+        arriving = self._exchange.begin(H_local.contiguous(), step, halo[self.columns :])
         try:
             halo[: self.columns] = H_local
         finally:
@@ -69,7 +76,7 @@ class Halo:
         if G_halo.is_meta:
             return G_halo.new_empty(self.columns, G_halo.shape[1])
         G_halo = G_halo.contiguous()
-        flight = self._executor.exchanges[0].begin_adjoint(G_halo[self.columns :], step)
+        flight = self._exchange.begin_adjoint(G_halo[self.columns :], step)
         try:
             dH_local = G_halo[: self.columns].clone()
         finally:

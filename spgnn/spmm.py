@@ -196,7 +196,7 @@ class DistMatrix:
 
         ``spmm(A.local_matrix(), A.halo(H))`` is ``A @ H``.
         """
-        stage = self.plan.stages[0]
+        stage = self._halo.stage
         own_scale = stage.local.col_scale
         col_scale = None
         if own_scale is not None:
@@ -205,8 +205,7 @@ class DistMatrix:
 
     @cached_property
     def _unscaled(self) -> CSR:
-        _ = self._halo
-        stage = self.plan.stages[0]
+        stage = self._halo.stage
         return side_by_side(stage.local, stage.remote)
 
     def begin_epoch(self, epoch: int) -> None:

@@ -6,11 +6,12 @@ ranks. Plans hold numbers only: they can be pickled, made for ranks that do not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,6 +83,26 @@ class Hop:
         """Rows this rank sends and receives."""
         return Volume(int(sum(self.counts.send)), int(sum(self.counts.recv)))
 
+    def traffic(
+        self, width: int, dtype: torch.dtype, *, adjoint: bool = False, wire: Priced | None = None
+    ) -> Traffic:
+        """What rows of some width are on their way, or on their way back."""
+        wire = EXACT if wire is None else wire
+        sent, received = self.volume.send, self.volume.receive
+        to = self.counts.recv if adjoint else self.counts.send
+        if adjoint:
+            sent, received = received, sent
+        return Traffic(
+            wire.bytes(sent, width, dtype),
+            wire.bytes(received, width, dtype),
+            int(np.count_nonzero(to)) if width else 0,
+        )
+
+    def to(self, target: torch.dtype | torch.device | str) -> Hop:
+        """The same hop on a device, or ready for operands of a dtype."""
+        relay = None if self.relay is None else self.relay.to(target)
+        return replace(self, send=self.send.to(target), relay=relay)
+
     def unscaled(self) -> Hop:
         """The same rows as they are."""
         return replace(self, send=self.send.with_scales(None, None))
@@ -104,6 +125,40 @@ class Hop:
         return run_of(self.send)
 
 
+class Factor(Protocol):
+    """One factor of a matrix on one rank: what a plan knows of its stages, whatever they are.
+
+    Widths are those of the operand of the whole plan.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows this rank makes, and rows of the operand it holds."""
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        """The exchanges that have wires, in order."""
+
+    def blocks(self) -> Iterator[CSR]:
+        """All matrices."""
+
+    def traffic(
+        self,
+        width: int,
+        dtype: torch.dtype,
+        *,
+        adjoint: bool = False,
+        wires: Mapping[str, Priced] | None = None,
+    ) -> dict[str, Traffic]:
+        """What one product moves, by axis of the mesh; see :meth:`Plan.traffic`."""
+
+    def buffers(self, width: int) -> int:
+        """Elements of the buffers that are kept from one product to the next."""
+
+    def to(self, target: torch.dtype | torch.device | str) -> Factor:
+        """The same on a device, or ready for operands of a dtype."""
+
+
 @dataclass(frozen=True, eq=False)
 class Stage:
     """``Z = local·H + remote·[received by the first hop, by the second, …]`` on one rank.
@@ -118,6 +173,11 @@ class Stage:
     local: CSR
     remote: CSR | None = None
     hops: tuple[Hop, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows this rank makes, and rows of the operand it holds."""
+        return self.local.shape
 
     @cached_property
     def received(self) -> tuple[int, ...]:
@@ -137,6 +197,30 @@ class Stage:
             if hop.relay is not None:
                 yield hop.relay
 
+    def traffic(
+        self,
+        width: int,
+        dtype: torch.dtype,
+        *,
+        adjoint: bool = False,
+        wires: Mapping[str, Priced] | None = None,
+    ) -> dict[str, Traffic]:
+        """What one product moves, by axis of the mesh; see :meth:`Plan.traffic`."""
+        wires = {} if wires is None else wires
+        return by_axis(
+            {hop.axis: hop.traffic(width, dtype, adjoint=adjoint, wire=wires.get(hop.axis))}
+            for hop in self.hops
+        )
+
+    def buffers(self, width: int) -> int:
+        """Elements of rows to send and rows received, kept from one product to the next."""
+        return width * (self.received[-1] + sum(hop.send.shape[0] for hop in self.hops))
+
+    def to(self, target: torch.dtype | torch.device | str) -> Stage:
+        """The same stage on a device, or ready for operands of a dtype."""
+        remote = None if self.remote is None else self.remote.to(target)
+        return Stage(self.local.to(target), remote, tuple(hop.to(target) for hop in self.hops))
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -144,16 +228,16 @@ class Plan:
 
     Attributes
     ----------
-    stages : tuple of Stage
+    stages : tuple of Stage, or of what else is a :class:`Factor`
         Each takes the rows that the one before it makes.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[Factor, ...]
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows this rank makes, and rows of the operand it holds."""
-        return self.stages[-1].local.shape[0], self.stages[0].local.shape[1]
+        return self.stages[-1].shape[0], self.stages[0].shape[1]
 
     @property
     def hops(self) -> tuple[Hop, ...]:
@@ -191,19 +275,9 @@ class Plan:
         wires : mapping of axis to wire, optional
             How rows travel; by default as they are.
         """
-        found: dict[str, Traffic] = {}
-        for hop in self.hops:
-            wire = EXACT if wires is None else wires.get(hop.axis, EXACT)
-            sent, received = hop.volume.send, hop.volume.receive
-            to = hop.counts.recv if adjoint else hop.counts.send
-            if adjoint:
-                sent, received = received, sent
-            messages = sum(1 for rows in to if rows)
-            moved = Traffic(
-                wire.bytes(sent, width, dtype), wire.bytes(received, width, dtype), messages
-            )
-            found[hop.axis] = found.get(hop.axis, Traffic()) + moved
-        return found
+        return by_axis(
+            stage.traffic(width, dtype, adjoint=adjoint, wires=wires) for stage in self.stages
+        )
 
     def memory(self, width: int, dtype: torch.dtype = torch.float32) -> dict[str, int]:
         """Bytes this rank holds for products of some width, by item.
@@ -211,15 +285,11 @@ class Plan:
         ``matrix``: L, R and S; ``transpose``: their other sides, which adjoints need; ``buffers``:
         rows to send and rows received, kept from one product to the next.
         """
-        buffers = 0
-        for stage in self.stages:
-            buffers += stage.received[-1]
-            buffers += sum(hop.send.shape[0] for hop in stage.hops)
         blocks = list(self._blocks())
         return {
             "matrix": sum(block.nbytes for block in blocks),
             "transpose": sum(block.transpose_nbytes for block in self._transposed()),
-            "buffers": EXACT.bytes(buffers, width, dtype),
+            "buffers": dtype.itemsize * sum(stage.buffers(width) for stage in self.stages),
         }
 
     def ready(self) -> Plan:
@@ -230,23 +300,7 @@ class Plan:
 
     def to(self, target: torch.dtype | torch.device | str) -> Plan:
         """The same plan on a device, or ready for operands of a dtype."""
-
-        def moved(block: CSR | None) -> CSR | None:
-            return None if block is None else block.to(target)
-
-        return Plan(
-            tuple(
-                Stage(
-                    stage.local.to(target),
-                    moved(stage.remote),
-                    tuple(
-                        replace(hop, send=hop.send.to(target), relay=moved(hop.relay))
-                        for hop in stage.hops
-                    ),
-                )
-                for stage in self.stages
-            )
-        )
+        return Plan(tuple(stage.to(target) for stage in self.stages))
 
     def _blocks(self) -> Iterator[CSR]:
         for stage in self.stages:
@@ -255,6 +309,15 @@ class Plan:
     def _transposed(self) -> Iterator[CSR]:
         """The blocks whose other side adjoints use."""
         yield from (block for block in self._blocks() if run_of(block) is None)
+
+
+def by_axis(moved: Iterable[Mapping[str, Traffic]]) -> dict[str, Traffic]:
+    """The sums for each axis."""
+    found: dict[str, Traffic] = {}
+    for part in moved:
+        for axis, traffic in part.items():
+            found[axis] = found.get(axis, Traffic()) + traffic
+    return found
 
 
 def run_of(block: CSR) -> int | None:

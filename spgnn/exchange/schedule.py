@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import singledispatch
 from typing import Protocol
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.comm import Communicator
-from spgnn.exchange.plan import Hop, Plan, Stage, is_identity, run_of
+from spgnn.exchange.plan import Factor, Hop, Plan, Stage, is_identity, run_of
 from spgnn.exchange.wire import Flight, Step, Wire, wire_of
 from spgnn.sparse import CSR
 
@@ -19,6 +20,16 @@ class Communicators(Protocol):
     """Communicators by axis; a Mesh is one."""
 
     def __getitem__(self, axis: str) -> Communicator: ...
+
+
+class Runner(Protocol):
+    """One stage of a plan at work."""
+
+    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+        """Its product. Collective."""
+
+    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+        """The product with its transpose. Collective."""
 
 
 class Workspace:
@@ -75,54 +86,55 @@ class Executor:
         self.wires = [wire_of(hop) for hop in plan.hops] if wires is None else list(wires)
         self.overlap = overlap
         self.workspace = Workspace() if workspace is None else workspace
-        self.exchanges: list[Exchange] = []
-        first = 0
-        for stage in plan.stages:
-            self.exchanges.append(Exchange(stage, first, self))
+        self._runners = self.runners(plan.stages)
+
+    def runners(self, stages: Iterable[Factor], first: int = 0) -> list[Runner]:
+        """What runs some stages, the first hop of which has this number in the plan."""
+        found = []
+        for stage in stages:
+            found.append(runner(stage, first, self))
             first += len(stage.hops)
+        return found
+
+    def exchange(self, stage: Stage, first: int = 0) -> Exchange:
+        """What runs ``L + R·Π·S``, and can be taken apart for what is not a product."""
+        return Exchange(stage, first, self)
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
         """``A·H``; H_local [columns, f] to Z_local [rows, f]. Collective."""
-        for exchange in self.exchanges:
-            stage = exchange.stage
-            if not stage.hops:
-                H_local = kernels.spmm(stage.local, H_local)
-                continue
-            flight = exchange.begin(H_local, step)
-            try:
-                if not self.overlap:
-                    flight.wait()
-                Z_local = product(stage.local, H_local)
-            finally:
-                # Whatever happened here: peers write into these buffers.
-                H_recv = flight.wait()
-            H_local = added(stage, H_recv, Z_local)
+        for stage in self._runners:
+            H_local = stage.forward(H_local, step)
         return H_local
 
     def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
         """``Aᵀ·G``, stage by stage backwards; G_local [rows, f] to dH [columns, f]. Collective."""
-        for exchange in reversed(self.exchanges):
-            stage = exchange.stage
-            if not stage.hops:
-                G_local = kernels.spmm(stage.local.T, G_local)
-                continue
-            R_G = G_local
-            if stage.remote is not None and not is_identity(stage.remote):
-                R_G = kernels.spmm(stage.remote.T, G_local, out=exchange.received(G_local))
-            flight = exchange.begin_adjoint(R_G, step)
-            try:
-                if not self.overlap:
-                    flight.wait()
-                dH_local = adjoint_product(stage.local, G_local)
-            finally:
-                flight.wait()
-            flight.add_to(dH_local)
-            G_local = dH_local
+        for stage in reversed(self._runners):
+            G_local = stage.adjoint(G_local, step)
         return G_local
 
 
+@singledispatch
+def runner(stage: object, first: int, executor: Executor) -> Runner:
+    """What runs a stage on real rows; registered where each kind of stage is at home.
+
+    Parameters
+    ----------
+    stage : Factor
+    first : int
+        The number of its first hop in the plan.
+    executor : Executor
+        Whose wires, communicators and buffers it uses.
+    """
+    raise TypeError(f"nothing runs a {type(stage).__name__}")
+
+
+@runner.register
+def _(stage: Stage, first: int, executor: Executor) -> Runner:
+    return executor.exchange(stage, first)
+
+
 class Exchange:
-    """The hops of one stage; also for what is not a product.
+    """Runs one stage; its hops also for what is not a product.
 
     Parameters
     ----------
@@ -137,6 +149,39 @@ class Exchange:
         self.stage = stage
         self._first = first
         self._executor = executor
+
+    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+        """``L·H + R·Π·S·H``. Collective."""
+        stage = self.stage
+        if not stage.hops:
+            return kernels.spmm(stage.local, H_local)
+        flight = self.begin(H_local, step)
+        try:
+            if not self._executor.overlap:
+                flight.wait()
+            Z_local = product(stage.local, H_local)
+        finally:
+            # Whatever happened here: peers write into these buffers.
+            H_recv = flight.wait()
+        return added(stage, H_recv, Z_local)
+
+    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+        """``Lᵀ·G + Sᵀ·Πᵀ·Rᵀ·G``. Collective."""
+        stage = self.stage
+        if not stage.hops:
+            return kernels.spmm(stage.local.T, G_local)
+        R_G = G_local
+        if stage.remote is not None and not is_identity(stage.remote):
+            R_G = kernels.spmm(stage.remote.T, G_local, out=self.received(G_local))
+        flight = self.begin_adjoint(R_G, step)
+        try:
+            if not self._executor.overlap:
+                flight.wait()
+            dH_local = adjoint_product(stage.local, G_local)
+        finally:
+            flight.wait()
+        flight.add_to(dH_local)
+        return dH_local
 
     def begin(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Arriving:
         """Start Π·S·H. What arrives is written to `out` [received rows, f], if given."""
