@@ -187,6 +187,23 @@ class Stage:
             ends.append(ends[-1] + hop.volume.receive)
         return tuple(ends)
 
+    @cached_property
+    def adds_received(self) -> bool:
+        """Whether R does nothing to what is received: it is added as it is."""
+        return self.remote is not None and is_identity(self.remote)
+
+    @cached_property
+    def rearranges(self) -> bool:
+        """Whether L and S name every column once: the adjoint puts rows in place, adding none."""
+        if len(self.hops) != 1 or self.hops[0].relay is not None:
+            return False
+        kept, sent = run_of(self.local), self.hops[0].run
+        if kept is None or sent is None:
+            return False
+        halves = sorted([(kept, self.local.shape[0]), (sent, self.hops[0].send.shape[0])])
+        (begin, first), (middle, second) = halves
+        return begin == 0 and first == middle and middle + second == self.local.shape[1]
+
     def blocks(self) -> Iterator[CSR]:
         """All matrices of the stage."""
         yield self.local
@@ -213,8 +230,10 @@ class Stage:
         )
 
     def buffers(self, width: int) -> int:
-        """Elements of rows to send and rows received, kept from one product to the next."""
-        return width * (self.received[-1] + sum(hop.send.shape[0] for hop in self.hops))
+        """Elements of rows to send and rows received that lie neither in H nor in the result."""
+        received = 0 if self.adds_received else self.received[-1]
+        sent = 0 if self.rearranges else sum(hop.send.shape[0] for hop in self.hops)
+        return width * (received + sent)
 
     def to(self, target: torch.dtype | torch.device | str) -> Stage:
         """The same stage on a device, or ready for operands of a dtype."""
@@ -283,13 +302,16 @@ class Plan:
         """Bytes this rank holds for products of some width, by item.
 
         ``matrix``: L, R and S; ``transpose``: their other sides, which adjoints need; ``buffers``:
-        rows to send and rows received, kept from one product to the next.
+        rows to send, rows received, and rows that one stage hands to the next, kept from one
+        product to the next.
         """
+        buffered = sum(stage.buffers(width) for stage in self.stages)
+        between = sum(stage.shape[0] for stage in self.stages[:-1])
         blocks = list(self._blocks())
         return {
             "matrix": sum(block.nbytes for block in blocks),
             "transpose": sum(block.transpose_nbytes for block in self._transposed()),
-            "buffers": dtype.itemsize * sum(stage.buffers(width) for stage in self.stages),
+            "buffers": dtype.itemsize * (buffered + width * between),
         }
 
     def ready(self) -> Plan:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spgnn.blocks import keep_columns
-from spgnn.exchange.plan import Plan
+from spgnn.exchange.plan import Plan, Stage
 
 
 def narrowed(plan: Plan, kept: Tensor) -> tuple[Plan, Tensor]:
@@ -30,6 +30,8 @@ def narrowed(plan: Plan, kept: Tensor) -> tuple[Plan, Tensor]:
         Which ones they are, rising.
     """
     stage = plan.stages[0]
+    if not isinstance(stage, Stage):
+        return plan, torch.arange(plan.shape[1])
     used = torch.zeros(plan.shape[1], dtype=torch.bool)
     used[kept] = True
     for block in (stage.local, *(hop.send for hop in stage.hops)):

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.comm import Communicator
-from spgnn.exchange.plan import Factor, Hop, Plan, Stage, is_identity, run_of
+from spgnn.exchange.plan import Factor, Hop, Plan, Stage, run_of
 from spgnn.exchange.wire import Flight, Step, Wire, wire_of
+from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR
 
 
@@ -23,12 +24,12 @@ class Communicators(Protocol):
 
 
 class Runner(Protocol):
-    """One stage of a plan at work."""
+    """One stage of a plan at work; `out` is where the result may be written, if given."""
 
-    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+    def forward(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """Its product. Collective."""
 
-    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+    def adjoint(self, G_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """The product with its transpose. Collective."""
 
 
@@ -51,6 +52,11 @@ class Workspace:
             held = torch.empty(count * width, dtype=like.dtype, device=like.device)
             self._buffers[role] = held
         return held[: count * width].view(count, width)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        return sum(held.nbytes for held in self._buffers.values())
 
     def release(self) -> None:
         """Give the memory back; the next exchange takes what it needs."""
@@ -102,15 +108,26 @@ class Executor:
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
         """``A·H``; H_local [columns, f] to Z_local [rows, f]. Collective."""
-        for stage in self._runners:
-            H_local = stage.forward(H_local, step)
+        for number, stage in enumerate(self._runners):
+            H_local = stage.forward(H_local, step, self._between(number, H_local))
         return H_local
 
     def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
         """``Aᵀ·G``, stage by stage backwards; G_local [rows, f] to dH [columns, f]. Collective."""
-        for stage in reversed(self._runners):
-            G_local = stage.adjoint(G_local, step)
+        for number, stage in reversed(list(enumerate(self._runners))):
+            G_local = stage.adjoint(G_local, step, self._between(number - 1, G_local))
         return G_local
+
+    def _between(self, number: int, like: Tensor) -> Tensor | None:
+        """Where the rows that stage `number` hands to the next one lie; ``None`` at either end.
+
+        They are made in every product and nobody else sees them. Taken from the system anew, each
+        page of them would cost a fault.
+        """
+        if not 0 <= number < len(self._runners) - 1:
+            return None
+        rows = self.plan.stages[number].shape[0]
+        return self.workspace.rows(("between", number), rows, like)
 
 
 @singledispatch
@@ -150,46 +167,56 @@ class Exchange:
         self._first = first
         self._executor = executor
 
-    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+    def forward(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """``L·H + R·Π·S·H``. Collective."""
         stage = self.stage
         if not stage.hops:
-            return kernels.spmm(stage.local, H_local)
-        flight = self.begin(H_local, step)
+            return kernels.spmm(stage.local, H_local, out=out)
+        # Where R only names what is received, that arrives in the result.
+        if out is None and stage.adds_received:
+            out = new_rows(stage.local.shape[0], H_local)
+        flight = self.begin(H_local, step, out if stage.adds_received else None)
         try:
             if not self._executor.overlap:
                 flight.wait()
-            Z_local = product(stage.local, H_local)
+            Z_local = product(stage.local, H_local, out)
         finally:
             # Whatever happened here: peers write into these buffers.
             H_recv = flight.wait()
         return added(stage, H_recv, Z_local)
 
-    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+    def adjoint(self, G_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """``Lᵀ·G + Sᵀ·Πᵀ·Rᵀ·G``. Collective."""
         stage = self.stage
         if not stage.hops:
-            return kernels.spmm(stage.local.T, G_local)
+            return kernels.spmm(stage.local.T, G_local, out=out)
         R_G = G_local
-        if stage.remote is not None and not is_identity(stage.remote):
+        if stage.remote is not None and not stage.adds_received:
             R_G = kernels.spmm(stage.remote.T, G_local, out=self.received(G_local))
-        flight = self.begin_adjoint(R_G, step)
+        if out is None and stage.rearranges:
+            out = new_rows(stage.local.shape[1], G_local)
+        flight = self.begin_adjoint(R_G, step, out if stage.rearranges else None)
         try:
             if not self._executor.overlap:
                 flight.wait()
-            dH_local = adjoint_product(stage.local, G_local)
+            dH_local = adjoint_product(stage, G_local, out)
         finally:
             flight.wait()
-        flight.add_to(dH_local)
+        if not stage.rearranges:
+            flight.add_to(dH_local)
         return dH_local
 
     def begin(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Arriving:
         """Start Π·S·H. What arrives is written to `out` [received rows, f], if given."""
         return Arriving(self, H_local, self.received(H_local) if out is None else out, step)
 
-    def begin_adjoint(self, R_G: Tensor, step: Step) -> Returning:
-        """Start Πᵀ of `R_G` [received rows, f]."""
-        return Returning(self, R_G, step)
+    def begin_adjoint(self, R_G: Tensor, step: Step, out: Tensor | None = None) -> Returning:
+        """Start Πᵀ of `R_G` [received rows, f].
+
+        What arrives is written to its rows of `out` [columns, f], if given; S must only name
+        neighbouring ones.
+        """
+        return Returning(self, R_G, step, out)
 
     def received(self, like: Tensor) -> Tensor:
         """The buffer of received rows, with the width and dtype of `like`."""
@@ -233,7 +260,9 @@ class Arriving:
 
     def _start(self, number: int, hop: Hop) -> None:
         exchange = self._exchange
-        rows = packed(hop, self._H, exchange.to_send(number, self._H))
+        rows = lying_ready(hop, self._H)
+        if rows is None:
+            rows = packed(hop, self._H, exchange.to_send(number, self._H))
         if hop.relay is not None:
             before = self._out[: exchange.stage.received[number]]
             kernels.spmm(hop.relay, before, out=rows, accumulate=True)
@@ -244,12 +273,16 @@ class Arriving:
 class Returning:
     """What belongs to rows of others, on its way back to them."""
 
-    def __init__(self, exchange: Exchange, R_G: Tensor, step: Step) -> None:
+    def __init__(self, exchange: Exchange, R_G: Tensor, step: Step, out: Tensor | None) -> None:
         self._exchange = exchange
         self._flights: list[tuple[Flight, Hop, Tensor]] = []
         for number in reversed(range(len(exchange.stage.hops))):
             hop = exchange.stage.hops[number]
-            G_recv = exchange.to_send(number, R_G)
+            if out is None:
+                G_recv = exchange.to_send(number, R_G)
+            else:
+                assert hop.run is not None
+                G_recv = out[hop.run : hop.run + hop.send.shape[0]]
             flight = exchange.fly(number, exchange.slice_of(number, R_G), G_recv, step)
             self._flights.append((flight, hop, G_recv))
             if hop.relay is not None:
@@ -268,41 +301,49 @@ class Returning:
             add_unpacked(hop, G_recv, dH_local)
 
 
-def product(block: CSR, H_local: Tensor) -> Tensor:
+def product(block: CSR, H_local: Tensor, out: Tensor | None = None) -> Tensor:
     """``L·H``; rows of H themselves, rather than a copy, where L only names neighbouring ones."""
     first = run_of(block)
     if first is None:
-        return kernels.spmm(block, H_local)
+        return kernels.spmm(block, H_local, out=out)
     return H_local[first : first + block.shape[0]]
 
 
 def added(stage: Stage, H_recv: Tensor, Z_local: Tensor) -> Tensor:
-    """``Z + R·received``, in place unless Z are rows of the operand."""
+    """``Z + R·received``, in place: in what was received if R does nothing to it."""
     remote = stage.remote
-    if remote is not None and is_identity(remote):
-        return Z_local + H_recv
-    if run_of(stage.local) is not None:
+    if stage.adds_received:
+        return H_recv.add_(Z_local)
+    if run_of(stage.local) is not None:  # rows of the operand
         Z_local = Z_local.clone()
     if remote is None or not remote.nnz:
         return Z_local
     return kernels.spmm(remote, H_recv, out=Z_local, accumulate=True)
 
 
-def adjoint_product(block: CSR, G_local: Tensor) -> Tensor:
-    """``Lᵀ·G``."""
+def adjoint_product(stage: Stage, G_local: Tensor, out: Tensor | None = None) -> Tensor:
+    """``Lᵀ·G``; beside what arrives, if that has its place in `out`."""
+    block = stage.local
     first = run_of(block)
     if first is None:
-        return kernels.spmm(block.T, G_local)
-    dH_local = G_local.new_zeros(block.shape[1], G_local.shape[1])
+        return kernels.spmm(block.T, G_local, out=out)
+    dH_local = new_rows(block.shape[1], G_local) if out is None else out
+    if not stage.rearranges:
+        dH_local.zero_()
     dH_local[first : first + block.shape[0]] = G_local
     return dH_local
 
 
-def packed(hop: Hop, H_local: Tensor, out: Tensor) -> Tensor:
-    """``S·H``, in `out` unless S only names neighbouring rows, which lie ready in H itself."""
+def lying_ready(hop: Hop, H_local: Tensor) -> Tensor | None:
+    """``S·H`` as rows of H itself, where S only names neighbouring ones."""
     first = hop.run
-    if first is not None and hop.relay is None and H_local.is_contiguous():
-        return H_local[first : first + hop.send.shape[0]]
+    if first is None or hop.relay is not None or not H_local.is_contiguous():
+        return None
+    return H_local[first : first + hop.send.shape[0]]
+
+
+def packed(hop: Hop, H_local: Tensor, out: Tensor) -> Tensor:
+    """``S·H``, in `out`."""
     if hop.selected_rows is None:
         return kernels.spmm(hop.send, H_local, out=out)
     return kernels.gather_rows(H_local, hop.selected_rows, scale=hop.selected_scale, out=out)
