@@ -14,6 +14,8 @@ from spgnn.errors import InputError, unknown
 Int64Array = npt.NDArray[np.int64]
 # The axis along which all ranks are peers; every arrangement has it.
 EVERYONE = "everyone"
+# The axes between nodes, and inside a node.
+NODE, LOCAL = "node", "local"
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +158,19 @@ class Axes:
         if c < 1 or ranks % c:
             raise InputError(f"replication factor c = {c} must divide the number of ranks {ranks}")
         return cls(("row", "replica"), (ranks // c, c))
+
+    @classmethod
+    def of_nodes(cls, ranks: int, size: int) -> Axes:
+        """P/N × N ranks, "node" by "local": rank r is on node r // N.
+
+        Raises
+        ------
+        InputError
+            If N, the ranks of a node, does not divide the number of ranks.
+        """
+        if size < 1 or ranks % size:
+            raise InputError(f"{size} ranks a node must divide the number of ranks {ranks}")
+        return cls((NODE, LOCAL), (ranks // size, size))
 
     @property
     def ranks(self) -> int:

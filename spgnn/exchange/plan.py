@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import RowCounts
+from spgnn.layout import LOCAL
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 
@@ -118,6 +119,18 @@ class Hop:
         """The factor of each selected row."""
         scale, rows = self.send.col_scale, self.selected_rows
         return None if scale is None or rows is None else scale[rows]
+
+    @property
+    def near(self) -> bool:
+        """Whether its rows stay inside a node, so that waiting for them is short."""
+        return self.axis == LOCAL
+
+    @cached_property
+    def passed_rows(self) -> Tensor | None:
+        """Received rows to pass on as they are, int32 or int64 [n_send], if that is all it does."""
+        relay = self.relay
+        passes = relay is not None and isinstance(relay.pattern, Selection) and not self.send.nnz
+        return relay.indices if relay is not None and passes else None
 
     @cached_property
     def run(self) -> int | None:

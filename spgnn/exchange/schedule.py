@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import singledispatch
 from typing import Protocol
 
@@ -249,6 +249,7 @@ class Arriving:
         for number, hop in enumerate(exchange.stage.hops):
             if hop.relay is None:
                 self._start(number, hop)
+        self._start_relays()
 
     def wait(self) -> Tensor:
         """The received rows [received rows, f], all hops done."""
@@ -258,14 +259,29 @@ class Arriving:
             self._flights[number].wait()
         return self._out
 
+    def _start_relays(self) -> None:
+        """Start what only waits for rows from inside the node, to have it cross meanwhile."""
+        hops = self._exchange.stage.hops
+        relays = [number for number, hop in enumerate(hops) if hop.relay is not None]
+        for number, hop in enumerate(hops[: relays[-1]] if relays else ()):
+            if number not in self._flights:
+                self._start(number, hop)
+            if not hop.near:
+                break
+            self._flights[number].wait()
+
     def _start(self, number: int, hop: Hop) -> None:
         exchange = self._exchange
+        before = self._out[: exchange.stage.received[number]]
         rows = lying_ready(hop, self._H)
         if rows is None:
-            rows = packed(hop, self._H, exchange.to_send(number, self._H))
-        if hop.relay is not None:
-            before = self._out[: exchange.stage.received[number]]
-            kernels.spmm(hop.relay, before, out=rows, accumulate=True)
+            rows = exchange.to_send(number, self._H)
+            if hop.passed_rows is not None:
+                kernels.gather_rows(before, hop.passed_rows, out=rows)
+            else:
+                rows = packed(hop, self._H, rows)
+                if hop.relay is not None:
+                    kernels.spmm(hop.relay, before, out=rows, accumulate=True)
         out = exchange.slice_of(number, self._out)
         self._flights[number] = exchange.fly(number, rows, out, self._step)
 
@@ -274,8 +290,21 @@ class Returning:
     """What belongs to rows of others, on its way back to them."""
 
     def __init__(self, exchange: Exchange, R_G: Tensor, step: Step, out: Tensor | None) -> None:
-        self._exchange = exchange
         self._flights: list[tuple[Flight, Hop, Tensor]] = []
+        self._rest = self._started(exchange, R_G, step, out)
+        next(self._rest, None)
+
+    def wait(self) -> None:
+        """Return when all of it has arrived."""
+        for _ in self._rest:
+            pass
+        for flight, _, _ in self._flights:
+            flight.wait()
+
+    def _started(
+        self, exchange: Exchange, R_G: Tensor, step: Step, out: Tensor | None
+    ) -> Iterator[None]:
+        """Start hop after hop; stop where it takes long to know what the next ones return."""
         for number in reversed(range(len(exchange.stage.hops))):
             hop = exchange.stage.hops[number]
             if out is None:
@@ -286,14 +315,11 @@ class Returning:
             flight = exchange.fly(number, exchange.slice_of(number, R_G), G_recv, step)
             self._flights.append((flight, hop, G_recv))
             if hop.relay is not None:
+                if not hop.near:
+                    yield
                 flight.wait()
                 before = R_G[: exchange.stage.received[number]]
                 kernels.spmm(hop.relay.T, G_recv, out=before, accumulate=True)
-
-    def wait(self) -> None:
-        """Return when all of it has arrived."""
-        for flight, _, _ in self._flights:
-            flight.wait()
 
     def add_to(self, dH_local: Tensor) -> None:
         """Add Sᵀ · what arrived to dH, hop by hop."""
