@@ -44,7 +44,7 @@ class Halo:
             or any(hop.selected_rows is None for hop in stage.hops)
         ):
             raise InputError(
-                "a halo needs whole rows of H: build the matrix with cover='column' and c = 1"
+                "a halo needs whole rows of H: build a 1D matrix, with cover='column' and c = 1"
             )
         self.stage = stage
         own, device = stage.local.shape[1], stage.local.device

@@ -144,20 +144,25 @@ class Axes:
             raise InputError(f"axes {self.names} have sizes {self.sizes}; each is at least 1")
 
     @classmethod
-    def grid(cls, ranks: int, c: int = 1) -> Axes:
+    def grid(cls, ranks: int, c: int = 1, shares: int = 1) -> Axes:
         """P/c × c ranks, "row" by "replica": rank r sits at (r // c, r % c).
 
         Ranks with the same row hold one block row of A; rows of H travel along "row", partial
-        sums along "replica". c = 1 is the 1D algorithm.
+        sums along "replica". c = 1 is the 1D algorithm. With several shares of the feature
+        columns, P/(c·shares) × c × shares ranks: the third axis is "feature".
 
         Raises
         ------
         InputError
-            If c does not divide the number of ranks.
+            If c, or the number of shares, does not divide the number of ranks.
         """
         if c < 1 or ranks % c:
             raise InputError(f"replication factor c = {c} must divide the number of ranks {ranks}")
-        return cls(("row", "replica"), (ranks // c, c))
+        if shares < 1 or ranks // c % shares:
+            raise InputError(f"{shares} shares of the columns must divide {ranks} ranks / c = {c}")
+        if shares == 1:
+            return cls(("row", "replica"), (ranks // c, c))
+        return cls(("row", "replica", "feature"), (ranks // (c * shares), c, shares))
 
     @classmethod
     def of_nodes(cls, ranks: int, size: int) -> Axes:

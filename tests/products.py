@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
 from spgnn.comm import Communicator, Ledger
-from spgnn.exchange import COVERS, Volume
+from spgnn.exchange import COVERS, Algorithm, Volume
 from spgnn.sparse import SUM_DTYPE
 from tests.matrices import block_row, random_matrix, uneven_layout
 
@@ -74,11 +74,16 @@ def random_case(ranks: int, seed: int) -> tuple[Case, int]:
 def check_all(comm: Communicator, replications: list[int] | None = None, every: int = 1) -> int:
     """Check each `every`-th case for every c on the ranks of `comm`; returns how many."""
     divisors = [c for c in range(1, comm.size + 1) if comm.size % c == 0]
+    grids = [("1.5d", c) for c in replications or divisors]
+    return check_algorithms(comm, grids, every)
+
+
+def check_algorithms(comm: Communicator, algorithms: list[tuple[str, int]], every: int = 1) -> int:
+    """Check each `every`-th case for every algorithm and c; returns how many."""
     checked = 0
-    for number, c in enumerate(replications or divisors):
-        mesh = Mesh.grid(comm, c)
+    for number, (algo, c) in enumerate(algorithms):
         for case in islice(cases(comm.size), number % every, None, every):
-            check(case, mesh)
+            check(case, comm, algo, c)
             checked += 1
     return checked
 
@@ -88,7 +93,7 @@ def check_random(comm: Communicator, seeds: Iterable[int]) -> int:
     checked = 0
     for seed in seeds:
         case, c = random_case(comm.size, seed)
-        check(case, Mesh.grid(comm, c))
+        check(case, comm, "1.5d", c)
         checked += 1
     return checked
 
@@ -124,20 +129,20 @@ def problem(case: Case, rank: int) -> Problem:
     )
 
 
-def check(case: Case, mesh: Mesh) -> None:
+def check(case: Case, comm: Communicator, algo: str, c: int) -> None:
     """Forward, adjoint, gradients of two orders and the bytes of both directions.
 
     The bytes counted are those the plan says, and those are what the matrix demands.
     """
-    comm = mesh.everyone
+    algorithm = Algorithm(algo, c, case.exchange, case.cover)
+    mesh = Mesh.build(comm, algorithm.axes(comm.size))
     given = problem(case, mesh.rank)
     dense, own = given.dense, given.own
     matrix = DistMatrix.build(
         given.block,
         case.layout,
         mesh,
-        exchange=case.exchange,
-        cover=case.cover,
+        algorithm=algorithm,
         column_scale=given.column_scale,
         overlap=case.overlap,
     )
@@ -167,11 +172,11 @@ def check(case: Case, mesh: Mesh) -> None:
     close(Z_local, dense, H)
     close(dH_local, dense.T, G)
     close(ddG_local, dense, V)
-    row = case.width * case.dtype.itemsize
-    planned = matrix.volume
-    assert planned == predicted_volume(case, dense, mesh), case
-    assert moved(forward) == (planned.send * row, planned.receive * row), case
-    assert moved(backward) == (planned.receive * row, planned.send * row), case
+    assert matrix.volume == predicted_volume(case, dense, mesh), case
+    sent, received = predicted_elements(case, matrix.volume, mesh)
+    size = case.dtype.itemsize
+    assert moved(forward) == (sent * size, received * size), case
+    assert moved(backward) == (received * size, sent * size), case
     for ledger, adjoint in ((forward, False), (backward, True)):
         traffic = matrix.plan.traffic(case.width, case.dtype, adjoint=adjoint).values()
         sent = sum(t.sent_bytes for t in traffic)
@@ -179,14 +184,29 @@ def check(case: Case, mesh: Mesh) -> None:
         assert moved(ledger) == (sent, received), case
 
 
+def predicted_elements(case: Case, rows: Volume, mesh: Mesh) -> tuple[int, int]:
+    """Elements this rank sends and receives: rows at its share of the width, and two turns."""
+    if "feature" not in mesh.axes.names:
+        return rows.send * case.width, rows.receive * case.width
+    group = mesh.axes.group("feature", mesh.rank)
+    sizes, own = case.layout.sizes[group], case.layout.sizes[mesh.rank]
+    columns = np.array_split(np.arange(case.width), len(group))[mesh.coordinate("feature")]
+    share = len(columns)
+    # Of H, own rows but the own share of them; of Z, the own share of the others' rows.
+    turns = int(own * (case.width - share) + (sizes.sum() - own) * share)
+    return turns + rows.send * share, turns + rows.receive * share
+
+
 def predicted_volume(case: Case, dense: np.ndarray, mesh: Mesh) -> Volume:
     """Rows this rank must send and receive, from the whole matrix and the definition of a cover."""
     c = mesh.axes.size("replica")
     i, j = mesh.coordinate("row"), mesh.coordinate("replica")
-    groups = case.layout.grouped(c)
+    # Ranks that differ in nothing but their share of the columns have the same rows.
+    layout = case.layout.grouped(case.layout.parts // (c * mesh.axes.size("row")))
+    groups = layout.grouped(c)
 
     def rows_moved(to: int, source: int) -> int:
-        owned = slice(*case.layout.range(source * c + j))
+        owned = slice(*layout.range(source * c + j))
         block = dense[slice(*groups.range(to)), owned] != 0
         if to == source:
             return 0
@@ -200,7 +220,7 @@ def predicted_volume(case: Case, dense: np.ndarray, mesh: Mesh) -> Volume:
         return int((maximum_bipartite_matching(sp.csr_array(block)) >= 0).sum())
 
     peers = range(mesh.axes.size("row"))
-    own = case.layout.sizes[mesh.rank]
+    own = layout.sizes[i * c + j]
     fold = Volume(int(groups.sizes[i] - own), int((c - 1) * own))
     exchanged = Volume(
         sum(rows_moved(peer, i) for peer in peers), sum(rows_moved(i, peer) for peer in peers)

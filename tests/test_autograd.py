@@ -13,6 +13,7 @@ import torch
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
 from spgnn.autograd import paper_layer, product
 from spgnn.comm import connect
+from spgnn.exchange import Algorithm
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix
 
@@ -23,12 +24,14 @@ def dense() -> np.ndarray:
     return random_matrix(N, 0.2, 0, weighted=True).toarray()
 
 
-def matrix_of(c: int = 1, cover: str = "column") -> tuple[DistMatrix, slice]:
+def matrix_of(c: int = 1, cover: str = "column", algo: str = "1.5d") -> tuple[DistMatrix, slice]:
     comm = connect()
+    algorithm = Algorithm(algo, c, cover=cover)
+    mesh = Mesh.build(comm, algorithm.axes(comm.size))
     layout = RowLayout.even(N, comm.size)
     own = slice(*layout.range(comm.rank))
     block = block_row(random_matrix(N, 0.2, 0, weighted=True), own.start, own.stop)
-    return DistMatrix.build(block, layout, Mesh.grid(comm, c), cover=cover), own
+    return DistMatrix.build(block, layout, mesh, algorithm=algorithm), own
 
 
 def numbers(*shape: int, seed: int = 1) -> np.ndarray:
@@ -39,10 +42,10 @@ def close(found: torch.Tensor, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-10, atol=1e-10)
 
 
-def check_transforms(rank: int, c: int) -> None:
+def check_transforms(rank: int, c: int, algo: str) -> None:
     # What torch itself uses when jvp is first called.
     warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)
-    A, own = matrix_of(c, "minimum")
+    A, own = matrix_of(c, "minimum", algo)
     D, H, V = dense(), numbers(N, 3), numbers(N, 3, seed=2)
     H_local, V_local = torch.from_numpy(H[own].copy()), torch.from_numpy(V[own].copy())
 
@@ -71,9 +74,11 @@ def check_transforms(rank: int, c: int) -> None:
     close(gradients, (D.T @ (D @ batch) ** 2)[:, own])
 
 
-@pytest.mark.parametrize(("ranks", "c"), [(1, 1), (4, 1), (4, 2)])
-def test_transforms_of_functions(ranks, c):
-    run_ranks(check_transforms, ranks, c)
+@pytest.mark.parametrize(
+    ("ranks", "c", "algo"), [(1, 1, "1d"), (4, 1, "1d"), (4, 2, "1.5d"), (8, 2, "3d")]
+)
+def test_transforms_of_functions(ranks, c, algo):
+    run_ranks(check_transforms, ranks, c, algo)
 
 
 def test_one_exchange_serves_a_whole_batch():
@@ -112,8 +117,8 @@ def test_the_papers_layer_has_derivatives_of_two_orders():
     run_ranks(check_paper_layer, 3)
 
 
-def check_copies(rank: int) -> None:
-    A, own = matrix_of(2, "row")
+def check_copies(rank: int, algo: str) -> None:
+    A, own = matrix_of(2, "row", algo)
     H_local = torch.from_numpy(numbers(N, 3)[own].copy())
     expected = A @ H_local
     for other in (copy.deepcopy(A), pickle.loads(pickle.dumps(A))):
@@ -124,8 +129,9 @@ def check_copies(rank: int) -> None:
         assert other.handle != A.handle
 
 
-def test_copies_and_pickles_are_the_same_matrix():
-    run_ranks(check_copies, 4)
+@pytest.mark.parametrize("algo", ["1.5d", "3d"])
+def test_copies_and_pickles_are_the_same_matrix(algo):
+    run_ranks(check_copies, 4, algo)
 
 
 def test_a_pickle_needs_ranks_that_are_arranged_alike():

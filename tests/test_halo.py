@@ -8,6 +8,7 @@ import torch
 
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import Communicator, connect
+from spgnn.exchange import Algorithm
 from spgnn.kernels import spmm
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
@@ -80,6 +81,14 @@ def check_refused(rank: int) -> None:
             matrix.halo(torch.zeros(2, 1))
         with pytest.raises(InputError, match="cover='column' and c = 1"):
             _ = matrix.local_pattern
+    for algo in ("feature", "2d", "3d"):
+        algorithm = Algorithm(algo, 2)
+        mesh = Mesh.build(comm, algorithm.axes(4))
+        matrix = DistMatrix.build(block, layout, mesh, algorithm=algorithm)
+        with pytest.raises(InputError, match=r"a halo needs whole rows of H: .* 1D"):
+            matrix.halo(torch.zeros(2, 1))
+        with pytest.raises(InputError, match="a halo needs whole rows of H"):
+            _ = matrix.local_matrix()
 
 
 def test_what_receives_no_rows_has_no_halo():

@@ -110,6 +110,12 @@ def test_grids_number_rank_by_row_and_replica(block_rows, c):
         assert axes.group("row", rank) == numbers[:, j].tolist()
 
 
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(2, 4))
+def test_shares_of_the_columns_are_the_third_axis(block_rows, c, shares):
+    axes = Axes.grid(block_rows * c * shares, c, shares)
+    assert axes == Axes(("row", "replica", "feature"), (block_rows, c, shares))
+
+
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_groups_along_any_axis(shape):
     """Peers along an axis differ in that coordinate alone; groups partition the ranks."""
@@ -128,6 +134,12 @@ def test_groups_along_any_axis(shape):
 def test_replication_must_divide_the_ranks(size, c):
     with pytest.raises(InputError, match=f"c = {c} must divide the number of ranks {size}"):
         Axes.grid(size, c)
+
+
+def test_shares_must_divide_the_ranks():
+    for ranks, c, shares in ((6, 2, 2), (4, 1, 3), (4, 2, 0)):
+        with pytest.raises(InputError, match=f"{shares} shares of the columns must divide {ranks}"):
+            Axes.grid(ranks, c, shares)
 
 
 def test_axes_that_make_no_sense():

@@ -9,7 +9,7 @@ from spgnn import DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix
-from tests.products import check_all, check_random
+from tests.products import check_algorithms, check_all, check_random
 
 
 @pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 2), (3, 2), (4, 3), (6, 5), (8, 7)])
@@ -24,10 +24,34 @@ def test_products_on_sixteen_ranks(c):
     assert min(counts) >= 12
 
 
+SHARED = {
+    2: [("feature", 2)],
+    3: [("feature", 3), ("2d", 1), ("3d", 1)],
+    6: [("feature", 2), ("feature", 6), ("2d", 1), ("3d", 3)],
+    8: [("feature", 4), ("3d", 1), ("3d", 4)],
+    16: [("feature", 4), ("2d", 1), ("3d", 1)],
+}
+
+
+@pytest.mark.parametrize(("ranks", "every"), [(2, 5), (3, 11), (6, 13), (8, 13), (16, 23)])
+def test_products_of_shares_of_the_columns(ranks, every):
+    """Feature-parallel, 2D and 3D: everything that 1D has to fulfil, bytes to the last one."""
+    counts = run_ranks(lambda rank: check_algorithms(connect(), SHARED[ranks], every), ranks)
+    assert min(counts) >= 2 * len(SHARED[ranks])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 4, 6, 8, 16])
 def test_all_products_adjoints_and_bytes(ranks):
     run_ranks(lambda rank: check_all(connect()), ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "every"), [(2, 1), (6, 1), (8, 1), (12, 1), (16, 1), (64, 13)])
+def test_all_products_of_shares_of_the_columns(ranks, every):
+    divisors = [c for c in range(1, ranks + 1) if ranks % c == 0]
+    algorithms = [(algo, c) for algo in ("feature", "2d", "3d") for c in divisors]
+    run_ranks(lambda rank: check_algorithms(connect(), algorithms, every), ranks)
 
 
 @pytest.mark.slow

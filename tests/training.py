@@ -180,6 +180,11 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
             found += [grid, grid.but(order="paper"), grid.but(cover="minimum")]
             found += [grid.but(dropout=0.5), grid.but(exchange="oblivious")]
             found += [grid.but(ghosts=1), grid.but(reach=False)]
+    if ranks % 2 == 0:
+        feature = base.but(algo="feature", c=2)
+        found += [feature, feature.but(order="paper", dropout=0.5), feature.but(cover="minimum")]
+        found += [feature.but(c=ranks), base.but(algo="2d", cover="row"), base.but(algo="3d", c=2)]
+        found += [base.but(algo="3d", exchange="oblivious"), feature.but(ghosts=1)]
     return found
 
 

@@ -8,6 +8,7 @@ from spgnn.exchange.layers import Layered, LayerPlan, layered
 from spgnn.exchange.plan import Hop, Plan, Stage, Traffic, Volume
 from spgnn.exchange.schedule import Executor, Workspace
 from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build, build_all, grid
+from spgnn.exchange.turn import Turn, Turned
 from spgnn.exchange.wire import Broadcast, Exact, Flight, Step, Steps, Wire
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "Steps",
     "Strategy",
     "Traffic",
+    "Turn",
+    "Turned",
     "Volume",
     "Wire",
     "Workspace",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 from typing import Literal, get_args
 
 from torch import Tensor
@@ -14,7 +15,7 @@ from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, grid
 from spgnn.layout import Axes, RowLayout
 from spgnn.sparse import CSR
 
-Algo = Literal["1d", "1.5d"]
+Algo = Literal["1d", "1.5d", "feature", "2d", "3d"]
 ALGOS: tuple[str, ...] = get_args(Algo)
 
 
@@ -24,9 +25,11 @@ class Algorithm:
 
     Attributes
     ----------
-    algo : {"1d", "1.5d"}
+    algo : {"1d", "1.5d", "feature", "2d", "3d"}
     c : int
-        Replication factor.
+        Of how many copies of a block row each rank holds one: whole block rows (feature; 3d), or
+        their columns (1.5d, 2d). 1 leaves 2D as square, and 3D as cubic, as the number of ranks
+        allows; other algorithms are then 1D.
     exchange : {"sparsity-aware", "oblivious"}
     cover : {"column", "row", "minimum"}
     """
@@ -48,7 +51,9 @@ class Algorithm:
         check_choice("exchange", self.exchange, STRATEGIES)
         check_choice("cover", self.cover, COVERS)
         if self.algo == "1d" and self.c != 1:
-            raise InputError(f"--c {self.c} needs --algo 1.5d; the 1D algorithm has c = 1")
+            raise InputError(
+                f"--c {self.c} needs --algo 1.5d, feature, 2d or 3d; the 1D algorithm has c = 1"
+            )
         if ranks % self.c:
             raise InputError(f"--c {self.c} must divide the number of ranks, which is {ranks}")
         if self.exchange == "oblivious" and self.cover != "column":
@@ -56,11 +61,25 @@ class Algorithm:
 
     def axes(self, ranks: int) -> Axes:
         """How ranks are arranged."""
-        return Axes.grid(ranks, self.c)
+        return Axes.grid(ranks, *self.copies(ranks))
+
+    def copies(self, ranks: int) -> tuple[int, int]:
+        """Replicas of a block row, and shares of the feature columns; 1D has one of each."""
+        match self.algo:
+            case "feature":
+                return 1, self.c
+            case "2d":
+                return self.c if self.c > 1 else _root(ranks, 2), 1
+            case "3d":
+                shares = self.c if self.c > 1 else _root(ranks, 3)
+                return _root(ranks // shares, 2), shares
+            case _:
+                return self.c, 1
 
     def parts(self, ranks: int) -> int:
         """Parts of the partition; each is cut into ranks / parts slices of neighbouring ranks."""
-        return ranks // self.c
+        replicas, shares = self.copies(ranks)
+        return ranks // (replicas * shares)
 
     def scheme(
         self,
@@ -91,3 +110,8 @@ class Algorithm:
             cover=self.cover,
             column_scale=column_scale,
         )
+
+
+def _root(ranks: int, power: int) -> int:
+    """The largest divisor whose power is not above a number of ranks."""
+    return max(k for k in range(1, isqrt(ranks) + 1) if ranks % k == 0 and k**power <= ranks)

@@ -1,4 +1,4 @@
-"""From rows to block columns: each replica of a block row gets the columns it will multiply."""
+"""From own rows to rows of a group: its columns dealt out (replicas), or all rows for everybody."""
 
 from __future__ import annotations
 
@@ -106,6 +106,81 @@ class Regroup:
             assert its_columns is not None
             blocks.append(_assembled(its_lengths, its_columns, its_values, scale, part.width))
         return blocks
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked:
+    """What a scheme yields to hold all rows of its peers, in their order.
+
+    Attributes
+    ----------
+    axis : str
+    block : CSR [own rows, n]
+    """
+
+    axis: str
+    block: CSR
+
+    def settle(self, comm: Communicator) -> CSR:
+        """The rows of all of them."""
+        block, peers = self.block, comm.size
+        mine = (block.row_lengths.int(), block.indices, block.values, block.row_scale)
+        repeated = [None if array is None else array.repeat(peers) for array in mine]
+        lengths, columns, values, scale = repeated
+        assert lengths is not None
+        assert columns is not None
+        given = np.full(peers, block.shape[0]), np.full(peers, block.nnz)
+        rows, entries = swapped_counts(comm, *given)
+        return _assembled(
+            swapped(comm, lengths, rows),
+            swapped(comm, columns, entries),
+            None if values is None else swapped(comm, values, entries),
+            None if scale is None else swapped(comm, scale, rows),
+            block.shape[1],
+        )
+
+    @staticmethod
+    def settle_all(parts: Sequence[Stacked]) -> list[CSR]:
+        """The same for a whole group in one process: one matrix, which all of them share."""
+        blocks = [part.block for part in parts]
+        values = [block.values for block in blocks if block.values is not None]
+        scales = [block.row_scale for block in blocks if block.row_scale is not None]
+        whole = _assembled(
+            torch.cat([block.row_lengths for block in blocks]),
+            torch.cat([block.indices for block in blocks]),
+            torch.cat(values) if len(values) == len(blocks) else None,
+            torch.cat(scales) if len(scales) == len(blocks) else None,
+            blocks[0].shape[1],
+        )
+        return [whole] * len(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """What a scheme yields to have numbers of the rows of all peers, in their order.
+
+    Attributes
+    ----------
+    axis : str
+    own : Tensor [own rows]
+    rows : int64 [peers]
+        Rows of each peer.
+    """
+
+    axis: str
+    own: Tensor
+    rows: Int64Array
+
+    def settle(self, comm: Communicator) -> Tensor:
+        """The numbers of all of them."""
+        everyone = self.own.new_empty(int(self.rows.sum()))
+        comm.all_gather(self.own, everyone, self.rows.tolist())
+        return everyone
+
+    @staticmethod
+    def settle_all(parts: Sequence[Joined]) -> list[Tensor]:
+        """The same for a whole group in one process."""
+        return [torch.cat([part.own for part in parts])] * len(parts)
 
 
 def _assembled(

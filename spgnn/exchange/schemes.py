@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
@@ -20,8 +21,9 @@ from spgnn.comm import Communicator, RowCounts
 from spgnn.errors import check_choice
 from spgnn.exchange.inspect import COVERS, Ask, Cover, demand, whole_rows
 from spgnn.exchange.plan import Hop, Plan, Stage
-from spgnn.exchange.regroup import Regroup
+from spgnn.exchange.regroup import Joined, Regroup, Stacked
 from spgnn.exchange.schedule import Communicators
+from spgnn.exchange.turn import Turn, Turned
 from spgnn.layout import Axes, Int64Array, RowLayout
 from spgnn.pattern import Pattern, Selection
 from spgnn.sparse import CSR
@@ -79,12 +81,23 @@ def grid(
     cover: Cover = "column",
     column_scale: Tensor | None = None,
 ) -> Scheme[Plan]:
-    """1D and 1.5D: block columns along "row", then partial sums added along "replica".
+    """1D, 1.5D, 2D, feature-parallel and 3D: one family, told apart by the lengths of three axes.
 
-    Rank (i, j) holds slice j of block row i of H, and takes the columns that ranks (·, j) own. Rows
-    of H travel along "row"; with c > 1 replicas, partial sums are added along "replica"
-    (Mukhopadhyay et al., ICPP'24, Algorithm 2; how and why we differ stands in
-    ``docs/architecture.md``).
+    "row"
+        Rank (i, j) holds slice j of block row i of H, and takes the columns that ranks (·, j) own.
+        Rows of H travel along it.
+    "replica"
+        Partial sums are added along it. One replica is 1D (ICPP'24, Algorithm 1; CAGNET, SC'20),
+        several are 1.5D (ICPP'24, Algorithm 2; how and why we differ stands in
+        ``docs/architecture.md``). About as many as block rows are 2D: rows of H are expanded along
+        one axis, partial sums folded along the other (Tripathy et al., SC'20), and only those that
+        are needed (Abubaker & Hoefler, SpComm3D, 2024).
+    "feature"
+        Rank (i, j, k) holds slice (j, k) of block row i. All ranks (i, j, ·) hold the same part of
+        A and multiply it by a share of the columns of H each: :mod:`spgnn.exchange.turn`. With one
+        replica that is feature-parallel, with one block row too it is tensor parallelism (Kurt et
+        al., RDM, IPDPS'23; Ai et al., NeutronTP, PVLDB 18, 2024), and with all three axes it is 3D
+        (Tripathy et al., SC'20; Ranjan et al., Plexus, SC'25).
 
     Parameters
     ----------
@@ -110,12 +123,44 @@ def grid(
     """
     check_choice("exchange", strategy, STRATEGIES)
     check_choice("cover", cover, COVERS)
-    members, me = axes.group("row", rank), axes.coordinate("row", rank)
-    own, c = int(layout.sizes[rank]), axes.size("replica")
+    expand_and_fold = partial(
+        _expand_and_fold, axes=axes, rank=rank, strategy=strategy, cover=cover
+    )
+    if "feature" not in axes.names:
+        return Plan((yield from expand_and_fold(block, layout, column_scale=column_scale)))
+    shares, me = axes.size("feature"), axes.coordinate("feature", rank)
+    made = yield Gathered("feature", block.shape[0])
+    owned = layout.sizes[axes.group("feature", rank)]
+    # From here on the ranks of a group are as one, which has the rows of all of them.
+    block = yield Stacked("feature", block)
+    if column_scale is not None:
+        column_scale = yield Joined("feature", column_scale, owned)
+    grouped = layout.grouped(shares)
+    stages = yield from expand_and_fold(block, grouped, column_scale=column_scale)
+    return Plan((Turned(Turn("feature", me, owned), stages, Turn("feature", me, made)),))
+
+
+def _expand_and_fold(
+    block: CSR,
+    layout: RowLayout,
+    axes: Axes,
+    rank: int,
+    *,
+    strategy: Strategy,
+    cover: Cover,
+    column_scale: Tensor | None,
+) -> Scheme[tuple[Stage, ...]]:
+    """Block columns along "row", then partial sums added along "replica".
+
+    `layout` has one part for every group of ranks that differ in nothing but their "feature".
+    """
+    members = [peer * layout.parts // axes.ranks for peer in axes.group("row", rank)]
+    me = axes.coordinate("row", rank)
+    own, c = int(layout.sizes[members[me]]), axes.size("replica")
     made = np.array([block.shape[0]])
     if c > 1:
         made = yield Gathered("replica", block.shape[0])
-        # Along "replica" ranks are neighbours, so a rank's place there is its number modulo c.
+        # Along "replica" parts are neighbours, so a part's place there is its number modulo c.
         replica = layout.owner(block.indices.numpy()) % c
         block = yield Regroup.of("replica", block, replica, c)
     if strategy == "oblivious":
@@ -128,7 +173,7 @@ def grid(
     if len(members) > 1:
         hop = Hop("row", send, counts, broadcast=strategy == "oblivious")
         first = Stage(L, R, (hop,))
-    return Plan((first, *fold(made, axes.coordinate("replica", rank))))
+    return (first, *fold(made, axes.coordinate("replica", rank)))
 
 
 def fold(made: Int64Array, me: int) -> tuple[Stage, ...]:

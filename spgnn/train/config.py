@@ -40,7 +40,7 @@ class Algorithm(Record):
     """Who computes what, and what is sent."""
 
     algo: Algo = "1d"
-    c: Annotated[int, Flag("replication factor (1.5D)", low=1)] = 1
+    c: Annotated[int, Flag("copies of a block row; 1 lets 2d and 3d choose", low=1)] = 1
     exchange: Strategy = "sparsity-aware"
     cover: Cover = "column"
     partition: Annotated[str, Flag(metavar="METHOD_OR_FILE")] = "gvb"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spgnn import CSR, Axes, Mesh, RowLayout
 from spgnn.comm import connect
-from spgnn.exchange import COVERS, Plan, Stage, Volume, build, build_all, grid
+from spgnn.exchange import COVERS, Plan, Stage, Turned, Volume, build, build_all, grid
 from spgnn.layout import Axes as LayoutAxes
 from spgnn.partition import report
 from spgnn.testing import run_ranks
@@ -23,9 +23,11 @@ from tests.matrices import block_row, random_matrix, uneven_layout
 WAYS = [("oblivious", "column"), *(("sparsity-aware", cover) for cover in COVERS)]
 N = 31
 GRIDS = [(1, 1), (4, 1), (4, 2), (4, 4), (6, 2), (9, 3)]
+# With shares of the columns: ranks, replicas, shares.
+SHARED = [(2, 1, 2), (6, 1, 3), (6, 1, 6), (8, 2, 2), (12, 3, 2), (16, 2, 4)]
 
 
-def schemes(ranks: int, c: int, way: tuple[str, str], weighted: bool) -> list:
+def schemes(ranks: int, c: int, way: tuple[str, str], weighted: bool, shares: int = 1) -> list:
     """The scheme of every rank."""
     A = random_matrix(N, 0.2, 7, weighted=weighted)
     layout = uneven_layout(N, ranks, seed=3)
@@ -39,7 +41,7 @@ def schemes(ranks: int, c: int, way: tuple[str, str], weighted: bool) -> list:
             grid(
                 block,
                 layout,
-                Axes.grid(ranks, c),
+                Axes.grid(ranks, c, shares),
                 rank,
                 strategy=way[0],
                 cover=way[1],
@@ -53,13 +55,14 @@ def dense(block: CSR) -> np.ndarray:
     return block.to_scipy().toarray().astype(np.float64)
 
 
-def stage_matrix(stages: list[Stage], axes: Axes) -> np.ndarray:
-    """One stage of all ranks as one matrix, from L + R·Π·S."""
-    widths = np.cumsum([0, *(stage.local.shape[1] for stage in stages)])
+def stage_matrix(stages: dict[int, Stage], axes: Axes) -> np.ndarray:
+    """One stage of some ranks as one matrix, from L + R·Π·S."""
+    ends = np.cumsum([0, *(stage.local.shape[1] for stage in stages.values())])
+    columns = {rank: slice(*ends[i : i + 2]) for i, rank in enumerate(stages)}
     rows = []
-    for rank, stage in enumerate(stages):
-        block = np.zeros((stage.local.shape[0], widths[-1]))
-        block[:, widths[rank] : widths[rank + 1]] = dense(stage.local)
+    for rank, stage in stages.items():
+        block = np.zeros((stage.local.shape[0], ends[-1]))
+        block[:, columns[rank]] = dense(stage.local)
         if stage.hops:
             arrived = []
             for number, hop in enumerate(stage.hops):
@@ -70,9 +73,9 @@ def stage_matrix(stages: list[Stage], axes: Axes) -> np.ndarray:
                     assert theirs.counts.send[me] == count
                     # A broadcast is one block for everyone; an all-to-allv has one for each.
                     first = 0 if hop.broadcast else sum(theirs.counts.send[:me])
-                    sent = np.zeros((count, widths[-1]))
+                    sent = np.zeros((count, ends[-1]))
                     stretch = dense(theirs.send)[first : first + count]
-                    sent[:, widths[peer] : widths[peer + 1]] = stretch
+                    sent[:, columns[peer]] = stretch
                     arrived.append(sent)
                 assert hop.counts.send[me] == hop.counts.recv[me] == 0
                 assert hop.counts.largest >= max(hop.counts.send)
@@ -81,13 +84,45 @@ def stage_matrix(stages: list[Stage], axes: Axes) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def multiplied_out(plans: list[Plan], axes: Axes) -> np.ndarray:
-    """The product of all stages of all ranks."""
+def turned_matrix(stages: dict[int, Turned], axes: Axes) -> np.ndarray:
+    """The same for turns: every share of the columns is multiplied by the same matrix."""
+    for rank, stage in stages.items():
+        for turn, rows in ((stage.before, stage.shape[1]), (stage.after, stage.shape[0])):
+            group = axes.group(turn.axis, rank)
+            assert group[turn.me] == rank
+            assert turn.rows[turn.me] == rows
+            for width in (0, 1, 5, 17):
+                mine = turn.counts(width)
+                assert mine.sent == rows * width
+                for peer, count in zip(group, mine.send, strict=True):
+                    other = stages[peer].before if turn is stage.before else stages[peer].after
+                    theirs = other.counts(width)
+                    assert theirs.recv[turn.me] == count <= mine.largest == theirs.largest
+    found = []
+    for share in range(axes.size(stage.before.axis)):
+        held = {
+            rank: stage.stages
+            for rank, stage in stages.items()
+            if axes.coordinate(stage.before.axis, rank) == share
+        }
+        found.append(product_of(held, axes))
+    assert all(np.array_equal(found[0], matrix) for matrix in found)
+    return found[0]
+
+
+def product_of(held: dict[int, tuple], axes: Axes) -> np.ndarray:
+    """The product of all stages of some ranks."""
     whole = None
-    for stages in zip(*(plan.stages for plan in plans), strict=True):
-        factor = stage_matrix(list(stages), axes)
+    for stages in zip(*held.values(), strict=True):
+        matrix_of = turned_matrix if isinstance(stages[0], Turned) else stage_matrix
+        factor = matrix_of(dict(zip(held, stages, strict=True)), axes)
         whole = factor if whole is None else factor @ whole
     return whole
+
+
+def multiplied_out(plans: list[Plan], axes: Axes) -> np.ndarray:
+    """The product of all stages of all ranks."""
+    return product_of({rank: plan.stages for rank, plan in enumerate(plans)}, axes)
 
 
 @pytest.mark.parametrize(("ranks", "c"), GRIDS)
@@ -105,6 +140,17 @@ def test_plans_multiply_out_to_the_matrix(ranks, c, weighted, way):
             assert plan.stages[0].local.nnz == np.count_nonzero(A[own, own])
 
 
+@pytest.mark.parametrize(("ranks", "c", "shares"), SHARED)
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+def test_plans_with_shares_of_the_columns_multiply_out(ranks, c, shares, way):
+    weighted = ranks % 4 == 0
+    axes = Axes.grid(ranks, c, shares)
+    plans = build_all(schemes(ranks, c, way, weighted, shares), axes)
+    A = random_matrix(N, 0.2, 7, weighted=weighted).toarray()
+    A = np.linspace(2, 3, N)[:, None] * A * np.linspace(1, 2, N)
+    np.testing.assert_allclose(multiplied_out(plans, axes), A, rtol=1e-12)
+
+
 def same(a: object, b: object) -> bool:
     """Whether two records hold the same numbers."""
     if isinstance(a, torch.Tensor):
@@ -114,6 +160,8 @@ def same(a: object, b: object) -> bool:
     if isinstance(a, tuple):
         return len(a) == len(b) and all(map(same, a, b))
     names = fields_of(a)
+    if names and type(a) is not type(b):
+        return False
     return all(same(getattr(a, n), getattr(b, n)) for n in names) if names else a == b
 
 
@@ -121,18 +169,23 @@ def fields_of(record: object) -> list[str]:
     return [f.name for f in fields(record)] if hasattr(record, "__dataclass_fields__") else []
 
 
-def live_plans(rank: int, ranks: int, c: int, weighted: bool) -> list[bytes]:
-    mesh = Mesh.grid(connect(), c)
-    plans = [build(schemes(ranks, c, way, weighted)[rank], mesh) for way in WAYS]
+def live_plans(rank: int, ranks: int, c: int, shares: int, weighted: bool) -> list[bytes]:
+    mesh = Mesh.build(connect(), Axes.grid(ranks, c, shares))
+    plans = [build(schemes(ranks, c, way, weighted, shares)[rank], mesh) for way in WAYS]
     return [pickle.dumps(plan) for plan in plans]
 
 
-@pytest.mark.parametrize(("ranks", "c"), [(1, 1), (3, 1), (4, 2), (8, 4), (16, 2)])
-def test_offline_plans_are_the_live_ones(ranks, c):
+@pytest.mark.parametrize(
+    ("ranks", "c", "shares"),
+    [(1, 1, 1), (3, 1, 1), (4, 2, 1), (8, 4, 1), (16, 2, 1), (3, 1, 3), (12, 2, 2)],
+)
+def test_offline_plans_are_the_live_ones(ranks, c, shares):
     """Every array, and so everything that follows from them: bytes, messages, memory."""
-    by_rank = run_ranks(live_plans, ranks, ranks, c, ranks % 2 == 0)
+    weighted = ranks % 2 == 0
+    by_rank = run_ranks(live_plans, ranks, ranks, c, shares, weighted)
     for number, way in enumerate(WAYS):
-        offline = build_all(schemes(ranks, c, way, ranks % 2 == 0), Axes.grid(ranks, c))
+        axes = Axes.grid(ranks, c, shares)
+        offline = build_all(schemes(ranks, c, way, weighted, shares), axes)
         for rank, plan in enumerate(offline):
             live = pickle.loads(by_rank[rank][number])
             assert same(plan, live), (way, rank)

@@ -29,7 +29,7 @@ def history(config: TrainConfig, ranks: int) -> list[dict[str, float]]:
     ("optimizer", "dropout", "order"), [("adam", 0.5, "auto"), ("sgd", 0.0, "paper")]
 )
 def test_resumed_on_other_ranks(tmp_path, optimizer, dropout, order):
-    """Stopped twice: 1 rank to epoch 3, 3 ranks to epoch 5, a 2 × 2 grid to epoch 8."""
+    """Stopped twice: 1 rank to epoch 3, 3 feature-parallel ranks to 5, a 2 × 2 grid to 8."""
     path = write_dataset(tmp_path / "graph.npz")
     whole = TrainConfig.of(
         dataset=path,
@@ -44,7 +44,7 @@ def test_resumed_on_other_ranks(tmp_path, optimizer, dropout, order):
     expected = history(whole, 1)
     parts = whole.but(checkpoint=tmp_path / "run", checkpoint_every=1)
     first = history(parts.but(epochs=3), 1)
-    second = history(parts.but(epochs=5, resume=True), 3)
+    second = history(parts.but(algo="feature", c=3, epochs=5, resume=True), 3)
     third = history(parts.but(algo="1.5d", c=2, resume=True), 4)
     assert [record["epoch"] for record in third] == list(range(8))
     for name in ("loss", "val_loss"):

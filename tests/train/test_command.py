@@ -84,12 +84,15 @@ def test_bad_graphs(tmp_path, bad):
 
 
 FLAGS = [
-    Bad("algo", ["--algo", "3d"], words=["--algo", "3d", "1.5d"]),
+    Bad("algo", ["--algo", "4d"], words=["--algo", "4d", "1.5d"]),
     Bad("c in 1d", ["--c", "2", "--nproc", "2"], words=["--c 2", "--algo 1.5d"]),
     Bad(
         "c does not divide",
         ["--algo", "1.5d", "--c", "2", "--nproc", "3"],
         words=["--c 2", "divide", "3"],
+    ),
+    Bad(
+        "c of shares", ["--algo", "3d", "--c", "4", "--nproc", "6"], words=["--c 4", "divide", "6"]
     ),
     Bad("c zero", ["--algo", "1.5d", "--c", "0"], words=["--c", "0"]),
     Bad("c absurd", ["--algo", "1.5d", "--c", "2147483647"], words=["--c 2147483647", "divide"]),

@@ -52,7 +52,7 @@ SWITCHES += [("--no-input-dropout", "input_dropout", False)]
 CHOICES = {
     "--model": ["gcn", "sage", "gin"],
     "--normalisation": ["auto", "sym", "row", "none"],
-    "--algo": ["1d", "1.5d"],
+    "--algo": ["1d", "1.5d", "feature", "2d", "3d"],
     "--exchange": ["sparsity-aware", "oblivious"],
     "--cover": ["column", "row", "minimum"],
     "--order": ["auto", "paper"],
@@ -154,6 +154,8 @@ def test_wrong_values_in_the_library(flags, said):
     ("flags", "ranks", "message"),
     [
         ({"c": 2}, 2, "--c 2 needs --algo 1.5d"),
+        ({"algo": "feature", "c": 4}, 6, "--c 4 must divide the number of ranks, which is 6"),
+        ({"algo": "3d", "c": 3}, 8, "--c 3 must divide the number of ranks, which is 8"),
         ({"algo": "1.5d", "c": 2}, 3, "--c 2 must divide the number of ranks, which is 3"),
         ({"exchange": "oblivious", "cover": "row"}, 1, "--cover row needs"),
         ({"resume": True}, 1, "--resume needs --checkpoint"),
@@ -165,6 +167,9 @@ def test_combinations_that_cannot_work(flags, ranks, message):
         TrainConfig.of(**flags).check(ranks)
 
 
-@pytest.mark.parametrize(("algo", "c", "ranks"), [("1d", 1, 5), ("1.5d", 1, 5), ("1.5d", 4, 8)])
+@pytest.mark.parametrize(
+    ("algo", "c", "ranks"),
+    [("1d", 1, 5), ("1.5d", 1, 5), ("1.5d", 4, 8), ("feature", 8, 8), ("2d", 1, 7), ("3d", 2, 6)],
+)
 def test_combinations_that_work(algo, c, ranks):
     TrainConfig.of(algo=algo, c=c).check(ranks)

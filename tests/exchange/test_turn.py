@@ -1,0 +1,206 @@
+"""Turns: what every rank has after one, and what one moves, to the byte."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spgnn import CSR, Axes, DistMatrix, Mesh, RowLayout
+from spgnn.comm import Communicator, connect
+from spgnn.exchange import Algorithm, Exact, Executor, Plan, Step, Turn, Turned, build_all
+from spgnn.testing import run_ranks
+from tests.matrices import block_row, random_matrix, uneven_layout
+from tests.products import moved
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=7), st.integers(0, 40))
+def test_what_a_turn_moves(sizes, width):
+    """Everything is somewhere, once; what stays is not moved."""
+    rows = np.array(sizes)
+    turns = [Turn("feature", me, rows) for me in range(len(rows))]
+    shares = np.array([turn.share(width) for turn in turns])
+    assert [len(s) for s in np.array_split(np.arange(width), len(rows))] == shares.tolist()
+    there = [turn.traffic(width, torch.float32, back=False) for turn in turns]
+    back = [turn.traffic(width, torch.float32, back=True) for turn in turns]
+    sent = [4 * rows[me] * (width - shares[me]) for me in range(len(rows))]
+    received = [4 * (rows.sum() - rows[me]) * shares[me] for me in range(len(rows))]
+    assert [t.sent_bytes for t in there] == sent == [t.received_bytes for t in back]
+    assert [t.received_bytes for t in there] == received == [t.sent_bytes for t in back]
+    assert sum(sent) == sum(received)
+    pairs = [
+        (i, k) for i in range(len(rows)) for k in range(len(rows)) if i != k and rows[i] * shares[k]
+    ]
+    assert [t.messages for t in there] == [
+        sum(i == me for i, _ in pairs) for me in range(len(rows))
+    ]
+    assert [t.messages for t in back] == [sum(k == me for _, k in pairs) for me in range(len(rows))]
+
+
+@pytest.mark.parametrize(("ranks", "c"), [(4, 2), (8, 4), (12, 12)])
+def test_bytes_of_feature_parallel_products_are_the_formula(ranks, c):
+    """(λ̄ - 1) + 2(c - 1)/c in units of (n/P)·f words, where c divides f and rows are even."""
+    n, width = 5 * ranks, 4 * c
+    A = random_matrix(n, 0.05, 3, weighted=False)
+    layout, algorithm = RowLayout.even(n, ranks), Algorithm("feature", c)
+    axes = algorithm.axes(ranks)
+    plans = build_all(
+        [
+            algorithm.scheme(block_row(A, *layout.range(rank)), layout, rank)
+            for rank in range(ranks)
+        ],
+        axes,
+    )
+    groups, dense = layout.grouped(c), A.toarray()
+    owners = groups.owner(np.arange(n))
+    # How many parts touch a vertex: its own, and those with a row that needs it.
+    touched = [{int(owners[v]), *owners[np.flatnonzero(dense[:, v])].tolist()} for v in range(n)]
+    remote = sum(len(parts) for parts in touched) - n
+    for adjoint in (False, True):
+        traffic = [plan.traffic(width, adjoint=adjoint) for plan in plans]
+        rows = sum(t["row"].sent_bytes for t in traffic if "row" in t)
+        # Each of c ranks moves 1/c of every row: (λ̄ - 1)·n·f words in all.
+        assert rows == remote * width * 4
+        for one in traffic:
+            assert one["feature"].sent_bytes == 2 * (c - 1) * (n // ranks) * width * 4 // c
+
+
+def check_turned(rank: int) -> None:
+    """A plan of which the stages do nothing: what they get, and that it comes back."""
+    comm = connect()
+    sizes = np.array([3, 0, 5, 1])
+    mesh = Mesh.build(comm, Axes(("feature",), (4,)))
+    ends = np.concatenate(([0], np.cumsum(sizes)))
+    for width in (1, 3, 4, 11):
+        H = torch.arange(9 * width, dtype=torch.float32).view(9, width)
+        own = H[ends[rank] : ends[rank + 1]]
+        columns = np.array_split(np.arange(width), 4)[rank]
+        turn = Turn("feature", rank, sizes)
+        plan = Plan((Turned(turn, (), turn),))
+        executor = Executor(plan, mesh)
+        before = comm.ledger.copy()
+        # Given as a view that is not contiguous.
+        assert torch.equal(executor.forward(own.T.contiguous().T, Step()), own)
+        (kept,) = (b for r, b in executor.workspace._buffers.items() if r[0] == "share")
+        assert torch.equal(kept.view(9, -1) if len(columns) else H[:, []], H[:, columns])
+        assert torch.equal(executor.adjoint(own, Step(adjoint=True)), own)
+        for_two = comm.ledger.since(before)
+        traffic = [plan.traffic(width, adjoint=adjoint)["feature"] for adjoint in (False, True)]
+        assert moved(for_two) == (
+            sum(t.sent_bytes for t in traffic),
+            sum(t.received_bytes for t in traffic),
+        )
+        held = sum(buffer.nbytes for buffer in executor.workspace._buffers.values())
+        assert held == plan.memory(width)["buffers"]
+
+
+def test_a_turn_and_the_turn_back():
+    run_ranks(check_turned, 4)
+
+
+class Recording(Exact):
+    """Notes the steps it is used in, and the widths."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, bool]] = []
+
+    def begin(self, rows, out, hop, comm, step):
+        self.seen.append((step.hop, rows.shape[1], step.adjoint))
+        return super().begin(rows, out, hop, comm, step)
+
+
+def matrix_of(comm: Communicator, algorithm: Algorithm) -> tuple[DistMatrix, slice]:
+    n = 26
+    layout = uneven_layout(n, comm.size, seed=1)
+    own = slice(*layout.range(comm.rank))
+    A = random_matrix(n, 0.2, 0, weighted=True)
+    mesh = Mesh.build(comm, algorithm.axes(comm.size))
+    block = block_row(A, own.start, own.stop)
+    return DistMatrix.build(block, layout, mesh, algorithm=algorithm), own
+
+
+def check_executor(rank: int) -> None:
+    """Wires, dtypes, buffers, and what is only recorded, between two turns."""
+    comm = connect()
+    A, own = matrix_of(comm, Algorithm("3d"))
+    dense = random_matrix(26, 0.2, 0, weighted=True).toarray()
+    H = np.random.default_rng(0).standard_normal((26, 5))
+    H_local = torch.from_numpy(H[own].copy())
+    wires = [Recording(), Recording()]
+    recorded = DistMatrix(A.plan, A.layout, A.mesh, wires, overlap=False)
+    Z_local = A.forward(H_local)
+    assert torch.equal(recorded.forward(H_local), Z_local)
+    assert torch.equal(recorded.adjoint(Z_local), A.adjoint(Z_local))
+    share = 3 - rank % 2
+    assert [wire.seen for wire in wires] == [
+        [(number, share, False), (number, share, True)] for number in (0, 1)
+    ]
+    held = sum(buffer.nbytes for buffer in A.executor.workspace._buffers.values())
+    assert held == A.plan.memory(5, torch.float64)["buffers"]
+    single = A.to(torch.float32)
+    assert all(
+        block.values is None or block.values.dtype == torch.float32
+        for stage in single.plan.stages
+        for block in stage.blocks()
+    )
+    found = single.forward(H_local.float())
+    torch.testing.assert_close(
+        found.double(), torch.from_numpy(dense @ H)[own], rtol=1e-4, atol=1e-4
+    )
+    before = comm.ledger.copy()
+    X = torch.zeros(A.own_rows, 7, device="meta", requires_grad=True)
+    (A @ X).sum().backward()
+    assert X.grad.shape == X.shape
+    assert A.record == [(7, torch.float32, False), (7, torch.float32, True)]
+    assert moved(comm.ledger.since(before)) == (0, 0)
+    assert recorded.plan.shape == (len(H_local), len(H_local))
+
+
+def test_stages_between_two_turns_are_run_like_any_others():
+    run_ranks(check_executor, 8)
+
+
+def check_some_rows(rank: int) -> None:
+    """A plan makes the rows it was given: every third one, and on one rank none."""
+    comm = connect()
+    n = 26
+    A = random_matrix(n, 0.2, 0, weighted=True)
+    for algorithm in (
+        Algorithm("feature", 2),
+        Algorithm("2d"),
+        Algorithm("3d"),
+        Algorithm("3d", 4),
+    ):
+        layout = uneven_layout(n, comm.size, seed=1)
+        axes = algorithm.axes(comm.size)
+        wanted = [
+            np.arange(*layout.range(r))[:: 3 if r != 2 else 10**6][r == 2 :]
+            for r in range(comm.size)
+        ]
+        scale = torch.linspace(1, 2, n, dtype=torch.float64)
+        plans = build_all(
+            [
+                algorithm.scheme(
+                    CSR.from_scipy(A[wanted[r]]), layout, r, scale[slice(*layout.range(r))].clone()
+                )
+                for r in range(comm.size)
+            ],
+            axes,
+        )
+        matrix = DistMatrix(plans[rank], layout, Mesh.build(comm, axes))
+        own = slice(*layout.range(rank))
+        rng = np.random.default_rng(0)
+        H, G = rng.standard_normal((2, n, 5))
+        kept = np.concatenate(wanted)
+        dense = A.toarray() * scale.numpy()
+        Z_local = matrix.forward(torch.from_numpy(H[own].copy()))
+        np.testing.assert_allclose(Z_local, (dense @ H)[wanted[rank]], rtol=1e-12, atol=1e-12)
+        dH_local = matrix.adjoint(torch.from_numpy(G[wanted[rank]]))
+        expected = (dense[kept].T @ G[kept])[own]
+        np.testing.assert_allclose(dH_local, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_plans_of_some_rows():
+    run_ranks(check_some_rows, 8)
