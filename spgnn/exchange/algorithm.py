@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Literal, get_args
 
+import numpy as np
 from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange.inspect import COVERS, Cover
 from spgnn.exchange.plan import Plan
-from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, grid
+from spgnn.exchange.regroup import stack
+from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build_all, grid, turned
 from spgnn.layout import Axes, RowLayout
 from spgnn.sparse import CSR
 
@@ -110,6 +113,46 @@ class Algorithm:
             cover=self.cover,
             column_scale=column_scale,
         )
+
+    def plans(
+        self, blocks: Sequence[CSR], layout: RowLayout, column_scale: Tensor | None = None
+    ) -> list[Plan]:
+        """The plans of all ranks, made in one process: what each of them would make.
+
+        Ranks that differ in nothing but their share of the columns have their stages in common, so
+        they cost what one of them does.
+
+        Parameters
+        ----------
+        blocks : sequence of CSR [rows, n]
+            The rows of each rank; see :meth:`scheme`.
+        layout : RowLayout
+            Rows of H over all ranks.
+        column_scale : Tensor [n], optional
+        """
+        axes = self.axes(layout.parts)
+        replicas, shares = self.copies(layout.parts)
+        if shares == 1:
+            scales = [
+                None if column_scale is None else column_scale[slice(*layout.range(rank))]
+                for rank in range(layout.parts)
+            ]
+            schemes = [
+                self.scheme(block, layout, rank, scale)
+                for rank, (block, scale) in enumerate(zip(blocks, scales, strict=True))
+            ]
+            return build_all(schemes, axes)
+        groups = axes.groups("feature")
+        stacked = [stack([blocks[rank] for rank in group]) for group in groups]
+        alone = replace(self, algo="1.5d", c=replicas)
+        plans = []
+        for group, plan in zip(
+            groups, alone.plans(stacked, layout.grouped(shares), column_scale), strict=True
+        ):
+            made = np.array([blocks[rank].shape[0] for rank in group])
+            for me in range(shares):
+                plans.append(turned(plan.stages, layout.sizes[group], made, me))
+        return plans
 
 
 def _root(ranks: int, power: int) -> int:

@@ -155,6 +155,9 @@ class Factor(Protocol):
     def blocks(self) -> Iterator[CSR]:
         """All matrices."""
 
+    def share(self, width: int) -> int:
+        """Columns that they multiply of so many."""
+
     def traffic(
         self,
         width: int,
@@ -227,6 +230,10 @@ class Stage:
             if hop.relay is not None:
                 yield hop.relay
 
+    def share(self, width: int) -> int:
+        """Columns that its matrices multiply: all."""
+        return width
+
     def traffic(
         self,
         width: int,
@@ -278,13 +285,23 @@ class Plan:
 
     @cached_property
     def volume(self) -> Volume:
-        """Rows this rank sends and receives in one product, all hops together."""
+        """Rows this rank sends and receives in one product, all hops together.
+
+        Where columns are shared out, these are rows of a share, and what the turns move is not
+        among them: :meth:`traffic` knows all bytes.
+        """
         return sum((hop.volume for hop in self.hops), Volume())
 
     @property
     def nonzeros(self) -> int:
         """Nonzeros this rank multiplies in one product, those of the send matrices included."""
         return sum(block.nnz for block in self._blocks())
+
+    def multiplications(self, width: int) -> int:
+        """Numbers this rank multiplies by nonzeros in one product of some width."""
+        return sum(
+            block.nnz * stage.share(width) for stage in self.stages for block in stage.blocks()
+        )
 
     def traffic(
         self,

@@ -142,17 +142,7 @@ class Stacked:
     @staticmethod
     def settle_all(parts: Sequence[Stacked]) -> list[CSR]:
         """The same for a whole group in one process: one matrix, which all of them share."""
-        blocks = [part.block for part in parts]
-        values = [block.values for block in blocks if block.values is not None]
-        scales = [block.row_scale for block in blocks if block.row_scale is not None]
-        whole = _assembled(
-            torch.cat([block.row_lengths for block in blocks]),
-            torch.cat([block.indices for block in blocks]),
-            torch.cat(values) if len(values) == len(blocks) else None,
-            torch.cat(scales) if len(scales) == len(blocks) else None,
-            blocks[0].shape[1],
-        )
-        return [whole] * len(parts)
+        return [stack([part.block for part in parts])] * len(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +171,19 @@ class Joined:
     def settle_all(parts: Sequence[Joined]) -> list[Tensor]:
         """The same for a whole group in one process."""
         return [torch.cat([part.own for part in parts])] * len(parts)
+
+
+def stack(blocks: Sequence[CSR]) -> CSR:
+    """Blocks of rows [rows, n], one below the other."""
+    values = [block.values for block in blocks if block.values is not None]
+    scales = [block.row_scale for block in blocks if block.row_scale is not None]
+    return _assembled(
+        torch.cat([block.row_lengths for block in blocks]),
+        torch.cat([block.indices for block in blocks]),
+        torch.cat(values) if len(values) == len(blocks) else None,
+        torch.cat(scales) if len(scales) == len(blocks) else None,
+        blocks[0].shape[1],
+    )
 
 
 def _assembled(

@@ -20,7 +20,7 @@ from torch import Tensor
 from spgnn.comm import Communicator, RowCounts
 from spgnn.errors import check_choice
 from spgnn.exchange.inspect import COVERS, Ask, Cover, demand, whole_rows
-from spgnn.exchange.plan import Hop, Plan, Stage
+from spgnn.exchange.plan import Factor, Hop, Plan, Stage
 from spgnn.exchange.regroup import Joined, Regroup, Stacked
 from spgnn.exchange.schedule import Communicators
 from spgnn.exchange.turn import Turn, Turned
@@ -128,15 +128,29 @@ def grid(
     )
     if "feature" not in axes.names:
         return Plan((yield from expand_and_fold(block, layout, column_scale=column_scale)))
-    shares, me = axes.size("feature"), axes.coordinate("feature", rank)
     made = yield Gathered("feature", block.shape[0])
     owned = layout.sizes[axes.group("feature", rank)]
     # From here on the ranks of a group are as one, which has the rows of all of them.
     block = yield Stacked("feature", block)
     if column_scale is not None:
         column_scale = yield Joined("feature", column_scale, owned)
-    grouped = layout.grouped(shares)
+    grouped = layout.grouped(len(owned))
     stages = yield from expand_and_fold(block, grouped, column_scale=column_scale)
+    return turned(stages, owned, made, axes.coordinate("feature", rank))
+
+
+def turned(stages: tuple[Factor, ...], owned: Int64Array, made: Int64Array, me: int) -> Plan:
+    """A plan of stages in which each rank of a group multiplies a share of the columns.
+
+    Parameters
+    ----------
+    stages : tuple of Factor
+        Of all rows of the group.
+    owned, made : int64 [ranks of the group]
+        Rows of H that each of them has, and rows that it is to make.
+    me : int
+        Which of them this rank is.
+    """
     return Plan((Turned(Turn("feature", me, owned), stages, Turn("feature", me, made)),))
 
 

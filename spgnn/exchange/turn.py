@@ -115,6 +115,10 @@ class Turned:
         """All matrices of the stages."""
         return chain.from_iterable(stage.blocks() for stage in self.stages)
 
+    def share(self, width: int) -> int:
+        """Columns that they multiply: this rank's."""
+        return self.before.share(width)
+
     def traffic(
         self,
         width: int,
@@ -124,7 +128,7 @@ class Turned:
         wires: Mapping[str, Priced] | None = None,
     ) -> dict[str, Traffic]:
         """What one product moves, by axis of the mesh: both turns, and the stages between."""
-        share = self.before.share(width)
+        share = self.share(width)
         turns = [
             {turn.axis: turn.traffic(width, dtype, back=back != adjoint)}
             for turn, back in ((self.before, False), (self.after, True))
@@ -137,7 +141,7 @@ class Turned:
     def buffers(self, width: int) -> int:
         """Elements of messages, of what has been turned, and of the buffers of the stages."""
         before, after = self.before, self.after
-        share = before.share(width)
+        share = self.share(width)
         turned = width * max(before.own, after.own) + share * max(before.all, after.all)
         return turned + sum(stage.buffers(share) for stage in self.stages)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spgnn import CSR, Axes, Mesh, RowLayout
 from spgnn.comm import connect
-from spgnn.exchange import COVERS, Plan, Stage, Turned, Volume, build, build_all, grid
+from spgnn.exchange import COVERS, Algorithm, Plan, Stage, Turned, Volume, build, build_all, grid
 from spgnn.layout import Axes as LayoutAxes
 from spgnn.partition import report
 from spgnn.testing import run_ranks
@@ -149,6 +149,30 @@ def test_plans_with_shares_of_the_columns_multiply_out(ranks, c, shares, way):
     A = random_matrix(N, 0.2, 7, weighted=weighted).toarray()
     A = np.linspace(2, 3, N)[:, None] * A * np.linspace(1, 2, N)
     np.testing.assert_allclose(multiplied_out(plans, axes), A, rtol=1e-12)
+
+
+@pytest.mark.parametrize("algo", ["1d", "1.5d", "feature", "2d", "3d"])
+def test_plans_of_all_ranks_in_one_process(algo):
+    """Shared where ranks have the same; each is what its rank would make, of some rows too."""
+    ranks, c = 12, 1 if algo == "1d" else 3
+    algorithm = Algorithm(algo, c, cover="minimum")
+    A, layout = random_matrix(N, 0.2, 7, weighted=True), uneven_layout(N, ranks, seed=3)
+    scale = torch.linspace(1, 2, N, dtype=torch.float64)
+    own = [slice(*layout.range(rank)) for rank in range(ranks)]
+    for step in (1, 2):
+        blocks = [
+            CSR.from_scipy(A[rows][::step]).with_scales(scale[rows][::step].clone(), None)
+            for rows in own
+        ]
+        found = algorithm.plans(blocks, layout, scale)
+        schemes = [
+            algorithm.scheme(block, layout, rank, scale[own[rank]])
+            for rank, block in enumerate(blocks)
+        ]
+        assert all(map(same, found, build_all(schemes, algorithm.axes(ranks))))
+        # The nonzeros of A, once for each share, and those that select what is sent.
+        work = sum(plan.multiplications(7) for plan in found)
+        assert work >= 7 * A[np.concatenate([np.arange(N)[rows][::step] for rows in own])].nnz
 
 
 def same(a: object, b: object) -> bool:

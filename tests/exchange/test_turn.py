@@ -155,6 +155,7 @@ def check_executor(rank: int) -> None:
     assert X.grad.shape == X.shape
     assert A.record == [(7, torch.float32, False), (7, torch.float32, True)]
     assert moved(comm.ledger.since(before)) == (0, 0)
+    assert A.plan.multiplications(5) == share * A.plan.nonzeros
     assert recorded.plan.shape == (len(H_local), len(H_local))
 
 
