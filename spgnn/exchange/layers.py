@@ -146,12 +146,14 @@ def layered(
         if whole:
             continue
         plan = yield from algorithm.scheme(part, layout, rank, column_scale)
-        narrow, columns = narrowed(plan, rows)
+        # The lowest layer's columns are features, of which to leave out a few is not worth a copy.
+        most = 1 - WORTHWHILE if number == lowest else 1.0
+        narrow, columns = yield from narrowed(plan, rows, most)
         if number > lowest:
             whole = yield from _nearly_all(block, columns)
-        # A layer below that makes all rows has to be given a layer above that takes them.
-        if whole or (number == lowest and len(columns) > (1 - WORTHWHILE) * own):
-            narrow, columns = plan, everything
+            # A layer below that makes all rows asks for one above that takes them.
+            if whole:
+                narrow, columns = plan, everything
         found[number] = LayerPlan(narrow, columns + begin, _places(rows, columns))
         rows = columns
     return Layered(tuple(found), last, rows + begin, None)

@@ -166,19 +166,19 @@ class Turning:
         self._stage, self._first, self._executor = stage, first, executor
         self._runners = executor.runners(stage.stages, first)
 
-    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+    def forward(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """Turn, multiply, turn back. Collective."""
         H_share = self._turned(self._stage.before, H_local)
         for stage in self._runners:
             H_share = stage.forward(H_share, step)
-        return self._back(self._stage.after, H_share, H_local.shape[1])
+        return self._back(self._stage.after, H_share, H_local.shape[1], out)
 
-    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+    def adjoint(self, G_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """The same backwards. Collective."""
         G_share = self._turned(self._stage.after, G_local)
         for stage in reversed(self._runners):
             G_share = stage.adjoint(G_share, step)
-        return self._back(self._stage.before, G_share, G_local.shape[1])
+        return self._back(self._stage.before, G_share, G_local.shape[1], out)
 
     def _turned(self, turn: Turn, H_local: Tensor) -> Tensor:
         """[own rows, f] to [rows of the group, share], in a buffer."""
@@ -193,13 +193,13 @@ class Turning:
         comm.alltoallv(message, H_share, turn.counts(width)).wait()
         return H_share.view(turn.all, share)
 
-    def _back(self, turn: Turn, Z_share: Tensor, width: int) -> Tensor:
-        """[rows of the group, share] to [own rows, f]."""
+    def _back(self, turn: Turn, Z_share: Tensor, width: int, out: Tensor | None) -> Tensor:
+        """[rows of the group, share] to [own rows, f], in `out` if given."""
         message = self._elements("message", turn.own * width, Z_share)
         comm = self._executor.mesh[turn.axis]
         given = Z_share.contiguous().view(-1)
         comm.alltoallv(given, message, turn.counts(width).reversed()).wait()
-        Z_local = Z_share.new_empty(turn.own, width)
+        Z_local = Z_share.new_empty(turn.own, width) if out is None else out
         for columns, block in _beside(Z_local, message, len(turn.rows)):
             columns.copy_(block)
         return Z_local

@@ -25,6 +25,8 @@ WAYS = [
     Algorithm(exchange="oblivious"),
     Algorithm("1.5d", 2, cover="row"),
     Algorithm("1.5d", 2),
+    Algorithm("feature", 2, cover="minimum"),
+    Algorithm("3d", 2),
 ]
 
 
@@ -147,7 +149,7 @@ def offline(algorithm: Algorithm, ranks: int, weighted: bool, options: dict) -> 
     return build_all(schemes, algorithm.axes(ranks))
 
 
-@pytest.mark.parametrize("algorithm", WAYS[:2] + WAYS[3:], ids=str)
+@pytest.mark.parametrize("algorithm", [*WAYS[:2], *WAYS[3:]], ids=str)
 def test_rows_are_those_that_are_reached(algorithm, monkeypatch):
     """By the definition: a layer needs the columns of the rows that the next one makes."""
     monkeypatch.setattr(module, "WORTHWHILE", -1.0)
