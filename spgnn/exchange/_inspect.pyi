@@ -24,3 +24,11 @@ def demand(
 def minimum_vertex_cover(
     begin: npt.NDArray[np.int64], columns: npt.NDArray[np.int64], num_columns: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]: ...
+def choose_agents(
+    block: npt.NDArray[np.int64],
+    home: npt.NDArray[np.int64],
+    begin: npt.NDArray[np.int64],
+    candidate: npt.NDArray[np.int64],
+    blocks: int,
+    ranks: int,
+) -> npt.NDArray[np.int64]: ...

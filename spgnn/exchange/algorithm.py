@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
+from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.inspect import COVERS, Cover
 from spgnn.exchange.plan import Plan
 from spgnn.exchange.regroup import stack
@@ -35,12 +36,15 @@ class Algorithm:
         allows; other algorithms are then 1D.
     exchange : {"sparsity-aware", "oblivious"}
     cover : {"column", "row", "minimum"}
+    node_size : int
+        Neighbouring ranks that are one node, whose traffic crosses to others together; 1 for none.
     """
 
     algo: Algo = "1d"
     c: int = 1
     exchange: Strategy = "sparsity-aware"
     cover: Cover = "column"
+    node_size: int = 1
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks.
@@ -61,9 +65,13 @@ class Algorithm:
             raise InputError(f"--c {self.c} must divide the number of ranks, which is {ranks}")
         if self.exchange == "oblivious" and self.cover != "column":
             raise InputError(f"--cover {self.cover} needs --exchange sparsity-aware")
+        if self.node_size != 1:
+            self._check_nodes(ranks)
 
     def axes(self, ranks: int) -> Axes:
         """How ranks are arranged."""
+        if self.node_size > 1:
+            return Axes.of_nodes(ranks, self.node_size)
         return Axes.grid(ranks, *self.copies(ranks))
 
     def copies(self, ranks: int) -> tuple[int, int]:
@@ -104,6 +112,11 @@ class Algorithm:
         column_scale : Tensor [own rows], optional
             Scaling of the columns this rank owns.
         """
+        if self.node_size > 1:
+            axes = self.axes(layout.parts)
+            return hierarchical(
+                block, layout, axes, rank, cover=self.cover, column_scale=column_scale
+            )
         return grid(
             block,
             layout,
@@ -153,6 +166,15 @@ class Algorithm:
             for me in range(shares):
                 plans.append(turned(plan.stages, layout.sizes[group], made, me))
         return plans
+
+    def _check_nodes(self, ranks: int) -> None:
+        flag = f"--hierarchy {self.node_size}"
+        if self.algo != "1d":
+            raise InputError(f"{flag} needs --algo 1d")
+        if self.exchange == "oblivious":
+            raise InputError(f"{flag} needs --exchange sparsity-aware")
+        if self.node_size < 1 or ranks % self.node_size:
+            raise InputError(f"{flag} must divide the number of ranks, which is {ranks}")
 
 
 def _root(ranks: int, power: int) -> int:

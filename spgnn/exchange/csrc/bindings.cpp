@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "agents.hpp"
 #include "demand.hpp"
 #include "minimum_cover.hpp"
 
@@ -82,6 +83,19 @@ nb::tuple minimum_vertex_cover(Input<std::int64_t> begin, Input<std::int64_t> co
   return nb::make_tuple(mask(row_cover), mask(column_cover));
 }
 
+Output<std::int64_t> choose_agents(Input<std::int64_t> block, Input<std::int64_t> home,
+                                   Input<std::int64_t> begin, Input<std::int64_t> candidate,
+                                   std::int64_t blocks, std::int64_t ranks) {
+  const auto agents = spgnn::choose_agents({{block.data(), block.size()},
+                                            {home.data(), home.size()},
+                                            {begin.data(), begin.size()},
+                                            {candidate.data(), candidate.size()}},
+                                           blocks, ranks);
+  spgnn::Array<std::int64_t> copy(static_cast<std::int64_t>(agents.size()));
+  std::copy(agents.begin(), agents.end(), copy.data());
+  return to_numpy(std::move(copy));
+}
+
 }  // namespace
 
 NB_MODULE(_inspect, m) {
@@ -94,4 +108,7 @@ NB_MODULE(_inspect, m) {
   m.def("demand", &demand<std::int64_t>, doc);
   m.def("minimum_vertex_cover", &minimum_vertex_cover, nb::arg("begin"), nb::arg("columns"),
         nb::arg("num_columns"), "Masks (rows, columns), uint8, of one minimum vertex cover.");
+  m.def("choose_agents", &choose_agents, nb::arg("block"), nb::arg("home"), nb::arg("begin"),
+        nb::arg("candidate"), nb::arg("blocks"), nb::arg("ranks"),
+        "The rank of a node through which each thing crosses, int64 [things].");
 }
