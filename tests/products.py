@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
 from spgnn.comm import Communicator, Ledger
-from spgnn.exchange import COVERS, Algorithm, Volume
+from spgnn.exchange import COVERS, Algorithm, Volume, by_level
 from spgnn.sparse import SUM_DTYPE
 from tests.matrices import block_row, random_matrix, uneven_layout
 
@@ -98,6 +98,15 @@ def check_random(comm: Communicator, seeds: Iterable[int]) -> int:
     return checked
 
 
+def check_nodes(comm: Communicator, size: int, every: int = 1) -> int:
+    """Check each `every`-th case in two levels, `size` ranks a node; returns how many."""
+    chosen = islice(
+        (c for c in cases(comm.size) if c.exchange == "sparsity-aware"), size, None, every
+    )
+    checked = [check(case, comm, "1d", 1, size) for case in chosen]
+    return len(checked)
+
+
 @dataclass(frozen=True)
 class Problem:
     """The whole matrix, dense, and what this rank has of it."""
@@ -129,12 +138,12 @@ def problem(case: Case, rank: int) -> Problem:
     )
 
 
-def check(case: Case, comm: Communicator, algo: str, c: int) -> None:
+def check(case: Case, comm: Communicator, algo: str, c: int, node_size: int = 1) -> None:
     """Forward, adjoint, gradients of two orders and the bytes of both directions.
 
     The bytes counted are those the plan says, and those are what the matrix demands.
     """
-    algorithm = Algorithm(algo, c, case.exchange, case.cover)
+    algorithm = Algorithm(algo, c, case.exchange, case.cover, node_size)
     mesh = Mesh.build(comm, algorithm.axes(comm.size))
     given = problem(case, mesh.rank)
     dense, own = given.dense, given.own
@@ -172,7 +181,8 @@ def check(case: Case, comm: Communicator, algo: str, c: int) -> None:
     close(Z_local, dense, H)
     close(dH_local, dense.T, G)
     close(ddG_local, dense, V)
-    assert matrix.volume == predicted_volume(case, dense, mesh), case
+    if algorithm.node_size == 1:
+        assert matrix.volume == predicted_volume(case, dense, mesh), case
     sent, received = predicted_elements(case, matrix.volume, mesh)
     size = case.dtype.itemsize
     assert moved(forward) == (sent * size, received * size), case
@@ -182,6 +192,19 @@ def check(case: Case, comm: Communicator, algo: str, c: int) -> None:
         sent = sum(t.sent_bytes for t in traffic)
         received = sum(t.received_bytes for t in traffic)
         assert moved(ledger) == (sent, received), case
+        if comm.ledger.node_size:
+            check_levels(case, matrix, ledger, comm.ledger.node_size, adjoint=adjoint)
+
+
+def check_levels(
+    case: Case, matrix: DistMatrix, ledger: Ledger, size: int, *, adjoint: bool
+) -> None:
+    """The bytes that were counted between nodes are those of the plan."""
+    plan, axes, rank = matrix.plan, matrix.mesh.axes, matrix.mesh.rank
+    levels = by_level(plan, axes, rank, case.width, case.dtype, node_size=size, adjoint=adjoint)
+    traffic, planned = ledger.operations.values(), levels["between"]
+    assert sum(t.sent_between for t in traffic) == planned.sent_bytes, case
+    assert sum(t.received_between for t in traffic) == planned.received_bytes, case
 
 
 def predicted_elements(case: Case, rows: Volume, mesh: Mesh) -> tuple[int, int]:

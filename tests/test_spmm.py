@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from spgnn import DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix
-from tests.products import check_algorithms, check_all, check_random
+from tests.products import cases, check, check_algorithms, check_all, check_nodes, check_random
 
 
 @pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 2), (3, 2), (4, 3), (6, 5), (8, 7)])
@@ -38,6 +40,43 @@ def test_products_of_shares_of_the_columns(ranks, every):
     """Feature-parallel, 2D and 3D: everything that 1D has to fulfil, bytes to the last one."""
     counts = run_ranks(lambda rank: check_algorithms(connect(), SHARED[ranks], every), ranks)
     assert min(counts) >= 2 * len(SHARED[ranks])
+
+
+def two_levels(rank: int, sizes: list[int], every: int) -> int:
+    comm, checked = connect(), 0
+    for size in sizes:
+        comm.ledger.node_size = size
+        checked += check_nodes(comm, size, every)
+    return checked
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sizes", "every"),
+    [(4, [2], 5), (6, [2, 3], 9), (8, [4], 9), (12, [3], 17), (16, [4], 17)],
+)
+def test_products_in_two_levels(ranks, sizes, every):
+    """Hierarchies of nodes: the same oracles, and the bytes of each level."""
+    assert min(run_ranks(two_levels, ranks, sizes, every)) >= 2
+
+
+def levels_of_broadcasts(rank: int) -> None:
+    comm = connect()
+    comm.ledger.node_size = 2
+    for case in islice((c for c in cases(4) if c.exchange == "oblivious"), 0, None, 5):
+        for c in (1, 2):
+            check(case, comm, "1.5d", c)
+
+
+def test_bytes_of_each_level_of_other_schemes():
+    run_ranks(levels_of_broadcasts, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ranks", "size"), [(4, 2), (6, 2), (6, 3), (8, 2), (8, 4), (12, 3), (12, 4), (16, 4)]
+)
+def test_all_products_in_two_levels(ranks, size):
+    run_ranks(two_levels, ranks, [size], 1)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from spgnn.comm.job import Call, Group, shown_ranks
 from spgnn.comm.ledger import Ledger, Traffic
 from spgnn.comm.transport import Reduction, Transport, Wait
 from spgnn.errors import InputError
+from spgnn.layout import Int64Array
 
 
 class Pending:
@@ -135,6 +137,7 @@ class Communicator(Transport):
             (counts.sent - counts.send_list[self.rank]) * row_bytes,
             (counts.received - counts.recv_list[self.rank]) * row_bytes,
             counts,
+            between=self._between(counts.send, counts.recv, row_bytes),
         )
         if counts.largest * row_bytes == 0:
             return Pending(None)
@@ -163,7 +166,9 @@ class Communicator(Transport):
         nbytes = buffer.numel() * buffer.element_size()
         sends = self.rank == root
         mine = (nbytes * (self.size - 1), 0) if sends else (0, nbytes)
-        call, account = self._begin("broadcast", f"broadcast({_shown(buffer)} from {root})", *mine)
+        between = self._between(*self._to_all(root), nbytes)
+        what = f"broadcast({_shown(buffer)} from {root})"
+        call, account = self._begin("broadcast", what, *mine, between=between)
         return self._in_pieces(
             buffer, (call, account), lambda piece: self._broadcast(piece, root), sends, not sends
         )
@@ -173,7 +178,10 @@ class Communicator(Transport):
         nbytes = buffer.numel() * buffer.element_size()
         receives = self.rank == root
         mine = (0, nbytes * (self.size - 1)) if receives else (nbytes, 0)
-        begun = self._begin("reduce", f"reduce({_shown(buffer)} to {root})", *mine)
+        to, from_ = self._to_all(root)
+        between = self._between(from_, to, nbytes)
+        what = f"reduce({_shown(buffer)} to {root})"
+        begun = self._begin("reduce", what, *mine, between=between)
         return self._in_pieces(
             buffer, begun, lambda piece: self._reduce(piece, root), True, receives
         )
@@ -260,6 +268,23 @@ class Communicator(Transport):
         ones = [1] * self.size
         self.alltoallv(outgoing, incoming, RowCounts(ones, ones, 1)).wait()
         return RowCounts(outgoing.numpy(), incoming.numpy(), self.agree(max(send, default=0)))
+
+    def _between(self, send: Int64Array, recv: Int64Array, row_bytes: int) -> tuple[int, int]:
+        """Bytes of rows to and from each peer that cross between nodes, if these are known."""
+        size = self.ledger.node_size
+        if not size:
+            return 0, 0
+        away = np.asarray(self.group.ranks) // size != self.job.rank // size
+        return int(send[away].sum()) * row_bytes, int(recv[away].sum()) * row_bytes
+
+    def _to_all(self, root: int) -> tuple[Int64Array, Int64Array]:
+        """What goes to and comes from each peer if the root sends everyone one row."""
+        to, from_ = np.zeros((2, self.size), np.int64)
+        if self.rank == root:
+            to[:] = 1
+        else:
+            from_[root] = 1
+        return to, from_
 
     def _alltoallv_in_rounds(
         self, send: Tensor, recv: Tensor, counts: RowCounts, step: int

@@ -12,15 +12,27 @@ class Traffic:
     calls: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
+    sent_between: int = 0
+    """Of `sent_bytes`, those for ranks of other nodes, where the ledger knows nodes."""
+    received_between: int = 0
     seconds: float = 0.0
     """Seconds this rank was blocked, in starting the operation and in waiting for its end."""
 
 
 @dataclass
 class Ledger:
-    """Traffic by operation."""
+    """Traffic by operation.
+
+    Attributes
+    ----------
+    operations : dict
+    node_size : int
+        So many neighbouring ranks are a node, and what all-to-alls, broadcasts and reductions move
+        between nodes is counted apart; 0 if that is not known.
+    """
 
     operations: dict[str, Traffic] = field(default_factory=dict)
+    node_size: int = 0
 
     def of(self, operation: str) -> Traffic:
         """The running account of one operation."""

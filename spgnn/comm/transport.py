@@ -101,13 +101,22 @@ class Transport(ABC):
         return call
 
     def _begin(
-        self, operation: str, what: str, sent: int, received: int, counts: RowCounts | None = None
+        self,
+        operation: str,
+        what: str,
+        sent: int,
+        received: int,
+        counts: RowCounts | None = None,
+        *,
+        between: tuple[int, int] = (0, 0),
     ) -> tuple[Call, Traffic]:
         """Count a call that starts now; under ``SPGNN_DEBUG``, compare it with the others'."""
         account = self.job.ledger.of(operation)
         account.calls += 1
         account.sent_bytes += sent
         account.received_bytes += received
+        account.sent_between += between[0]
+        account.received_between += between[1]
         call = self._next_call(what)
         if self.job.debug and self.size > 1:
             with self._blocked(call):

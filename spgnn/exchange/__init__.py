@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from spgnn.exchange.algorithm import ALGOS, Algo, Algorithm
+from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
 from spgnn.exchange.layers import Layered, LayerPlan, layered
+from spgnn.exchange.levels import Level, by_level
 from spgnn.exchange.plan import Hop, Plan, Stage, Traffic, Volume
 from spgnn.exchange.schedule import Executor, Workspace
 from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build, build_all, grid
@@ -26,6 +28,7 @@ __all__ = [
     "Hop",
     "LayerPlan",
     "Layered",
+    "Level",
     "Plan",
     "Scheme",
     "Stage",
@@ -40,8 +43,10 @@ __all__ = [
     "Workspace",
     "build",
     "build_all",
+    "by_level",
     "demand",
     "grid",
+    "hierarchical",
     "layered",
     "trade",
     "trade_all",

@@ -6,17 +6,18 @@ ranks. Plans hold numbers only: they can be pickled, made for ranks that do not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spgnn.comm import RowCounts
-from spgnn.layout import LOCAL
+from spgnn.layout import LOCAL, Int64Array
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 
@@ -56,6 +57,44 @@ class Priced(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class Messages:
+    """What one exchange moves between a rank and its peers along an axis.
+
+    Attributes
+    ----------
+    axis : str
+    sent, received : int64 [peers]
+        Rows to and from each of them.
+    width : int
+    wired : bool
+        Whether a wire carries them; else they travel as they are.
+    """
+
+    axis: str
+    sent: Int64Array
+    received: Int64Array
+    width: int
+    wired: bool = True
+
+    def traffic(
+        self,
+        dtype: torch.dtype,
+        wires: Mapping[str, Priced] | None = None,
+        peers: npt.NDArray[np.bool_] | None = None,
+    ) -> Traffic:
+        """Bytes and messages; of some peers only, if they are given [peers]."""
+        wire = EXACT if wires is None or not self.wired else wires.get(self.axis, EXACT)
+        sent, received = self.sent, self.received
+        if peers is not None:
+            sent, received = sent[peers], received[peers]
+        return Traffic(
+            wire.bytes(int(sent.sum()), self.width, dtype),
+            wire.bytes(int(received.sum()), self.width, dtype),
+            int(np.count_nonzero(sent)) if self.width else 0,
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Hop:
     """One exchange Π along one axis of the mesh.
 
@@ -84,20 +123,10 @@ class Hop:
         """Rows this rank sends and receives."""
         return Volume(int(sum(self.counts.send)), int(sum(self.counts.recv)))
 
-    def traffic(
-        self, width: int, dtype: torch.dtype, *, adjoint: bool = False, wire: Priced | None = None
-    ) -> Traffic:
-        """What rows of some width are on their way, or on their way back."""
-        wire = EXACT if wire is None else wire
-        sent, received = self.volume.send, self.volume.receive
-        to = self.counts.recv if adjoint else self.counts.send
-        if adjoint:
-            sent, received = received, sent
-        return Traffic(
-            wire.bytes(sent, width, dtype),
-            wire.bytes(received, width, dtype),
-            int(np.count_nonzero(to)) if width else 0,
-        )
+    def messages(self, width: int, *, adjoint: bool = False) -> Messages:
+        """Rows of some width on their way, or on their way back."""
+        counts = self.counts.reversed() if adjoint else self.counts
+        return Messages(self.axis, counts.send, counts.recv, width)
 
     def to(self, target: torch.dtype | torch.device | str) -> Hop:
         """The same hop on a device, or ready for operands of a dtype."""
@@ -158,15 +187,8 @@ class Factor(Protocol):
     def share(self, width: int) -> int:
         """Columns that they multiply of so many."""
 
-    def traffic(
-        self,
-        width: int,
-        dtype: torch.dtype,
-        *,
-        adjoint: bool = False,
-        wires: Mapping[str, Priced] | None = None,
-    ) -> dict[str, Traffic]:
-        """What one product moves, by axis of the mesh; see :meth:`Plan.traffic`."""
+    def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:
+        """What one product of some width moves, exchange by exchange."""
 
     def buffers(self, width: int) -> int:
         """Elements of the buffers that are kept from one product to the next."""
@@ -234,20 +256,9 @@ class Stage:
         """Columns that its matrices multiply: all."""
         return width
 
-    def traffic(
-        self,
-        width: int,
-        dtype: torch.dtype,
-        *,
-        adjoint: bool = False,
-        wires: Mapping[str, Priced] | None = None,
-    ) -> dict[str, Traffic]:
-        """What one product moves, by axis of the mesh; see :meth:`Plan.traffic`."""
-        wires = {} if wires is None else wires
-        return by_axis(
-            {hop.axis: hop.traffic(width, dtype, adjoint=adjoint, wire=wires.get(hop.axis))}
-            for hop in self.hops
-        )
+    def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:
+        """What one product of some width moves, exchange by exchange."""
+        yield from (hop.messages(width, adjoint=adjoint) for hop in self.hops)
 
     def buffers(self, width: int) -> int:
         """Elements of rows to send and rows received that lie neither in H nor in the result."""
@@ -324,9 +335,16 @@ class Plan:
         wires : mapping of axis to wire, optional
             How rows travel; by default as they are.
         """
-        return by_axis(
-            stage.traffic(width, dtype, adjoint=adjoint, wires=wires) for stage in self.stages
-        )
+        found: dict[str, Traffic] = {}
+        for moved in self.messages(width, adjoint=adjoint):
+            so_far = found.get(moved.axis, Traffic())
+            found[moved.axis] = so_far + moved.traffic(dtype, wires)
+        return found
+
+    def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:
+        """What one product of some width moves, exchange by exchange."""
+        for stage in self.stages:
+            yield from stage.messages(width, adjoint=adjoint)
 
     def memory(self, width: int, dtype: torch.dtype = torch.float32) -> dict[str, int]:
         """Bytes this rank holds for products of some width, by item.
@@ -361,15 +379,6 @@ class Plan:
     def _transposed(self) -> Iterator[CSR]:
         """The blocks whose other side adjoints use."""
         yield from (block for block in self._blocks() if run_of(block) is None)
-
-
-def by_axis(moved: Iterable[Mapping[str, Traffic]]) -> dict[str, Traffic]:
-    """The sums for each axis."""
-    found: dict[str, Traffic] = {}
-    for part in moved:
-        for axis, traffic in part.items():
-            found[axis] = found.get(axis, Traffic()) + traffic
-    return found
 
 
 def run_of(block: CSR) -> int | None:

@@ -7,7 +7,7 @@ et al., NeutronTP, PVLDB 18, 2024). A turn and the turn back are each other's ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import RowCounts
-from spgnn.exchange.plan import Factor, Hop, Priced, Traffic, by_axis
+from spgnn.exchange.plan import Factor, Hop, Messages
 from spgnn.exchange.schedule import Executor, Runner, runner
 from spgnn.exchange.wire import Step
 from spgnn.layout import Int64Array
@@ -69,18 +69,11 @@ class Turn:
         largest = int(self.rows.max()) * int(shares.max())
         return RowCounts(self.own * shares, self.rows * int(shares[self.me]), largest)
 
-    def traffic(self, width: int, dtype: torch.dtype, *, back: bool) -> Traffic:
-        """What a turn moves, or a turn back."""
+    def messages(self, width: int, *, back: bool) -> Messages:
+        """What a turn moves, or a turn back: elements, to and from the others."""
         apart = np.arange(len(self.rows)) != self.me
-        counts = self.counts(width)
-        sent, received = counts.send * apart, counts.recv * apart
-        if back:
-            sent, received = received, sent
-        return Traffic(
-            int(sent.sum()) * dtype.itemsize,
-            int(received.sum()) * dtype.itemsize,
-            int(np.count_nonzero(sent)),
-        )
+        counts = self.counts(width).reversed() if back else self.counts(width)
+        return Messages(self.axis, counts.send * apart, counts.recv * apart, 1, wired=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,24 +112,12 @@ class Turned:
         """Columns that they multiply: this rank's."""
         return self.before.share(width)
 
-    def traffic(
-        self,
-        width: int,
-        dtype: torch.dtype,
-        *,
-        adjoint: bool = False,
-        wires: Mapping[str, Priced] | None = None,
-    ) -> dict[str, Traffic]:
-        """What one product moves, by axis of the mesh: both turns, and the stages between."""
-        share = self.share(width)
-        turns = [
-            {turn.axis: turn.traffic(width, dtype, back=back != adjoint)}
-            for turn, back in ((self.before, False), (self.after, True))
-        ]
-        stages = [
-            stage.traffic(share, dtype, adjoint=adjoint, wires=wires) for stage in self.stages
-        ]
-        return by_axis(turns + stages)
+    def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:
+        """What one product of some width moves: both turns, and the stages between."""
+        yield self.before.messages(width, back=adjoint)
+        for stage in self.stages:
+            yield from stage.messages(self.before.share(width), adjoint=adjoint)
+        yield self.after.messages(width, back=not adjoint)
 
     def buffers(self, width: int) -> int:
         """Elements of messages, of what has been turned, and of the buffers of the stages."""

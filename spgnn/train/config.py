@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from spgnn.comm import BACKENDS
-from spgnn.errors import InputError
+from spgnn.errors import InputError, meant
 from spgnn.exchange import Algo, Cover, Strategy
 from spgnn.exchange import Algorithm as Distribution
 from spgnn.nn import Order
@@ -43,6 +43,10 @@ class Algorithm(Record):
     c: Annotated[int, Flag("copies of a block row; 1 lets 2d and 3d choose", low=1)] = 1
     exchange: Strategy = "sparsity-aware"
     cover: Cover = "column"
+    hierarchy: Annotated[
+        str,
+        Flag("N ranks are a node: they send others what they share once", "{none,auto,N}"),
+    ] = "none"
     partition: Annotated[str, Flag(metavar="METHOD_OR_FILE")] = "gvb"
     imbalance: Annotated[float, Flag("of the partition", high=1000)] = 0.05
     order: Order = "auto"
@@ -58,7 +62,19 @@ class Algorithm(Record):
     @property
     def distribution(self) -> Distribution:
         """What the exchange has to know of it."""
-        return Distribution(self.algo, self.c, self.exchange, self.cover)
+        return Distribution(self.algo, self.c, self.exchange, self.cover, self.node_size)
+
+    @property
+    def node_size(self) -> int:
+        """Ranks of a node; 1 without a hierarchy, and while ``auto`` is not decided."""
+        text = self.hierarchy
+        if text in ("none", "auto"):
+            return 1
+        size = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+        if size < 1:
+            hint = meant(text, ("none", "auto"))
+            raise InputError(f"--hierarchy {text}: must be none, auto or a number from 1{hint}")
+        return size
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ class Measurements:
     Attributes
     ----------
     seconds, sent_bytes, received_bytes : list, one each epoch
+    sent_between : list of int, one each epoch
+        Bytes sent to other nodes, where the ledger knows nodes.
     breakdowns : list of seconds by category, one each clocked epoch
     """
 
@@ -52,6 +54,7 @@ class Measurements:
         self.seconds: list[float] = []
         self.sent_bytes: list[int] = []
         self.received_bytes: list[int] = []
+        self.sent_between: list[int] = []
         self.breakdowns: list[list[float]] = []
         self._ledger, self._device = ledger, device
 
@@ -69,6 +72,7 @@ class Measurements:
         self.seconds.append(seconds)
         self.sent_bytes.append(_row_bytes(moved, "sent_bytes"))
         self.received_bytes.append(_row_bytes(moved, "received_bytes"))
+        self.sent_between.append(_row_bytes(moved, "sent_between"))
         if clock is not None:
             self.breakdowns.append(breakdown(seconds, clock, moved))
         return float(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -40,7 +41,7 @@ def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
     """
     task, comm = trainer.task, trainer.comm
     assert isinstance(task, NodeClassification)
-    meta = task.problem.meta
+    meta, planned = task.problem.meta, task.planned_bytes()
     return {
         "config": config.flat(),
         "world_size": comm.size,
@@ -52,7 +53,8 @@ def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
             "classes": task.problem.classes,
         },
         **measurements(trainer),
-        "planned_volume": _volume(comm, *task.planned_bytes()),
+        "planned_volume": _volume(comm, *planned),
+        "planned_volume_by_level": _by_level(comm, planned[0], task.planned_between),
         "work": _work(comm, task.problem),
         "ghosts": _ghosts(comm, task.problem.training),
         "memory": memory(comm, idle_bytes),
@@ -64,6 +66,7 @@ def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
 def measurements(trainer: Trainer) -> Report:
     """History, times and bytes of a trainer of any task, the same on every rank. Collective."""
     comm, measured = trainer.comm, trainer.measured
+    sent = _per_epoch(measured.sent_bytes)
     seconds = _gather(comm, measured.seconds).max(axis=0).tolist()
     counted = timed(seconds) or [0.0]
     per_category = _gather(comm, measured.mean_breakdown()).max(axis=0)
@@ -75,9 +78,8 @@ def measurements(trainer: Trainer) -> Report:
             "max": max(counted),
         },
         "breakdown_seconds": dict(zip(CATEGORIES, per_category.tolist(), strict=True)),
-        "volume": _volume(
-            comm, _per_epoch(measured.sent_bytes), _per_epoch(measured.received_bytes)
-        ),
+        "volume": _volume(comm, sent, _per_epoch(measured.received_bytes)),
+        "volume_by_level": _by_level(comm, sent, lambda _: _per_epoch(measured.sent_between)),
     }
 
 
@@ -181,6 +183,13 @@ def show(report: Report) -> None:
             f"bytes per epoch, {title}",
             f"{volume['total_bytes']:,} in all, most sent by a rank {volume['max_send_bytes']:,}",
         )
+    levels = report["volume_by_level"]
+    if levels is not None and levels["between"]["total_bytes"]:
+        between = levels["between"]
+        table.add_row(
+            "of them between nodes",
+            f"{between['total_bytes']:,} in all, most sent by a rank {between['max_send_bytes']:,}",
+        )
     for name, title in (("peak_bytes", "peak memory"), ("peak_above_idle_bytes", "of it for data")):
         most, middle, first = (
             f"{report['memory'][f'{which}_{name}'] / 2**20:,.0f}"
@@ -206,6 +215,30 @@ def _volume(comm: Communicator, sent: int, received: int) -> dict[str, int | flo
         "max_send_bytes": int(by_rank[:, 0].max()),
         "max_recv_bytes": int(by_rank[:, 1].max()),
         "avg_send_bytes": float(by_rank[:, 0].mean()),
+    }
+
+
+def _by_level(
+    comm: Communicator, sent: int, between: Callable[[int], int]
+) -> dict[str, dict[str, int]] | None:
+    """Bytes inside nodes and between them; ``None`` where it is not known which ranks are a node.
+
+    Parameters
+    ----------
+    comm : Communicator
+    sent : int
+        By this rank.
+    between : callable
+        How many of them go to other nodes, of so many ranks each.
+    """
+    size = comm.ledger.node_size
+    if not size:
+        return None
+    crossing = between(size)
+    inside, between_nodes = _gather(comm, [sent - crossing, crossing]).T
+    return {
+        level: {"total_bytes": int(by_rank.sum()), "max_send_bytes": int(by_rank.max())}
+        for level, by_rank in (("inside", inside), ("between", between_nodes))
     }
 
 

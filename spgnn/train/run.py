@@ -25,6 +25,7 @@ from spgnn.train import report as reporting
 from spgnn.train.config import TrainConfig, parse
 from spgnn.train.loop import Trainer
 from spgnn.train.memory import give_back_freed, keep_freed, resident_bytes
+from spgnn.train.nodes import resolved
 from spgnn.train.setup import prepare
 from spgnn.train.task import NodeClassification
 
@@ -83,6 +84,7 @@ def train(config: TrainConfig, comm: Communicator) -> reporting.Report:
     common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
     comm.check_agreement("flags", **common)
     on_rank_zero(comm, lambda: _check_targets(config))
+    config = resolved(config, comm)
     give_back_freed()
     idle = resident_bytes()
     task = NodeClassification(config, prepare(config, comm), comm)

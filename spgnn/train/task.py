@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from spgnn.comm import Communicator
 from spgnn.data.memory import check_memory
 from spgnn.errors import InputError
+from spgnn.exchange import by_level
 from spgnn.nn import (
     GCN,
     GIN,
@@ -154,6 +155,15 @@ class NodeClassification(Task):
                 sent += moved.sent_bytes
                 received += moved.received_bytes
         return sent, received
+
+    def planned_between(self, node_size: int) -> int:
+        """What of these bytes this rank sends to other nodes of so many neighbouring ranks."""
+        rows, sent = self.problem.training, 0
+        for A, width, dtype, adjoint in recorded_products(self.model, rows.graph, rows.X):
+            where = A.plan, A.mesh.axes, A.mesh.rank
+            moved = by_level(*where, width, dtype, node_size=node_size, adjoint=adjoint)
+            sent += moved["between"].sent_bytes
+        return sent
 
     @property
     def _layers(self) -> str:

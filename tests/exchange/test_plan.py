@@ -56,30 +56,39 @@ def dense(block: CSR) -> np.ndarray:
 
 
 def stage_matrix(stages: dict[int, Stage], axes: Axes) -> np.ndarray:
-    """One stage of some ranks as one matrix, from L + R·Π·S."""
+    """One stage of some ranks as one matrix, from L + R·Π·S; hops may relay what others brought."""
     ends = np.cumsum([0, *(stage.local.shape[1] for stage in stages.values())])
     columns = {rank: slice(*ends[i : i + 2]) for i, rank in enumerate(stages)}
+
+    def in_place(block: CSR, rank: int) -> np.ndarray:
+        whole = np.zeros((block.shape[0], ends[-1]))
+        whole[:, columns[rank]] = dense(block)
+        return whole
+
+    arrived = {rank: np.zeros((0, ends[-1])) for rank in stages}
+    for number in range(max(len(stage.hops) for stage in stages.values())):
+        hops = {rank: stage.hops[number] for rank, stage in stages.items()}
+        sent = {rank: in_place(hop.send, rank) for rank, hop in hops.items()}
+        for rank, hop in hops.items():
+            if hop.relay is not None:
+                sent[rank] += dense(hop.relay) @ arrived[rank]
+        for rank, hop in hops.items():
+            group = axes.group(hop.axis, rank)
+            me, got = group.index(rank), [arrived[rank]]
+            for peer, count in zip(group, hop.counts.recv, strict=True):
+                theirs = hops[peer]
+                assert theirs.counts.send[me] == count
+                # A broadcast is one block for everyone; an all-to-allv has one for each.
+                first = 0 if theirs.broadcast else int(sum(theirs.counts.send[:me]))
+                got.append(sent[peer][first : first + count])
+            assert hop.counts.send[me] == hop.counts.recv[me] == 0
+            assert hop.counts.largest >= max(hop.counts.send)
+            arrived[rank] = np.concatenate(got)
     rows = []
     for rank, stage in stages.items():
-        block = np.zeros((stage.local.shape[0], ends[-1]))
-        block[:, columns[rank]] = dense(stage.local)
-        if stage.hops:
-            arrived = []
-            for number, hop in enumerate(stage.hops):
-                group = axes.group(hop.axis, rank)
-                me = group.index(rank)
-                for peer, count in zip(group, hop.counts.recv, strict=True):
-                    theirs = stages[peer].hops[number]
-                    assert theirs.counts.send[me] == count
-                    # A broadcast is one block for everyone; an all-to-allv has one for each.
-                    first = 0 if hop.broadcast else sum(theirs.counts.send[:me])
-                    sent = np.zeros((count, ends[-1]))
-                    stretch = dense(theirs.send)[first : first + count]
-                    sent[:, columns[peer]] = stretch
-                    arrived.append(sent)
-                assert hop.counts.send[me] == hop.counts.recv[me] == 0
-                assert hop.counts.largest >= max(hop.counts.send)
-            block += dense(stage.remote) @ np.concatenate(arrived)
+        block = in_place(stage.local, rank)
+        if stage.remote is not None:
+            block += dense(stage.remote) @ arrived[rank]
         rows.append(block)
     return np.concatenate(rows)
 

@@ -1,0 +1,316 @@
+"""Two levels: plans are A, as little crosses as can, and every rank's bytes are known by level."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from itertools import permutations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from spgnn import Axes, InputError, Mesh, RowLayout
+from spgnn.comm import connect
+from spgnn.data import load_dataset
+from spgnn.exchange import COVERS, Algorithm, Plan, Traffic, build, build_all, by_level
+from spgnn.exchange._inspect import choose_agents
+from spgnn.testing import run_ranks
+from tests.exchange.test_plan import multiplied_out, same
+from tests.matrices import block_row, random_matrix, uneven_layout
+
+N = 47
+# Ranks, and how many of them are a node.
+NODES = [(4, 2), (6, 2), (6, 3), (8, 2), (8, 4), (12, 3), (12, 4), (16, 4), (4, 4), (9, 3)]
+
+
+def schemes(
+    A: sp.csr_array, layout: RowLayout, algorithm: Algorithm, *, scaled: bool = False
+) -> list:
+    """The scheme of every rank."""
+    found, n = [], A.shape[0]
+    row_scale, column_scale = (torch.linspace(k, k + 1, n, dtype=torch.float64) for k in (2, 1))
+    for rank in range(layout.parts):
+        own = slice(*layout.range(rank))
+        block, scale = block_row(A, own.start, own.stop), None
+        if scaled:
+            block = block.with_scales(row_scale[own].clone(), None)
+            scale = column_scale[own].clone()
+        found.append(algorithm.scheme(block, layout, rank, scale))
+    return found
+
+
+def plans_of(A: sp.csr_array, layout: RowLayout, algorithm: Algorithm, **how: bool) -> list[Plan]:
+    return build_all(schemes(A, layout, algorithm, **how), algorithm.axes(layout.parts))
+
+
+@pytest.mark.parametrize(("ranks", "size"), NODES)
+@pytest.mark.parametrize("cover", COVERS)
+def test_plans_multiply_out_to_the_matrix(ranks, size, cover):
+    for weighted in (False, True):
+        algorithm = Algorithm(cover=cover, node_size=size)
+        A, layout = random_matrix(N, 0.15, ranks, weighted=weighted), uneven_layout(N, ranks, size)
+        plans = plans_of(A, layout, algorithm, scaled=True)
+        whole = np.linspace(2, 3, N)[:, None] * A.toarray() * np.linspace(1, 2, N)
+        found = multiplied_out(plans, algorithm.axes(ranks))
+        np.testing.assert_allclose(found, whole, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("cover", COVERS)
+def test_plans_of_some_rows(cover):
+    """A plan makes the rows that it was given, and holds all own rows of H."""
+    A, layout = random_matrix(N, 0.2, 1, weighted=True), RowLayout.even(N, 6)
+    algorithm = Algorithm(cover=cover, node_size=3)
+    chosen = [np.arange(*layout.range(rank))[rank % 3 :: 3] for rank in range(6)]
+    made = [
+        algorithm.scheme(block_row(A[rows], 0, len(rows)), layout, rank)
+        for rank, rows in enumerate(chosen)
+    ]
+    plans = build_all(made, algorithm.axes(6))
+    found = multiplied_out(plans, algorithm.axes(6))
+    np.testing.assert_allclose(found, A.toarray()[np.concatenate(chosen)], rtol=1e-12, atol=1e-14)
+
+
+def live(rank: int, ranks: int, size: int) -> list[bytes]:
+    found = []
+    for cover in COVERS:
+        algorithm = Algorithm(cover=cover, node_size=size)
+        mesh = Mesh.build(connect(), algorithm.axes(ranks))
+        A = random_matrix(N, 0.2, 7, weighted=ranks % 4 == 0)
+        made = schemes(A, uneven_layout(N, ranks, 3), algorithm, scaled=True)
+        found.append(pickle.dumps(build(made[rank], mesh)))
+    return found
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(4, 4), (6, 2), (8, 4)])
+def test_offline_plans_are_the_live_ones(ranks, size):
+    by_rank = run_ranks(live, ranks, ranks, size)
+    for number, cover in enumerate(COVERS):
+        A = random_matrix(N, 0.2, 7, weighted=ranks % 4 == 0)
+        algorithm = Algorithm(cover=cover, node_size=size)
+        offline = plans_of(A, uneven_layout(N, ranks, 3), algorithm, scaled=True)
+        for rank, plan in enumerate(offline):
+            alive = pickle.loads(by_rank[rank][number])
+            assert same(plan, alive), (cover, rank)
+            assert plan.traffic(17) == alive.traffic(17)
+            assert plan.memory(17) == alive.memory(17)
+
+
+@dataclass
+class Moves:
+    """Rows that go from one rank to another, by level; counted one by one."""
+
+    size: int
+    ranks: int
+    rows: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shape = self.ranks, self.ranks
+        self.rows = {level: np.zeros(shape, int) for level in ("inside", "between")}
+
+    def add(self, source: int, to: int, rows: int = 1) -> None:
+        if source != to:
+            level = "inside" if source // self.size == to // self.size else "between"
+            self.rows[level][source, to] += rows
+
+    def traffic(self, rank: int, level: str, adjoint: bool) -> tuple[int, int]:
+        sent, got = self.rows[level][rank].sum(), self.rows[level][:, rank].sum()
+        return (got, sent) if adjoint else (sent, got)
+
+
+def agents_of(homes: list[int], candidates: list[list[int]], size: int) -> list[int]:
+    """The rule of docs/hierarchy.md, said again."""
+    share, load = -(-len(homes) // size), [0] * size
+    found = []
+    for home in homes:
+        stays = load[home] < share
+        found.append(home if stays else None)
+        load[home] += stays
+    for thing, home in enumerate(homes):
+        if found[thing] is None:
+            options = [home, *sorted(candidates[thing])]
+            found[thing] = min(options, key=lambda rank: load[rank])
+            load[found[thing]] += 1
+    return found
+
+
+def counted(A: np.ndarray, layout: RowLayout, size: int, cover: str) -> Moves:
+    """What a column or row cover moves, from the whole matrix, node by node and thing by thing."""
+    ranks = layout.parts
+    moves, owner = Moves(size, ranks), layout.owner(np.arange(len(A)))
+    # A row cover is the column cover of the transpose, and its rows travel the other way.
+    A = A if cover == "column" else A.T
+    collected = set()
+    for d, s in permutations(range(ranks // size), 2):
+        block = (A != 0) & (owner // size == d)[:, None] & (owner // size == s)
+        things = np.flatnonzero(block.any(axis=0))
+        if cover == "row":  # in the order of their receiver's rows
+            things = np.sort(things)
+        wanting = [sorted({owner[u] % size for u in np.flatnonzero(block[:, v])}) for v in things]
+        homes = [owner[v] % size for v in things]
+        for v, home, wants, agent in zip(
+            things, homes, wanting, agents_of(homes, wanting, size), strict=True
+        ):
+            path = [(s * size + agent, d * size + agent)]
+            if cover == "column" and (v, agent) not in collected:
+                collected.add((v, agent))
+                path.append((s * size + home, s * size + agent))
+            elif cover == "row":
+                path.append((s * size + home, s * size + agent))
+            path += [(d * size + agent, d * size + want) for want in wants]
+            for source, to in path:
+                moves.add(*((source, to) if cover == "column" else (to, source)))
+    for v in range(len(A)):
+        node = owner[v] // size
+        for want in {owner[u] for u in np.flatnonzero(A[:, v])}:
+            if want // size == node:
+                moves.add(*((owner[v], want) if cover == "column" else (want, owner[v])))
+    return moves
+
+
+@pytest.mark.parametrize(("ranks", "size"), NODES)
+@pytest.mark.parametrize("cover", ["column", "row"])
+def test_bytes_by_level_and_rank(ranks, size, cover):
+    A, layout = random_matrix(N, 0.12, size, weighted=False), uneven_layout(N, ranks, ranks)
+    algorithm = Algorithm(cover=cover, node_size=size)
+    expected = counted(A.toarray(), layout, size, cover)
+    for rank, plan in enumerate(plans_of(A, layout, algorithm)):
+        for adjoint in (False, True):
+            found = by_level(plan, algorithm.axes(ranks), rank, 5, node_size=size, adjoint=adjoint)
+            by_axis = plan.traffic(5, adjoint=adjoint)
+            for level, axis in (("inside", "local"), ("between", "node")):
+                rows = expected.traffic(rank, level, adjoint)
+                moved = found[level]
+                assert (moved.sent_bytes, moved.received_bytes) == tuple(20 * r for r in rows)
+                same_axis = by_axis.get(axis, Traffic())
+                assert moved.sent_bytes == same_axis.sent_bytes
+                assert moved.messages <= same_axis.messages
+
+
+def least(block: np.ndarray, cover: str) -> int:
+    """How many rows must travel for one block, by the definition of its cover."""
+    if cover == "minimum":  # König
+        return int((maximum_bipartite_matching(sp.csr_array(block)) >= 0).sum())
+    return int(block.any(axis=0 if cover == "column" else 1).sum())
+
+
+def crossing(A: np.ndarray, layout: RowLayout, size: int, cover: str, group: int) -> int:
+    """Rows between nodes if blocks between groups of so many ranks are covered one by one."""
+    groups, found = layout.grouped(group), 0
+    for to, source in permutations(range(groups.parts), 2):
+        if to * group // size != source * group // size:
+            found += least(A[slice(*groups.range(to)), slice(*groups.range(source))] != 0, cover)
+    return found
+
+
+def between(plans: list[Plan], axes: Axes, size: int) -> int:
+    """Rows between nodes, by the plans."""
+    moved = [by_level(p, axes, r, 1, torch.uint8, node_size=size) for r, p in enumerate(plans)]
+    # One byte a row.
+    return sum(levels["between"].sent_bytes for levels in moved)
+
+
+@pytest.mark.parametrize(("ranks", "size"), NODES)
+@pytest.mark.parametrize("cover", COVERS)
+def test_as_little_crosses_as_the_cover_of_node_blocks_allows(ranks, size, cover):
+    for seed in range(3):
+        A = random_matrix(N, 0.04 * (seed + 1), seed, weighted=seed == 1)
+        layout = uneven_layout(N, ranks, seed)
+        two, flat = Algorithm(cover=cover, node_size=size), Algorithm(cover=cover)
+        whole = A.toarray()
+        found = between(plans_of(A, layout, two), two.axes(ranks), size)
+        assert found == crossing(whole, layout, size, cover, size)
+        other = between(plans_of(A, layout, flat), flat.axes(ranks), size)
+        assert other == crossing(whole, layout, size, cover, 1)
+        assert found <= other
+
+
+@pytest.mark.parametrize("cover", COVERS)
+def test_on_skewed_graphs_a_quarter_less_crosses(cover):
+    ratios = []
+    for name in ("rmat-9-4", "rmat-9-8", "rmat-8-16", "rmat-10-2"):
+        A = load_dataset(name).adjacency.to_scipy()
+        layout = RowLayout.even(A.shape[0], 16)
+        two, flat = Algorithm(cover=cover, node_size=4), Algorithm(cover=cover)
+        crosses = [between(plans_of(A, layout, how), how.axes(16), 4) for how in (two, flat)]
+        ratios.append(crosses[0] / crosses[1])
+    assert max(ratios) <= 1
+    assert np.exp(np.log(ratios).mean()) <= 0.75
+
+
+def test_no_rank_carries_what_its_node_sends():
+    """One rank of each node owns all that others need; its fellows carry their share of it."""
+    size, hubs = 4, 10
+    layout = RowLayout(np.array([0, 40, 44, 48, 52, 92, 96, 100, 104]))
+    dense = np.zeros((104, 104), np.bool_)
+    dense[:52, 52 : 52 + 4 * hubs] = True
+    A = sp.csr_array(dense)
+    for cover, sends in (("column", range(4, 8)), ("row", range(4, 8))):
+        matrix = A if cover == "column" else sp.csr_array(dense.T)
+        algorithm = Algorithm(cover=cover, node_size=size)
+        plans = plans_of(matrix, layout, algorithm)
+        moved = [p.traffic(1, torch.uint8)["node"] for p in plans]
+        if cover == "column":
+            assert [moved[rank].sent_bytes for rank in sends] == [hubs] * 4
+            assert [moved[rank].received_bytes for rank in range(4)] == [hubs] * 4
+        else:
+            assert [moved[rank].sent_bytes for rank in range(4)] == [hubs] * 4
+            assert [moved[rank].received_bytes for rank in sends] == [hubs] * 4
+
+
+def test_agents():
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 4, 7):
+        blocks, homes, candidates = rng.integers(0, 3, 60), rng.integers(0, size, 60) // 2, []
+        for _ in range(60):
+            candidates.append(sorted(rng.choice(size, rng.integers(1, size + 1), replace=False)))
+        begin = np.cumsum([0, *map(len, candidates)])
+        found = choose_agents(
+            blocks, homes, begin, np.concatenate(candidates).astype(np.int64), 3, size
+        )
+        for block in range(3):
+            mine = np.flatnonzero(blocks == block)
+            expected = agents_of([homes[i] for i in mine], [candidates[i] for i in mine], size)
+            assert found[mine].tolist() == expected
+
+
+@pytest.mark.parametrize("c", [1, 2])
+@pytest.mark.parametrize("exchange", ["sparsity-aware", "oblivious"])
+def test_levels_of_any_scheme(c, exchange):
+    """Of 1D and 1.5D, with nodes that do not follow the axes: counted pair by pair."""
+    A, layout = random_matrix(N, 0.2, 0, weighted=False), uneven_layout(N, 6, 0)
+    algorithm = Algorithm("1d" if c == 1 else "1.5d", c, exchange)
+    axes, plans = algorithm.axes(6), plans_of(A, layout, algorithm)
+    for size in (1, 2, 3, 6):
+        for adjoint in (False, True):
+            for rank, plan in enumerate(plans):
+                rows = {"inside": [0, 0, 0], "between": [0, 0, 0]}
+                for hop in plan.hops:
+                    counts = hop.counts.reversed() if adjoint else hop.counts
+                    sent, got = counts.send, counts.recv
+                    for peer, k, m in zip(axes.group(hop.axis, rank), sent, got, strict=True):
+                        one = rows["inside" if peer // size == rank // size else "between"]
+                        one[0], one[1], one[2] = one[0] + k, one[1] + m, one[2] + (k > 0)
+                found = by_level(plan, axes, rank, 3, node_size=size, adjoint=adjoint)
+                for level, (sent, got, messages) in rows.items():
+                    assert found[level] == Traffic(12 * sent, 12 * got, messages)
+                both = found["inside"] + found["between"]
+                assert both == sum(plan.traffic(3, adjoint=adjoint).values(), Traffic())
+
+
+WRONG = [
+    (Algorithm(node_size=4), "--hierarchy 4 must divide the number of ranks, which is 6"),
+    (Algorithm("1.5d", 2, node_size=2), "--hierarchy 2 needs --algo 1d"),
+    (Algorithm(exchange="oblivious", node_size=2), "--hierarchy 2 needs --exchange"),
+    (Algorithm(node_size=0), "--hierarchy 0 must divide"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "message"), WRONG)
+def test_what_cannot_work_is_refused(algorithm, message):
+    with pytest.raises(InputError, match=message):
+        algorithm.check(6)
+    with pytest.raises(InputError, match="4 ranks a node must divide the number of ranks 6"):
+        Axes.of_nodes(6, 4)
