@@ -17,6 +17,7 @@ from spgnn.kernels.reference import dropout_mask
 from spgnn.nn.dropout import DropoutKeys
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
 from spgnn.train import report as reporting
+from spgnn.train.nodes import resolved
 
 EPOCHS = 6
 TOLERANCE = 1e-4
@@ -146,6 +147,7 @@ def reference_history(path: Path, config: TrainConfig) -> list[float]:
 
 def run(config: TrainConfig, comm: Communicator) -> tuple[list[float], dict[str, object]]:
     """Train on the ranks of `comm`; the losses and the report. Collective."""
+    config = resolved(config, comm)
     task = NodeClassification(config, prepare(config, comm), comm)
     trainer = Trainer(task, config.training, comm)
     trainer.run()
@@ -185,6 +187,11 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
         found += [feature, feature.but(order="paper", dropout=0.5), feature.but(cover="minimum")]
         found += [feature.but(c=ranks), base.but(algo="2d", cover="row"), base.but(algo="3d", c=2)]
         found += [base.but(algo="3d", exchange="oblivious"), feature.but(ghosts=1)]
+    for size in (2, 3, 4):
+        if ranks % size == 0 and ranks > size:
+            nodes = base.but(hierarchy=size)
+            found += [nodes, nodes.but(dropout=0.5, cover="minimum")]
+            found += [nodes.but(order="paper", cover="row")]
     return found
 
 
@@ -222,3 +229,4 @@ def check_history(
         losses, report = run(config, comm)
         np.testing.assert_allclose(losses, expected[kind], rtol=TOLERANCE, err_msg=str(config))
         assert report["volume"] == report["planned_volume"], config
+        assert report["volume_by_level"] == report["planned_volume_by_level"], config

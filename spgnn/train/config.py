@@ -59,6 +59,10 @@ class Algorithm(Record):
         bool, Flag("let the local product hide the exchange; without, only for measurements")
     ] = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.node_size
+
     @property
     def distribution(self) -> Distribution:
         """What the exchange has to know of it."""

@@ -50,7 +50,15 @@ def test_keys_and_types(tmp_path, ranks):
     flags = ["--dataset", path, "--nproc", ranks, "--eval-every", 2, "--epochs", 3]
     found = report_of(tmp_path, *flags)
     contract = {"config", "world_size", "graph", "history", "epoch_seconds", "breakdown_seconds"}
-    contract |= {"volume", "planned_volume", "memory", "partition", "failure"}
+    contract |= {
+        "volume_by_level",
+        "planned_volume_by_level",
+        "volume",
+        "planned_volume",
+        "memory",
+        "partition",
+        "failure",
+    }
     assert set(found) == contract
     assert found["world_size"] == ranks
     assert found["failure"] is None
@@ -95,6 +103,12 @@ def test_keys_and_types(tmp_path, ranks):
         assert volume["avg_send_bytes"] == pytest.approx(volume["total_bytes"] / ranks)
         assert (volume["total_bytes"] > 0) == (ranks > 1)
     assert found["volume"] == found["planned_volume"]
+    total, most = (found["volume"][name] for name in ("total_bytes", "max_send_bytes"))
+    for name in ("volume_by_level", "planned_volume_by_level"):  # all ranks are on one node
+        assert found[name] == {
+            "inside": {"total_bytes": total, "max_send_bytes": most},
+            "between": {"total_bytes": 0, "max_send_bytes": 0},
+        }
     memory = found["memory"]
     for name in ("peak_bytes", "peak_above_idle_bytes"):
         most, median, first = (
