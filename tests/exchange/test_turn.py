@@ -23,8 +23,8 @@ def test_what_a_turn_moves(sizes, width):
     turns = [Turn("feature", me, rows) for me in range(len(rows))]
     shares = np.array([turn.share(width) for turn in turns])
     assert [len(s) for s in np.array_split(np.arange(width), len(rows))] == shares.tolist()
-    there = [turn.traffic(width, torch.float32, back=False) for turn in turns]
-    back = [turn.traffic(width, torch.float32, back=True) for turn in turns]
+    there = [turn.messages(width, back=False).traffic(torch.float32) for turn in turns]
+    back = [turn.messages(width, back=True).traffic(torch.float32) for turn in turns]
     sent = [4 * rows[me] * (width - shares[me]) for me in range(len(rows))]
     received = [4 * (rows.sum() - rows[me]) * shares[me] for me in range(len(rows))]
     assert [t.sent_bytes for t in there] == sent == [t.received_bytes for t in back]
