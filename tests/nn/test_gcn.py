@@ -16,9 +16,11 @@ from spgnn import CSR, DistMatrix, InputError, Mesh, _structure
 from spgnn.comm import Communicator, connect
 from spgnn.nn import (
     GCN,
+    GIN,
     ORDERS,
     DropoutKeys,
     GCNConv,
+    GraphSAGE,
     densified,
     propagate_,
     recorded_products,
@@ -206,10 +208,11 @@ def test_dropout_of_sparse_features_rebuilds_no_structure(monkeypatch):
     assert sorted(made) == ["transpose", "transposed_order"]
 
 
-def test_a_layer_can_be_compiled_whole():
+@pytest.mark.parametrize("kind", [GCN, GraphSAGE, GIN])
+def test_a_layer_can_be_compiled_whole(kind):
     A, _ = distributed(connect(), 1)
     X = torch.from_numpy(features(9))
-    model = GCN([9, 12, 4]).double()
+    model = kind([9, 12, 4]).double()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     for found, expected in zip(step(A, compiled, X), step(A, model, X), strict=True):
         torch.testing.assert_close(found, expected)

@@ -26,9 +26,10 @@ def history(config: TrainConfig, ranks: int) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "dropout", "order"), [("adam", 0.5, "auto"), ("sgd", 0.0, "paper")]
+    ("optimizer", "dropout", "order", "model"),
+    [("adam", 0.5, "auto", "gcn"), ("sgd", 0.0, "paper", "gcn"), ("adam", 0.5, "auto", "gin")],
 )
-def test_resumed_on_other_ranks(tmp_path, optimizer, dropout, order):
+def test_resumed_on_other_ranks(tmp_path, optimizer, dropout, order, model):
     """Stopped twice: 1 rank to epoch 3, 3 feature-parallel ranks to 5, a 2 × 2 grid to 8."""
     path = write_dataset(tmp_path / "graph.npz")
     whole = TrainConfig.of(
@@ -38,7 +39,8 @@ def test_resumed_on_other_ranks(tmp_path, optimizer, dropout, order):
         optimizer=optimizer,
         dropout=dropout,
         order=order,
-        lr=0.05,
+        model=model,
+        lr=0.05 if model == "gcn" else 0.01,
         epochs=8,
     )
     expected = history(whole, 1)
@@ -179,6 +181,14 @@ def test_a_checkpoint_is_of_one_graph(tmp_path):
     train(config, connect())
     with pytest.raises(InputError, match=r"was made with a graph of 61 vertices and .* not 61 "):
         train(config.but(dataset=other, resume=True), connect())
+
+
+def test_a_checkpoint_is_of_one_model(tmp_path):
+    path = write_dataset(tmp_path / "graph.npz")
+    config = TrainConfig.of(dataset=path, partition="block", epochs=1, checkpoint=tmp_path)
+    train(config, connect())
+    with pytest.raises(InputError, match="was made with model gcn, not sage"):
+        train(config.but(model="sage", resume=True), connect())
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
