@@ -210,6 +210,7 @@ def other_models(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConf
     if ranks % 2 == 0:
         grid = {"algo": "1.5d", "c": 2}
         found += [sage.but(**grid, dropout=0.5), gin.but(**grid, cover="minimum")]
+        found += [gin.but(algo="feature", c=2), sage.but(algo="feature", c=2, ghosts=1)]
     return found
 
 
