@@ -51,8 +51,8 @@ def cases(ranks: int) -> Iterator[Case]:
             yield Case(n, weighted, scaled, layout, exchange, cover, next(widths), next(dtypes))
 
 
-def random_case(ranks: int, seed: int) -> tuple[Case, int]:
-    """Any case, and a number of replicas that fits the ranks."""
+def random_case(ranks: int, seed: int) -> tuple[Case, str, int]:
+    """Any case, any scheme, and a number of copies that fits the ranks."""
     rng = np.random.default_rng(seed)
     n = int(rng.choice((0, 1, 2, ranks, rng.integers(1, 30), rng.integers(30, 120))))
     way = WAYS[rng.integers(len(WAYS))]
@@ -68,7 +68,8 @@ def random_case(ranks: int, seed: int) -> tuple[Case, int]:
         bool(rng.integers(4)),
     )
     divisors = [c for c in range(1, ranks + 1) if ranks % c == 0]
-    return case, int(rng.choice(divisors))
+    algo = str(rng.choice(("1.5d", "feature", "2d", "3d")))
+    return case, algo, int(rng.choice(divisors))
 
 
 def check_all(comm: Communicator, replications: list[int] | None = None, every: int = 1) -> int:
@@ -92,8 +93,8 @@ def check_random(comm: Communicator, seeds: Iterable[int]) -> int:
     """Check random cases; returns how many."""
     checked = 0
     for seed in seeds:
-        case, c = random_case(comm.size, seed)
-        check(case, comm, "1.5d", c)
+        case, algo, c = random_case(comm.size, seed)
+        check(case, comm, algo, c)
         checked += 1
     return checked
 

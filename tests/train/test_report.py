@@ -191,13 +191,13 @@ def test_busiest_ranks_are_those_of_the_partition_report(tmp_path):
     assert found["partition"]["total_volume"] == predicted["total_volume"]
 
 
-@pytest.mark.parametrize(("ranks", "c"), [(3, 1), (4, 2)])
-def test_shards_give_the_same_history(tmp_path, ranks, c):
+@pytest.mark.parametrize(("ranks", "algo", "c"), [(3, "1.5d", 1), (4, "feature", 2)])
+def test_shards_give_the_same_history(tmp_path, ranks, algo, c):
     path, shards = write_dataset(tmp_path / "graph.npz"), tmp_path / "shards"
     alone = report_of(tmp_path, "--dataset", path, "--epochs", 5)
     parts = ["--parts", str(ranks // c), "--partition", "random"]
     assert spgnn_command(["shard", str(path), *parts, "--output", str(shards)]) in (0, None)
-    flags = ["--nproc", ranks, "--algo", "1.5d", "--c", c, "--epochs", 5]
+    flags = ["--nproc", ranks, "--algo", algo, "--c", c, "--epochs", 5]
     sharded = report_of(tmp_path, "--dataset", shards, *flags)
     np.testing.assert_allclose(losses_of(sharded), losses_of(alone), rtol=TOLERANCE)
     assert sharded["volume"] == sharded["planned_volume"]
