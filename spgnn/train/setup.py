@@ -119,18 +119,19 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
 
 def _share(config: TrainConfig, comm: Communicator) -> tuple[RankShare, dict[str, Any] | None]:
     """A rank's part of the graph; rank 0 alone looks what the name stands for."""
-    name, parts = config.data.dataset, config.algorithm.distribution.parts(comm.size)
+    name, how = config.data.dataset, config.algorithm.distribution
+    parts, (_, shares) = how.parts(comm.size), how.copies(comm.size)
     if from_rank_zero(comm, lambda: _is_cut(name, parts)):
         if config.data.symmetrise:
             raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
         shards = on_every_rank(comm, lambda: open_shards(name))
         comm.check_agreement(f"{name}/meta.json", **asdict(shards.meta))
         _check_vertices(shards.meta.vertices, name)
-        share = from_shards(shards, comm, parts)
+        share = from_shards(shards, comm, parts, shares=shares)
         return replace(share, data=_one_split(share.data, config.data.split, name)), None
     opened = on_rank_zero(comm, lambda: _opened(config, parts))
     source, labels, report = (None, None, None) if opened is None else opened
-    return scatter(source, labels, comm, parts, config.data.split), report
+    return scatter(source, labels, comm, parts, config.data.split, shares=shares), report
 
 
 def _is_cut(name: str, blocks: int) -> bool:

@@ -34,14 +34,21 @@ def small_graph(directed: bool) -> Graph:
     )
 
 
-def share_of(rank: int, graph: Graph, labels: np.ndarray | None, c: int, folder: Path | None):
+def share_of(
+    rank: int,
+    graph: Graph,
+    labels: np.ndarray | None,
+    c: int,
+    folder: Path | None,
+    shares: int = 1,
+):
     """What a rank gets, as arrays."""
     comm = connect()
     parts = comm.size // c
     if folder is not None:
-        share = from_shards(open_shards(folder), comm, parts)
+        share = from_shards(open_shards(folder), comm, parts, shares=shares)
     else:
-        share = scatter(graph if rank == 0 else None, labels, comm, parts)
+        share = scatter(graph if rank == 0 else None, labels, comm, parts, shares=shares)
     return numbers_of(share)
 
 
@@ -59,15 +66,17 @@ def numbers_of(share: RankShare) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("source", ["scattered", "shards"])
 @pytest.mark.parametrize("directed", [True, False])
-@pytest.mark.parametrize(("ranks", "c"), [(3, 1), (4, 2), (4, 4), (6, 3)])
-def test_shares_are_the_graph_under_other_numbers(tmp_path, ranks, c, directed, source):
+@pytest.mark.parametrize(
+    ("ranks", "c", "columns"), [(3, 1, 1), (4, 2, 1), (4, 4, 1), (6, 3, 3), (8, 4, 2)]
+)
+def test_shares_are_the_graph_under_other_numbers(tmp_path, ranks, c, columns, directed, source):
     graph, blocks = small_graph(directed), ranks // c
     labels = np.random.default_rng(1).integers(0, blocks, graph.vertices)
     folder = None
     if source == "shards":
         folder = tmp_path / "shards"
         write_shards(graph, labels, blocks, folder)
-    shares = run_ranks(share_of, ranks, graph, labels, c, folder)
+    shares = run_ranks(share_of, ranks, graph, labels, c, folder, columns)
     offsets = shares[0]["offsets"]
     assert all((share["offsets"] == offsets).all() for share in shares)
     assert [len(share["ids"]) for share in shares] == np.diff(offsets).tolist()
@@ -82,6 +91,9 @@ def test_shares_are_the_graph_under_other_numbers(tmp_path, ranks, c, directed, 
     for name, array in (("x", graph.x), ("y", graph.y), ("train", graph.train_mask)):
         got = np.concatenate([share[name] for share in shares])
         np.testing.assert_array_equal(got, array.numpy()[ids])
+    # Where ranks share feature columns, none has a row more to turn than it must.
+    sizes = np.diff(offsets).reshape(-1, columns)
+    assert np.ptp(sizes, axis=1).max() <= 1
 
 
 def nonzeros_of(rank: int, graph: Graph, labels: np.ndarray, folder: Path | None) -> int:

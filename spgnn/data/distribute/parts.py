@@ -7,7 +7,7 @@ import torch
 
 from spgnn.blocks import take_rows
 from spgnn.comm import Communicator
-from spgnn.data.distribute.share import RankShare
+from spgnn.data.distribute.share import RankShare, Slices
 from spgnn.data.graph import GraphBlock, VertexData
 from spgnn.data.shards import ShardDirectory
 from spgnn.data.structure import slice_rows, with_columns
@@ -15,7 +15,9 @@ from spgnn.errors import InputError
 from spgnn.layout import Int64Array, RowLayout
 
 
-def from_shards(shards: ShardDirectory, comm: Communicator, parts: int) -> RankShare:
+def from_shards(
+    shards: ShardDirectory, comm: Communicator, parts: int, *, shares: int = 1
+) -> RankShare:
     """Open this rank's part of a sharded graph, and nothing else. Collective.
 
     Parameters
@@ -24,6 +26,8 @@ def from_shards(shards: ShardDirectory, comm: Communicator, parts: int) -> RankS
     comm : Communicator
         All ranks; their number is a multiple of that of parts.
     parts : int
+    shares : int
+        See :func:`spgnn.data.distribute.scatter`.
 
     Raises
     ------
@@ -47,7 +51,10 @@ def from_shards(shards: ShardDirectory, comm: Communicator, parts: int) -> RankS
         )
     position = shards.layout.dealt(block.first_row + np.arange(block.rows), c) - block.first_row
     order = np.argsort(position)
-    layout = _balanced_slices(shards.layout, block, order, comm)
+    slices = Slices(parts, c, shares)
+    layout = slices.cut(shards.layout, None)
+    if slices.weighted:
+        layout = _balanced_slices(slices, shards.layout, block, order, comm)
     first, last = layout.range(comm.rank)
     rows = torch.from_numpy(order[first - block.first_row : last - block.first_row])
     own = take_rows(block.adjacency, rows)
@@ -62,14 +69,14 @@ def from_shards(shards: ShardDirectory, comm: Communicator, parts: int) -> RankS
 
 
 def _balanced_slices(
-    parts: RowLayout, block: GraphBlock, order: Int64Array, comm: Communicator
+    slices: Slices, parts: RowLayout, block: GraphBlock, order: Int64Array, comm: Communicator
 ) -> RowLayout:
     """Slices of all block rows such that each has its share of the entries in its columns.
 
     What a rank multiplies are the nonzeros in the columns of its slice and those like it. Every
     rank counts the columns of some rows; the first rank of each block row adds up and cuts.
     """
-    c = comm.size // parts.parts
+    c = slices.each
     j = comm.rank % c
     some = slice_rows(block.adjacency, slice(block.rows * j // c, block.rows * (j + 1) // c))
     columns, counts = np.unique(some.indices.numpy(), return_counts=True)
@@ -82,7 +89,7 @@ def _balanced_slices(
     weights = np.zeros(block.rows)
     found = received.numpy()
     np.add.at(weights, found[:, 0] - block.first_row, found[:, 1])
-    here = RowLayout(np.array([0, block.rows])).split(c, weights[order])
+    here = slices.cut(RowLayout(np.array([0, block.rows])), weights[order])
     cuts = torch.from_numpy(here.offsets[:-1] + block.first_row)
     all_cuts = cuts.new_empty(comm.size * c)
     comm.all_gather(cuts, all_cuts, [c] * comm.size)

@@ -14,7 +14,7 @@ from torch import Tensor
 from spgnn.blocks import take_rows
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import from_rank_zero, on_rank_zero
-from spgnn.data.distribute.share import RankShare
+from spgnn.data.distribute.share import RankShare, Slices
 from spgnn.data.graph import MASKS, Graph, VertexData, inverse_permutation
 from spgnn.data.meta import GraphMeta
 from spgnn.data.shards import partition_order
@@ -35,6 +35,8 @@ def scatter(
     comm: Communicator,
     parts: int,
     split: int | None = None,
+    *,
+    shares: int = 1,
 ) -> RankShare:
     """Relabel a graph that rank 0 can read by a partition, and send every rank its share.
 
@@ -52,14 +54,17 @@ def scatter(
         Each is cut into slices, one for each of as many neighbouring ranks.
     split : int, optional
         Keep only this column of masks with several.
+    shares : int
+        This many neighbouring slices are multiplied together, each rank taking a share of the
+        feature columns: these have equally many rows, rather than equally many column entries.
 
     Raises
     ------
     InputError
         On all ranks, if labels or the split do not fit the graph.
     """
-    slices = comm.size // parts
-    reader = on_rank_zero(comm, lambda: _Reader.of(graph, labels, parts, slices, split))
+    slices = Slices(parts, comm.size // parts, shares)
+    reader = on_rank_zero(comm, lambda: _Reader.of(graph, labels, slices, split))
     told = from_rank_zero(comm, lambda: None if reader is None else reader.told())
     meta = GraphMeta.from_record(told["meta"])
     layout = RowLayout(np.array(told["offsets"]))
@@ -94,25 +99,24 @@ class _Reader:
         cls,
         graph: Graph | GraphSource | None,
         labels: npt.ArrayLike | None,
-        parts: int,
-        slices: int,
+        slices: Slices,
         split: int | None,
     ) -> _Reader:
         assert graph is not None
         source = MemorySource(graph) if isinstance(graph, Graph) else graph
         n = source.meta.vertices
-        layout, order = partition_order(labels, n, parts)
-        if slices > 1:
-            order = order[np.argsort(layout.dealt(np.arange(n), slices))]
+        layout, order = partition_order(labels, n, slices.parts)
+        if slices.each > 1:
+            order = order[np.argsort(layout.dealt(np.arange(n), slices.each))]
         A, entries = source.structure(), None
-        if slices > 1:
+        if slices.weighted:
             entries = torch.bincount(A.indices, minlength=n)[order].numpy()
         meta = replace(source.meta, offsets=tuple(layout.offsets.tolist()))
         if split is not None:
             meta = replace(meta, splits=min(meta.splits, 1))
-        moves = labels is not None or slices > 1
+        moves = labels is not None or slices.each > 1
         position = inverse_permutation(order) if moves else None
-        offsets = layout.split(slices, entries).offsets
+        offsets = slices.cut(layout, entries).offsets
         return cls(source, order, position, offsets, meta, split, A)
 
     def told(self) -> dict[str, Any]:
