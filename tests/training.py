@@ -175,6 +175,7 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
         base.but(ghosts=1, cover="minimum"),
         base.but(ghosts=1, dropout=0.5, input_dropout=False, layers=2),
         base.but(reach=False),
+        base.but(algo="vertex-cut"),
     ]
     for c in (2, 4):
         if ranks % c == 0:

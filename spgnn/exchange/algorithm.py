@@ -16,10 +16,11 @@ from spgnn.exchange.inspect import COVERS, Cover
 from spgnn.exchange.plan import Plan
 from spgnn.exchange.regroup import stack
 from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build_all, grid, turned
+from spgnn.exchange.vertex_cut import vertex_cut
 from spgnn.layout import Axes, RowLayout
 from spgnn.sparse import CSR
 
-Algo = Literal["1d", "1.5d", "feature", "2d", "3d"]
+Algo = Literal["1d", "1.5d", "feature", "2d", "3d", "vertex-cut"]
 ALGOS: tuple[str, ...] = get_args(Algo)
 
 
@@ -29,7 +30,7 @@ class Algorithm:
 
     Attributes
     ----------
-    algo : {"1d", "1.5d", "feature", "2d", "3d"}
+    algo : {"1d", "1.5d", "feature", "2d", "3d", "vertex-cut"}
     c : int
         Of how many copies of a block row each rank holds one: whole block rows (feature; 3d), or
         their columns (1.5d, 2d). 1 leaves 2D as square, and 3D as cubic, as the number of ranks
@@ -57,9 +58,9 @@ class Algorithm:
         check_choice("algo", self.algo, ALGOS)
         check_choice("exchange", self.exchange, STRATEGIES)
         check_choice("cover", self.cover, COVERS)
-        if self.algo == "1d" and self.c != 1:
+        if self.algo in ("1d", "vertex-cut") and self.c != 1:
             raise InputError(
-                f"--c {self.c} needs --algo 1.5d, feature, 2d or 3d; the 1D algorithm has c = 1"
+                f"--c {self.c} needs --algo 1.5d, feature, 2d or 3d; --algo {self.algo} has c = 1"
             )
         if ranks % self.c:
             raise InputError(f"--c {self.c} must divide the number of ranks, which is {ranks}")
@@ -67,6 +68,8 @@ class Algorithm:
             raise InputError(f"--cover {self.cover} needs --exchange sparsity-aware")
         if self.node_size != 1:
             self._check_nodes(ranks)
+        if self.algo == "vertex-cut" and self.exchange == "oblivious":
+            raise InputError("--algo vertex-cut needs --exchange sparsity-aware")
 
     def axes(self, ranks: int) -> Axes:
         """How ranks are arranged."""
@@ -117,6 +120,8 @@ class Algorithm:
             return hierarchical(
                 block, layout, axes, rank, cover=self.cover, column_scale=column_scale
             )
+        if self.algo == "vertex-cut":
+            return vertex_cut(block, layout, rank, cover=self.cover, column_scale=column_scale)
         return grid(
             block,
             layout,
