@@ -197,7 +197,9 @@ def vertex_cut(
     sums = CSR(Selection(torch.arange(rows, made), made))
     fold = Hop("row", sums, counts.reversed())
     first = Stage(L, R, (Hop("row", send, needed),))
-    return Plan((first, Stage(CSR(Selection(torch.arange(rows), made)), _added(mine, rows), (fold,))))
+    return Plan(
+        (first, Stage(CSR(Selection(torch.arange(rows), made)), _added(mine, rows), (fold,)))
+    )
 
 
 def lower_degree(block: CSR, layout: RowLayout, rank: int) -> Scheme[Int64Array]:

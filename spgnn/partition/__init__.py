@@ -14,9 +14,11 @@ from spgnn.partition.adjacency import Adjacency, Int32Array, Int64Array
 from spgnn.partition.arguments import (
     LARGEST_IMBALANCE,
     LARGEST_SEED,
+    check_nodes,
     check_parts,
     check_threads,
 )
+from spgnn.partition.edges import VertexCut, cut_vertices
 from spgnn.partition.gvb import Objective, Preset
 from spgnn.partition.labels import (
     check_labels,
@@ -31,8 +33,11 @@ from spgnn.partition.methods import (
     PRESETS,
     Problem,
 )
+from spgnn.partition.nodes import two_level
 from spgnn.partition.volume import (
     CoverVolume,
+    CutReport,
+    LevelReport,
     Report,
     Volumes,
     count_volumes,
@@ -48,9 +53,13 @@ __all__ = [
     "PRESETS",
     "Adjacency",
     "CoverVolume",
+    "CutReport",
+    "LevelReport",
     "Report",
+    "VertexCut",
     "Volumes",
     "count_volumes",
+    "cut_vertices",
     "part_sizes",
     "partition",
     "permutation",
@@ -76,6 +85,7 @@ def partition(
     balance: Sequence[str] = ("nnz",),
     train_mask: npt.NDArray[np.bool_] | None = None,
     initial: npt.ArrayLike | None = None,
+    nodes: int | None = None,
     minimum: bool | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -108,6 +118,9 @@ def partition(
         The training vertices, for ``balance="train"``.
     initial : integers in [0, k), [n], optional
         A partition to refine (gvb and stream).
+    nodes : int, optional
+        Partition for as many nodes of k / nodes parts each, which are neighbours in number: first
+        into nodes, then each node (gvb). The report says what moves between nodes, and inside.
     minimum : bool, optional
         Whether the report counts minimum covers; see `count_volumes`.
     threads : int, optional
@@ -144,11 +157,14 @@ def partition(
         threads=check_threads(threads),
         progress=progress,
     )
-    _check_method(method, problem)
+    nodes = check_nodes(nodes, problem.parts)
+    _check_method(method, problem, nodes)
     started = time.perf_counter()
-    labels = _solve(problem, method)
+    labels = _solve(problem, method, nodes)
     seconds = time.perf_counter() - started
-    result = report(adjacency, labels, k, minimum=minimum, threads=threads, progress=progress)
+    result = report(
+        adjacency, labels, k, nodes=nodes, minimum=minimum, threads=threads, progress=progress
+    )
     heaviest = max(
         excess_of_maximum(part_weights(weights, labels, problem.parts))
         for weights in problem.weights.T
@@ -160,21 +176,25 @@ def partition(
     return labels, result
 
 
-def _check_method(method: str, problem: Problem) -> None:
+def _check_method(method: str, problem: Problem, nodes: int | None) -> None:
     """Refuse what the method cannot do."""
     if method != "gvb" and (problem.objective != "column" or problem.receive):
         raise InputError(f"only method gvb takes objective cover or receive, not {method}")
     if problem.initial is not None and method not in _METHODS_WITH_INITIAL:
         raise InputError(f"method {method} cannot refine labels; use gvb or stream")
+    if nodes is not None and (method != "gvb" or problem.initial is not None):
+        raise InputError("nodes needs method gvb, and no labels to refine")
 
 
-def _solve(problem: Problem, method: str) -> Int32Array:
+def _solve(problem: Problem, method: str, nodes: int | None) -> Int32Array:
     """Labels by the method; where nothing can be chosen no library has to cope with it."""
     parts, adjacency = problem.parts, problem.adjacency
     if parts == 1 or parts >= adjacency.vertices or adjacency.edges == 0:
         return METHODS["random" if method == "random" else "block"](problem)
     size = f"{adjacency.vertices:,} vertices, {adjacency.edges:,} nonzeros, {parts:,} parts"
     with memory_for(f"method {method} for {size}"):
+        if nodes is not None and 1 < nodes < parts:
+            return two_level(problem, nodes)
         return METHODS[method](problem)
 
 

@@ -42,5 +42,30 @@ def stream_partition(
     threads: int,
     progress: _Progress,
 ) -> _Int32: ...
+
+class Libra:
+    def __init__(self, vertices: int, parts: int, limit: int, seed: int) -> None: ...
+    def add(self, first: int, indptr: _Int64, columns: _Int32, labels: _Int32) -> None: ...
+
+def lower_degree_labels(
+    indptr: _Int64, indices: _Int32, owners: _Int32, threads: int
+) -> _Int32: ...
+def count_cut(
+    indptr: _Int64,
+    indices: _Int32,
+    labels: _Int32,
+    owners: _Int32 | None,
+    parts: int,
+    most_vertices: int,
+    threads: int,
+) -> tuple[_Int32, _Int64, _Int64, _Int64, _Int64, _Int64, _Int64]: ...
+def count_levels(
+    indptr: _Int64,
+    indices: _Int32,
+    labels: _Int32,
+    parts: int,
+    parts_per_node: int,
+    threads: int,
+) -> tuple[_Int64, _Int64, _Int64, _Int64, _Int64, _Int64]: ...
 def parse_labels(text: bytes, parts: int, labels: _Int32) -> None: ...
 def format_labels(labels: npt.NDArray[Any]) -> bytes: ...

@@ -41,6 +41,21 @@ def check_threads(threads: int | None) -> int:
     return check_integer("threads", threads, 1, MOST_THREADS)
 
 
+def check_nodes(nodes: int | None, parts: int, name: str = "nodes") -> int | None:
+    """The number of nodes among which parts are divided evenly; ``None`` stays.
+
+    Raises
+    ------
+    InputError
+    """
+    if nodes is None:
+        return None
+    nodes = check_integer(name, nodes, 1)
+    if parts % nodes:
+        raise InputError(f"{name} {nodes} must divide the number of parts, which is {parts}")
+    return nodes
+
+
 def integers(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
     """A vector of integers of any width; an empty one may have any dtype.
 

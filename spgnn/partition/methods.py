@@ -164,12 +164,6 @@ def _positive(weights: Int64Array) -> Int64Array:
 
 def gvb(problem: Problem) -> Int32Array:
     """Our multilevel partitioner: least total and maximum send volume together."""
-    progress = problem.progress
-
-    def shown(stage: str, fraction: float) -> None:
-        if progress is not None:
-            progress(stage, round(1000 * fraction), 1000)
-
     return multilevel.gvb(
         problem.adjacency.indptr,
         problem.adjacency.indices,
@@ -182,8 +176,15 @@ def gvb(problem: Problem) -> Int32Array:
         receive=problem.receive,
         initial=problem.initial,
         threads=problem.threads,
-        progress=None if progress is None else shown,
+        progress=in_thousandths(problem.progress),
     )
+
+
+def in_thousandths(progress: Progress | None) -> Callable[[str, float], None] | None:
+    """What gvb calls with a fraction, for who wants to hear of steps."""
+    if progress is None:
+        return None
+    return lambda stage, fraction: progress(stage, round(1000 * fraction), 1000)
 
 
 def stream(problem: Problem) -> Int32Array:

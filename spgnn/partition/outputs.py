@@ -14,11 +14,12 @@ from spgnn.data.load import data_directory
 from spgnn.errors import InputError
 from spgnn.files import check_writable, write_pieces
 from spgnn.partition.adjacency import Int32Array
+from spgnn.partition.edge_files import write_edges
 from spgnn.partition.labels import part_sizes, permutation, write_labels
 from spgnn.partition.plot import check_plot, plot_volumes
 from spgnn.partition.volume import Report, Volumes
 
-_TARGETS = ("output", "sizes", "permutation", "json", "plot")
+_TARGETS = ("output", "edges", "sizes", "permutation", "json", "plot")
 
 
 def check_outputs(options: argparse.Namespace) -> None:
@@ -48,6 +49,7 @@ def write_outputs(
     labels: Int32Array,
     reports: list[Report],
     volumes: Volumes | None,
+    edges: Int32Array | None,
 ) -> None:
     """Write all that was asked for; what cannot be written does not keep the rest from it.
 
@@ -59,6 +61,7 @@ def write_outputs(
     title = f"{Path(options.graph).name}, {reports[0]['method']}"
     writers: dict[str, Callable[[str], None]] = {
         "output": lambda path: write_labels(path, labels, f"--output {path}"),
+        "edges": lambda path: _edges(edges, options.parts, path),
         "sizes": lambda path: write_labels(
             path, part_sizes(labels, options.parts), f"--sizes {path}"
         ),
@@ -86,7 +89,11 @@ def write_outputs(
 def _sources(options: argparse.Namespace) -> list[tuple[str, str]]:
     """What is read, and from which file or directory."""
     named = data_directory() / f"{options.graph}.npz"
-    files = {"--labels": options.labels, "--refine-from": options.refine_from}
+    files = {
+        "--labels": options.labels,
+        "--edge-labels": options.edge_labels,
+        "--refine-from": options.refine_from,
+    }
     found = [("the graph", options.graph), ("the graph", str(named)), *files.items()]
     return [(what, path) for what, path in found if path is not None and os.path.exists(path)]
 
@@ -98,6 +105,11 @@ def _is_part_of(path: str, known: str) -> bool:
             return True
         return Path(path).resolve().is_relative_to(Path(known).resolve())
     return os.path.realpath(path) == os.path.realpath(known)
+
+
+def _edges(edges: Int32Array | None, parts: int, path: str) -> None:
+    if edges is not None:
+        write_edges(path, edges, parts, f"--edges {path}")
 
 
 def _plot(volumes: Volumes | None, path: str, title: str) -> None:

@@ -11,6 +11,12 @@ def print_reports(reports: list[Report], features: int | None) -> None:
     """One column of figures per report, on stdout."""
     rows = [("", [result["method"] for result in reports])]
     rows += [(name, [show(result) for result in reports]) for name, show in _FIGURES]
+    for key, lines in (("levels", _LEVELS), ("vertex_cut", _CUT)):
+        if any(key in result for result in reports):
+            rows += [
+                (name, [given(result) if key in result else "–" for result in reports])
+                for name, given in lines
+            ]
     if features is not None:
         row = 4 * features
         rows += [
@@ -75,4 +81,22 @@ _FIGURES: tuple[tuple[str, Callable[[Report], str]], ...] = (
     ("vertex imbalance", lambda r: _percent(r["vertex_imbalance"])),
     ("seconds", lambda r: f"{r['seconds']:.2f}"),
     ("peak memory", lambda r: _size(r["peak_rss_bytes"])),
+)
+
+_LEVELS: tuple[tuple[str, Callable[[Report], str]], ...] = (
+    ("between nodes (rows)", lambda r: _rows(r["levels"]["between"]["total"])),
+    ("  max send", lambda r: _rows(r["levels"]["between"]["max_send"])),
+    ("  once a part", lambda r: _rows(r["levels"]["between_flat"]["total"])),
+    ("inside nodes", lambda r: _rows(r["levels"]["inside"]["total"])),
+    ("  max send", lambda r: _rows(r["levels"]["inside"]["max_send"])),
+)
+
+_CUT: tuple[tuple[str, Callable[[Report], str]], ...] = (
+    ("vertex cut: parts a vertex", lambda r: f"{r['vertex_cut']['replication']:.2f}"),
+    ("  expand (rows)", lambda r: _rows(r["vertex_cut"]["expand"]["total"])),
+    ("  fold", lambda r: _rows(r["vertex_cut"]["fold"]["total"])),
+    ("  max send, together", lambda r: _rows(r["vertex_cut"]["together"]["max_send"])),
+    ("  send imbalance", lambda r: _percent(r["vertex_cut"]["together"]["send_imbalance"])),
+    ("  nnz imbalance", lambda r: _percent(r["vertex_cut"]["nnz_imbalance"])),
+    ("  vertex imbalance", lambda r: _percent(r["vertex_cut"]["vertex_imbalance"])),
 )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from spgnn.errors import memory_for
 from spgnn.partition import _partition
 from spgnn.partition.adjacency import Adjacency, Int32Array, Int64Array
-from spgnn.partition.arguments import check_threads
+from spgnn.partition.arguments import check_nodes, check_threads
 from spgnn.partition.labels import check_labels, part_sizes
 from spgnn.progress import Progress, stage
 
@@ -78,6 +78,33 @@ class CoverReport(TypedDict):
     recv: list[int]
 
 
+class CutReport(TypedDict):
+    """What a vertex cut holds and moves; volumes in rows, lists by part (docs/partition.md)."""
+
+    replication: float
+    nonzeros: list[int]
+    touched: list[int]
+    nnz_imbalance: float
+    vertex_imbalance: float
+    expand: CoverReport
+    fold: CoverReport
+    together: CoverReport
+
+
+class LevelReport(TypedDict):
+    """Rows of the column cover by level, for parts that are grouped into nodes.
+
+    ``between`` counts a row once for every other node that needs it (``recv`` is by node), as a
+    hierarchical exchange sends it; ``between_flat`` once for every part there; ``inside`` are the
+    rows that stay in their node.
+    """
+
+    nodes: int
+    between: CoverReport
+    between_flat: CoverReport
+    inside: CoverReport
+
+
 class Report(TypedDict, total=False):
     """What `partition` and `report` return; every volume in rows (docs/partition.md)."""
 
@@ -99,6 +126,8 @@ class Report(TypedDict, total=False):
     empty_parts: int
     cover_volume: dict[str, int | None]
     covers: dict[str, CoverReport]
+    levels: LevelReport
+    vertex_cut: CutReport
     imbalance_asked: float
     imbalance_met: bool
 
@@ -154,11 +183,14 @@ def report(
     labels: npt.ArrayLike,
     parts: int | None = None,
     *,
+    nodes: int | None = None,
     minimum: bool | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """The figures of a partition, for labels from anywhere; parameters as `count_volumes`.
+
+    With `nodes` also what moves between as many nodes of neighbouring parts, and inside them.
 
     Returns
     -------
@@ -173,12 +205,13 @@ def report(
     volumes = count_volumes(
         adjacency, checked, parts, minimum=minimum, threads=threads, progress=progress
     )
+    nodes = check_nodes(nodes, parts)
     covers = {"column": volumes.column.summary(), "row": volumes.row.summary()}
     if volumes.minimum is not None:
         covers["minimum"] = volumes.minimum.summary()
     column = covers["column"]
     sizes = part_sizes(checked, parts)
-    return {
+    result: Report = {
         "method": "labels",
         "parts": parts,
         "seconds": 0.0,
@@ -201,6 +234,22 @@ def report(
         },
         "covers": covers,
     }
+    if nodes is not None:
+        result["levels"] = _levels(adjacency, checked, parts, nodes, check_threads(threads))
+    return result
+
+
+def _levels(
+    adjacency: Adjacency, labels: Int32Array, parts: int, nodes: int, threads: int
+) -> LevelReport:
+    with memory_for(f"counting rows between {nodes:,} nodes"):
+        figures = _partition.count_levels(
+            adjacency.indptr, adjacency.indices, labels, parts, parts // nodes, threads
+        )
+    flat, once, inside = (
+        CoverVolume(figures[i], figures[i + 1], None).summary() for i in (0, 2, 4)
+    )
+    return {"nodes": nodes, "between": once, "between_flat": flat, "inside": inside}
 
 
 def part_weights(weights: Int64Array, labels: Int32Array, parts: int) -> Int64Array:

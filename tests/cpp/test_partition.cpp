@@ -9,6 +9,7 @@
 
 #include "derived.hpp"
 #include "gvb/cover.hpp"
+#include "levels.hpp"
 #include "minimum_volume.hpp"
 #include "stream.hpp"
 #include "volume.hpp"
@@ -91,6 +92,42 @@ void test_report(const Matrix& matrix, const std::vector<Part>& labels, int part
     expect(minimum.send == spgnn::gvb::cover_blocks(adjacency, labels, parts, split),
            "minimum covers", matrix.name, parts);
   }
+}
+
+// Vertex cuts: chunks of rows, owners, counts with one thread and with several.
+void test_vertex_cut(const Matrix& matrix, const std::vector<Part>& labels, int parts) {
+  const Adjacency adjacency = matrix.adjacency();
+  const std::int64_t n = adjacency.vertices(), most = adjacency.edges() / parts + 2;
+  std::vector<std::int32_t> edges(matrix.indices.size());
+  spgnn::Libra libra(n, parts, most, 7);
+  for (std::int64_t first = 0, last = 0; first < n; first = last) {
+    last = std::min(n, first + 100);
+    const std::int64_t begin = matrix.indptr[first], size = matrix.indptr[last] - begin;
+    libra.add(first, {matrix.indptr.data() + first, static_cast<std::size_t>(last - first + 1)},
+              {matrix.indices.data() + begin, static_cast<std::size_t>(size)},
+              {edges.data() + begin, static_cast<std::size_t>(size)});
+  }
+  std::vector<std::int64_t> load(parts);
+  for (std::int32_t part : edges) ++load[part];
+  expect(std::ranges::max(load) <= most, "a part above Libra's limit", matrix.name, parts);
+  std::vector<std::vector<std::int32_t>> owners, degrees;
+  std::vector<spgnn::CutCount> cuts;
+  std::vector<spgnn::LevelCount> levels;
+  for (int threads : {1, 4}) {
+    const spgnn::Touching touching(adjacency, edges, parts, threads);
+    owners.push_back(spgnn::Masters(touching, n, parts, n / parts + 1)());
+    cuts.push_back(spgnn::count_cut(adjacency, edges, owners.back(), touching, parts, threads));
+    degrees.emplace_back(edges.size());
+    spgnn::lower_degree_labels(adjacency, labels, threads, degrees.back());
+    levels.push_back(spgnn::count_levels(adjacency, labels, parts, 1, threads));
+  }
+  expect(owners[0] == owners[1], "owners depend on threads", matrix.name, parts);
+  expect(cuts[0].expand_send == cuts[1].expand_send && cuts[0].fold_send == cuts[1].fold_send &&
+             cuts[0].nonzeros == cuts[1].nonzeros && cuts[0].touched == cuts[1].touched,
+         "a vertex cut depends on threads", matrix.name, parts);
+  expect(degrees[0] == degrees[1], "edge labels depend on threads", matrix.name, parts);
+  expect(levels[0].once_send == levels[1].once_send && levels[0].once_send == levels[0].flat_send,
+         "rows between nodes of one part", matrix.name, parts);
 }
 
 std::vector<Part> run_gvb(const Matrix& matrix, const Options& options, bool cover,
@@ -215,6 +252,7 @@ void test_matrix(const Matrix& matrix, int parts) {
   const std::vector<Part> labels = test_gvb(matrix, parts, defaults, false);
   test_gvb(matrix, parts, defaults, false, &labels);
   test_report(matrix, labels, parts);
+  test_vertex_cut(matrix, labels, parts);
   test_stream(matrix, parts);
   expect(std::ssize(spgnn::column_nets(matrix.adjacency()).indptr) == std::ssize(matrix.indptr),
          "one net a column", matrix.name, parts);

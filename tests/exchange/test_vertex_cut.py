@@ -23,12 +23,12 @@ N = 37
 
 def edge_labels(A: np.ndarray, ranks: int, kind: str) -> np.ndarray | None:
     """Labels of all nonzeros, row after row; None where the scheme has to find them."""
-    rows, columns = np.nonzero(A)
+    nnz = np.count_nonzero(A)
     if kind == "none":
         return None
     if kind == "last":  # all nonzeros at one rank that may own nothing
-        return np.full(len(rows), ranks - 1, np.int16)
-    return np.random.default_rng(ranks).integers(0, ranks, len(rows)).astype(np.int16)
+        return np.full(nnz, ranks - 1, np.int16)
+    return np.random.default_rng(ranks).integers(0, ranks, nnz).astype(np.int16)
 
 
 def schemes(
@@ -53,9 +53,7 @@ def schemes(
             places = [np.arange(begins[first + i], begins[first + i + 1]) for i in rows]
             mine = torch.from_numpy(labels[np.concatenate([*places, np.zeros(0, int)])])
         scale = c[first:last].clone()
-        found.append(
-            vertex_cut(block, layout, rank, labels=mine, cover=cover, column_scale=scale)
-        )
+        found.append(vertex_cut(block, layout, rank, labels=mine, cover=cover, column_scale=scale))
     return found, (r.numpy()[:, None] * A * c.numpy())[made], layout, labels
 
 

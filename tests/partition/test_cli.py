@@ -11,8 +11,9 @@ import scipy.io
 import scipy.sparse as sp
 
 from spgnn import InputError
+from spgnn.data.load import load_dataset
 from spgnn.data.shards.random_graphs import generate_rmat
-from spgnn.partition import cli, outputs, read_labels
+from spgnn.partition import cli, cut_vertices, outputs, read_labels
 from spgnn.partition.__main__ import main
 from tests.comm.jobs import Forked
 from tests.partition.oracle import community_graph
@@ -84,6 +85,36 @@ def test_labels_from_anywhere_are_compared(graph_file, tmp_path):
     assert record["compared"][0]["total_volume"] < record["total_volume"]
 
 
+def test_a_vertex_cut_is_written_and_read(graph_file, tmp_path, capsys):
+    edges, labels, record = (str(tmp_path / name) for name in ("edges.npy", "labels", "json"))
+    common = [graph_file, "--parts", "4", "--json", record]
+    assert main([*common, "--method", "libra", "--edges", edges, "--output", labels]) == 0
+    found = json.loads((tmp_path / "json").read_text())
+    assert found["method"] == "libra"
+    assert "vertex cut: parts a vertex" in capsys.readouterr().out
+    assert np.load(edges).dtype == np.uint8
+    for given in (["--edge-labels", edges, "--labels", labels], ["--edge-labels", edges]):
+        assert main([*common, *given, "--compare", "block"]) == 0
+        again = json.loads((tmp_path / "json").read_text())
+        assert again["method"] == "labels"
+        assert "vertex_cut" not in again["compared"][0]
+        assert again["vertex_cut"]["nonzeros"] == found["vertex_cut"]["nonzeros"]
+        if "--labels" in given:
+            assert again["vertex_cut"] == found["vertex_cut"]
+    assert "–" in capsys.readouterr().out
+
+
+def test_edges_of_a_partition_are_written(graph_file, tmp_path):
+    edges, labels, record = (str(tmp_path / name) for name in ("edges.npy", "labels", "json"))
+    arguments = [graph_file, "--parts", "4", "--nodes", "2", "--preset", "fast"]
+    assert main([*arguments, "--edges", edges, "--output", labels, "--json", record]) == 0
+    found = json.loads((tmp_path / "json").read_text())
+    cut = cut_vertices(load_dataset(graph_file).adjacency, 4, labels=read_labels(labels, 200, 4))
+    np.testing.assert_array_equal(np.load(edges), cut.edges)
+    assert found["vertex_cut"] == cut.report
+    assert found["levels"]["nodes"] == 2
+
+
 def test_labels_are_refined(graph_file, tmp_path):
     start = tmp_path / "start"
     start.write_text("\n".join(str(v % 4) for v in range(200)))
@@ -144,6 +175,13 @@ def _refused(arguments, capsys) -> str:
         (["--parts", "4", "--method", "metis", "--objective", "cover"], "only method gvb"),
         (["--parts", "4", "--method", "metis", "--refine-from", "LABELS"], "cannot refine"),
         (["--parts", "2", "--labels", "LABELS"], "line 4: label 3 is outside"),
+        (["--parts", "4", "--nodes", "3"], "--nodes 3 must divide the number of parts, which is 4"),
+        (["--parts", "4", "--nodes", "2", "--method", "metis"], "nodes needs method gvb"),
+        (["--parts", "4", "--method", "libra", "--receive"], "it takes no --refine-from"),
+        (["--parts", "4", "--compare", "libra"], "--compare libra: choose one of"),
+        (["--parts", "4", "--edge-labels", "nowhere.npy"], "nowhere.npy: no such file"),
+        (["--parts", "4", "--edge-labels", "LABELS"], "labels: truncated or damaged: no .npy"),
+        (["--parts", "4", "--edge-labels", "x", "--refine-from", "LABELS"], "only reports on"),
         (["--parts", "4", "--plot", "x.what", "--method", "block"], "unknown suffix .what"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
@@ -158,7 +196,9 @@ def test_wrong_arguments_get_one_line(graph_file, arguments, message, tmp_path, 
     assert sorted(os.listdir(tmp_path)) == ["graph.npz", "labels"]
 
 
-@pytest.mark.parametrize("flag", ["--output", "--sizes", "--permutation", "--json", "--plot"])
+@pytest.mark.parametrize(
+    "flag", ["--output", "--edges", "--sizes", "--permutation", "--json", "--plot"]
+)
 @pytest.mark.parametrize(
     ("target", "message"),
     [

@@ -3,8 +3,10 @@
 
 #include "derived.hpp"
 #include "label_file.hpp"
+#include "levels.hpp"
 #include "minimum_volume.hpp"
 #include "stream.hpp"
+#include "vertex_cut.hpp"
 #include "volume.hpp"
 
 namespace nb = nanobind;
@@ -117,6 +119,62 @@ nb::object stream_partition(Array<std::int64_t> indptr, Array<std::int32_t> indi
   return big_to_numpy(std::move(labels), data, size);
 }
 
+void libra_add(spgnn::Libra& libra, std::int64_t first, Array<std::int64_t> indptr,
+               Array<std::int32_t> columns, Output<std::int32_t> labels) {
+  nb::gil_scoped_release released;
+  libra.add(first, view(indptr), view(columns), {labels.data(), labels.size()});
+}
+
+nb::object lower_degree_labels(Array<std::int64_t> indptr, Array<std::int32_t> indices,
+                               Array<std::int32_t> owners, int threads) {
+  std::vector<std::int32_t> labels(indices.size());
+  {
+    nb::gil_scoped_release released;
+    spgnn::lower_degree_labels({view(indptr), view(indices)}, view(owners), threads, labels);
+  }
+  return to_numpy(std::move(labels));
+}
+
+nb::tuple count_cut(Array<std::int64_t> indptr, Array<std::int32_t> indices,
+                    Array<std::int32_t> labels, nb::object given, std::int64_t parts,
+                    std::int64_t most_vertices, int threads) {
+  const spgnn::Adjacency adjacency{view(indptr), view(indices)};
+  std::vector<std::int32_t> owners;
+  if (!given.is_none()) {
+    auto array = nb::cast<Array<std::int32_t>>(given);
+    owners.assign(array.data(), array.data() + array.size());
+  }
+  spgnn::CutCount count(0);
+  {
+    nb::gil_scoped_release released;
+    const spgnn::Touching touching(adjacency, view(labels), parts, threads);
+    if (owners.empty()) {
+      owners = spgnn::Masters(touching, adjacency.vertices(), parts, most_vertices)();
+    }
+    count = spgnn::count_cut(adjacency, view(labels), owners, touching, parts, threads);
+  }
+  return nb::make_tuple(to_numpy(std::move(owners)), to_numpy(std::move(count.nonzeros)),
+                        to_numpy(std::move(count.touched)), to_numpy(std::move(count.expand_send)),
+                        to_numpy(std::move(count.expand_receive)),
+                        to_numpy(std::move(count.fold_send)),
+                        to_numpy(std::move(count.fold_receive)));
+}
+
+nb::tuple count_levels(Array<std::int64_t> indptr, Array<std::int32_t> indices,
+                       Array<std::int32_t> labels, std::int64_t parts, std::int64_t parts_per_node,
+                       int threads) {
+  spgnn::LevelCount count(0, 0);
+  {
+    nb::gil_scoped_release released;
+    count = spgnn::count_levels({view(indptr), view(indices)}, view(labels), parts, parts_per_node,
+                                threads);
+  }
+  return nb::make_tuple(
+      to_numpy(std::move(count.flat_send)), to_numpy(std::move(count.flat_receive)),
+      to_numpy(std::move(count.once_send)), to_numpy(std::move(count.once_receive)),
+      to_numpy(std::move(count.inside_send)), to_numpy(std::move(count.inside_receive)));
+}
+
 void parse_labels(nb::bytes text, std::int64_t parts, Output<std::int32_t> labels) {
   spgnn::parse_labels({text.c_str(), text.size()}, parts, {labels.data(), labels.size()});
 }
@@ -153,6 +211,19 @@ NB_MODULE(_partition, m) {
         "imbalance"_a, "seed"_a, "cluster_passes"_a, "refine_passes"_a, "attempts"_a,
         "initial"_a.none(), "threads"_a, "progress"_a.none(),
         "Labels, int32, in O(vertices) memory.");
+  nb::class_<spgnn::Libra>(m, "Libra")
+      .def(nb::init<std::int64_t, std::int64_t, std::int64_t, std::uint64_t>(), "vertices"_a,
+           "parts"_a, "limit"_a, "seed"_a)
+      .def("add", &libra_add, "first"_a, "indptr"_a, "columns"_a, "labels"_a,
+           "Fill the labels of the nonzeros of some rows.");
+  m.def("lower_degree_labels", &lower_degree_labels, "indptr"_a, "indices"_a, "owners"_a,
+        "threads"_a, "Edge labels, int32: the owner of the endpoint with fewer nonzeros.");
+  m.def("count_cut", &count_cut, "indptr"_a, "indices"_a, "labels"_a, "owners"_a.none(), "parts"_a,
+        "most_vertices"_a, "threads"_a,
+        "(owners, nonzeros, touched, expand sent and received, fold sent and received).");
+  m.def("count_levels", &count_levels, "indptr"_a, "indices"_a, "labels"_a, "parts"_a,
+        "parts_per_node"_a, "threads"_a,
+        "Sent and received: between nodes flat, once a node, and inside nodes.");
   m.def("parse_labels", &parse_labels, "text"_a, "parts"_a, "labels"_a,
         "Fill labels from METIS's format; ValueError names the line.");
   m.def("format_labels", &format_labels, "labels"_a, "One label a line, as bytes.");
