@@ -175,7 +175,6 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
         base.but(ghosts=1, cover="minimum"),
         base.but(ghosts=1, dropout=0.5, input_dropout=False, layers=2),
         base.but(reach=False),
-        base.but(algo="vertex-cut"),
     ]
     for c in (2, 4):
         if ranks % c == 0:
@@ -193,6 +192,8 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
             nodes = base.but(hierarchy=size)
             found += [nodes, nodes.but(dropout=0.5, cover="minimum")]
             found += [nodes.but(order="paper", cover="row")]
+    cut = base.but(algo="vertex-cut")
+    found += [cut, cut.but(dropout=0.5), cut.but(cover="minimum", ghosts=1), cut.but(reach=False)]
     return found
 
 

@@ -20,6 +20,7 @@ from spgnn.comm import Communicator, RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange.inspect import Ask, Cover, by_receiver, demand, swapped, swapped_counts
 from spgnn.exchange.plan import Hop, Plan, Stage
+from spgnn.exchange.regroup import stack
 from spgnn.exchange.schemes import Scheme
 from spgnn.layout import EVERYONE, Int64Array, RowLayout
 from spgnn.pattern import Pattern, Selection, index_dtype
@@ -185,7 +186,7 @@ def vertex_cut(
         goes = _checked(labels, block.nnz, ranks)
     rows, (kept, given, mine) = block.shape[0], _dealt(block, goes, rank, ranks)
     received, counts = yield given
-    multiplied = _stacked(kept, received)
+    multiplied = stack([kept, received])
     members = range(ranks)
     L, R, asked = demand(multiplied, layout, members, rank, cover)
     send, needed = yield Ask("row", asked, own)
@@ -283,20 +284,6 @@ def _dealt(block: CSR, goes: Int64Array, rank: int, ranks: int) -> tuple[CSR, De
         block.shape[1],
     )
     return kept, given, its_row
-
-
-def _stacked(above: CSR, below: CSR) -> CSR:
-    """The rows of two blocks of the same kind, one after the other."""
-
-    def joined(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-        return None if a is None or b is None else torch.cat((a, b))
-
-    indptr = torch.cat((above.indptr, below.indptr[1:] + above.nnz))
-    shape = (above.shape[0] + below.shape[0], above.shape[1])
-    pattern = Pattern.trusted(indptr, torch.cat((above.indices, below.indices)), shape)
-    return CSR(
-        pattern, joined(above.values, below.values), joined(above.row_scale, below.row_scale)
-    )
 
 
 def _added(rows: Int64Array, own: int) -> CSR:
