@@ -14,7 +14,7 @@ from spgnn.partition.adjacency import Adjacency, Int32Array, Int64Array
 from spgnn.partition.methods import Problem, in_thousandths
 
 # How far a rank may exceed its share of the rows that its node sends to others. A tenth costs 1 to
-# 5 % of the total, three tenths 1 to 3 %; either takes up to a sixth off the busiest rank.
+# 5 % of the total, three tenths 1 to 3 %; either takes up to a fifth off the busiest rank.
 SEND_SLACK = 0.2
 
 
