@@ -13,17 +13,21 @@ from spgnn.sparse import CSR
 
 def take_rows(A: CSR, rows: Tensor) -> CSR:
     """Any rows of a block, in the order asked for."""
-    lengths = A.row_lengths[rows]
     indptr = torch.zeros(len(rows) + 1, dtype=torch.int64)
-    torch.cumsum(lengths, 0, out=indptr[1:])
-    # Entry k of new row r is entry k + (old start − new start) of the old arrays.
-    source = torch.arange(int(indptr[-1])) + (A.indptr[rows] - indptr[:-1]).repeat_interleave(
-        lengths
-    )
+    torch.cumsum(A.row_lengths[rows], 0, out=indptr[1:])
+    source = entries_of(A, rows)
     values = None if A.values is None else A.values[source]
     scale = None if A.row_scale is None else A.row_scale[rows]
     pattern = Pattern.trusted(indptr, A.indices[source], (len(rows), A.shape[1]))
     return CSR(pattern, values, scale, A.col_scale)
+
+
+def entries_of(A: CSR, rows: Tensor) -> Tensor:
+    """Where the entries of some rows lie among all, row after row, int64."""
+    lengths = A.row_lengths[rows]
+    # Entry k of new row r is entry k + (old start − new start) of the old arrays.
+    shift = A.indptr[rows] - (lengths.cumsum(0) - lengths)
+    return torch.arange(int(lengths.sum())) + shift.repeat_interleave(lengths)
 
 
 def keep_columns(A: CSR, columns: Tensor) -> CSR:

@@ -27,6 +27,7 @@ from spgnn.exchange import (
     Workspace,
     build,
 )
+from spgnn.exchange.vertex_cut import checked_labels
 from spgnn.halo import Halo
 from spgnn.layout import RowLayout
 from spgnn.operands import Operands
@@ -90,6 +91,7 @@ class DistMatrix:
         cover: Cover = "column",
         algorithm: Algorithm | None = None,
         column_scale: Tensor | None = None,
+        edge_labels: Tensor | None = None,
         overlap: bool = True,
     ) -> DistMatrix:
         """Inspect this rank's rows of a square matrix. Collective.
@@ -109,6 +111,9 @@ class DistMatrix:
             the mesh, 1.5D.
         column_scale : Tensor [own rows], optional
             Scaling of the columns this rank owns.
+        edge_labels : Tensor, integers [nnz], optional
+            The rank that multiplies each nonzero of the block, in a vertex cut; on all ranks or on
+            none.
         overlap : bool
             Whether the local product hides the exchange.
 
@@ -127,9 +132,12 @@ class DistMatrix:
             **vars(algorithm),
             values=None if block.values is None else block.values.dtype,
             column_scale=None if column_scale is None else column_scale.dtype,
+            edge_labels=edge_labels is not None,
         )
         on_every_rank(comm, lambda: _check_block(block, layout, mesh, algorithm, column_scale))
-        scheme = algorithm.scheme(block, layout, mesh.rank, column_scale)
+        if edge_labels is not None:
+            on_every_rank(comm, lambda: checked_labels(edge_labels, block, layout))
+        scheme = algorithm.scheme(block, layout, mesh.rank, column_scale, edge_labels=edge_labels)
         return cls(build(scheme, mesh).ready(), layout, mesh, overlap=overlap)
 
     @property

@@ -101,6 +101,8 @@ class Algorithm:
         layout: RowLayout,
         rank: int,
         column_scale: Tensor | None = None,
+        *,
+        edge_labels: Tensor | None = None,
     ) -> Scheme[Plan]:
         """What one rank does to get its plan.
 
@@ -114,6 +116,8 @@ class Algorithm:
         rank : int
         column_scale : Tensor [own rows], optional
             Scaling of the columns this rank owns.
+        edge_labels : Tensor, integers in [0, ranks), [nnz], optional
+            The rank that multiplies each nonzero of the block, in a vertex cut.
         """
         if self.node_size > 1:
             axes = self.axes(layout.parts)
@@ -121,7 +125,14 @@ class Algorithm:
                 block, layout, axes, rank, cover=self.cover, column_scale=column_scale
             )
         if self.algo == "vertex-cut":
-            return vertex_cut(block, layout, rank, cover=self.cover, column_scale=column_scale)
+            return vertex_cut(
+                block,
+                layout,
+                rank,
+                labels=edge_labels,
+                cover=self.cover,
+                column_scale=column_scale,
+            )
         return grid(
             block,
             layout,

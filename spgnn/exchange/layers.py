@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.blocks import keep_columns, side_by_side, take_rows
+from spgnn.blocks import entries_of, keep_columns, side_by_side, take_rows
 from spgnn.comm import Communicator, RowCounts
 from spgnn.exchange.algorithm import Algorithm
 from spgnn.exchange.inspect import Ask, by_receiver, demand, swapped
@@ -105,6 +105,7 @@ def layered(
     ghosts: bool = False,
     propagated: bool = False,
     column_scale: Tensor | None = None,
+    edge_labels: Tensor | None = None,
 ) -> Scheme[Layered]:
     """The plans of all layers of a model, from the last to the first.
 
@@ -124,6 +125,8 @@ def layered(
     propagated : bool
         The first layer is given A·X, and multiplies nothing.
     column_scale : Tensor [own rows], optional
+    edge_labels : Tensor [nnz], optional
+        As for :meth:`Algorithm.scheme`.
     """
     own, begin = int(layout.sizes[rank]), layout.range(rank)[0]
     everything = torch.arange(own)
@@ -145,7 +148,8 @@ def layered(
             return Layered(tuple(found), last, layer.columns, fetch)
         if whole:
             continue
-        plan = yield from algorithm.scheme(part, layout, rank, column_scale)
+        labels = None if edge_labels is None else edge_labels[entries_of(block, rows)]
+        plan = yield from algorithm.scheme(part, layout, rank, column_scale, edge_labels=labels)
         # The lowest layer's columns are features, of which to leave out a few is not worth a copy.
         most = 1 - WORTHWHILE if number == lowest else 1.0
         narrow, columns = yield from narrowed(plan, rows, most)

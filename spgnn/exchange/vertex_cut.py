@@ -183,7 +183,7 @@ def vertex_cut(
     if labels is None:
         goes = yield from lower_degree(block, layout, rank)
     else:
-        goes = _checked(labels, block.nnz, ranks)
+        goes = checked_labels(labels, block, layout)
     rows, (kept, given, mine) = block.shape[0], _dealt(block, goes, rank, ranks)
     received, counts = yield given
     multiplied = stack([kept, received])
@@ -244,8 +244,15 @@ def lower_degree(block: CSR, layout: RowLayout, rank: int) -> Scheme[Int64Array]
     return goes
 
 
-def _checked(labels: Tensor, nnz: int, ranks: int) -> Int64Array:
-    found = labels.numpy()
+def checked_labels(labels: Tensor, block: CSR, layout: RowLayout) -> Int64Array:
+    """Labels of the nonzeros of a block, int64 [nnz].
+
+    Raises
+    ------
+    InputError
+        If there is no label for each nonzero, or one is no rank.
+    """
+    found, nnz, ranks = labels.numpy(), block.nnz, layout.parts
     if found.shape != (nnz,) or found.dtype.kind not in "iu":
         raise InputError(f"edge labels must be integers [{nnz}], one for each nonzero")
     if nnz and not 0 <= found.min() <= found.max() < ranks:

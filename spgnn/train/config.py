@@ -48,6 +48,9 @@ class Algorithm(Record):
         Flag("N ranks are a node: they send others what they share once", "{none,auto,N}"),
     ] = "none"
     partition: Annotated[str, Flag(metavar="METHOD_OR_FILE")] = "gvb"
+    edges: Annotated[
+        str | None, Flag("vertex-cut: the part of each nonzero, of spgnn-partition", "FILE")
+    ] = None
     imbalance: Annotated[float, Flag("of the partition", high=1000)] = 0.05
     order: Order = "auto"
     ghosts: Annotated[
@@ -149,6 +152,8 @@ class TrainConfig(Config):
             Names the flag and what would be right.
         """
         self.algorithm.distribution.check(ranks)
+        if self.algorithm.edges is not None and self.algorithm.algo != "vertex-cut":
+            raise InputError("--edges needs --algo vertex-cut")
         if self.algorithm.order == "paper" and self.model.model != "gcn":
             raise InputError(f"--order paper needs --model gcn, not {self.model.model}")
         training = self.training

@@ -59,6 +59,7 @@ def layer_plans(
     A: DistMatrix,
     *,
     column_scale: Tensor | None,
+    edge_labels: Tensor | None,
     wanted: Tensor,
     propagated: bool,
 ) -> Layered | None:
@@ -72,6 +73,7 @@ def layer_plans(
     A : DistMatrix
         The whole matrix.
     column_scale : Tensor [own rows], optional
+    edge_labels : Tensor [nnz], optional
     wanted : Tensor int64
         Own rows that the loss looks at.
     propagated : bool
@@ -90,6 +92,7 @@ def layer_plans(
         ghosts=bool(how.ghosts),
         propagated=propagated,
         column_scale=column_scale,
+        edge_labels=edge_labels,
     )
     return build(scheme, A.mesh)
 

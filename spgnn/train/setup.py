@@ -32,6 +32,7 @@ from spgnn.nn import Features, Propagated, densified, propagate_
 from spgnn.nn.loss import UNKNOWN
 from spgnn.partition import METHODS, partition, read_labels
 from spgnn.partition.adjacency import Int32Array
+from spgnn.partition.edge_files import read_edges
 from spgnn.partition.gvb import Objective
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
@@ -124,14 +125,17 @@ def _share(config: TrainConfig, comm: Communicator) -> tuple[RankShare, dict[str
     if from_rank_zero(comm, lambda: _is_cut(name, parts)):
         if config.data.symmetrise:
             raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
+        if config.algorithm.edges is not None:
+            raise InputError("--edges: shards hold vertices by part; give the graph as one file")
         shards = on_every_rank(comm, lambda: open_shards(name))
         comm.check_agreement(f"{name}/meta.json", **asdict(shards.meta))
         _check_vertices(shards.meta.vertices, name)
         share = from_shards(shards, comm, parts, shares=shares)
         return replace(share, data=_one_split(share.data, config.data.split, name)), None
     opened = on_rank_zero(comm, lambda: _opened(config, parts))
-    source, labels, report = (None, None, None) if opened is None else opened
-    return scatter(source, labels, comm, parts, config.data.split, shares=shares), report
+    source, labels, edges, report = (None,) * 4 if opened is None else opened
+    split = config.data.split
+    return scatter(source, labels, comm, parts, split, shares=shares, edge_labels=edges), report
 
 
 def _is_cut(name: str, blocks: int) -> bool:
@@ -141,8 +145,8 @@ def _is_cut(name: str, blocks: int) -> bool:
 
 def _opened(
     config: TrainConfig, parts: int
-) -> tuple[GraphSource, Int32Array, dict[str, Any] | None]:
-    """The graph, of which features are still to be read, and its partition, for rank 0."""
+) -> tuple[GraphSource, Int32Array, Int32Array | None, dict[str, Any] | None]:
+    """The graph, of which features are still to be read, and its partitions, for rank 0."""
     data = config.data
     with memory_for(data.dataset), ProgressBar() as progress:
         source = open_source(data.dataset, data.data_dir, progress=progress)
@@ -150,7 +154,10 @@ def _opened(
         _one_split(source.rows(slice(0, 0)), data.split, data.dataset)
         if data.symmetrise:
             source = MemorySource(source.graph().symmetrised())
-        return source, *_partition(config, source.structure(), parts)
+        structure, file = source.structure(), config.algorithm.edges
+        edges = None if file is None else read_edges(file, structure.nnz, parts)
+        labels, report = _partition(config, structure, parts)
+        return source, labels, edges, report
 
 
 def _partition(config: TrainConfig, A: CSR, parts: int) -> tuple[Int32Array, dict[str, Any] | None]:
@@ -197,6 +204,7 @@ def _matrices(
     block, own_normalisation = share.adjacency, OWN_NORMALISATION[config.model.model]
     if config.model.model == "gcn":
         block = add_self_loops(block, share.layout.range(mesh.rank)[0])
+    edge_labels = _edge_labels(share, block, mesh.rank)
     asked = config.data.normalisation
     row_scale, own_scale = degree_scales(block, own_normalisation if asked == "auto" else asked)
     block = block.with_scales(row_scale, None)
@@ -206,6 +214,7 @@ def _matrices(
         mesh,
         algorithm=how.distribution,
         column_scale=own_scale,
+        edge_labels=edge_labels,
         overlap=how.overlap,
     )
     return A, layer_plans(
@@ -213,9 +222,24 @@ def _matrices(
         block,
         A,
         column_scale=own_scale,
+        edge_labels=edge_labels,
         wanted=labelled.nonzero()[:, 0],
         propagated=_propagates(config, isinstance(share.data.x, CSR)),
     )
+
+
+def _edge_labels(share: RankShare, block: CSR, rank: int) -> Tensor | None:
+    """The rank of each nonzero of a block that may have got self-loops, which stay here."""
+    if share.edge_labels is None:
+        return None
+    assert share.adjacency is not None
+    first = share.layout.range(rank)[0]
+    marked = share.adjacency.with_values(share.edge_labels.float())
+    if block.nnz > marked.nnz:
+        marked = add_self_loops(marked, first)
+    assert marked.values is not None
+    row = torch.arange(first, first + block.shape[0]).repeat_interleave(block.row_lengths)
+    return torch.where(block.indices == row, rank, marked.values.int())
 
 
 def _features(config: TrainConfig, share: RankShare) -> Tensor | CSR:

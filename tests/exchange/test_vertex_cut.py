@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +12,17 @@ import torch
 from spgnn import Axes, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.blocks import take_rows
 from spgnn.comm import Communicator, connect
+from spgnn.data.load import load_dataset
 from spgnn.exchange import COVERS, Algorithm, Plan, Volume, build, build_all
 from spgnn.exchange.vertex_cut import vertex_cut
+from spgnn.partition import VertexCut, cut_vertices, write_labels
+from spgnn.partition.edge_files import write_edges
 from spgnn.testing import run_ranks
+from spgnn.train import TrainConfig, prepare
 from tests.exchange.test_plan import multiplied_out, same
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import TOLERANCE, WIDTHS, Case, moved, problem
+from tests.training import reference_history, run, write_dataset
 
 N = 37
 
@@ -57,7 +63,7 @@ def schemes(
     return found, (r.numpy()[:, None] * A * c.numpy())[made], layout, labels
 
 
-@pytest.mark.parametrize("ranks", [1, 4, 16, 41])
+@pytest.mark.parametrize("ranks", [1, 4, 16])
 @pytest.mark.parametrize("kind", ["none", "random", "last"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_plans_multiply_out_to_the_matrix(ranks, kind, weighted):
@@ -228,6 +234,54 @@ def check_product(case: Case, mesh: Mesh, seed: int) -> None:
 @pytest.mark.parametrize(("ranks", "cases"), [(1, 6), (4, 18), (16, 3)])
 def test_products_adjoints_and_bytes(ranks, cases):
     assert set(run_ranks(lambda rank: check_products(connect(), range(cases)), ranks)) == {cases}
+
+
+def check_training(comm: Communicator, path: Path, cut: VertexCut) -> None:
+    """On labels from files: the history of one dense process, and the volume of the report."""
+    config = TrainConfig.of(
+        dataset=path,
+        epochs=4,
+        hidden=8,
+        algo="vertex-cut",
+        partition=str(path.with_name("labels")),
+        edges=str(path.with_name("edges.npy")),
+    )
+    for variant in (config, config.but(reach=False, dropout=0.5), config.but(cover="minimum")):
+        losses, report = run(variant, comm)
+        np.testing.assert_allclose(losses, reference_history(path, variant), rtol=1e-4)
+        assert report["volume"] == report["planned_volume"]
+    A = prepare(config, comm).A
+    assert A.volume.send == cut.report["together"]["send"][comm.rank]
+    assert A.volume.receive == cut.report["together"]["recv"][comm.rank]
+
+
+def test_training_on_labels_from_files(tmp_path):
+    path = write_dataset(tmp_path / "graph.npz")
+    cut = cut_vertices(load_dataset(str(path)).adjacency, 4)
+    write_edges(tmp_path / "edges.npy", cut.edges, 4)
+    write_labels(tmp_path / "labels", cut.owners)
+    run_ranks(lambda rank: check_training(connect(), path, cut), 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algo": "1d"}, "--edges needs --algo vertex-cut"),
+        ({"edges": "nowhere.npy"}, "nowhere.npy: no such file"),
+        ({"partition": "block"}, "61 edge labels for"),
+    ],
+)
+def test_edge_labels_that_do_not_fit_a_run_are_refused(tmp_path, options, message):
+    path = write_dataset(tmp_path / "graph.npz")
+    write_edges(tmp_path / "edges.npy", np.zeros(61, int), 1)
+    given = {"dataset": path, "algo": "vertex-cut", "edges": str(tmp_path / "edges.npy")}
+    with pytest.raises(InputError, match=message):
+        start(TrainConfig.of(**given | options))
+
+
+def start(config: TrainConfig) -> None:
+    config.check(1)
+    prepare(config, connect())
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ def scatter(
     split: int | None = None,
     *,
     shares: int = 1,
+    edge_labels: npt.NDArray[np.int32] | None = None,
 ) -> RankShare:
     """Relabel a graph that rank 0 can read by a partition, and send every rank its share.
 
@@ -57,6 +58,8 @@ def scatter(
     shares : int
         This many neighbouring slices are multiplied together, each rank taking a share of the
         feature columns: these have equally many rows, rather than equally many column entries.
+    edge_labels : int32 [nnz] on rank 0, optional
+        The part of each nonzero, in the order of the source; handed over with the rows.
 
     Raises
     ------
@@ -73,13 +76,18 @@ def scatter(
     if told["moved"]:
         moved = None if reader is None else reader.moved
         ids = _rows_of_all(comm, moved, layout.sizes, torch.int64)
-    A = _adjacency(comm, reader, layout, meta)
+    marks = None if reader is None or edge_labels is None else reader.marked(edge_labels)
+    A = _adjacency(comm, reader, layout, weighted=meta.weighted)
+    edges = None
+    if from_rank_zero(comm, lambda: edge_labels is not None):
+        edges = _adjacency(comm, marks, layout, weighted=True).values
     handed = _Handed(comm, meta, own, told["masks"])
     pieces = None if reader is None else reader.pieces(layout)
     for first in range(0, max(meta.vertices, 1), told["piece"]):
         piece = None if pieces is None else next(pieces)
         handed.take(first, min(first + told["piece"], meta.vertices), piece)
-    return RankShare(meta, layout, A, ids, handed.whole())
+    share = RankShare(meta, layout, A, ids, handed.whole())
+    return share if edges is None else replace(share, edge_labels=edges.int())
 
 
 @dataclass(eq=False)
@@ -135,6 +143,12 @@ class _Reader:
         """Where the vertices stood in the source's own source, in the new order."""
         assert self.source.vertex_ids is not None
         return self.source.vertex_ids[self.order]
+
+    def marked(self, edge_labels: npt.NDArray[np.int32]) -> _Reader:
+        """The same with labels of the nonzeros as the values of the adjacency."""
+        assert self.structure is not None
+        values = torch.from_numpy(edge_labels).float()  # exact: there are fewer than 2²⁴ parts
+        return replace(self, structure=self.structure.with_values(values))
 
     def block(self, first: int, last: int) -> CSR:
         """New rows of the adjacency."""
@@ -200,7 +214,7 @@ class _Handed:
 
 
 def _adjacency(
-    comm: Communicator, reader: _Reader | None, layout: RowLayout, meta: GraphMeta
+    comm: Communicator, reader: _Reader | None, layout: RowLayout, *, weighted: bool
 ) -> CSR:
     """Every rank's rows, one rank after another: no more than that is there twice."""
     mine: CSR | None = None
@@ -208,7 +222,7 @@ def _adjacency(
         block = None if reader is None else reader.block(*layout.range(peer))
         rows = np.zeros(comm.size, np.int64)
         rows[peer] = layout.sizes[peer]
-        got = _blocks_of_all(comm, block, rows, meta.vertices, weighted=meta.weighted)
+        got = _blocks_of_all(comm, block, rows, layout.rows, weighted=weighted)
         if peer == comm.rank:
             mine = got
     if reader is not None:

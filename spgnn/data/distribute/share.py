@@ -56,6 +56,8 @@ class RankShare:
         Original ids of this rank's vertices.
     data : VertexData
         Their features, labels and masks.
+    edge_labels : Tensor int32 [nnz], optional
+        The part of each nonzero of the adjacency, where such were given.
     """
 
     meta: GraphMeta
@@ -63,3 +65,4 @@ class RankShare:
     adjacency: CSR | None
     vertex_ids: Tensor
     data: VertexData
+    edge_labels: Tensor | None = None
