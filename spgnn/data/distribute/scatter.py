@@ -14,12 +14,12 @@ from torch import Tensor
 from spgnn.blocks import take_rows
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import from_rank_zero, on_rank_zero
+from spgnn.data.distribute.arrange import Arrangement
 from spgnn.data.distribute.share import RankShare, Slices
-from spgnn.data.graph import MASKS, Graph, VertexData, inverse_permutation
+from spgnn.data.graph import MASKS, Graph, VertexData
 from spgnn.data.meta import GraphMeta
-from spgnn.data.shards import partition_order
 from spgnn.data.source import GraphSource, MemorySource
-from spgnn.data.structure import rename_columns, stack_rows
+from spgnn.data.structure import stack_rows
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.pattern import index_dtype
 from spgnn.sparse import CSR
@@ -71,7 +71,8 @@ def scatter(
     told = from_rank_zero(comm, lambda: None if reader is None else reader.told())
     meta = GraphMeta.from_record(told["meta"])
     layout = RowLayout(np.array(told["offsets"]))
-    own = _rows_of_all(comm, None if reader is None else reader.order, layout.sizes, torch.int64)
+    order = None if reader is None else reader.arranged.order
+    own = _rows_of_all(comm, order, layout.sizes, torch.int64)
     ids = own
     if told["moved"]:
         moved = None if reader is None else reader.moved
@@ -92,12 +93,10 @@ def scatter(
 
 @dataclass(eq=False)
 class _Reader:
-    """What rank 0 reads, and who is to get it: new row i is row ``order[i]`` of the source."""
+    """What rank 0 reads, and who is to get it."""
 
     source: GraphSource
-    order: Tensor
-    position: Tensor | None  # the inverse of the order, if that is not as it was
-    offsets: Int64Array
+    arranged: Arrangement
     meta: GraphMeta
     split: int | None
     structure: CSR | None
@@ -112,27 +111,19 @@ class _Reader:
     ) -> _Reader:
         assert graph is not None
         source = MemorySource(graph) if isinstance(graph, Graph) else graph
-        n = source.meta.vertices
-        layout, order = partition_order(labels, n, slices.parts)
-        if slices.each > 1:
-            order = order[np.argsort(layout.dealt(np.arange(n), slices.each))]
-        A, entries = source.structure(), None
-        if slices.weighted:
-            entries = torch.bincount(A.indices, minlength=n)[order].numpy()
-        meta = replace(source.meta, offsets=tuple(layout.offsets.tolist()))
+        structure = source.structure()
+        arranged = Arrangement.of(structure, labels, slices)
+        meta = replace(source.meta, offsets=tuple(arranged.parts.offsets.tolist()))
         if split is not None:
             meta = replace(meta, splits=min(meta.splits, 1))
-        moves = labels is not None or slices.each > 1
-        position = inverse_permutation(order) if moves else None
-        offsets = slices.cut(layout, entries).offsets
-        return cls(source, order, position, offsets, meta, split, A)
+        return cls(source, arranged, meta, split, structure)
 
     def told(self) -> dict[str, Any]:
         """What all ranks have to know."""
         nothing = self._of_one_split(self.source.rows(slice(0, 0)))
         return {
             "meta": asdict(self.meta),
-            "offsets": self.offsets.tolist(),
+            "offsets": self.arranged.ranks.offsets.tolist(),
             "moved": self.source.vertex_ids is not None,
             "masks": [name for name in MASKS if getattr(nothing, name) is not None],
             "piece": self.source.piece_rows,
@@ -142,7 +133,7 @@ class _Reader:
     def moved(self) -> Tensor:
         """Where the vertices stood in the source's own source, in the new order."""
         assert self.source.vertex_ids is not None
-        return self.source.vertex_ids[self.order]
+        return self.source.vertex_ids[self.arranged.order]
 
     def marked(self, edge_labels: npt.NDArray[np.int32]) -> _Reader:
         """The same with labels of the nonzeros as the values of the adjacency."""
@@ -153,14 +144,14 @@ class _Reader:
     def block(self, first: int, last: int) -> CSR:
         """New rows of the adjacency."""
         assert self.structure is not None
-        A = take_rows(self.structure, self.order[first:last])
-        return A if self.position is None else rename_columns(A, self.position)
+        return self.arranged.rows(self.structure, first, last)
 
     def pieces(self, layout: RowLayout) -> Iterator[Piece]:
         """All rows of the source, a few at a time."""
         for first, data in self.source.pieces(self.source.piece_rows):
             last = min(first + self.source.piece_rows, self.meta.vertices)
-            new = torch.arange(first, last) if self.position is None else self.position[first:last]
+            position = self.arranged.position
+            new = torch.arange(first, last) if position is None else position[first:last]
             owners = layout.owner(new.numpy())
             grouped = torch.from_numpy(np.argsort(owners, kind="stable"))
             rows = VertexData(**self._of_one_split(data).take(grouped))
