@@ -27,6 +27,7 @@ FLOORS = [
     {"nn"},
     {"data"},
     {"partition"},
+    {"plan"},
     {"train"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

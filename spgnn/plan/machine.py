@@ -1,0 +1,284 @@
+"""Machine files: how fast a cluster computes and moves rows, measured or written by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spgnn.errors import InputError, shortened
+from spgnn.files import AnyPath, written_aside
+from spgnn.plan.fields import read_record
+
+FORMAT, VERSION = "spgnn machine", 1
+LARGEST_FILE = 1 << 20
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Link:
+    """One collective on one level.
+
+    Attributes
+    ----------
+    latency : float
+        Seconds for each message of a rank.
+    bandwidth : float
+        Bytes a second that each rank sends while all do.
+    """
+
+    latency: float
+    bandwidth: float
+
+    def seconds(self, messages: Any, nbytes: Any) -> Any:
+        """Time of so many messages of so many bytes in all; numbers or arrays."""
+        return self.latency * messages + nbytes / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Level:
+    """What ranks of one node ("inside"), or of several ("between"), need to reach each other."""
+
+    alltoallv: Link
+    allreduce: Link
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Both levels; a machine of one node, or with ranks all alike, has only the first."""
+
+    inside: Level
+    between: Level | None = None
+
+
+@dataclass(frozen=True)
+class Spmm:
+    """Products of sparse with dense matrices.
+
+    Attributes
+    ----------
+    operand_bytes, widths : rising
+        Sizes of the dense operand (what fits into a cache is faster), and its columns.
+    seconds_per_nonzero : [operand_bytes][widths]
+    seconds_per_row : [widths]
+        For every row of the result.
+    """
+
+    operand_bytes: tuple[float, ...]
+    widths: tuple[float, ...]
+    seconds_per_nonzero: tuple[tuple[float, ...], ...]
+    seconds_per_row: tuple[float, ...]
+
+    def seconds(self, nonzeros: Any, rows: Any, width: int, operand_bytes: Any) -> Any:
+        """Time of one product; numbers or arrays."""
+        by_size = [between(self.widths, row, width) for row in self.seconds_per_nonzero]
+        # Caches fill up over decades of sizes.
+        sizes = np.log(np.asarray(self.operand_bytes, np.float64))
+        each = np.interp(np.log(np.maximum(operand_bytes, 1)), sizes, by_size)
+        return nonzeros * each + rows * between(self.widths, self.seconds_per_row, width)
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Copies of rows in any order."""
+
+    widths: tuple[float, ...]
+    seconds_per_row: tuple[float, ...]
+
+    def seconds(self, rows: Any, width: int) -> Any:
+        """Time of so many rows."""
+        return rows * between(self.widths, self.seconds_per_row, width)
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """Dense products of tall matrices; the width is the smaller of their two other dimensions."""
+
+    widths: tuple[float, ...]
+    flops_per_second: tuple[float, ...]
+
+    def seconds(self, flops: Any, width: int) -> Any:
+        """Time of so many operations."""
+        return flops / np.interp(width, self.widths, self.flops_per_second)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Bytes read and written a second by what goes through rows once."""
+
+    elementwise: float
+    dropout: float
+    softmax: float
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What is paid whatever the size.
+
+    Attributes
+    ----------
+    operation, product, epoch : float
+        Seconds for each operator, each distributed product, each epoch (the optimiser's step).
+    memory : float
+        Bytes a rank needs beside its data.
+    """
+
+    operation: float
+    product: float
+    epoch: float
+    memory: float
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under which kernels and links were measured.
+
+    Attributes
+    ----------
+    ranks_here : int
+        Ranks of one node that worked at the same time.
+    threads : int
+        Of each rank.
+    """
+
+    ranks_here: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How fast a cluster is; docs/machine.md describes its file.
+
+    Attributes
+    ----------
+    name : str
+    cores : int
+        Processors (or GPUs) of one node.
+    ranks_a_node : int
+        How ranks are dealt to nodes: rank r is on node r // ranks_a_node.
+    memory : float
+        Bytes each rank may use; 0 if nobody knows.
+    overlap : float in [0, 1]
+        Which part of the shorter one of an exchange and a product hides behind the longer one.
+    """
+
+    name: str
+    cores: int
+    ranks_a_node: int
+    memory: float
+    conditions: Conditions
+    levels: Levels
+    overlap: float
+    spmm: Spmm
+    gather: Gather
+    gemm: Gemm
+    streams: Streams
+    overhead: Overhead
+    source: str = field(default="")
+
+    def nodes(self, ranks: int) -> int:
+        """Nodes that so many ranks fill."""
+        return -(-ranks // self.ranks_a_node)
+
+    def slowdown(self, ranks: int) -> float:
+        """How much slower a rank works among so many than it was measured.
+
+        A node's cores are shared by its ranks: evenly while there are enough, in turns otherwise.
+        """
+        here = min(ranks, self.ranks_a_node)
+        now = min(1.0, self.cores / here) * max(1, self.cores // here)
+        then = self.conditions
+        turns = min(1.0, self.cores / (then.ranks_here * then.threads))
+        return then.threads * turns / now
+
+    def named(self, name: str) -> Machine:
+        """The same under another name."""
+        return replace(self, name=name)
+
+
+def between(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
+    """Interpolated linearly; beyond the last point along the last piece, below the first level."""
+    if len(xs) > 1 and x > xs[-1]:
+        slope = (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
+        return ys[-1] + max(slope, 0.0) * (x - xs[-1])
+    return float(np.interp(x, xs, ys))
+
+
+def write_machine(machine: Machine, path: AnyPath, what: str | None = None) -> None:
+    """Write a machine file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written.
+    """
+    record = {"format": FORMAT, "version": VERSION, **asdict(machine)}
+    with written_aside(path, what) as file:
+        file.write((json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_machine(path: AnyPath) -> Machine:
+    """Read a machine file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is of another format or version, or one of its numbers is missing or
+        out of range.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read: {said}") from None
+    try:
+        record = json.loads(text) if len(text) <= LARGEST_FILE else None
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise InputError(
+            f'{path}: no machine file: it should be JSON with "format": "{FORMAT}"; '
+            "spgnn machine --json FILE writes one"
+        )
+    if record.get("version") != VERSION:
+        raise InputError(
+            f"{path}: is a machine file of version {shortened(repr(record.get('version')), 40)}; "
+            f"this program reads version {VERSION}"
+        )
+    known = {k: v for k, v in record.items() if k not in ("format", "version")}
+    machine: Machine = read_record(Machine, known, str(path))
+    _check(machine, str(path))
+    return machine
+
+
+def _check(machine: Machine, where: str) -> None:
+    """Refuse tables whose axes do not fit, and a share that is none."""
+    spmm = machine.spmm
+    tables: list[tuple[str, Sequence[float], Sequence[Any]]] = [
+        ("spmm.seconds_per_row", spmm.widths, spmm.seconds_per_row),
+        ("spmm.seconds_per_nonzero", spmm.operand_bytes, spmm.seconds_per_nonzero),
+        ("gather.seconds_per_row", machine.gather.widths, machine.gather.seconds_per_row),
+        ("gemm.flops_per_second", machine.gemm.widths, machine.gemm.flops_per_second),
+    ]
+    tables += [("spmm.seconds_per_nonzero", spmm.widths, row) for row in spmm.seconds_per_nonzero]
+    for name, axis, values in tables:
+        rises = all(a < b for a, b in pairwise(axis))
+        if not axis or not rises or len(axis) != len(values):
+            raise InputError(
+                f"{where}: {name} needs one entry for each of widths (or operand_bytes) that rise"
+            )
+    rates = {f"streams.{name}": rate for name, rate in vars(machine.streams).items()}
+    for level, links in vars(machine.levels).items():
+        for name, link in vars(links).items() if links is not None else ():
+            rates[f"levels.{level}.{name}.bandwidth"] = link.bandwidth
+    for name, rate in rates.items():
+        if rate <= 0:
+            raise InputError(f"{where}: {name} must be above 0, got {rate:g}")
+    if machine.overlap > 1:
+        raise InputError(f"{where}: overlap must be in [0, 1], got {machine.overlap:g}")

@@ -1,0 +1,151 @@
+"""What one training epoch would move, hold and take, on ranks that do not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spgnn.exchange import Algorithm
+from spgnn.layout import Int64Array
+from spgnn.plan.census import LEVELS, Census, census_of
+from spgnn.plan.machine import Machine
+from spgnn.plan.memory import memory_of
+from spgnn.plan.network import Epoch, Network, trace
+from spgnn.plan.seconds import epoch_seconds
+from spgnn.plan.subject import Subject, arrange, take_census
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """One training epoch of one configuration, for each rank.
+
+    Attributes
+    ----------
+    sent, received, messages : int64 [2, P]
+        Bytes of rows and messages in one epoch, inside a node and between nodes.
+    nonzeros : dict of int64 [P]
+        Of L and of R, in one product.
+    memory : dict of int64 [P]
+        Bytes in training, by item.
+    setup : int64 [P]
+        Bytes at the most before training; rank 0's reader is not among them.
+    seconds : dict of float, or ``None`` without a machine
+        Of an epoch, by kind of work, on the slowest rank of each step.
+    """
+
+    sent: Int64Array
+    received: Int64Array
+    messages: Int64Array
+    nonzeros: dict[str, Int64Array]
+    memory: dict[str, Int64Array]
+    setup: Int64Array
+    seconds: dict[str, float] | None
+
+    @property
+    def volume(self) -> dict[str, int | float]:
+        """Bytes an epoch, as the training report has them."""
+        sent, received = self.sent.sum(axis=0), self.received.sum(axis=0)
+        return {
+            "total_bytes": int(sent.sum()),
+            "max_send_bytes": int(sent.max()),
+            "max_recv_bytes": int(received.max()),
+            "avg_send_bytes": float(sent.mean()),
+        }
+
+    @property
+    def volume_by_level(self) -> dict[str, dict[str, int]]:
+        """The same inside nodes and between them."""
+        return {
+            level: {
+                "total_bytes": int(self.sent[number].sum()),
+                "max_send_bytes": int(self.sent[number].max()),
+            }
+            for number, level in enumerate(LEVELS)
+        }
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the rank that needs most, in training or before it."""
+        held = np.sum(list(self.memory.values()), axis=0)
+        return int(np.maximum(held, self.setup).max())
+
+    @property
+    def epoch_seconds(self) -> float | None:
+        """Of one training epoch."""
+        return None if self.seconds is None else sum(self.seconds.values())
+
+
+def predict(
+    subject: Subject,
+    labels: npt.ArrayLike | None,
+    algorithm: Algorithm,
+    ranks: int,
+    network: Network,
+    *,
+    machine: Machine | None = None,
+    ranks_a_node: int | None = None,
+) -> Prediction:
+    """Price one configuration without running it.
+
+    Bytes are those that the training command counts at its transport, exactly.
+
+    Parameters
+    ----------
+    subject : Subject
+    labels : int [n] in [0, ``algorithm.parts(ranks)``), optional
+        ``None`` for even blocks.
+    algorithm : Algorithm
+    ranks : int
+    network : Network
+    machine : Machine, optional
+        Without one nothing is said of seconds.
+    ranks_a_node : int, optional
+        By default the machine's; without a machine all ranks are on one node.
+
+    Raises
+    ------
+    InputError
+        If the algorithm cannot work on so many ranks, or the labels do not fit.
+    """
+    algorithm.check(ranks)
+    arranged = arrange(subject, labels, algorithm, ranks)
+    if ranks_a_node is None:
+        ranks_a_node = ranks if machine is None else machine.ranks_a_node
+    layers = take_census(subject, arranged, algorithm, ranks_a_node)
+    return price(layers, trace(network), network, subject.words_of(arranged), machine)
+
+
+def price(
+    layers: Sequence[Census],
+    epoch: Epoch,
+    network: Network,
+    words: Int64Array | None,
+    machine: Machine | None,
+) -> Prediction:
+    """Price what has been counted.
+
+    Parameters
+    ----------
+    layers : sequence of Census
+        One for all layers, or one for each.
+    epoch : Epoch
+        Of the network.
+    network : Network
+    words : int64 [P], optional
+        Nonzeros of each rank's features, if those are sparse.
+    machine : Machine, optional
+    """
+    ranks = len(layers[0].columns)
+    totals = np.zeros((3, len(LEVELS), ranks), np.int64)
+    for product in epoch.products:
+        census = census_of(layers, product.layer)
+        totals += np.stack(census.traffic(product.width, product.dtype, adjoint=product.adjoint))
+    sent, received, messages = totals
+    items, setup = memory_of(layers, epoch, network, words, machine)
+    seconds: dict[str, float] | None = None
+    if machine is not None:
+        seconds = epoch_seconds(layers, epoch, network, words, machine)
+    return Prediction(sent, received, messages, layers[-1].nonzeros, items, setup, seconds)

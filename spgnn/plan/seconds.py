@@ -1,0 +1,146 @@
+"""Seconds of one training epoch: its steps, each as long as on its slowest rank."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from spgnn.layout import Int64Array
+from spgnn.plan.census import Census, HopCensus, StageCensus, census_of, priced
+from spgnn.plan.machine import Float64Array, Link, Machine
+from spgnn.plan.network import Dense, Epoch, Network, Pass, Product, Sparse
+
+_FLOAT = 4
+# Passes over the weights that Adam's step makes, all of them elementwise; SGD's has fewer.
+_STEP_PASSES = 12
+
+
+def epoch_seconds(
+    layers: Sequence[Census],
+    epoch: Epoch,
+    network: Network,
+    words: Int64Array | None,
+    machine: Machine,
+) -> dict[str, float]:
+    """Seconds by kind of work: spmm, exchange, dense, passes, allreduce, overhead.
+
+    Each step takes as long as on its slowest rank, for the next exchange waits for that. Of a
+    product, what hides behind the exchange is not counted. Parameters as those of `price`.
+    """
+    ranks = len(layers[0].columns)
+    slow, rows = machine.slowdown(ranks), layers[0].columns
+    spent: dict[str, float] = defaultdict(float)
+    for step in epoch.steps:
+        if isinstance(step, Product):
+            parts = _product(census_of(layers, step.layer), step, machine, slow)
+            whole = np.sum(list(parts.values()), axis=0)
+            slowest = int(whole.argmax())
+            for kind, seconds in parts.items():
+                spent[kind] += float(seconds[slowest])
+            spent["overhead"] += slow * machine.overhead.product
+            continue
+        kind, seconds = _local(step, rows, words, network, machine)
+        spent[kind] += slow * float(seconds.max())
+        spent["overhead"] += slow * machine.overhead.operation
+    weights = _FLOAT * network.weights
+    spent["passes"] += slow * _STEP_PASSES * weights / machine.streams.elementwise
+    spent["overhead"] += slow * machine.overhead.epoch
+    spent["allreduce"] += _all_reduce(weights, ranks, machine, slow)
+    return dict(spent)
+
+
+def _local(
+    step: Dense | Sparse | Pass,
+    rows: Int64Array,
+    words: Int64Array | None,
+    network: Network,
+    machine: Machine,
+) -> tuple[str, Float64Array]:
+    """What a step on a rank's own rows takes on each of them."""
+    match step:
+        case Dense():
+            return "dense", np.asarray(machine.gemm.seconds(step.flops * rows, step.width))
+        case Pass():
+            return "passes", step.nbytes * rows / getattr(machine.streams, step.kind)
+        case Sparse():
+            features = np.full_like(rows, network.widths[0])
+            made, operand = (features, rows) if step.adjoint else (rows, features)
+            entries = rows if words is None else words
+            return "spmm", _spmm(machine, entries, made, operand, step.width)
+
+
+def _product(
+    census: Census, step: Product, machine: Machine, slow: float
+) -> dict[str, Float64Array]:
+    """Seconds of a product on each rank: local work, and what of the exchange is not hidden."""
+    spmm, exchange, pack = (np.zeros(len(census.columns)) for _ in range(3))
+    for stage in census.stages:
+        local = slow * _spmm(machine, stage.local, *_sides(stage, step), step.width)
+        remote = slow * _remote(stage, step, machine)
+        spmm += local + remote
+        if not stage.hops:
+            continue
+        moving = np.sum([_hop(hop, step, machine, slow) for hop in stage.hops], axis=0)
+        exchange += moving - machine.overlap * np.minimum(moving, local)
+        pack += slow * np.sum([_pack(hop, stage, step, machine) for hop in stage.hops], axis=0)
+    return {"spmm": spmm, "exchange": exchange, "pack": pack}
+
+
+def _sides(stage: StageCensus, step: Product) -> tuple[Int64Array, Int64Array]:
+    """Rows made, and rows of the operand."""
+    sides = stage.rows, stage.columns
+    return sides[::-1] if step.adjoint else sides
+
+
+def _remote(stage: StageCensus, step: Product, machine: Machine) -> Float64Array:
+    """``R·received``, or ``Rᵀ·G``."""
+    received = np.sum([hop.received.sum(axis=0) for hop in stage.hops], axis=0)
+    if not stage.hops:
+        return np.zeros(len(stage.rows))
+    # Forward adds to rows that are there, where R has any nonzero.
+    touched = np.minimum(stage.remote, stage.rows)
+    made, operand = (received, stage.rows) if step.adjoint else (touched, received)
+    return _spmm(machine, stage.remote, made, operand, step.width)
+
+
+def _pack(hop: HopCensus, stage: StageCensus, step: Product, machine: Machine) -> Float64Array:
+    """``S·H``, or adding ``Sᵀ`` of what came back."""
+    rows = hop.sent.sum(axis=0)
+    if step.adjoint:
+        touched = np.minimum(hop.entries, stage.columns)
+        return _spmm(machine, hop.entries, touched, rows, step.width)
+    if hop.sums:
+        return _spmm(machine, hop.entries, rows, stage.columns, step.width)
+    return np.asarray(machine.gather.seconds(rows, step.width), np.float64)
+
+
+def _hop(hop: HopCensus, step: Product, machine: Machine, slow: float) -> Float64Array:
+    """The exchange itself, on both levels at once: a rank is done when the slower one is."""
+    messages = hop.returned if step.adjoint else hop.messages
+    # What is sent and what is received share a rank's link in neither direction.
+    moved = priced(np.maximum(hop.sent, hop.received), step.width, step.dtype)
+    inside = machine.levels.inside.alltoallv
+    between = machine.levels.between or machine.levels.inside
+    here = slow * np.asarray(inside.seconds(messages[0], moved[0]), np.float64)
+    there = np.asarray(between.alltoallv.seconds(messages[1], moved[1]), np.float64)
+    return np.maximum(here, there)
+
+
+def _spmm(
+    machine: Machine, nonzeros: Int64Array, made: Int64Array, operand: Int64Array, width: int
+) -> Float64Array:
+    return np.asarray(machine.spmm.seconds(nonzeros, made, width, _FLOAT * width * operand))
+
+
+def _all_reduce(nbytes: int, ranks: int, machine: Machine, slow: float) -> float:
+    """As a ring does it: 2 (P − 1) messages, 2 (P − 1) / P of the buffer."""
+    if ranks == 1:
+        return 0.0
+    several = machine.nodes(ranks) > 1 and machine.levels.between is not None
+    link: Link = machine.levels.inside.allreduce
+    if several and machine.levels.between is not None:
+        link, slow = machine.levels.between.allreduce, 1.0
+    steps = 2 * int(np.ceil(np.log2(ranks)))
+    return float(slow * link.seconds(steps, 2 * (ranks - 1) * nbytes / ranks))

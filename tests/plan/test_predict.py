@@ -1,0 +1,101 @@
+"""Predictions are what training counts at its transport, to the byte, and what plans say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from spgnn import Axes
+from spgnn.comm import connect
+from spgnn.exchange import COVERS, build_all
+from spgnn.nn import recorded_products
+from spgnn.plan.census import count
+from spgnn.plan.network import Network, trace
+from spgnn.testing import run_ranks
+from spgnn.train import TrainConfig, prepare
+from tests.exchange.test_plan import schemes
+from tests.plan.configurations import predicted, random_configurations, write_graphs
+from tests.training import run
+
+
+def counted(rank: int, configs: list[TrainConfig]) -> list[dict]:
+    return [run(config, connect())[1] for config in configs]
+
+
+def check_bytes(directory: Path, ranks: int, many: int) -> None:
+    configs = random_configurations(write_graphs(directory), ranks, many, seed=ranks)
+    reports = run_ranks(counted, ranks, configs)[0]
+    for config, report in zip(configs, reports, strict=True):
+        prediction = predicted(config, ranks)
+        assert prediction.volume == report["volume"], config
+        assert prediction.volume == report["planned_volume"], config
+
+
+@pytest.mark.parametrize(("ranks", "many"), [(3, 12), (4, 18)])
+def test_bytes_are_those_that_ranks_count(tmp_path, ranks, many):
+    check_bytes(tmp_path, ranks, many)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 4, 6, 8, 9])
+def test_bytes_of_three_hundred_configurations(tmp_path, ranks):
+    check_bytes(tmp_path, ranks, 50)
+
+
+@pytest.mark.parametrize(("ranks", "c", "node"), [(4, 1, 2), (4, 2, 2), (6, 2, 4), (9, 3, 9)])
+@pytest.mark.parametrize("cover", COVERS)
+def test_a_census_is_the_sum_of_its_plans(ranks, c, node, cover):
+    axes = Axes.grid(ranks, c)
+    plans = build_all(schemes(ranks, c, ("sparsity-aware", cover), True), axes)
+    census = count(plans, axes, node)
+    for adjoint in (False, True):
+        sent, received, messages = census.traffic(5, torch.float64, adjoint=adjoint)
+        for rank, plan in enumerate(plans):
+            moved = list(plan.traffic(5, torch.float64, adjoint=adjoint).values())
+            assert sent[:, rank].sum() == sum(t.sent_bytes for t in moved)
+            assert received[:, rank].sum() == sum(t.received_bytes for t in moved)
+            assert messages[:, rank].sum() == sum(t.messages for t in moved)
+            assert sent[1, rank] == sum(
+                int(rows) * 5 * 8
+                for hop in plan.hops
+                for peer, rows in zip(
+                    axes.group(hop.axis, rank),
+                    hop.counts.recv if adjoint else hop.counts.send,
+                    strict=True,
+                )
+                if peer // node != rank // node
+            )
+    for rank, plan in enumerate(plans):
+        assert sum(int(n[rank]) for n in census.nonzeros.values()) == sum(
+            stage.local.nnz + (0 if stage.remote is None else stage.remote.nnz)
+            for stage in plan.stages
+        )
+        items = plan.memory(3)
+        assert census.matrix[rank] == items["matrix"]
+        assert census.transpose[rank] == items["transpose"]
+        assert census.buffered[rank] * 12 == items["buffers"]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_products_are_those_of_a_dry_run(tmp_path, sparse):
+    """The same widths, dtypes and directions in the same order, whatever the features."""
+    graph = write_graphs(tmp_path)[1 if sparse else 0]
+    for order, dropout in [("auto", 0.0), ("auto", 0.5), ("paper", 0.0)]:
+        problem = prepare(TrainConfig.of(dataset=graph, order=order, dropout=dropout), connect())
+        for hidden in ((), (16,), (32, 7)):
+            network = Network((11, *hidden, 3), order=order, dropout=dropout, sparse=sparse)
+            epoch = trace(network)
+            expected = recorded_products(network.model(), problem.A, problem.X)
+            assert [(p.width, p.dtype, p.adjoint) for p in epoch.products] == expected
+            forward, back = ([p.layer for p in epoch.products if p.adjoint == a] for a in (0, 1))
+            assert forward == sorted(forward)
+            assert back == sorted(set(back) & set(forward), reverse=True)
+
+
+def test_activations_are_what_is_alive_at_the_worst_time():
+    # Logits, their log-softmax, the gradients of both: float32 each.
+    assert trace(Network((8, 4))).activations == 4 * 4 * 4
+    # Beside the logits: H, its gradient before and after ReLU.
+    assert trace(Network((8, 64, 4))).activations == 3 * 64 * 4 + 4 * 4
