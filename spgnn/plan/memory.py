@@ -78,12 +78,12 @@ def _activations(
 
 def _buffers(census: Census, layers: Sequence[Census], epoch: Epoch) -> Int64Array:
     """Kept from product to product, as wide as the widest of them."""
-    row: list[int] = [
+    row = [
         product.width * product.dtype.itemsize
         for product in epoch.products
         if census_of(layers, product.layer) is census
     ]
-    return np.asarray(max(row, default=0) * census.buffered, np.int64)
+    return census.buffered * np.int64(max(row, default=0))
 
 
 def _blocks(layers: Sequence[Census]) -> Int64Array:

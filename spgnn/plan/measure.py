@@ -1,0 +1,115 @@
+"""``spgnn machine``: measure this machine, alone or as the ranks of a job."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import socket
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from spgnn.comm import Communicator
+from spgnn.data.memory import memory_limit
+from spgnn.plan.links import measure_levels, measure_overlap
+from spgnn.plan.machine import Conditions, Machine
+from spgnn.plan.rates import (
+    measure_dense,
+    measure_gather,
+    measure_overhead,
+    measure_sparse,
+    measure_streams,
+)
+
+# Every figure is repeated for about so long, but so often at least and at most.
+_SECONDS, _LEAST, _MOST = 0.04, 5, 200
+
+
+def measure(comm: Communicator, name: str | None = None) -> Machine:
+    """Measure kernels and links, on all ranks at the same time; the same on all. Collective.
+
+    Takes a few seconds. Every figure is the median over ranks of the median over repetitions, with
+    the number of threads that ranks have.
+
+    Parameters
+    ----------
+    comm : Communicator
+        All ranks.
+    name : str, optional
+        By default the first rank's host.
+    """
+    nodes = node_of_each(comm)
+    here = max(nodes.count(node) for node in set(nodes))
+    together = Together(comm)
+    spmm = measure_sparse(together, comm.device)
+    gather = measure_gather(together, comm.device)
+    gemm = measure_dense(together, comm.device)
+    streams = measure_streams(together, comm.device)
+    overhead = measure_overhead(comm, together)
+    levels = measure_levels(comm, nodes, together)
+    overlap = measure_overlap(comm, together)
+    cuda = comm.device.type == "cuda"
+    cores = torch.cuda.device_count() if cuda else len(os.sched_getaffinity(0))
+    memory = torch.cuda.get_device_properties(comm.device).total_memory if cuda else memory_limit()
+    return Machine(
+        name or socket.gethostname() or platform.machine(),
+        cores,
+        here,
+        float(memory if cuda else memory // here),
+        Conditions(here, 1 if cuda else torch.get_num_threads()),
+        levels,
+        overlap,
+        spmm,
+        gather,
+        gemm,
+        streams,
+        overhead,
+        f"measured on {comm.size} ranks, {comm.device.type}, torch {torch.__version__}",
+    )
+
+
+class Together:
+    """Times what all ranks do at the same time.
+
+    Parameters
+    ----------
+    comm : Communicator
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+
+    def __call__(self, body: Callable[[], object]) -> float:
+        """Seconds of `body`: the median over repetitions, then over ranks. Collective."""
+        body()
+        first = self._seconds(body)
+        # As often on every rank, or collectives would not meet.
+        slowest = self._comm.agree(int(first * 1e9)) / 1e9
+        times = round(min(_MOST, max(_LEAST, _SECONDS / max(slowest, 1e-9))))
+        return self.of_all(median(self._seconds(body) for _ in range(times)))
+
+    def _seconds(self, body: Callable[[], object]) -> float:
+        start = perf_counter()
+        body()
+        if self._comm.device.type == "cuda":
+            torch.cuda.synchronize(self._comm.device)
+        return perf_counter() - start
+
+    def of_all(self, value: float) -> float:
+        """The median over ranks. Collective."""
+        mine = torch.tensor([value], dtype=torch.float64)
+        every = torch.empty(self._comm.size, dtype=torch.float64)
+        self._comm.all_gather(mine, every, [1] * self._comm.size)
+        return float(every.median())
+
+
+def node_of_each(comm: Communicator) -> list[int]:
+    """A number for the host of each rank. Collective."""
+    hashed = hashlib.blake2b(socket.gethostname().encode(), digest_size=7).digest()
+    mine = torch.tensor([int.from_bytes(hashed, "big")])
+    every = torch.empty(comm.size, dtype=torch.int64)
+    comm.all_gather(mine, every, [1] * comm.size)
+    return list(every.tolist())

@@ -1,0 +1,133 @@
+"""How fast this rank's kernels are, at several widths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from spgnn import kernels
+from spgnn.comm import Communicator
+from spgnn.pattern import Pattern
+from spgnn.plan.machine import Gather, Gemm, Overhead, Spmm, Streams
+from spgnn.sparse import CSR
+
+WIDTHS = (4, 16, 64, 256)
+OPERAND_BYTES = (1 << 18, 1 << 21, 1 << 25)
+_ROWS, _DEGREE = 1 << 12, 32
+_STREAM_BYTES = 1 << 24
+
+
+class Clock(Protocol):
+    """Seconds of what all ranks do at the same time."""
+
+    def __call__(self, body: Callable[[], object]) -> float:
+        """The median. Collective."""
+
+
+def measure_sparse(clock: Clock, device: torch.device) -> Spmm:
+    """Products with random columns, of operands that fit into caches and of one that does not."""
+    per_row = tuple(_seconds_per_row(clock, width, device) for width in WIDTHS)
+    by_size = []
+    for size in OPERAND_BYTES:
+        found = []
+        for width, row in zip(WIDTHS, per_row, strict=True):
+            A = random_matrix(size // (4 * width), _DEGREE).to(device)
+            H, out = _dense(A.shape[1], width, device), _dense(_ROWS, width, device)
+            seconds = clock(partial(kernels.spmm, A, H, out=out))
+            found.append(max(seconds - _ROWS * row, 0.1 * seconds) / A.nnz)
+        by_size.append(tuple(found))
+    sizes = tuple(map(float, OPERAND_BYTES))
+    return Spmm(sizes, tuple(map(float, WIDTHS)), tuple(by_size), per_row)
+
+
+def _seconds_per_row(clock: Clock, width: int, device: torch.device) -> float:
+    """Of rows without any nonzero: what is written."""
+    A = random_matrix(_ROWS, 0).to(device)
+    H, out = _dense(_ROWS, width, device), _dense(_ROWS, width, device)
+    return clock(lambda: kernels.spmm(A, H, out=out)) / _ROWS
+
+
+def measure_gather(clock: Clock, device: torch.device) -> Gather:
+    """Copies of random rows of an operand that fits into no cache."""
+    found = []
+    for width in WIDTHS:
+        H = _dense(OPERAND_BYTES[-1] // (4 * width), width, device)
+        rows = _draws(_ROWS, H.shape[0]).to(device)
+        out = _dense(_ROWS, width, device)
+        seconds = clock(partial(kernels.gather_rows, H, rows, out=out))
+        found.append(seconds / _ROWS)
+    return Gather(tuple(map(float, WIDTHS)), tuple(found))
+
+
+def measure_dense(clock: Clock, device: torch.device) -> Gemm:
+    """Tall matrices times square ones."""
+    found = []
+    for width in WIDTHS:
+        rows = (1 << 22) // width // 4
+        H, W = _dense(rows, width, device), _dense(width, width, device)
+        out = _dense(rows, width, device)
+        seconds = clock(partial(torch.mm, H, W, out=out))
+        found.append(2 * rows * width * width / seconds)
+    return Gemm(tuple(map(float, WIDTHS)), tuple(found))
+
+
+def measure_streams(clock: Clock, device: torch.device) -> Streams:
+    """ReLU's gradient, dropout, and a log-softmax of 32 classes."""
+    width = 32
+    rows = _STREAM_BYTES // (4 * width)
+    H, G = _dense(rows, width, device), _dense(rows, width, device)
+    ids = torch.arange(rows, device=device)
+    one = float(H.nbytes)
+    return Streams(
+        3 * one / clock(lambda: torch.ops.aten.threshold_backward(G, H, 0)),
+        2 * one / clock(lambda: kernels.dropout_rows(H, ids, 1, 0.5)),
+        2 * one / clock(lambda: torch.log_softmax(H, 1)),
+    )
+
+
+def measure_overhead(comm: Communicator, clock: Clock) -> Overhead:
+    """What small operators, products and steps of the optimiser cost."""
+    small = torch.ones(8, 8, device=comm.device)
+    many = 200
+
+    def operators() -> None:
+        H = small
+        for _ in range(many):
+            H = torch.relu(H)
+
+    A = random_matrix(8, 1, rows=8).to(comm.device)
+
+    def products() -> None:
+        for _ in range(many):
+            kernels.spmm(A, small)
+
+    weights = [torch.nn.Parameter(torch.ones(8, 8, device=comm.device)) for _ in range(4)]
+    optimiser = torch.optim.Adam(weights)
+
+    def step() -> None:
+        torch.stack([weight.sum() for weight in weights]).sum().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    # With gradients an operator is called twice, and autograd takes as long as the call.
+    return Overhead(2 * clock(operators) / many, 4 * clock(products) / many, clock(step), 0.0)
+
+
+def random_matrix(columns: int, degree: int, rows: int = _ROWS) -> CSR:
+    """So many nonzeros in every row, anywhere."""
+    indices, _ = _draws(rows * degree, columns).view(rows, degree).sort(dim=1)
+    indptr = torch.arange(rows + 1) * degree
+    return CSR(Pattern(indptr, indices.reshape(-1), (rows, columns)))
+
+
+def _draws(count: int, limit: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(limit, (count,), generator=generator, dtype=torch.int32)
+
+
+def _dense(rows: int, width: int, device: torch.device) -> Tensor:
+    return torch.ones(rows, width, device=device)
