@@ -110,11 +110,6 @@ class Census:
         return sent, received, messages
 
 
-def census_of(layers: Sequence[Census], layer: int) -> Census:
-    """What a layer multiplies with: one census serves all layers, or each has its own."""
-    return layers[min(layer, len(layers) - 1)]
-
-
 def priced(rows: Int64Array, width: int, dtype: torch.dtype) -> Int64Array:
     """Bytes of rows on their way."""
     nbytes: Any = EXACT.bytes(rows, width, dtype)  # type: ignore[arg-type]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from spgnn.layout import Int64Array
-from spgnn.plan.census import Census, census_of, sum_of
+from spgnn.plan.census import Census, sum_of
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import Epoch, Network
+from spgnn.plan.subject import Counted
 
 _FLOAT, _INDEX, _OFFSET = 4, 4, 8
 # Class and original id of each vertex, int64, and whether it is in each of three masks.
@@ -21,7 +20,7 @@ _MOMENTS = {"adam": 2, "sgd": 0}
 
 
 def memory_of(
-    layers: Sequence[Census],
+    counted: Counted,
     epoch: Epoch,
     network: Network,
     words: Int64Array | None,
@@ -34,68 +33,80 @@ def memory_of(
     items : dict of int64 [P]
     setup : int64 [P]
     """
-    rows = layers[0].columns
-    every = np.ones_like(rows)
+    own = counted.whole.columns
+    every = np.ones_like(own)
     weights = _FLOAT * network.weights
     runtime = 0 if machine is None else int(machine.overhead.memory)
     static = {
-        "matrix": sum_of([census.matrix for census in layers]),
-        "transpose": sum_of([census.transpose for census in layers]),
-        "features": _features(network, rows, words),
-        "labels": _LABELS_A_ROW * rows,
+        "matrix": sum_of([census.matrix for census in counted.all]),
+        "transpose": sum_of([census.transpose for census in counted.all]),
+        "features": _features(counted, network, words),
+        "ghosts": _FLOAT * network.widths[0] * counted.ghosts,
+        "labels": _LABELS_A_ROW * own,
         "runtime": runtime * every,
     }
     items = {
         **static,
-        "buffers": sum_of([_buffers(census, layers, epoch) for census in layers]),
-        "activations": _activations(epoch, network, rows, words),
+        "buffers": _buffers(counted, epoch),
+        "activations": _activations(counted, epoch, network, words),
         "weights": weights * every,
         "gradients": 2 * weights * every,
         "optimiser": _MOMENTS[network.optimizer] * weights * every,
     }
     held = sum_of(list(static.values()))
-    return items, held + np.maximum(_blocks(layers), _propagation(network, layers[0]))
+    return items, held + np.maximum(_blocks(counted.whole), _propagation(network, counted.whole))
 
 
-def _features(network: Network, rows: Int64Array, words: Int64Array | None) -> Int64Array:
-    width = network.widths[0]
+def _features(counted: Counted, network: Network, words: Int64Array | None) -> Int64Array:
+    """Of all own rows, for evaluation; and of those that training begins with, if these differ."""
+    own, width = counted.whole.columns, network.widths[0]
+    begun = counted.rows[int(network.propagated)] - counted.ghosts
+    # With ghosts behind them, own rows are looked at in place.
+    copied = np.where(begun == own, 0, begun)
     if not network.keeps_sparse or words is None:
-        return _FLOAT * width * rows
-    one_side = _OFFSET * (rows + 1) + (_INDEX + _FLOAT) * words
+        return _FLOAT * width * (own + copied)
+    one_side = _OFFSET * (own + 1) + (_INDEX + _FLOAT) * words
     other_side = _OFFSET * (width + 1) + (2 * _INDEX + _FLOAT) * words
-    return one_side + other_side
+    share = (own + copied) / np.maximum(own, 1)
+    # The other side is made of what training begins with, alone.
+    mine = one_side * share + other_side * np.where(copied > 0, share - 1, 1)
+    return np.asarray(mine, np.int64)
 
 
 def _activations(
-    epoch: Epoch, network: Network, rows: Int64Array, words: Int64Array | None
+    counted: Counted, epoch: Epoch, network: Network, words: Int64Array | None
 ) -> Int64Array:
-    found = np.ceil(epoch.activations * rows).astype(np.int64)
-    if network.keeps_sparse and network.dropout and words is not None:
+    found = np.ceil(epoch.activations(counted.rows)).astype(np.int64)
+    if network.keeps_sparse and network.drops_features and words is not None:
         # Masks of what is stored, made with 64-bit draws; its values, and those of the transpose.
         found = found + (3 * _OFFSET + 2 * _FLOAT) * words
     return found
 
 
-def _buffers(census: Census, layers: Sequence[Census], epoch: Epoch) -> Int64Array:
-    """Kept from product to product, as wide as the widest of them."""
-    row = [
-        product.width * product.dtype.itemsize
-        for product in epoch.products
-        if census_of(layers, product.layer) is census
-    ]
-    return census.buffered * np.int64(max(row, default=0))
+def _buffers(counted: Counted, epoch: Epoch) -> Int64Array:
+    """Kept from product to product and shared by all matrices, as wide as the widest product.
+
+    Evaluation makes the same products, forward, with the whole matrix.
+    """
+    found = [np.zeros_like(counted.ghosts)]
+    for product in epoch.products:
+        row = product.width * product.dtype.itemsize
+        found.append(row * counted.of(product.layer).buffered)
+        if not product.adjoint:
+            found.append(row * counted.whole.buffered)
+    most: Int64Array = np.max(np.stack(found), axis=0)
+    return most
 
 
-def _blocks(layers: Sequence[Census]) -> Int64Array:
+def _blocks(whole: Census) -> Int64Array:
     """The rank's rows as they came, and with self-loops, from which the plan is made."""
-    first = layers[0]
-    entries = sum_of(list(first.nonzeros.values()))
-    return 2 * (_INDEX * entries + _OFFSET * first.rows)
+    entries = sum_of(list(whole.nonzeros.values()))
+    return 2 * (_INDEX * entries + _OFFSET * whole.rows)
 
 
-def _propagation(network: Network, census: Census) -> Int64Array:
+def _propagation(network: Network, whole: Census) -> Int64Array:
     """What making A·X takes, a few columns at a time."""
     if not network.propagated:
-        return np.zeros_like(census.columns)
+        return np.zeros_like(whole.columns)
     width = min(_CHUNK, network.widths[0])
-    return _FLOAT * width * (_CHUNK_COPIES * census.columns + census.buffered)
+    return _FLOAT * width * (_CHUNK_COPIES * whole.columns + whole.buffered)

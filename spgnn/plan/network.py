@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spgnn.exchange import Step
-from spgnn.nn import GCN, DropoutKeys, Order, Propagated, masked_cross_entropy
+from spgnn.nn import (
+    GCN,
+    DropoutKeys,
+    Features,
+    Order,
+    Propagated,
+    Propagation,
+    masked_cross_entropy,
+)
 from spgnn.pattern import Pattern
+from spgnn.plan.machine import Float64Array
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
-# As many rows has the rank on which the model is tried. Prime, so that a dimension of that length
-# is one of rows; nothing of that size is ever allocated.
-ROWS = 1_000_003
+# The model is tried on a rank with FIRST_ROWS + l rows where layer l begins, so that the length of
+# a dimension says of which rows it is. Nothing of that size has data, but for sparse features.
+FIRST_ROWS = 1_000_003
 _SOFTMAX = {"_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward"}
 _FREE = {"empty", "empty_like", "new_empty", "detach", "view", "t", "permute", "transpose"}
 _FREE |= {"expand", "alias", "as_strided"}
 Optimizer = Literal["adam", "sgd"]
+Kind = Literal["elementwise", "dropout", "softmax"]
 
 
 @dataclass(frozen=True)
@@ -37,8 +49,12 @@ class Network:
     kind : {"gcn"}
     order : {"auto", "paper"}
     dropout : float
+    input_dropout : bool
+        Whether features are dropped as well.
     sparse : bool
         Whether features are stored sparse.
+    ghosts : bool
+        Whether the second layer's remote rows are recomputed.
     optimizer : {"adam", "sgd"}
     """
 
@@ -46,32 +62,52 @@ class Network:
     kind: Literal["gcn"] = "gcn"
     order: Order = "auto"
     dropout: float = 0.0
+    input_dropout: bool = True
     sparse: bool = False
+    ghosts: bool = False
     optimizer: Optimizer = "adam"
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.widths) - 1
+
+    @property
+    def drops_features(self) -> bool:
+        """Whether the first layer's input changes in every epoch."""
+        return self.dropout > 0 and self.input_dropout
 
     @property
     def propagated(self) -> bool:
         """Whether A·X is made once, as the training command does where it can."""
-        return not self.sparse and self.order == "auto" and self.dropout == 0
+        possible = self.order == "auto" and not self.drops_features
+        return possible and (self.ghosts or not self.sparse)
 
     @property
     def keeps_sparse(self) -> bool:
-        """Whether features are sparse in training; order paper makes them dense."""
-        return self.sparse and self.order == "auto"
+        """Whether features are sparse in training; order paper and ghosts make them dense."""
+        return self.sparse and self.order == "auto" and not self.propagated
+
+    @property
+    def takes_ghosts(self) -> bool:
+        """Whether ghosts fit the model."""
+        return self.layers > 1 and self.order == "auto" and not self.drops_features
 
     @property
     def weights(self) -> int:
         """Parameters, biases included."""
-        return sum((a + 1) * b for a, b in zip(self.widths, self.widths[1:], strict=False))
+        return sum((a + 1) * b for a, b in pairwise(self.widths))
 
     def model(self) -> GCN:
         """The model itself."""
-        return GCN(self.widths, dropout=self.dropout, order=self.order)
+        return GCN(
+            self.widths, dropout=self.dropout, input_dropout=self.input_dropout, order=self.order
+        )
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product with the distributed matrix, or the adjoint of one."""
+    """A product with the distributed matrix of a layer, or the adjoint of one."""
 
     layer: int
     width: int
@@ -81,8 +117,9 @@ class Product:
 
 @dataclass(frozen=True)
 class Dense:
-    """A dense product: operations for each row, and the smaller of its two other dimensions."""
+    """A dense product: operations for each row of layer `at`; the smaller of the other sides."""
 
+    at: int
     flops: float
     width: int
 
@@ -97,31 +134,36 @@ class Sparse:
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass over rows: bytes read and written for each, and which rate they have."""
+    """One pass over rows of layer `at`: bytes read and written for each, and at which rate."""
 
+    at: int
     nbytes: float
-    kind: Literal["elementwise", "dropout", "softmax"]
+    kind: Kind
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Epoch:
-    """One training epoch on one rank, for any number of rows.
+    """One training epoch on one rank, for any numbers of rows.
 
     Attributes
     ----------
     steps : tuple
         In order.
-    activations : float
-        The most bytes alive at a time, for each row.
+    alive : float64 [times, layers + 1]
+        Bytes for each row where layer l begins, at all times that may be the worst.
     """
 
     steps: tuple[Product | Dense | Sparse | Pass, ...]
-    activations: float
+    alive: Float64Array
 
     @property
     def products(self) -> tuple[Product, ...]:
-        """Those with the distributed matrix: the same that ``nn.recorded_products`` finds."""
+        """Those with distributed matrices: the same that ``nn.recorded_products`` finds."""
         return tuple(step for step in self.steps if isinstance(step, Product))
+
+    def activations(self, rows: Any) -> Float64Array:
+        """The most bytes alive at a time, float64 [P], with rows [layers + 1, P]."""
+        return np.asarray((self.alive @ rows).max(axis=0), np.float64)
 
 
 def trace(network: Network) -> Epoch:
@@ -131,75 +173,77 @@ def trace(network: Network) -> Epoch:
     ----------
     network : Network
     """
-    model = network.model().to("meta")
-    ids = torch.empty(ROWS, dtype=torch.int64, device="meta")
+    count = network.layers
+    steps: list[Product | Dense | Sparse | Pass] = []
+    ids = [
+        torch.empty(FIRST_ROWS + layer, dtype=torch.int64, device="meta")
+        for layer in range(count + 1)
+    ]
     X = _features(network)
-    keys = None if isinstance(X, Propagated | CSR) and network.dropout == 0 else ids
+    keys = DropoutKeys(ids[0], 0, 0)
     if isinstance(X, CSR):
-        keys = None  # masks of sparse features depend on data; hidden layers are narrow
-    recorder = _Recorder(model)
-    with _Watch(recorder, X) as watch:
-        matrix = cast(DistMatrix, recorder)
-        logits = model(matrix, X, None if keys is None else DropoutKeys(keys, 0, 0))
-        loss = masked_cross_entropy(logits, ids, torch.empty_like(ids, dtype=torch.bool), 1)
-        loss.backward()
-    return Epoch(tuple(recorder.steps), watch.most / ROWS)
+        keys = None  # type: ignore[assignment]  # masks of what is stored depend on data
+    layers = [
+        Propagation(cast(DistMatrix, _Recorder(layer, steps)), ids[layer]) for layer in range(count)
+    ]
+    model = network.model().to("meta")
+    mask = torch.empty_like(ids[-1], dtype=torch.bool)
+    with _Watch(steps, X, count + 1) as watch:
+        logits = model(layers, X, keys)
+        masked_cross_entropy(logits, ids[-1], mask, 1).backward()
+    return Epoch(tuple(steps), np.array(watch.times))
 
 
-def _features(network: Network) -> Tensor | CSR | Propagated:
+def _features(network: Network) -> Features:
     width = network.widths[0]
     if network.keeps_sparse:
-        pattern = Pattern.trusted(torch.arange(ROWS + 1), torch.zeros(ROWS).int(), (ROWS, width))
+        rows = FIRST_ROWS
+        pattern = Pattern.trusted(torch.arange(rows + 1), torch.zeros(rows).int(), (rows, width))
         _ = pattern.T
         return CSR(pattern).to("meta")
-    X = torch.empty(ROWS, width, device="meta")
+    rows = FIRST_ROWS + network.propagated
+    X = torch.empty(rows, width, device="meta")
     return Propagated(X) if network.propagated else X
 
 
 class _Recorder:
-    """Stands for the distributed matrix, and notes what is multiplied with it in which layer."""
+    """Stands for the distributed matrix of a layer, and notes what is multiplied with it."""
 
-    rows = columns = ROWS
     handle = 0
 
-    def __init__(self, model: GCN) -> None:
-        self.steps: list[Product | Dense | Sparse | Pass] = []
-        self._layer = 0
-        self._layers: list[int] = []
-        for number, layer in enumerate(model.layers):
-            layer.register_forward_pre_hook(lambda *_, number=number: self._enter(number))
-
-    def _enter(self, number: int) -> None:
-        self._layer = number
+    def __init__(self, layer: int, steps: list[Any]) -> None:
+        self.columns, self.rows = FIRST_ROWS + layer, FIRST_ROWS + layer + 1
+        self._layer, self._steps = layer, steps
 
     def next_step(self, H_local: Tensor) -> Step:
-        """The number of a product is what its adjoint is known by."""
-        self._layers.append(self._layer)
-        return Step(product=len(self._layers) - 1)
+        """Nobody counts."""
+        return Step()
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
-        """Note a product."""
-        return self._multiply(H_local, step)
+        """Note ``A·H``."""
+        return self._noted(H_local, self.rows, adjoint=False)
 
-    adjoint = forward
+    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+        """Note ``Aᵀ·G``."""
+        return self._noted(G_local, self.columns, adjoint=True)
 
-    def _multiply(self, H_local: Tensor, step: Step) -> Tensor:
-        width, layer = H_local.shape[1], self._layers[step.product]
-        self.steps.append(Product(layer, width, H_local.dtype, step.adjoint))
-        return H_local.new_empty(ROWS, width)
+    def _noted(self, operand: Tensor, rows: int, *, adjoint: bool) -> Tensor:
+        width = operand.shape[1]
+        self._steps.append(Product(self._layer, width, operand.dtype, adjoint))
+        return operand.new_empty(rows, width)
 
 
 class _Watch(TorchDispatchMode):
     """Sees every operator: notes its cost, and the bytes alive after it."""
 
-    def __init__(self, recorder: _Recorder, X: Tensor | CSR | Propagated) -> None:
+    def __init__(self, steps: list[Any], X: Features, sizes: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._steps = recorder.steps
-        self._alive: dict[int, int] = {}
+        self._steps, self._sizes = steps, sizes
+        self._alive: dict[int, tuple[int, float]] = {}
+        self.times: list[list[float]] = [[0.0] * sizes]
         if not isinstance(X, CSR):  # views of the features are not made here
             given = X.AX_local if isinstance(X, Propagated) else X
-            self._alive[given.untyped_storage()._cdata] = 0
-        self.most = 0
+            self._alive[given.untyped_storage()._cdata] = 0, 0.0
 
     def __torch_dispatch__(
         self,
@@ -209,37 +253,47 @@ class _Watch(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        made = [t for t in _tensors(result) if _is_long(t)]
-        given = [t for t in _tensors(args) if _is_long(t)]
+        made = [t for t in _tensors(result) if self._at(t) is not None]
+        given = [t for t in _tensors(args) if self._at(t) is not None]
         name = func.name().partition("::")[2].partition(".")[0]
         if name == "mm":
-            self._steps.append(_dense(*args))
+            self._steps.append(self._dense(*args))
         elif name == "spmm":
             self._steps.append(Sparse(_tensors(result)[0].shape[1], adjoint=not made))
         elif (made or given) and name not in _FREE:
-            moved = sum(map(_bytes_a_row, (*made, *given)))
-            self._steps.append(Pass(moved, _kind(name)))
+            at = self._at((*made, *given)[0])
+            moved = sum(t.numel() * t.element_size() / max(t.shape) for t in (*made, *given))
+            self._steps.append(Pass(cast(int, at), moved, _kind(name)))
         for tensor in made:
             self._keep(tensor)
         return result
 
+    def _at(self, tensor: Tensor) -> int | None:
+        """Of which layer's rows a tensor is."""
+        for length in tensor.shape:
+            if 0 <= length - FIRST_ROWS < self._sizes:
+                return length - FIRST_ROWS
+        return None
+
     def _keep(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
+        storage, at = tensor.untyped_storage(), self._at(tensor)
         key = storage._cdata
-        if key in self._alive:
+        if key in self._alive or at is None:
             return
-        self._alive[key] = storage.nbytes()
+        self._alive[key] = at, storage.nbytes() / (FIRST_ROWS + at)
         weakref.finalize(storage, self._alive.pop, key, None)
-        self.most = max(self.most, sum(self._alive.values()))
+        now = [0.0] * self._sizes
+        for where, nbytes in self._alive.values():
+            now[where] += nbytes
+        self.times.append(now)
+
+    def _dense(self, a: Tensor, b: Tensor) -> Dense:
+        at = self._at(a) if self._at(a) is not None else self._at(b)
+        others = [n for n in (*a.shape, b.shape[1]) if n != FIRST_ROWS + cast(int, at)]
+        return Dense(cast(int, at), 2 * prod(others), min(others))
 
 
-def _dense(a: Tensor, b: Tensor) -> Dense:
-    (m, k), (_, n) = a.shape, b.shape
-    others = [size for size in (m, k, n) if size != ROWS]
-    return Dense(2 * prod(others), min(others))
-
-
-def _kind(name: str) -> Literal["elementwise", "dropout", "softmax"]:
+def _kind(name: str) -> Kind:
     if name == "dropout_rows":
         return "dropout"
     return "softmax" if name in _SOFTMAX else "elementwise"
@@ -251,11 +305,3 @@ def _tensors(values: Any) -> list[Tensor]:
     if isinstance(values, tuple | list):
         return [tensor for value in values for tensor in _tensors(value)]
     return []
-
-
-def _is_long(tensor: Tensor) -> bool:
-    return ROWS in tensor.shape
-
-
-def _bytes_a_row(tensor: Tensor) -> float:
-    return tensor.numel() * tensor.element_size() / ROWS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +9,12 @@ import numpy.typing as npt
 
 from spgnn.exchange import Algorithm
 from spgnn.layout import Int64Array
-from spgnn.plan.census import LEVELS, Census, census_of
+from spgnn.plan.census import LEVELS
 from spgnn.plan.machine import Machine
 from spgnn.plan.memory import memory_of
 from spgnn.plan.network import Epoch, Network, trace
 from spgnn.plan.seconds import epoch_seconds
-from spgnn.plan.subject import Subject, arrange, take_census
+from spgnn.plan.subject import Counted, Subject, set_up
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +26,7 @@ class Prediction:
     sent, received, messages : int64 [2, P]
         Bytes of rows and messages in one epoch, inside a node and between nodes.
     nonzeros : dict of int64 [P]
-        Of L and of R, in one product.
+        Of L and of R, in a product of the last layer.
     memory : dict of int64 [P]
         Bytes in training, by item.
     setup : int64 [P]
@@ -85,6 +84,7 @@ def predict(
     ranks: int,
     network: Network,
     *,
+    reach: bool = True,
     machine: Machine | None = None,
     ranks_a_node: int | None = None,
 ) -> Prediction:
@@ -100,6 +100,8 @@ def predict(
     algorithm : Algorithm
     ranks : int
     network : Network
+    reach : bool
+        Whether training leaves out what no labelled vertex needs.
     machine : Machine, optional
         Without one nothing is said of seconds.
     ranks_a_node : int, optional
@@ -111,15 +113,17 @@ def predict(
         If the algorithm cannot work on so many ranks, or the labels do not fit.
     """
     algorithm.check(ranks)
-    arranged = arrange(subject, labels, algorithm, ranks)
     if ranks_a_node is None:
         ranks_a_node = ranks if machine is None else machine.ranks_a_node
-    layers = take_census(subject, arranged, algorithm, ranks_a_node)
-    return price(layers, trace(network), network, subject.words_of(arranged), machine)
+    setting = set_up(subject, labels, algorithm, ranks, ranks_a_node)
+    counted = setting.counted(
+        network.layers, reach=reach, ghosts=network.ghosts, propagated=network.propagated
+    )
+    return price(counted, trace(network), network, setting.words, machine)
 
 
 def price(
-    layers: Sequence[Census],
+    counted: Counted,
     epoch: Epoch,
     network: Network,
     words: Int64Array | None,
@@ -129,8 +133,7 @@ def price(
 
     Parameters
     ----------
-    layers : sequence of Census
-        One for all layers, or one for each.
+    counted : Counted
     epoch : Epoch
         Of the network.
     network : Network
@@ -138,14 +141,12 @@ def price(
         Nonzeros of each rank's features, if those are sparse.
     machine : Machine, optional
     """
-    ranks = len(layers[0].columns)
-    totals = np.zeros((3, len(LEVELS), ranks), np.int64)
+    totals = np.zeros((3, len(LEVELS), len(counted.ghosts)), np.int64)
     for product in epoch.products:
-        census = census_of(layers, product.layer)
+        census = counted.of(product.layer)
         totals += np.stack(census.traffic(product.width, product.dtype, adjoint=product.adjoint))
     sent, received, messages = totals
-    items, setup = memory_of(layers, epoch, network, words, machine)
-    seconds: dict[str, float] | None = None
-    if machine is not None:
-        seconds = epoch_seconds(layers, epoch, network, words, machine)
-    return Prediction(sent, received, messages, layers[-1].nonzeros, items, setup, seconds)
+    items, setup = memory_of(counted, epoch, network, words, machine)
+    seconds = None if machine is None else epoch_seconds(counted, epoch, network, words, machine)
+    nonzeros = counted.of(network.layers - 1).nonzeros
+    return Prediction(sent, received, messages, nonzeros, items, setup, seconds)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 import numpy as np
 
 from spgnn.layout import Int64Array
-from spgnn.plan.census import Census, HopCensus, StageCensus, census_of, priced
+from spgnn.plan.census import Census, HopCensus, StageCensus, priced
 from spgnn.plan.machine import Float64Array, Link, Machine
 from spgnn.plan.network import Dense, Epoch, Network, Pass, Product, Sparse
+from spgnn.plan.subject import Counted
 
 _FLOAT = 4
 # Passes over the weights that Adam's step makes, all of them elementwise; SGD's has fewer.
@@ -18,7 +18,7 @@ _STEP_PASSES = 12
 
 
 def epoch_seconds(
-    layers: Sequence[Census],
+    counted: Counted,
     epoch: Epoch,
     network: Network,
     words: Int64Array | None,
@@ -29,19 +29,19 @@ def epoch_seconds(
     Each step takes as long as on its slowest rank, for the next exchange waits for that. Of a
     product, what hides behind the exchange is not counted. Parameters as those of `price`.
     """
-    ranks = len(layers[0].columns)
-    slow, rows = machine.slowdown(ranks), layers[0].columns
+    ranks = len(counted.ghosts)
+    slow = machine.slowdown(ranks)
     spent: dict[str, float] = defaultdict(float)
     for step in epoch.steps:
         if isinstance(step, Product):
-            parts = _product(census_of(layers, step.layer), step, machine, slow)
+            parts = _product(counted.of(step.layer), step, machine, slow)
             whole = np.sum(list(parts.values()), axis=0)
             slowest = int(whole.argmax())
             for kind, seconds in parts.items():
                 spent[kind] += float(seconds[slowest])
             spent["overhead"] += slow * machine.overhead.product
             continue
-        kind, seconds = _local(step, rows, words, network, machine)
+        kind, seconds = _local(step, counted.rows, words, network, machine)
         spent[kind] += slow * float(seconds.max())
         spent["overhead"] += slow * machine.overhead.operation
     weights = _FLOAT * network.weights
@@ -61,13 +61,14 @@ def _local(
     """What a step on a rank's own rows takes on each of them."""
     match step:
         case Dense():
-            return "dense", np.asarray(machine.gemm.seconds(step.flops * rows, step.width))
+            return "dense", np.asarray(machine.gemm.seconds(step.flops * rows[step.at], step.width))
         case Pass():
-            return "passes", step.nbytes * rows / getattr(machine.streams, step.kind)
+            return "passes", step.nbytes * rows[step.at] / getattr(machine.streams, step.kind)
         case Sparse():
-            features = np.full_like(rows, network.widths[0])
-            made, operand = (features, rows) if step.adjoint else (rows, features)
-            entries = rows if words is None else words
+            own = rows[0]
+            features = np.full_like(own, network.widths[0])
+            made, operand = (features, own) if step.adjoint else (own, features)
+            entries = own if words is None else words
             return "spmm", _spmm(machine, entries, made, operand, step.width)
 
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from spgnn.data.distribute import Arrangement
+from spgnn.data.graph import VertexData
 from spgnn.data.normalise import Normalisation, add_self_loops, degree_scales
 from spgnn.data.source import GraphSource
+from spgnn.data.splits import seeded_split
 from spgnn.data.structure import slice_rows
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm, build_all
+from spgnn.exchange import Algorithm, Layered, build_all, layered
 from spgnn.files import digest
 from spgnn.layout import Int64Array
-from spgnn.pattern import Pattern
+from spgnn.nn.loss import UNKNOWN
 from spgnn.plan.census import Census, count
 from spgnn.sparse import CSR
 
@@ -32,6 +36,8 @@ class Subject:
     structure : CSR [n, n]
         As it is stored, without self-loops.
     features, classes : int
+    labelled : Tensor bool [n]
+        Training vertices that have a label.
     word_counts : int64 [n], optional
         Nonzeros of each vertex's features, where those are sparse.
     normalisation : {"sym", "row", "none"}
@@ -41,6 +47,7 @@ class Subject:
     structure: CSR
     features: int
     classes: int
+    labelled: Tensor
     word_counts: Int64Array | None = None
     normalisation: Normalisation = "sym"
 
@@ -49,6 +56,8 @@ class Subject:
         cls,
         source: GraphSource,
         *,
+        split: int = 0,
+        seed: int = 0,
         random_features: int = 0,
         random_classes: int = 0,
         normalisation: Normalisation = "sym",
@@ -69,11 +78,24 @@ class Subject:
         classes = meta.classes if meta.labelled else random_classes
         if not classes:
             raise InputError(f"{meta.name} has no labels; --random-classes C makes some up")
-        words = None
-        if meta.features and meta.sparse_features:
-            lengths = [rows.x.row_lengths for _, rows in source.pieces() if isinstance(rows.x, CSR)]
-            words = torch.cat(lengths).numpy()
-        return cls(meta.name, source.structure(), features, classes, words, normalisation)
+        words, labelled = [], []
+        for first, piece in source.pieces():
+            rows = piece.select_split(split)
+            if isinstance(rows.x, CSR):
+                words.append(rows.x.row_lengths)
+            labelled.append(
+                _trained(rows, first, min(first + source.piece_rows, meta.vertices), source, seed)
+            )
+        counts = torch.cat(words).numpy() if words else None
+        return cls(
+            meta.name,
+            source.structure(),
+            features,
+            classes,
+            torch.cat(labelled),
+            counts,
+            normalisation,
+        )
 
     @property
     def vertices(self) -> int:
@@ -99,51 +121,140 @@ class Subject:
         return np.diff(sums[arranged.ranks.offsets])
 
 
-def take_census(
-    subject: Subject,
-    arranged: Arrangement,
-    algorithm: Algorithm,
-    ranks_a_node: int,
-    moved: CSR | None = None,
-) -> list[Census]:
-    """Make the plans of all ranks, and count them: one census a layer, or one for all layers.
+def _trained(rows: VertexData, first: int, last: int, source: GraphSource, seed: int) -> Tensor:
+    """Which of some vertices the loss looks at; the split is made up if the graph has none."""
+    ids = torch.arange(first, last) if source.vertex_ids is None else source.vertex_ids[first:last]
+    known = torch.ones(last - first, dtype=torch.bool) if rows.y is None else rows.y > UNKNOWN
+    mask = rows.train_mask
+    if mask is None:
+        mask, _, _ = seeded_split(ids, rows.y, seed)
+    return mask & known
 
-    What the training command does on each rank, on all of them at once and without any.
 
-    Parameters
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """All plans of a model on all ranks, counted.
+
+    Attributes
+    ----------
+    whole : Census
+        Of the whole matrix, which evaluation works with.
+    layers : tuple of Census or None
+        ``None`` where a layer works on the whole matrix, or multiplies nothing.
+    rows : int64 [layers + 1, P]
+        Where layer l begins, ghosts included; last, where the loss begins.
+    ghosts : int64 [P]
+        Rows of other ranks that are recomputed.
+    """
+
+    whole: Census
+    layers: tuple[Census | None, ...]
+    rows: Int64Array
+    ghosts: Int64Array
+
+    def of(self, layer: int) -> Census:
+        """What a layer multiplies with."""
+        return self.layers[layer] or self.whole
+
+    @property
+    def all(self) -> list[Census]:
+        """Each matrix once."""
+        return [self.whole, *(census for census in self.layers if census is not None)]
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A graph arranged for an algorithm: from here plans of all ranks are made.
+
+    Attributes
     ----------
     subject : Subject
     arranged : Arrangement
-        Of its vertices, into ``algorithm.parts(P)`` parts with a slice for each of P ranks.
     algorithm : Algorithm
     ranks_a_node : int
-    moved : CSR [n, n], optional
-        `rearranged`, if it is at hand.
     """
-    layout = arranged.ranks
-    A = rearranged(subject, arranged) if moved is None else moved
-    schemes = []
-    for rank in range(layout.parts):
-        block = slice_rows(A, slice(*layout.range(rank)))
-        row_scale, own_scale = degree_scales(block, subject.normalisation)
-        block = block.with_scales(row_scale, None)
-        schemes.append(algorithm.scheme(block, layout, rank, own_scale))
-    axes = algorithm.axes(layout.parts)
-    plans = build_all(schemes, axes)
-    # Per-layer plans (reach, ghosts) make a list of plans for each rank: one census for each.
-    return [count(plans, axes, ranks_a_node)]
+
+    subject: Subject
+    arranged: Arrangement
+    algorithm: Algorithm
+    ranks_a_node: int
+
+    @cached_property
+    def _blocks(self) -> list[tuple[CSR, Tensor | None]]:
+        """Every rank's rows with their scales, and those of its columns."""
+        subject, layout = self.subject, self.arranged.ranks
+        A = add_self_loops(self.arranged.rows(subject.structure, 0, subject.vertices))
+        found = []
+        for rank in range(layout.parts):
+            block = slice_rows(A, slice(*layout.range(rank)))
+            row_scale, own_scale = degree_scales(block, subject.normalisation)
+            found.append((block.with_scales(row_scale, None), own_scale))
+        return found
+
+    @property
+    def words(self) -> Int64Array | None:
+        """Nonzeros of each rank's features, int64 [P], if those are sparse."""
+        return self.subject.words_of(self.arranged)
+
+    @cached_property
+    def whole(self) -> Census:
+        """Of the plans of the whole matrix."""
+        layout = self.arranged.ranks
+        schemes = [
+            self.algorithm.scheme(block, layout, rank, scale)
+            for rank, (block, scale) in enumerate(self._blocks)
+        ]
+        axes = self.algorithm.axes(layout.parts)
+        return count(build_all(schemes, axes), axes, self.ranks_a_node)
+
+    def counted(self, layers: int, *, reach: bool, ghosts: bool, propagated: bool) -> Counted:
+        """The plans of all layers, as the training command makes them; arguments as `layered`'s."""
+        layout, axes = self.arranged.ranks, self.algorithm.axes(self.arranged.ranks.parts)
+        own = layout.sizes
+        if not reach and not ghosts:
+            nobody = np.zeros_like(own)
+            return Counted(self.whole, (None,) * layers, np.stack([own] * (layers + 1)), nobody)
+        labelled = self.subject.labelled[self.arranged.order]
+        schemes = [
+            layered(
+                self.algorithm,
+                block,
+                layout,
+                rank,
+                layers=layers,
+                wanted=labelled[slice(*layout.range(rank))].nonzero()[:, 0] if reach else None,
+                ghosts=ghosts,
+                propagated=propagated,
+                column_scale=scale,
+            )
+            for rank, (block, scale) in enumerate(self._blocks)
+        ]
+        return self._counted(build_all(schemes, axes), layers, propagated)
+
+    def _counted(self, made: Sequence[Layered], layers: int, propagated: bool) -> Counted:
+        axes, own = self.algorithm.axes(len(made)), self.arranged.ranks.sizes
+        found: list[Census | None] = []
+        rows = np.stack([own] * (layers + 1))
+        for layer in range(layers):
+            plans = [plan.plan for one in made if (plan := one.layers[layer]) is not None]
+            found.append(count(plans, axes, self.ranks_a_node) if plans else None)
+            if plans:
+                rows[layer] = [plan.shape[1] for plan in plans]
+        rows[layers] = [len(one.rows) for one in made]
+        rows[propagated] = [len(one.first) for one in made]
+        if propagated:
+            rows[0] = rows[1]
+        fetched = [0 if one.ghosts is None else one.ghosts.volume.receive for one in made]
+        return Counted(self.whole, tuple(found), rows, np.array(fetched, np.int64))
 
 
-def rearranged(subject: Subject, arranged: Arrangement) -> CSR:
-    """All rows with their self-loops, in the order of their ranks."""
-    A = arranged.rows(subject.structure, 0, subject.vertices)
-    looped = add_self_loops(A)
-    return CSR(Pattern.trusted(looped.indptr, looped.indices, looped.shape), looped.values)
-
-
-def arrange(
-    subject: Subject, labels: npt.ArrayLike | None, algorithm: Algorithm, ranks: int
-) -> Arrangement:
+def set_up(
+    subject: Subject,
+    labels: npt.ArrayLike | None,
+    algorithm: Algorithm,
+    ranks: int,
+    ranks_a_node: int,
+) -> Setting:
     """Who owns what when a partition is used by an algorithm.
 
     Raises
@@ -152,4 +263,5 @@ def arrange(
         If the labels do not fit.
     """
     parts = algorithm.parts(ranks)
-    return Arrangement.of(subject.structure, labels, parts, ranks // parts)
+    arranged = Arrangement.of(subject.structure, labels, parts, ranks // parts)
+    return Setting(subject, arranged, algorithm, ranks_a_node)

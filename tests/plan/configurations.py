@@ -35,7 +35,7 @@ def write_graphs(directory: Path) -> list[Path]:
             "shape": np.array(A.shape),
             "directed": np.array(directed),
             "y": y,
-            "train_mask": np.arange(n) % 3 == 0,
+            "train_mask": np.arange(n) % (10 if seed % 2 else 3) == 0,
         }
         if seed == 2:
             arrays["data"] = rng.random(A.nnz, dtype=np.float32) + 0.5
@@ -71,6 +71,9 @@ def random_configurations(
             partition=one_of("random", "block", "gvb", "stream"),
             order=one_of("auto", "auto", "paper"),
             dropout=one_of(0.0, 0.5),
+            input_dropout=one_of(True, False),
+            ghosts=one_of(0, 1),
+            reach=one_of(True, True, False),
             layers=one_of(1, 2, 3),
             hidden=one_of(2, 7, 16),
             normalisation=one_of("sym", "row", "none"),
@@ -89,7 +92,7 @@ def random_configurations(
 def predicted(config: TrainConfig, ranks: int) -> Prediction:
     """What planning says of a run, with the partition that the run will make."""
     how, source = config.algorithm, open_source(config.data.dataset)
-    subject = Subject.of(source, normalisation=config.data.normalisation)
+    subject = Subject.of(source, seed=config.training.seed, normalisation=config.data.normalisation)
     algorithm = how.distribution
     labels, _ = partition(
         add_self_loops(source.structure()),
@@ -104,6 +107,8 @@ def predicted(config: TrainConfig, ranks: int) -> Prediction:
         (subject.features, *hidden, subject.classes),
         order=how.order,
         dropout=config.model.dropout,
+        input_dropout=config.model.input_dropout,
         sparse=subject.word_counts is not None,
+        ghosts=bool(how.ghosts),
     )
-    return predict(subject, labels, algorithm, ranks, network)
+    return predict(subject, labels, algorithm, ranks, network, reach=how.reach)
