@@ -1,4 +1,4 @@
-"""The command ``spgnn``: look at graphs, fetch them, cut them into shards."""
+"""The command ``spgnn``: look at graphs, fetch them, cut them into shards, plan training."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from spgnn.data.shards import ShardDirectory, check_parts, write_shards
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.errors import InputError, meant, shortened
 from spgnn.files import check_new_directory
+from spgnn.plan.cli import add_machine, add_plan
 from spgnn.progress import ProgressBar
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; bad input is one line on stderr and exit status 2."""
 
-    def body() -> None:
+    def body() -> int | None:
         options = _parser().parse_args(arguments)
-        options.run(options)
+        status: int | None = options.run(options)
+        return status
 
     return run(body)
 
@@ -72,6 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     shard.add_argument("--output", required=True, metavar="DIR", help="must not exist")
     shard.set_defaults(run=_shard)
+    add_machine(commands)
+    add_plan(commands)
     return parser
 
 

@@ -7,6 +7,8 @@ import os
 import platform
 import socket
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
@@ -17,6 +19,7 @@ from spgnn.data.memory import memory_limit
 from spgnn.plan.links import measure_levels, measure_overlap
 from spgnn.plan.machine import Conditions, Machine
 from spgnn.plan.rates import (
+    exercise,
     measure_dense,
     measure_gather,
     measure_overhead,
@@ -42,6 +45,7 @@ def measure(comm: Communicator, name: str | None = None) -> Machine:
         By default the first rank's host.
     """
     nodes = node_of_each(comm)
+    runtime = _runtime_bytes(comm)
     here = max(nodes.count(node) for node in set(nodes))
     together = Together(comm)
     spmm = measure_sparse(together, comm.device)
@@ -66,9 +70,21 @@ def measure(comm: Communicator, name: str | None = None) -> Machine:
         gather,
         gemm,
         streams,
-        overhead,
+        replace(overhead, memory=runtime),
         f"measured on {comm.size} ranks, {comm.device.type}, torch {torch.__version__}",
     )
+
+
+def _runtime_bytes(comm: Communicator) -> float:
+    """What libraries take once a rank trains, whatever it trains on: the median. Collective."""
+    before = _resident_bytes()
+    exercise(comm)
+    return Together(comm).of_all(float(max(0, _resident_bytes() - before)))
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class Together:

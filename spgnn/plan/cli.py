@@ -1,0 +1,285 @@
+"""The commands ``spgnn machine`` and ``spgnn plan``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spgnn.comm import connect, default_threads, guarded, launch, launched_rank, refuse
+from spgnn.comm.rank_zero import on_rank_zero
+from spgnn.command import at_least, real
+from spgnn.data.load import open_source
+from spgnn.data.source import MemorySource
+from spgnn.errors import InputError, check_choice, memory_for, shortened
+from spgnn.files import check_writable, written_aside
+from spgnn.partition import METHODS
+from spgnn.plan.choose import Choice, Planner
+from spgnn.plan.machine import Machine, read_machine, write_machine
+from spgnn.plan.measure import measure
+from spgnn.plan.network import Network
+from spgnn.plan.partitions import Partitions, cache_directory
+from spgnn.plan.plot import check_plot, plot_choices
+from spgnn.plan.records import of_choice
+from spgnn.plan.subject import Subject
+from spgnn.plan.table import show_choice, show_machine
+from spgnn.progress import ProgressBar
+
+MOST_RANKS = 1 << 16
+# Graphs of more nonzeros are partitioned by streaming, unless it is said how.
+STREAMED = 3_000_000
+_MEASURED_RANKS = 4
+
+
+def add_machine(commands: Any) -> None:
+    """Add ``spgnn machine`` to the subcommands."""
+    parser = commands.add_parser(
+        "machine",
+        help="measure this machine, alone or as a rank of torchrun, mpiexec or srun",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the machine file")
+    parser.add_argument("--name", metavar="N", help="what to call it (default: the host)")
+    parser.add_argument(
+        "--nproc", type=at_least(1, 4096), default=1, metavar="P", help="fork so many ranks"
+    )
+    parser.add_argument("--backend", default="auto", choices=("auto", "gloo", "nccl", "mpi"))
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    parser.set_defaults(run=run_machine)
+
+
+def add_plan(commands: Any) -> None:
+    """Add ``spgnn plan`` to the subcommands."""
+    parser = commands.add_parser(
+        "plan",
+        help="rank all configurations of training a graph by predicted seconds",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("graph", metavar="GRAPH", help="a file, a directory or a data set's name")
+    add("--ranks", required=True, type=rank_list, metavar="P,P,…", help="numbers of ranks")
+    model = parser.add_argument_group("model, as the training command has it")
+    model.add_argument("--layers", type=at_least(1, 1000), default=3, metavar="L")
+    model.add_argument("--hidden", type=at_least(1), default=16, metavar="F")
+    model.add_argument("--dropout", type=real(0, 1), default=0.0, metavar="P")
+    model.add_argument("--no-input-dropout", action="store_true")
+    model.add_argument("--optimizer", choices=("adam", "sgd"), default="adam")
+    model.add_argument("--normalisation", choices=("sym", "row", "none"), default="sym")
+    model.add_argument("--split", type=at_least(0), default=0, metavar="N")
+    model.add_argument("--random-features", type=at_least(0), default=0, metavar="F")
+    model.add_argument("--random-classes", type=at_least(0), default=0, metavar="C")
+    model.add_argument("--symmetrise", action="store_true")
+    add(
+        "--partition", type=method_list, metavar="METHOD,…", help="default: gvb, or stream if large"
+    )
+    add("--imbalance", type=real(0, 1000), default=0.05, metavar="E")
+    add("--seed", type=at_least(0), default=0)
+    add("--memory", type=byte_count, metavar="BYTES", help="of each rank; 20GiB is understood")
+    add("--machine", metavar="FILE", help="default: this machine, measured now")
+    add("--top", type=at_least(1), default=5, metavar="N", help="plans shown for each P")
+    add("--json", metavar="FILE", help="write all plans")
+    add("--plot", metavar="FILE", help="draw bytes and seconds against P for each scheme")
+    add("--cache", metavar="DIR", help="where partitions are kept")
+    add("--data-dir", metavar="DIR", help="where named sets live")
+    parser.set_defaults(run=run_plan)
+
+
+def rank_list(text: str) -> list[int]:
+    """The type of a flag: numbers of ranks, rising."""
+    one = at_least(1, MOST_RANKS)
+    return sorted({one(part) for part in text.split(",")})
+
+
+def method_list(text: str) -> list[str]:
+    """The type of a flag: methods of the partitioner."""
+    for name in text.split(","):
+        check_choice("--partition", name, METHODS)
+    return list(dict.fromkeys(text.split(",")))
+
+
+def byte_count(text: str) -> int:
+    """The type of a flag: bytes, with or without a unit."""
+    units = {"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
+    number, shift = (text[:-3], units[text[-3:]]) if text[-3:] in units else (text, 0)
+    try:
+        value = float(number) * 2**shift
+    except ValueError:
+        value = -1
+    if not 1 <= value < 2**60:
+        raise argparse.ArgumentTypeError(
+            f"'{shortened(text, 40)}' must be bytes, such as 4000000000 or 20GiB"
+        )
+    return int(value)
+
+
+def run_machine(options: argparse.Namespace) -> int:
+    """Measure, print, and write; returns the exit status of this rank, or of the job."""
+
+    def body() -> int:
+        try:
+            comm = connect(options.backend, options.device)
+        except InputError as error:
+            return refuse(error)
+        with guarded(comm):
+            if options.json is not None:
+                on_rank_zero(comm, lambda: check_writable(options.json, "--json"))
+            machine = measure(comm, options.name)
+            if comm.rank == 0:
+                show_machine(machine)
+                if options.json is not None:
+                    write_machine(machine, options.json, f"--json {options.json}")
+        return 0
+
+    return _started(body, options.nproc)
+
+
+def _started(body: Callable[[], int], nproc: int) -> int:
+    """As a rank of a launcher, or as so many forked ranks."""
+    place = launched_rank()
+    if place is not None and nproc > 1 and place[1] != nproc:
+        raise InputError(
+            f"--nproc {nproc} starts ranks, but a launcher has already started {place[1]}; "
+            "leave one of them out"
+        )
+    if place is None and nproc > 1:
+        return launch(body, nproc, default_threads(nproc))
+    torch.set_num_threads(default_threads())
+    return body()
+
+
+def measured_here(ranks: int) -> Machine:
+    """This machine, measured now by forked ranks.
+
+    Raises
+    ------
+    InputError
+        If a rank failed.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "machine.json")
+        options = argparse.Namespace(
+            json=str(path), name=None, nproc=ranks, backend="gloo", device="cpu"
+        )
+
+        def body() -> int:
+            comm = connect(options.backend, options.device)
+            with guarded(comm):
+                machine = measure(comm)
+                if comm.rank == 0:
+                    write_machine(machine, path)
+            return 0
+
+        status = launch(body, ranks, default_threads(ranks))
+        if status:
+            raise InputError(
+                f"this machine could not be measured (status {status}); --machine FILE"
+            )
+        return read_machine(path)
+
+
+def run_plan(options: argparse.Namespace) -> int:
+    """Rank all configurations, print the best, and write what was asked for."""
+    if options.json is not None:
+        check_writable(options.json, "--json")
+    if options.plot is not None:
+        check_plot(options.plot)
+        check_writable(options.plot, "--plot")
+    with ProgressBar() as progress:
+        if options.machine is None:
+            progress("measuring this machine", 0, 1)
+            # Forked before anything makes threads.
+            machine = measured_here(max(2, min(_MEASURED_RANKS, *options.ranks)))
+        else:
+            machine = read_machine(options.machine)
+        with memory_for(options.graph):
+            planner = _planner(options, machine, progress)
+            choices = [planner.choose(ranks) for ranks in options.ranks]
+    records = [of_choice(choice, _base(options)) for choice in choices]
+    for choice, record in zip(choices, records, strict=True):
+        show_choice(choice, record, options.top, estimated=planner.estimates)
+    _write(options, planner, choices, records)
+    return 0
+
+
+def _planner(options: argparse.Namespace, machine: Machine, progress: ProgressBar) -> Planner:
+    source = open_source(options.graph, options.data_dir, progress=progress)
+    if options.symmetrise:
+        source = MemorySource(source.graph().symmetrised())
+    subject = Subject.of(
+        source,
+        split=options.split,
+        seed=options.seed,
+        random_features=options.random_features,
+        random_classes=options.random_classes,
+        normalisation=options.normalisation,
+    )
+    hidden = [options.hidden] * (options.layers - 1)
+    network = Network(
+        (subject.features, *hidden, subject.classes),
+        dropout=options.dropout,
+        input_dropout=not options.no_input_dropout,
+        sparse=subject.word_counts is not None,
+        optimizer=options.optimizer,
+    )
+    partitions = Partitions(
+        subject,
+        cache_directory(options.cache),
+        seed=options.seed,
+        imbalance=options.imbalance,
+        progress=progress,
+    )
+    large = subject.structure.nnz > STREAMED
+    return Planner(
+        subject,
+        network,
+        machine,
+        partitions,
+        methods=options.partition or (["stream"] if large else ["gvb"]),
+        memory=options.memory,
+        progress=progress,
+    )
+
+
+def _base(options: argparse.Namespace) -> list[str]:
+    """What of the training command line is not planned."""
+    found = ["--dataset", options.graph]
+    defaults = {"layers": 3, "hidden": 16, "dropout": 0.0, "optimizer": "adam", "split": 0}
+    defaults |= {"normalisation": "sym", "random_features": 0, "random_classes": 0, "seed": 0}
+    defaults |= {"imbalance": 0.05, "data_dir": None}
+    for name, default in defaults.items():
+        if getattr(options, name) != default:
+            found += ["--" + name.replace("_", "-"), str(getattr(options, name))]
+    for name in ("no_input_dropout", "symmetrise"):
+        found += ["--" + name.replace("_", "-")] * getattr(options, name)
+    return found
+
+
+def _write(
+    options: argparse.Namespace,
+    planner: Planner,
+    choices: list[Choice],
+    records: list[dict[str, Any]],
+) -> None:
+    subject = planner.subject
+    if options.json is not None:
+        whole = {
+            "graph": {
+                "name": subject.name,
+                "vertices": subject.vertices,
+                "edges": subject.structure.nnz,
+                "features": subject.features,
+                "classes": subject.classes,
+            },
+            "machine": planner.machine.name,
+            "plans": [plan for record in records for plan in record["plans"]],
+            "dropped": [plan for record in records for plan in record["dropped"]],
+        }
+        with written_aside(options.json, f"--json {options.json}") as file:
+            file.write((json.dumps(whole, indent=1, allow_nan=False) + "\n").encode())
+    if options.plot is not None:
+        plot_choices(choices, options.plot, f"{subject.name} on {planner.machine.name}")

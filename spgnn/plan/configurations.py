@@ -1,0 +1,143 @@
+"""Which configurations there are for so many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spgnn.errors import InputError
+from spgnn.exchange import ALGOS, COVERS, Algorithm
+from spgnn.plan.network import Network
+
+# Beyond so many replicas a fold costs more than any exchange of rows it spares.
+MOST_REPLICAS = 16
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Everything that planning may choose.
+
+    Attributes
+    ----------
+    ranks : int
+    method, objective : str
+        Of the partition.
+    algorithm : Algorithm
+    order : str
+    ghosts, reach : bool
+    """
+
+    ranks: int
+    method: str
+    objective: str
+    algorithm: Algorithm
+    order: str = "auto"
+    ghosts: bool = False
+    reach: bool = True
+
+    def network(self, given: Network) -> Network:
+        """The model as this configuration trains it."""
+        return replace(given, order=self.order, ghosts=self.ghosts)
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Of the training command, by name."""
+        return {
+            **vars(self.algorithm),
+            "order": self.order,
+            "ghosts": int(self.ghosts),
+            "reach": self.reach,
+            "partition": self.method,
+        }
+
+    def written(self) -> list[str]:
+        """The same as they are written, without those that are defaults."""
+        found = []
+        defaults = Configuration(self.ranks, "gvb", "column", Algorithm()).flags
+        for name, value in self.flags.items():
+            flag = "--" + name.replace("_", "-")
+            if value is False:
+                found.append(flag.replace("--", "--no-", 1))
+            elif value != defaults[name]:
+                found += [flag, str(value)]
+        return found
+
+    def __str__(self) -> str:
+        parts: list[str] = [self.algorithm.algo]
+        if self.algorithm.c > 1:
+            parts.append(f"c={self.algorithm.c}")
+        parts.append(self.algorithm.cover)
+        parts += (
+            ["ghosts"] * self.ghosts
+            + ["no reach"] * (not self.reach)
+            + ["paper order"] * (self.order == "paper")
+        )
+        return " ".join(parts)
+
+
+def algorithms(ranks: int, most_replicas: int = MOST_REPLICAS) -> Iterator[Algorithm]:
+    """Every algorithm that works on so many ranks, each once.
+
+    Parameters
+    ----------
+    ranks : int
+    most_replicas : int
+        Largest c.
+    """
+    copies = [c for c in range(1, min(ranks, most_replicas) + 1) if ranks % c == 0]
+    for algo in ALGOS:
+        for c in copies:
+            if c == 1 and algo != "1d" and _takes_replicas(algo):
+                continue  # this is 1D
+            for cover in COVERS:
+                found = Algorithm(algo, c, cover=cover)  # type: ignore[arg-type]
+                if _works(found, ranks):
+                    yield found
+
+
+def configurations(
+    ranks: int, network: Network, methods: Sequence[str], *, thorough: bool = True
+) -> Iterator[Configuration]:
+    """All configurations, those of one partition and algorithm one after another.
+
+    Parameters
+    ----------
+    ranks : int
+    network : Network
+        Ghosts are left out where they do not fit it.
+    methods : sequence of str
+        Of the partitioner. gvb makes another partition for minimum covers.
+    thorough : bool
+        Without, only what is likely to win: columns and minimum covers, up to 4 replicas, and the
+        order that moves less.
+    """
+    for algorithm in algorithms(ranks, MOST_REPLICAS if thorough else 4):
+        if not thorough and algorithm.cover == "row":
+            continue
+        for method in methods:
+            for objective in _objectives(method, algorithm):
+                base = Configuration(ranks, method, objective, algorithm)
+                yield base
+                yield replace(base, reach=False)
+                if network.takes_ghosts and ranks > 1:
+                    yield replace(base, ghosts=True)
+                if thorough and not network.ghosts:
+                    yield replace(base, order="paper")
+
+
+def _objectives(method: str, algorithm: Algorithm) -> tuple[str, ...]:
+    """As the training command has them: gvb knows what minimum covers move."""
+    return ("cover",) if method == "gvb" and algorithm.cover == "minimum" else ("column",)
+
+
+def _takes_replicas(algo: str) -> bool:
+    return _works(Algorithm(algo, 2), 2) or _works(Algorithm(algo, 2), 4)  # type: ignore[arg-type]
+
+
+def _works(algorithm: Algorithm, ranks: int) -> bool:
+    try:
+        algorithm.check(ranks)
+    except InputError:
+        return False
+    return True

@@ -1,0 +1,103 @@
+"""Partitions made once and kept in a directory, by what they are of."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from spgnn.errors import InputError
+from spgnn.files import digest
+from spgnn.partition import partition, read_labels, write_labels
+from spgnn.partition.adjacency import Int32Array
+from spgnn.plan.subject import Subject
+from spgnn.progress import Progress
+
+# Part of every key: labels of a partitioner that has changed are others.
+_GENERATION = "1"
+
+
+def cache_directory(given: str | None) -> Path:
+    """Where partitions are kept: as given, or ``$SPGNN_CACHE``, or ``~/.cache/spgnn``."""
+    if given is not None:
+        return Path(given)
+    home = os.environ.get("SPGNN_CACHE")
+    return (Path(home) if home else Path.home() / ".cache" / "spgnn") / "partitions"
+
+
+class Partitions:
+    """Labels of one graph, made when they are asked for.
+
+    Parameters
+    ----------
+    subject : Subject
+    directory : Path
+        Files have METIS's format, one label a line. Their names say what they are of and have a
+        digest of the labels, so a damaged file is made again.
+    seed : int
+    imbalance : float
+    progress : Progress, optional
+
+    Raises
+    ------
+    InputError
+        If the directory cannot be made.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        directory: Path,
+        *,
+        seed: int = 0,
+        imbalance: float = 0.05,
+        progress: Progress | None = None,
+    ) -> None:
+        self._subject, self._directory = subject, directory
+        self._seed, self._imbalance, self._progress = seed, imbalance, progress
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise InputError(f"--cache {directory}: cannot be made: {said}") from None
+
+    def labels(self, method: str, objective: str, parts: int) -> Int32Array:
+        """The part of each vertex, int32 [n]."""
+        return self._found(method, objective, parts)[0]
+
+    def file(self, method: str, objective: str, parts: int) -> Path:
+        """Where these labels lie."""
+        return self._found(method, objective, parts)[1]
+
+    def _found(self, method: str, objective: str, parts: int) -> tuple[Int32Array, Path]:
+        key = self._key(method, objective, parts)
+        for path in sorted(self._directory.glob(f"{key}-*.labels")):
+            with suppress(InputError):
+                labels = read_labels(path, self._subject.vertices, parts)
+                if path == self._path(key, labels):
+                    return labels, path
+            with suppress(OSError):
+                path.unlink()
+        labels, _ = partition(
+            self._subject.looped,
+            parts,
+            method,
+            objective="cover" if objective == "cover" else "column",
+            imbalance=self._imbalance,
+            seed=self._seed,
+            minimum=False,
+            progress=self._progress,
+        )
+        path = self._path(key, labels)
+        write_labels(path, labels)
+        return labels, path
+
+    def _key(self, method: str, objective: str, parts: int) -> str:
+        what = (_GENERATION, self._subject.digest, method, objective, parts)
+        text = "/".join(map(str, (*what, self._seed, float(self._imbalance))))
+        return digest(text.encode())
+
+    def _path(self, key: str, labels: Int32Array) -> Path:
+        return self._directory / f"{key}-{digest(np.ascontiguousarray(labels).data)}.labels"
