@@ -153,7 +153,7 @@ def _started(body: Callable[[], int], nproc: int) -> int:
 
 
 def measured_here(ranks: int) -> Machine:
-    """This machine, measured now by forked ranks.
+    """Measure this machine now, by forked ranks.
 
     Raises
     ------
@@ -162,12 +162,9 @@ def measured_here(ranks: int) -> Machine:
     """
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "machine.json")
-        options = argparse.Namespace(
-            json=str(path), name=None, nproc=ranks, backend="gloo", device="cpu"
-        )
 
         def body() -> int:
-            comm = connect(options.backend, options.device)
+            comm = connect("gloo", "cpu")
             with guarded(comm):
                 machine = measure(comm)
                 if comm.rank == 0:
@@ -176,9 +173,7 @@ def measured_here(ranks: int) -> Machine:
 
         status = launch(body, ranks, default_threads(ranks))
         if status:
-            raise InputError(
-                f"this machine could not be measured (status {status}); --machine FILE"
-            )
+            raise InputError(f"measuring this machine ended with status {status}; use --machine")
         return read_machine(path)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from spgnn.errors import InputError
 from spgnn.exchange import ALGOS, COVERS, Algorithm
+from spgnn.nn import Order
 from spgnn.plan.network import Network
 
 # Beyond so many replicas a fold costs more than any exchange of rows it spares.
@@ -24,7 +25,7 @@ class Configuration:
     method, objective : str
         Of the partition.
     algorithm : Algorithm
-    order : str
+    order : {"auto", "paper"}
     ghosts, reach : bool
     """
 
@@ -32,7 +33,7 @@ class Configuration:
     method: str
     objective: str
     algorithm: Algorithm
-    order: str = "auto"
+    order: Order = "auto"
     ghosts: bool = False
     reach: bool = True
 
@@ -68,11 +69,12 @@ class Configuration:
         if self.algorithm.c > 1:
             parts.append(f"c={self.algorithm.c}")
         parts.append(self.algorithm.cover)
-        parts += (
-            ["ghosts"] * self.ghosts
-            + ["no reach"] * (not self.reach)
-            + ["paper order"] * (self.order == "paper")
-        )
+        extras = {
+            "ghosts": self.ghosts,
+            "no reach": not self.reach,
+            "paper order": self.order == "paper",
+        }
+        parts += [name for name, there in extras.items() if there]
         return " ".join(parts)
 
 

@@ -20,7 +20,8 @@ from spgnn.spmm import DistMatrix
 
 WIDTHS = (4, 16, 64, 256)
 OPERAND_BYTES = (1 << 18, 1 << 21, 1 << 25)
-_ROWS, _DEGREE = 1 << 12, 32
+DEGREES = (4, 32)
+_ROWS = 1 << 12
 _STREAM_BYTES = 1 << 24
 
 
@@ -32,26 +33,32 @@ class Clock(Protocol):
 
 
 def measure_sparse(clock: Clock, device: torch.device) -> Spmm:
-    """Products with random columns, of operands that fit into caches and of one that does not."""
-    per_row = tuple(_seconds_per_row(clock, width, device) for width in WIDTHS)
-    by_size = []
+    """Products with random columns, of operands that fit into caches and of one that does not.
+
+    A row costs what is left of rows with few nonzeros once those are paid for.
+    """
+    table: list[tuple[float, ...]] = []
+    per_row: tuple[float, ...] = ()
     for size in OPERAND_BYTES:
-        found = []
-        for width, row in zip(WIDTHS, per_row, strict=True):
-            A = random_matrix(size // (4 * width), _DEGREE).to(device)
-            H, out = _dense(A.shape[1], width, device), _dense(_ROWS, width, device)
-            seconds = clock(partial(kernels.spmm, A, H, out=out))
-            found.append(max(seconds - _ROWS * row, 0.1 * seconds) / A.nnz)
-        by_size.append(tuple(found))
+        costs = [_row_and_nonzero(clock, size, width, device) for width in WIDTHS]
+        table.append(tuple(nonzero for _, nonzero in costs))
+        per_row = per_row or tuple(row for row, _ in costs)
     sizes = tuple(map(float, OPERAND_BYTES))
-    return Spmm(sizes, tuple(map(float, WIDTHS)), tuple(by_size), per_row)
+    return Spmm(sizes, tuple(map(float, WIDTHS)), tuple(table), per_row)
 
 
-def _seconds_per_row(clock: Clock, width: int, device: torch.device) -> float:
-    """Of rows without any nonzero: what is written."""
-    A = random_matrix(_ROWS, 0).to(device)
-    H, out = _dense(_ROWS, width, device), _dense(_ROWS, width, device)
-    return clock(lambda: kernels.spmm(A, H, out=out)) / _ROWS
+def _row_and_nonzero(
+    clock: Clock, size: int, width: int, device: torch.device
+) -> tuple[float, float]:
+    """Seconds of a row and of a nonzero."""
+    found = []
+    for degree in DEGREES:
+        A = random_matrix(size // (4 * width), degree).to(device)
+        H, out = _dense(A.shape[1], width, device), _dense(_ROWS, width, device)
+        found.append(clock(partial(kernels.spmm, A, H, out=out)) / _ROWS)
+    few, many = DEGREES
+    nonzero = max((found[1] - found[0]) / (many - few), 0.2 * found[1] / many)
+    return max(found[0] - few * nonzero, 0.05 * found[0]), nonzero
 
 
 def measure_gather(clock: Clock, device: torch.device) -> Gather:
