@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from spgnn.exchange.plan import EXACT, Hop, Plan
+from spgnn.exchange.plan import EXACT, Hop, Plan, Stage
+from spgnn.exchange.turn import Turn, Turned
 from spgnn.layout import Axes, Int64Array
 
 LEVELS = ("inside", "between")
+# Columns of an operand, or of each rank's share of it.
+Width = int | Int64Array
+
+
+Moved = tuple[Int64Array, Int64Array, Int64Array]
+"""Bytes sent, bytes received and messages, inside a node and between nodes: int64 [2, P] each."""
 
 
 @dataclass(frozen=True, eq=False)
 class HopCensus:
-    """One hop of all ranks; every array is of ranks, int64 [P], or of levels and ranks [2, P].
+    """One hop of all ranks; arrays are of levels and ranks [2, P], or of ranks [P], int64.
 
     Attributes
     ----------
@@ -38,6 +47,13 @@ class HopCensus:
     entries: Int64Array
     sums: bool
 
+    def traffic(self, width: Width, dtype: torch.dtype, *, adjoint: bool) -> Moved:
+        """What rows of some width are on their way, or on their way back."""
+        sent, received = priced(self.sent, width, dtype), priced(self.received, width, dtype)
+        if adjoint:
+            return received, sent, self.returned * (np.asarray(width) > 0)
+        return sent, received, self.messages * (np.asarray(width) > 0)
+
 
 @dataclass(frozen=True, eq=False)
 class StageCensus:
@@ -47,13 +63,129 @@ class StageCensus:
     ----------
     rows, columns : of L
     local, remote : nonzeros of L and of R
+    kept : rows in buffers from one product to the next
     """
 
     rows: Int64Array
     columns: Int64Array
     local: Int64Array
     remote: Int64Array
+    kept: Int64Array
     hops: tuple[HopCensus, ...]
+
+    def traffic(self, width: Width, dtype: torch.dtype, *, adjoint: bool) -> list[Moved]:
+        """What each hop moves."""
+        return [hop.traffic(width, dtype, adjoint=adjoint) for hop in self.hops]
+
+    def buffers(self, width: Width) -> Int64Array:
+        """Elements of buffers."""
+        return np.asarray(self.kept * width, np.int64)
+
+    def parts(self) -> tuple[StageCensus, ...]:
+        """The stage itself."""
+        return (self,)
+
+    def share(self, width: int) -> int:
+        """Columns that are multiplied: all."""
+        return width
+
+
+@dataclass(frozen=True, eq=False)
+class TurnCensus:
+    """One transpose of all ranks within their groups of c.
+
+    Attributes
+    ----------
+    me : int64 [P]
+        Place of each rank in its group.
+    rows : int64 [P, c]
+        Rows that each of its group has.
+    near : bool [P, c]
+        Which of its group are on its node.
+    """
+
+    me: Int64Array
+    rows: Int64Array
+    near: npt.NDArray[np.bool_]
+
+    @property
+    def own(self) -> Int64Array:
+        """Rows of each rank."""
+        return np.asarray(self.rows[np.arange(len(self.me)), self.me])
+
+    @property
+    def all(self) -> Int64Array:
+        """Rows of each rank's group."""
+        return np.asarray(self.rows.sum(axis=1))
+
+    def shares(self, width: int) -> Int64Array:
+        """Columns of each rank, int64 [P]."""
+        copies = self.rows.shape[1]
+        return np.asarray(width // copies + (self.me < width % copies), np.int64)
+
+    def traffic(self, width: int, dtype: torch.dtype, *, back: bool) -> Moved:
+        """What a turn moves, or a turn back."""
+        copies = self.rows.shape[1]
+        place = np.arange(copies)
+        apart = place != self.me[:, None]
+        to = self.own[:, None] * (width // copies + (place < width % copies)) * apart
+        fro = self.rows * self.shares(width)[:, None] * apart
+        if back:
+            to, fro = fro, to
+
+        def by_level(counts: Int64Array) -> Int64Array:
+            return np.stack(((counts * self.near).sum(axis=1), (counts * ~self.near).sum(axis=1)))
+
+        return (
+            by_level(to) * dtype.itemsize,
+            by_level(fro) * dtype.itemsize,
+            by_level((to > 0).astype(np.int64)),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TurnedCensus:
+    """A turn, stages at a share of the columns, and the turn back, of all ranks."""
+
+    before: TurnCensus
+    stages: tuple[StageCensus, ...]
+    after: TurnCensus
+
+    @property
+    def rows(self) -> Int64Array:
+        """Rows that each rank makes."""
+        return self.after.own
+
+    @property
+    def columns(self) -> Int64Array:
+        """Rows of the operand that each rank holds."""
+        return self.before.own
+
+    def traffic(self, width: int, dtype: torch.dtype, *, adjoint: bool) -> list[Moved]:
+        """What both turns move, and each hop between them."""
+        share = self.before.shares(width)
+        turns = [
+            self.before.traffic(width, dtype, back=adjoint),
+            self.after.traffic(width, dtype, back=not adjoint),
+        ]
+        inner = (stage.traffic(share, dtype, adjoint=adjoint) for stage in self.stages)
+        return [*turns, *chain.from_iterable(inner)]
+
+    def buffers(self, width: int) -> Int64Array:
+        """Elements of messages, of what has been turned, and of the buffers of the stages."""
+        before, after, share = self.before, self.after, self.before.shares(width)
+        turned = width * np.maximum(before.own, after.own)
+        turned = turned + share * np.maximum(before.all, after.all)
+        return turned + sum_of([stage.buffers(share) for stage in self.stages])
+
+    def parts(self) -> tuple[StageCensus, ...]:
+        """The stages between the turns."""
+        return self.stages
+
+    def share(self, width: int) -> int:
+        """Columns that are multiplied by the rank that has most of them."""
+        copies: int = self.before.rows.shape[1]
+        return -(-width // copies)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,55 +194,50 @@ class Census:
 
     Attributes
     ----------
-    stages : tuple of StageCensus
+    factors : tuple of StageCensus or TurnedCensus
     matrix, transpose : int64 [P]
         Bytes of L, R and S, and of their other sides.
     """
 
-    stages: tuple[StageCensus, ...]
+    factors: tuple[StageCensus | TurnedCensus, ...]
     matrix: Int64Array
     transpose: Int64Array
 
     @property
     def columns(self) -> Int64Array:
         """Rows of the operand that each rank holds."""
-        return self.stages[0].columns
+        return self.factors[0].columns
 
     @property
     def rows(self) -> Int64Array:
         """Rows that each rank makes."""
-        return self.stages[-1].rows
+        return self.factors[-1].rows
 
     @property
     def nonzeros(self) -> dict[str, Int64Array]:
         """Of L and of R."""
+        stages = [stage for factor in self.factors for stage in factor.parts()]
         return {
-            "local": sum_of([stage.local for stage in self.stages]),
-            "remote": sum_of([stage.remote for stage in self.stages]),
+            "local": sum_of([stage.local for stage in stages]),
+            "remote": sum_of([stage.remote for stage in stages]),
         }
 
-    @property
-    def buffered(self) -> Int64Array:
-        """Rows to send and rows received that are kept from one product to the next."""
-        rows = [hop.sent + hop.received for stage in self.stages for hop in stage.hops]
-        return sum_of(rows).sum(axis=0) if rows else np.zeros_like(self.matrix)
+    def buffers(self, width: int) -> Int64Array:
+        """Elements kept from one product of some width to the next, int64 [P]."""
+        between = [factor.rows * width for factor in self.factors[:-1]]
+        return sum_of([*(factor.buffers(width) for factor in self.factors), *between])
 
     def traffic(
         self, width: int, dtype: torch.dtype = torch.float32, *, adjoint: bool = False
-    ) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """What one product moves: bytes sent, bytes received, messages; int64 [2, P] each."""
-        nothing = np.zeros((len(LEVELS), len(self.matrix)), np.int64)
-        sent, received, messages = nothing, nothing, nothing
-        for stage in self.stages:
-            for hop in stage.hops:
-                there, back = priced(hop.sent, width, dtype), priced(hop.received, width, dtype)
-                sent = sent + (back if adjoint else there)
-                received = received + (there if adjoint else back)
-                messages = messages + (hop.returned if adjoint else hop.messages)
+    ) -> Moved:
+        """What one product moves."""
+        nothing = np.zeros((3, len(LEVELS), len(self.matrix)), np.int64)
+        moved = [factor.traffic(width, dtype, adjoint=adjoint) for factor in self.factors]
+        sent, received, messages = sum_of([nothing, *map(np.stack, chain.from_iterable(moved))])
         return sent, received, messages
 
 
-def priced(rows: Int64Array, width: int, dtype: torch.dtype) -> Int64Array:
+def priced(rows: Int64Array, width: Width, dtype: torch.dtype) -> Int64Array:
     """Bytes of rows on their way."""
     nbytes: Any = EXACT.bytes(rows, width, dtype)  # type: ignore[arg-type]
     return np.asarray(nbytes, np.int64)
@@ -135,28 +262,48 @@ def count(plans: Sequence[Plan], axes: Axes, ranks_a_node: int) -> Census:
     """
     nodes = _Nodes(axes, ranks_a_node)
     memory = [plan.memory(1) for plan in plans]
+    factors = zip(*(plan.stages for plan in plans), strict=True)
     return Census(
-        tuple(_stage(plans, number, nodes) for number in range(_most(plans))),
+        tuple(_factor(list(factor), nodes) for factor in factors),
         np.array([items["matrix"] for items in memory], np.int64),
         np.array([items["transpose"] for items in memory], np.int64),
     )
 
 
-def _most(plans: Sequence[Plan]) -> int:
-    lengths = {len(plan.stages) for plan in plans}
-    assert len(lengths) == 1, "every rank takes part in every stage"
-    return lengths.pop()
+def _factor(factors: Sequence[Any], nodes: _Nodes) -> StageCensus | TurnedCensus:
+    """Every rank takes part in every factor."""
+    if not isinstance(factors[0], Turned):
+        return _stage(factors, nodes)
+    inner = zip(*(factor.stages for factor in factors), strict=True)
+    return TurnedCensus(
+        _turn([factor.before for factor in factors], nodes),
+        tuple(_stage(list(stages), nodes) for stages in inner),
+        _turn([factor.after for factor in factors], nodes),
+    )
 
 
-def _stage(plans: Sequence[Plan], number: int, nodes: _Nodes) -> StageCensus:
-    stages = [plan.stages[number] for plan in plans]
+def _turn(turns: Sequence[Turn], nodes: _Nodes) -> TurnCensus:
+    return TurnCensus(
+        np.array([turn.me for turn in turns]),
+        np.stack([turn.rows for turn in turns]),
+        np.stack([~nodes.elsewhere(turn.axis, rank) for rank, turn in enumerate(turns)]),
+    )
+
+
+def _stage(stages: Sequence[Stage], nodes: _Nodes) -> StageCensus:
     figures = [
-        (*stage.local.shape, stage.local.nnz, 0 if stage.remote is None else stage.remote.nnz)
+        (
+            *stage.local.shape,
+            stage.local.nnz,
+            0 if stage.remote is None else stage.remote.nnz,
+            stage.buffers(1),
+        )
         for stage in stages
     ]
-    rows, columns, local, remote = np.array(figures, np.int64).T
     hops = zip(*(stage.hops for stage in stages), strict=True)
-    return StageCensus(rows, columns, local, remote, tuple(_hop(list(hop), nodes) for hop in hops))
+    rows, columns, local, remote, kept = np.array(figures, np.int64).T
+    counted = tuple(_hop(list(hop), nodes) for hop in hops)
+    return StageCensus(rows, columns, local, remote, kept, counted)
 
 
 def _hop(hops: Sequence[Hop], nodes: _Nodes) -> HopCensus:
@@ -165,13 +312,15 @@ def _hop(hops: Sequence[Hop], nodes: _Nodes) -> HopCensus:
     entries = np.zeros(ranks, np.int64)
     sums = False
     for rank, hop in enumerate(hops):
-        outside = nodes.elsewhere(hop.axis, rank)
-        for array, counts in ((sent, hop.counts.send), (received, hop.counts.recv)):
+        outside = nodes.elsewhere(hop.axis, rank) if nodes.several else slice(0, 0)
+        for array, peers, counts in (
+            (sent, messages, hop.counts.send),
+            (received, returned, hop.counts.recv),
+        ):
             array[1, rank] = counts[outside].sum()
             array[0, rank] = counts.sum() - array[1, rank]
-        for array, counts in ((messages, hop.counts.send), (returned, hop.counts.recv)):
-            array[1, rank] = np.count_nonzero(counts[outside])
-            array[0, rank] = np.count_nonzero(counts) - array[1, rank]
+            peers[1, rank] = np.count_nonzero(counts[outside])
+            peers[0, rank] = np.count_nonzero(counts) - peers[1, rank]
         entries[rank] = hop.send.nnz
         sums = sums or hop.selected_rows is None
     return HopCensus(sent, received, messages, returned, entries, sums)
@@ -182,18 +331,14 @@ class _Nodes:
 
     def __init__(self, axes: Axes, ranks_a_node: int) -> None:
         self._axes, self._size = axes, ranks_a_node
-        self._groups: dict[tuple[str, int], Int64Array] = {}
+        self.several = axes.ranks > ranks_a_node
+        self._groups: dict[str, dict[int, Int64Array]] = {}
 
-    def elsewhere(self, axis: str, rank: int) -> Any:
-        """Bool [peers along the axis]; an empty list of peers where there is one node."""
-        if self._axes.ranks <= self._size:
-            return slice(0, 0)
-        return self._of_group(axis, rank) != rank // self._size
-
-    def _of_group(self, axis: str, rank: int) -> Int64Array:
-        """The node of each peer."""
-        if axis not in {name for name, _ in self._groups}:
+    def elsewhere(self, axis: str, rank: int) -> npt.NDArray[np.bool_]:
+        """Bool [peers along the axis]."""
+        if axis not in self._groups:
+            self._groups[axis] = {}
             for group in self._axes.groups(axis):
-                found = np.array(group) // self._size
-                self._groups.update({(axis, member): found for member in group})
-        return self._groups[axis, rank]
+                nodes = np.array(group) // self._size
+                self._groups[axis].update(dict.fromkeys(group, nodes))
+        return np.asarray(self._groups[axis][rank] != rank // self._size)

@@ -13,7 +13,7 @@ from spgnn.plan.configurations import Configuration, configurations
 from spgnn.plan.estimate import can_be_estimated, estimated_setting
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import Epoch, Network, trace
-from spgnn.plan.partitions import Partitions
+from spgnn.plan.partitions import GivenLabels, Partitions
 from spgnn.plan.predict import Prediction, price
 from spgnn.plan.subject import Counted, Setting, Subject, set_up
 from spgnn.progress import Progress
@@ -89,7 +89,7 @@ class Planner:
     subject : Subject
     network : Network
     machine : Machine
-    partitions : Partitions
+    partitions : Partitions or GivenLabels
     methods : sequence of str
         Of the partitioner.
     memory : float, optional
@@ -102,7 +102,7 @@ class Planner:
         subject: Subject,
         network: Network,
         machine: Machine,
-        partitions: Partitions,
+        partitions: Partitions | GivenLabels,
         *,
         methods: Sequence[str],
         memory: float | None = None,

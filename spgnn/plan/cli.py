@@ -22,7 +22,7 @@ from spgnn.partition import METHODS
 from spgnn.plan.choose import Choice, Planner
 from spgnn.plan.machine import Machine, read_machine, write_machine
 from spgnn.plan.measure import measure
-from spgnn.plan.network import Network
+from spgnn.plan.network import MODELS, NORMALISATION, Network
 from spgnn.plan.partitions import Partitions, cache_directory
 from spgnn.plan.plot import check_plot, plot_choices
 from spgnn.plan.records import of_choice
@@ -68,8 +68,9 @@ def add_plan(commands: Any) -> None:
     model.add_argument("--hidden", type=at_least(1), default=16, metavar="F")
     model.add_argument("--dropout", type=real(0, 1), default=0.0, metavar="P")
     model.add_argument("--no-input-dropout", action="store_true")
+    model.add_argument("--model", choices=MODELS, default="gcn")
     model.add_argument("--optimizer", choices=("adam", "sgd"), default="adam")
-    model.add_argument("--normalisation", choices=("sym", "row", "none"), default="sym")
+    model.add_argument("--normalisation", choices=("auto", "sym", "row", "none"), default="auto")
     model.add_argument("--split", type=at_least(0), default=0, metavar="N")
     model.add_argument("--random-features", type=at_least(0), default=0, metavar="F")
     model.add_argument("--random-classes", type=at_least(0), default=0, metavar="C")
@@ -211,11 +212,15 @@ def _planner(options: argparse.Namespace, machine: Machine, progress: ProgressBa
         seed=options.seed,
         random_features=options.random_features,
         random_classes=options.random_classes,
-        normalisation=options.normalisation,
+        normalisation=NORMALISATION[options.model]
+        if options.normalisation == "auto"
+        else options.normalisation,
+        loops=options.model == "gcn",
     )
     hidden = [options.hidden] * (options.layers - 1)
     network = Network(
         (subject.features, *hidden, subject.classes),
+        options.model,
         dropout=options.dropout,
         input_dropout=not options.no_input_dropout,
         sparse=subject.word_counts is not None,
@@ -244,7 +249,13 @@ def _base(options: argparse.Namespace) -> list[str]:
     """What of the training command line is not planned."""
     found = ["--dataset", options.graph]
     defaults = {"layers": 3, "hidden": 16, "dropout": 0.0, "optimizer": "adam", "split": 0}
-    defaults |= {"normalisation": "sym", "random_features": 0, "random_classes": 0, "seed": 0}
+    defaults |= {
+        "normalisation": "auto",
+        "model": "gcn",
+        "random_features": 0,
+        "random_classes": 0,
+        "seed": 0,
+    }
     defaults |= {"imbalance": 0.05, "data_dir": None}
     for name, default in defaults.items():
         if getattr(options, name) != default:

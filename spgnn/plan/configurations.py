@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,8 +124,30 @@ def configurations(
                 yield replace(base, reach=False)
                 if network.takes_ghosts and ranks > 1:
                     yield replace(base, ghosts=True)
-                if thorough and not network.ghosts:
+                if thorough and network.kind == "gcn":
                     yield replace(base, order="paper")
+
+
+def fitting(
+    candidates: Iterable[Configuration], given: Mapping[str, Any]
+) -> Iterator[Configuration]:
+    """The configurations that have all the flags that were given.
+
+    Parameters
+    ----------
+    candidates : iterable of Configuration
+    given : mapping of flag to value
+        Of `Configuration.flags`.
+    """
+    for one in candidates:
+        if given.get("exchange", one.algorithm.exchange) != one.algorithm.exchange:
+            # Not worth a thought of one's own, but somebody may compare with it.
+            if one.algorithm.cover != "column":
+                continue
+            one = replace(one, algorithm=replace(one.algorithm, exchange=given["exchange"]))  # noqa: PLW2901
+        flags = one.flags
+        if all(flags[name] == value for name, value in given.items()):
+            yield one
 
 
 def _objectives(method: str, algorithm: Algorithm) -> tuple[str, ...]:

@@ -99,13 +99,14 @@ def _census(setting: Setting, sent: Int64Array, entries: Int64Array, far: Int64A
     stages = []
     block_rows = own * c
     hops = (HopCensus(sent, sent, peers, peers, sent.sum(axis=0), False),) if ranks > c else ()
-    stages.append(StageCensus(block_rows, own, entries - far, far, hops))
+    kept = 2 * sent.sum(axis=0)
+    stages.append(StageCensus(block_rows, own, entries - far, far, kept, hops))
     if c > 1:
         added = zero.copy()
         added[0] = (c - 1) * own
         messages = zero.copy()
         messages[0] = c - 1
         fold = HopCensus(added, added, messages, messages, added[0], False)
-        stages.append(StageCensus(own, block_rows, own, (c - 1) * own, (fold,)))
+        stages.append(StageCensus(own, block_rows, own, (c - 1) * own, added[0], (fold,)))
     matrix = _INDEX * (entries + sent.sum(axis=0)) + 2 * _OFFSET * block_rows + 2 * _FLOAT * own
     return Census(tuple(stages), matrix, matrix)

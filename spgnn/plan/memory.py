@@ -41,7 +41,7 @@ def memory_of(
         "matrix": sum_of([census.matrix for census in counted.all]),
         "transpose": sum_of([census.transpose for census in counted.all]),
         "features": _features(counted, network, words),
-        "ghosts": _FLOAT * network.widths[0] * counted.ghosts,
+        "ghosts": (1 + network.keeps_both) * _FLOAT * network.widths[0] * counted.ghosts,
         "labels": _LABELS_A_ROW * own,
         "runtime": runtime * every,
     }
@@ -64,7 +64,7 @@ def _features(counted: Counted, network: Network, words: Int64Array | None) -> I
     # With ghosts behind them, own rows are looked at in place.
     copied = np.where(begun == own, 0, begun)
     if not network.keeps_sparse or words is None:
-        return _FLOAT * width * (own + copied)
+        return (1 + network.keeps_both) * _FLOAT * width * (own + copied)
     one_side = _OFFSET * (own + 1) + (_INDEX + _FLOAT) * words
     other_side = _OFFSET * (width + 1) + (2 * _INDEX + _FLOAT) * words
     share = (own + copied) / np.maximum(own, 1)
@@ -90,10 +90,10 @@ def _buffers(counted: Counted, epoch: Epoch) -> Int64Array:
     """
     found = [np.zeros_like(counted.ghosts)]
     for product in epoch.products:
-        row = product.width * product.dtype.itemsize
-        found.append(row * counted.of(product.layer).buffered)
+        size = product.dtype.itemsize
+        found.append(size * counted.of(product.layer).buffers(product.width))
         if not product.adjoint:
-            found.append(row * counted.whole.buffered)
+            found.append(size * counted.whole.buffers(product.width))
     most: Int64Array = np.max(np.stack(found), axis=0)
     return most
 
@@ -109,4 +109,4 @@ def _propagation(network: Network, whole: Census) -> Int64Array:
     if not network.propagated:
         return np.zeros_like(whole.columns)
     width = min(_CHUNK, network.widths[0])
-    return _FLOAT * width * (_CHUNK_COPIES * whole.columns + whole.buffered)
+    return _FLOAT * width * (_CHUNK_COPIES * whole.columns) + _FLOAT * whole.buffers(width)

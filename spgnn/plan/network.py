@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 from typing import Any, Literal, cast
 
@@ -13,14 +12,18 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from spgnn.data.normalise import Normalisation
 from spgnn.exchange import Step
 from spgnn.nn import (
     GCN,
+    GIN,
     DropoutKeys,
     Features,
+    GraphSAGE,
     Order,
     Propagated,
     Propagation,
+    Stack,
     masked_cross_entropy,
 )
 from spgnn.pattern import Pattern
@@ -28,13 +31,18 @@ from spgnn.plan.machine import Float64Array
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
-# The model is tried on a rank with FIRST_ROWS + l rows where layer l begins, so that the length of
-# a dimension says of which rows it is. Nothing of that size has data, but for sparse features.
-FIRST_ROWS = 1_000_003
+# The model is tried on a rank with MOST_ROWS - l rows where layer l begins, so that the length of a
+# dimension says of which rows it is. Nothing of that size has data, but for sparse features.
+MOST_ROWS = 1_000_003
+MODELS: dict[str, type[Stack]] = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN}
+# What each is defined on; only a GCN adds self-loops.
+NORMALISATION: dict[str, Normalisation] = {"gcn": "sym", "sage": "row", "gin": "none"}
 _SOFTMAX = {"_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward"}
+_DENSE = {"mm", "addmm", "addmm_"}
 _FREE = {"empty", "empty_like", "new_empty", "detach", "view", "t", "permute", "transpose"}
 _FREE |= {"expand", "alias", "as_strided"}
 Optimizer = Literal["adam", "sgd"]
+ModelKind = Literal["gcn", "sage", "gin"]
 Kind = Literal["elementwise", "dropout", "softmax"]
 
 
@@ -46,7 +54,7 @@ class Network:
     ----------
     widths : tuple of int
         Features, hidden widths, classes.
-    kind : {"gcn"}
+    kind : {"gcn", "sage", "gin"}
     order : {"auto", "paper"}
     dropout : float
     input_dropout : bool
@@ -59,7 +67,7 @@ class Network:
     """
 
     widths: tuple[int, ...]
-    kind: Literal["gcn"] = "gcn"
+    kind: ModelKind = "gcn"
     order: Order = "auto"
     dropout: float = 0.0
     input_dropout: bool = True
@@ -84,6 +92,11 @@ class Network:
         return possible and (self.ghosts or not self.sparse)
 
     @property
+    def keeps_both(self) -> bool:
+        """Whether X stays beside A·X: for weights of the vertex itself."""
+        return self.propagated and self.kind != "gcn"
+
+    @property
     def keeps_sparse(self) -> bool:
         """Whether features are sparse in training; order paper and ghosts make them dense."""
         return self.sparse and self.order == "auto" and not self.propagated
@@ -91,18 +104,20 @@ class Network:
     @property
     def takes_ghosts(self) -> bool:
         """Whether ghosts fit the model."""
-        return self.layers > 1 and self.order == "auto" and not self.drops_features
+        return self.layers > 1 and not self.drops_features
 
     @property
     def weights(self) -> int:
         """Parameters, biases included."""
-        return sum((a + 1) * b for a, b in pairwise(self.widths))
+        return sum(parameter.numel() for parameter in self.model().parameters())
 
-    def model(self) -> GCN:
-        """The model itself."""
-        return GCN(
-            self.widths, dropout=self.dropout, input_dropout=self.input_dropout, order=self.order
-        )
+    def model(self) -> Stack:
+        """The model itself, without data."""
+        options: dict[str, Any] = {"order": self.order} if self.kind == "gcn" else {}
+        with torch.device("meta"):
+            return MODELS[self.kind](
+                self.widths, dropout=self.dropout, input_dropout=self.input_dropout, **options
+            )
 
 
 @dataclass(frozen=True)
@@ -176,7 +191,7 @@ def trace(network: Network) -> Epoch:
     count = network.layers
     steps: list[Product | Dense | Sparse | Pass] = []
     ids = [
-        torch.empty(FIRST_ROWS + layer, dtype=torch.int64, device="meta")
+        torch.empty(MOST_ROWS - layer, dtype=torch.int64, device="meta")
         for layer in range(count + 1)
     ]
     X = _features(network)
@@ -186,7 +201,7 @@ def trace(network: Network) -> Epoch:
     layers = [
         Propagation(cast(DistMatrix, _Recorder(layer, steps)), ids[layer]) for layer in range(count)
     ]
-    model = network.model().to("meta")
+    model = network.model()
     mask = torch.empty_like(ids[-1], dtype=torch.bool)
     with _Watch(steps, X, count + 1) as watch:
         logits = model(layers, X, keys)
@@ -197,13 +212,14 @@ def trace(network: Network) -> Epoch:
 def _features(network: Network) -> Features:
     width = network.widths[0]
     if network.keeps_sparse:
-        rows = FIRST_ROWS
+        rows = MOST_ROWS
         pattern = Pattern.trusted(torch.arange(rows + 1), torch.zeros(rows).int(), (rows, width))
         _ = pattern.T
         return CSR(pattern).to("meta")
-    rows = FIRST_ROWS + network.propagated
-    X = torch.empty(rows, width, device="meta")
-    return Propagated(X) if network.propagated else X
+    X = torch.empty(MOST_ROWS - network.propagated, width, device="meta")
+    if not network.propagated:
+        return X
+    return Propagated(X, torch.empty_like(X) if network.keeps_both else None)
 
 
 class _Recorder:
@@ -212,7 +228,7 @@ class _Recorder:
     handle = 0
 
     def __init__(self, layer: int, steps: list[Any]) -> None:
-        self.columns, self.rows = FIRST_ROWS + layer, FIRST_ROWS + layer + 1
+        self.columns, self.rows = MOST_ROWS - layer, MOST_ROWS - layer - 1
         self._layer, self._steps = layer, steps
 
     def next_step(self, H_local: Tensor) -> Step:
@@ -241,9 +257,9 @@ class _Watch(TorchDispatchMode):
         self._steps, self._sizes = steps, sizes
         self._alive: dict[int, tuple[int, float]] = {}
         self.times: list[list[float]] = [[0.0] * sizes]
-        if not isinstance(X, CSR):  # views of the features are not made here
-            given = X.AX_local if isinstance(X, Propagated) else X
-            self._alive[given.untyped_storage()._cdata] = 0, 0.0
+        given = [X.AX_local, X.X_local] if isinstance(X, Propagated) else [X]
+        for tensor in _tensors(given):  # views of the features are not made here
+            self._alive[tensor.untyped_storage()._cdata] = 0, 0.0
 
     def __torch_dispatch__(
         self,
@@ -256,8 +272,8 @@ class _Watch(TorchDispatchMode):
         made = [t for t in _tensors(result) if self._at(t) is not None]
         given = [t for t in _tensors(args) if self._at(t) is not None]
         name = func.name().partition("::")[2].partition(".")[0]
-        if name == "mm":
-            self._steps.append(self._dense(*args))
+        if name in _DENSE:
+            self._steps.append(self._dense(*args[-2:]))
         elif name == "spmm":
             self._steps.append(Sparse(_tensors(result)[0].shape[1], adjoint=not made))
         elif (made or given) and name not in _FREE:
@@ -271,8 +287,8 @@ class _Watch(TorchDispatchMode):
     def _at(self, tensor: Tensor) -> int | None:
         """Of which layer's rows a tensor is."""
         for length in tensor.shape:
-            if 0 <= length - FIRST_ROWS < self._sizes:
-                return length - FIRST_ROWS
+            if 0 <= MOST_ROWS - length < self._sizes:
+                return MOST_ROWS - length
         return None
 
     def _keep(self, tensor: Tensor) -> None:
@@ -280,7 +296,7 @@ class _Watch(TorchDispatchMode):
         key = storage._cdata
         if key in self._alive or at is None:
             return
-        self._alive[key] = at, storage.nbytes() / (FIRST_ROWS + at)
+        self._alive[key] = at, storage.nbytes() / (MOST_ROWS - at)
         weakref.finalize(storage, self._alive.pop, key, None)
         now = [0.0] * self._sizes
         for where, nbytes in self._alive.values():
@@ -289,7 +305,7 @@ class _Watch(TorchDispatchMode):
 
     def _dense(self, a: Tensor, b: Tensor) -> Dense:
         at = self._at(a) if self._at(a) is not None else self._at(b)
-        others = [n for n in (*a.shape, b.shape[1]) if n != FIRST_ROWS + cast(int, at)]
+        others = [n for n in (*a.shape, b.shape[1]) if n != MOST_ROWS - cast(int, at)]
         return Dense(cast(int, at), 2 * prod(others), min(others))
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 
 from spgnn.layout import Int64Array
-from spgnn.plan.census import Census, HopCensus, StageCensus, priced
+from spgnn.plan.census import Census, HopCensus, StageCensus, TurnedCensus, priced
 from spgnn.plan.machine import Float64Array, Link, Machine
 from spgnn.plan.network import Dense, Epoch, Network, Pass, Product, Sparse
 from spgnn.plan.subject import Counted
@@ -76,17 +77,32 @@ def _product(
     census: Census, step: Product, machine: Machine, slow: float
 ) -> dict[str, Float64Array]:
     """Seconds of a product on each rank: local work, and what of the exchange is not hidden."""
-    spmm, exchange, pack = (np.zeros(len(census.columns)) for _ in range(3))
-    for stage in census.stages:
-        local = slow * _spmm(machine, stage.local, *_sides(stage, step), step.width)
-        remote = slow * _remote(stage, step, machine)
-        spmm += local + remote
-        if not stage.hops:
-            continue
+    spent = {kind: np.zeros(len(census.columns)) for kind in ("spmm", "exchange", "pack")}
+    for factor in census.factors:
+        inner = replace(step, width=factor.share(step.width))
+        for stage in factor.parts():
+            for kind, seconds in _stage(stage, inner, machine, slow).items():
+                spent[kind] += seconds
+        if isinstance(factor, TurnedCensus):
+            for turn, back in ((factor.before, step.adjoint), (factor.after, not step.adjoint)):
+                sent, received, messages = turn.traffic(step.width, step.dtype, back=back)
+                moved = np.maximum(sent, received)
+                spent["exchange"] += _moving(messages, moved, machine, slow)
+                spent["pack"] += slow * 2 * moved.sum(axis=0) / machine.streams.elementwise
+    return spent
+
+
+def _stage(
+    stage: StageCensus, step: Product, machine: Machine, slow: float
+) -> dict[str, Float64Array]:
+    local = slow * _spmm(machine, stage.local, *_sides(stage, step), step.width)
+    spent = {"spmm": local + slow * _remote(stage, step, machine)}
+    if stage.hops:
         moving = np.sum([_hop(hop, step, machine, slow) for hop in stage.hops], axis=0)
-        exchange += moving - machine.overlap * np.minimum(moving, local)
-        pack += slow * np.sum([_pack(hop, stage, step, machine) for hop in stage.hops], axis=0)
-    return {"spmm": spmm, "exchange": exchange, "pack": pack}
+        spent["exchange"] = moving - machine.overlap * np.minimum(moving, local)
+        packing = [_pack(hop, stage, step, machine) for hop in stage.hops]
+        spent["pack"] = slow * np.sum(packing, axis=0)
+    return spent
 
 
 def _sides(stage: StageCensus, step: Product) -> tuple[Int64Array, Int64Array]:
@@ -118,13 +134,17 @@ def _pack(hop: HopCensus, stage: StageCensus, step: Product, machine: Machine) -
 
 
 def _hop(hop: HopCensus, step: Product, machine: Machine, slow: float) -> Float64Array:
-    """The exchange itself, on both levels at once: a rank is done when the slower one is."""
+    """The exchange itself; what is sent and what is received do not share a rank's link."""
     messages = hop.returned if step.adjoint else hop.messages
-    # What is sent and what is received share a rank's link in neither direction.
     moved = priced(np.maximum(hop.sent, hop.received), step.width, step.dtype)
-    inside = machine.levels.inside.alltoallv
-    between = machine.levels.between or machine.levels.inside
-    here = slow * np.asarray(inside.seconds(messages[0], moved[0]), np.float64)
+    return _moving(messages, moved, machine, slow)
+
+
+def _moving(messages: Int64Array, moved: Int64Array, machine: Machine, slow: float) -> Float64Array:
+    """Both levels at once: a rank is done when the slower one is."""
+    inside = machine.levels.inside
+    between = machine.levels.between or inside
+    here = slow * np.asarray(inside.alltoallv.seconds(messages[0], moved[0]), np.float64)
     there = np.asarray(between.alltoallv.seconds(messages[1], moved[1]), np.float64)
     return np.maximum(here, there)
 

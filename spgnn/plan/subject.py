@@ -41,6 +41,8 @@ class Subject:
     word_counts : int64 [n], optional
         Nonzeros of each vertex's features, where those are sparse.
     normalisation : {"sym", "row", "none"}
+    loops : bool
+        Whether the model adds self-loops.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Subject:
     labelled: Tensor
     word_counts: Int64Array | None = None
     normalisation: Normalisation = "sym"
+    loops: bool = True
 
     @classmethod
     def of(
@@ -61,6 +64,7 @@ class Subject:
         random_features: int = 0,
         random_classes: int = 0,
         normalisation: Normalisation = "sym",
+        loops: bool = True,
     ) -> Subject:
         """What planning has to know of a graph; features of width F are made up if it has none.
 
@@ -95,6 +99,7 @@ class Subject:
             torch.cat(labelled),
             counts,
             normalisation,
+            loops,
         )
 
     @property
@@ -104,7 +109,7 @@ class Subject:
 
     @cached_property
     def looped(self) -> CSR:
-        """With self-loops, as it is partitioned and trained on."""
+        """With self-loops, as it is partitioned."""
         return add_self_loops(self.structure)
 
     @cached_property
@@ -180,16 +185,19 @@ class Setting:
     ranks_a_node: int
 
     @cached_property
-    def _blocks(self) -> list[tuple[CSR, Tensor | None]]:
-        """Every rank's rows with their scales, and those of its columns."""
+    def _blocks(self) -> tuple[list[CSR], Tensor | None]:
+        """Every rank's rows with their scales, and those of all columns."""
         subject, layout = self.subject, self.arranged.ranks
-        A = add_self_loops(self.arranged.rows(subject.structure, 0, subject.vertices))
+        A = self.arranged.rows(subject.structure, 0, subject.vertices)
+        if subject.loops:
+            A = add_self_loops(A)
+        row_scale, own_scale = degree_scales(A, subject.normalisation)
         found = []
         for rank in range(layout.parts):
-            block = slice_rows(A, slice(*layout.range(rank)))
-            row_scale, own_scale = degree_scales(block, subject.normalisation)
-            found.append((block.with_scales(row_scale, None), own_scale))
-        return found
+            own = slice(*layout.range(rank))
+            scale = None if row_scale is None else row_scale[own].clone()
+            found.append(slice_rows(A, own).with_scales(scale, None))
+        return found, own_scale
 
     @property
     def words(self) -> Int64Array | None:
@@ -200,12 +208,8 @@ class Setting:
     def whole(self) -> Census:
         """Of the plans of the whole matrix."""
         layout = self.arranged.ranks
-        schemes = [
-            self.algorithm.scheme(block, layout, rank, scale)
-            for rank, (block, scale) in enumerate(self._blocks)
-        ]
-        axes = self.algorithm.axes(layout.parts)
-        return count(build_all(schemes, axes), axes, self.ranks_a_node)
+        plans = self.algorithm.plans(self._blocks[0], layout, self._blocks[1])
+        return count(plans, self.algorithm.axes(layout.parts), self.ranks_a_node)
 
     def counted(self, layers: int, *, reach: bool, ghosts: bool, propagated: bool) -> Counted:
         """The plans of all layers, as the training command makes them; arguments as `layered`'s."""
@@ -215,6 +219,8 @@ class Setting:
             nobody = np.zeros_like(own)
             return Counted(self.whole, (None,) * layers, np.stack([own] * (layers + 1)), nobody)
         labelled = self.subject.labelled[self.arranged.order]
+        blocks, column_scale = self._blocks
+        owned = [slice(*layout.range(rank)) for rank in range(layout.parts)]
         schemes = [
             layered(
                 self.algorithm,
@@ -222,12 +228,12 @@ class Setting:
                 layout,
                 rank,
                 layers=layers,
-                wanted=labelled[slice(*layout.range(rank))].nonzero()[:, 0] if reach else None,
+                wanted=labelled[owned[rank]].nonzero()[:, 0] if reach else None,
                 ghosts=ghosts,
                 propagated=propagated,
-                column_scale=scale,
+                column_scale=None if column_scale is None else column_scale[owned[rank]],
             )
-            for rank, (block, scale) in enumerate(self._blocks)
+            for rank, block in enumerate(blocks)
         ]
         return self._counted(build_all(schemes, axes), layers, propagated)
 

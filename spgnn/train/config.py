@@ -61,6 +61,12 @@ class Algorithm(Record):
     overlap: Annotated[
         bool, Flag("let the local product hide the exchange; without, only for measurements")
     ] = True
+    plan: Annotated[
+        str | None, Flag("fill in what is not given: auto, or a file of spgnn plan", "AUTO_OR_FILE")
+    ] = None
+    machine: Annotated[
+        str | None, Flag("of spgnn machine, for --plan auto; measured without", "FILE")
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -87,13 +87,23 @@ class Config:
     @classmethod
     def read(cls, command_line: Sequence[str] | None, **about: Any) -> Self:
         """From a command line, by default that of this process; `about` goes to argparse."""
+        return cls.of(**vars(cls._parser(about).parse_args(command_line)))
+
+    @classmethod
+    def given(cls, command_line: Sequence[str] | None) -> set[str]:
+        """Names of the flags that a command line holds, with whatever value."""
+        parser = cls._parser({}, default=argparse.SUPPRESS)
+        return set(vars(parser.parse_args(command_line)))
+
+    @classmethod
+    def _parser(cls, about: dict[str, Any], **instead: Any) -> Parser:
         shown = argparse.ArgumentDefaultsHelpFormatter
         parser = Parser(formatter_class=shown, allow_abbrev=False, **about)
         for part, record in vars(cls()).items():
             group = parser.add_argument_group(part)
             for written, how in _arguments(type(record)):
-                group.add_argument(written, **how)
-        return cls.of(**vars(parser.parse_args(command_line)))
+                group.add_argument(written, **how | instead)
+        return parser
 
 
 def _arguments(record: type[Record]) -> Iterator[tuple[str, dict[str, Any]]]:

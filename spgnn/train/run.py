@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -26,6 +28,7 @@ from spgnn.train.config import TrainConfig, parse
 from spgnn.train.loop import Trainer
 from spgnn.train.memory import give_back_freed, keep_freed, resident_bytes
 from spgnn.train.nodes import resolved
+from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
 from spgnn.train.setup import prepare
 from spgnn.train.task import NodeClassification
 
@@ -41,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         place = launched_rank()
-        config = parse(arguments)
+        config, given = parse(arguments), TrainConfig.given(arguments)
         nproc = config.job.nproc
         if place is not None and nproc > 1 and place[1] != nproc:
             raise InputError(
@@ -53,27 +56,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return refuse(error)
     if place is None and nproc > 1:
         threads = config.job.threads or default_threads(nproc)
-        return launch(lambda: run_rank(config), nproc, threads)
+        return launch(lambda: run_rank(config, given), nproc, threads)
     if config.job.threads or place is not None:
         torch.set_num_threads(config.job.threads or default_threads())
-    return run_rank(config)
+    return run_rank(config, given)
 
 
-def run_rank(config: TrainConfig) -> int:
+def run_rank(config: TrainConfig, given: Collection[str] | None = None) -> int:
     """The whole job on one rank: connect, train, write and print the report on rank 0."""
     try:
         comm = connect(config.job.backend, config.job.device)
     except InputError as error:
         return refuse(error)
     with guarded(comm):
-        report = train(config, comm)
+        report = train(config, comm, given)
     if comm.rank != 0:
         return 0
     return command.run(lambda: reporting.publish(report, config.job.json))
 
 
-def train(config: TrainConfig, comm: Communicator) -> reporting.Report:
+def train(
+    config: TrainConfig, comm: Communicator, given: Collection[str] | None = None
+) -> reporting.Report:
     """Prepare the data, train, and return the training report. Collective.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    comm : Communicator
+        All ranks.
+    given : names of flags, optional
+        What ``--plan`` must leave alone; by default whatever is not as it is by default.
 
     Raises
     ------
@@ -85,7 +98,13 @@ def train(config: TrainConfig, comm: Communicator) -> reporting.Report:
     comm.check_agreement("flags", **common)
     on_rank_zero(comm, lambda: _check_targets(config))
     config = resolved(config, comm)
+    if given is None:
+        defaults = TrainConfig().flat()
+        given = {name for name, value in config.flat().items() if value != defaults[name]}
     give_back_freed()
+    plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
+    if plan is not None:
+        config = plan.config
     idle = resident_bytes()
     task = NodeClassification(config, prepare(config, comm), comm)
     trainer = Trainer(task, config.training, comm)
@@ -93,7 +112,17 @@ def train(config: TrainConfig, comm: Communicator) -> reporting.Report:
         keep_freed()
     comm.settled()
     trainer.run()
-    return reporting.assemble(config, trainer, idle)
+    record = None if plan is None else plan.record
+    return {**reporting.assemble(config, trainer, idle), "plan": record}
+
+
+def _attempt(config: TrainConfig, comm: Communicator) -> float:
+    """Seconds of an epoch, tried without evaluating or keeping anything. Collective."""
+    options = replace(config.training, checkpoint=None, resume=False)
+    trainer = Trainer(NodeClassification(config, prepare(config, comm), comm), options, comm)
+    for epoch in range(TRIED_EPOCHS):
+        trainer.measured.epoch(partial(trainer.train_epoch, epoch))
+    return slowest_median(comm, trainer.measured.seconds[1:])
 
 
 def _check_targets(config: TrainConfig) -> None:

@@ -14,6 +14,7 @@ from spgnn.exchange import ALGOS, COVERS, STRATEGIES
 from spgnn.partition import partition
 from spgnn.plan import Network, Prediction, Subject, predict
 from spgnn.train import TrainConfig
+from spgnn.train.setup import OWN_NORMALISATION
 
 
 def write_graphs(directory: Path) -> list[Path]:
@@ -76,7 +77,8 @@ def random_configurations(
             reach=one_of(True, True, False),
             layers=one_of(1, 2, 3),
             hidden=one_of(2, 7, 16),
-            normalisation=one_of("sym", "row", "none"),
+            normalisation=one_of("auto", "sym", "row", "none"),
+            model=one_of("gcn", "gcn", "sage", "gin"),
             seed=int(rng.integers(100)),
             epochs=1,
             imbalance=0.3,
@@ -92,7 +94,13 @@ def random_configurations(
 def predicted(config: TrainConfig, ranks: int) -> Prediction:
     """What planning says of a run, with the partition that the run will make."""
     how, source = config.algorithm, open_source(config.data.dataset)
-    subject = Subject.of(source, seed=config.training.seed, normalisation=config.data.normalisation)
+    asked, kind = config.data.normalisation, config.model.model
+    subject = Subject.of(
+        source,
+        seed=config.training.seed,
+        normalisation=OWN_NORMALISATION[kind] if asked == "auto" else asked,
+        loops=kind == "gcn",
+    )
     algorithm = how.distribution
     labels, _ = partition(
         add_self_loops(source.structure()),
@@ -105,6 +113,7 @@ def predicted(config: TrainConfig, ranks: int) -> Prediction:
     hidden = [config.model.hidden] * (config.model.layers - 1)
     network = Network(
         (subject.features, *hidden, subject.classes),
+        kind,
         order=how.order,
         dropout=config.model.dropout,
         input_dropout=config.model.input_dropout,

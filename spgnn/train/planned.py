@@ -1,0 +1,241 @@
+"""``--plan``: fill in what the command line leaves open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from spgnn.comm import Communicator
+from spgnn.comm.rank_zero import from_rank_zero
+from spgnn.data import open_source
+from spgnn.data.shards import is_graph_directory
+from spgnn.data.source import GraphSource, MemorySource
+from spgnn.errors import InputError, memory_for
+from spgnn.partition import METHODS, read_labels
+from spgnn.partition.adjacency import Int32Array
+from spgnn.plan.choose import Choice, Planner
+from spgnn.plan.configurations import Configuration, configurations, fitting
+from spgnn.plan.machine import Machine, read_machine
+from spgnn.plan.measure import measure
+from spgnn.plan.network import NORMALISATION, Network
+from spgnn.plan.partitions import GivenLabels, Partitions, cache_directory
+from spgnn.plan.records import of_plan
+from spgnn.plan.subject import Subject
+from spgnn.progress import ProgressBar
+from spgnn.train.config import TrainConfig
+
+AUTO = "auto"
+CHOSEN = ("algo", "c", "exchange", "cover", "order", "ghosts", "reach", "partition")
+# The first two are tried if the second is at most so much slower, for so many epochs.
+CLOSE, TRIED_EPOCHS = 1.15, 5
+LARGEST_FILE = 1 << 28
+# Seconds an epoch of a configuration, tried on all ranks. Collective.
+Try = Callable[[TrainConfig], float]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a run follows.
+
+    Attributes
+    ----------
+    config : TrainConfig
+        With everything filled in.
+    record : dict
+        For the report: the chosen flags, what was predicted, why, and what was tried.
+    """
+
+    config: TrainConfig
+    record: dict[str, Any]
+
+
+def fill_in(
+    config: TrainConfig, comm: Communicator, given: Iterable[str], attempt: Try
+) -> Planned | None:
+    """Choose what was not given; ``None`` if nobody asked for a plan. Collective.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    comm : Communicator
+        All ranks.
+    given : names of flags
+        That stay as they are.
+    attempt : callable
+        Trains a few epochs of a configuration; seconds of one.
+
+    Raises
+    ------
+    InputError
+        If the plan, the machine file or the graph is wrong, or nothing fits; on all ranks.
+    """
+    asked = config.algorithm.plan
+    if asked is None:
+        return None
+    fixed = {name: value for name, value in config.flat().items() if name in CHOSEN}
+    fixed = {name: value for name, value in fixed.items() if name in set(given)}
+    if asked != AUTO:
+        entry = from_rank_zero(comm, lambda: _entry(asked, comm.size))
+        flags = {name: entry[name] for name in CHOSEN if name in entry and name not in fixed}
+        _say(comm, f"plan of {asked}: {_shown(flags)}")
+        return Planned(_with(config, flags, comm.size), {**entry, "source": asked})
+    machine = _machine(config, comm)
+    found = from_rank_zero(comm, lambda: _choose(config, comm.size, machine, fixed))
+    best, tried = found[0], []
+    if len(found) > 1:
+        for one in found:
+            one["tried_seconds"] = attempt(_with(config, one["flags"], comm.size))
+        tried = [{"flags": one["flags"], "seconds": one["tried_seconds"]} for one in found]
+        best = min(found, key=lambda one: float(one["tried_seconds"]))
+    _say(comm, f"plan: {_shown(best['flags'])}: {best['why']}")
+    return Planned(
+        _with(config, best["flags"], comm.size),
+        {**best["plan"], "why": best["why"], "source": AUTO, "tried": tried},
+    )
+
+
+def _with(config: TrainConfig, flags: dict[str, Any], ranks: int) -> TrainConfig:
+    filled = config.but(**flags)
+    filled.check(ranks)
+    return filled
+
+
+def _shown(flags: dict[str, Any]) -> str:
+    return "  ".join(f"--{name} {value}" for name, value in flags.items())
+
+
+def _say(comm: Communicator, text: str) -> None:
+    if comm.rank == 0:
+        print(text, flush=True)
+
+
+def _machine(config: TrainConfig, comm: Communicator) -> Machine | None:
+    """The machine on rank 0: of the file, or measured by all."""
+    path = config.algorithm.machine
+    if path is None:
+        return measure(comm)
+    return read_machine(path) if comm.rank == 0 else None
+
+
+def _entry(path: str, ranks: int) -> dict[str, Any]:
+    """The first plan of a file that is for so many ranks."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(LARGEST_FILE)
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise InputError(f"--plan {path}: neither auto nor a file: {said}") from None
+    try:
+        plans = json.loads(text)["plans"]
+        fits = [plan for plan in plans if plan["ranks"] == ranks]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(f"--plan {path}: not what spgnn plan --json writes") from None
+    if not fits:
+        raise InputError(f"--plan {path}: holds no plan for {ranks} ranks; spgnn plan makes one")
+    entry: dict[str, Any] = fits[0]
+    missing = [name for name in CHOSEN if name not in entry]
+    if missing:
+        raise InputError(f"--plan {path}: its plan for {ranks} ranks lacks {missing[0]}")
+    return entry
+
+
+def _choose(
+    config: TrainConfig, ranks: int, machine: Machine | None, fixed: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """The first plan, and the second if it is close; on rank 0 alone."""
+    if machine is None:
+        raise AssertionError("rank 0 knows the machine")
+    with memory_for(config.data.dataset), ProgressBar() as progress:
+        source = open_source(config.data.dataset, config.data.data_dir, progress=progress)
+        labels = _labels_of(config, source, ranks)
+        if config.data.symmetrise:
+            source = MemorySource(source.graph().symmetrised())
+        subject = _subject(config, source)
+        cached = Partitions(
+            subject,
+            cache_directory(None),
+            seed=config.training.seed,
+            imbalance=config.algorithm.imbalance,
+            progress=progress,
+        )
+        method = config.algorithm.partition if "partition" in fixed or labels else "gvb"
+        network = _network(config, subject)
+        planner = Planner(
+            subject,
+            network,
+            machine,
+            labels or cached,
+            methods=[method],
+            progress=progress,
+        )
+        candidates = fitting(configurations(ranks, network, [method]), fixed)
+        if labels is not None:
+            candidates = (one for one in candidates if _parts(one) == labels.parts)
+        choice = planner.choose(ranks, candidates)
+        close = [one for one in choice.plans[:2] if one.seconds <= CLOSE * choice.plans[0].seconds]
+        return [_record(choice, place, None if labels else cached) for place in range(len(close))]
+
+
+def _parts(one: Configuration) -> int:
+    return one.algorithm.parts(one.ranks)
+
+
+def _record(choice: Choice, place: int, cached: Partitions | None) -> dict[str, Any]:
+    one = choice.plans[place]
+    flags, how = one.configuration.flags, one.configuration
+    if cached is not None:
+        # The labels are there: training need not make them again.
+        flags["partition"] = str(cached.file(how.method, how.objective, _parts(how)))
+    return {"flags": flags, "why": choice.why(one), "plan": of_plan(one, [])}
+
+
+def _labels_of(config: TrainConfig, source: GraphSource, ranks: int) -> GivenLabels | None:
+    """The labels that cannot be chosen: of a graph that is cut, or of a file."""
+    meta, method = source.meta, config.algorithm.partition
+    if is_graph_directory(config.data.dataset) and meta.parts > 1:
+        offsets = np.array(meta.offsets)
+        cut: Int32Array = np.repeat(np.arange(meta.parts, dtype=np.int32), np.diff(offsets))
+        return GivenLabels(cut, meta.parts)
+    if method in METHODS:
+        return None
+    parts = config.algorithm.distribution.parts(ranks)
+    return GivenLabels(read_labels(method, meta.vertices, parts), parts)
+
+
+def _subject(config: TrainConfig, source: GraphSource) -> Subject:
+    data, kind = config.data, config.model.model
+    asked = data.normalisation
+    return Subject.of(
+        source,
+        split=data.split,
+        seed=config.training.seed,
+        random_features=data.random_features,
+        random_classes=data.random_classes,
+        normalisation=NORMALISATION[kind] if asked == "auto" else asked,
+        loops=kind == "gcn",
+    )
+
+
+def _network(config: TrainConfig, subject: Subject) -> Network:
+    model = config.model
+    return Network(
+        (subject.features, *[model.hidden] * (model.layers - 1), subject.classes),
+        model.model,
+        dropout=model.dropout,
+        input_dropout=model.input_dropout,
+        sparse=subject.word_counts is not None,
+        optimizer=config.training.optimizer,
+    )
+
+
+def slowest_median(comm: Communicator, seconds: list[float]) -> float:
+    """The median epoch of the slowest rank. Collective."""
+    found = torch.tensor([median(seconds)], dtype=torch.float64)
+    comm.all_reduce(found, "max").wait()
+    return float(found)
