@@ -131,7 +131,13 @@ class Planner:
         """
         if candidates is None:
             thorough = self.subject.structure.nnz <= THOROUGH
-            candidates = configurations(ranks, self.network, self.methods, thorough=thorough)
+            candidates = configurations(
+                ranks,
+                self.network,
+                self.methods,
+                ranks_a_node=self.machine.ranks_a_node,
+                thorough=thorough,
+            )
         if self.estimates:
             candidates = filter(can_be_estimated, candidates)
         priced = list(self._priced(list(candidates)))

@@ -44,8 +44,11 @@ class Configuration:
     @property
     def flags(self) -> dict[str, Any]:
         """Of the training command, by name."""
+        how = dict(vars(self.algorithm))
+        node_size = how.pop("node_size")
         return {
-            **vars(self.algorithm),
+            **how,
+            "hierarchy": str(node_size) if node_size > 1 else "none",
             "order": self.order,
             "ghosts": int(self.ghosts),
             "reach": self.reach,
@@ -70,6 +73,7 @@ class Configuration:
             parts.append(f"c={self.algorithm.c}")
         parts.append(self.algorithm.cover)
         extras = {
+            f"nodes of {self.algorithm.node_size}": self.algorithm.node_size > 1,
             "ghosts": self.ghosts,
             "no reach": not self.reach,
             "paper order": self.order == "paper",
@@ -78,12 +82,16 @@ class Configuration:
         return " ".join(parts)
 
 
-def algorithms(ranks: int, most_replicas: int = MOST_REPLICAS) -> Iterator[Algorithm]:
+def algorithms(
+    ranks: int, ranks_a_node: int = 1, most_replicas: int = MOST_REPLICAS
+) -> Iterator[Algorithm]:
     """Every algorithm that works on so many ranks, each once.
 
     Parameters
     ----------
     ranks : int
+    ranks_a_node : int
+        Where there are several nodes, what crosses between them may be sent once.
     most_replicas : int
         Largest c.
     """
@@ -93,13 +101,19 @@ def algorithms(ranks: int, most_replicas: int = MOST_REPLICAS) -> Iterator[Algor
             if c == 1 and algo != "1d" and _takes_replicas(algo):
                 continue  # this is 1D
             for cover in COVERS:
-                found = Algorithm(algo, c, cover=cover)  # type: ignore[arg-type]
-                if _works(found, ranks):
-                    yield found
+                flat = Algorithm(algo, c, cover=cover)  # type: ignore[arg-type]
+                found = [flat, replace(flat, node_size=ranks_a_node)]
+                several = 1 < ranks_a_node < ranks
+                yield from (one for one in found[: 1 + several] if _works(one, ranks))
 
 
 def configurations(
-    ranks: int, network: Network, methods: Sequence[str], *, thorough: bool = True
+    ranks: int,
+    network: Network,
+    methods: Sequence[str],
+    *,
+    ranks_a_node: int = 1,
+    thorough: bool = True,
 ) -> Iterator[Configuration]:
     """All configurations, those of one partition and algorithm one after another.
 
@@ -110,11 +124,12 @@ def configurations(
         Ghosts are left out where they do not fit it.
     methods : sequence of str
         Of the partitioner. gvb makes another partition for minimum covers.
+    ranks_a_node : int
     thorough : bool
         Without, only what is likely to win: columns and minimum covers, up to 4 replicas, and the
         order that moves less.
     """
-    for algorithm in algorithms(ranks, MOST_REPLICAS if thorough else 4):
+    for algorithm in algorithms(ranks, ranks_a_node, MOST_REPLICAS if thorough else 4):
         if not thorough and algorithm.cover == "row":
             continue
         for method in methods:

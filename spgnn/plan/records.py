@@ -39,7 +39,7 @@ def of_plan(planned: Planned, base: Sequence[str]) -> dict[str, Any]:
         "partition": one.method,
         "objective": one.objective,
         "schedule": "overlap",
-        "hierarchy": "none",
+        "hierarchy": flags["hierarchy"],
         "bytes": volume["total_bytes"],
         "max_send_bytes": volume["max_send_bytes"],
         "max_recv_bytes": volume["max_recv_bytes"],

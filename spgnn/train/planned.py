@@ -31,7 +31,7 @@ from spgnn.progress import ProgressBar
 from spgnn.train.config import TrainConfig
 
 AUTO = "auto"
-CHOSEN = ("algo", "c", "exchange", "cover", "order", "ghosts", "reach", "partition")
+CHOSEN = ("algo", "c", "exchange", "cover", "hierarchy", "order", "ghosts", "reach", "partition")
 # The first two are tried if the second is at most so much slower, for so many epochs.
 CLOSE, TRIED_EPOCHS = 1.15, 5
 LARGEST_FILE = 1 << 28
@@ -174,25 +174,30 @@ def _choose(
             methods=[method],
             progress=progress,
         )
-        candidates = fitting(configurations(ranks, network, [method]), fixed)
+        candidates = fitting(
+            configurations(ranks, network, [method], ranks_a_node=machine.ranks_a_node), fixed
+        )
         if labels is not None:
             candidates = (one for one in candidates if _parts(one) == labels.parts)
         choice = planner.choose(ranks, candidates)
         close = [one for one in choice.plans[:2] if one.seconds <= CLOSE * choice.plans[0].seconds]
-        return [_record(choice, place, None if labels else cached) for place in range(len(close))]
+        kept, base = None if labels else cached, ["--dataset", config.data.dataset]
+        return [_record(choice, place, kept, base) for place in range(len(close))]
 
 
 def _parts(one: Configuration) -> int:
     return one.algorithm.parts(one.ranks)
 
 
-def _record(choice: Choice, place: int, cached: Partitions | None) -> dict[str, Any]:
+def _record(
+    choice: Choice, place: int, cached: Partitions | None, base: list[str]
+) -> dict[str, Any]:
     one = choice.plans[place]
     flags, how = one.configuration.flags, one.configuration
     if cached is not None:
         # The labels are there: training need not make them again.
         flags["partition"] = str(cached.file(how.method, how.objective, _parts(how)))
-    return {"flags": flags, "why": choice.why(one), "plan": of_plan(one, [])}
+    return {"flags": flags, "why": choice.why(one), "plan": of_plan(one, base)}
 
 
 def _labels_of(config: TrainConfig, source: GraphSource, ranks: int) -> GivenLabels | None:
