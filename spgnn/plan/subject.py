@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.data.distribute import Arrangement
+from spgnn.data.distribute import Arrangement, Slices
 from spgnn.data.graph import VertexData
 from spgnn.data.normalise import Normalisation, add_self_loops, degree_scales
 from spgnn.data.source import GraphSource
@@ -268,6 +268,6 @@ def set_up(
     InputError
         If the labels do not fit.
     """
-    parts = algorithm.parts(ranks)
-    arranged = Arrangement.of(subject.structure, labels, parts, ranks // parts)
+    parts, (_, shares) = algorithm.parts(ranks), algorithm.copies(ranks)
+    arranged = Arrangement.of(subject.structure, labels, Slices(parts, ranks // parts, shares))
     return Setting(subject, arranged, algorithm, ranks_a_node)

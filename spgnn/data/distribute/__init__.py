@@ -5,6 +5,6 @@ from __future__ import annotations
 from spgnn.data.distribute.arrange import Arrangement
 from spgnn.data.distribute.parts import from_shards
 from spgnn.data.distribute.scatter import scatter
-from spgnn.data.distribute.share import RankShare
+from spgnn.data.distribute.share import RankShare, Slices
 
-__all__ = ["Arrangement", "RankShare", "from_shards", "scatter"]
+__all__ = ["Arrangement", "RankShare", "Slices", "from_shards", "scatter"]
