@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, NoReturn
 
 from spgnn.errors import InputError, meant, shortened, unknown
@@ -84,6 +86,21 @@ class real:
                 f"'{shortened(text, _SHOWN)}' must be in [{self.low}, {self.high})"
             )
         return value
+
+
+_BYTES = re.compile(r"(\d{1,18}(?:\.\d{0,18})?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
+
+
+def nbytes(text: str) -> int:
+    """The type of a flag: bytes, a number alone or with a unit (``20MB``, ``1.5 GiB``)."""
+    found = _BYTES.fullmatch(text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"'{shortened(text, _SHOWN)}' must be bytes, as in 4096, 20MB or 2GiB"
+        )
+    number, unit, binary = found.groups()
+    power = " kmgt".index(unit.lower()) if unit else 0
+    return int(Fraction(number) * (1024 if binary else 1000) ** power)
 
 
 def nonempty(given: str) -> str:

@@ -16,10 +16,13 @@ from spgnn.comm import Mesh
 from spgnn.comm.rank_zero import on_every_rank
 from spgnn.errors import InputError
 from spgnn.exchange import (
+    Algo,
     Algorithm,
     Cover,
     Executor,
+    Peers,
     Plan,
+    Schedule,
     Step,
     Strategy,
     Volume,
@@ -52,6 +55,10 @@ class DistMatrix:
         One for each hop of the plan; by default rows travel as they are.
     overlap : bool
         Whether the local product hides the exchange.
+    schedule : {"overlap", "peers"}
+        All rows at once, or those of a few peers at a time.
+    buffer : int
+        Bytes of received rows that ``peers`` may hold at a time.
     workspace : Workspace, optional
         Buffers shared with other matrices, which may not be multiplied at the same time.
 
@@ -69,12 +76,19 @@ class DistMatrix:
         wires: Sequence[Wire] | None = None,
         *,
         overlap: bool = True,
+        schedule: Schedule = "overlap",
+        buffer: int = 0,
         workspace: Workspace | None = None,
     ) -> None:
         self.plan = plan
         self.layout = layout
         self.mesh = mesh
-        self.executor = Executor(plan, mesh, wires, overlap, workspace)
+        self.schedule, self.buffer = schedule, buffer
+        self.executor: Executor = (
+            Executor(plan, mesh, wires, overlap, workspace)
+            if schedule == "overlap"
+            else Peers(plan, mesh, buffer, wires, overlap=overlap, workspace=workspace)
+        )
         self.rows, self.columns = plan.shape
         self.record: list[tuple[int, torch.dtype, bool]] = []
         self.handle = named(self)
@@ -93,6 +107,8 @@ class DistMatrix:
         column_scale: Tensor | None = None,
         edge_labels: Tensor | None = None,
         overlap: bool = True,
+        schedule: Schedule = "overlap",
+        buffer: int = 0,
     ) -> DistMatrix:
         """Inspect this rank's rows of a square matrix. Collective.
 
@@ -107,8 +123,8 @@ class DistMatrix:
         exchange, cover
             See :func:`spgnn.exchange.grid`.
         algorithm : Algorithm, optional
-            Who computes what, in place of `exchange` and `cover`; by default 1D or, with c > 1 on
-            the mesh, 1.5D.
+            Who computes what, in place of `exchange`, `cover`, `schedule` and `buffer`; by default
+            1D or, with c > 1 on the mesh, 1.5D.
         column_scale : Tensor [own rows], optional
             Scaling of the columns this rank owns.
         edge_labels : Tensor, integers [nnz], optional
@@ -116,6 +132,8 @@ class DistMatrix:
             none.
         overlap : bool
             Whether the local product hides the exchange.
+        schedule, buffer
+            As of the class.
 
         Raises
         ------
@@ -125,7 +143,8 @@ class DistMatrix:
         comm = mesh.everyone
         if algorithm is None:
             c = mesh.axes.size("replica")
-            algorithm = Algorithm("1d" if c == 1 else "1.5d", c, exchange, cover)
+            algo: Algo = "1d" if c == 1 else "1.5d"
+            algorithm = Algorithm(algo, c, exchange, cover, schedule=schedule, buffer=buffer)
         comm.check_agreement(
             "DistMatrix.build",
             layout=layout.offsets,
@@ -138,7 +157,9 @@ class DistMatrix:
         if edge_labels is not None:
             on_every_rank(comm, lambda: checked_labels(edge_labels, block, layout))
         scheme = algorithm.scheme(block, layout, mesh.rank, column_scale, edge_labels=edge_labels)
-        return cls(build(scheme, mesh).ready(), layout, mesh, overlap=overlap)
+        plan = build(scheme, mesh).ready()
+        how: dict[str, Any] = {"schedule": algorithm.schedule, "buffer": algorithm.buffer}
+        return cls(plan, layout, mesh, overlap=overlap, **how)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -244,22 +265,36 @@ class DistMatrix:
         """The same matrix on a device, or ready for operands of another dtype."""
         return self._with(self.plan.to(target).ready())
 
+    def another(self, plan: Plan) -> DistMatrix:
+        """A matrix of another plan on the same ranks, run in the same way, as it is.
+
+        Both share their buffers, so they may not be multiplied at the same time.
+        """
+        shared = self.executor.workspace
+        return DistMatrix(plan, self.layout, self.mesh, workspace=shared, **self._how)
+
     def _with(self, plan: Plan) -> DistMatrix:
         wires = copy.deepcopy(self.executor.wires)
-        return DistMatrix(plan, self.layout, self.mesh, wires, overlap=self.executor.overlap)
+        return DistMatrix(plan, self.layout, self.mesh, wires, **self._how)
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        overlap = self.executor.overlap
+        return {"overlap": overlap, "schedule": self.schedule, "buffer": self.buffer}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistMatrix:
         # Plans never change; wires have a state.
         return self._with(self.plan)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        executor = self.executor
-        state = (self.plan, self.layout, self.mesh, executor.wires, executor.overlap)
+        state = (self.plan, self.layout, self.mesh, self.executor.wires, self._how)
         return _unpickled, state
 
 
-def _unpickled(plan: Plan, layout: RowLayout, mesh: Mesh, wires: Any, overlap: bool) -> DistMatrix:
-    return DistMatrix(plan, layout, mesh, wires, overlap=overlap)
+def _unpickled(
+    plan: Plan, layout: RowLayout, mesh: Mesh, wires: Any, how: dict[str, Any]
+) -> DistMatrix:
+    return DistMatrix(plan, layout, mesh, wires, **how)
 
 
 def _check_block(

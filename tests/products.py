@@ -40,6 +40,14 @@ class Case:
     dtype: torch.dtype = torch.float64
     density: float = 0.15
     overlap: bool = True
+    # Rows in each of two buffers, under the schedule "peers"; 0: all at once.
+    room: int = 0
+
+    @property
+    def schedule(self) -> dict[str, object]:
+        """How the matrix is built for it."""
+        row = self.width * self.dtype.itemsize
+        return {"schedule": "peers", "buffer": 2 * self.room * row} if self.room else {}
 
 
 def cases(ranks: int) -> Iterator[Case]:
@@ -144,7 +152,8 @@ def check(case: Case, comm: Communicator, algo: str, c: int, node_size: int = 1)
 
     The bytes counted are those the plan says, and those are what the matrix demands.
     """
-    algorithm = Algorithm(algo, c, case.exchange, case.cover, node_size)
+    how = case.exchange, case.cover, node_size
+    algorithm = Algorithm(algo, c, *how, **case.schedule)
     mesh = Mesh.build(comm, algorithm.axes(comm.size))
     given = problem(case, mesh.rank)
     dense, own = given.dense, given.own
@@ -195,6 +204,12 @@ def check(case: Case, comm: Communicator, algo: str, c: int, node_size: int = 1)
         assert moved(ledger) == (sent, received), case
         if comm.ledger.node_size:
             check_levels(case, matrix, ledger, comm.ledger.node_size, adjoint=adjoint)
+    workspace = matrix.executor.workspace
+    if case.room:
+        row = case.width * case.dtype.itemsize
+        # Rows that are received, forward and in the adjoint; no other memory takes any.
+        assert workspace.held("receive") <= 2 * case.room * row, case
+        assert workspace.held("send") <= 2 * case.room * row, case
 
 
 def check_levels(

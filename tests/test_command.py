@@ -7,7 +7,7 @@ import os
 import pytest
 
 from spgnn import InputError
-from spgnn.command import Parser, at_least, nonempty, real, run
+from spgnn.command import Parser, at_least, nbytes, nonempty, real, run
 from tests.comm.jobs import Forked
 
 
@@ -64,6 +64,32 @@ def test_flags():
         for text in texts:
             with pytest.raises(InputError, match=f"{flag}: '.*' must be"):
                 parser.parse_args([f"{flag}={text}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("4096B", 4096),
+        ("20MB", 20_000_000),
+        ("20 mb", 20_000_000),
+        ("2GiB", 2**31),
+        ("1.5k", 1500),
+        ("0.5KiB", 512),
+        ("3T", 3 * 10**12),
+    ],
+)
+def test_bytes(text, read):
+    assert nbytes(text) == read
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1e6", "2 XB", "1GiBs", "½", "9" * 5000, "nan"])
+def test_what_is_no_number_of_bytes(text):
+    parser = Parser(prog="x")
+    parser.add_argument("--buffer", type=nbytes)
+    with pytest.raises(InputError, match=r"--buffer: '.*' must be bytes, as in 4096, 20MB or 2GiB"):
+        parser.parse_args([f"--buffer={text}"])
 
 
 def test_typing_errors_are_answered_with_what_was_meant():

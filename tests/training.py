@@ -175,6 +175,9 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
         base.but(ghosts=1, cover="minimum"),
         base.but(ghosts=1, dropout=0.5, input_dropout=False, layers=2),
         base.but(reach=False),
+        # Of 61 rows of 8 columns, 19 at a time.
+        base.but(schedule="peers", buffer="608 B"),
+        base.but(schedule="peers", buffer=608, dropout=0.5, cover="minimum"),
     ]
     for c in (2, 4):
         if ranks % c == 0:
@@ -182,6 +185,7 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
             found += [grid, grid.but(order="paper"), grid.but(cover="minimum")]
             found += [grid.but(dropout=0.5), grid.but(exchange="oblivious")]
             found += [grid.but(ghosts=1), grid.but(reach=False)]
+            found.append(grid.but(schedule="peers", buffer=400))
     if ranks % 2 == 0:
         feature = base.but(algo="feature", c=2)
         found += [feature, feature.but(order="paper", dropout=0.5), feature.but(cover="minimum")]

@@ -7,6 +7,7 @@ from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
 from spgnn.exchange.layers import Layered, LayerPlan, layered
 from spgnn.exchange.levels import Level, by_level
+from spgnn.exchange.peers import SCHEDULES, Peers, Schedule
 from spgnn.exchange.plan import Hop, Plan, Stage, Traffic, Volume
 from spgnn.exchange.schedule import Executor, Workspace
 from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build, build_all, grid
@@ -16,6 +17,7 @@ from spgnn.exchange.wire import Broadcast, Exact, Flight, Step, Steps, Wire
 __all__ = [
     "ALGOS",
     "COVERS",
+    "SCHEDULES",
     "STRATEGIES",
     "Algo",
     "Algorithm",
@@ -29,7 +31,9 @@ __all__ = [
     "LayerPlan",
     "Layered",
     "Level",
+    "Peers",
     "Plan",
+    "Schedule",
     "Scheme",
     "Stage",
     "Step",

@@ -8,14 +8,17 @@ from math import isqrt
 from typing import Literal, get_args
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
+from spgnn.exchange import peers
 from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.inspect import COVERS, Cover
+from spgnn.exchange.peers import SCHEDULES, Schedule
 from spgnn.exchange.plan import Plan
 from spgnn.exchange.regroup import stack
-from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build_all, grid, turned
+from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build_all, grid, in_rounds, turned
 from spgnn.exchange.vertex_cut import vertex_cut
 from spgnn.layout import Axes, RowLayout
 from spgnn.sparse import CSR
@@ -39,6 +42,10 @@ class Algorithm:
     cover : {"column", "row", "minimum"}
     node_size : int
         Neighbouring ranks that are one node, whose traffic crosses to others together; 1 for none.
+    schedule : {"overlap", "peers"}
+        All rows at once, or those of a few peers at a time.
+    buffer : int
+        Bytes of received rows that are held at a time under ``peers``.
     """
 
     algo: Algo = "1d"
@@ -46,6 +53,8 @@ class Algorithm:
     exchange: Strategy = "sparsity-aware"
     cover: Cover = "column"
     node_size: int = 1
+    schedule: Schedule = "overlap"
+    buffer: int = 0
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks.
@@ -70,6 +79,7 @@ class Algorithm:
             self._check_nodes(ranks)
         if self.algo == "vertex-cut" and self.exchange == "oblivious":
             raise InputError("--algo vertex-cut needs --exchange sparsity-aware")
+        self._check_schedule()
 
     def axes(self, ranks: int) -> Axes:
         """How ranks are arranged."""
@@ -119,6 +129,19 @@ class Algorithm:
         edge_labels : Tensor, integers in [0, ranks), [nnz], optional
             The rank that multiplies each nonzero of the block, in a vertex cut.
         """
+        made = self._scheme(block, layout, rank, column_scale, edge_labels)
+        if self.schedule == "overlap":
+            return made
+        return in_rounds(made, self.axes(layout.parts), rank)
+
+    def _scheme(
+        self,
+        block: CSR,
+        layout: RowLayout,
+        rank: int,
+        column_scale: Tensor | None,
+        edge_labels: Tensor | None,
+    ) -> Scheme[Plan]:
         if self.node_size > 1:
             axes = self.axes(layout.parts)
             return hierarchical(
@@ -182,6 +205,27 @@ class Algorithm:
             for me in range(shares):
                 plans.append(turned(plan.stages, layout.sizes[group], made, me))
         return plans
+
+    def memory(self, plan: Plan, width: int, dtype: torch.dtype = torch.float32) -> dict[str, int]:
+        """Bytes a rank holds for products of some width, by item, under this schedule."""
+        if self.schedule == "overlap":
+            return plan.memory(width, dtype)
+        return peers.memory(plan, width, dtype, self.buffer)
+
+    def _check_schedule(self) -> None:
+        check_choice("schedule", self.schedule, SCHEDULES)
+        if self.schedule == "overlap" and self.buffer:
+            raise InputError(f"--buffer {self.buffer} needs --schedule peers")
+        if self.schedule == "overlap":
+            return
+        if self.buffer < 1:
+            raise InputError("--schedule peers needs --buffer BYTES, for received rows")
+        if self.exchange == "oblivious":
+            raise InputError("--schedule peers needs --exchange sparsity-aware")
+        if self.node_size > 1:
+            raise InputError("--schedule peers needs --hierarchy none: rows are passed on there")
+        if self.algo in ("feature", "3d"):
+            raise InputError("--schedule peers needs --algo 1d, 1.5d, 2d or vertex-cut")
 
     def _check_nodes(self, ranks: int) -> None:
         flag = f"--hierarchy {self.node_size}"

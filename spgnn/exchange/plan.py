@@ -6,6 +6,7 @@ ranks. Plans hold numbers only: they can be pickled, made for ranks that do not 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import RowCounts
+from spgnn.exchange.rounds import Rounds
 from spgnn.layout import LOCAL, Int64Array
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
@@ -110,6 +112,8 @@ class Hop:
         hop starts when those before it have arrived.
     broadcast : bool
         Every peer gets all the rows that are sent, rather than its own stretch of them.
+    rounds : Rounds, optional
+        What it takes to exchange with a few peers at a time.
     """
 
     axis: str
@@ -117,6 +121,7 @@ class Hop:
     counts: RowCounts
     relay: CSR | None = None
     broadcast: bool = False
+    rounds: Rounds | None = None
 
     @cached_property
     def volume(self) -> Volume:
@@ -229,6 +234,11 @@ class Stage:
     def adds_received(self) -> bool:
         """Whether R does nothing to what is received: it is added as it is."""
         return self.remote is not None and is_identity(self.remote)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether its rows can come from a few peers at a time."""
+        return len(self.hops) == 1 and self.hops[0].rounds is not None
 
     @cached_property
     def rearranges(self) -> bool:
@@ -358,14 +368,20 @@ class Plan:
         blocks = list(self._blocks())
         return {
             "matrix": sum(block.nbytes for block in blocks),
-            "transpose": sum(block.transpose_nbytes for block in self._transposed()),
+            "transpose": sum(b.transpose_nbytes for b in blocks if run_of(b) is None),
             "buffers": dtype.itemsize * (buffered + width * between),
         }
 
     def ready(self) -> Plan:
-        """The same plan with all transposes made: now, rather than in the first backward."""
-        for block in self._transposed():
-            _ = block.T
+        """The same plan with all transposes made: now, rather than in the first backward.
+
+        Of R and S that are cut into pieces, only those of the pieces are needed.
+        """
+        for stage in self.stages:
+            whole = not (isinstance(stage, Stage) and stage.grouped)
+            for block in stage.blocks() if whole else itertools.islice(stage.blocks(), 1):
+                if run_of(block) is None:
+                    _ = block.T
         return self
 
     def to(self, target: torch.dtype | torch.device | str) -> Plan:
@@ -375,10 +391,6 @@ class Plan:
     def _blocks(self) -> Iterator[CSR]:
         for stage in self.stages:
             yield from stage.blocks()
-
-    def _transposed(self) -> Iterator[CSR]:
-        """The blocks whose other side adjoints use."""
-        yield from (block for block in self._blocks() if run_of(block) is None)
 
 
 def run_of(block: CSR) -> int | None:

@@ -37,9 +37,9 @@ class Workspace:
     """Buffers that outlive an exchange: no epoch should fault in new pages."""
 
     def __init__(self) -> None:
-        self._buffers: dict[object, Tensor] = {}
+        self._buffers: dict[tuple[str, *tuple[int, ...]], Tensor] = {}
 
-    def rows(self, role: object, count: int, like: Tensor) -> Tensor:
+    def rows(self, role: tuple[str, *tuple[int, ...]], count: int, like: Tensor) -> Tensor:
         """An uninitialised [count, f] with the width, dtype and device of `like`."""
         width = like.shape[1]
         held = self._buffers.get(role)
@@ -49,14 +49,17 @@ class Workspace:
             or held.dtype != like.dtype
             or held.device != like.device
         ):
+            # The old memory goes before the new comes.
+            del held
+            self._buffers.pop(role, None)
             held = torch.empty(count * width, dtype=like.dtype, device=like.device)
             self._buffers[role] = held
         return held[: count * width].view(count, width)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are held."""
-        return sum(held.nbytes for held in self._buffers.values())
+    def held(self, *names: str) -> int:
+        """Bytes that are held, for roles of some names or, without, for all."""
+        chosen = (held for role, held in self._buffers.items() if not names or role[0] in names)
+        return sum(held.nbytes for held in chosen)
 
     def release(self) -> None:
         """Give the memory back; the next exchange takes what it needs."""
@@ -93,6 +96,10 @@ class Executor:
         self.overlap = overlap
         self.workspace = Workspace() if workspace is None else workspace
         self._runners = self.runners(plan.stages)
+        if type(self) is Executor and len(self._runners) == 1:
+            # A plan of one stage is run by that stage: a call less in every product.
+            (alone,) = self._runners
+            self.forward, self.adjoint = alone.forward, alone.adjoint  # type: ignore[method-assign]
 
     def runners(self, stages: Iterable[Factor], first: int = 0) -> list[Runner]:
         """What runs some stages, the first hop of which has this number in the plan."""
@@ -101,6 +108,13 @@ class Executor:
             found.append(runner(stage, first, self))
             first += len(stage.hops)
         return found
+
+    def check(self, width: int, dtype: torch.dtype) -> None:
+        """Refuse products that cannot be made so wide; here, all can."""
+
+    def widest(self, dtype: torch.dtype) -> int | None:
+        """The most columns of a product, if there is a limit."""
+        return None
 
     def exchange(self, stage: Stage, first: int = 0) -> Exchange:
         """What runs ``L + R·Π·S``, and can be taken apart for what is not a product."""
@@ -164,8 +178,8 @@ class Exchange:
 
     def __init__(self, stage: Stage, first: int, executor: Executor) -> None:
         self.stage = stage
-        self._first = first
-        self._executor = executor
+        self.first = first
+        self.executor = executor
 
     def forward(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """``L·H + R·Π·S·H``. Collective."""
@@ -177,9 +191,9 @@ class Exchange:
             out = new_rows(stage.local.shape[0], H_local)
         flight = self.begin(H_local, step, out if stage.adds_received else None)
         try:
-            if not self._executor.overlap:
+            if not self.executor.overlap:
                 flight.wait()
-            Z_local = product(stage.local, H_local, out)
+            Z_local = product(stage.local, H_local, None if stage.adds_received else out)
         finally:
             # Whatever happened here: peers write into these buffers.
             H_recv = flight.wait()
@@ -197,7 +211,7 @@ class Exchange:
             out = new_rows(stage.local.shape[1], G_local)
         flight = self.begin_adjoint(R_G, step, out if stage.rearranges else None)
         try:
-            if not self._executor.overlap:
+            if not self.executor.overlap:
                 flight.wait()
             dH_local = adjoint_product(stage, G_local, out)
         finally:
@@ -221,12 +235,12 @@ class Exchange:
     def received(self, like: Tensor) -> Tensor:
         """The buffer of received rows, with the width and dtype of `like`."""
         rows = self.stage.received[-1]
-        return self._executor.workspace.rows(("receive", self._first), rows, like)
+        return self.executor.workspace.rows(("receive", self.first), rows, like)
 
     def to_send(self, hop: int, like: Tensor) -> Tensor:
         """The buffer of rows to send by one of the stage's hops."""
         rows = self.stage.hops[hop].send.shape[0]
-        return self._executor.workspace.rows(("send", self._first + hop), rows, like)
+        return self.executor.workspace.rows(("send", self.first + hop), rows, like)
 
     def slice_of(self, hop: int, received: Tensor) -> Tensor:
         """The rows of one hop among all that are received."""
@@ -234,7 +248,7 @@ class Exchange:
 
     def fly(self, hop: int, rows: Tensor, out: Tensor, step: Step) -> Flight:
         """Hand the rows of one hop to its wire."""
-        executor, number, which = self._executor, self._first + hop, self.stage.hops[hop]
+        executor, number, which = self.executor, self.first + hop, self.stage.hops[hop]
         comm = executor.mesh[which.axis]
         return executor.wires[number].begin(rows, out, which, comm, step.at(number))
 
@@ -347,14 +361,16 @@ def added(stage: Stage, H_recv: Tensor, Z_local: Tensor) -> Tensor:
     return kernels.spmm(remote, H_recv, out=Z_local, accumulate=True)
 
 
-def adjoint_product(stage: Stage, G_local: Tensor, out: Tensor | None = None) -> Tensor:
-    """``Lᵀ·G``; beside what arrives, if that has its place in `out`."""
+def adjoint_product(
+    stage: Stage, G_local: Tensor, out: Tensor | None = None, apart: bool = False
+) -> Tensor:
+    """``Lᵀ·G``; beside what arrives, if that has its place in `out` and does not come apart."""
     block = stage.local
     first = run_of(block)
     if first is None:
         return kernels.spmm(block.T, G_local, out=out)
     dH_local = new_rows(block.shape[1], G_local) if out is None else out
-    if not stage.rearranges:
+    if apart or not stage.rearranges:
         dH_local.zero_()
     dH_local[first : first + block.shape[0]] = G_local
     return dH_local

@@ -9,7 +9,7 @@ do not exist are made by the same code.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
@@ -22,9 +22,10 @@ from spgnn.errors import check_choice
 from spgnn.exchange.inspect import COVERS, Ask, Cover, demand, whole_rows
 from spgnn.exchange.plan import Factor, Hop, Plan, Stage
 from spgnn.exchange.regroup import Joined, Regroup, Stacked
+from spgnn.exchange.rounds import Rounds, most_rows
 from spgnn.exchange.schedule import Communicators
 from spgnn.exchange.turn import Turn, Turned
-from spgnn.layout import Axes, Int64Array, RowLayout
+from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout
 from spgnn.pattern import Pattern, Selection
 from spgnn.sparse import CSR
 
@@ -69,6 +70,44 @@ class Gathered:
     def settle_all(parts: Sequence[Gathered]) -> list[Int64Array]:
         """The same for a whole group in one process."""
         return [np.array([part.number for part in parts], np.int64)] * len(parts)
+
+
+@dataclass(frozen=True)
+class Most:
+    """What a scheme yields to learn the largest of some numbers over all peers along an axis."""
+
+    axis: str
+    numbers: Int64Array
+
+    def settle(self, comm: Communicator) -> Int64Array:
+        """The largest of each number, int64."""
+        most = torch.from_numpy(self.numbers.copy())
+        comm.all_reduce(most, "max").wait()
+        return most.numpy()
+
+    @staticmethod
+    def settle_all(parts: Sequence[Most]) -> list[Int64Array]:
+        """The same for a whole group in one process."""
+        return [np.max([part.numbers for part in parts], axis=0)] * len(parts)
+
+
+def in_rounds(scheme: Scheme[Plan], axes: Axes, rank: int) -> Scheme[Plan]:
+    """The plan of another scheme, with what it takes to exchange with a few peers at a time.
+
+    All ranks of the mesh agree, also those that never talk: a budget is too small for all or none.
+    """
+    plan = yield from scheme
+    stages: list[Factor] = []
+    for stage in plan.stages:
+        if isinstance(stage, Stage) and len(stage.hops) == 1 and not stage.adds_received:
+            (hop,) = stage.hops
+            place = axes.coordinate(hop.axis, rank)
+            most = yield Most(EVERYONE, most_rows(hop.counts, place))
+            rounds = Rounds(place, tuple(most.tolist()))
+            stages.append(replace(stage, hops=(replace(hop, rounds=rounds),)))
+        else:
+            stages.append(stage)
+    return replace(plan, stages=tuple(stages))
 
 
 def grid(

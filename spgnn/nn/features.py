@@ -53,6 +53,7 @@ def propagate_(
         Make a second matrix, and keep X beside it.
     """
     AX_local = torch.empty_like(X_local) if keep else X_local
+    columns = min(columns, A.executor.widest(X_local.dtype) or columns)
     for first in range(0, X_local.shape[1], columns):
         chunk = slice(first, first + columns)
         AX_local[:, chunk] = A.forward(X_local[:, chunk].contiguous())

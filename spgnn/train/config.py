@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from spgnn.comm import BACKENDS
 from spgnn.errors import InputError, meant
-from spgnn.exchange import Algo, Cover, Strategy
+from spgnn.exchange import Algo, Cover, Schedule, Strategy
 from spgnn.exchange import Algorithm as Distribution
 from spgnn.nn import Order
 from spgnn.train.flags import Config, Flag, Record
@@ -58,6 +58,12 @@ class Algorithm(Record):
         Flag("1: recompute the rows that the second layer needs, rather than receive them", high=1),
     ] = 0
     reach: Annotated[bool, Flag("leave out what no labelled training vertex needs")] = True
+    schedule: Annotated[Schedule, Flag("all rows at once, or those of a few peers at a time")] = (
+        "overlap"
+    )
+    buffer: Annotated[
+        int, Flag("for received rows, under --schedule peers: 20MB, 2GiB", "BYTES", in_bytes=True)
+    ] = 0
     overlap: Annotated[
         bool, Flag("let the local product hide the exchange; without, only for measurements")
     ] = True
@@ -75,7 +81,15 @@ class Algorithm(Record):
     @property
     def distribution(self) -> Distribution:
         """What the exchange has to know of it."""
-        return Distribution(self.algo, self.c, self.exchange, self.cover, self.node_size)
+        return Distribution(
+            self.algo,
+            self.c,
+            self.exchange,
+            self.cover,
+            self.node_size,
+            self.schedule,
+            self.buffer,
+        )
 
     @property
     def node_size(self) -> int:

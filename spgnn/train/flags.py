@@ -17,7 +17,7 @@ from typing import (
     get_type_hints,
 )
 
-from spgnn.command import LARGEST, Parser, at_least, nonempty, real
+from spgnn.command import LARGEST, Parser, at_least, nbytes, nonempty, real
 from spgnn.errors import InputError, check_choice, unknown
 
 
@@ -25,7 +25,7 @@ class Flag(NamedTuple):
     """What the type of a field cannot say, ``epochs: Annotated[int, Flag(low=1)] = 100``.
 
     `low` and `high` are of a number: an integer in [low, high], or a real number in [low, high).
-    `choices` are of a text whose type is no ``Literal``.
+    `choices` are of a text whose type is no ``Literal``. An integer `in_bytes` may have a unit.
     """
 
     help: str | None = None
@@ -33,6 +33,7 @@ class Flag(NamedTuple):
     low: int = 0
     high: int | None = None
     choices: tuple[str, ...] = ()
+    in_bytes: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +122,8 @@ def _arguments(record: type[Record]) -> Iterator[tuple[str, dict[str, Any]]]:
             how["action"] = argparse.BooleanOptionalAction
         elif choices:
             how["choices"] = choices
+        elif about.in_bytes:
+            how["type"] = nbytes
         elif kind is int:
             how["type"] = at_least(about.low, LARGEST if about.high is None else about.high)
         elif kind is float:

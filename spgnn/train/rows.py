@@ -159,13 +159,7 @@ def _propagations(
     found = []
     for number, layer in enumerate(plans.layers):
         if layer is not None:
-            matrix = DistMatrix(
-                layer.plan.to(device).ready(),
-                A.layout,
-                A.mesh,
-                overlap=A.executor.overlap,
-                workspace=A.executor.workspace,
-            )
+            matrix = A.another(layer.plan.to(device).ready())
             targets = None if layer.targets is None else layer.targets.to(device)
             found.append(Propagation(matrix, ids_of(layer.columns), targets))
         elif number or len(plans.first) == A.own_rows:

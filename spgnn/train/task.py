@@ -112,6 +112,8 @@ class NodeClassification(Task):
             seed=self.seed,
             **options,
         ).to(problem.y.device)
+        if config.algorithm.schedule == "peers":
+            self._check_budget()
 
     def loss(self, epoch: int) -> Tensor:
         """A share of the mean over all training vertices. Collective."""
@@ -164,6 +166,14 @@ class NodeClassification(Task):
             moved = by_level(*where, width, dtype, node_size=node_size, adjoint=adjoint)
             sent += moved["between"].sent_bytes
         return sent
+
+    def _check_budget(self) -> None:
+        """Refuse a budget that an epoch would exceed: before it begins, naming what it needs."""
+        rows = self.problem.training
+        made = recorded_products(self.model, rows.graph, rows.X)
+        made += recorded_products(self.model, self.problem.A, self.problem.X)
+        for A, width, dtype, _ in sorted(made, key=lambda product: -product.width):
+            A.executor.check(width, dtype)
 
     @property
     def _layers(self) -> str:

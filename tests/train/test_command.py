@@ -149,6 +149,12 @@ NAMES = [
         "checkpoint in a file", ["--checkpoint", "graph.npz/a/b"], words=["--checkpoint", "direct"]
     ),
     Bad("checkpoint read-only", ["--checkpoint", "/proc/a/b"], words=["--checkpoint", "written"]),
+    Bad(
+        "buffer",
+        ["--schedule", "peers", "--buffer", "64", "--partition", "block"],
+        words=["--buffer 64", "16 columns", "bytes at least"],
+        ranks=2,
+    ),
     Bad("shards", ["--dataset", "DIR"], words=["DIR"]),
     Bad("no such file", ["--dataset", "missing.npz"], words=["missing.npz", "no such file"]),
     Bad("no such name", ["--dataset", "missing"], words=["missing", "sbm"], ranks=2),

@@ -1,0 +1,360 @@
+"""Groups of peers: an executor whose received rows fit a budget (as in SAR, MLSys'22).
+
+Of each exchange, the rows of a few peers are under way at a time, in two buffers: while those of
+one group are multiplied, those of the next one travel. The adjoint goes the same way back. Nothing
+is fetched again in backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn import kernels
+from spgnn.comm import RowCounts
+from spgnn.errors import InputError
+from spgnn.exchange.plan import Hop, Plan, Stage, run_of
+from spgnn.exchange.rounds import Group, Rounds, Stretches, buffered, bytes_of_row
+from spgnn.exchange.schedule import (
+    Communicators,
+    Exchange,
+    Executor,
+    Workspace,
+    add_unpacked,
+    adjoint_product,
+    lying_ready,
+    packed,
+    product,
+)
+from spgnn.exchange.wire import Exact, Flight, Step, Wire
+from spgnn.layout import Int64Array
+from spgnn.pattern import Pattern, Selection, index_dtype
+from spgnn.sparse import CSR
+
+Schedule = Literal["overlap", "peers"]
+SCHEDULES: tuple[str, ...] = get_args(Schedule)
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """One group on one rank: its part of the hop, and the columns of R for what arrives."""
+
+    hop: Hop
+    remote: CSR
+
+
+class Peers(Executor):
+    """Runs a plan like any executor, with received rows that fit a budget.
+
+    Parameters
+    ----------
+    plan : Plan
+        Whose exchanges are in rounds (:func:`spgnn.exchange.schemes.in_rounds`).
+    mesh : communicators by axis
+    budget : int
+        Bytes for received rows, both buffers together; in the adjoint, for those that come back.
+    wires, overlap, workspace
+        As of :class:`Executor`.
+
+    Raises
+    ------
+    InputError
+        If the plan cannot be run in groups, or rows do not travel as they are.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        mesh: Communicators,
+        budget: int,
+        wires: Sequence[Wire] | None = None,
+        *,
+        overlap: bool = True,
+        workspace: Workspace | None = None,
+    ) -> None:
+        super().__init__(plan, mesh, wires, overlap, workspace)
+        self.budget = budget
+        # By the first hop of the stage and the groups; of rows of another width there are others.
+        self._pieces: dict[tuple[int, tuple[Group, ...]], list[Piece]] = {}
+        for stage in plan.stages:
+            runs = isinstance(stage, Stage) and (stage.grouped or stage.adds_received)
+            if stage.hops and not runs:
+                raise InputError(
+                    "schedule peers needs a plan of one exchange in rounds a stage; "
+                    "build it with schedule='peers'"
+                )
+        if not all(isinstance(wire, Exact) for wire in self.wires):
+            raise InputError("schedule peers needs rows that travel as they are")
+
+    def check(self, width: int, dtype: torch.dtype) -> None:
+        """Refuse a product that cannot keep within the budget; on all ranks alike.
+
+        Raises
+        ------
+        InputError
+            Says the least.
+        """
+        least = least_budget(self.plan, width, dtype)
+        if self.budget < least:
+            raise InputError(
+                f"--buffer {self.budget}: rows of {width} columns, {str(dtype)[6:]}, need "
+                f"{least} bytes at least; give more, or --schedule overlap"
+            )
+
+    def widest(self, dtype: torch.dtype) -> int:
+        """The most columns that keep within the budget, at least one."""
+        return max(1, self.budget // max(1, least_budget(self.plan, 1, dtype)))
+
+    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+        """``A·H``; H_local [columns, f] to Z_local [rows, f]. Collective."""
+        self.check(H_local.shape[1], H_local.dtype)
+        return super().forward(H_local, step)
+
+    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+        """``Aᵀ·G``; G_local [rows, f] to dH [columns, f]. Collective."""
+        self.check(G_local.shape[1], G_local.dtype)
+        return super().adjoint(G_local, step)
+
+    def exchange(self, stage: Stage, first: int = 0) -> Exchange:
+        """What runs a stage: group by group, if it is in rounds."""
+        return Grouped(stage, first, self) if stage.grouped else super().exchange(stage, first)
+
+    def pieces(self, exchange: Exchange, row_bytes: int) -> list[Piece]:
+        """The groups of a stage for rows of so many bytes, made once for each way to group."""
+        rounds = exchange.stage.hops[0].rounds
+        assert rounds is not None
+        groups = rounds.groups(self.budget, row_bytes)
+        key = exchange.first, groups
+        if key not in self._pieces:
+            self._pieces[key] = cut(exchange.stage, groups, rounds)
+        return self._pieces[key]
+
+
+class Grouped(Exchange):
+    """Runs one stage whose rows come from a few peers at a time."""
+
+    def __init__(self, stage: Stage, first: int, executor: Peers) -> None:
+        super().__init__(stage, first, executor)
+        self._peers = executor
+
+    def forward(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
+        """``L·H + R·Π·S·H``, group by group. Collective."""
+        stage = self.stage
+        groups = _Buffers(self._peers, self, H_local)
+        with landing() as flights:
+
+            def start(number: int) -> None:
+                hop = groups.pieces[number].hop
+                rows = lying_ready(hop, H_local)
+                if rows is None:
+                    rows = packed(hop, H_local, groups.sent[number])
+                flights[number] = self._fly(hop, rows, groups.received[number], step)
+
+            for number in range(len(groups.pieces))[:2]:
+                start(number)
+            if not self._peers.overlap:
+                for flight in flights.values():
+                    flight.wait()
+            Z_local = product(stage.local, H_local, out)
+            if run_of(stage.local) is not None:  # rows of the operand
+                Z_local = Z_local.clone()
+            for number, piece in enumerate(groups.pieces):
+                flights[number].wait()
+                kernels.spmm(piece.remote, groups.received[number], out=Z_local, accumulate=True)
+                if number + 2 < len(groups.pieces):
+                    start(number + 2)
+        return Z_local
+
+    def adjoint(self, G_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
+        """``Lᵀ·G + Sᵀ·Πᵀ·Rᵀ·G``, group by group. Collective."""
+        stage = self.stage
+        groups = _Buffers(self._peers, self, G_local)
+        with landing() as flights:
+
+            def start(number: int) -> None:
+                piece, back = groups.pieces[number], groups.received[number]
+                kernels.spmm(piece.remote.T, G_local, out=back)
+                flights[number] = self._fly(piece.hop, back, groups.sent[number], step)
+
+            for number in range(len(groups.pieces))[:2]:
+                start(number)
+            if not self._peers.overlap:
+                for flight in flights.values():
+                    flight.wait()
+            dH_local = adjoint_product(stage, G_local, out, apart=True)
+            for number, piece in enumerate(groups.pieces):
+                flights[number].wait()
+                add_rows(piece.hop, groups.sent[number], dH_local)
+                if number + 2 < len(groups.pieces):
+                    start(number + 2)
+        return dH_local
+
+    def _fly(self, hop: Hop, rows: Tensor, out: Tensor, step: Step) -> Flight:
+        wire, comm = self._peers.wires[self.first], self._peers.mesh[hop.axis]
+        return wire.begin(rows, out, hop, comm, step.at(self.first))
+
+
+class _Buffers:
+    """The groups of one stage in one product, and where their rows lie: every other one shares.
+
+    Stages come one after the other, so all of them have the same memory.
+    """
+
+    def __init__(self, executor: Peers, exchange: Exchange, like: Tensor) -> None:
+        self.pieces = executor.pieces(exchange, bytes_of_row(like.shape[1], like.dtype))
+        hops = [piece.hop for piece in self.pieces]
+        take = executor.workspace.rows
+
+        def in_turns(role: str, sizes: list[int]) -> list[Tensor]:
+            first, second = buffered(sizes)
+            halves = take((role,), first + second, like).split((first, second))
+            return [halves[number % 2][:size] for number, size in enumerate(sizes)]
+
+        self.received = in_turns("receive", [hop.counts.received for hop in hops])
+        self.sent = in_turns("send", [hop.counts.sent for hop in hops])
+
+
+@contextmanager
+def landing() -> Iterator[dict[int, Flight]]:
+    """Flights by group; whatever happens, all that began have landed at the end."""
+    flights: dict[int, Flight] = {}
+    try:
+        yield flights
+    finally:
+        for flight in flights.values():
+            flight.wait()
+
+
+def add_rows(hop: Hop, G_recv: Tensor, dH_local: Tensor) -> None:
+    """``dH += Sᵀ·G``, in place; without the other side of S where that only selects rows."""
+    if hop.run is None and hop.selected_rows is not None:
+        kernels.scatter_add_rows(dH_local, hop.selected_rows, G_recv, hop.selected_scale)
+    else:
+        add_unpacked(hop, G_recv, dH_local)
+
+
+def least_budget(plan: Plan, width: int, dtype: torch.dtype) -> int:
+    """The smallest budget for products of some width, in bytes."""
+    rounds = [hop.rounds for hop in plan.hops if hop.rounds is not None]
+    row_bytes = bytes_of_row(width, dtype)
+    return max((each.least_budget(row_bytes) for each in rounds), default=0)
+
+
+def memory(plan: Plan, width: int, dtype: torch.dtype, budget: int) -> dict[str, int]:
+    """What :meth:`Plan.memory` says, of products in groups: pieces of R and S beside the whole.
+
+    Products of another width come in other groups, with other pieces.
+    """
+    row_bytes = bytes_of_row(width, dtype)
+    found = plan.memory(width, dtype)
+    received = sent = 0
+    for stage in plan.stages:
+        if not isinstance(stage, Stage) or not stage.grouped:
+            continue
+        (hop,), remote = stage.hops, stage.remote
+        assert remote is not None
+        assert hop.rounds is not None
+        groups = hop.rounds.groups(budget, row_bytes)
+        arriving, leaving = (
+            sum(buffered(hop.rounds.sizes(groups, counts)))
+            for counts in (hop.counts.recv, hop.counts.send)
+        )
+        received, sent = max(received, arriving), max(sent, leaving)
+        found["buffers"] -= stage.buffers(width) * dtype.itemsize
+        pieces = len(groups)
+        needs_other_side = hop.selected_rows is None
+        if not needs_other_side and hop.run is None:
+            found["transpose"] -= hop.send.transpose_nbytes
+        if pieces <= 1:
+            continue
+        # Row pointers once for each piece, all else once.
+        pointers = remote.indptr.itemsize
+        found["matrix"] += pieces * (remote.shape[0] + 1) * pointers + _entries(remote)
+        found["transpose"] += (pieces - 1) * pointers
+        found["matrix"] += _entries(hop.send)
+        if needs_other_side:
+            found["matrix"] += (hop.send.shape[0] + pieces) * pointers
+            found["transpose"] += (pieces - 1) * (hop.send.shape[1] + 1) * pointers
+    found["buffers"] += (received + sent) * row_bytes
+    return found
+
+
+def _entries(block: CSR) -> int:
+    """Bytes of columns and values."""
+    return block.indices.nbytes + (0 if block.values is None else block.values.nbytes)
+
+
+def cut(stage: Stage, groups: Sequence[Group], rounds: Rounds) -> list[Piece]:
+    """The pieces of a stage on one rank, one for each group."""
+    (hop,), remote = stage.hops, stage.remote
+    assert remote is not None
+    if len(groups) == 1:
+        return [Piece(hop, remote)]
+    counts = hop.counts
+    group_of = np.zeros(counts.received, np.int64)
+    place = np.zeros(counts.received, np.int64)
+    hops = []
+    for number, group in enumerate(groups):
+        got = rounds.stretches(group, counts.recv)
+        sent = rounds.stretches(group, counts.send)
+        arriving = _listed(got, counts.recv)
+        group_of[arriving], place[arriving] = number, np.arange(len(arriving))
+        send = _rows_of(hop.send, _listed(sent, counts.send))
+        fewer = RowCounts(sent.lengths, got.lengths, counts.largest)
+        hops.append(replace(hop, send=send, counts=fewer, rounds=None))
+    sizes = [each.counts.received for each in hops]
+    return [
+        Piece(*pair) for pair in zip(hops, _columns_of(remote, group_of, place, sizes), strict=True)
+    ]
+
+
+def _listed(stretches: Stretches, counts: Int64Array) -> Int64Array:
+    """Numbers of the rows of stretches among all rows, which lie peer by peer."""
+    begins = np.cumsum(counts) - counts
+    talking = np.flatnonzero(stretches.lengths)
+    first, last = begins + stretches.first, begins + stretches.last
+    found = [np.arange(first[peer], last[peer]) for peer in talking]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def _rows_of(block: CSR, rows: Int64Array) -> CSR:
+    """Some rows of a block."""
+    chosen, cols = torch.from_numpy(rows).to(block.device), block.shape[1]
+    row_scale = None if block.row_scale is None else block.row_scale[chosen]
+    if isinstance(block.pattern, Selection):
+        values = None if block.values is None else block.values[chosen]
+        return CSR(Selection(block.indices[chosen], cols), values, row_scale, block.col_scale)
+    lengths = block.row_lengths[chosen]
+    indptr = torch.zeros(len(rows) + 1, dtype=torch.int64, device=block.device)
+    torch.cumsum(lengths, 0, out=indptr[1:])
+    shift = (block.indptr[chosen] - indptr[:-1]).repeat_interleave(lengths)
+    entries = shift + torch.arange(len(shift), device=block.device)
+    pattern = Pattern.trusted(indptr, block.indices[entries], (len(rows), cols))
+    values = None if block.values is None else block.values[entries]
+    return CSR(pattern, values, row_scale, block.col_scale)
+
+
+def _columns_of(
+    block: CSR, group_of: Int64Array, place: Int64Array, sizes: Sequence[int]
+) -> Iterator[CSR]:
+    """A block cut by columns: each is in one group, at some place there."""
+    device, rows = block.device, block.shape[0]
+    columns = block.indices.long()
+    group = torch.from_numpy(group_of).to(device)[columns]
+    entries = group.argsort(stable=True)
+    per_group = torch.bincount(group, minlength=len(sizes)).tolist()
+    row_of = torch.arange(rows, device=device).repeat_interleave(block.row_lengths)
+    moved = torch.from_numpy(place).to(device)[columns]
+    for chosen, size in zip(entries.split(per_group), sizes, strict=True):
+        indptr = torch.zeros(rows + 1, dtype=torch.int64, device=device)
+        torch.cumsum(torch.bincount(row_of[chosen], minlength=rows), 0, out=indptr[1:])
+        indices = moved[chosen].to(index_dtype(size))
+        pattern = Pattern.trusted(indptr, indices, (rows, size))
+        values = None if block.values is None else block.values[chosen]
+        yield CSR(pattern, values, block.row_scale)

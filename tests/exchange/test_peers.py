@@ -1,0 +1,285 @@
+"""Groups of peers: rounds, budgets, products that keep within them, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import replace
+from itertools import cycle, pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from spgnn import Axes, DistMatrix, InputError, Mesh, RowLayout, kernels
+from spgnn.comm import RowCounts, connect
+from spgnn.exchange import COVERS, Algorithm, Exact, Peers, build, build_all
+from spgnn.exchange.peers import memory
+from spgnn.exchange.rounds import LEAST_OF_PAIR, Rounds, most_rows, partner, rounds_of
+from spgnn.testing import run_ranks
+from tests.exchange.test_plan import same
+from tests.matrices import block_row, random_matrix, uneven_layout
+from tests.products import cases, check
+
+N = 61
+SEEDS = range(40)
+
+
+@pytest.mark.parametrize("ranks", [*range(1, 18), 64, 65])
+def test_everyone_meets_everyone_once_and_one_at_a_time(ranks):
+    met = set()
+    for number in range(rounds_of(ranks)):
+        partners = [partner(rank, number, ranks) for rank in range(ranks)]
+        for rank, other in enumerate(partners):
+            if other is not None:
+                assert other != rank
+                assert partners[other] == rank
+                met.add((rank, other))
+        assert sum(other is None for other in partners) == ranks % 2
+    assert len(met) == ranks * (ranks - 1)
+    assert rounds_of(ranks) == (0 if ranks == 1 else ranks - 1 + ranks % 2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_groups_hold_every_row_once_and_keep_within_the_budget(seed):
+    rng = np.random.default_rng(seed)
+    ranks, row_bytes = int(rng.integers(2, 12)), int(rng.integers(1, 300))
+    table = rng.integers(0, 60, (ranks, ranks)) * (rng.random((ranks, ranks)) < rng.random())
+    np.fill_diagonal(table, 0)
+    counts = [RowCounts(table[r], table[:, r], int(table.max())) for r in range(ranks)]
+    most = np.max([most_rows(counts[r], r) for r in range(ranks)], axis=0)
+    rounds = [Rounds(r, tuple(most.tolist())) for r in range(ranks)]
+    least = rounds[0].least_budget(row_bytes)
+    assert least == 2 * row_bytes * -(-int(table.max()) // LEAST_OF_PAIR)
+    whole = int(most.sum()) * row_bytes
+    for budget in (least, 2 * least, least + row_bytes, whole - 1, whole):
+        if budget < least or not whole:
+            continue
+        groups = rounds[0].groups(budget, row_bytes)
+        assert len(groups) == 1 if budget >= whole else len(groups) > 1
+        for r in range(ranks):
+            for sizes in (counts[r].send, counts[r].recv):
+                taken = [rounds[r].stretches(group, sizes) for group in groups]
+                listed = [
+                    (peer, row)
+                    for first, last in taken
+                    for peer in range(ranks)
+                    for row in range(first[peer], last[peer])
+                ]
+                expected = [(peer, row) for peer in range(ranks) for row in range(sizes[peer])]
+                assert sorted(listed) == expected
+                rows = [int((last - first).sum()) for first, last in taken]
+                assert rows == rounds[r].sizes(groups, sizes)
+                two = [a + b for a, b in pairwise(rows)] or rows
+                assert max(two, default=0) * row_bytes <= budget
+        # What one sends in a group, the other receives in the same.
+        for group in groups:
+            sent = [rounds[r].stretches(group, counts[r].send).lengths for r in range(ranks)]
+            got = [rounds[r].stretches(group, counts[r].recv).lengths for r in range(ranks)]
+            assert np.array_equal(np.array(sent).T, got)
+
+
+def products_in_groups(rank: int, every: int) -> int:
+    comm = connect()
+    checked = 0
+    for number, c in enumerate(c for c in range(1, comm.size + 1) if comm.size % c == 0):
+        rooms = cycle((16, 4, 60, 7))
+        sparse = [case for case in cases(comm.size) if case.exchange != "oblivious"]
+        for case, room in list(zip(sparse, rooms, strict=False))[number::every]:
+            check(replace(case, room=room, overlap=bool(checked % 4)), comm, "1.5d", c)
+            checked += 1
+    return checked
+
+
+@pytest.mark.parametrize(("ranks", "every"), [(1, 9), (2, 5), (3, 5), (4, 7), (8, 17)])
+def test_products_adjoints_bytes_and_memory(ranks, every):
+    """Several budgets: pairs that are cut, several pairs a group, all in one."""
+    assert min(run_ranks(products_in_groups, ranks, every)) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 4, 6, 8, 12])
+def test_all_products_in_groups(ranks):
+    run_ranks(products_in_groups, ranks, 1)
+
+
+def schemes(algorithm: Algorithm, ranks: int) -> list:
+    A, layout = random_matrix(N, 0.2, 7, weighted=True), uneven_layout(N, ranks, seed=3)
+    return [
+        algorithm.scheme(block_row(A, *layout.range(rank)), layout, rank) for rank in range(ranks)
+    ]
+
+
+def live(rank: int, ways: list[Algorithm]) -> list[tuple[bytes, dict[str, int], dict[str, int]]]:
+    comm, found = connect(), []
+    for how in ways:
+        mesh = Mesh.build(comm, how.axes(comm.size))
+        plan = build(schemes(how, comm.size)[rank], mesh).to(torch.float32)
+        executor = Peers(plan, mesh, how.buffer)
+        rows, columns = plan.shape
+        step = DistMatrix(plan, uneven_layout(N, comm.size, 3), mesh).operands._steps.next()
+        executor.forward(torch.ones(columns, 3), step)
+        executor.adjoint(torch.ones(rows, 3), step.reversed())
+        pieces = [piece for made in executor._pieces.values() for piece in made]
+        cut = [p for p in pieces if all(p.remote is not stage.remote for stage in plan.stages)]
+        wholes = [block for stage in plan.stages for block in stage.blocks()]
+        held = {
+            "matrix": sum(block.nbytes for block in wholes)
+            + sum(p.remote.nbytes + p.hop.send.nbytes for p in cut),
+            "buffers": executor.workspace.held(),
+        }
+        found.append((pickle.dumps(plan), held, how.memory(plan, 3)))
+    return found
+
+
+@pytest.mark.parametrize(("ranks", "c"), [(3, 1), (4, 2), (4, 4), (8, 2)])
+def test_offline_plans_and_memory_are_those_of_ranks(ranks, c):
+    algo = "1d" if c == 1 else "1.5d"
+    ways = [
+        Algorithm(algo, c, cover=cover, schedule="peers", buffer=buffer)
+        for cover, buffer in zip(COVERS, (96, 24 * 8, 10**6), strict=True)
+    ]
+    found = run_ranks(live, ranks, ways)
+    for number, how in enumerate(ways):
+        plans = [p.to(torch.float32) for p in build_all(schemes(how, ranks), Axes.grid(ranks, c))]
+        for rank, plan in enumerate(plans):
+            there, held, said = found[rank][number]
+            assert same(plan, pickle.loads(there))
+            assert said == how.memory(plan, 3) == memory(plan, 3, torch.float32, how.buffer)
+            assert {item: said[item] for item in held} == held
+        assert len({plan.hops[0].rounds.most for plan in plans if plan.hops}) == 1
+
+
+class Counting(Exact):
+    """Counts exchanges, and sees all memory they arrive in."""
+
+    def __init__(self) -> None:
+        self.messages = self.most = 0
+
+    def begin(self, rows, out, hop, comm, step):
+        self.messages += 1
+        self.most = max(self.most, out.untyped_storage().nbytes())
+        return super().begin(rows, out, hop, comm, step)
+
+
+def copies(rank: int) -> list[int]:
+    comm = connect()
+    layout, mesh = RowLayout.even(N, comm.size), Mesh.grid(comm)
+    block = block_row(random_matrix(N, 0.3, 0, weighted=True), *layout.range(rank))
+    matrix = DistMatrix.build(block, layout, mesh, schedule="peers", buffer=300)
+    H = torch.arange(3.0 * matrix.own_rows, dtype=torch.float64).view(-1, 3)
+    expected = matrix.forward(H)
+    for other in (
+        copy.deepcopy(matrix),
+        pickle.loads(pickle.dumps(matrix)),
+        matrix.to(torch.float32),
+        DistMatrix(matrix.plan, layout, mesh, [Counting()], schedule="peers", buffer=300),
+    ):
+        assert isinstance(other.executor, Peers)
+        assert (other.schedule, other.buffer) == ("peers", 300)
+        operand = H.float() if other.plan.stages[0].local.values.dtype == torch.float32 else H
+        found = other.forward(operand).double()
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    (wire,) = other.executor.wires
+    assert isinstance(wire, Counting)
+    assert 0 < wire.most <= 300
+    return [wire.messages]
+
+
+def test_copies_keep_the_schedule():
+    counts = run_ranks(copies, 3)
+    assert counts[0] == counts[1] == counts[2]
+    assert counts[0][0] > 3
+
+
+def refused(rank: int) -> list[str]:
+    comm = connect()
+    layout, mesh = RowLayout.even(N, comm.size), Mesh.grid(comm)
+    block = block_row(random_matrix(N, 0.3, 0, weighted=False), *layout.range(rank))
+    said = []
+
+    def note(attempt) -> None:
+        with pytest.raises(InputError) as error:
+            attempt()
+        said.append(str(error.value))
+
+    def built(**how) -> DistMatrix:
+        return DistMatrix.build(block, layout, mesh, **how)
+
+    matrix = built(schedule="peers", buffer=40)
+    # The largest pair has 20 or 21 rows: pieces of two, twice, of 8 bytes a column.
+    matrix.forward(torch.ones(matrix.own_rows, 1, dtype=torch.float64))
+    before = comm.ledger.copy()
+    note(lambda: matrix.forward(torch.ones(matrix.own_rows, 2, dtype=torch.float64)))
+    note(lambda: matrix.adjoint(torch.ones(matrix.own_rows, 2, dtype=torch.float64)))
+    assert not any(t.sent_bytes for t in comm.ledger.since(before).operations.values())
+    note(lambda: built(schedule="peers"))
+    note(lambda: built(schedule="overlap", buffer=7))
+    note(lambda: built(schedule="pears", buffer=7))
+    note(lambda: built(schedule="peers", buffer=7, exchange="oblivious"))
+    note(lambda: built(schedule="peers", buffer=7 + rank))
+    note(lambda: DistMatrix(built().plan, layout, mesh, schedule="peers", buffer=7))
+    return said
+
+
+def test_what_cannot_work_is_one_line_on_all_ranks():
+    found = run_ranks(refused, 3)
+    assert found[0] == found[1] == found[2]
+    small = "--buffer 40: rows of 2 columns, float64, need 64 bytes at least"
+    for said, expected in zip(
+        found[0],
+        (
+            small,
+            small,
+            "--schedule peers needs --buffer BYTES",
+            "--buffer 7 needs --schedule peers",
+            "schedule pears: choose one of overlap, peers",
+            "--schedule peers needs --exchange sparsity-aware",
+            "buffer",
+            "schedule peers needs a plan of one exchange in rounds a stage",
+        ),
+        strict=True,
+    ):
+        assert expected in said
+
+
+def halo_of(rank: int) -> None:
+    comm = connect()
+    layout, mesh = RowLayout.even(N, comm.size), Mesh.grid(comm)
+    block = block_row(random_matrix(N, 0.3, 0, weighted=True), *layout.range(rank))
+    wholly = DistMatrix.build(block, layout, mesh)
+    grouped = DistMatrix.build(block, layout, mesh, schedule="peers", buffer=300)
+    H = torch.arange(3.0 * wholly.own_rows, dtype=torch.float64).view(-1, 3)
+    assert torch.equal(grouped.halo(H), wholly.halo(H))
+    torch.testing.assert_close(kernels.spmm(grouped.local_matrix(), grouped.halo(H)), grouped @ H)
+
+
+def test_a_halo_is_whole_under_any_schedule():
+    run_ranks(halo_of, 3)
+
+
+def products_that_fail(rank: int) -> None:
+    comm = connect()
+    layout, mesh = RowLayout.even(N, comm.size), Mesh.grid(comm)
+    block = block_row(random_matrix(N, 0.3, 0, weighted=True), *layout.range(rank))
+    matrix = DistMatrix.build(block, layout, mesh, schedule="peers", buffer=300)
+    H = torch.ones(matrix.own_rows, 3, dtype=torch.float64)
+    multiply, expected = kernels.spmm, (matrix.forward(H), matrix.adjoint(H))
+
+    def out_of_memory(*operands, **options):
+        # The product of own nonzeros: some groups are under way already.
+        if operands[0].shape[0] == operands[0].shape[1] == matrix.own_rows:
+            raise MemoryError
+        return multiply(*operands, **options)
+
+    for attempt in (matrix.forward, matrix.adjoint):
+        kernels.spmm = out_of_memory
+        with pytest.raises(MemoryError):
+            attempt(H)
+        kernels.spmm = multiply
+    assert torch.equal(matrix.forward(H), expected[0])
+    assert torch.equal(matrix.adjoint(H), expected[1])
+
+
+def test_groups_that_were_begun_are_waited_for_when_memory_runs_out():
+    run_ranks(products_that_fail, 3)
