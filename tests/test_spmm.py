@@ -86,7 +86,7 @@ def test_all_products_adjoints_and_bytes(ranks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "every"), [(2, 1), (6, 1), (8, 1), (12, 1), (16, 1), (64, 13)])
+@pytest.mark.parametrize(("ranks", "every"), [(2, 1), (6, 1), (8, 1), (12, 2), (16, 3), (64, 13)])
 def test_all_products_of_shares_of_the_columns(ranks, every):
     divisors = [c for c in range(1, ranks + 1) if ranks % c == 0]
     algorithms = [(algo, c) for algo in ("feature", "2d", "3d") for c in divisors]
