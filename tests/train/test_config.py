@@ -22,6 +22,7 @@ FLAGS = [
     ("--schedule", "overlap", "peers", "peers"),
     ("--buffer", 0, "1.5 KiB", 1536),
     ("--partition", "gvb", "metis", "metis"),
+    ("--edges", None, "edges.npy", "edges.npy"),
     ("--imbalance", 0.05, "0.1", 0.1),
     ("--ghosts", 0, "1", 1),
     ("--model", "gcn", "sage", "sage"),
@@ -55,7 +56,7 @@ SWITCHES += [("--no-input-dropout", "input_dropout", False)]
 CHOICES = {
     "--model": ["gcn", "sage", "gin"],
     "--normalisation": ["auto", "sym", "row", "none"],
-    "--algo": ["1d", "1.5d", "feature", "2d", "3d"],
+    "--algo": ["1d", "1.5d", "feature", "2d", "3d", "vertex-cut"],
     "--exchange": ["sparsity-aware", "oblivious"],
     "--cover": ["column", "row", "minimum"],
     "--schedule": ["overlap", "peers"],
