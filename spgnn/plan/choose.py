@@ -81,6 +81,11 @@ class Choice:
         return f"{slower:.2f} times the first: {1e3 * more[kind]:.3g} ms more {kind}, {bytes_}"
 
 
+def _arrangement(one: Configuration) -> tuple[str, str, int]:
+    """What says which rank owns which rows."""
+    return one.method, one.objective, one.algorithm.parts(one.ranks)
+
+
 class Planner:
     """Plans for one graph and model; partitions and counts are made once.
 
@@ -114,6 +119,7 @@ class Planner:
         self.estimates = subject.structure.nnz > EXACT
         self._progress = progress
         self._trace = cache(trace)
+        self._last: tuple[tuple[str, str, int, int], Setting] | None = None
 
     def choose(self, ranks: int, candidates: Iterable[Configuration] | None = None) -> Choice:
         """Price all configurations for so many ranks, and rank what fits by seconds.
@@ -157,6 +163,7 @@ class Planner:
     def _priced(self, candidates: list[Configuration]) -> Iterator[Planned]:
         """Plans of one algorithm at a time are in memory."""
         done = 0
+        candidates = sorted(candidates, key=_arrangement)  # sorting is stable
         alike = groupby(candidates, lambda one: (one.method, one.objective, one.algorithm))
         for _, group in alike:
             members = list(group)
@@ -190,5 +197,11 @@ class Planner:
         parts = one.algorithm.parts(one.ranks)
         labels = self.partitions.labels(one.method, one.objective, parts)
         node = self.machine.ranks_a_node
-        setting = set_up(self.subject, labels, one.algorithm, one.ranks, node)
+        key = one.method, one.objective, parts, one.ranks
+        if self._last is not None and self._last[0] == key:
+            # Arranged alike: rows and their scales are at hand.
+            setting = self._last[1].under(one.algorithm)
+        else:
+            setting = set_up(self.subject, labels, one.algorithm, one.ranks, node)
+        self._last = key, setting
         return (estimated_setting(setting), True) if self.estimates else (setting, False)

@@ -184,6 +184,12 @@ class Setting:
     algorithm: Algorithm
     ranks_a_node: int
 
+    def under(self, algorithm: Algorithm) -> Setting:
+        """The same rows under another algorithm, which has as many parts."""
+        other = Setting(self.subject, self.arranged, algorithm, self.ranks_a_node)
+        other.__dict__["_blocks"] = self._blocks
+        return other
+
     @cached_property
     def _blocks(self) -> tuple[list[CSR], Tensor | None]:
         """Every rank's rows with their scales, and those of all columns."""

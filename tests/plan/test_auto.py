@@ -1,0 +1,92 @@
+"""``--plan``: what is given stays, what is chosen runs, and the history is that of the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spgnn.comm import connect
+from spgnn.testing import run_ranks
+from spgnn.train import TrainConfig, train
+from spgnn.train.planned import CHOSEN
+from tests.plan.configurations import predicted, write_graphs
+from tests.plan.test_machine import EXAMPLE
+from tests.train.command import check_refused, run
+
+
+def trained(rank: int, configs: list[TrainConfig]) -> list[dict]:
+    return [train(config, connect()) for config in configs]
+
+
+def test_given_flags_are_found_whatever_their_value():
+    assert TrainConfig.given([]) == set()
+    flags = ["--c", "1", "--no-reach", "--plan", "auto", "--cover=column"]
+    assert TrainConfig.given(flags) == {"c", "reach", "plan", "cover"}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPGNN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_auto_trains_what_it_chose(tmp_path, cache):
+    graph = write_graphs(tmp_path)[1]
+    base = TrainConfig.of(dataset=graph, epochs=3, layers=2, hidden=5, seed=2)
+    auto = base.but(plan="auto", machine=str(EXAMPLE))
+    given = auto.but(cover="minimum", algo="1.5d", c=2)
+    reports = run_ranks(trained, 4, [base, auto, given])[0]
+    losses = [[record["loss"] for record in report["history"]] for report in reports]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-4)
+    assert reports[0]["plan"] is None
+    for config, report in zip((auto, given), reports[1:], strict=True):
+        plan, flags = report["plan"], report["config"]
+        assert plan["bytes"] == report["volume"]["total_bytes"]
+        assert plan["max_send_bytes"] == report["volume"]["max_send_bytes"]
+        assert {name: plan[name] for name in CHOSEN if name != "partition"} == {
+            name: flags[name] for name in CHOSEN if name != "partition"
+        }
+        assert Path(flags["partition"]).parent == cache / "partitions"
+        assert plan["seconds"] > 0
+        assert plan["memory_bytes"] > 0
+        assert len(plan["tried"]) in (0, 2)
+        assert flags["hidden"] == config.model.hidden
+    assert reports[2]["config"]["cover"] == "minimum"
+    assert (reports[2]["config"]["algo"], reports[2]["config"]["c"]) == ("1.5d", 2)
+    assert reports[2]["plan"]["objective"] == "cover"
+
+
+def test_a_file_gives_its_first_plan_for_as_many_ranks(tmp_path):
+    graph = write_graphs(tmp_path)[0]
+    flags = {"algo": "1d", "c": 1, "exchange": "sparsity-aware", "cover": "row", "order": "paper"}
+    flags |= {"ghosts": 0, "reach": False, "partition": "random", "hierarchy": "none"}
+    path = tmp_path / "plans.json"
+    path.write_text(json.dumps({"plans": [{"ranks": 2}, {"ranks": 3, **flags}]}))
+    base = TrainConfig.of(dataset=graph, epochs=1, plan=str(path))
+    reports = run_ranks(trained, 3, [base, base.but(cover="minimum")])[0]
+    assert {name: reports[0]["config"][name] for name in flags} == flags
+    assert reports[0]["plan"]["source"] == str(path)
+    assert reports[1]["config"]["cover"] == "minimum"
+    chosen = base.but(plan=None, **flags)
+    assert predicted(chosen, 3).volume == reports[0]["volume"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, ["neither auto nor a file"]),
+        ("{", ["not what spgnn plan --json writes"]),
+        ('{"plans": 3}', ["not what spgnn plan --json writes"]),
+        ('{"plans": [{"ranks": 2}]}', ["no plan for 1 ranks"]),
+        ('{"plans": [{"ranks": 1, "algo": "1d"}]}', ["for 1 ranks lacks c"]),
+    ],
+)
+def test_a_file_of_something_else_is_one_line(tmp_path, text, words):
+    path = tmp_path / "plans.json"
+    if text is not None:
+        path.write_text(text)
+    ended = run(tmp_path, "--dataset", write_graphs(tmp_path)[0], "--plan", path)
+    check_refused(ended, f"--plan {path}", *words, status=2)
