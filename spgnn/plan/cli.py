@@ -98,8 +98,11 @@ def rank_list(text: str) -> list[int]:
 
 def method_list(text: str) -> list[str]:
     """The type of a flag: methods of the partitioner."""
-    for name in text.split(","):
-        check_choice("--partition", name, METHODS)
+    try:
+        for name in text.split(","):
+            check_choice("method", name, METHODS)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return list(dict.fromkeys(text.split(",")))
 
 

@@ -40,7 +40,8 @@ class EstimatedSetting(Setting):
 
 def estimated_setting(setting: Setting) -> Setting:
     """The same with counts of a sample."""
-    return EstimatedSetting(**vars(setting))
+    arranged, algorithm = setting.arranged, setting.algorithm
+    return EstimatedSetting(setting.subject, arranged, algorithm, setting.ranks_a_node)
 
 
 def estimate(setting: Setting, sampled: int = SAMPLED) -> Census:

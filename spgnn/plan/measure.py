@@ -28,10 +28,10 @@ from spgnn.plan.rates import (
 )
 
 # Every figure is repeated for about so long, but so often at least and at most.
-_SECONDS, _LEAST, _MOST = 0.04, 5, 200
+SECONDS, _LEAST, _MOST = 0.04, 5, 200
 
 
-def measure(comm: Communicator, name: str | None = None) -> Machine:
+def measure(comm: Communicator, name: str | None = None, *, seconds: float = SECONDS) -> Machine:
     """Measure kernels and links, on all ranks at the same time; the same on all. Collective.
 
     Takes a few seconds. Every figure is the median over ranks of the median over repetitions, with
@@ -43,11 +43,13 @@ def measure(comm: Communicator, name: str | None = None) -> Machine:
         All ranks.
     name : str, optional
         By default the first rank's host.
+    seconds : float
+        For about so long each figure is repeated.
     """
     nodes = node_of_each(comm)
     runtime = _runtime_bytes(comm)
     here = max(nodes.count(node) for node in set(nodes))
-    together = Together(comm)
+    together = Together(comm, seconds)
     spmm = measure_sparse(together, comm.device)
     gather = measure_gather(together, comm.device)
     gemm = measure_dense(together, comm.device)
@@ -93,10 +95,12 @@ class Together:
     Parameters
     ----------
     comm : Communicator
+    seconds : float
+        For about so long each is repeated, but a few times in any case.
     """
 
-    def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
+    def __init__(self, comm: Communicator, seconds: float = SECONDS) -> None:
+        self._comm, self._budget = comm, seconds
 
     def __call__(self, body: Callable[[], object]) -> float:
         """Seconds of `body`: the median over repetitions, then over ranks. Collective."""
@@ -104,7 +108,7 @@ class Together:
         first = self._seconds(body)
         # As often on every rank, or collectives would not meet.
         slowest = self._comm.agree(int(first * 1e9)) / 1e9
-        times = round(min(_MOST, max(_LEAST, _SECONDS / max(slowest, 1e-9))))
+        times = round(min(_MOST, max(_LEAST, self._budget / max(slowest, 1e-9))))
         return self.of_all(median(self._seconds(body) for _ in range(times)))
 
     def _seconds(self, body: Callable[[], object]) -> float:
