@@ -165,17 +165,23 @@ class Axes:
         return cls(("row", "replica", "feature"), (ranks // (c * shares), c, shares))
 
     @classmethod
-    def of_nodes(cls, ranks: int, size: int) -> Axes:
+    def of_nodes(cls, ranks: int, size: int, c: int = 1) -> Axes:
         """P/N × N ranks, "node" by "local": rank r is on node r // N.
+
+        With c > 1, the ranks of a node are N/c × c, "local" by "replica", as in `grid`.
 
         Raises
         ------
         InputError
-            If N, the ranks of a node, does not divide the number of ranks.
+            If N, the ranks of a node, does not divide the number of ranks, or c does not divide N.
         """
         if size < 1 or ranks % size:
             raise InputError(f"{size} ranks a node must divide the number of ranks {ranks}")
-        return cls((NODE, LOCAL), (ranks // size, size))
+        if c < 1 or size % c:
+            raise InputError(f"replication factor c = {c} must divide the {size} ranks of a node")
+        if c == 1:
+            return cls((NODE, LOCAL), (ranks // size, size))
+        return cls((NODE, LOCAL, "replica"), (ranks // size, size // c, c))
 
     @property
     def ranks(self) -> int:

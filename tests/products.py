@@ -107,12 +107,13 @@ def check_random(comm: Communicator, seeds: Iterable[int]) -> int:
     return checked
 
 
-def check_nodes(comm: Communicator, size: int, every: int = 1) -> int:
+def check_nodes(comm: Communicator, size: int, every: int = 1, c: int = 1) -> int:
     """Check each `every`-th case in two levels, `size` ranks a node; returns how many."""
+    algo = "1d" if c == 1 else "1.5d"
     chosen = islice(
         (c for c in cases(comm.size) if c.exchange == "sparsity-aware"), size, None, every
     )
-    checked = [check(case, comm, "1d", 1, size) for case in chosen]
+    checked = [check(case, comm, algo, c, size) for case in chosen]
     return len(checked)
 
 

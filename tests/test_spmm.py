@@ -47,6 +47,8 @@ def two_levels(rank: int, sizes: list[int], every: int) -> int:
     for size in sizes:
         comm.ledger.node_size = size
         checked += check_nodes(comm, size, every)
+        if size == 4:
+            checked += check_nodes(comm, size, 2 * every, c=2)
     return checked
 
 

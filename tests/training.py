@@ -195,7 +195,8 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
         if ranks % size == 0 and ranks > size:
             nodes = base.but(hierarchy=size)
             found += [nodes, nodes.but(dropout=0.5, cover="minimum")]
-            found += [nodes.but(order="paper", cover="row")]
+            found += [nodes.but(order="paper", cover="row"), nodes.but(ghosts=1)]
+            found += [nodes.but(algo="1.5d", c=size, cover="minimum")]
     cut = base.but(algo="vertex-cut")
     found += [cut, cut.but(dropout=0.5), cut.but(cover="minimum", ghosts=1), cut.but(reach=False)]
     return found

@@ -84,7 +84,7 @@ class Algorithm:
     def axes(self, ranks: int) -> Axes:
         """How ranks are arranged."""
         if self.node_size > 1:
-            return Axes.of_nodes(ranks, self.node_size)
+            return Axes.of_nodes(ranks, self.node_size, self.c)
         return Axes.grid(ranks, *self.copies(ranks))
 
     def copies(self, ranks: int) -> tuple[int, int]:
@@ -229,12 +229,14 @@ class Algorithm:
 
     def _check_nodes(self, ranks: int) -> None:
         flag = f"--hierarchy {self.node_size}"
-        if self.algo != "1d":
-            raise InputError(f"{flag} needs --algo 1d")
+        if self.algo not in ("1d", "1.5d"):
+            raise InputError(f"{flag} needs --algo 1d or 1.5d")
         if self.exchange == "oblivious":
             raise InputError(f"{flag} needs --exchange sparsity-aware")
         if self.node_size < 1 or ranks % self.node_size:
             raise InputError(f"{flag} must divide the number of ranks, which is {ranks}")
+        if self.node_size % self.c:
+            raise InputError(f"{flag} must be a multiple of --c {self.c}: copies share a node")
 
 
 def _root(ranks: int, power: int) -> int:

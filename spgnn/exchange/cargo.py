@@ -27,9 +27,9 @@ class Place:
     ranks, nodes : RowLayout
         Rows of each rank, and of each node.
     node, local : int
-        Which node, and which of its ranks.
+        Coordinates along "node" and "local".
     size : int
-        Ranks of a node.
+        Ranks along "local".
     """
 
     ranks: RowLayout
@@ -43,11 +43,13 @@ class Place:
         """The place of a rank on the axes "node" and "local"."""
         size = axes.size(LOCAL)
         where = axes.coordinate(NODE, rank), axes.coordinate(LOCAL, rank)
-        return cls(layout, layout.grouped(size), *where, size)
+        return cls(layout, layout.grouped(layout.parts // axes.size(NODE)), *where, size)
 
     def local_of(self, rows: Int64Array) -> Int64Array:
         """Which rank of its node owns each of some rows of the whole matrix."""
-        return self.ranks.owner(rows) % self.size
+        ranks_a_node = self.ranks.parts // self.nodes.parts
+        # Neighbouring ranks are replicas first, and differ along "local" then.
+        return self.ranks.owner(rows) % ranks_a_node // (ranks_a_node // self.size)
 
     def own_number(self, rows: Int64Array) -> Int64Array:
         """The number of each row among those of its owner."""

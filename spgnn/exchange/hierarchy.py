@@ -32,7 +32,8 @@ from spgnn.exchange.cargo import Cargo, Entries, Place, Values, solve, summed
 from spgnn.exchange.deal import Deal
 from spgnn.exchange.inspect import COVERS, Ask, Cover, Demand, demand
 from spgnn.exchange.plan import Hop, Plan, Stage
-from spgnn.exchange.schemes import Scheme
+from spgnn.exchange.regroup import Regroup
+from spgnn.exchange.schemes import Gathered, Scheme, fold
 from spgnn.layout import LOCAL, NODE, Axes, Int64Array, RowLayout
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR
@@ -47,7 +48,10 @@ def hierarchical(
     cover: Cover = "column",
     column_scale: Tensor | None = None,
 ) -> Scheme[Plan]:
-    """1D on nodes of several ranks: what crosses between nodes is as little as the cover allows.
+    """1D and 1.5D on nodes of several ranks: what crosses is as little as the cover allows.
+
+    With several replicas these are ranks of one node, so that partial sums of whole block rows are
+    added inside nodes.
 
     Parameters
     ----------
@@ -70,13 +74,34 @@ def hierarchical(
         If the cover is unknown.
     """
     check_choice("cover", cover, COVERS)
+    made, c = np.array([block.shape[0]]), axes.size("replica") if "replica" in axes.names else 1
+    if c > 1:
+        made = yield Gathered("replica", block.shape[0])
+        replica = layout.owner(block.indices.numpy()) % c
+        block = yield Regroup.of("replica", block, replica, c)
+    stage = yield from _two_levels(
+        block, layout, axes, rank, cover=cover, column_scale=column_scale
+    )
+    return Plan((stage, *fold(made, axes.coordinate("replica", rank) if c > 1 else 0)))
+
+
+def _two_levels(
+    block: CSR,
+    layout: RowLayout,
+    axes: Axes,
+    rank: int,
+    *,
+    cover: Cover,
+    column_scale: Tensor | None,
+) -> Scheme[Stage]:
+    """The stage that moves rows of H along "node" and "local", of ranks of one replica."""
     here, own = Place.of(layout, axes, rank), int(layout.sizes[rank])
     L, R, asked = demand(block, layout, axes.group(LOCAL, rank), here.local, cover)
     send, counts = yield Ask(LOCAL, asked, own)
     L = L.with_scales(L.row_scale, column_scale)
     flat = Hop(LOCAL, send.with_scales(None, column_scale), counts)
     if here.nodes.parts == 1:
-        return Plan((Stage(L, R, (flat,)) if here.size > 1 else Stage(L),))
+        return Stage(L, R, (flat,)) if here.size > 1 else Stage(L)
     entries = Entries.from_abroad(block, here)
     hand = yield entries.to_solvers(here, cover)
     cargo, agent = solve(hand, here, cover)
@@ -84,7 +109,7 @@ def hierarchical(
     hand = yield cargo.taken(order).to(LOCAL, agent[order], here.size)
     hops, found = yield from _carried(Cargo.of(hand), here, own, cover, column_scale)
     remote = _remote(entries, found, R, hops, block)
-    return Plan((Stage(L, remote, (*hops, flat)),))
+    return Stage(L, remote, (*hops, flat))
 
 
 @dataclass(frozen=True, eq=False)

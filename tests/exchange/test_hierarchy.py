@@ -22,6 +22,8 @@ from tests.exchange.test_plan import multiplied_out, same
 from tests.matrices import block_row, random_matrix, uneven_layout
 
 N = 47
+# Ranks, how many of them are a node, and copies.
+COPIES = [(8, 4, 2), (8, 4, 4), (12, 6, 2), (16, 4, 2), (4, 4, 2)]
 # Ranks, and how many of them are a node.
 NODES = [(4, 2), (6, 2), (6, 3), (8, 2), (8, 4), (12, 3), (12, 4), (16, 4), (4, 4), (9, 3)]
 
@@ -58,6 +60,25 @@ def test_plans_multiply_out_to_the_matrix(ranks, size, cover):
         np.testing.assert_allclose(found, whole, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize(("ranks", "size", "c"), COPIES)
+@pytest.mark.parametrize("cover", COVERS)
+def test_copies_of_block_rows_share_a_node(ranks, size, c, cover):
+    """1.5D: the plans are A, and the columns of each replica cross as little as they can."""
+    two, flat = (Algorithm("1.5d", c, cover=cover, node_size=k) for k in (size, 1))
+    A, layout = random_matrix(N, 0.15, ranks, weighted=c == 4), uneven_layout(N, ranks, size)
+    plans = plans_of(A, layout, two, scaled=True)
+    whole = np.linspace(2, 3, N)[:, None] * A.toarray() * np.linspace(1, 2, N)
+    found = multiplied_out(plans, two.axes(ranks))
+    np.testing.assert_allclose(found, whole, rtol=1e-12, atol=1e-14)
+    owner, crosses = layout.owner(np.arange(N)), 0
+    for d, s in permutations(range(ranks // size), 2):
+        for replica in range(c):
+            of_node, sent = owner // size == d, (owner // size == s) & (owner % c == replica)
+            crosses += least(A.toarray()[np.ix_(of_node, sent)] != 0, cover)
+    assert between(plans, two.axes(ranks), size) == crosses
+    assert crosses <= between(plans_of(A, layout, flat), flat.axes(ranks), size)
+
+
 @pytest.mark.parametrize("cover", COVERS)
 def test_plans_of_some_rows(cover):
     """A plan makes the rows that it was given, and holds all own rows of H."""
@@ -73,10 +94,10 @@ def test_plans_of_some_rows(cover):
     np.testing.assert_allclose(found, A.toarray()[np.concatenate(chosen)], rtol=1e-12, atol=1e-14)
 
 
-def live(rank: int, ranks: int, size: int) -> list[bytes]:
+def live(rank: int, ranks: int, size: int, c: int) -> list[bytes]:
     found = []
     for cover in COVERS:
-        algorithm = Algorithm(cover=cover, node_size=size)
+        algorithm = Algorithm("1d" if c == 1 else "1.5d", c, cover=cover, node_size=size)
         mesh = Mesh.build(connect(), algorithm.axes(ranks))
         A = random_matrix(N, 0.2, 7, weighted=ranks % 4 == 0)
         made = schemes(A, uneven_layout(N, ranks, 3), algorithm, scaled=True)
@@ -84,12 +105,12 @@ def live(rank: int, ranks: int, size: int) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize(("ranks", "size"), [(4, 4), (6, 2), (8, 4)])
-def test_offline_plans_are_the_live_ones(ranks, size):
-    by_rank = run_ranks(live, ranks, ranks, size)
+@pytest.mark.parametrize(("ranks", "size", "c"), [(4, 4, 1), (6, 2, 1), (8, 4, 1), (8, 4, 2)])
+def test_offline_plans_are_the_live_ones(ranks, size, c):
+    by_rank = run_ranks(live, ranks, ranks, size, c)
     for number, cover in enumerate(COVERS):
         A = random_matrix(N, 0.2, 7, weighted=ranks % 4 == 0)
-        algorithm = Algorithm(cover=cover, node_size=size)
+        algorithm = Algorithm("1d" if c == 1 else "1.5d", c, cover=cover, node_size=size)
         offline = plans_of(A, uneven_layout(N, ranks, 3), algorithm, scaled=True)
         for rank, plan in enumerate(offline):
             alive = pickle.loads(by_rank[rank][number])
@@ -302,7 +323,8 @@ def test_levels_of_any_scheme(c, exchange):
 
 WRONG = [
     (Algorithm(node_size=4), "--hierarchy 4 must divide the number of ranks, which is 6"),
-    (Algorithm("1.5d", 2, node_size=2), "--hierarchy 2 needs --algo 1d"),
+    (Algorithm("feature", 2, node_size=2), "--hierarchy 2 needs --algo 1d or 1.5d"),
+    (Algorithm("1.5d", 3, node_size=2), "--hierarchy 2 must be a multiple of --c 3"),
     (Algorithm(exchange="oblivious", node_size=2), "--hierarchy 2 needs --exchange"),
     (Algorithm(node_size=0), "--hierarchy 0 must divide"),
 ]
@@ -314,3 +336,5 @@ def test_what_cannot_work_is_refused(algorithm, message):
         algorithm.check(6)
     with pytest.raises(InputError, match="4 ranks a node must divide the number of ranks 6"):
         Axes.of_nodes(6, 4)
+    with pytest.raises(InputError, match="c = 3 must divide the 2 ranks of a node"):
+        Axes.of_nodes(6, 2, 3)

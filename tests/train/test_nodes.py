@@ -42,7 +42,7 @@ def launched_as(rank: int, sizes: list[int]) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(("sizes", "auto"), LAUNCHED)
 def test_auto_is_what_the_launcher_says(sizes, auto):
     known = sizes[0] if len(set(sizes)) == 1 else 0
-    expected = [(auto, known), ("none", known), ("none", known), ("none", known), ("4", 4)]
+    expected = [(auto, known), ("none", known), (auto, known), ("none", known), ("4", 4)]
     assert run_ranks(launched_as, 4, sizes) == [expected] * 4
 
 
