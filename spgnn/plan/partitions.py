@@ -12,6 +12,7 @@ from spgnn.errors import InputError
 from spgnn.files import digest
 from spgnn.partition import partition, read_labels, write_labels
 from spgnn.partition.adjacency import Int32Array
+from spgnn.partition.gvb import Preset
 from spgnn.plan.subject import Subject
 from spgnn.progress import Progress
 
@@ -38,6 +39,7 @@ class Partitions:
         digest of the labels, so a damaged file is made again.
     seed : int
     imbalance : float
+    preset : {"fast", "default", "strong"}
     progress : Progress, optional
 
     Raises
@@ -53,9 +55,10 @@ class Partitions:
         *,
         seed: int = 0,
         imbalance: float = 0.05,
+        preset: Preset = "default",
         progress: Progress | None = None,
     ) -> None:
-        self._subject, self._directory = subject, directory
+        self._subject, self._directory, self._preset = subject, directory, preset
         self._seed, self._imbalance, self._progress = seed, imbalance, progress
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -87,6 +90,7 @@ class Partitions:
             objective="cover" if objective == "cover" else "column",
             imbalance=self._imbalance,
             seed=self._seed,
+            preset=self._preset,
             minimum=False,
             progress=self._progress,
         )
@@ -96,7 +100,7 @@ class Partitions:
 
     def _key(self, method: str, objective: str, parts: int) -> str:
         what = (_GENERATION, self._subject.digest, method, objective, parts)
-        text = "/".join(map(str, (*what, self._seed, float(self._imbalance))))
+        text = "/".join(map(str, (*what, self._seed, float(self._imbalance), self._preset)))
         return digest(text.encode())
 
     def _path(self, key: str, labels: Int32Array) -> Path:
