@@ -1,0 +1,90 @@
+"""The paper's graphs: stand-ins at a scale, or a real file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spgnn.data.load import open_source
+from spgnn.data.sets.generators.block_model import block_model
+from spgnn.data.sets.generators.stand_ins import STAND_INS, Shape
+from spgnn.errors import InputError, check_choice
+from spgnn.plan import Subject
+
+# Scales at which a command takes minutes. Below, classes of a stand-in have fewer vertices than its
+# vertices have neighbours, and fill up.
+DEFAULT_SCALES = {"reddit": 0.1, "amazon": 0.01, "protein": 0.002, "papers": 0.001}
+DATASETS = tuple(DEFAULT_SCALES)
+
+
+@dataclass(frozen=True, eq=False)
+class PaperGraph:
+    """A graph to count on, and what its counts stand for.
+
+    Attributes
+    ----------
+    dataset : str
+        As the paper calls it, or the real graph's name.
+    subject : Subject
+    factor : float
+        Vertices of the original for each of the subject's: 1 for a real graph or at full scale.
+    """
+
+    dataset: str
+    subject: Subject
+    factor: float
+
+    @property
+    def vertices(self) -> int:
+        """Of the original."""
+        return round(self.subject.vertices * self.factor)
+
+
+def shape_of(dataset: str) -> Shape:
+    """Sizes of one of the paper's graphs.
+
+    Raises
+    ------
+    InputError
+    """
+    check_choice("--datasets", dataset, DATASETS)
+    return STAND_INS[f"{dataset}-like"]
+
+
+def stand_in_of(dataset: str, scale: float, seed: int = 0) -> PaperGraph:
+    """The stand-in's structure; features are a width only, so that full size fits into memory.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name, or the scale is not in (0, 1].
+    """
+    shape = shape_of(dataset)
+    if not 0 < scale <= 1:
+        raise InputError(f"--scale must be in (0, 1], got {scale:g}")
+    vertices = max(round(shape.vertices * scale), 1)
+    # As `stand_in` draws it; features are drawn last, so leaving them out changes no edge.
+    graph = block_model(
+        vertices,
+        round(shape.edges * scale),
+        classes=shape.classes,
+        features=0,
+        homophily=shape.homophily,
+        skew=shape.skew,
+        seed=seed,
+        name=f"{dataset}-like@{scale:g}",
+    )
+    assert graph.train_mask is not None
+    subject = Subject(graph.name, graph.adjacency, shape.features, shape.classes, graph.train_mask)
+    return PaperGraph(dataset, subject, shape.vertices / vertices)
+
+
+def real_graph(name: str, data_dir: str | None = None) -> PaperGraph:
+    """A graph of a file or a set's name, as it stands.
+
+    Raises
+    ------
+    InputError
+    """
+    source = open_source(name, data_dir)
+    subject = Subject.of(source, random_features=300, random_classes=24)
+    return PaperGraph(source.meta.name, subject, 1.0)

@@ -1,0 +1,137 @@
+"""CSV and SVG files, written aside and renamed, and the same figures on the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from spgnn.errors import InputError
+from spgnn.files import check_writable, write_pieces
+
+Line = Sequence[tuple[float, float]]
+_MARKS = "osD^vP*X"
+
+
+class Output:
+    """Where the files of one command go.
+
+    Parameters
+    ----------
+    directory : Path
+        Made if it does not exist.
+    name : str
+        Of the command; what its files are called.
+
+    Raises
+    ------
+    InputError
+        If nothing can be written there; before any long work.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.csv, self.svg = directory / f"{name}.csv", directory / f"{name}.svg"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise InputError(f"--output {directory}: cannot be made: {said}") from None
+        for path in (self.csv, self.svg):
+            check_writable(path, "--output")
+
+    def write_csv(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """One line a record, unrounded; the first one's keys are the columns."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+        write_pieces(self.csv, [text.getvalue().encode()], f"--output {self.csv}")
+
+    def draw_lines(
+        self, panels: Mapping[str, Mapping[str, Line]], ylabel: str, caption: str
+    ) -> None:
+        """A panel for each graph, a line for each scheme, both axes logarithmic."""
+        figure, axes = _figure(len(panels))
+        for plot, (title, lines) in zip(axes, panels.items(), strict=True):
+            for number, (name, line) in enumerate(lines.items()):
+                if not line:
+                    continue
+                xs, ys = zip(*line, strict=True)
+                mark = _MARKS[number % len(_MARKS)]
+                plot.plot(xs, ys, marker=mark, markersize=4, linewidth=1.2, label=name)
+            plot.set_title(title, parse_math=False)
+            plot.set_xscale("log", base=2)
+            plot.set_yscale("log")
+            plot.set(xlabel="ranks", ylabel=ylabel)
+            plot.grid(visible=True, which="both", linewidth=0.3)
+        axes[0].legend(frameon=False, fontsize="x-small")
+        self._save(figure, caption)
+
+    def draw_stacks(
+        self,
+        panels: Mapping[str, Mapping[str, Mapping[str, float]]],
+        ylabel: str,
+        caption: str,
+    ) -> None:
+        """A panel for each graph, a bar for each scheme and number of ranks, a colour a kind."""
+        figure, axes = _figure(len(panels))
+        for plot, (title, bars) in zip(axes, panels.items(), strict=True):
+            floor = [0.0] * len(bars)
+            kinds = list(dict.fromkeys(kind for parts in bars.values() for kind in parts))
+            for kind in kinds:
+                heights = [parts.get(kind, 0.0) for parts in bars.values()]
+                plot.bar(range(len(bars)), heights, bottom=floor, label=kind)
+                floor = [a + b for a, b in zip(floor, heights, strict=True)]
+            plot.set_title(title, parse_math=False)
+            plot.set_xticks(range(len(bars)), list(bars), rotation=90, fontsize="xx-small")
+            plot.set_ylabel(ylabel)
+        axes[0].legend(frameon=False, fontsize="x-small")
+        self._save(figure, caption)
+
+    def _save(self, figure: Any, caption: str) -> None:
+        figure.supxlabel(caption, fontsize="x-small", parse_math=False, wrap=True)
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="svg")
+        write_pieces(self.svg, [drawn.getvalue()], f"--output {self.svg}")
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is there; without it only CSV files are written."""
+    try:
+        import matplotlib  # noqa: F401, PLC0415
+    except ImportError:
+        return False
+    return True
+
+
+def show(title: str, records: Sequence[Mapping[str, Any]]) -> None:
+    """Print records as a table; whole and in full width where nobody looks."""
+    table = Table(title=title, title_justify="left")
+    for name, value in records[0].items():
+        table.add_column(name, justify="left" if isinstance(value, str) else "right")
+    for record in records:
+        table.add_row(*(_written(value) for value in record.values()))
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(table)
+
+
+def _figure(panels: int) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(5 * panels, 4.2), layout="constrained")
+    FigureCanvasSVG(figure)  # no window system
+    return figure, figure.subplots(1, panels, squeeze=False)[0]
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float) and abs(value) < 1e4:
+        return f"{value:.4g}"
+    return f"{round(value):,}" if isinstance(value, float | int) else str(value)

@@ -1,0 +1,109 @@
+"""What others measured: only numbers whose source can be opened."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from spgnn.errors import InputError
+
+# The abstract: "up to 14X improvement on 256 GPUs", of everything over the oblivious baseline.
+LARGEST_SPEEDUP, ITS_RANKS = 14, 256
+
+# Table 2, METIS on Amazon, p = 16 … 256: how far the maximum send volume lies above the average.
+# Only the least and the largest are at hand here; --published FILE adds a row for each p.
+METIS_IMBALANCE = (0.67, 1.65)
+
+LOGS = Path(__file__).with_name("authors_logs.csv")
+LOGS_SOURCE = (
+    "job logs of March 2023 in the history of github.com/PASSIONLab/CAGNET, commit ede56cbe "
+    "(Perlmutter, A100, NCCL, 99 epochs of 300-16-24 or 602-16-41); runs on whole graphs only"
+)
+_TABLE2 = ("ranks", "method", "average", "maximum", "imbalance")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of the authors: seconds of an epoch, and its shares, averaged over ranks.
+
+    Attributes
+    ----------
+    dataset, scheme, algo, c, ranks
+        What ran, in the words of `paper.schemes`.
+    barriers : bool
+        Whether ranks met after every step, for the clock's sake.
+    ranks_a_node : int
+    seconds, exchange, spmm, other : float
+    file : str
+    """
+
+    dataset: str
+    scheme: str
+    algo: str
+    c: int
+    ranks: int
+    barriers: bool
+    ranks_a_node: int
+    seconds: float
+    exchange: float
+    spmm: float
+    other: float
+    file: str
+
+
+def authors_runs() -> list[Run]:
+    """All runs of the logs."""
+    found = []
+    with LOGS.open(newline="") as file:
+        for row in csv.DictReader(file):
+            scheme, _, without = row["scheme"].partition(", without ")
+            measured = {name: float(row[name]) for name in ("seconds", "exchange", "spmm", "other")}
+            found.append(
+                Run(
+                    row["dataset"],
+                    scheme,
+                    row["algo"],
+                    int(row["c"]),
+                    int(row["ranks"]),
+                    without != "barriers",
+                    int(row["ranks_a_node"]),
+                    **measured,
+                    file=row["file"],
+                )
+            )
+    return found
+
+
+def read_table2(path: str) -> dict[tuple[int, str], Mapping[str, float]]:
+    """Rows of the paper's Table 2 that a user has typed in.
+
+    Parameters
+    ----------
+    path : str
+        CSV: ranks, method (metis or gvb), average and maximum send volume in any unit, imbalance in
+        per cent.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read; names the line.
+    """
+    try:
+        with open(path, newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeError, csv.Error) as error:
+        said = getattr(error, "strerror", None) or error
+        raise InputError(f"--published {path}: cannot be read: {said}") from None
+    found: dict[tuple[int, str], Mapping[str, float]] = {}
+    for line, row in enumerate(rows, start=2):
+        try:
+            key = int(row["ranks"]), row["method"]
+            found[key] = {name: float(row[name]) for name in _TABLE2[2:]}
+        except (KeyError, TypeError, ValueError):
+            raise InputError(
+                f"--published {path}, line {line}: needs the columns {', '.join(_TABLE2)}, "
+                "numbers but for the method"
+            ) from None
+    return found

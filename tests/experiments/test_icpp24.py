@@ -1,0 +1,308 @@
+"""The tables and figures of experiments/icpp24.py, on tiny graphs."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from paper import published
+from paper.commands import FIGURES, main
+from paper.fit import Compared, summary
+from paper.graphs import DATASETS, PaperGraph, real_graph, stand_in_of
+from paper.schemes import AWARE, GVB, METIS, OBLIVIOUS, OURS, OURS_GHOSTS
+from paper.times import Model, Point, points, scaled
+from paper.volumes import volumes
+
+from spgnn.data import load_dataset
+from spgnn.plan import Machine, write_machine
+from spgnn.plan.machine import (
+    Conditions,
+    Gather,
+    Gemm,
+    Level,
+    Levels,
+    Link,
+    Overhead,
+    Spmm,
+    Streams,
+)
+from spgnn.plan.partitions import Partitions
+from spgnn.plan.subject import set_up
+
+LINK = Link(1e-6, 1e10)
+MACHINE = Machine(
+    "test",
+    cores=4,
+    ranks_a_node=4,
+    memory=0.0,
+    conditions=Conditions(4, 1),
+    levels=Levels(Level(LINK, LINK), Level(Link(1e-5, 1e9), Link(1e-5, 1e9))),
+    overlap=0.5,
+    spmm=Spmm((1e6,), (16.0, 256.0), ((1e-10, 1e-9),), (1e-10, 1e-9)),
+    gather=Gather((16.0, 256.0), (1e-10, 1e-9)),
+    gemm=Gemm((16.0,), (1e12,)),
+    streams=Streams(1e12, 1e12, 1e12),
+    overhead=Overhead(1e-6, 1e-6, 1e-5, 0.0),
+)
+SCALE = 5e-5
+MODEL = Model(layers=3, hidden=16)
+SCHEMES = (OBLIVIOUS, AWARE, METIS, GVB, OURS, OURS_GHOSTS)
+
+
+@pytest.fixture(scope="module")
+def graph() -> PaperGraph:
+    return stand_in_of("amazon", SCALE)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def partitions(graph, cache) -> Partitions:
+    return Partitions(graph.subject, cache)
+
+
+@pytest.fixture(scope="module")
+def machine_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("machine") / "test.json"
+    write_machine(MACHINE, path)
+    return path
+
+
+def rows_sent(A: sp.csr_array, labels: np.ndarray, parts: int) -> np.ndarray:
+    """Rows that each part sends when columns pay, counted pair by pair."""
+    rows, columns = A.nonzero()
+    needed = np.zeros((A.shape[0], parts), bool)
+    needed[columns, labels[rows]] = True
+    needed[np.arange(A.shape[0]), labels] = False
+    return np.bincount(labels, weights=needed.sum(axis=1), minlength=parts)
+
+
+def looped(graph: PaperGraph) -> sp.csr_array:
+    A = graph.subject.structure
+    n = A.shape[0]
+    ones = np.ones(A.nnz, np.float32)
+    return sp.csr_array((ones, A.indices.numpy(), A.indptr.numpy()), (n, n)) + sp.eye_array(n)
+
+
+def records(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_a_stand_in_is_the_known_one_without_features(dataset):
+    mine, known = stand_in_of(dataset, 2e-5), load_dataset(f"{dataset}-like@2e-5")
+    assert np.array_equal(mine.subject.structure.indptr, known.adjacency.indptr)
+    assert np.array_equal(mine.subject.structure.indices, known.adjacency.indices)
+    assert np.array_equal(mine.subject.labelled, known.train_mask)
+    assert (mine.subject.features, mine.subject.classes) == (known.x.shape[1], mine.subject.classes)
+    assert mine.vertices == round(mine.factor * mine.subject.vertices)
+
+
+def test_volumes_are_those_counted_pair_by_pair(graph, partitions):
+    A = looped(graph)
+    found = list(volumes(graph, partitions, (3, 8)))
+    assert [(row.ranks, row.method) for row in found] == [
+        (parts, method) for parts in (3, 8) for method in ("random", "metis", "gvb")
+    ]
+    for row in found:
+        sent = rows_sent(A, partitions.labels(row.method, "column", row.ranks), row.ranks)
+        assert row.total == pytest.approx(graph.factor * sent.sum(), rel=1e-12)
+        assert row.maximum == pytest.approx(graph.factor * sent.max(), rel=1e-12)
+        assert row.imbalance == pytest.approx(sent.max() / sent.mean() - 1, rel=1e-9)
+
+
+def test_bytes_of_an_epoch_are_counted_rows_times_widths(graph, partitions):
+    """In the paper's order: forward the inputs' widths travel, backward the outputs'."""
+    widths = (300, 16, 16, 24)
+    moved = sum(a + b for a, b in pairwise(widths))
+    A = looped(graph)
+    plain = replace(graph, factor=1.0)
+    found = points(plain, partitions, (AWARE, GVB), (4,), MACHINE, model=MODEL)
+    even = np.repeat(np.arange(4), np.diff(np.arange(5) * A.shape[0] // 4))
+    for point, labels in zip(found, (even, partitions.labels("gvb", "column", 4)), strict=True):
+        sent = rows_sent(A, labels, 4)
+        assert point.total == 4 * moved * sent.sum()
+
+
+def test_oblivious_ranks_receive_all_rows(graph, partitions):
+    n, widths = graph.subject.vertices, (300, 16, 16, 24)
+    (point,) = points(
+        replace(graph, factor=1.0), partitions, (OBLIVIOUS,), (4,), MACHINE, model=MODEL
+    )
+    assert point.total == 3 * n * 4 * sum(a + b for a, b in pairwise(widths))
+
+
+@pytest.mark.parametrize("c", [1, 2])
+def test_counts_grow_with_the_factor_and_messages_do_not(graph, partitions, c):
+    setting = set_up(graph.subject, None, AWARE.algorithm(c), 8, 4)
+    counted = setting.counted(3, reach=False, ghosts=False, propagated=False)
+    larger = scaled(counted, 10.0)
+    assert scaled(counted, 1) is counted
+    assert np.array_equal(larger.rows, 10 * counted.rows)
+    for stage, other in zip(counted.whole.stages, larger.whole.stages, strict=True):
+        for name in ("rows", "columns", "local", "remote"):
+            assert np.array_equal(getattr(other, name), 10 * getattr(stage, name))
+        for hop, grown in zip(stage.hops, other.hops, strict=True):
+            for name in ("sent", "received", "entries"):
+                assert np.array_equal(getattr(grown, name), 10 * getattr(hop, name))
+            assert np.array_equal(grown.messages, hop.messages)
+            assert np.array_equal(grown.returned, hop.returned)
+
+
+def test_our_line_moves_least(graph, partitions):
+    found = {
+        point.scheme: point
+        for point in points(graph, partitions, SCHEMES, (8,), MACHINE, model=MODEL)
+    }
+    assert len(found) == len(SCHEMES)
+    total = [found[scheme.name].total for scheme in (OURS_GHOSTS, OURS, GVB, AWARE, OBLIVIOUS)]
+    assert total == sorted(total)
+    assert all(point.seconds > 0 for point in found.values())
+
+
+def test_replicas_that_leave_one_part_are_left_out(graph, partitions):
+    found = points(graph, partitions, (AWARE,), (2, 4, 6), MACHINE, replicas=(1, 2, 4), model=MODEL)
+    assert [(point.ranks, point.c) for point in found] == [(2, 1), (4, 1), (4, 2), (6, 1), (6, 2)]
+
+
+def test_table2_writes_what_it_counts(graph, partitions, cache, tmp_path, capsys):
+    typed = tmp_path / "table2.csv"
+    typed.write_text("ranks,method,average,maximum,imbalance\n4,metis,10,25,150\n")
+    arguments = ["table2", "--scale", str(SCALE), "--ranks", "4", "--cache", str(cache)]
+    arguments += ["--output", str(tmp_path / "out"), "--published", str(typed)]
+    assert main(arguments) == 0
+    rows = records(tmp_path / "out" / "table2.csv")
+    counted = {row.method: row for row in volumes(graph, partitions, (4,))}
+    assert [row["method"] for row in rows] == ["random", "metis", "gvb"]
+    for row in rows:
+        assert float(row["total"]) == counted[row["method"]].total
+        assert float(row["maximum"]) == counted[row["method"]].maximum
+    assert [row["paper's maximum"] for row in rows] == ["", "25.0", ""]
+    assert (tmp_path / "out" / "table2.svg").read_bytes().startswith(b"<?xml")
+    assert "67% to 165%" in capsys.readouterr().out
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_drawn_and_tabled(name, cache, machine_file, tmp_path, capsys):
+    dataset = FIGURES[name].datasets[-1]
+    scale = {"papers": 1e-5, "protein": 5e-5}.get(dataset, SCALE)
+    arguments = [name, "--datasets", dataset, "--scale", str(scale), "--ranks", "4,8"]
+    arguments += ["--machine", str(machine_file), "--cache", str(cache), "--output", str(tmp_path)]
+    assert main([*arguments, "--layers", "2"]) == 0
+    rows = records(tmp_path / f"{name}.csv")
+    lines = {(row["scheme"], row["c"], row["ranks"]) for row in rows}
+    assert len(lines) == len(rows)
+    assert {row["scheme"] for row in rows} == {scheme.name for scheme in FIGURES[name].schemes}
+    for row in rows:
+        kinds = [float(value) for key, value in row.items() if key.endswith("_seconds")]
+        assert sum(kinds) == pytest.approx(float(row["seconds"]), rel=1e-9)
+    assert (tmp_path / f"{name}.svg").stat().st_size > 1000
+    assert "seconds predicted for test" in capsys.readouterr().out
+
+
+def test_datasets_says_what_stands_for_what(tmp_path):
+    arguments = ["datasets", "--datasets", "amazon,papers", "--scale", "1e-5"]
+    assert main([*arguments, "--output", str(tmp_path)]) == 0
+    rows = records(tmp_path / "datasets.csv")
+    assert [row["nonzeros"] for row in rows] == ["230788269", "3231371744"]
+
+
+def test_a_real_file_is_counted_as_it_is(cache, machine_file, tmp_path):
+    A = sp.random_array((60, 60), density=0.1, rng=np.random.default_rng(0))
+    A = sp.csr_array(A + A.T)
+    path = tmp_path / "real.npz"
+    y = np.arange(60) % 3
+    np.savez(
+        path,
+        indptr=A.indptr.astype(np.int64),
+        indices=A.indices.astype(np.int32),
+        shape=np.array(A.shape),
+        directed=np.array(False),
+        y=y,
+        train_mask=y == 0,
+        x=np.ones((60, 7), np.float32),
+    )
+    graph = real_graph(str(path))
+    assert (graph.factor, graph.subject.features, graph.subject.classes) == (1.0, 7, 3)
+    arguments = ["scaling-1d", "--dataset", str(path), "--ranks", "4", "--output", str(tmp_path)]
+    assert main([*arguments, "--machine", str(machine_file), "--cache", str(cache)]) == 0
+    assert {row["dataset"] for row in records(tmp_path / "scaling-1d.csv")} == {graph.dataset}
+
+
+def test_the_logs_are_of_whole_jobs():
+    runs = published.authors_runs()
+    assert len(runs) == 35
+    assert {run.scheme for run in runs} == {OBLIVIOUS.name, AWARE.name, GVB.name}
+    for run in runs:
+        # Shares are averages over ranks, seconds those of the last one; the rest is dense work.
+        assert 0.6 < (run.exchange + run.spmm + run.other) / run.seconds < 1.02, run
+    assert len({(r.dataset, r.scheme, r.barriers, r.c, r.ranks) for r in runs}) == len(runs)
+
+
+def test_fit_sets_every_job_beside_its_prediction(cache, machine_file, tmp_path, capsys):
+    arguments = ["fit", "--datasets", "amazon", "--scale", str(SCALE), "--ranks", "16"]
+    arguments += ["--machine", str(machine_file), "--cache", str(cache), "--output", str(tmp_path)]
+    assert main(arguments) == 0
+    rows = records(tmp_path / "fit.csv")
+    wanted = [r for r in published.authors_runs() if (r.dataset, r.ranks) == ("amazon", 16)]
+    assert [row["log"] for row in rows] == [run.file for run in wanted]
+    for row, run in zip(rows, wanted, strict=True):
+        assert float(row["ratio"]) == pytest.approx(float(row["predicted s"]) / run.seconds)
+    assert "predicted / measured" in capsys.readouterr().out
+
+
+def test_summary_is_the_geometric_mean():
+    run = next(run for run in published.authors_runs() if run.barriers)
+    found = [
+        Compared(run, Point("", run.scheme, 1, 4, 1.0, 1, 1, 1, 1, {"spmm": k * run.seconds}))
+        for k in (0.5, 8.0)
+    ]
+    (line,) = summary(found)
+    assert line["predicted / measured"] == pytest.approx(2.0)
+    assert (line["least"], line["largest"]) == (pytest.approx(0.5), pytest.approx(8.0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tabel2"], "did you mean 'table2'?"),
+        (["table2", "--datasets", "amazn"], "did you mean 'amazon'?"),
+        (["table2", "--methods", "metsi"], "did you mean 'metis'?"),
+        (["table2", "--scale", "2"], "--scale must be in (0, 1]"),
+        (["table2", "--ranks", "1"], "must be an integer ≥ 2"),
+        (["table2", "--scal", "1"], "did you mean '--scale'?"),
+        (["table2", "--published", "nowhere.csv"], "nowhere.csv: cannot be read"),
+        (["scaling-1d", "--machine", "nowhere.json"], "nowhere.json: cannot be read"),
+        (["table2", "--dataset", "nowhere.npz"], "nowhere.npz"),
+    ],
+)
+def test_wrong_arguments_give_one_line(arguments, said, tmp_path, capsys):
+    output = ["--output", str(tmp_path / "out")] if arguments[0] in {"table2", "scaling-1d"} else []
+    assert main([*arguments, *output]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert lines[0].startswith("error: ")
+
+
+def test_a_wrong_row_of_the_paper_is_named(tmp_path, capsys):
+    typed = tmp_path / "typed.csv"
+    typed.write_text("ranks,method,average,maximum,imbalance\n16,metis,1,2,3\n32,metis,x,2,3\n")
+    assert main(["table2", "--published", str(typed), "--output", str(tmp_path)]) == 2
+    assert "line 3" in capsys.readouterr().err
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["datasets", "--output", str(tmp_path / "file" / "out")]) == 2
+    assert "cannot be made" in capsys.readouterr().err
