@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--scale", type=real(0), metavar="S", help="of the stand-ins; the defaults take minutes")
     add("--full", action="store_true", help="stand-ins as large as the originals")
     add("--ranks", type=rank_list, metavar="P,…", help="numbers of ranks")
-    add("--preset", choices=PRESETS, default="default", help="of gvb")
+    add("--preset", choices=PRESETS, default="fast", help="of gvb (default: %(default)s)")
     add("--imbalance", type=real(0, 1000), default=0.05, metavar="E")
     add("--seed", type=at_least(0), default=0)
     add("--cache", metavar="DIR", help="where partitions are kept")
