@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from paper.graphs import PaperGraph
 from paper.schemes import Scheme
-from spgnn.layout import Int64Array
 from spgnn.plan import Machine, Prediction
-from spgnn.plan.census import Census, HopCensus, StageCensus
 from spgnn.plan.network import trace
 from spgnn.plan.partitions import Partitions
 from spgnn.plan.predict import price
 from spgnn.plan.subject import Counted, set_up
 from spgnn.progress import Progress
 
-# Of a breakdown, in the words of the paper: what the local machine does, and what the network does.
+# What of an epoch's seconds the network takes; the rest is the machine's own.
 EXCHANGE = ("exchange", "allreduce")
-LOCAL = ("spmm", "pack", "dense", "passes", "overhead")
+# Counts of peers, and places among them: the same in a graph of any size.
+_OF_RANKS = {"messages", "returned", "me", "near"}
 
 
 @dataclass(frozen=True)
@@ -140,42 +140,23 @@ def predicted(
     )
     words = setting.words
     if words is not None:
-        words = _times(words, graph.factor)
+        words = _grown(words, graph.factor)
     return price(scaled(counted, graph.factor), trace(network), network, words, machine)
 
 
 def scaled(counted: Counted, factor: float) -> Counted:
     """Counts of a graph with `factor` times the vertices and edges, all else alike."""
-    if factor == 1:
-        return counted
-    return Counted(
-        _census(counted.whole, factor),
-        tuple(None if layer is None else _census(layer, factor) for layer in counted.layers),
-        _times(counted.rows, factor),
-        _times(counted.ghosts, factor),
-    )
+    found: Counted = counted if factor == 1 else _grown(counted, factor)
+    return found
 
 
-def _census(census: Census, factor: float) -> Census:
-    return Census(
-        tuple(_stage(stage, factor) for stage in census.stages),
-        _times(census.matrix, factor),
-        _times(census.transpose, factor),
-    )
-
-
-def _stage(stage: StageCensus, factor: float) -> StageCensus:
-    counts = {
-        name: _times(getattr(stage, name), factor)
-        for name in ("rows", "columns", "local", "remote")
-    }
-    return replace(stage, **counts, hops=tuple(_hop(hop, factor) for hop in stage.hops))
-
-
-def _hop(hop: HopCensus, factor: float) -> HopCensus:
-    counts = {name: _times(getattr(hop, name), factor) for name in ("sent", "received", "entries")}
-    return replace(hop, **counts)
-
-
-def _times(counts: Int64Array, factor: float) -> Int64Array:
-    return np.rint(counts * factor).astype(np.int64)
+def _grown(value: Any, factor: float) -> Any:
+    """Rows, nonzeros and bytes times the factor, in arrays, tuples and records."""
+    if isinstance(value, np.ndarray):
+        return np.rint(value * factor).astype(np.int64)
+    if isinstance(value, tuple):
+        return tuple(_grown(one, factor) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        names = (field.name for field in fields(value) if field.name not in _OF_RANKS)
+        return replace(value, **{name: _grown(getattr(value, name), factor) for name in names})
+    return value

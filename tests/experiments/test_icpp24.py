@@ -148,7 +148,7 @@ def test_counts_grow_with_the_factor_and_messages_do_not(graph, partitions, c):
     larger = scaled(counted, 10.0)
     assert scaled(counted, 1) is counted
     assert np.array_equal(larger.rows, 10 * counted.rows)
-    for stage, other in zip(counted.whole.stages, larger.whole.stages, strict=True):
+    for stage, other in zip(counted.whole.factors, larger.whole.factors, strict=True):
         for name in ("rows", "columns", "local", "remote"):
             assert np.array_equal(getattr(other, name), 10 * getattr(stage, name))
         for hop, grown in zip(stage.hops, other.hops, strict=True):
@@ -179,6 +179,7 @@ def test_table2_writes_what_it_counts(graph, partitions, cache, tmp_path, capsys
     typed.write_text("ranks,method,average,maximum,imbalance\n4,metis,10,25,150\n")
     arguments = ["table2", "--scale", str(SCALE), "--ranks", "4", "--cache", str(cache)]
     arguments += ["--output", str(tmp_path / "out"), "--published", str(typed)]
+    arguments += ["--preset", "default"]
     assert main(arguments) == 0
     rows = records(tmp_path / "out" / "table2.csv")
     counted = {row.method: row for row in volumes(graph, partitions, (4,))}
