@@ -13,12 +13,15 @@ from spgnn.sparse import CSR
 
 def take_rows(A: CSR, rows: Tensor) -> CSR:
     """Any rows of a block, in the order asked for."""
-    indptr = torch.zeros(len(rows) + 1, dtype=torch.int64)
+    cols, scale = A.shape[1], None if A.row_scale is None else A.row_scale[rows]
+    if isinstance(A.pattern, Selection):
+        values = None if A.values is None else A.values[rows]
+        return CSR(Selection(A.indices[rows], cols), values, scale, A.col_scale)
+    indptr = torch.zeros(len(rows) + 1, dtype=torch.int64, device=A.device)
     torch.cumsum(A.row_lengths[rows], 0, out=indptr[1:])
     source = entries_of(A, rows)
     values = None if A.values is None else A.values[source]
-    scale = None if A.row_scale is None else A.row_scale[rows]
-    pattern = Pattern.trusted(indptr, A.indices[source], (len(rows), A.shape[1]))
+    pattern = Pattern.trusted(indptr, A.indices[source], (len(rows), cols))
     return CSR(pattern, values, scale, A.col_scale)
 
 
@@ -26,8 +29,8 @@ def entries_of(A: CSR, rows: Tensor) -> Tensor:
     """Where the entries of some rows lie among all, row after row, int64."""
     lengths = A.row_lengths[rows]
     # Entry k of new row r is entry k + (old start − new start) of the old arrays.
-    shift = A.indptr[rows] - (lengths.cumsum(0) - lengths)
-    return torch.arange(int(lengths.sum())) + shift.repeat_interleave(lengths)
+    shift = (A.indptr[rows] - (lengths.cumsum(0) - lengths)).repeat_interleave(lengths)
+    return shift + torch.arange(len(shift), device=A.device)
 
 
 def keep_columns(A: CSR, columns: Tensor) -> CSR:
@@ -39,8 +42,8 @@ def keep_columns(A: CSR, columns: Tensor) -> CSR:
     columns : Tensor int64 [m]
         Rising; column ``columns[k]`` becomes column k.
     """
-    number = torch.empty(A.shape[1], dtype=index_dtype(len(columns)))
-    number[columns] = torch.arange(len(columns), dtype=number.dtype)
+    number = torch.empty(A.shape[1], dtype=index_dtype(len(columns)), device=A.device)
+    number[columns] = torch.arange(len(columns), dtype=number.dtype, device=A.device)
     indices, shape = number[A.indices], (A.shape[0], len(columns))
     if isinstance(A.pattern, Selection):
         pattern: Pattern = Selection(indices, len(columns))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
+from spgnn.blocks import take_rows
 from spgnn.comm import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange.plan import Hop, Plan, Stage, run_of
@@ -34,7 +35,7 @@ from spgnn.exchange.schedule import (
 )
 from spgnn.exchange.wire import Exact, Flight, Step, Wire
 from spgnn.layout import Int64Array
-from spgnn.pattern import Pattern, Selection, index_dtype
+from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
 
 Schedule = Literal["overlap", "peers"]
@@ -305,7 +306,8 @@ def cut(stage: Stage, groups: Sequence[Group], rounds: Rounds) -> list[Piece]:
         sent = rounds.stretches(group, counts.send)
         arriving = _listed(got, counts.recv)
         group_of[arriving], place[arriving] = number, np.arange(len(arriving))
-        send = _rows_of(hop.send, _listed(sent, counts.send))
+        leaving = torch.from_numpy(_listed(sent, counts.send)).to(hop.send.device)
+        send = take_rows(hop.send, leaving)
         fewer = RowCounts(sent.lengths, got.lengths, counts.largest)
         hops.append(replace(hop, send=send, counts=fewer, rounds=None))
     sizes = [each.counts.received for each in hops]
@@ -321,23 +323,6 @@ def _listed(stretches: Stretches, counts: Int64Array) -> Int64Array:
     first, last = begins + stretches.first, begins + stretches.last
     found = [np.arange(first[peer], last[peer]) for peer in talking]
     return np.concatenate(found) if found else np.zeros(0, np.int64)
-
-
-def _rows_of(block: CSR, rows: Int64Array) -> CSR:
-    """Some rows of a block."""
-    chosen, cols = torch.from_numpy(rows).to(block.device), block.shape[1]
-    row_scale = None if block.row_scale is None else block.row_scale[chosen]
-    if isinstance(block.pattern, Selection):
-        values = None if block.values is None else block.values[chosen]
-        return CSR(Selection(block.indices[chosen], cols), values, row_scale, block.col_scale)
-    lengths = block.row_lengths[chosen]
-    indptr = torch.zeros(len(rows) + 1, dtype=torch.int64, device=block.device)
-    torch.cumsum(lengths, 0, out=indptr[1:])
-    shift = (block.indptr[chosen] - indptr[:-1]).repeat_interleave(lengths)
-    entries = shift + torch.arange(len(shift), device=block.device)
-    pattern = Pattern.trusted(indptr, block.indices[entries], (len(rows), cols))
-    values = None if block.values is None else block.values[entries]
-    return CSR(pattern, values, row_scale, block.col_scale)
 
 
 def _columns_of(

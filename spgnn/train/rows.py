@@ -119,7 +119,8 @@ def training_rows(
         Original ids, classes, and whether this is a training vertex.
     """
     own, begin = A.own_rows, A.layout.range(A.mesh.rank)[0]
-    if plans is None or _is_everything(plans, own):
+    propagated = isinstance(X, Propagated)
+    if plans is None or _is_whole(plans, propagated):
         return TrainingRows(A, X, y, mask), X
     comm, device = A.mesh.everyone, y.device
     ghosts = 0 if plans.ghosts is None else plans.ghosts.volume.receive
@@ -132,7 +133,7 @@ def training_rows(
         own_ids = vertex_ids[(vertices[inner] - begin).to(device)]
         return own_ids if inner.all() else torch.cat((own_ids, ghost_ids))
 
-    graph = _propagations(plans, A, vertex_ids, ids_of, device)
+    graph = _propagations(plans, A, vertex_ids, ids_of, propagated)
     X_train = _rows_of(X, first)
     if plans.ghosts is not None:
         assert isinstance(X, Propagated)
@@ -143,9 +144,13 @@ def training_rows(
     return TrainingRows(graph, X_train, y[rows], mask[rows], ghosts), X
 
 
-def _is_everything(plans: Layered, own: int) -> bool:
-    nothing_left_out = len(plans.rows) == len(plans.first) == own
-    return nothing_left_out and all(layer is None for layer in plans.layers)
+def _is_whole(plans: Layered, propagated: bool) -> bool:
+    """Whether all layers work on the whole matrix, which all ranks agree on.
+
+    A single layer on propagated features multiplies nothing, and may still leave rows out.
+    """
+    alone = propagated and len(plans.layers) == 1
+    return not alone and all(layer is None for layer in plans.layers)
 
 
 def _propagations(
@@ -153,16 +158,16 @@ def _propagations(
     A: DistMatrix,
     vertex_ids: Tensor,
     ids_of: Callable[[Tensor], Tensor],
-    device: torch.device,
+    propagated: bool,
 ) -> list[Propagation]:
     """One for each layer; all matrices share their buffers, since one product runs at a time."""
-    found = []
+    found, device = [], vertex_ids.device
     for number, layer in enumerate(plans.layers):
         if layer is not None:
             matrix = A.another(layer.plan.to(device).ready())
             targets = None if layer.targets is None else layer.targets.to(device)
             found.append(Propagation(matrix, ids_of(layer.columns), targets))
-        elif number or len(plans.first) == A.own_rows:
+        elif number or not propagated:
             found.append(Propagation(A, vertex_ids))
         else:
             found.append(Propagation(None, ids_of(plans.first)))
