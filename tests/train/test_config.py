@@ -25,6 +25,8 @@ FLAGS = [
     ("--edges", None, "edges.npy", "edges.npy"),
     ("--imbalance", 0.05, "0.1", 0.1),
     ("--ghosts", 0, "1", 1),
+    ("--plan", None, "auto", "auto"),
+    ("--machine", None, "here.json", "here.json"),
     ("--model", "gcn", "sage", "sage"),
     ("--layers", 3, "2", 2),
     ("--hidden", 16, "64", 64),
