@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby
 
 from spgnn.errors import InputError
-from spgnn.layout import Int64Array
+from spgnn.exchange import Algorithm
+from spgnn.plan.census import Census
 from spgnn.plan.configurations import Configuration, configurations
 from spgnn.plan.estimate import can_be_estimated, estimated_setting
 from spgnn.plan.machine import Machine
@@ -20,6 +20,8 @@ from spgnn.progress import Progress
 
 # Nonzeros of a graph up to which every configuration is priced, and up to which plans are made.
 THOROUGH, EXACT = 3_000_000, 100_000_000
+# Algorithms with which reach and ghosts are tried.
+_SHORTLIST = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +83,10 @@ class Choice:
         return f"{slower:.2f} times the first: {1e3 * more[kind]:.3g} ms more {kind}, {bytes_}"
 
 
-def _arrangement(one: Configuration) -> tuple[str, str, int]:
+def _arrangement(one: Configuration) -> tuple[object, ...]:
     """What says which rank owns which rows."""
-    return one.method, one.objective, one.algorithm.parts(one.ranks)
+    how = one.algorithm
+    return one.method, one.objective, how.parts(one.ranks), how.copies(one.ranks)
 
 
 class Planner:
@@ -119,7 +122,7 @@ class Planner:
         self.estimates = subject.structure.nnz > EXACT
         self._progress = progress
         self._trace = cache(trace)
-        self._last: tuple[tuple[str, str, int, int], Setting] | None = None
+        self._last: tuple[object, Setting] | None = None
 
     def choose(self, ranks: int, candidates: Iterable[Configuration] | None = None) -> Choice:
         """Price all configurations for so many ranks, and rank what fits by seconds.
@@ -161,28 +164,44 @@ class Planner:
         return Choice(ranks, fitting, dropped)
 
     def _priced(self, candidates: list[Configuration]) -> Iterator[Planned]:
-        """Plans of one algorithm at a time are in memory."""
-        done = 0
-        candidates = sorted(candidates, key=_arrangement)  # sorting is stable
-        alike = groupby(candidates, lambda one: (one.method, one.objective, one.algorithm))
-        for _, group in alike:
-            members = list(group)
-            if self._progress is not None:
-                self._progress(f"{members[0].ranks} ranks", done, len(candidates))
-            done += len(members)
-            setting, estimated = self._setting(members[0])
+        """Plans of one algorithm at a time are in memory.
+
+        Plans of the whole matrix come first, of every algorithm. Reach and ghosts, which take plans
+        of their own for each layer, are tried with those algorithms that then look best.
+        """
+        groups: dict[tuple[str, str, Algorithm], list[Configuration]] = {}
+        for one in sorted(candidates, key=_arrangement):  # sorting is stable
+            groups.setdefault((one.method, one.objective, one.algorithm), []).append(one)
+        base: dict[tuple[str, str, Algorithm], float] = {}
+        whole: dict[tuple[str, str, Algorithm], Census] = {}
+        for done, (key, members) in enumerate(groups.items()):
+            self._tell(members[0].ranks, done, 2 * len(groups))
+            setting = self._setting(members[0])
+            plain = replace(members[0], reach=False, ghosts=False, order="auto")
+            priced = self._price(plain, setting, {})
+            base[key], whole[key] = priced.seconds, setting.whole
+            if plain in members:
+                yield priced
+        best = sorted(groups, key=lambda key: base[key])[:_SHORTLIST]
+        shortlist = [key for key in groups if key in best]
+        for done, key in enumerate(shortlist):
+            members = [one for one in groups[key] if one.reach or one.ghosts]
+            if not members:
+                continue
+            self._tell(members[0].ranks, len(groups) + done, len(groups) + len(shortlist))
+            setting = self._setting(members[0], whole[key])
             counted: dict[tuple[bool, bool, bool], Counted] = {}
-            words = setting.words
-            for one in members:
-                yield self._price(one, setting, counted, words, estimated)
+            yield from (self._price(one, setting, counted) for one in members)
+
+    def _tell(self, ranks: int, done: int, every: int) -> None:
+        if self._progress is not None:
+            self._progress(f"{ranks} ranks", done, every)
 
     def _price(
         self,
         one: Configuration,
         setting: Setting,
         counted: dict[tuple[bool, bool, bool], Counted],
-        words: Int64Array | None,
-        estimated: bool,
     ) -> Planned:
         network = one.network(self.network)
         key = one.reach, one.ghosts, network.propagated
@@ -191,17 +210,18 @@ class Planner:
                 network.layers, reach=one.reach, ghosts=one.ghosts, propagated=network.propagated
             )
         epoch: Epoch = self._trace(network)
-        return Planned(one, price(counted[key], epoch, network, words, self.machine), estimated)
+        found = price(counted[key], epoch, network, setting.words, self.machine)
+        return Planned(one, found, self.estimates)
 
-    def _setting(self, one: Configuration) -> tuple[Setting, bool]:
-        parts = one.algorithm.parts(one.ranks)
-        labels = self.partitions.labels(one.method, one.objective, parts)
-        node = self.machine.ranks_a_node
-        key = one.method, one.objective, parts, one.ranks
-        if self._last is not None and self._last[0] == key:
-            # Arranged alike: rows and their scales are at hand.
-            setting = self._last[1].under(one.algorithm)
-        else:
-            setting = set_up(self.subject, labels, one.algorithm, one.ranks, node)
-        self._last = key, setting
-        return (estimated_setting(setting), True) if self.estimates else (setting, False)
+    def _setting(self, one: Configuration, whole: Census | None = None) -> Setting:
+        """A graph arranged for a configuration; rows and scales of the last one, if they fit."""
+        how, node = one.algorithm, self.machine.ranks_a_node
+        key = one.method, one.objective, one.ranks, how.parts(one.ranks), how.copies(one.ranks)
+        if self._last is None or self._last[0] != key:
+            labels = self.partitions.labels(one.method, one.objective, how.parts(one.ranks))
+            setting = set_up(self.subject, labels, how, one.ranks, node)
+            self._last = key, estimated_setting(setting) if self.estimates else setting
+        setting = self._last[1].under(how)
+        if whole is not None:
+            setting.__dict__["whole"] = whole
+        return setting

@@ -7,10 +7,12 @@ is exact for undirected graphs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
+from spgnn.exchange import Algorithm
 from spgnn.layout import Int64Array
 from spgnn.plan.census import Census, HopCensus, StageCensus
 from spgnn.plan.configurations import Configuration
@@ -31,9 +33,18 @@ def can_be_estimated(one: Configuration) -> bool:
 class EstimatedSetting(Setting):
     """A setting whose counts are estimated."""
 
+    def under(self, algorithm: Algorithm) -> Setting:
+        """The same rows under another algorithm, which has as many parts."""
+        return replace(self, algorithm=algorithm)
+
+    @cached_property
+    def whole(self) -> Census:
+        """Of a sample."""
+        return estimate(self)
+
     def counted(self, layers: int, *, reach: bool, ghosts: bool, propagated: bool) -> Counted:
         """All layers work on the whole matrix."""
-        own, whole = self.arranged.ranks.sizes, estimate(self)
+        own, whole = self.arranged.ranks.sizes, self.whole
         nobody = np.zeros_like(own)
         return Counted(whole, (None,) * layers, np.stack([own] * (layers + 1)), nobody)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -186,7 +186,7 @@ class Setting:
 
     def under(self, algorithm: Algorithm) -> Setting:
         """The same rows under another algorithm, which has as many parts."""
-        other = Setting(self.subject, self.arranged, algorithm, self.ranks_a_node)
+        other = replace(self, algorithm=algorithm)
         other.__dict__["_blocks"] = self._blocks
         return other
 

@@ -75,6 +75,7 @@ def random_configurations(
             input_dropout=one_of(True, False),
             ghosts=one_of(0, 1),
             reach=one_of(True, True, False),
+            hierarchy=one_of("none", "none", "2"),
             layers=one_of(1, 2, 3),
             hidden=one_of(2, 7, 16),
             normalisation=one_of("auto", "sym", "row", "none"),
