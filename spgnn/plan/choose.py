@@ -9,7 +9,7 @@ from functools import cache
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
 from spgnn.plan.census import Census
-from spgnn.plan.configurations import Configuration, configurations
+from spgnn.plan.configurations import MANY_RANKS, Configuration, configurations
 from spgnn.plan.estimate import can_be_estimated, estimated_setting
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import Epoch, Network, trace
@@ -20,8 +20,9 @@ from spgnn.progress import Progress
 
 # Nonzeros of a graph up to which every configuration is priced, and up to which plans are made.
 THOROUGH, EXACT = 3_000_000, 100_000_000
-# Algorithms with which reach and ghosts are tried.
-_SHORTLIST = 8
+# Algorithms with which reach and ghosts are tried: of a small graph, of a large one, and of one on
+# very many ranks.
+_SHORTLIST, _SHORTER, _SHORTEST = 8, 2, 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +170,8 @@ class Planner:
         Plans of the whole matrix come first, of every algorithm. Reach and ghosts, which take plans
         of their own for each layer, are tried with those algorithms that then look best.
         """
+        if not candidates:
+            return
         groups: dict[tuple[str, str, Algorithm], list[Configuration]] = {}
         for one in sorted(candidates, key=_arrangement):  # sorting is stable
             groups.setdefault((one.method, one.objective, one.algorithm), []).append(one)
@@ -182,7 +185,7 @@ class Planner:
             base[key], whole[key] = priced.seconds, setting.whole
             if plain in members:
                 yield priced
-        best = sorted(groups, key=lambda key: base[key])[:_SHORTLIST]
+        best = sorted(groups, key=lambda key: base[key])[: self._shortlisted(candidates[0].ranks)]
         shortlist = [key for key in groups if key in best]
         for done, key in enumerate(shortlist):
             members = [one for one in groups[key] if one.reach or one.ghosts]
@@ -192,6 +195,12 @@ class Planner:
             setting = self._setting(members[0], whole[key])
             counted: dict[tuple[bool, bool, bool], Counted] = {}
             yield from (self._price(one, setting, counted) for one in members)
+
+    def _shortlisted(self, ranks: int) -> int:
+        """With how many algorithms reach and ghosts are tried."""
+        if self.subject.structure.nnz <= THOROUGH:
+            return _SHORTLIST
+        return _SHORTER if ranks <= MANY_RANKS else _SHORTEST
 
     def _tell(self, ranks: int, done: int, every: int) -> None:
         if self._progress is not None:

@@ -13,6 +13,8 @@ from spgnn.plan.network import Network
 
 # Beyond so many replicas a fold costs more than any exchange of rows it spares.
 MOST_REPLICAS = 16
+# Beyond so many, the plans of all ranks take a second or more for each algorithm.
+MANY_RANKS = 512
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,10 @@ def configurations(
     ranks_a_node : int
     thorough : bool
         Without, only what is likely to win: columns and minimum covers, up to 4 replicas, and the
-        order that moves less.
+        order that moves less; on very many ranks 1D, 1.5D and feature-parallel alone.
     """
     for algorithm in algorithms(ranks, ranks_a_node, MOST_REPLICAS if thorough else 4):
-        if not thorough and algorithm.cover == "row":
+        if not thorough and not _likely(algorithm, ranks):
             continue
         for method in methods:
             for objective in _objectives(method, algorithm):
@@ -141,6 +143,15 @@ def configurations(
                     yield replace(base, ghosts=True)
                 if thorough and network.kind == "gcn":
                     yield replace(base, order="paper")
+
+
+def _likely(algorithm: Algorithm, ranks: int) -> bool:
+    """Whether an algorithm is worth its plans on a large graph."""
+    if ranks <= MANY_RANKS:
+        return algorithm.cover != "row"
+    if algorithm.algo == "1d" and algorithm.node_size == 1:
+        return algorithm.cover != "row"
+    return algorithm.algo in ("1.5d", "feature") and algorithm.cover == "column"
 
 
 def fitting(
