@@ -165,15 +165,14 @@ def fitting(
     given : mapping of flag to value
         Of `Configuration.flags`.
     """
+    # Never worth a thought of one's own, but somebody may compare with it, or be short of memory.
+    fixed = {name: given[name] for name in ("exchange", "schedule", "buffer") if name in given}
     for one in candidates:
-        if given.get("exchange", one.algorithm.exchange) != one.algorithm.exchange:
-            # Not worth a thought of one's own, but somebody may compare with it.
-            if one.algorithm.cover != "column":
-                continue
-            one = replace(one, algorithm=replace(one.algorithm, exchange=given["exchange"]))  # noqa: PLW2901
-        flags = one.flags
-        if all(flags[name] == value for name, value in given.items()):
-            yield one
+        found = replace(one, algorithm=replace(one.algorithm, **fixed))
+        flags = found.flags
+        fits = all(flags[name] == value for name, value in given.items())
+        if fits and _works(found.algorithm, found.ranks):
+            yield found
 
 
 def _objectives(method: str, algorithm: Algorithm) -> tuple[str, ...]:

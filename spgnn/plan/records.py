@@ -38,7 +38,7 @@ def of_plan(planned: Planned, base: Sequence[str]) -> dict[str, Any]:
         "order": flags["order"],
         "partition": one.method,
         "objective": one.objective,
-        "schedule": "overlap",
+        "schedule": flags["schedule"],
         "hierarchy": flags["hierarchy"],
         "bytes": volume["total_bytes"],
         "max_send_bytes": volume["max_send_bytes"],

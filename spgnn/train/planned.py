@@ -32,6 +32,8 @@ from spgnn.train.config import TrainConfig
 
 AUTO = "auto"
 CHOSEN = ("algo", "c", "exchange", "cover", "hierarchy", "order", "ghosts", "reach", "partition")
+# What a plan leaves as it is given.
+KEPT = ("schedule", "buffer")
 # The first two are tried if the second is at most so much slower, for so many epochs.
 CLOSE, TRIED_EPOCHS = 1.15, 5
 LARGEST_FILE = 1 << 28
@@ -78,7 +80,7 @@ def fill_in(
     asked = config.algorithm.plan
     if asked is None:
         return None
-    fixed = {name: value for name, value in config.flat().items() if name in CHOSEN}
+    fixed = {name: value for name, value in config.flat().items() if name in CHOSEN + KEPT}
     fixed = {name: value for name, value in fixed.items() if name in set(given)}
     if asked != AUTO:
         entry = from_rank_zero(comm, lambda: _entry(asked, comm.size))

@@ -37,6 +37,8 @@ FLAGS = [
     ("--optimizer", "adam", "sgd", "sgd"),
     ("--seed", 0, "7", 7),
     ("--order", "auto", "paper", "paper"),
+    ("--plan", None, "auto", "auto"),
+    ("--machine", None, "here.json", "here.json"),
     ("--split", 0, "3", 3),
     ("--feature-norm", "auto", "none", "none"),
     ("--normalisation", "auto", "row", "row"),
