@@ -128,8 +128,9 @@ def make_table2(options: argparse.Namespace, output: Output, progress: ProgressB
         ):
             found.append(row)
             print(f"{row.ranks} parts, {row.method}: {row.seconds:.0f} s", flush=True)
-        records = [_table2_record(row, typed, options.width) for row in found]
-        output.write_csv(records)
+            # After each row: at full size a partition takes long, and may not fit into memory.
+            records = [_table2_record(row, typed, options.width) for row in found]
+            output.write_csv(records)
         show(f"Rows of H that one product sends. {caption(graph)}", records)
         print(_table2_words(found))
         if can_draw():
