@@ -1,4 +1,4 @@
-"""Train a GCN on the whole graph.
+"""Train a graph neural network on the whole graph.
 
 One process:      python experiments/gcn.py --dataset sbm
 Forked ranks:     python experiments/gcn.py --nproc 4 --dataset sbm

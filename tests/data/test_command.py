@@ -112,7 +112,11 @@ def refused(capsys, *arguments):
     ("arguments", "message"),
     [
         ([], "COMMAND"),
-        (["inof", "x"], "COMMAND inof: choose one of info, download, shard, machine, plan; did you mean 'info'?"),
+        (
+            ["inof", "x"],
+            "COMMAND inof: choose one of info, download, shard, machine, plan; "
+            "did you mean 'info'?",
+        ),
         (["info"], "required: GRAPH"),
         (["info", "sbm", "--colour"], "unrecognized arguments: --colour"),
         (["info", "sbm", "x" * 5000], "unrecognized arguments: xxx"),
