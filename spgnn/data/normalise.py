@@ -14,6 +14,8 @@ from spgnn.errors import InputError
 from spgnn.sparse import CSR
 
 Normalisation = Literal["sym", "row", "none"]
+# What each model is defined on; only a GCN adds self-loops, others have weights for the vertex.
+OWN_NORMALISATION: dict[str, Normalisation] = {"gcn": "sym", "sage": "row", "gin": "none"}
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 X = TypeVar("X", bound=Tensor | CSR)

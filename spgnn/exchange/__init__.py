@@ -8,11 +8,13 @@ from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_a
 from spgnn.exchange.layers import Layered, LayerPlan, layered
 from spgnn.exchange.levels import Level, by_level
 from spgnn.exchange.peers import SCHEDULES, Peers, Schedule
-from spgnn.exchange.plan import Hop, Plan, Stage, Traffic, Volume
-from spgnn.exchange.schedule import Executor, Workspace
+from spgnn.exchange.plan import Hop, Plan, Stage
+from spgnn.exchange.schedule import Executor
 from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build, build_all, grid
+from spgnn.exchange.traffic import Traffic, Volume
 from spgnn.exchange.turn import Turn, Turned
 from spgnn.exchange.wire import Broadcast, Exact, Flight, Step, Steps, Wire
+from spgnn.exchange.workspace import Workspace
 
 __all__ = [
     "ALGOS",

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from spgnn.exchange.plan import Plan, Priced, Traffic
+from spgnn.exchange.plan import Plan
+from spgnn.exchange.traffic import Priced, Traffic
 from spgnn.layout import Axes
 
 Level = Literal["inside", "between"]

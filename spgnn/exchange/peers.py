@@ -26,7 +26,6 @@ from spgnn.exchange.schedule import (
     Communicators,
     Exchange,
     Executor,
-    Workspace,
     add_unpacked,
     adjoint_product,
     lying_ready,
@@ -34,6 +33,7 @@ from spgnn.exchange.schedule import (
     product,
 )
 from spgnn.exchange.wire import Exact, Flight, Step, Wire
+from spgnn.exchange.workspace import Workspace
 from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR

@@ -13,6 +13,7 @@ from spgnn import kernels
 from spgnn.comm import Communicator
 from spgnn.exchange.plan import Factor, Hop, Plan, Stage, run_of
 from spgnn.exchange.wire import Flight, Step, Wire, wire_of
+from spgnn.exchange.workspace import Workspace
 from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR
 
@@ -31,39 +32,6 @@ class Runner(Protocol):
 
     def adjoint(self, G_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """The product with its transpose. Collective."""
-
-
-class Workspace:
-    """Buffers that outlive an exchange: no epoch should fault in new pages."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[tuple[str, *tuple[int, ...]], Tensor] = {}
-
-    def rows(self, role: tuple[str, *tuple[int, ...]], count: int, like: Tensor) -> Tensor:
-        """An uninitialised [count, f] with the width, dtype and device of `like`."""
-        width = like.shape[1]
-        held = self._buffers.get(role)
-        if (
-            held is None
-            or held.numel() < count * width
-            or held.dtype != like.dtype
-            or held.device != like.device
-        ):
-            # The old memory goes before the new comes.
-            del held
-            self._buffers.pop(role, None)
-            held = torch.empty(count * width, dtype=like.dtype, device=like.device)
-            self._buffers[role] = held
-        return held[: count * width].view(count, width)
-
-    def held(self, *names: str) -> int:
-        """Bytes that are held, for roles of some names or, without, for all."""
-        chosen = (held for role, held in self._buffers.items() if not names or role[0] in names)
-        return sum(held.nbytes for held in chosen)
-
-    def release(self) -> None:
-        """Give the memory back; the next exchange takes what it needs."""
-        self._buffers.clear()
 
 
 class Executor:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.exchange.plan import AsTheyAre, Hop
+from spgnn.exchange.plan import Hop
+from spgnn.exchange.traffic import AsTheyAre
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from spgnn.nn.features import Features, Propagated, densified, propagate_
 from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
 from spgnn.nn.gin import GIN, GINConv
 from spgnn.nn.loss import accuracies, count_labelled, masked_cross_entropy
+from spgnn.nn.models import MODELS
 from spgnn.nn.propagation import Graph, LayerGraph, Propagation, matrices_of
 from spgnn.nn.sage import GraphSAGE, SAGEConv
 from spgnn.nn.stack import Convolution, Stack
@@ -15,6 +16,7 @@ from spgnn.nn.stack import Convolution, Stack
 __all__ = [
     "GCN",
     "GIN",
+    "MODELS",
     "ORDERS",
     "Convolution",
     "DropoutKeys",

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spgnn.exchange.plan import EXACT, Hop, Plan, Stage
+from spgnn.exchange.plan import Hop, Plan, Stage
+from spgnn.exchange.traffic import EXACT
 from spgnn.exchange.turn import Turn, Turned
 from spgnn.layout import Axes, Int64Array
 

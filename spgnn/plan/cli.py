@@ -15,14 +15,16 @@ from spgnn.comm import connect, default_threads, guarded, launch, launched_rank,
 from spgnn.comm.rank_zero import on_rank_zero
 from spgnn.command import at_least, real
 from spgnn.data.load import open_source
+from spgnn.data.normalise import OWN_NORMALISATION
 from spgnn.data.source import MemorySource
 from spgnn.errors import InputError, check_choice, memory_for, shortened
 from spgnn.files import check_writable, written_aside
+from spgnn.nn import MODELS
 from spgnn.partition import METHODS
 from spgnn.plan.choose import Choice, Planner
 from spgnn.plan.machine import Machine, read_machine, write_machine
 from spgnn.plan.measure import measure
-from spgnn.plan.network import MODELS, NORMALISATION, Network
+from spgnn.plan.network import Network
 from spgnn.plan.partitions import Partitions, cache_directory
 from spgnn.plan.plot import check_plot, plot_choices
 from spgnn.plan.records import of_choice
@@ -215,7 +217,7 @@ def _planner(options: argparse.Namespace, machine: Machine, progress: ProgressBa
         seed=options.seed,
         random_features=options.random_features,
         random_classes=options.random_classes,
-        normalisation=NORMALISATION[options.model]
+        normalisation=OWN_NORMALISATION[options.model]
         if options.normalisation == "auto"
         else options.normalisation,
         loops=options.model == "gcn",

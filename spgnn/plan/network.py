@@ -12,14 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spgnn.data.normalise import Normalisation
 from spgnn.exchange import Step
 from spgnn.nn import (
-    GCN,
-    GIN,
+    MODELS,
     DropoutKeys,
     Features,
-    GraphSAGE,
     Order,
     Propagated,
     Propagation,
@@ -34,9 +31,6 @@ from spgnn.spmm import DistMatrix
 # The model is tried on a rank with MOST_ROWS - l rows where layer l begins, so that the length of a
 # dimension says of which rows it is. Nothing of that size has data, but for sparse features.
 MOST_ROWS = 1_000_003
-MODELS: dict[str, type[Stack]] = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN}
-# What each is defined on; only a GCN adds self-loops.
-NORMALISATION: dict[str, Normalisation] = {"gcn": "sym", "sage": "row", "gin": "none"}
 _SOFTMAX = {"_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward"}
 _DENSE = {"mm", "addmm", "addmm_"}
 _FREE = {"empty", "empty_like", "new_empty", "detach", "view", "t", "permute", "transpose"}

@@ -14,6 +14,7 @@ import torch
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import from_rank_zero
 from spgnn.data import open_source
+from spgnn.data.normalise import OWN_NORMALISATION
 from spgnn.data.shards import is_graph_directory
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.errors import InputError, memory_for
@@ -23,7 +24,7 @@ from spgnn.plan.choose import Choice, Planner
 from spgnn.plan.configurations import Configuration, configurations, fitting
 from spgnn.plan.machine import Machine, read_machine
 from spgnn.plan.measure import measure
-from spgnn.plan.network import NORMALISATION, Network
+from spgnn.plan.network import Network
 from spgnn.plan.partitions import GivenLabels, Partitions, cache_directory
 from spgnn.plan.records import of_plan
 from spgnn.plan.subject import Subject
@@ -224,7 +225,7 @@ def _subject(config: TrainConfig, source: GraphSource) -> Subject:
         seed=config.training.seed,
         random_features=data.random_features,
         random_classes=data.random_classes,
-        normalisation=NORMALISATION[kind] if asked == "auto" else asked,
+        normalisation=OWN_NORMALISATION[kind] if asked == "auto" else asked,
         loops=kind == "gcn",
     )
 

@@ -17,7 +17,7 @@ from spgnn.data.distribute import RankShare, from_shards, scatter
 from spgnn.data.graph import VertexData
 from spgnn.data.memory import check_memory
 from spgnn.data.normalise import (
-    Normalisation,
+    OWN_NORMALISATION,
     add_self_loops,
     degree_scales,
     row_normalise_features,
@@ -41,9 +41,6 @@ from spgnn.train.config import TrainConfig
 from spgnn.train.rows import TrainingRows, layer_plans, training_rows
 
 Data = TypeVar("Data", bound=VertexData)
-
-# What each model is defined on; only a GCN adds self-loops, others have weights for the vertex.
-OWN_NORMALISATION: dict[str, Normalisation] = {"gcn": "sym", "sage": "row", "gin": "none"}
 
 
 @dataclass(frozen=True, eq=False)

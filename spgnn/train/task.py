@@ -13,10 +13,8 @@ from spgnn.data.memory import check_memory
 from spgnn.errors import InputError
 from spgnn.exchange import by_level
 from spgnn.nn import (
-    GCN,
-    GIN,
+    MODELS,
     DropoutKeys,
-    GraphSAGE,
     Stack,
     accuracies,
     count_labelled,
@@ -29,7 +27,6 @@ from spgnn.train.setup import Problem
 
 Scores = dict[str, float | None]
 SCORES = ("val_loss", "train_acc", "val_acc", "test_acc")  # of NodeClassification
-MODELS: dict[str, type[Stack]] = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN}
 _COPIES = 4  # of the weights: themselves, their gradient, and two moments of Adam
 
 

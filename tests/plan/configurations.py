@@ -8,13 +8,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from spgnn.data import open_source
-from spgnn.data.normalise import add_self_loops
+from spgnn.data.normalise import OWN_NORMALISATION, add_self_loops
 from spgnn.errors import InputError
 from spgnn.exchange import ALGOS, COVERS, STRATEGIES
 from spgnn.partition import partition
 from spgnn.plan import Network, Prediction, Subject, predict
 from spgnn.train import TrainConfig
-from spgnn.train.setup import OWN_NORMALISATION
 
 
 def write_graphs(directory: Path) -> list[Path]:

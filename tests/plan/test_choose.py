@@ -18,12 +18,10 @@ from spgnn.plan import Network, Subject, predict, read_machine
 from spgnn.plan.choose import Planner
 from spgnn.plan.configurations import Configuration, algorithms, configurations, fitting
 from spgnn.plan.estimate import estimated_setting
-from spgnn.plan.network import NORMALISATION
 from spgnn.plan.partitions import Partitions
 from spgnn.plan.plot import lines
 from spgnn.plan.subject import set_up
 from spgnn.train import TrainConfig, parse
-from spgnn.train.setup import OWN_NORMALISATION
 from tests.plan.configurations import write_graphs
 from tests.plan.test_machine import EXAMPLE
 
@@ -158,10 +156,6 @@ def test_a_sample_of_everything_is_the_truth(tmp_path, ranks, c):
             loops = subject.looped.nnz - subject.structure.nnz if kind == "local" else 0
             total = guessed.whole.nonzeros[kind].sum()
             assert abs(int(total) - int(made.nonzeros[kind].sum())) <= subject.vertices - loops
-
-
-def test_normalisation_is_that_of_training():
-    assert NORMALISATION == OWN_NORMALISATION
 
 
 def test_the_command(tmp_path, capsys, monkeypatch):
