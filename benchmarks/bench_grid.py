@@ -33,7 +33,13 @@ def trainers(path: Path, partition: str) -> list[Trainer]:
     made = []
     for how in ({}, {"algo": "1.5d", "c": 2}):
         config = TrainConfig.of(
-            **common, **how, random_features=128, random_classes=16, hidden=16, feature_norm="none"
+            **common,
+            **how,
+            random_features=128,
+            random_classes=16,
+            hidden=16,
+            feature_norm="none",
+            reach=False,
         )
         task = NodeClassification(config, prepare(config, comm), comm)
         made.append(Trainer(task, config.training, comm))

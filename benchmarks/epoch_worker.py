@@ -40,7 +40,7 @@ def of_spgnn(data, path, hidden):
     from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
     from spgnn.train.memory import give_back_freed, keep_freed
 
-    config = TrainConfig.of(dataset=path, hidden=int(hidden), weight_decay=0)
+    config = TrainConfig.of(dataset=path, hidden=int(hidden), weight_decay=0, reach=False)
     give_back_freed()
     comm = connect()
     trainer = Trainer(
