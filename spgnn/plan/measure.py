@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 
 import torch
@@ -34,8 +33,8 @@ SECONDS, _LEAST, _MOST = 0.04, 5, 200
 def measure(comm: Communicator, name: str | None = None, *, seconds: float = SECONDS) -> Machine:
     """Measure kernels and links, on all ranks at the same time; the same on all. Collective.
 
-    Takes a few seconds. Every figure is the median over ranks of the median over repetitions, with
-    the number of threads that ranks have.
+    Takes a few seconds. Every figure is the median over ranks of the mean of repetitions, with the
+    number of threads that ranks have.
 
     Parameters
     ----------
@@ -103,20 +102,24 @@ class Together:
         self._comm, self._budget = comm, seconds
 
     def __call__(self, body: Callable[[], object]) -> float:
-        """Seconds of `body`: the median over repetitions, then over ranks. Collective."""
+        """Seconds of `body`: the mean of repetitions, then the median over ranks. Collective.
+
+        A mean, because ranks that share cores are interrupted now and then, not in most calls.
+        """
         body()
-        first = self._seconds(body)
+        first = self._seconds(body, 1)
         # As often on every rank, or collectives would not meet.
         slowest = self._comm.agree(int(first * 1e9)) / 1e9
         times = round(min(_MOST, max(_LEAST, self._budget / max(slowest, 1e-9))))
-        return self.of_all(median(self._seconds(body) for _ in range(times)))
+        return self.of_all(self._seconds(body, times))
 
-    def _seconds(self, body: Callable[[], object]) -> float:
+    def _seconds(self, body: Callable[[], object], times: int) -> float:
         start = perf_counter()
-        body()
+        for _ in range(times):
+            body()
         if self._comm.device.type == "cuda":
             torch.cuda.synchronize(self._comm.device)
-        return perf_counter() - start
+        return (perf_counter() - start) / times
 
     def of_all(self, value: float) -> float:
         """The median over ranks. Collective."""

@@ -74,14 +74,21 @@ def measure_gather(clock: Clock, device: torch.device) -> Gather:
 
 
 def measure_dense(clock: Clock, device: torch.device) -> Gemm:
-    """Tall matrices times square ones."""
+    """Tall matrices times square ones, and what the gradient of the square one takes.
+
+    Of 16 MiB: features come from memory, and narrow products are bound by that.
+    """
     found = []
     for width in WIDTHS:
-        rows = (1 << 22) // width // 4
+        rows = (1 << 24) // width // 4
         H, W = _dense(rows, width, device), _dense(width, width, device)
-        out = _dense(rows, width, device)
-        seconds = clock(partial(torch.mm, H, W, out=out))
-        found.append(2 * rows * width * width / seconds)
+        out, dW = _dense(rows, width, device), _dense(width, width, device)
+
+        def both(H: Tensor = H, W: Tensor = W, out: Tensor = out, dW: Tensor = dW) -> None:
+            torch.mm(H, W, out=out)
+            torch.mm(H.T, out, out=dW)
+
+        found.append(4 * rows * width * width / clock(both))
     return Gemm(tuple(map(float, WIDTHS)), tuple(found))
 
 
