@@ -98,12 +98,20 @@ def algorithms(
         Largest c.
     """
     copies = [c for c in range(1, min(ranks, most_replicas) + 1) if ranks % c == 0]
+    known: set[tuple[int, int]] = set()
     for algo in ALGOS:
-        for c in copies:
-            if c == 1 and algo != "1d" and _takes_replicas(algo):
-                continue  # this is 1D
+        # Shares of feature columns are not folded: with all ranks as shares no row is exchanged.
+        for c in sorted({*copies, ranks}) if algo == "feature" else copies:
+            plain = Algorithm(algo, c)  # type: ignore[arg-type]
+            if not _works(plain, ranks):
+                continue
+            if algo != "vertex-cut":
+                shape = plain.copies(ranks)
+                if shape in known:
+                    continue  # the same under another name, as 2D of two replicas and 1.5D are
+                known.add(shape)
             for cover in COVERS:
-                flat = Algorithm(algo, c, cover=cover)  # type: ignore[arg-type]
+                flat = replace(plain, cover=cover)  # type: ignore[arg-type]
                 found = [flat, replace(flat, node_size=ranks_a_node)]
                 several = 1 < ranks_a_node < ranks
                 yield from (one for one in found[: 1 + several] if _works(one, ranks))
@@ -178,10 +186,6 @@ def fitting(
 def _objectives(method: str, algorithm: Algorithm) -> tuple[str, ...]:
     """As the training command has them: gvb knows what minimum covers move."""
     return ("cover",) if method == "gvb" and algorithm.cover == "minimum" else ("column",)
-
-
-def _takes_replicas(algo: str) -> bool:
-    return _works(Algorithm(algo, 2), 2) or _works(Algorithm(algo, 2), 4)  # type: ignore[arg-type]
 
 
 def _works(algorithm: Algorithm, ranks: int) -> bool:

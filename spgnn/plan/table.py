@@ -10,6 +10,8 @@ from rich.table import Table
 from spgnn.plan.choose import Choice
 from spgnn.plan.machine import Level, Machine
 
+_WIDTH = 140  # of tables that go into a file
+
 
 def show_choice(choice: Choice, record: dict[str, Any], top: int, *, estimated: bool) -> None:
     """Print the best plans for one number of ranks, why they are where they are, and commands."""
@@ -104,6 +106,8 @@ def _level(level: Level) -> str:
 
 def _print(table: Table) -> None:
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDTH)
     with console.capture() as drawn:
         console.print(table)
     # Rich would end the process where nobody reads.
