@@ -40,11 +40,19 @@ TEST_SHARE = 0.45  # of the budget
 EPOCHS = 13  # the operator clock runs in two of them
 LOSS_TOLERANCE = 1e-3  # between devices, relative, over a few epochs
 # Drawn on rank 0 or by counters: the same weights and dropout masks on every device and rank.
-TRAINING = ["--dataset", "sbm", "--epochs", str(EPOCHS), "--dropout", "0.5"]
+TRAINING = ["--dataset", "sbm", "--epochs", str(EPOCHS), "--dropout", "0.5", "--no-input-dropout"]
+SHARED = ["--device", "cuda", "--backend", "gloo", "--nproc"]  # ranks on one GPU
 RUNS = {
     "cpu": ["--device", "cpu"],
     "cuda": ["--device", "cuda"],
-    "cuda, 2 ranks": ["--device", "cuda", "--backend", "gloo", "--nproc", "2"],
+    "cuda, 2 ranks": [*SHARED, "2"],
+    "ghosts": [*SHARED, "2", "--ghosts", "1", "--cover", "minimum"],
+    "1.5d": [*SHARED, "4", "--algo", "1.5d", "--c", "2"],
+    "feature": [*SHARED, "4", "--algo", "feature", "--c", "2"],
+    "3d": [*SHARED, "4", "--algo", "3d", "--c", "2"],
+    "vertex cut": [*SHARED, "2", "--algo", "vertex-cut"],
+    "hierarchy": [*SHARED, "4", "--hierarchy", "2", "--cover", "minimum"],
+    "peers": [*SHARED, "4", "--schedule", "peers", "--buffer", "64KiB"],
 }
 NO_GPU = 3
 
@@ -111,7 +119,7 @@ def run_command(command: Sequence[str], timeout: float) -> Report:
 
 
 def training(folder: Path, timeout: float) -> Report:
-    """A short training on the CPU, the GPU, and two ranks that share it: losses must agree."""
+    """A short training on the CPU, the GPU, and ranks that share it: losses must agree."""
     found: Report = {"status": 0, "runs": {}}
     for where, flags in RUNS.items():
         file = folder / ".training.json"
