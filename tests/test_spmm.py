@@ -61,16 +61,18 @@ def test_products_in_two_levels(ranks, sizes, every):
     assert min(run_ranks(two_levels, ranks, sizes, every)) >= 2
 
 
-def levels_of_broadcasts(rank: int) -> None:
-    comm = connect()
+def levels_of_broadcasts(rank: int) -> int:
+    comm, checked = connect(), 0
     comm.ledger.node_size = 2
     for case in islice((c for c in cases(4) if c.exchange == "oblivious"), 0, None, 5):
         for c in (1, 2):
             check(case, comm, "1.5d", c)
+            checked += 1
+    return checked
 
 
 def test_bytes_of_each_level_of_other_schemes():
-    run_ranks(levels_of_broadcasts, 4)
+    assert min(run_ranks(levels_of_broadcasts, 4)) >= 4
 
 
 @pytest.mark.slow
@@ -78,7 +80,7 @@ def test_bytes_of_each_level_of_other_schemes():
     ("ranks", "size"), [(4, 2), (6, 2), (6, 3), (8, 2), (8, 4), (12, 3), (12, 4), (16, 4)]
 )
 def test_all_products_in_two_levels(ranks, size):
-    run_ranks(two_levels, ranks, [size], 1)
+    assert min(run_ranks(two_levels, ranks, [size], 1)) >= 24
 
 
 @pytest.mark.slow
