@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from spgnn.comm import Communicator
 from spgnn.exchange import Step
 
 
@@ -121,6 +122,43 @@ def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
     """
     Z_local: Tensor = _PaperLayer.apply(H_local, W, A, A.next_step(H_local))  # type: ignore[no-untyped-call]
     return Z_local
+
+
+class _AllReduce(torch.autograd.Function):
+    """forward y = Σ_r t_r on every rank; its adjoint is the same sum."""
+
+    @staticmethod
+    def forward(t: Tensor, comm: Communicator) -> Tensor:
+        total = t.clone(memory_format=torch.contiguous_format)
+        comm.all_reduce(total).wait()
+        return total
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.comm = inputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None]:
+        return _AllReduce.apply(gradient[0], ctx.comm), None  # type: ignore[no-untyped-call]
+
+
+def all_reduced(t: Tensor, comm: Communicator) -> Tensor:
+    """The sum over all ranks, on every rank; differentiable at every order, and collective.
+
+    The adjoint is the same sum, whatever each rank makes of the total. So a loss that all ranks
+    make of it is one number that P ranks differentiate: gradients of replicated parameters have to
+    be averaged over the ranks, as DistributedDataParallel does.
+
+    Parameters
+    ----------
+    t : Tensor
+        Of the same shape and dtype on all ranks.
+    comm : Communicator
+    """
+    if comm.size == 1:
+        return t.clone()
+    total: Tensor = _AllReduce.apply(t, comm)  # type: ignore[no-untyped-call]
+    return total
 
 
 _by_handle: WeakValueDictionary[int, Any] = WeakValueDictionary()

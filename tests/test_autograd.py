@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
-from spgnn.autograd import paper_layer, product
+from spgnn.autograd import all_reduced, paper_layer, product
 from spgnn.comm import connect
 from spgnn.exchange import Algorithm
 from spgnn.testing import run_ranks
@@ -183,3 +183,28 @@ def test_compiled_in_one_graph():
         results.append((value.detach(), X.grad))
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def check_all_reduced(rank: int) -> None:
+    """A total that every rank uses in its own way; two orders of derivatives. Collective."""
+    comm = connect()
+    given = torch.from_numpy(numbers(comm.size, 4))
+    shares = given.clone().requires_grad_()
+    factor = torch.arange(1, comm.size + 1, dtype=torch.float64)
+    total = shares.sum(dim=0)
+    expected = sum((f * total**3).sum() for f in factor)
+    (first,) = torch.autograd.grad(expected, shares, create_graph=True)
+    (second,) = torch.autograd.grad((first**2).sum(), shares)
+    mine = given[rank].clone().requires_grad_()
+    used = factor[rank] * all_reduced(mine, comm) ** 3
+    (found,) = torch.autograd.grad(used.sum(), mine, create_graph=True)
+    torch.testing.assert_close(found, first[rank])
+    (found,) = torch.autograd.grad((found**2).sum(), mine)
+    torch.testing.assert_close(found, second[rank])
+    once = all_reduced(mine.detach(), comm)
+    torch.testing.assert_close(once, total.detach())
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_sum_over_ranks_is_its_own_adjoint(ranks):
+    run_ranks(check_all_reduced, ranks)

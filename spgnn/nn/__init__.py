@@ -9,7 +9,15 @@ from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
 from spgnn.nn.gin import GIN, GINConv
 from spgnn.nn.loss import accuracies, count_labelled, masked_cross_entropy
 from spgnn.nn.models import MODELS
-from spgnn.nn.propagation import Graph, LayerGraph, Propagation, matrices_of
+from spgnn.nn.propagation import (
+    Graph,
+    HasMatrices,
+    LayerGraph,
+    Matrices,
+    Normalised,
+    Propagation,
+    matrices_of,
+)
 from spgnn.nn.sage import GraphSAGE, SAGEConv
 from spgnn.nn.stack import Convolution, Stack
 
@@ -25,7 +33,10 @@ __all__ = [
     "GINConv",
     "Graph",
     "GraphSAGE",
+    "HasMatrices",
     "LayerGraph",
+    "Matrices",
+    "Normalised",
     "Order",
     "Propagated",
     "Propagation",

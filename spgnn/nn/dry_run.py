@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.nn.features import Features, Propagated
-from spgnn.nn.propagation import Graph, Propagation, matrices_of
+from spgnn.nn.propagation import Matrices, Propagation, matrices_of
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
@@ -25,7 +25,9 @@ class RecordedProduct(NamedTuple):
     adjoint: bool
 
 
-def recorded_products(model: nn.Module, graph: Graph, X_local: Features) -> list[RecordedProduct]:
+def recorded_products(
+    model: nn.Module, X_local: Features, graph: Matrices
+) -> list[RecordedProduct]:
     """The products of one forward and one backward: those of each matrix in order.
 
     The model runs on copies on the meta device, which have shapes and no data; nothing is computed
@@ -34,9 +36,9 @@ def recorded_products(model: nn.Module, graph: Graph, X_local: Features) -> list
     Parameters
     ----------
     model : Module
-        Called as ``model(graph, X)``.
-    graph : DistMatrix, or a sequence of one Propagation a layer
+        Called as ``model(X, graph)``.
     X_local : Tensor or CSR [columns of the first layer, features], or Propagated
+    graph : DistMatrix, or a sequence of one Propagation a layer
     """
     copies = {id(A): (A, copy.deepcopy(A)) for A in matrices_of(graph)}
 
@@ -45,12 +47,12 @@ def recorded_products(model: nn.Module, graph: Graph, X_local: Features) -> list
         targets = None if layer.targets is None else layer.targets.to("meta")
         return replace(layer, A=A, targets=targets)
 
-    copied: Graph
+    copied: Matrices
     if isinstance(graph, Sequence):
         copied = [on_meta(layer) for layer in graph]
     else:
         copied = copies[id(graph)][1]
-    logits: Tensor = copy.deepcopy(model).to("meta")(copied, _on_meta(X_local))
+    logits: Tensor = copy.deepcopy(model).to("meta")(_on_meta(X_local), copied)
     logits.sum().backward()
     return [RecordedProduct(A, *told) for A, noted in copies.values() for told in noted.record]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -13,7 +12,7 @@ from spgnn.autograd import paper_layer, product
 from spgnn.errors import InputError
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.propagation import LayerGraph, matrix_of
-from spgnn.nn.stack import Convolution, Stack, multiplies_first
+from spgnn.nn.stack import Convolution, Stack, glorot_, linear, multiplies_first
 from spgnn.sparse import CSR
 
 Order = Literal["auto", "paper"]
@@ -25,24 +24,25 @@ class GCNConv(Convolution):
 
     Parameters
     ----------
-    f_in, f_out : int
+    in_channels, out_channels : int
     order : {"auto", "paper"}
         ``auto`` moves the narrower of H and H W. ``paper`` always takes (A H) W, and A G in
         backward, as the ICPP'24 code does.
-    input_layer : bool
-        H is the input: it needs no gradient, so (A H) W has no product in backward.
     """
 
-    def __init__(
-        self, f_in: int, f_out: int, *, order: Order = "auto", input_layer: bool = False
-    ) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, order: Order = "auto") -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(f_in, f_out))
-        self.bias = nn.Parameter(torch.zeros(f_out))
+        self.lin = linear(in_channels, out_channels, bias=False)
+        self.bias = nn.Parameter(torch.zeros(out_channels))
         self.order = order
-        self.multiplies_first = multiplies_first(f_in, f_out, input_layer)
 
-    def forward(self, graph: LayerGraph, H_local: Features) -> Tensor:
+    def reset(self, generator: torch.Generator | None = None) -> None:
+        """Draw the matrix anew, in the order [f_in, f_out] of its formula."""
+        W = torch.empty_like(self.lin.weight.T, memory_format=torch.contiguous_format)
+        glorot_(W, generator)
+        self.lin.weight.data.copy_(W.T)
+
+    def forward(self, H_local: Features, graph: LayerGraph) -> Tensor:
         """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
 
         forward Z = A H W; dgrad dH = Aᵀ G Wᵀ; wgrad dW = (A H)ᵀ G = Hᵀ (Aᵀ G), whichever operand
@@ -54,7 +54,7 @@ class GCNConv(Convolution):
             If the order is ``paper`` and H is sparse: A H fills in. If there is no matrix, and H is
             not propagated.
         """
-        W = self.weight
+        W = self.lin.weight.T
         if isinstance(H_local, Propagated):
             Z_local = H_local.AX_local @ W
         elif isinstance(H_local, CSR):
@@ -62,13 +62,13 @@ class GCNConv(Convolution):
                 raise InputError(
                     "order paper needs dense features; make them so, once: nn.densified(X)"
                 )
-            Z_local = product(matrix_of(graph), kernels.spmm(H_local, W))
+            Z_local = product(matrix_of(graph, "sym"), kernels.spmm(H_local, W))
         elif self.order == "paper":
-            Z_local = paper_layer(matrix_of(graph), H_local, W)
-        elif self.multiplies_first:
-            Z_local = product(matrix_of(graph), H_local @ W)
+            Z_local = paper_layer(matrix_of(graph, "sym"), H_local, W)
+        elif multiplies_first(H_local, len(self.bias)):
+            Z_local = product(matrix_of(graph, "sym"), H_local @ W)
         else:
-            Z_local = product(matrix_of(graph), H_local) @ W
+            Z_local = product(matrix_of(graph, "sym"), H_local) @ W
         # In place: nobody keeps the product itself.
         return Z_local.add_(self.bias)
 
@@ -82,16 +82,3 @@ class GCN(Stack):
     """Layers of :class:`GCNConv`; parameters are those of :class:`Stack` and the layers' order."""
 
     convolution = GCNConv
-
-    def __init__(
-        self,
-        widths: Sequence[int],
-        *,
-        dropout: float = 0.0,
-        order: Order = "auto",
-        input_dropout: bool = True,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            widths, dropout=dropout, input_dropout=input_dropout, seed=seed, order=order
-        )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -23,35 +21,30 @@ class GINConv(Convolution):
 
     Parameters
     ----------
-    f_in, f_out : int
-        The width between the two linear layers is f_out, too.
+    in_channels, out_channels : int
+        The width between the two linear layers is out_channels, too.
     eps : float
     train_eps : bool
         Whether ε is learned.
-    input_layer : bool
-        H is the input: it needs no gradient, so (A H) W has no product in backward.
     """
 
     eps: Tensor
 
     def __init__(
-        self,
-        f_in: int,
-        f_out: int,
-        *,
-        eps: float = 0.0,
-        train_eps: bool = False,
-        input_layer: bool = False,
+        self, in_channels: int, out_channels: int, *, eps: float = 0.0, train_eps: bool = False
     ) -> None:
         super().__init__()
-        self.nn = nn.Sequential(linear(f_in, f_out), nn.ReLU(inplace=True), linear(f_out, f_out))
+        self.nn = nn.Sequential(
+            linear(in_channels, out_channels),
+            nn.ReLU(inplace=True),
+            linear(out_channels, out_channels),
+        )
         if train_eps:
             self.eps = nn.Parameter(torch.full((1,), eps))
         else:
             self.register_buffer("eps", torch.full((1,), eps))
-        self.multiplies_first = multiplies_first(f_in, f_out, input_layer)
 
-    def forward(self, graph: LayerGraph, H_local: Features) -> Tensor:
+    def forward(self, H_local: Features, graph: LayerGraph) -> Tensor:
         """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
 
         The sum over the neighbours is linear, so it may come after W_1: the narrower of H and H W_1
@@ -65,17 +58,19 @@ class GINConv(Convolution):
         first, *rest = self.nn
         assert isinstance(first, nn.Linear)
         own = 1 + self.eps
-        if isinstance(H_local, CSR) or (isinstance(H_local, Tensor) and self.multiplies_first):
+        if isinstance(H_local, CSR) or (
+            isinstance(H_local, Tensor) and multiplies_first(H_local, first.out_features)
+        ):
             W = first.weight.T
             HW = kernels.spmm(H_local, W) if isinstance(H_local, CSR) else H_local @ W
             # In place, here and below: nobody keeps the product itself.
-            Z_local = product(matrix_of(graph), HW).addcmul_(own_rows(graph, HW), own)
+            Z_local = product(matrix_of(graph, "none"), HW).addcmul_(own_rows(graph, HW), own)
             Z_local = Z_local.add_(first.bias)
         else:
             if isinstance(H_local, Propagated):
                 summed = torch.addcmul(H_local.AX_local, features_beside(H_local), own)
             else:
-                AH = product(matrix_of(graph), H_local)
+                AH = product(matrix_of(graph, "none"), H_local)
                 summed = AH.addcmul_(own_rows(graph, H_local), own)
             Z_local = first(summed)
         for module in rest:
@@ -95,16 +90,3 @@ class GIN(Stack):
     """
 
     convolution = GINConv
-
-    def __init__(
-        self,
-        widths: Sequence[int],
-        *,
-        dropout: float = 0.0,
-        input_dropout: bool = True,
-        train_eps: bool = False,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            widths, dropout=dropout, input_dropout=input_dropout, seed=seed, train_eps=train_eps
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from torch import Tensor
 
@@ -33,9 +34,22 @@ class Propagation:
     targets: Tensor | None = None
 
 
-# A matrix alone stands for every layer: its rows are its columns, and all of them are own ones.
-LayerGraph = DistMatrix | Propagation
-Graph = DistMatrix | Sequence[Propagation]
+# What layers ask a graph for: D^-1/2 (A + I) D^-1/2; D^-1 A, the mean; A as it is; A + I.
+Normalised = Literal["sym", "row", "none", "loops"]
+
+
+class HasMatrices(Protocol):
+    """A graph that makes the matrices that layers ask for."""
+
+    def matrix(self, normalised: Normalised) -> DistMatrix:
+        """Its adjacency, with or without self-loops and scalings. Collective when first asked."""
+
+
+# A matrix alone stands for every layer, whatever that asks for: its rows are its columns, and all
+# of them are own ones.
+LayerGraph = DistMatrix | Propagation | HasMatrices
+Graph = LayerGraph | Sequence[Propagation]
+Matrices = DistMatrix | Sequence[Propagation]
 
 
 def by_layer(graph: Graph, layers: int) -> Sequence[LayerGraph]:
@@ -53,22 +67,24 @@ def by_layer(graph: Graph, layers: int) -> Sequence[LayerGraph]:
     return graph
 
 
-def matrix_of(graph: LayerGraph) -> DistMatrix:
-    """The matrix of one layer.
+def matrix_of(graph: LayerGraph, normalised: Normalised) -> DistMatrix:
+    """The matrix of one layer, which a graph has to be asked for. Collective when first asked.
 
     Raises
     ------
     InputError
         If it has none.
     """
-    if not isinstance(graph, Propagation):
+    if isinstance(graph, DistMatrix):
         return graph
+    if not isinstance(graph, Propagation):
+        return graph.matrix(normalised)
     if graph.A is None:
         raise InputError("a layer without a matrix needs features that are propagated already")
     return graph.A
 
 
-def matrices_of(graph: Graph) -> list[DistMatrix]:
+def matrices_of(graph: Matrices) -> list[DistMatrix]:
     """The matrices of all layers, each once."""
     if not isinstance(graph, Sequence):
         return [graph]
@@ -80,5 +96,5 @@ def own_rows(graph: LayerGraph, H_local: Tensor) -> Tensor:
     if not isinstance(graph, Propagation):
         return H_local
     if graph.targets is None:
-        return H_local[: matrix_of(graph).rows]
+        return H_local if graph.A is None else H_local[: graph.A.rows]
     return kernels.gather_rows(H_local, graph.targets)

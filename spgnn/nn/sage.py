@@ -20,18 +20,15 @@ class SAGEConv(Convolution):
 
     Parameters
     ----------
-    f_in, f_out : int
-    input_layer : bool
-        H is the input: it needs no gradient, so (A H) W has no product in backward.
+    in_channels, out_channels : int
     """
 
-    def __init__(self, f_in: int, f_out: int, *, input_layer: bool = False) -> None:
+    def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
-        self.lin_l = linear(f_in, f_out)
-        self.lin_r = linear(f_in, f_out, bias=False)
-        self.multiplies_first = multiplies_first(f_in, f_out, input_layer)
+        self.lin_l = linear(in_channels, out_channels)
+        self.lin_r = linear(in_channels, out_channels, bias=False)
 
-    def forward(self, graph: LayerGraph, H_local: Features) -> Tensor:
+    def forward(self, H_local: Features, graph: LayerGraph) -> Tensor:
         """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
 
         The narrower of H and H W_l travels; H W_r goes nowhere.
@@ -43,14 +40,14 @@ class SAGEConv(Convolution):
         """
         W_l, W_r = self.lin_l.weight.T, self.lin_r.weight.T
         if isinstance(H_local, CSR):
-            Z_local = product(matrix_of(graph), kernels.spmm(H_local, W_l))
+            Z_local = product(matrix_of(graph, "row"), kernels.spmm(H_local, W_l))
             Z_local = Z_local.add_(own_rows(graph, kernels.spmm(H_local, W_r)))
         else:
             if isinstance(H_local, Propagated):
                 Z_local, H_own = H_local.AX_local @ W_l, features_beside(H_local)
             else:
-                H_own, A = own_rows(graph, H_local), matrix_of(graph)
-                first = self.multiplies_first
+                H_own, A = own_rows(graph, H_local), matrix_of(graph, "row")
+                first = multiplies_first(H_local, W_l.shape[1])
                 Z_local = product(A, H_local @ W_l) if first else product(A, H_local) @ W_l
             # In place: nobody keeps the product itself.
             Z_local = Z_local.addmm_(H_own, W_r)

@@ -6,11 +6,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from spgnn.errors import InputError
 from spgnn.nn.dropout import DropoutKeys, dropout
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.propagation import Graph, LayerGraph, Propagation, by_layer
@@ -20,11 +21,17 @@ class Convolution(nn.Module):
     """Base of layers on a graph."""
 
     @abstractmethod
-    def forward(self, graph: LayerGraph, H_local: Features) -> Tensor:
+    def forward(self, H_local: Features, graph: LayerGraph) -> Tensor:
         """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
 
         Z_local must be a tensor of its own, which the next layer may overwrite.
         """
+
+    def reset(self, generator: torch.Generator | None = None) -> None:
+        """Draw all matrices anew (Glorot & Bengio 2010, uniform); all else is left as it is."""
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                glorot_(parameter, generator)
 
     @staticmethod
     @abstractmethod
@@ -32,13 +39,23 @@ class Convolution(nn.Module):
         """Numbers in the matrices of a layer of these widths."""
 
 
-def multiplies_first(f_in: int, f_out: int, input_layer: bool) -> bool:
-    """Whether A (H W) moves fewer bytes an epoch than (A H) W, with W [f_in, f_out].
+def multiplies_first(H_local: Tensor, f_out: int) -> bool:
+    """Whether A (H W) moves fewer bytes than (A H) W, with W [f_in, f_out].
 
     Each costs the width that travels, forward and backward; but the input needs no gradient, so
     (A X) W has no product in backward.
     """
-    return 2 * f_out <= f_in * (1 if input_layer else 2)
+    f_in = H_local.shape[1]
+    if not torch.is_grad_enabled():
+        return f_out <= f_in
+    return 2 * f_out <= f_in * (2 if H_local.requires_grad else 1)
+
+
+def glorot_(matrix: Tensor, generator: torch.Generator | None = None) -> None:
+    """Overwrite a matrix with uniform draws (Glorot & Bengio 2010)."""
+    bound = (6 / sum(matrix.shape)) ** 0.5
+    with torch.no_grad():
+        matrix.uniform_(-bound, bound, generator=generator)
 
 
 def linear(f_in: int, f_out: int, *, bias: bool = True) -> nn.Linear:
@@ -56,8 +73,12 @@ class Stack(nn.Module):
 
     Parameters
     ----------
-    widths : sequence of int
-        Features, hidden widths, classes.
+    in_channels : int
+        Features.
+    hidden_channels : int, or a sequence of one width a hidden layer
+    num_layers : int
+    out_channels : int, optional
+        By default as many as the last hidden layer would have.
     dropout : float
         Probability, on the input of every layer.
     input_dropout : bool
@@ -71,16 +92,19 @@ class Stack(nn.Module):
     Attributes
     ----------
     convolution : type of Convolution
-        What the layers are; made of the two widths, ``input_layer``, and the options.
+        What the layers are; made of the two widths and the options.
     """
 
     convolution: ClassVar[type[Convolution]]
 
     def __init__(
         self,
-        widths: Sequence[int],
-        *,
+        in_channels: int,
+        hidden_channels: int | Sequence[int],
+        num_layers: int,
+        out_channels: int | None = None,
         dropout: float = 0.0,
+        *,
         input_dropout: bool = True,
         seed: int = 0,
         **options: Any,
@@ -88,16 +112,19 @@ class Stack(nn.Module):
         super().__init__()
         self.dropout = dropout
         self.input_dropout = input_dropout
-        self.layers = nn.ModuleList(
-            self.convolution(f_in, f_out, input_layer=number == 0, **options)
-            for number, (f_in, f_out) in enumerate(pairwise(widths))
+        widths = _widths(in_channels, hidden_channels, num_layers, out_channels)
+        self.convs = nn.ModuleList(
+            self.convolution(f_in, f_out, **options) for f_in, f_out in pairwise(widths)
         )
         generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for parameter in self.parameters():
-                if parameter.dim() == 2:
-                    bound = (6 / sum(parameter.shape)) ** 0.5
-                    parameter.uniform_(-bound, bound, generator=generator)
+        for layer in self.convolutions:
+            layer.reset(generator)
+
+    @classmethod
+    def of(cls, widths: Sequence[int], **options: Any) -> Self:
+        """A model of these widths: features, those of the hidden layers, classes."""
+        first, *hidden, last = widths
+        return cls(first, hidden, len(hidden) + 1, last, **options)
 
     @classmethod
     def size(cls, widths: Sequence[int]) -> int:
@@ -107,19 +134,19 @@ class Stack(nn.Module):
     @property
     def convolutions(self) -> list[Convolution]:
         """The layers."""
-        return [layer for layer in self.layers if isinstance(layer, Convolution)]
+        return [layer for layer in self.convs if isinstance(layer, Convolution)]
 
-    def forward(self, graph: Graph, X_local: Features, keys: DropoutKeys | None = None) -> Tensor:
+    def forward(self, X_local: Features, graph: Graph, keys: DropoutKeys | None = None) -> Tensor:
         """Logits [rows of the last layer, classes]. Collective.
 
         Parameters
         ----------
-        graph : DistMatrix, or a sequence of one Propagation a layer
-            A matrix stands for every layer. Each layer of a sequence takes the rows that the one
-            before it made.
         X_local : Tensor or CSR [columns of the first layer, features], or Propagated
             Propagated features have the rows that the first layer makes. They cannot be dropped:
             A·dropout(X) changes every epoch.
+        graph : DistMatrix, a graph that has matrices, or a sequence of one Propagation a layer
+            A matrix stands for every layer. Each layer of a sequence takes the rows that the one
+            before it made.
         keys : DropoutKeys, optional
             Only in training with dropout.
         """
@@ -133,7 +160,7 @@ class Stack(nn.Module):
                 Z_local = torch.relu_(Z_local)
             if not isinstance(Z_local, Propagated) and (number or self.input_dropout):
                 Z_local = dropout(Z_local, self.dropout, _keys(keys, on), number)
-            Z_local = layer(on, Z_local)
+            Z_local = layer(Z_local, on)
         assert isinstance(Z_local, Tensor)
         return Z_local
 
@@ -143,3 +170,18 @@ def _keys(keys: DropoutKeys | None, graph: LayerGraph) -> DropoutKeys | None:
     if keys is None or not isinstance(graph, Propagation):
         return keys
     return replace(keys, vertex_ids=graph.sources)
+
+
+def _widths(
+    in_channels: int, hidden: int | Sequence[int], num_layers: int, out_channels: int | None
+) -> list[int]:
+    """Features, what each hidden layer makes, classes."""
+    if isinstance(hidden, int):
+        hidden = [hidden] * (num_layers - (out_channels is not None))
+    widths = [in_channels, *hidden] + ([] if out_channels is None else [out_channels])
+    if len(widths) != num_layers + 1 or num_layers < 1:
+        raise InputError(
+            f"num_layers={num_layers} does not fit hidden_channels={list(hidden)} and "
+            f"out_channels={out_channels}"
+        )
+    return widths

@@ -109,7 +109,7 @@ class Network:
         """The model itself, without data."""
         options: dict[str, Any] = {"order": self.order} if self.kind == "gcn" else {}
         with torch.device("meta"):
-            return MODELS[self.kind](
+            return MODELS[self.kind].of(
                 self.widths, dropout=self.dropout, input_dropout=self.input_dropout, **options
             )
 
@@ -198,7 +198,7 @@ def trace(network: Network) -> Epoch:
     model = network.model()
     mask = torch.empty_like(ids[-1], dtype=torch.bool)
     with _Watch(steps, X, count + 1) as watch:
-        logits = model(layers, X, keys)
+        logits = model(X, layers, keys)
         masked_cross_entropy(logits, ids[-1], mask, 1).backward()
     return Epoch(tuple(steps), np.array(watch.times))
 

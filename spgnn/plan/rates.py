@@ -142,10 +142,10 @@ def exercise(comm: Communicator) -> None:
     indices = torch.stack((ones + first, (ones + first + 8) % layout.rows), 1).sort(dim=1).values
     block = CSR.of(torch.arange(9) * 2, indices.reshape(-1), (8, layout.rows))
     A = DistMatrix.build(block, layout, Mesh.grid(comm)).to(comm.device)
-    model = GCN([8, 8, 8], dropout=0.5).to(comm.device)
+    model = GCN(8, 8, 2, dropout=0.5).to(comm.device)
     optimiser = torch.optim.Adam(model.parameters())
     keys = DropoutKeys(ones.long().to(comm.device), 0, 0)
-    model(A, torch.ones(8, 8, device=comm.device), keys).log_softmax(1).sum().backward()
+    model(torch.ones(8, 8, device=comm.device), A, keys).log_softmax(1).sum().backward()
     gradients = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
     comm.all_reduce(gradients).wait()
     optimiser.step()

@@ -15,7 +15,7 @@ from spgnn.blocks import take_rows
 from spgnn.comm import Communicator
 from spgnn.exchange import Layered, Plan, build, layered
 from spgnn.exchange.inspect import swapped
-from spgnn.nn import Features, Graph, Propagated, Propagation
+from spgnn.nn import Features, Matrices, Propagated, Propagation
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
@@ -38,7 +38,7 @@ class TrainingRows:
         Vertices of other ranks whose first hidden rows this one makes.
     """
 
-    graph: Graph
+    graph: Matrices
     X: Features
     y: Tensor
     mask: Tensor

@@ -102,7 +102,7 @@ class NodeClassification(Task):
         # The others know one order only.
         options = {"order": config.algorithm.order} if self.kind == "gcn" else {}
         model = MODELS[self.kind]
-        self.model: Stack = model(
+        self.model: Stack = model.of(
             self.widths,
             dropout=config.model.dropout,
             input_dropout=config.model.input_dropout,
@@ -118,13 +118,13 @@ class NodeClassification(Task):
         for A in matrices_of(rows.graph):
             A.begin_epoch(epoch)
         keys = DropoutKeys(self.problem.vertex_ids, self.seed, epoch)
-        logits = self.model(rows.graph, rows.X, keys)
+        logits = self.model(rows.X, rows.graph, keys)
         return masked_cross_entropy(logits, rows.y, rows.mask, self.totals[0])
 
     def scores(self) -> Scores:
         """Validation loss, then accuracy on train, validation and test. Collective."""
         problem = self.problem
-        logits = self.model(problem.A, problem.X)
+        logits = self.model(problem.X, problem.A)
         share = masked_cross_entropy(logits, problem.y, problem.masks[1], self.totals[1])
         loss = share.reshape(1).cpu()
         self.comm.all_reduce(loss).wait()
@@ -149,7 +149,7 @@ class NodeClassification(Task):
     def planned_bytes(self) -> tuple[int, int]:
         """What this rank sends and receives of rows in one epoch, according to the plan alone."""
         rows, sent, received = self.problem.training, 0, 0
-        for A, width, dtype, adjoint in recorded_products(self.model, rows.graph, rows.X):
+        for A, width, dtype, adjoint in recorded_products(self.model, rows.X, rows.graph):
             for moved in A.plan.traffic(width, dtype, adjoint=adjoint).values():
                 sent += moved.sent_bytes
                 received += moved.received_bytes
@@ -158,7 +158,7 @@ class NodeClassification(Task):
     def planned_between(self, node_size: int) -> int:
         """What of these bytes this rank sends to other nodes of so many neighbouring ranks."""
         rows, sent = self.problem.training, 0
-        for A, width, dtype, adjoint in recorded_products(self.model, rows.graph, rows.X):
+        for A, width, dtype, adjoint in recorded_products(self.model, rows.X, rows.graph):
             where = A.plan, A.mesh.axes, A.mesh.rank
             moved = by_level(*where, width, dtype, node_size=node_size, adjoint=adjoint)
             sent += moved["between"].sent_bytes
@@ -167,8 +167,8 @@ class NodeClassification(Task):
     def _check_budget(self) -> None:
         """Refuse a budget that an epoch would exceed: before it begins, naming what it needs."""
         rows = self.problem.training
-        made = recorded_products(self.model, rows.graph, rows.X)
-        made += recorded_products(self.model, self.problem.A, self.problem.X)
+        made = recorded_products(self.model, rows.X, rows.graph)
+        made += recorded_products(self.model, self.problem.X, self.problem.A)
         for A, width, dtype, _ in sorted(made, key=lambda product: -product.width):
             A.executor.check(width, dtype)
 

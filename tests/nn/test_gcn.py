@@ -55,11 +55,11 @@ def features(width: int) -> np.ndarray:
 def dense_reference(widths: list[int], order: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Logits, and the gradients of their weighted sum."""
     A, H = torch.from_numpy(adjacency()), torch.from_numpy(features(widths[0]))
-    model = GCN(widths, order=order, seed=2).double()
+    model = GCN.of(widths, order=order, seed=2).double()
     with torch.no_grad():
         for layer in model.convolutions:
             layer.bias.copy_(torch.linspace(-1, 1, len(layer.bias)))
-    parameters = [(layer.weight, layer.bias) for layer in model.convolutions]
+    parameters = [(layer.lin.weight.T, layer.bias) for layer in model.convolutions]
     for number, (W, b) in enumerate(parameters):
         H = A @ (torch.relu(H) if number else H) @ W + b
     (H * weights_of_logits(widths[-1])).sum().backward()
@@ -84,13 +84,13 @@ def check_models(rank: int, c: int) -> int:
                 inputs["sparse"] = CSR.from_scipy(sp.csr_array(X.numpy()))
                 inputs["propagated"] = propagate_(A, X.clone(), columns=3)
             for kind, given in inputs.items():
-                model = GCN(widths, order=order, seed=2).double()
+                model = GCN.of(widths, order=order, seed=2).double()
                 for layer in model.convolutions:
                     torch.nn.init.zeros_(layer.bias)
                     with torch.no_grad():
                         layer.bias.copy_(torch.linspace(-1, 1, len(layer.bias)))
                 before = comm.ledger.copy()
-                Z = model(A, given)
+                Z = model(given, A)
                 forward = comm.ledger.since(before)
                 before = comm.ledger.copy()
                 (Z * weights_of_logits(widths[-1])[own]).sum().backward()
@@ -101,7 +101,7 @@ def check_models(rank: int, c: int) -> int:
                     total = parameter.grad.clone()
                     comm.all_reduce(total).wait()
                     torch.testing.assert_close(total, expected, rtol=1e-9, atol=1e-9, msg=case)
-                recorded = recorded_products(model, A, given)
+                recorded = recorded_products(model, given, A)
                 for ledger, adjoint in ((forward, False), (backward, True)):
                     planned = [
                         (traffic.sent_bytes, traffic.received_bytes)
@@ -123,7 +123,7 @@ def test_logits_gradients_and_bytes(ranks, c):
 
 def step(A: DistMatrix, model: nn.Module, *given: object) -> tuple[Tensor, list[Tensor]]:
     """Logits, and the gradients of their sum."""
-    logits = model(A, *given)
+    logits = model(given[0], A, *given[1:])
     return logits, list(torch.autograd.grad(logits.sum(), list(model.parameters())))
 
 
@@ -134,7 +134,7 @@ def products(
     A, _ = distributed(connect(), 1)
     X = torch.from_numpy(features(widths[0]))
     given = CSR.from_scipy(sp.csr_array(X.numpy())) if sparse else X
-    found = recorded_products(GCN(widths, order=order).double(), A, given)
+    found = recorded_products(GCN.of(widths, order=order).double(), given, A)
     assert {dtype for _, _, dtype, _ in found} == {torch.float64}
     assert all(product.A is A for product in found)
     assert not A.record
@@ -176,12 +176,12 @@ def test_sparse_features_travel_after_their_weights():
 def test_paper_order_refuses_what_would_be_made_dense_every_epoch():
     A, _ = distributed(connect(), 1)
     X = CSR.from_scipy(sp.csr_array(features(7)))
-    model = GCN([7, 4], order="paper").double()
+    model = GCN.of([7, 4], order="paper").double()
     with pytest.raises(InputError, match=r"needs dense features.*densified"):
-        model(A, X)
+        model(X, A)
     dense = densified(X)
     assert torch.equal(dense, torch.from_numpy(features(7)))
-    assert model(A, dense).shape == (N, 4)
+    assert model(dense, A).shape == (N, 4)
     with pytest.raises(InputError, match="need values"):
         densified(X.with_values(None))
 
@@ -199,7 +199,7 @@ def test_dropout_of_sparse_features_rebuilds_no_structure(monkeypatch):
 
         monkeypatch.setattr(_structure, name, counted)
     X = CSR.from_scipy(sp.csr_array(features(9)))
-    model = GCN([9, 4, 2], dropout=0.5).double()
+    model = GCN.of([9, 4, 2], dropout=0.5).double()
     losses = {
         float(step(A, model, X, DropoutKeys(torch.arange(N), 0, epoch))[0].detach().sum())
         for epoch in range(5)
@@ -212,7 +212,7 @@ def test_dropout_of_sparse_features_rebuilds_no_structure(monkeypatch):
 def test_a_layer_can_be_compiled_whole(kind):
     A, _ = distributed(connect(), 1)
     X = torch.from_numpy(features(9))
-    model = kind([9, 12, 4]).double()
+    model = kind(9, 12, 2, 4).double()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     for found, expected in zip(step(A, compiled, X), step(A, model, X), strict=True):
         torch.testing.assert_close(found, expected)
@@ -242,22 +242,26 @@ def test_few_frames_from_a_layer_to_the_kernel(monkeypatch):
         monkeypatch.setitem(kernels, kind, counted(kernel))
     A, _ = distributed(connect(), 1)
     layer = GCNConv(9, 4).double()
-    torch.nn.init.ones_(layer.weight)
-    layer(A, torch.from_numpy(features(9)))
+    torch.nn.init.ones_(layer.lin.weight)
+    layer(torch.from_numpy(features(9)), A)
     assert deepest
     assert max(map(len, deepest)) <= MOST_FRAMES, deepest
 
 
 def test_same_seed_same_weights_within_the_bound_of_glorot():
-    one, two, other = GCN([40, 30, 20], seed=1), GCN([40, 30, 20], seed=1), GCN([40, 30, 20])
+    one, two, other = (
+        GCN.of([40, 30, 20], seed=1),
+        GCN.of([40, 30, 20], seed=1),
+        GCN.of([40, 30, 20]),
+    )
     torch.rand(3)
     for a, b, c, (f_in, f_out) in zip(
         one.convolutions, two.convolutions, other.convolutions, pairwise([40, 30, 20]), strict=True
     ):
-        assert torch.equal(a.weight, b.weight)
-        assert not torch.equal(a.weight, c.weight)
+        assert torch.equal(a.lin.weight, b.lin.weight)
+        assert not torch.equal(a.lin.weight, c.lin.weight)
         bound = (6 / (f_in + f_out)) ** 0.5
-        assert 0.9 * bound < float(a.weight.detach().abs().max()) <= bound
+        assert 0.9 * bound < float(a.lin.weight.detach().abs().max()) <= bound
         assert not a.bias.any()
 
 

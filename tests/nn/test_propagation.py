@@ -35,9 +35,9 @@ N = 29
 WIDTHS = [6, 8, 5, 3]
 P_DROP = 0.4
 MODELS: dict[str, Callable[..., Stack]] = {
-    "gcn": GCN,
-    "sage": GraphSAGE,
-    "gin": partial(GIN, train_eps=True),
+    "gcn": GCN.of,
+    "sage": GraphSAGE.of,
+    "gin": partial(GIN.of, train_eps=True),
 }
 
 
@@ -72,7 +72,7 @@ def made(kind: str, dropout: float) -> Stack:
 def dense_layer(layer: torch.nn.Module, A: Tensor, H: Tensor) -> Tensor:
     """One layer as a formula of dense matrices."""
     if isinstance(layer, GCNConv):
-        return A @ H @ layer.weight + layer.bias
+        return A @ H @ layer.lin.weight.T + layer.bias
     if isinstance(layer, SAGEConv):
         return A @ H @ layer.lin_l.weight.T + layer.lin_l.bias + H @ layer.lin_r.weight.T
     first, last = layer.nn[0], layer.nn[2]
@@ -149,7 +149,7 @@ def check(rank: int, kind: str, algorithm: Algorithm) -> int:
         model = made(kind, P_DROP if dropped else 0.0)
         before = here.comm.ledger.copy()
         # Ids of the keys are not looked at.
-        Z = model(graph, given, DropoutKeys(torch.arange(0), 4, 5))
+        Z = model(given, graph, DropoutKeys(torch.arange(0), 4, 5))
         Z.square().sum().backward()
         counted = here.comm.ledger.since(before)
         torch.testing.assert_close(Z.detach(), logits[here.labelled], rtol=1e-9, atol=1e-9, msg=way)
@@ -157,7 +157,7 @@ def check(rank: int, kind: str, algorithm: Algorithm) -> int:
             total = parameter.grad.clone()
             here.comm.all_reduce(total).wait()
             torch.testing.assert_close(total, expected, rtol=1e-9, atol=1e-9, msg=way)
-        recorded = recorded_products(model, graph, given)
+        recorded = recorded_products(model, given, graph)
         matrices = {id(layer.A) for layer in graph if layer.A is not None}
         assert {id(product.A) for product in recorded} == matrices
         planned = [
@@ -183,11 +183,11 @@ def test_a_matrix_stands_for_every_layer(kind):
     here = Setting(connect(), Algorithm())
     model, A, keys = made(kind, P_DROP), here.rows(here.own), DropoutKeys(original_ids(), 4, 5)
     layers = [Propagation(A, original_ids())] * 3
-    first, second = model(A, features(), keys), model(layers, features(), keys)
+    first, second = model(features(), A, keys), model(features(), layers, keys)
     assert torch.equal(first, second)
     # Layers share it, so it is recorded once.
-    assert len(recorded_products(model, layers, features())) == len(
-        recorded_products(model, A, features())
+    assert len(recorded_products(model, features(), layers)) == len(
+        recorded_products(model, features(), A)
     )
 
 
@@ -196,6 +196,6 @@ def test_lists_that_cannot_be(kind):
     here = Setting(connect(), Algorithm())
     model, whole = made(kind, 0.0), here.whole()
     with pytest.raises(InputError, match="3 layers needs as many propagations, got 2"):
-        model([whole, whole], features())
+        model(features(), [whole, whole])
     with pytest.raises(InputError, match="without a matrix needs features that are propagated"):
-        model([Propagation(None, original_ids()), whole, whole], features())
+        model(features(), [Propagation(None, original_ids()), whole, whole])

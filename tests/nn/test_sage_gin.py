@@ -68,9 +68,9 @@ def theirs(kind: str, f_in: int, f_out: int) -> nn.Module:
     return layer
 
 
-def ours(kind: str, f_in: int, f_out: int, *, input_layer: bool) -> Convolution:
+def ours(kind: str, f_in: int, f_out: int) -> Convolution:
     options: dict[str, Any] = {"train_eps": True} if kind == "gin" else {}
-    layer = OURS[kind](f_in, f_out, input_layer=input_layer, **options).double()
+    layer = OURS[kind](f_in, f_out, **options).double()
     layer.load_state_dict(weights(layer))
     return layer
 
@@ -102,8 +102,8 @@ def check(rank: int, kind: str) -> int:
         }
         for how, H_local in given.items():
             case = f"{f_in} {f_out} {how}"
-            layer = ours(kind, f_in, f_out, input_layer=how != "hidden")
-            Z_local = layer(A, H_local)
+            layer = ours(kind, f_in, f_out)
+            Z_local = layer(H_local, A)
             torch.testing.assert_close(
                 Z_local.detach(), Z.detach()[own], rtol=1e-9, atol=1e-9, msg=case
             )
@@ -135,7 +135,7 @@ def test_rule_of_the_narrower_operand(model):
     A, _ = distributed(connect(), "gin")
 
     def moved(widths: list[int]) -> list[tuple[int, bool]]:
-        found = recorded_products(model(widths).double(), A, features(widths[0]))
+        found = recorded_products(model.of(widths).double(), features(widths[0]), A)
         return [(width, adjoint) for _, width, _, adjoint in found]
 
     assert moved([16, 7]) == [(7, False), (7, True)]
@@ -146,9 +146,9 @@ def test_rule_of_the_narrower_operand(model):
 
 @pytest.mark.parametrize("model", [GraphSAGE, GIN])
 def test_weights_are_those_of_the_seed(model):
-    one, other = model([9, 7, 5], seed=1), model([9, 7, 5], seed=2)
+    one, other = model(9, 7, 2, 5, seed=1), model(9, 7, 2, 5, seed=2)
     torch.rand(3)
-    again = model([9, 7, 5], seed=1)
+    again = model(9, 7, 2, 5, seed=1)
     matrices = 0
     for a, b, c in zip(one.parameters(), again.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -169,14 +169,14 @@ def test_epsilon_is_a_constant_or_learned():
     ]
     assert float(GINConv(2, 3, eps=0.5, train_eps=True).eps.detach()) == 0.5
     assert "eps" in GINConv(2, 3).state_dict()
-    assert all(layer.eps.requires_grad for layer in GIN([2, 3, 4], train_eps=True).convolutions)
+    assert all(layer.eps.requires_grad for layer in GIN(2, 3, 2, 4, train_eps=True).convolutions)
 
 
 @pytest.mark.parametrize("model", [GraphSAGE, GIN])
 def test_propagated_features_need_their_own_rows(model):
     A, _ = distributed(connect(), "gin")
     with pytest.raises(InputError, match="need X beside A·X"):
-        model([3, 2]).double()(A, Propagated(features(3)))
+        model(3, 2, 1).double()(Propagated(features(3)), A)
 
 
 def test_propagate_keeps_what_it_is_told_to():

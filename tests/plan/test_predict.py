@@ -87,8 +87,8 @@ def test_products_are_those_of_a_dry_run(tmp_path, sparse):
         for hidden in ((), (16,), (32, 7)):
             network = Network((11, *hidden, 3), order=order, dropout=dropout, sparse=sparse)
             epoch = trace(network)
-            model = GCN(network.widths, order=order)
-            expected = recorded_products(model, problem.A, problem.X)
+            model = GCN.of(network.widths, order=order)
+            expected = recorded_products(model, problem.X, problem.A)
             assert [(p.width, p.dtype, p.adjoint) for p in epoch.products] == [
                 found[1:] for found in expected
             ]

@@ -20,7 +20,7 @@ HISTORY = [{"epoch": 0, "loss": 1.5, "val_loss": 1.0, "val_acc": None, "seconds"
 
 def make(kind: type[torch.optim.Optimizer] = torch.optim.Adam) -> tuple[GCN, Any]:
     """A model whose optimiser has a state."""
-    model = GCN(WIDTHS)
+    model = GCN.of(WIDTHS)
     optimizer = kind(model.parameters(), lr=0.1)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)

@@ -116,7 +116,7 @@ def test_everything_comes_back(tmp_path):
     directory = tmp_path / "new" / "directory"
     model, optimizer = save(directory)
     other, its_optimizer = make()
-    torch.nn.init.zeros_(other.convolutions[0].weight)
+    torch.nn.init.zeros_(other.convolutions[0].lin.weight)
     assert len(load(directory, other, its_optimizer)) == 1
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -195,8 +195,8 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     save(tmp_path)
     before = (tmp_path / checkpoint.FILE).read_bytes()
     model, optimizer = make()
-    torch.nn.init.constant_(model.convolutions[1].weight, float("inf"))
-    with pytest.raises(InputError, match=r"layers.1.weight is not finite after 0 epochs"):
+    torch.nn.init.constant_(model.convolutions[1].lin.weight, float("inf"))
+    with pytest.raises(InputError, match=r"convs.1.lin.weight is not finite after 0 epochs"):
         checkpoint.save(str(tmp_path), model, optimizer, SIGNATURE, [])
     assert (tmp_path / checkpoint.FILE).read_bytes() == before
 
@@ -204,18 +204,18 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"weight/layers.0.weight": None}, "no array 'weight/layers.0.weight'"),
+        ({"weight/convs.0.lin.weight": None}, "no array 'weight/convs.0.lin.weight'"),
         ({"optimizer/0/exp_avg": None}, "no array 'optimizer/0/exp_avg'"),
         ({"progress": None}, "its progress"),
-        ({"weight/layers.0.weight": np.zeros((2, 2), np.float32)}, "is float32 [2, 2], not"),
-        ({"weight/layers.0.bias": np.zeros(3)}, "is float64 [3], not float32 [3]"),
-        ({"weight/layers.0.bias": np.zeros(3, np.complex64)}, "is complex64 [3], not float32"),
-        ({"weight/layers.0.bias": np.zeros(3, ">f4")}, "is >f4 [3], not float32 [3]"),
-        ({"weight/layers.0.bias": np.array(["a", "b", "c"])}, "is <U1 [3], not float32 [3]"),
-        ({"weight/layers.0.bias": np.zeros(3, [("a", "f4")])}, "not float32 [3]"),
-        ({"weight/layers.0.bias": np.array([None] * 3)}, "allow_pickle"),
-        ({"weight/layers.0.bias": np.full(3, np.nan, np.float32)}, "impossible numbers"),
-        ({"optimizer/1/exp_avg_sq": np.full(3, -1, np.float32)}, "impossible numbers"),
+        ({"weight/convs.0.lin.weight": np.zeros((2, 2), np.float32)}, "is float32 [2, 2], not"),
+        ({"weight/convs.0.bias": np.zeros(3)}, "is float64 [3], not float32 [3]"),
+        ({"weight/convs.0.bias": np.zeros(3, np.complex64)}, "is complex64 [3], not float32"),
+        ({"weight/convs.0.bias": np.zeros(3, ">f4")}, "is >f4 [3], not float32 [3]"),
+        ({"weight/convs.0.bias": np.array(["a", "b", "c"])}, "is <U1 [3], not float32 [3]"),
+        ({"weight/convs.0.bias": np.zeros(3, [("a", "f4")])}, "not float32 [3]"),
+        ({"weight/convs.0.bias": np.array([None] * 3)}, "allow_pickle"),
+        ({"weight/convs.0.bias": np.full(3, np.nan, np.float32)}, "impossible numbers"),
+        ({"optimizer/0/exp_avg_sq": np.full(3, -1, np.float32)}, "impossible numbers"),
         ({"optimizer/1/step": np.array(1e9, np.float32)}, "impossible numbers"),
         ({"optimizer/1/more": np.zeros(3, np.float32)}, "array 'optimizer/1/more' is of another"),
         ({"optimizer/x/exp_avg": np.zeros(3, np.float32)}, "array 'optimizer/x/exp_avg' is of"),
