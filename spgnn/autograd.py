@@ -102,11 +102,13 @@ def product(A: Linear, H_local: Tensor) -> Tensor:
     A : Linear
     H_local : Tensor [A.columns, f]
         If no rank's H requires a gradient, backward costs nothing. All ranks must agree on it.
+        Under torch.autocast, it is cast as the operand of a dense product would be.
 
     Returns
     -------
     Tensor [A.rows, f]
     """
+    H_local = autocast(H_local)
     if torch.compiler.is_compiling():
         Z_local: Tensor = torch.ops.spgnn.product(H_local, A.handle, A.rows, A.columns, False)
         return Z_local
@@ -120,8 +122,20 @@ def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
     The exchange moves rows of width f_in forward and f_out backward, in every layer and every
     epoch. Kept for comparisons.
     """
+    H_local, W = autocast(H_local), autocast(W)
     Z_local: Tensor = _PaperLayer.apply(H_local, W, A, A.next_step(H_local))  # type: ignore[no-untyped-call]
     return Z_local
+
+
+def autocast(operand: Tensor) -> Tensor:
+    """What torch.autocast makes of the operand of a product, where it is on."""
+    device = operand.device.type
+    # Devices without data know no autocast.
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return operand
+    dtype = torch.get_autocast_dtype(device)
+    # As torch does: double precision is never lowered.
+    return operand if operand.dtype == torch.float64 else operand.to(dtype)
 
 
 class _AllReduce(torch.autograd.Function):

@@ -12,7 +12,7 @@ import torch
 
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
 from spgnn.autograd import all_reduced, paper_layer, product
-from spgnn.comm import connect
+from spgnn.comm import Ledger, connect
 from spgnn.exchange import Algorithm
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix
@@ -208,3 +208,35 @@ def check_all_reduced(rank: int) -> None:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_sum_over_ranks_is_its_own_adjoint(ranks):
     run_ranks(check_all_reduced, ranks)
+
+
+def exchanged(ledger: Ledger) -> int:
+    """Bytes sent, but for what ranks say to agree on an operand."""
+    return sum(t.sent_bytes for name, t in ledger.operations.items() if name.startswith("alltoall"))
+
+
+def check_autocast(rank: int) -> None:
+    """Rows travel as bfloat16, and gradients come back as what they belong to. Collective."""
+    A, own = matrix_of()
+    comm = A.mesh.everyone
+    H = torch.from_numpy(numbers(N, 6)[own]).float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert product(A, H.double()).dtype == torch.float64
+        A = A.to(torch.float32)
+        before = comm.ledger.copy()
+        Z = product(A, H)
+        counted = comm.ledger.since(before)
+    assert Z.dtype == torch.bfloat16
+    planned = A.plan.traffic(6, torch.bfloat16).values()
+    assert sum(moved.sent_bytes for moved in planned) == exchanged(counted)
+    Z.float().sum().backward()
+    assert H.grad.dtype == torch.float32
+    rounded = H.detach().bfloat16()
+    torch.testing.assert_close(Z.detach(), product(A, rounded), rtol=0, atol=0)
+    expected = torch.from_numpy(dense()[:, own].sum(axis=0)).float()[:, None].expand(-1, 6)
+    torch.testing.assert_close(H.grad, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_autocast_is_respected(ranks):
+    run_ranks(check_autocast, ranks)

@@ -26,7 +26,7 @@ class RecordedProduct(NamedTuple):
 
 
 def recorded_products(
-    model: nn.Module, X_local: Features, graph: Matrices
+    model: nn.Module, X_local: Features, graph: Matrices, dtype: torch.dtype | None = None
 ) -> list[RecordedProduct]:
     """The products of one forward and one backward: those of each matrix in order.
 
@@ -39,6 +39,8 @@ def recorded_products(
         Called as ``model(X, graph)``.
     X_local : Tensor or CSR [columns of the first layer, features], or Propagated
     graph : DistMatrix, or a sequence of one Propagation a layer
+    dtype : torch.dtype, optional
+        What torch.autocast will multiply, and dense features have; by default that of the weights.
     """
     copies = {id(A): (A, copy.deepcopy(A)) for A in matrices_of(graph)}
 
@@ -52,7 +54,9 @@ def recorded_products(
         copied = [on_meta(layer) for layer in graph]
     else:
         copied = copies[id(graph)][1]
-    logits: Tensor = copy.deepcopy(model).to("meta")(_on_meta(X_local), copied)
+    # A copy of that dtype: this device knows no autocast.
+    shadow = copy.deepcopy(model).to("meta", dtype)
+    logits: Tensor = shadow(_on_meta(X_local), copied)
     logits.sum().backward()
     return [RecordedProduct(A, *told) for A, noted in copies.values() for told in noted.record]
 
