@@ -28,6 +28,7 @@ FLOORS = [
     {"data"},
     {"partition"},
     {"plan"},
+    {"graph"},
     {"train"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator, Mesh
-from spgnn.comm.rank_zero import from_rank_zero, on_every_rank, on_rank_zero
-from spgnn.data import GraphMeta, GraphSource, open_shards, open_source
-from spgnn.data.distribute import RankShare, from_shards, scatter
-from spgnn.data.graph import VertexData
+from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
+from spgnn.data import GraphMeta, GraphSource, open_source
+from spgnn.data.distribute import RankShare
 from spgnn.data.memory import check_memory
-from spgnn.data.normalise import (
-    OWN_NORMALISATION,
-    add_self_loops,
-    degree_scales,
-    row_normalise_features,
-)
-from spgnn.data.shards import is_graph_directory
-from spgnn.data.source import MemorySource
+from spgnn.data.normalise import OWN_NORMALISATION, row_normalise_features
 from spgnn.data.splits import seeded_split
-from spgnn.errors import InputError, meant, memory_for
+from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Layered
+from spgnn.graph.rows import normalised
+from spgnn.graph.sharing import Placement, is_cut, opened_share, scattered_share
 from spgnn.hashing import uniform
 from spgnn.nn import Features, Propagated, densified, propagate_
 from spgnn.nn.loss import UNKNOWN
-from spgnn.partition import METHODS, partition, read_labels
-from spgnn.partition.adjacency import Int32Array
-from spgnn.partition.edge_files import read_edges
-from spgnn.partition.gvb import Objective
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
 from spgnn.train.rows import TrainingRows, layer_plans, training_rows
-
-Data = TypeVar("Data", bound=VertexData)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,126 +104,44 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
 
 def _share(config: TrainConfig, comm: Communicator) -> tuple[RankShare, dict[str, Any] | None]:
     """A rank's part of the graph; rank 0 alone looks what the name stands for."""
-    name, how = config.data.dataset, config.algorithm.distribution
-    parts, (_, shares) = how.parts(comm.size), how.copies(comm.size)
-    if from_rank_zero(comm, lambda: _is_cut(name, parts)):
-        if config.data.symmetrise:
-            raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
-        if config.algorithm.edges is not None:
-            raise InputError("--edges: shards hold vertices by part; give the graph as one file")
-        shards = on_every_rank(comm, lambda: open_shards(name))
-        comm.check_agreement(f"{name}/meta.json", **asdict(shards.meta))
-        _check_vertices(shards.meta.vertices, name)
-        share = from_shards(shards, comm, parts, shares=shares)
-        return replace(share, data=_one_split(share.data, config.data.split, name)), None
-    opened = on_rank_zero(comm, lambda: _opened(config, parts))
-    source, labels, edges, report = (None,) * 4 if opened is None else opened
-    split = config.data.split
-    return scatter(source, labels, comm, parts, split, shares=shares, edge_labels=edges), report
-
-
-def _is_cut(name: str, blocks: int) -> bool:
-    """Whether this is a directory of parts; one that is not cut yet is like any other data set."""
-    return is_graph_directory(name) and (blocks == 1 or open_shards(name).meta.parts > 1)
-
-
-def _opened(
-    config: TrainConfig, parts: int
-) -> tuple[GraphSource, Int32Array, Int32Array | None, dict[str, Any] | None]:
-    """The graph, of which features are still to be read, and its partitions, for rank 0."""
-    data = config.data
-    with memory_for(data.dataset), ProgressBar() as progress:
-        source = open_source(data.dataset, data.data_dir, progress=progress)
-        _check_vertices(source.meta.vertices, data.dataset)
-        _one_split(source.rows(slice(0, 0)), data.split, data.dataset)
-        if data.symmetrise:
-            source = MemorySource(source.graph().symmetrised())
-        structure, file = source.structure(), config.algorithm.edges
-        edges = None if file is None else read_edges(file, structure.nnz, parts)
-        labels, report = _partition(config, structure, parts)
-        return source, labels, edges, report
-
-
-def _partition(config: TrainConfig, A: CSR, parts: int) -> tuple[Int32Array, dict[str, Any] | None]:
-    method, how = config.algorithm.partition, config.algorithm
-    if method not in METHODS:
-        if os.path.exists(method):
-            return read_labels(method, A.shape[0], parts), None
-        known = ", ".join(METHODS)
-        raise InputError(
-            f"--partition {method}: neither a file nor one of {known}{meant(method, METHODS)}"
-        )
-    # Only gvb knows what is sent where the cheaper of rows and columns is.
-    objective: Objective = "cover" if how.cover == "minimum" and method == "gvb" else "column"
-    labels, report = partition(
-        add_self_loops(A),
-        parts,
-        method=method,
-        objective=objective,
+    data, how = config.data, config.algorithm
+    placement = Placement(
+        how.distribution,
+        how.partition,
+        edges=how.edges,
         imbalance=how.imbalance,
         seed=config.training.seed,
+        symmetrise=data.symmetrise,
+        split=data.split,
     )
-    return labels, {**report, "objective": objective}
+    parts = how.distribution.parts(comm.size)
+    if from_rank_zero(comm, lambda: is_cut(data.dataset, parts)):
+        return opened_share(data.dataset, placement, comm), None
 
+    def opened() -> GraphSource:
+        with ProgressBar() as progress:
+            return open_source(data.dataset, data.data_dir, progress=progress)
 
-def _check_vertices(vertices: int, name: str) -> None:
-    if not vertices:
-        raise InputError(f"{name}: a graph without vertices")
-
-
-def _one_split(data: Data, split: int, name: str) -> Data:
-    """The same with masks that are vectors."""
-    for mask in (data.train_mask, data.val_mask, data.test_mask):
-        if mask is not None and mask.dim() == 2 and not mask.shape[1]:
-            raise InputError(f"{name}: masks without columns; there is no split to train on")
-    return data.select_split(split)
+    return scattered_share(data.dataset, opened, placement, comm)
 
 
 def _matrices(
     config: TrainConfig, share: RankShare, mesh: Mesh, labelled: Tensor
 ) -> tuple[DistMatrix, Layered | None]:
     """The whole matrix, and plans for layers that do with less. Collective."""
-    assert share.adjacency is not None
-    how = config.algorithm
-    block, own_normalisation = share.adjacency, OWN_NORMALISATION[config.model.model]
-    if config.model.model == "gcn":
-        block = add_self_loops(block, share.layout.range(mesh.rank)[0])
-    edge_labels = _edge_labels(share, block, mesh.rank)
-    asked = config.data.normalisation
-    row_scale, own_scale = degree_scales(block, own_normalisation if asked == "auto" else asked)
-    block = block.with_scales(row_scale, None)
-    A = DistMatrix.build(
-        block,
-        share.layout,
-        mesh,
-        algorithm=how.distribution,
-        column_scale=own_scale,
-        edge_labels=edge_labels,
-        overlap=how.overlap,
-    )
+    model, asked = config.model.model, config.data.normalisation
+    kind = OWN_NORMALISATION[model] if asked == "auto" else asked
+    rows = normalised(share, mesh.rank, kind, loops=model == "gcn")
+    A = rows.matrix(share.layout, mesh, config.algorithm.distribution, config.algorithm.overlap)
     return A, layer_plans(
         config,
-        block,
+        rows.block,
         A,
-        column_scale=own_scale,
-        edge_labels=edge_labels,
+        column_scale=rows.column_scale,
+        edge_labels=rows.edge_labels,
         wanted=labelled.nonzero()[:, 0],
         propagated=_propagates(config, isinstance(share.data.x, CSR)),
     )
-
-
-def _edge_labels(share: RankShare, block: CSR, rank: int) -> Tensor | None:
-    """The rank of each nonzero of a block that may have got self-loops, which stay here."""
-    if share.edge_labels is None:
-        return None
-    assert share.adjacency is not None
-    first = share.layout.range(rank)[0]
-    marked = share.adjacency.with_values(share.edge_labels.float())
-    if block.nnz > marked.nnz:
-        marked = add_self_loops(marked, first)
-    assert marked.values is not None
-    row = torch.arange(first, first + block.shape[0]).repeat_interleave(block.row_lengths)
-    return torch.where(block.indices == row, rank, marked.values.int())
 
 
 def _features(config: TrainConfig, share: RankShare) -> Tensor | CSR:

@@ -1,0 +1,1 @@
+"""A graph distributed over ranks: its vertices, its halo, its matrices."""
