@@ -5,6 +5,7 @@ from __future__ import annotations
 from spgnn.autograd import product
 from spgnn.comm import Mesh, connect
 from spgnn.errors import InputError
+from spgnn.graph import DistGraph, distribute
 from spgnn.layout import Axes, RowLayout
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
@@ -13,12 +14,14 @@ from spgnn.spmm import DistMatrix
 __all__ = [
     "CSR",
     "Axes",
+    "DistGraph",
     "DistMatrix",
     "InputError",
     "Mesh",
     "Pattern",
     "RowLayout",
     "connect",
+    "distribute",
     "product",
 ]
 __version__ = "0.2.0"

@@ -5,15 +5,17 @@ Everywhere an edge u → v becomes the entry in row v, column u: row = destinati
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 from spgnn.data.edges import csr_from_edges
-from spgnn.data.graph import Graph
+from spgnn.data.graph import MASKS, Graph
 from spgnn.data.sets.ogb import labels_of
 from spgnn.data.structure import with_entries
 from spgnn.errors import InputError
@@ -53,23 +55,108 @@ def from_scipy(
 def from_pyg(data: Any, name: str = "graph") -> Graph:
     """A graph from a PyTorch Geometric ``Data``: edge_index, edge_weight, x, y and masks.
 
+    An edge that is named several times counts as often, as it does there: weights are summed, and
+    without weights their number becomes the weight. `edges_of_pyg` has them one by one.
+
     Raises
     ------
     InputError
         If it has no edge_index, or labels that are not one class a vertex.
     """
-    edge_index = getattr(data, "edge_index", None)
-    if edge_index is None:
-        raise InputError("this Data has no edge_index; adj_t and heterogeneous data are not read")
-    source, target = (t.numpy(force=True) for t in edge_index)
+    source, target = _ends(data)
     weights = _array(getattr(data, "edge_weight", None))
-    adjacency = csr_from_edges(source, target, int(data.num_nodes), _weights(weights))
+    adjacency = _counted(source, target, int(data.num_nodes), _weights(weights))
     masks = tuple(getattr(data, f"{kind}_mask", None) for kind in ("train", "val", "test"))
     return _graph(name, adjacency, getattr(data, "x", None), getattr(data, "y", None), masks)
 
 
+@dataclass(frozen=True, eq=False)
+class EdgeList:
+    """Edges one by one, in the order of their source.
+
+    Attributes
+    ----------
+    source, target : int64 [edges]
+    weight : Tensor float32 [edges], optional
+    attr : Tensor [edges, …], optional
+    """
+
+    source: npt.NDArray[np.int64]
+    target: npt.NDArray[np.int64]
+    weight: Tensor | None = None
+    attr: Tensor | None = None
+
+    @property
+    def says_more(self) -> bool:
+        """Whether an adjacency cannot say all of it: features, repetitions, or an order.
+
+        The order of edges means something where they are sorted by target, and only among those of
+        one target (an LSTM may take them in turn).
+        """
+        if self.attr is not None:
+            return True
+        order = np.lexsort((self.source, self.target))
+        source, target = self.source[order], self.target[order]
+        if bool(((source[1:] == source[:-1]) & (target[1:] == target[:-1])).any()):
+            return True
+        by_target = bool((np.diff(self.target) >= 0).all())
+        return by_target and not np.array_equal(source, self.source)
+
+
+def edges_of_pyg(data: Any) -> EdgeList:
+    """The edges of a PyTorch Geometric ``Data`` as they stand, with edge_weight and edge_attr.
+
+    Raises
+    ------
+    InputError
+        If it has no edge_index, or weights and features are not one for each edge.
+    """
+    source, target = _ends(data)
+    weight, attr = getattr(data, "edge_weight", None), getattr(data, "edge_attr", None)
+    for name, array in (("edge_weight", weight), ("edge_attr", attr)):
+        if array is not None and len(array) != len(source):
+            raise InputError(f"{name} has {len(array)} rows for {len(source)} edges")
+    if weight is not None:
+        weight = torch.from_numpy(np.asarray(_weights(_array(weight)), np.float32))
+    if attr is not None:
+        attr = torch.as_tensor(attr).detach().cpu()
+    return EdgeList(source.astype(np.int64), target.astype(np.int64), weight, attr)
+
+
+def vertex_attributes_of_pyg(data: Any) -> dict[str, Tensor]:
+    """Tensors of a PyTorch Geometric ``Data`` with a row for each vertex, but x, y and masks."""
+    if not hasattr(data, "node_attrs"):
+        return {}
+    known = {"x", "y", *MASKS}
+    found = {name: data[name] for name in data.node_attrs() if name not in known}
+    return {name: t.detach().cpu() for name, t in found.items() if isinstance(t, Tensor)}
+
+
+def _ends(data: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    edge_index = getattr(data, "edge_index", None)
+    if edge_index is None:
+        raise InputError("this Data has no edge_index; adj_t and heterogeneous data are not read")
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
+        found = f"{edge_index.dtype} {list(edge_index.shape)}"
+        raise InputError(f"edge_index must be integers [2, edges], got {found}")
+    source, target = (t.numpy(force=True) for t in edge_index)
+    return source, target
+
+
+def _counted(
+    source: npt.NDArray[Any], target: npt.NDArray[Any], vertices: int, weights: Any
+) -> CSR:
+    """The adjacency; where edges without weights are repeated, their number is their weight."""
+    adjacency = csr_from_edges(source, target, vertices, weights)
+    if weights is None and adjacency.nnz < len(source):
+        return csr_from_edges(source, target, vertices, np.ones(len(source), np.float32))
+    return adjacency
+
+
 def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Graph:
     """A graph from a homogeneous ``DGLGraph``: its edges and ``ndata`` feat, label and masks.
+
+    Repeated edges count as in `from_pyg`.
 
     Parameters
     ----------
@@ -80,7 +167,7 @@ def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Grap
     """
     source, target = (t.numpy(force=True) for t in graph.edges())
     weights = None if weight is None else _array(graph.edata[weight])
-    adjacency = csr_from_edges(source, target, int(graph.num_nodes()), _weights(weights))
+    adjacency = _counted(source, target, int(graph.num_nodes()), _weights(weights))
     data = graph.ndata
     masks = tuple(data.get(f"{kind}_mask") for kind in ("train", "val", "test"))
     x = data.get("feat", data.get("x"))
@@ -105,7 +192,7 @@ def from_ogb(dataset: Any) -> Graph:
         mask = np.zeros(vertices, np.bool_)
         mask[_array(split[kind])] = True
         masks.append(mask)
-    adjacency = csr_from_edges(source, target, vertices)
+    adjacency = _counted(source, target, vertices, None)
     return _graph(str(dataset.name), adjacency, graph.get("node_feat"), labels, tuple(masks))
 
 

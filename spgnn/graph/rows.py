@@ -50,7 +50,7 @@ class NormalisedRows:
 
 
 def normalised(share: RankShare, rank: int, kind: Normalisation, *, loops: bool) -> NormalisedRows:
-    """This rank's rows of the adjacency, or of A + I, normalised.
+    """Own rows of the adjacency, or of A + I, normalised.
 
     Parameters
     ----------
@@ -69,6 +69,13 @@ def normalised(share: RankShare, rank: int, kind: Normalisation, *, loops: bool)
     edge_labels = _edge_labels(share, block, rank)
     row_scale, own_scale = degree_scales(block, kind)
     return NormalisedRows(block.with_scales(row_scale, None), own_scale, edge_labels)
+
+
+def with_single_loops(block: CSR, first_row: int) -> CSR:
+    """The same rows, with 1 for the number of self-loops of each vertex that has any."""
+    assert block.values is not None
+    row = torch.arange(first_row, first_row + block.shape[0]).repeat_interleave(block.row_lengths)
+    return block.with_values(torch.where(block.indices == row, 1.0, block.values))
 
 
 def _edge_labels(share: RankShare, block: CSR, rank: int) -> Tensor | None:

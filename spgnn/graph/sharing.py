@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 
 from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import from_rank_zero, on_every_rank, on_rank_zero
+from spgnn.comm.rank_zero import on_every_rank, on_rank_zero
 from spgnn.data import GraphSource, open_shards
 from spgnn.data.distribute import RankShare, from_shards, scatter
 from spgnn.data.graph import VertexData
@@ -48,7 +48,7 @@ class Placement:
         Keep only this column of masks with several.
     """
 
-    algorithm: Algorithm = Algorithm()
+    algorithm: Algorithm
     partition: str | npt.ArrayLike = "gvb"
     edges: str | None = None
     imbalance: float = 0.05
@@ -63,7 +63,7 @@ def is_cut(name: str, parts: int) -> bool:
 
 
 def opened_share(name: str, how: Placement, comm: Communicator) -> RankShare:
-    """This rank's part of a graph that is cut already. Collective.
+    """Open the part of this rank of a graph that is cut already. Collective.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def opened_share(name: str, how: Placement, comm: Communicator) -> RankShare:
 def scattered_share(
     name: str, open_graph: Callable[[], GraphSource], how: Placement, comm: Communicator
 ) -> tuple[RankShare, dict[str, Any] | None]:
-    """This rank's part of a graph that rank 0 opens and partitions. Collective.
+    """Receive the part of this rank of a graph that rank 0 opens and partitions. Collective.
 
     Parameters
     ----------

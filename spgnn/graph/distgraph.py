@@ -1,0 +1,364 @@
+"""DistGraph: what one rank holds of a graph, and what it takes to work on the whole of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from spgnn.autograd import all_reduced
+from spgnn.comm import Communicator, Mesh
+from spgnn.data import GraphMeta
+from spgnn.data.distribute import RankShare
+from spgnn.data.normalise import Normalisation
+from spgnn.errors import InputError, check_choice
+from spgnn.exchange import Algorithm
+from spgnn.graph.edges import Edges, edges_of_pattern
+from spgnn.graph.parameters import average_gradients, replicate
+from spgnn.graph.rows import normalised, with_single_loops
+from spgnn.graph.vertices import from_rank_zero, to_rank_zero
+from spgnn.layout import RowLayout
+from spgnn.sparse import CSR
+from spgnn.spmm import DistMatrix
+
+MatrixKind = Literal["sym", "row", "none", "loops"]
+MATRICES: tuple[str, ...] = get_args(MatrixKind)
+# Whether every vertex gets a self-loop, and how rows and columns are scaled.
+_MADE: dict[str, tuple[bool, Normalisation]] = {
+    "sym": (True, "sym"),
+    "row": (False, "row"),
+    "none": (False, "none"),
+    "loops": (True, "none"),
+}
+
+
+class DistGraph:
+    """One rank's vertices of a graph that is distributed over all ranks.
+
+    Made by :func:`spgnn.distribute`. Row i of everything here is the vertex that stood at
+    ``vertex_ids[i]`` in the source.
+
+    Parameters
+    ----------
+    share : RankShare
+        With its adjacency, in memory of the CPU.
+    comm : Communicator
+        All ranks.
+    algorithm : Algorithm
+    report : dict, optional
+        What the partitioner predicted (rank 0).
+    edges : Edges, optional
+        The edges one by one, where the adjacency does not say all of them.
+    attributes : dict of Tensor [own rows, …], optional
+        What else the source knew of its vertices.
+    parallel : {"", "counted", "summed"}
+        What the adjacency does with edges between the same two vertices, where there are any.
+
+    Attributes
+    ----------
+    x : Tensor [own rows, f] or CSR, or None
+    y : Tensor int64 [own rows], or None
+    train_mask, val_mask, test_mask : Tensor bool [own rows] or [own rows, splits], or None
+    vertex_ids : Tensor int64 [own rows]
+        Where these vertices stood in the source.
+    attributes : dict of Tensor [own rows, …]
+    """
+
+    def __init__(
+        self,
+        share: RankShare,
+        comm: Communicator,
+        algorithm: Algorithm,
+        *,
+        report: dict[str, Any] | None = None,
+        edges: Edges | None = None,
+        attributes: dict[str, Tensor] | None = None,
+        parallel: str = "",
+    ) -> None:
+        self._share = share
+        self._given_edges = edges
+        self._parallel = parallel
+        self._matrices: dict[str, DistMatrix] = {}
+        self.comm = comm
+        self.algorithm = algorithm
+        self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
+        self.partition_report = report
+        self.plan: dict[str, Any] | None = None
+        data = share.data
+        self.x: Tensor | CSR | None = data.x
+        self.y, self.vertex_ids = data.y, share.vertex_ids
+        self.train_mask, self.val_mask = data.train_mask, data.val_mask
+        self.test_mask = data.test_mask
+        self.attributes = attributes or {}
+        self.device = torch.device("cpu")
+        self.to(comm.device)
+
+    def __repr__(self) -> str:
+        where = f"rank {self.comm.rank} of {self.comm.size}"
+        return f"DistGraph({self.meta.name}: {self.own_rows} of {self.num_nodes} vertices, {where})"
+
+    @property
+    def meta(self) -> GraphMeta:
+        """Sizes of the whole graph."""
+        return self._share.meta
+
+    @property
+    def layout(self) -> RowLayout:
+        """Which rank owns which rows."""
+        return self._share.layout
+
+    @property
+    def num_nodes(self) -> int:
+        """Vertices of the whole graph."""
+        return self.meta.vertices
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the whole graph: entries of its adjacency, an undirected edge counts twice."""
+        return self.meta.edges
+
+    @property
+    def num_features(self) -> int:
+        """Width of x, 0 without."""
+        return self.meta.features
+
+    @property
+    def num_classes(self) -> int:
+        """Largest class + 1 over the whole graph, 0 without labels."""
+        return self.meta.classes
+
+    @property
+    def own_rows(self) -> int:
+        """Vertices of this rank."""
+        return len(self.vertex_ids)
+
+    def matrix(self, normalisation: MatrixKind = "none") -> DistMatrix:
+        """The adjacency as a distributed matrix; ``A @ H`` is differentiable. Collective.
+
+        It is built when it is first asked for, and kept.
+
+        Parameters
+        ----------
+        normalisation : {"sym", "row", "none", "loops"}
+            D^-1/2 (A + I) D^-1/2; D^-1 A, the mean of the neighbours; A; A + I. Row =
+            destination.
+
+        Raises
+        ------
+        InputError
+            If ranks ask for different ones, or there is no such thing.
+        """
+        if normalisation not in self._matrices:
+            check_choice("matrix", normalisation, MATRICES)
+            self.comm.check_agreement("graph.matrix", normalisation=normalisation)
+            loops, kind = _MADE[normalisation]
+            rows = normalised(self._share_for(normalisation), self.comm.rank, kind, loops=loops)
+            built = rows.matrix(self.layout, self.mesh, self.algorithm)
+            self._matrices[normalisation] = built.to(self.device)
+        return self._matrices[normalisation]
+
+    def _share_for(self, normalisation: MatrixKind) -> RankShare:
+        """What a matrix is made of, where edges between the same vertices are one entry of it."""
+        share = self._share
+        if not self._parallel or normalisation in ("none", "row"):
+            return share
+        if normalisation == "loops":
+            raise InputError(
+                'matrix("loops"): attention sees each edge, and this graph has several between the '
+                "same vertices: coalesce them, or give edge_index to a layer of PyG"
+            )
+        if self._parallel == "summed":
+            return share
+        # As in PyG, of several self-loops one is left.
+        assert share.adjacency is not None
+        return replace(share, adjacency=with_single_loops(share.adjacency, self._first_row))
+
+    @property
+    def _first_row(self) -> int:
+        return self.layout.range(self.comm.rank)[0]
+
+    @property
+    def A(self) -> DistMatrix:
+        """The adjacency as it is, ``matrix("none")``. Collective when first used."""
+        return self.matrix("none")
+
+    def halo(self, H_local: Tensor) -> Tensor:
+        """Own rows of H, then the rows of others that edges of own vertices start at. Collective.
+
+        Differentiable at every order: the gradient of a row that others received is added up.
+        ``conv((graph.halo(H), H), graph.edge_index)`` is exact for any convolution that takes
+        (sources, destinations).
+
+        Parameters
+        ----------
+        H_local : Tensor [own rows, …]
+            Integers and booleans as well, exactly up to 2⁵³; their halo has their dtype.
+
+        Returns
+        -------
+        Tensor [own + received, …]
+
+        Raises
+        ------
+        InputError
+            If the graph was not distributed with ``algo="1d"`` and ``cover="column"``.
+        """
+        if not isinstance(H_local, Tensor) or not H_local.dim():
+            found = list(H_local.shape) if isinstance(H_local, Tensor) else type(H_local).__name__
+            raise InputError(f"a halo is of a tensor [{self.own_rows}, …], got {found}")
+        width = H_local.shape[1:]
+        flat = H_local.reshape(len(H_local), -1) if len(width) != 1 else H_local
+        if not flat.is_floating_point():
+            return self.A.halo(flat.double()).to(H_local.dtype).reshape(-1, *width)
+        return self.A.halo(flat).reshape(-1, *width)
+
+    @cached_property
+    def _edges(self) -> Edges:
+        if self._given_edges is not None:
+            return self._given_edges.on_halo(self.halo, self.layout.range(self.comm.rank))
+        return edges_of_pattern(self.A, self._share.adjacency, self.vertex_ids, self.halo)
+
+    @property
+    def edge_index(self) -> Tensor:
+        """Edges that end at own vertices, int64 [2, local edges]. Collective when first used.
+
+        Row 0 are sources, which index ``halo(H)``; row 1 destinations, which index H. Sorted by
+        destination, and for each of them in the order of the source.
+        """
+        return self._edges.index
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """Weights of these edges, float32 [local edges], if the graph has any."""
+        return self._edges.weight
+
+    @property
+    def edge_attr(self) -> Tensor | None:
+        """Features of these edges, [local edges, …], if the source had any."""
+        return self._edges.attr
+
+    def sum(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The sum over the vertices of all ranks, the same on each; differentiable. Collective.
+
+        Parameters
+        ----------
+        t : Tensor [own rows, …], or a scalar
+            A scalar is what this rank adds.
+        mask : Tensor bool [own rows], optional
+
+        Returns
+        -------
+        Tensor […]
+        """
+        return all_reduced(self._added(t, mask), self.comm)
+
+    def mean(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The mean over the vertices of all ranks, the same on each; differentiable. Collective.
+
+        A loss made of it is the same number on all ranks. Each calls ``backward`` on it, and then
+        the gradients have to be averaged over the ranks: by :meth:`average_gradients`, or by
+        ``DistributedDataParallel``.
+
+        Parameters
+        ----------
+        t : Tensor [own rows, …]
+        mask : Tensor bool [own rows], optional
+            Of the vertices that count.
+
+        Returns
+        -------
+        Tensor […]
+            NaN if no vertex counts.
+        """
+        if not t.dim():
+            raise InputError(f"a mean is of a tensor [{self.own_rows}, …], got a scalar; see sum")
+        floating = t if t.is_floating_point() else t.float()
+        total = self.sum(floating, mask)
+        counted = self.own_rows if mask is None else int(mask.sum())
+        return total / self.comm.agree(counted, "sum")
+
+    def _added(self, t: Tensor, mask: Tensor | None) -> Tensor:
+        if t.dim() and len(t) != self.own_rows:
+            raise InputError(
+                f"this rank holds {self.own_rows} vertices, the tensor has {len(t)} rows"
+                + ("; a halo has to become own rows first" if len(t) == self._halo_rows else "")
+            )
+        if mask is not None:
+            if mask.dtype != torch.bool or mask.shape != (self.own_rows,) or not t.dim():
+                found = f"{mask.dtype} {list(mask.shape)}"
+                raise InputError(f"a mask must be bool [{self.own_rows}], got {found}")
+            t = t[mask]
+        return t.sum(0) if t.dim() else t
+
+    @property
+    def _halo_rows(self) -> int:
+        A = self._matrices.get("none")
+        return -1 if A is None else self.own_rows + A.volume.receive
+
+    def replicate(self, model: nn.Module) -> nn.Module:
+        """Give all ranks the parameters and buffers of rank 0, in place. Collective.
+
+        Returns
+        -------
+        Module
+            The same one.
+        """
+        return replicate(model, self.comm)
+
+    def average_gradients(self, model: nn.Module) -> None:
+        """Average the gradients of replicated parameters over all ranks. Collective.
+
+        To be called between ``backward`` and the optimiser's step, where
+        ``DistributedDataParallel`` does not do it. A parameter that has a gradient on some rank
+        counts as zero on the others.
+
+        Raises
+        ------
+        InputError
+            Before the first average: if the model is not the same on all ranks, or takes
+            statistics over one rank's vertices.
+        """
+        average_gradients(model, self.comm)
+
+    def scatter(self, rows: Tensor | None) -> Tensor:
+        """What rank 0 knows of each vertex, in the source's order, to its owners. Collective.
+
+        Parameters
+        ----------
+        rows : Tensor [all vertices, …] on rank 0
+            Of any dtype; what other ranks pass does not count.
+
+        Returns
+        -------
+        Tensor [own rows, …]
+        """
+        return from_rank_zero(rows, self.vertex_ids, self.layout, self.comm).to(self.device)
+
+    def gather(self, rows: Tensor) -> Tensor | None:
+        """The rows of all vertices on rank 0, in the source's order. Collective.
+
+        Parameters
+        ----------
+        rows : Tensor [own rows, …]
+
+        Returns
+        -------
+        Tensor [all vertices, …], in memory of the CPU; ``None`` on other ranks
+        """
+        return to_rank_zero(rows, self.vertex_ids, self.layout, self.comm)
+
+    def to(self, device: torch.device | str) -> DistGraph:
+        """Move everything to a device, in place; returns the graph."""
+        device = torch.device(device)
+        for name in ("x", "y", "train_mask", "val_mask", "test_mask", "vertex_ids"):
+            held = getattr(self, name)
+            setattr(self, name, None if held is None else held.to(device))
+        self.attributes = {name: held.to(device) for name, held in self.attributes.items()}
+        if "_edges" in self.__dict__:
+            self.__dict__["_edges"] = self._edges.to(device)
+        self._matrices = {name: A.to(device) for name, A in self._matrices.items()}
+        self.device = device
+        return self

@@ -1,0 +1,196 @@
+"""From anything that is a graph to one rank's part of it, in one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+
+from spgnn.comm import Communicator, connect
+from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
+from spgnn.data import GraphSource
+from spgnn.errors import InputError, check_integer, check_number
+from spgnn.exchange import Algo, Algorithm, Cover, Strategy
+from spgnn.graph.blocks import share_of_blocks
+from spgnn.graph.distgraph import DistGraph
+from spgnn.graph.edges import scattered_edges
+from spgnn.graph.sharing import Placement, is_cut, opened_share, scattered_share
+from spgnn.graph.sources import Opened, kind_of, opener
+from spgnn.graph.vertices import from_rank_zero as dealt_by_rank_zero
+
+
+def distribute(
+    data: Any = None,
+    *,
+    partition: str | npt.ArrayLike = "gvb",
+    algo: Algo = "1d",
+    c: int = 1,
+    exchange: Strategy = "sparsity-aware",
+    cover: Cover = "column",
+    node_size: int = 1,
+    imbalance: float = 0.05,
+    seed: int = 0,
+    split: int | None = 0,
+    symmetrise: bool = False,
+    x: Any = None,
+    y: Any = None,
+    train_mask: Any = None,
+    val_mask: Any = None,
+    test_mask: Any = None,
+    name: str = "graph",
+    data_dir: str | None = None,
+    device: str = "cpu",
+    backend: str = "auto",
+    comm: Communicator | None = None,
+) -> DistGraph:
+    """Partition a graph and give every rank its part. Collective.
+
+    Joins the job that this process was started in, under torchrun, mpiexec or srun, or is alone.
+
+    Parameters
+    ----------
+    data
+        A PyG ``Data``, a ``DGLGraph``, an OGB dataset of either flavour, a SciPy matrix (with `x`,
+        `y` and masks beside it), a `spgnn.data.Graph`, the name or path of a data set, or a
+        directory of parts. Rank 0's counts: the others may pass the same, or nothing. Or on every
+        rank a `spgnn.data.GraphBlock`: its rows, one rank's after another's.
+    partition : str or int [n]
+        A method of ``spgnn.partition``, a file of labels, or on rank 0 the labels themselves.
+    algo, c, exchange, cover, node_size
+        Who computes what: see :class:`spgnn.exchange.Algorithm`. Only ``"1d"`` with whole rows, as
+        by default, has a halo.
+    imbalance : float
+        Of the partition.
+    seed : int
+        Of the partition.
+    split : int, optional
+        Keep this column of masks with several; ``None`` keeps all.
+    symmetrise : bool
+        Add the reverse of every edge.
+    x, y, train_mask, val_mask, test_mask
+        With a SciPy matrix: see :func:`spgnn.data.from_scipy`.
+    name : str
+        What messages call a graph without a name.
+    data_dir : str, optional
+        Where named sets are looked for, and downloads are kept.
+    device, backend
+        See :func:`spgnn.connect`.
+    comm : Communicator, optional
+        All ranks, if they are connected already.
+
+    Returns
+    -------
+    DistGraph
+
+    Raises
+    ------
+    InputError
+        On all ranks, if anything is wrong with the data or the options, or ranks do not agree.
+    """
+    comm = comm or connect(backend, device)
+    algorithm = Algorithm(algo, c, exchange, cover, node_size)
+    how = Placement(
+        algorithm,
+        partition,
+        imbalance=imbalance,
+        seed=seed,
+        symmetrise=symmetrise,
+        split=split,
+    )
+    beside = dict(zip(_BESIDE, (x, y, train_mask, val_mask, test_mask), strict=True))
+    kind = _agreed_kind(data, how, comm)
+    if kind == "block":
+        refused = [key for key, value in beside.items() if value is not None]
+        share = share_of_blocks(data, how, comm, name, refused)
+        return DistGraph(share, comm, algorithm)
+    if kind == "name":
+        path = from_rank_zero(comm, lambda: os.fspath(data))
+        if from_rank_zero(comm, lambda: is_cut(path, algorithm.parts(comm.size))):
+            return DistGraph(opened_share(path, how, comm), comm, algorithm)
+    return _scattered(opener(data, beside, name, data_dir), how, comm, name)
+
+
+_BESIDE = ("x", "y", "train_mask", "val_mask", "test_mask")
+
+
+def _agreed_kind(data: Any, how: Placement, comm: Communicator) -> str:
+    """What rank 0's data are; options are right and the same everywhere. Collective."""
+
+    def checked() -> str:
+        check_integer("seed", how.seed, 0)
+        check_number("imbalance", how.imbalance, 0, 1000)
+        if how.split is not None:
+            check_integer("split", how.split, 0)
+        how.algorithm.check(comm.size)
+        return kind_of(data)
+
+    mine = on_every_rank(comm, checked)
+    partition = how.partition if isinstance(how.partition, str) else "labels"
+    comm.check_agreement(
+        "distribute",
+        **vars(how.algorithm),
+        partition=partition if comm.rank == 0 or how.partition is not None else None,
+        imbalance=how.imbalance,
+        seed=how.seed,
+        symmetrise=how.symmetrise,
+        split=how.split,
+    )
+    first: str = from_rank_zero(comm, lambda: mine)
+    same = mine == first if "block" in (mine, first) else mine in (first, "nothing")
+    on_every_rank(comm, lambda: _refuse_unless(same, mine, first, comm.rank))
+    return first
+
+
+def _refuse_unless(same: bool, mine: str, first: str, rank: int) -> None:
+    if not same:
+        raise InputError(
+            f"data: rank 0 has a {first}, rank {rank} a {mine}: give all the same, only rank 0 the "
+            "data, or every rank a GraphBlock"
+        )
+
+
+def _scattered(
+    opened_by: Callable[[], Opened], how: Placement, comm: Communicator, name: str
+) -> DistGraph:
+    """A graph that rank 0 reads."""
+    kept: list[Opened] = []
+
+    def opened() -> GraphSource:
+        kept.append(opened_by())
+        return kept[0].source
+
+    share, report = scattered_share(name, opened, how, comm)
+    more = kept[0] if kept else None
+    told = from_rank_zero(comm, lambda: None if more is None else _told(more, how))
+    edges = None
+    if told["edges"]:
+        listed = None if more is None else more.edges
+        edges = scattered_edges(listed, share.vertex_ids, share.layout, comm)
+    attributes = {}
+    for key in told["attributes"]:
+        rows = None if more is None else more.attributes[key]
+        attributes[key] = dealt_by_rank_zero(rows, share.vertex_ids, share.layout, comm)
+    return DistGraph(
+        share,
+        comm,
+        how.algorithm,
+        report=report,
+        edges=edges,
+        attributes=attributes,
+        parallel=told["parallel"],
+    )
+
+
+def _told(more: Opened, how: Placement) -> dict[str, Any]:
+    if how.symmetrise and more.edges is not None:
+        raise InputError(
+            "symmetrise: this Data has edge features or repeated edges; make it undirected before, "
+            "with torch_geometric.utils.to_undirected"
+        )
+    return {
+        "edges": more.edges is not None,
+        "attributes": sorted(more.attributes),
+        "parallel": more.parallel,
+    }

@@ -1,0 +1,94 @@
+"""The edges of one rank's vertices, one by one: sources on the halo, destinations own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator
+from spgnn.data.adapters import EdgeList
+from spgnn.data.graph import inverse_permutation
+from spgnn.graph.vertices import collected, dealt
+from spgnn.layout import RowLayout
+from spgnn.sparse import CSR
+from spgnn.spmm import DistMatrix
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Edges that end at own vertices, sorted by destination.
+
+    Attributes
+    ----------
+    index : Tensor int64 [2, edges]
+        Sources and destinations.
+    weight : Tensor float32 [edges], optional
+    attr : Tensor [edges, …], optional
+    """
+
+    index: Tensor
+    weight: Tensor | None = None
+    attr: Tensor | None = None
+
+    def on_halo(self, halo: Callable[[Tensor], Tensor], own: tuple[int, int]) -> Edges:
+        """The same, from rows of the whole graph to rows of the halo and own rows. Collective.
+
+        Parameters
+        ----------
+        halo : callable
+            Of the graph.
+        own : first own row, and one past the last
+        """
+        rows = halo(torch.arange(*own, device=self.index.device))
+        order = rows.argsort()
+        place = order[torch.searchsorted(rows[order], self.index[0])]
+        return replace(self, index=torch.stack((place, self.index[1] - own[0])))
+
+    def to(self, device: torch.device) -> Edges:
+        """The same on a device."""
+        moved = (None if t is None else t.to(device) for t in (self.weight, self.attr))
+        return Edges(self.index.to(device), *moved)
+
+
+def scattered_edges(
+    listed: EdgeList | None, vertex_ids: Tensor, layout: RowLayout, comm: Communicator
+) -> Edges:
+    """Every rank's edges of a list that rank 0 has, in rows of the whole graph. Collective.
+
+    Those of one destination stay in the order of the list.
+    """
+    ids = collected(vertex_ids, layout, comm)
+    arrays: dict[str, Tensor] = {}
+    counts = np.zeros(comm.size, np.int64)
+    if listed is not None and comm.rank == 0:
+        position = inverse_permutation(ids).numpy()
+        source, target = position[listed.source], position[listed.target]
+        order = np.argsort(target, kind="stable")
+        counts = np.bincount(layout.owner(target), minlength=comm.size)
+        arrays["ends"] = torch.from_numpy(np.stack((source, target), axis=1)[order])
+        for name, array in (("weight", listed.weight), ("attr", listed.attr)):
+            if array is not None:
+                arrays[name] = array[torch.from_numpy(order)]
+    found = dealt(arrays, counts, comm)
+    return Edges(found["ends"].T.contiguous(), found.get("weight"), found.get("attr"))
+
+
+def edges_of_pattern(
+    A: DistMatrix, block: CSR | None, vertex_ids: Tensor, halo: Callable[[Tensor], Tensor]
+) -> Edges:
+    """The nonzeros of own rows, those of a row by where their vertices stood in the source.
+
+    So whatever looks at edges in turn sees what one process sees. Collective.
+    """
+    local = A.local_matrix()
+    ids = halo(vertex_ids).cpu().numpy()
+    columns = local.indices.cpu().numpy()
+    rows = np.repeat(np.arange(local.shape[0]), local.row_lengths.cpu().numpy())
+    order = np.lexsort((ids[columns], rows))
+    index = np.stack((columns[order].astype(np.int64), rows[order]))
+    values = None if local.values is None else local.values.cpu()[torch.from_numpy(order)]
+    return Edges(torch.from_numpy(index), values).to(vertex_ids.device)

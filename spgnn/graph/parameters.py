@@ -1,0 +1,88 @@
+"""Parameters that all ranks hold, and the averages of their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from spgnn.comm import Communicator
+from spgnn.errors import InputError
+
+# Models of which all ranks were seen to hold the same.
+_checked: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
+    """Give all ranks the parameters and buffers of rank 0, in place. Collective.
+
+    Raises
+    ------
+    InputError
+        If they differ in more than values; if the model takes statistics over one rank's rows.
+    """
+    _check_shapes(model, comm)
+    with torch.no_grad():
+        for _, tensor in _tensors(model):
+            buffer = tensor.detach().contiguous()
+            comm.broadcast(buffer, 0).wait()
+            tensor.copy_(buffer)
+    _checked[model] = True
+    return model
+
+
+def average_gradients(model: nn.Module, comm: Communicator) -> None:
+    """See :meth:`spgnn.graph.DistGraph.average_gradients`."""
+    if comm.size == 1:
+        return
+    if model not in _checked:
+        _check_shapes(model, comm)
+        comm.check_agreement(
+            "the model; give all ranks the same with graph.replicate(model), or the same seed",
+            **{name: p.detach() for name, p in model.named_parameters()},
+        )
+        _checked[model] = True
+    learning = [p for p in model.parameters() if p.requires_grad]
+    there = torch.tensor([p.grad is not None for p in learning], dtype=torch.int64)
+    comm.all_reduce(there, "max").wait()
+    # What no rank's loss looks at stays without a gradient, as on one process.
+    learning = [p for p, seen in zip(learning, there.tolist(), strict=True) if seen]
+    for group in _by_kind(learning):
+        gradients = [_gradient(p) for p in group]
+        flat = torch.cat([g.reshape(-1) for g in gradients])
+        comm.all_reduce(flat).wait()
+        flat /= comm.size
+        for p, part in zip(group, flat.split([p.numel() for p in group]), strict=True):
+            p.grad = part.view_as(p) if p.grad is None else p.grad.copy_(part.view_as(p))
+
+
+def _gradient(p: Tensor) -> Tensor:
+    if p.grad is None:
+        return torch.zeros_like(p)
+    return p.grad.to_dense() if p.grad.is_sparse else p.grad
+
+
+def _by_kind(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Those of one dtype and device together, in an order that all ranks have."""
+    kinds = dict.fromkeys((p.dtype, p.device) for p in parameters)
+    for kind in kinds:
+        yield [p for p in parameters if (p.dtype, p.device) == kind]
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _check_shapes(model: nn.Module, comm: Communicator) -> None:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
+    lazy = [name for name, p in _tensors(model) if nn.parameter.is_lazy(p)]
+    if lazy:
+        raise InputError(f"{lazy[0]} of the model has no shape yet: run it once before")
+    comm.check_agreement(
+        "the model",
+        **{name: (str(t.dtype), tuple(t.shape), t.requires_grad) for name, t in _tensors(model)},
+    )
