@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,6 +33,11 @@ class NormalisedRows:
     block: CSR
     column_scale: Tensor | None
     edge_labels: Tensor | None
+
+    def to(self, dtype: torch.dtype) -> NormalisedRows:
+        """The same for operands of a dtype."""
+        scale = None if self.column_scale is None else self.column_scale.to(dtype)
+        return replace(self, block=self.block.to(dtype), column_scale=scale)
 
     def matrix(
         self, layout: RowLayout, mesh: Mesh, algorithm: Algorithm, overlap: bool = True

@@ -9,6 +9,14 @@ from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
 from spgnn.nn.gin import GIN, GINConv
 from spgnn.nn.loss import accuracies, count_labelled, masked_cross_entropy
 from spgnn.nn.models import MODELS
+from spgnn.nn.precision import (
+    PRECISIONS,
+    Precision,
+    dtype_of,
+    multiplied_in,
+    stored_in,
+    weights_of,
+)
 from spgnn.nn.propagation import (
     Graph,
     HasMatrices,
@@ -26,6 +34,7 @@ __all__ = [
     "GIN",
     "MODELS",
     "ORDERS",
+    "PRECISIONS",
     "Convolution",
     "DropoutKeys",
     "Features",
@@ -38,6 +47,7 @@ __all__ = [
     "Matrices",
     "Normalised",
     "Order",
+    "Precision",
     "Propagated",
     "Propagation",
     "RecordedProduct",
@@ -46,8 +56,12 @@ __all__ = [
     "accuracies",
     "count_labelled",
     "densified",
+    "dtype_of",
     "masked_cross_entropy",
     "matrices_of",
+    "multiplied_in",
     "propagate_",
     "recorded_products",
+    "stored_in",
+    "weights_of",
 ]

@@ -17,6 +17,7 @@ def masked_cross_entropy(logits: Tensor, y: Tensor, mask: Tensor, total: int) ->
     Parameters
     ----------
     logits : Tensor [rows, classes]
+        The loss is float32 at least.
     y : Tensor int64 [rows]
         −1 where unknown; such vertices do not count.
     mask : Tensor bool [rows]
@@ -26,6 +27,8 @@ def masked_cross_entropy(logits: Tensor, y: Tensor, mask: Tensor, total: int) ->
     """
     # Ignored rather than left out: no copy of the chosen rows, forward or backward.
     target = torch.where(mask, y, UNKNOWN)
+    if logits.dtype == torch.bfloat16:
+        logits = logits.float()
     summed = F.cross_entropy(logits, target, ignore_index=UNKNOWN, reduction="sum")
     return summed / max(total, 1)
 

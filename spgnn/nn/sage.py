@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.autograd import product
+from spgnn.autograd import autocast, product
 from spgnn.nn.features import Features, Propagated, features_beside
 from spgnn.nn.propagation import LayerGraph, matrix_of, own_rows
 from spgnn.nn.stack import Convolution, Stack, linear, multiplies_first
@@ -50,7 +50,7 @@ class SAGEConv(Convolution):
                 first = multiplies_first(H_local, W_l.shape[1])
                 Z_local = product(A, H_local @ W_l) if first else product(A, H_local) @ W_l
             # In place: nobody keeps the product itself.
-            Z_local = Z_local.addmm_(H_own, W_r)
+            Z_local = Z_local.addmm_(autocast(H_own), autocast(W_r))
         return Z_local.add_(self.lin_l.bias)
 
     @staticmethod

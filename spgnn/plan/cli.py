@@ -19,7 +19,7 @@ from spgnn.data.normalise import OWN_NORMALISATION
 from spgnn.data.source import MemorySource
 from spgnn.errors import InputError, check_choice, memory_for, shortened
 from spgnn.files import check_writable, written_aside
-from spgnn.nn import MODELS
+from spgnn.nn import MODELS, PRECISIONS
 from spgnn.partition import METHODS
 from spgnn.plan.choose import Choice, Planner
 from spgnn.plan.machine import Machine, read_machine, write_machine
@@ -72,6 +72,7 @@ def add_plan(commands: Any) -> None:
     model.add_argument("--no-input-dropout", action="store_true")
     model.add_argument("--model", choices=MODELS, default="gcn")
     model.add_argument("--optimizer", choices=("adam", "sgd"), default="adam")
+    model.add_argument("--dtype", choices=PRECISIONS, default="float32")
     model.add_argument("--normalisation", choices=("auto", "sym", "row", "none"), default="auto")
     model.add_argument("--split", type=at_least(0), default=0, metavar="N")
     model.add_argument("--random-features", type=at_least(0), default=0, metavar="F")
@@ -230,6 +231,7 @@ def _planner(options: argparse.Namespace, machine: Machine, progress: ProgressBa
         input_dropout=not options.no_input_dropout,
         sparse=subject.word_counts is not None,
         optimizer=options.optimizer,
+        dtype=options.dtype,
     )
     partitions = Partitions(
         subject,
@@ -257,6 +259,7 @@ def _base(options: argparse.Namespace) -> list[str]:
     defaults |= {
         "normalisation": "auto",
         "model": "gcn",
+        "dtype": "float32",
         "random_features": 0,
         "random_classes": 0,
         "seed": 0,

@@ -74,7 +74,7 @@ class Spmm:
     seconds_per_nonzero: tuple[tuple[float, ...], ...]
     seconds_per_row: tuple[float, ...]
 
-    def seconds(self, nonzeros: Any, rows: Any, width: int, operand_bytes: Any) -> Any:
+    def seconds(self, nonzeros: Any, rows: Any, width: float, operand_bytes: Any) -> Any:
         """Time of one product; numbers or arrays."""
         by_size = [between(self.widths, row, width) for row in self.seconds_per_nonzero]
         # Caches fill up over decades of sizes.
@@ -90,7 +90,7 @@ class Gather:
     widths: tuple[float, ...]
     seconds_per_row: tuple[float, ...]
 
-    def seconds(self, rows: Any, width: int) -> Any:
+    def seconds(self, rows: Any, width: float) -> Any:
         """Time of so many rows."""
         return rows * between(self.widths, self.seconds_per_row, width)
 

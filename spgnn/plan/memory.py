@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from spgnn.layout import Int64Array
+from spgnn.nn import weights_of
 from spgnn.plan.census import Census, sum_of
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import Epoch, Network
@@ -35,13 +36,13 @@ def memory_of(
     """
     own = counted.whole.columns
     every = np.ones_like(own)
-    weights = _FLOAT * network.weights
+    weights = weights_of(network.dtype).itemsize * network.weights
     runtime = 0 if machine is None else int(machine.overhead.memory)
     static = {
         "matrix": sum_of([census.matrix for census in counted.all]),
         "transpose": sum_of([census.transpose for census in counted.all]),
         "features": _features(counted, network, words),
-        "ghosts": (1 + network.keeps_both) * _FLOAT * network.widths[0] * counted.ghosts,
+        "ghosts": (1 + network.keeps_both) * network.itemsize * network.widths[0] * counted.ghosts,
         "labels": _LABELS_A_ROW * own,
         "runtime": runtime * every,
     }
@@ -64,7 +65,7 @@ def _features(counted: Counted, network: Network, words: Int64Array | None) -> I
     # With ghosts behind them, own rows are looked at in place.
     copied = np.where(begun == own, 0, begun)
     if not network.keeps_sparse or words is None:
-        return (1 + network.keeps_both) * _FLOAT * width * (own + copied)
+        return (1 + network.keeps_both) * network.itemsize * width * (own + copied)
     one_side = _OFFSET * (own + 1) + (_INDEX + _FLOAT) * words
     other_side = _OFFSET * (width + 1) + (2 * _INDEX + _FLOAT) * words
     share = (own + copied) / np.maximum(own, 1)
@@ -109,4 +110,5 @@ def _propagation(network: Network, whole: Census) -> Int64Array:
     if not network.propagated:
         return np.zeros_like(whole.columns)
     width = min(_CHUNK, network.widths[0])
-    return _FLOAT * width * (_CHUNK_COPIES * whole.columns) + _FLOAT * whole.buffers(width)
+    word = network.itemsize * width * _CHUNK_COPIES
+    return word * whole.columns + network.itemsize * whole.buffers(width)

@@ -18,9 +18,11 @@ from spgnn.nn import (
     DropoutKeys,
     Features,
     Order,
+    Precision,
     Propagated,
     Propagation,
     Stack,
+    dtype_of,
     masked_cross_entropy,
 )
 from spgnn.pattern import Pattern
@@ -58,6 +60,8 @@ class Network:
     ghosts : bool
         Whether the second layer's remote rows are recomputed.
     optimizer : {"adam", "sgd"}
+    dtype : {"float32", "bfloat16", "float64"}
+        Of activations, messages and dense features.
     """
 
     widths: tuple[int, ...]
@@ -68,11 +72,17 @@ class Network:
     sparse: bool = False
     ghosts: bool = False
     optimizer: Optimizer = "adam"
+    dtype: Precision = "float32"
 
     @property
     def layers(self) -> int:
         """Number of layers."""
         return len(self.widths) - 1
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number of the dense features."""
+        return dtype_of(self.dtype).itemsize
 
     @property
     def drops_features(self) -> bool:
@@ -122,6 +132,11 @@ class Product:
     width: int
     dtype: torch.dtype
     adjoint: bool
+
+    @property
+    def words(self) -> float:
+        """Width of an operand of float32 that has as many bytes."""
+        return self.width * self.dtype.itemsize / torch.float32.itemsize
 
 
 @dataclass(frozen=True)
@@ -195,7 +210,7 @@ def trace(network: Network) -> Epoch:
     layers = [
         Propagation(cast(DistMatrix, _Recorder(layer, steps)), ids[layer]) for layer in range(count)
     ]
-    model = network.model()
+    model = network.model().to(dtype_of(network.dtype))
     mask = torch.empty_like(ids[-1], dtype=torch.bool)
     with _Watch(steps, X, count + 1) as watch:
         logits = model(X, layers, keys)
@@ -210,7 +225,8 @@ def _features(network: Network) -> Features:
         pattern = Pattern.trusted(torch.arange(rows + 1), torch.zeros(rows).int(), (rows, width))
         _ = pattern.T
         return CSR(pattern).to("meta")
-    X = torch.empty(MOST_ROWS - network.propagated, width, device="meta")
+    dtype = dtype_of(network.dtype)
+    X = torch.empty(MOST_ROWS - network.propagated, width, dtype=dtype, device="meta")
     if not network.propagated:
         return X
     return Propagated(X, torch.empty_like(X) if network.keeps_both else None)

@@ -95,7 +95,7 @@ def _product(
 def _stage(
     stage: StageCensus, step: Product, machine: Machine, slow: float
 ) -> dict[str, Float64Array]:
-    local = slow * _spmm(machine, stage.local, *_sides(stage, step), step.width)
+    local = slow * _spmm(machine, stage.local, *_sides(stage, step), step.words)
     spent = {"spmm": local + slow * _remote(stage, step, machine)}
     if stage.hops:
         moving = np.sum([_hop(hop, step, machine, slow) for hop in stage.hops], axis=0)
@@ -119,7 +119,7 @@ def _remote(stage: StageCensus, step: Product, machine: Machine) -> Float64Array
     # Forward adds to rows that are there, where R has any nonzero.
     touched = np.minimum(stage.remote, stage.rows)
     made, operand = (received, stage.rows) if step.adjoint else (touched, received)
-    return _spmm(machine, stage.remote, made, operand, step.width)
+    return _spmm(machine, stage.remote, made, operand, step.words)
 
 
 def _pack(hop: HopCensus, stage: StageCensus, step: Product, machine: Machine) -> Float64Array:
@@ -127,10 +127,10 @@ def _pack(hop: HopCensus, stage: StageCensus, step: Product, machine: Machine) -
     rows = hop.sent.sum(axis=0)
     if step.adjoint:
         touched = np.minimum(hop.entries, stage.columns)
-        return _spmm(machine, hop.entries, touched, rows, step.width)
+        return _spmm(machine, hop.entries, touched, rows, step.words)
     if hop.sums:
-        return _spmm(machine, hop.entries, rows, stage.columns, step.width)
-    return np.asarray(machine.gather.seconds(rows, step.width), np.float64)
+        return _spmm(machine, hop.entries, rows, stage.columns, step.words)
+    return np.asarray(machine.gather.seconds(rows, step.words), np.float64)
 
 
 def _hop(hop: HopCensus, step: Product, machine: Machine, slow: float) -> Float64Array:
@@ -150,7 +150,7 @@ def _moving(messages: Int64Array, moved: Int64Array, machine: Machine, slow: flo
 
 
 def _spmm(
-    machine: Machine, nonzeros: Int64Array, made: Int64Array, operand: Int64Array, width: int
+    machine: Machine, nonzeros: Int64Array, made: Int64Array, operand: Int64Array, width: float
 ) -> Float64Array:
     return np.asarray(machine.spmm.seconds(nonzeros, made, width, _FLOAT * width * operand))
 

@@ -10,7 +10,7 @@ from spgnn.comm import BACKENDS
 from spgnn.errors import InputError, meant
 from spgnn.exchange import Algo, Cover, Schedule, Strategy
 from spgnn.exchange import Algorithm as Distribution
-from spgnn.nn import Order
+from spgnn.nn import Order, Precision
 from spgnn.train.flags import Config, Flag, Record
 
 
@@ -129,6 +129,9 @@ class Training(Record):
     """How long, with which steps, and what is kept of it."""
 
     epochs: Annotated[int, Flag(low=1)] = 100
+    dtype: Annotated[
+        Precision, Flag("of activations, messages and features; weights are float32 at least")
+    ] = "float32"
     lr: float = 0.01
     weight_decay: Annotated[float, Flag("of the first layer")] = 5e-4
     optimizer: Literal["adam", "sgd"] = "adam"

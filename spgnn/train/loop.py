@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from statistics import fmean
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import on_rank_zero
 from spgnn.errors import InputError, memory_for
+from spgnn.nn import multiplied_in, weights_of
 from spgnn.progress import ProgressBar
 from spgnn.train import checkpoint
 from spgnn.train.config import Training
@@ -48,6 +50,7 @@ class Trainer:
         self.task = task
         self.options = options
         self.comm = comm
+        task.model.to(weights_of(options.dtype))
         groups = task.parameter_groups()
         self._parameters = [p for group in groups for p in group["params"] if p.requires_grad]
         self.optimizer = OPTIMIZERS[options.optimizer](groups, lr=options.lr)
@@ -84,7 +87,8 @@ class Trainer:
 
     def train_epoch(self, epoch: int) -> Tensor:
         """One forward, one backward, one step; the loss over all ranks, a scalar. Collective."""
-        share = self.task.loss(epoch)
+        with self._precision():
+            share = self.task.loss(epoch)
         share.backward()
         loss = self._sum_gradients(share.detach())
         self.optimizer.step()
@@ -94,7 +98,11 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self) -> Scores:
         """The task's scores. Collective."""
-        return self.task.scores()
+        with self._precision():
+            return self.task.scores()
+
+    def _precision(self) -> AbstractContextManager[object]:
+        return multiplied_in(self.options.dtype, self._parameters[0].device)
 
     def _is_done(self) -> bool:
         """Whether nothing is left to do: of a resumed run too, which goes on as a straight one."""

@@ -239,6 +239,7 @@ def _network(config: TrainConfig, subject: Subject) -> Network:
         input_dropout=model.input_dropout,
         sparse=subject.word_counts is not None,
         optimizer=config.training.optimizer,
+        dtype=config.training.dtype,
     )
 
 

@@ -21,7 +21,7 @@ from spgnn.exchange import Layered
 from spgnn.graph.rows import normalised
 from spgnn.graph.sharing import Placement, is_cut, opened_share, scattered_share
 from spgnn.hashing import uniform
-from spgnn.nn import Features, Propagated, densified, propagate_
+from spgnn.nn import Features, Propagated, densified, propagate_, stored_in, weights_of
 from spgnn.nn.loss import UNKNOWN
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
@@ -132,6 +132,7 @@ def _matrices(
     model, asked = config.model.model, config.data.normalisation
     kind = OWN_NORMALISATION[model] if asked == "auto" else asked
     rows = normalised(share, mesh.rank, kind, loops=model == "gcn")
+    rows = rows.to(weights_of(config.training.dtype))
     A = rows.matrix(share.layout, mesh, config.algorithm.distribution, config.algorithm.overlap)
     return A, layer_plans(
         config,
@@ -188,10 +189,10 @@ def _ready(
         rows, width = X.shape
         check_memory(f"{why} with dense features, {rows} × {width}", 4 * rows * width)
         X = densified(X.to(device))
-    X = X.to(device)
-    if not propagates or not isinstance(X, Tensor):
-        return X
-    return propagate_(A, X, keep=config.model.model != "gcn")
+    stored = stored_in(X.to(device), config.training.dtype)
+    if not propagates or not isinstance(stored, Tensor):
+        return stored
+    return propagate_(A, stored, keep=config.model.model != "gcn")
 
 
 def _labels(config: TrainConfig, share: RankShare) -> tuple[Tensor, int]:

@@ -15,9 +15,11 @@ from spgnn.exchange import by_level
 from spgnn.nn import (
     MODELS,
     DropoutKeys,
+    RecordedProduct,
     Stack,
     accuracies,
     count_labelled,
+    dtype_of,
     masked_cross_entropy,
     matrices_of,
     recorded_products,
@@ -88,6 +90,7 @@ class NodeClassification(Task):
         self.comm = comm
         self.seed = config.training.seed
         self.weight_decay = config.training.weight_decay
+        self.dtype = dtype_of(config.training.dtype)
         self.totals = count_labelled(problem.masks, problem.y, comm)
         if not self.totals[0]:
             raise InputError(
@@ -148,8 +151,8 @@ class NodeClassification(Task):
 
     def planned_bytes(self) -> tuple[int, int]:
         """What this rank sends and receives of rows in one epoch, according to the plan alone."""
-        rows, sent, received = self.problem.training, 0, 0
-        for A, width, dtype, adjoint in recorded_products(self.model, rows.X, rows.graph):
+        sent, received = 0, 0
+        for A, width, dtype, adjoint in self._products():
             for moved in A.plan.traffic(width, dtype, adjoint=adjoint).values():
                 sent += moved.sent_bytes
                 received += moved.received_bytes
@@ -157,8 +160,8 @@ class NodeClassification(Task):
 
     def planned_between(self, node_size: int) -> int:
         """What of these bytes this rank sends to other nodes of so many neighbouring ranks."""
-        rows, sent = self.problem.training, 0
-        for A, width, dtype, adjoint in recorded_products(self.model, rows.X, rows.graph):
+        sent = 0
+        for A, width, dtype, adjoint in self._products():
             where = A.plan, A.mesh.axes, A.mesh.rank
             moved = by_level(*where, width, dtype, node_size=node_size, adjoint=adjoint)
             sent += moved["between"].sent_bytes
@@ -166,11 +169,15 @@ class NodeClassification(Task):
 
     def _check_budget(self) -> None:
         """Refuse a budget that an epoch would exceed: before it begins, naming what it needs."""
-        rows = self.problem.training
-        made = recorded_products(self.model, rows.X, rows.graph)
-        made += recorded_products(self.model, self.problem.X, self.problem.A)
+        made = self._products()
+        made += recorded_products(self.model, self.problem.X, self.problem.A, self.dtype)
         for A, width, dtype, _ in sorted(made, key=lambda product: -product.width):
             A.executor.check(width, dtype)
+
+    def _products(self) -> list[RecordedProduct]:
+        """Those of one training epoch."""
+        rows = self.problem.training
+        return recorded_products(self.model, rows.X, rows.graph, self.dtype)
 
     @property
     def _layers(self) -> str:

@@ -35,6 +35,7 @@ FLAGS = [
     ("--weight-decay", 5e-4, "0", 0.0),
     ("--dropout", 0.0, "0.5", 0.5),
     ("--optimizer", "adam", "sgd", "sgd"),
+    ("--dtype", "float32", "bfloat16", "bfloat16"),
     ("--seed", 0, "7", 7),
     ("--order", "auto", "paper", "paper"),
     ("--plan", None, "auto", "auto"),
@@ -69,6 +70,7 @@ CHOICES = {
     "--device": ["auto", "cpu", "cuda"],
     "--feature-norm": ["auto", "row", "none"],
     "--optimizer": ["adam", "sgd"],
+    "--dtype": ["float32", "bfloat16", "float64"],
 }
 
 
