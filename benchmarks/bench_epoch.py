@@ -1,8 +1,9 @@
 """A training epoch on one process against DGL and PyG, in turns.
 
-    SPGNN_DATA=DIR python benchmarks/bench_epoch.py --dgl PYTHON --pyg PYTHON [--output FILE.md]
+    SPGNN_DATA=DIR python benchmarks/bench_epoch.py --dgl PYTHON --pyg PYTHON [--model gat]
 
-A GCN of three layers on dense random features, full graph, Adam. Every contestant has a process of
+Three layers on dense random features, full graph, Adam; gat has eight heads, whose widths are an
+eighth of the hidden one. Every contestant has a process of
 its own, in the environment whose interpreter is named, and they take turns epoch by epoch; the
 others wait for their next request. A ratio is that of two epochs in the same round. DGL 2.1.0 and
 PyG with a CSR tensor get the normalised graph with self-loops ready-made, as their users would.
@@ -33,23 +34,25 @@ WARM_UP = 5
 class Contestant:
     """A worker process that trains one epoch when asked."""
 
-    def __init__(self, kind: str, interpreter: str, path: Path, hidden: int, threads: int) -> None:
+    def __init__(
+        self, kind: str, interpreter: str, *, model: str, path: Path, hidden: int, threads: int
+    ) -> None:
         worker = Path(__file__).with_name("epoch_worker.py")
         self._process = subprocess.Popen(
-            [interpreter, str(worker), kind, str(path), str(hidden), str(threads)],
+            [interpreter, str(worker), kind, model, str(path), str(hidden), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         self._answer()
 
-    def epoch(self) -> tuple[float, float, int]:
-        """Seconds, loss and page faults."""
+    def epoch(self) -> tuple[float, float, int, int]:
+        """Seconds, loss, page faults, and bytes of memory that training has taken so far."""
         assert self._process.stdin
         print("epoch", file=self._process.stdin, flush=True)
-        seconds, loss, faults = self._answer()
+        seconds, loss, faults, grown = self._answer()
         time.sleep(0.02)  # OpenMP threads spin for a while, on cores that others need
-        return float(seconds), float(loss), int(faults)
+        return float(seconds), float(loss), int(faults), int(grown)
 
     def close(self) -> None:
         """End the process."""
@@ -84,24 +87,26 @@ def prepare(name: str, folder: Path) -> Path:
 
 def measure(
     contestants: dict[str, Contestant], rounds: int
-) -> tuple[dict[str, list[float]], dict[str, list[int]]]:
-    """Seconds and page faults of each contestant in each round."""
+) -> tuple[dict[str, list[float]], dict[str, list[int]], dict[str, int]]:
+    """Seconds and page faults of each contestant in each round; the most memory of each."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     faults: dict[str, list[int]] = {name: [] for name in contestants}
+    memory: dict[str, int] = {}
     for turn in range(WARM_UP + rounds):
         for name, contestant in contestants.items():
-            taken, loss, faulted = contestant.epoch()
+            taken, loss, faulted, memory[name] = contestant.epoch()
             assert np.isfinite(loss)
             if turn >= WARM_UP:
                 seconds[name].append(taken)
                 faults[name].append(faulted)
-    return seconds, faults
+    return seconds, faults, memory
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--dgl", metavar="PYTHON", help="of an environment with DGL 2.1.0")
     parser.add_argument("--pyg", metavar="PYTHON", default=sys.executable)
+    parser.add_argument("--model", choices=("gcn", "sage", "gat"), default="gcn")
     parser.add_argument("--graphs", nargs="+", default=GRAPHS)
     parser.add_argument("--hidden", nargs="+", type=int, default=[16, 128])
     parser.add_argument("--rounds", type=int, default=15)
@@ -111,10 +116,10 @@ def main() -> None:
     others = {"dgl": options.dgl, "pyg": options.pyg}
     others = {name: python for name, python in others.items() if python}
     lines = [
-        "| graph | hidden | spgnn ms | page faults | "
-        + " | ".join(f"{n} ms | /{n}" for n in others)
+        "| graph | hidden | spgnn ms | page faults | MiB | "
+        + " | ".join(f"{n} ms | {n} / spgnn | {n} MiB" for n in others)
         + " |",
-        "|---|---:|---:|---:|" + "---:|---:|" * len(others),
+        "|---|---:|---:|---:|---:|" + "---:|---:|---:|" * len(others),
     ]
     ratios: dict[tuple[str, int], list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -122,19 +127,27 @@ def main() -> None:
             path = prepare(name, Path(folder))
             for hidden in options.hidden:
                 contestants = {
-                    kind: Contestant(kind, python, path, hidden, options.threads)
+                    kind: Contestant(
+                        kind,
+                        python,
+                        model=options.model,
+                        path=path,
+                        hidden=hidden,
+                        threads=options.threads,
+                    )
                     for kind, python in {"spgnn": sys.executable, **others}.items()
                 }
-                seconds, faults = measure(contestants, options.rounds)
+                seconds, faults, memory = measure(contestants, options.rounds)
                 for contestant in contestants.values():
                     contestant.close()
                 row = f"| {name} | {hidden} | {median(seconds['spgnn']) * 1e3:.1f} |"
-                row += f" {median(faults['spgnn']):.0f} |"
+                row += f" {median(faults['spgnn']):.0f} | {memory['spgnn'] / 2**20:.0f} |"
                 for other in others:
                     pairs = [b / a for a, b in zip(seconds["spgnn"], seconds[other], strict=True)]
                     ratios.setdefault((other, hidden), []).append(median(pairs))
                     row += f" {median(seconds[other]) * 1e3:.1f} | {median(pairs):.2f} "
                     row += f"({min(pairs):.2f} to {max(pairs):.2f}) |"
+                    row += f" {memory[other] / 2**20:.0f} |"
                 lines.append(row)
                 print(row, flush=True)
     lines += ["", "| against | hidden | geometric mean | least |", "|---|---:|---:|---:|"]
@@ -145,6 +158,7 @@ def main() -> None:
     ).stdout.strip()
     lines += [
         "",
+        f"Model {options.model}. Memory is the peak beyond what was held before the first epoch.",
         f"Commit {commit}, torch {torch.__version__}, Python {platform.python_version()}, "
         f"{options.threads} threads, medians of {options.rounds} rounds.",
     ]

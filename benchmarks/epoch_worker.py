@@ -1,7 +1,8 @@
-"""One contestant of bench_epoch.py: trains a GCN in a process of its own, an epoch a request.
+"""One contestant of bench_epoch.py: trains a model in a process of its own, an epoch a request.
 
 Runs with the interpreter of the library it times, which need not have spgnn. Reads lines ``epoch``
-and answers each with a line ``RESULT seconds loss faults``; what libraries print is ignored.
+and answers each with a line ``RESULT seconds loss faults bytes``, the last being the most memory so
+far beyond that before the first epoch; what libraries print is ignored.
 """
 
 import resource
@@ -9,38 +10,54 @@ import sys
 import time
 import warnings
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+HEADS = 8
+
 
 def main() -> None:
-    kind, path, hidden, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    kind, model, path = sys.argv[1:4]
+    hidden, threads = map(int, sys.argv[4:6])
     warnings.filterwarnings("ignore")  # of torch, that its CSR tensors are new
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     with np.load(path) as file:
         data = {name: file[name] for name in file.files}
-    epoch = {"spgnn": of_spgnn, "dgl": of_dgl, "pyg": of_pyg}[kind](data, path, hidden)
+    epoch = {"spgnn": of_spgnn, "dgl": of_dgl, "pyg": of_pyg}[kind](data, path, model, hidden)
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     print("RESULT ready", flush=True)
     for _ in sys.stdin:
         faults, started = page_faults(), time.perf_counter()
         loss = epoch()
         seconds = time.perf_counter() - started
-        print("RESULT", seconds, loss, page_faults() - faults, flush=True)
+        grown = status("VmHWM") - before
+        print("RESULT", seconds, loss, page_faults() - faults, grown, flush=True)
 
 
 def page_faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-def of_spgnn(data, path, hidden):
+def status(name):
+    """Bytes of this process, as the kernel counts them."""
+    text = Path("/proc/self/status").read_text()
+    return 1024 * int(text.partition(name + ":")[2].split()[0])
+
+
+def of_spgnn(data, path, model, hidden):
     from spgnn.comm import connect
     from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
     from spgnn.train.memory import give_back_freed, keep_freed
 
-    config = TrainConfig.of(dataset=path, hidden=int(hidden), weight_decay=0, reach=False)
+    options = {"heads": HEADS} if model == "gat" else {}
+    config = TrainConfig.of(
+        dataset=path, model=model, hidden=hidden, weight_decay=0, reach=False, **options
+    )
     give_back_freed()
     comm = connect()
     trainer = Trainer(
@@ -82,37 +99,71 @@ def with_loops(data):
     return torch.from_numpy(A.indptr.astype(np.int64)), torch.from_numpy(A.indices), n
 
 
-def of_dgl(data, path, hidden):
-    import dgl
-    from dgl.nn import GraphConv
+def neighbours(data, model):
+    """Indptr and indices of what the model works on: the pattern, with its diagonal or without."""
+    if model != "sage":
+        return with_loops(data)
+    n = int(data["shape"][0])
+    return torch.from_numpy(data["indptr"].astype(np.int64)), torch.from_numpy(data["indices"]), n
 
-    indptr, indices, n = with_loops(data)
+
+def of_dgl(data, path, model, hidden):
+    import dgl
+    from dgl.nn import GATConv, GraphConv, SAGEConv
+
+    indptr, indices, n = neighbours(data, model)
     nothing = torch.tensor([], dtype=torch.int64)
     graph = dgl.graph(("csc", (indptr, indices.long(), nothing)), num_nodes=n).int()
     graph = graph.formats(["csc", "csr"])
     graph.create_formats_()
     widths = widths_of(data, hidden)
-    layers = torch.nn.ModuleList(GraphConv(a, b, norm="both") for a, b in pairwise(widths))
+    made = {
+        "gcn": lambda a, b: GraphConv(a, b, norm="both"),
+        "sage": lambda a, b: SAGEConv(a, b, "mean"),
+        "gat": lambda a, b: GATConv(a, b, HEADS),
+    }[model]
+    if model == "gat":
+        layers = attention_layers(made, widths)
+    else:
+        layers = torch.nn.ModuleList(made(a, b) for a, b in pairwise(widths))
     X = torch.from_numpy(data["x"])
 
     def forward(layers):
         H = X
         for number, layer in enumerate(layers):
             H = layer(graph, torch.relu(H) if number else H)
+            if model == "gat":
+                H = H.flatten(1) if number + 1 < len(layers) else H.mean(dim=1)
         return H
 
     return steps(layers, data, forward)
 
 
-def of_pyg(data, path, hidden):
-    from torch_geometric.nn import GCNConv
+def attention_layers(made, widths):
+    """Hidden layers of HEADS heads that lie side by side; the last one's are averaged."""
+    layers = [made(a, b // HEADS) for a, b in pairwise(widths[:-1])]
+    return torch.nn.ModuleList([*layers, made(*widths[-2:])])
 
-    indptr, indices, n = with_loops(data)
+
+def of_pyg(data, path, model, hidden):
+    from torch_geometric.nn import GATConv, GCNConv, SAGEConv
+
+    indptr, indices, n = neighbours(data, model)
     degree = indptr.diff().float()
-    values = degree.pow(-0.5).repeat_interleave(indptr.diff()) * degree.pow(-0.5)[indices.long()]
-    adjacency = torch.sparse_csr_tensor(indptr, indices.long(), values, (n, n))
+    row = torch.arange(n).repeat_interleave(indptr.diff())
+    if model == "gat":  # knows no CSR tensors where it has no torch-sparse
+        adjacency = torch.stack((indices.long(), row))
+    else:
+        values = degree.pow(-0.5)[row] * degree.pow(-0.5)[indices.long()]
+        values = torch.ones(len(indices)) if model == "sage" else values
+        adjacency = torch.sparse_csr_tensor(indptr, indices.long(), values, (n, n))
     widths = widths_of(data, hidden)
-    layers = torch.nn.ModuleList(GCNConv(a, b, normalize=False) for a, b in pairwise(widths))
+    if model == "gat":
+        layers = attention_layers(lambda a, b: GATConv(a, b, HEADS, add_self_loops=False), widths)
+        layers[-1] = GATConv(*widths[-2:], HEADS, concat=False, add_self_loops=False)
+    else:
+        made = {"gcn": lambda a, b: GCNConv(a, b, normalize=False), "sage": SAGEConv}[model]
+        layers = torch.nn.ModuleList(made(a, b) for a, b in pairwise(widths))
     X = torch.from_numpy(data["x"])
 
     def forward(layers):
