@@ -114,7 +114,7 @@ def of_dgl(data, path, model, hidden):
     indptr, indices, n = neighbours(data, model)
     nothing = torch.tensor([], dtype=torch.int64)
     graph = dgl.graph(("csc", (indptr, indices.long(), nothing)), num_nodes=n).int()
-    graph = graph.formats(["csc", "csr"])
+    graph = graph.formats(["coo", "csc", "csr"] if model == "gat" else ["csc", "csr"])
     graph.create_formats_()
     widths = widths_of(data, hidden)
     made = {
