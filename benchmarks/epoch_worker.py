@@ -112,8 +112,10 @@ def of_dgl(data, path, model, hidden):
     from dgl.nn import GATConv, GraphConv, SAGEConv
 
     indptr, indices, n = neighbours(data, model)
-    nothing = torch.tensor([], dtype=torch.int64)
-    graph = dgl.graph(("csc", (indptr, indices.long(), nothing)), num_nodes=n).int()
+    row = torch.arange(n).repeat_interleave(indptr.diff())
+    # Attention's kernels need the edges' own ids, and their list.
+    given = (indices.long(), row) if model == "gat" else ("csc", (indptr, indices.long(), row[:0]))
+    graph = dgl.graph(given, num_nodes=n).int()
     graph = graph.formats(["coo", "csc", "csr"] if model == "gat" else ["csc", "csr"])
     graph.create_formats_()
     widths = widths_of(data, hidden)
