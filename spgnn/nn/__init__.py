@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from spgnn.nn.convolution import Convolution
 from spgnn.nn.dropout import DropoutKeys
 from spgnn.nn.dry_run import RecordedProduct, recorded_products
 from spgnn.nn.features import Features, Propagated, densified, propagate_
 from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
 from spgnn.nn.gin import GIN, GINConv
 from spgnn.nn.loss import accuracies, count_labelled, masked_cross_entropy
+from spgnn.nn.mlp import MLP
 from spgnn.nn.models import MODELS
+from spgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, PairNorm
 from spgnn.nn.precision import (
     PRECISIONS,
     Precision,
@@ -27,26 +30,34 @@ from spgnn.nn.propagation import (
     matrices_of,
 )
 from spgnn.nn.sage import GraphSAGE, SAGEConv
-from spgnn.nn.stack import Convolution, Stack
+from spgnn.nn.stack import JUMPS, Stack
 
 __all__ = [
     "GCN",
     "GIN",
+    "JUMPS",
+    "MLP",
     "MODELS",
+    "NORMS",
     "ORDERS",
     "PRECISIONS",
+    "BatchNorm",
     "Convolution",
     "DropoutKeys",
     "Features",
     "GCNConv",
     "GINConv",
     "Graph",
+    "GraphNorm",
     "GraphSAGE",
     "HasMatrices",
     "LayerGraph",
+    "LayerNorm",
     "Matrices",
+    "Norm",
     "Normalised",
     "Order",
+    "PairNorm",
     "Precision",
     "Propagated",
     "Propagation",

@@ -54,8 +54,9 @@ def recorded_products(
         copied = [on_meta(layer) for layer in graph]
     else:
         copied = copies[id(graph)][1]
-    # A copy of that dtype: this device knows no autocast.
-    shadow = copy.deepcopy(model).to("meta", dtype)
+    # A copy of that dtype: this device knows no autocast. Which elements are dropped makes no
+    # difference to what moves.
+    shadow = copy.deepcopy(model).to("meta", dtype).eval()
     logits: Tensor = shadow(_on_meta(X_local), copied)
     logits.sum().backward()
     return [RecordedProduct(A, *told) for A, noted in copies.values() for told in noted.record]

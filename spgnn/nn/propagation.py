@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from spgnn import kernels
+from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.spmm import DistMatrix
 
@@ -27,11 +28,17 @@ class Propagation:
         Without a matrix, ids of the rows that the layer makes.
     targets : Tensor int64 [rows], optional
         Which column each row is; ``None`` if row i is column i.
+    own : int, optional
+        How many of its rows are own ones, if the last ones are ghosts. Norms ask for it.
+    comm : Communicator, optional
+        All ranks, where there is no matrix to ask.
     """
 
     A: DistMatrix | None
     sources: Tensor
     targets: Tensor | None = None
+    own: int | None = None
+    comm: Communicator | None = None
 
 
 # What layers ask a graph for: D^-1/2 (A + I) D^-1/2; D^-1 A, the mean; A as it is; A + I.
@@ -98,3 +105,30 @@ def own_rows(graph: LayerGraph, H_local: Tensor) -> Tensor:
     if graph.targets is None:
         return H_local if graph.A is None else H_local[: graph.A.rows]
     return kernels.gather_rows(H_local, graph.targets)
+
+
+def comm_of(graph: Graph | Communicator) -> Communicator | None:
+    """All ranks that a graph is distributed over; ``None`` if it does not know them."""
+    if isinstance(graph, Communicator):
+        return graph
+    if isinstance(graph, DistMatrix):
+        return graph.mesh.everyone
+    if isinstance(graph, Propagation):
+        return comm_of(graph.A) if isinstance(graph.A, DistMatrix) else graph.comm
+    if isinstance(graph, Sequence):
+        return next((found for found in map(comm_of, graph) if found is not None), None)
+    found = getattr(graph, "comm", None)
+    return found if isinstance(found, Communicator) else None
+
+
+def own_of(graph: Graph | Communicator) -> int | None:
+    """How many of the rows that a layer makes are own ones; ``None`` if all are."""
+    return graph.own if isinstance(graph, Propagation) else None
+
+
+def ids_of(graph: LayerGraph) -> Tensor | None:
+    """Original ids of a layer's columns; ``None`` if it does not know them."""
+    if isinstance(graph, Propagation):
+        return graph.sources
+    found = getattr(graph, "vertex_ids", None)
+    return found if isinstance(found, Tensor) else None

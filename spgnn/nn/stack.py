@@ -1,86 +1,62 @@
-"""What all models here are: layers, with ReLU and dropout between them."""
+"""What all models here are: layers, with norms, activations, dropout and skips between them."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from spgnn.errors import InputError
+from spgnn import kernels
+from spgnn.errors import InputError, check_choice, check_integer, check_number
+from spgnn.nn.activation import Activation, activated, activation_of
+from spgnn.nn.convolution import Convolution, Linear, glorot_, lazy_parts, width_of
 from spgnn.nn.dropout import DropoutKeys, dropout
-from spgnn.nn.features import Features, Propagated
-from spgnn.nn.propagation import Graph, LayerGraph, Propagation, by_layer
+from spgnn.nn.features import Features, Propagated, features_beside
+from spgnn.nn.jumping import JumpingKnowledge
+from spgnn.nn.norm import Norm, applied, norm_of, takes_all_rows
+from spgnn.nn.propagation import Graph, LayerGraph, Propagation, by_layer, ids_of, own_rows
+from spgnn.sparse import CSR
 
-
-class Convolution(nn.Module):
-    """Base of layers on a graph."""
-
-    @abstractmethod
-    def forward(self, H_local: Features, graph: LayerGraph) -> Tensor:
-        """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
-
-        Z_local must be a tensor of its own, which the next layer may overwrite.
-        """
-
-    def reset(self, generator: torch.Generator | None = None) -> None:
-        """Draw all matrices anew (Glorot & Bengio 2010, uniform); all else is left as it is."""
-        for parameter in self.parameters():
-            if parameter.dim() == 2:
-                glorot_(parameter, generator)
-
-    @staticmethod
-    @abstractmethod
-    def size(f_in: int, f_out: int) -> int:
-        """Numbers in the matrices of a layer of these widths."""
-
-
-def multiplies_first(H_local: Tensor, f_out: int) -> bool:
-    """Whether A (H W) moves fewer bytes than (A H) W, with W [f_in, f_out].
-
-    Each costs the width that travels, forward and backward; but the input needs no gradient, so
-    (A X) W has no product in backward.
-    """
-    f_in = H_local.shape[1]
-    if not torch.is_grad_enabled():
-        return f_out <= f_in
-    return 2 * f_out <= f_in * (2 if H_local.requires_grad else 1)
-
-
-def glorot_(matrix: Tensor, generator: torch.Generator | None = None) -> None:
-    """Overwrite a matrix with uniform draws (Glorot & Bengio 2010)."""
-    bound = (6 / sum(matrix.shape)) ** 0.5
-    with torch.no_grad():
-        matrix.uniform_(-bound, bound, generator=generator)
-
-
-def linear(f_in: int, f_out: int, *, bias: bool = True) -> nn.Linear:
-    """A linear layer whose bias is zero."""
-    made = nn.Linear(f_in, f_out, bias=bias)
-    if bias:
-        nn.init.zeros_(made.bias)
-    return made
+Jumps = Literal["last", "cat", "max", "lstm"]
+JUMPS = ("none", "last", "cat", "max", "lstm")
 
 
 class Stack(nn.Module):
-    """Layers with ReLU and dropout between them.
+    """Layers with norms, activations, dropout and skip connections between them.
 
-    Weights are replicated: the same seed gives the same ones on every rank and at any P.
+    Arguments, their order and the names of parameters are those of PyG's ``BasicGNN``, so either
+    loads the other's ``state_dict``. Weights are replicated: the same seed gives the same ones on
+    every rank and at any P.
 
     Parameters
     ----------
     in_channels : int
-        Features.
+        Features; −1 finds them at the first call.
     hidden_channels : int, or a sequence of one width a hidden layer
     num_layers : int
     out_channels : int, optional
         By default as many as the last hidden layer would have.
     dropout : float
-        Probability, on the input of every layer.
+        Probability, on what each hidden layer makes.
+    act : str, callable or None
+        Activation; see :func:`spgnn.nn.activation.activation_of`.
+    act_first : bool
+        Whether it comes before the norm.
+    act_kwargs : dict, optional
+    norm : str, Module or None
+        ``batch``, ``layer``, ``graph``, ``pair``; see :func:`spgnn.nn.norm.norm_of`.
+    norm_kwargs : dict, optional
+    jk : {"last", "cat", "max", "lstm"}, optional
+        All layers are hidden ones, and a linear layer makes the output of the last of them, or of
+        all together (Xu et al. 2018).
+    residual : bool
+        Adds a linear map of what a layer takes to what it makes, as tuned full-batch GCNs do (Luo
+        et al. 2024). PyG's models have none.
     input_dropout : bool
         Whether features are dropped as well.
     seed : int
@@ -92,96 +68,286 @@ class Stack(nn.Module):
     Attributes
     ----------
     convolution : type of Convolution
-        What the layers are; made of the two widths and the options.
+        What the layers are.
     """
 
     convolution: ClassVar[type[Convolution]]
+    act: Activation | None
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - as PyG orders them
         self,
         in_channels: int,
         hidden_channels: int | Sequence[int],
         num_layers: int,
         out_channels: int | None = None,
         dropout: float = 0.0,
+        act: str | Activation | None = "relu",
+        act_first: bool = False,
+        act_kwargs: dict[str, Any] | None = None,
+        norm: str | nn.Module | type[nn.Module] | None = None,
+        norm_kwargs: dict[str, Any] | None = None,
+        jk: Jumps | Literal["none"] | None = None,
         *,
-        input_dropout: bool = True,
+        residual: bool = False,
+        input_dropout: bool = False,
         seed: int = 0,
         **options: Any,
     ) -> None:
         super().__init__()
-        self.dropout = dropout
+        self.dropout = check_number("dropout", dropout, 0, 1)
         self.input_dropout = input_dropout
-        widths = _widths(in_channels, hidden_channels, num_layers, out_channels)
+        self.act = activation_of(act, act_kwargs or {})
+        self.act_first = act_first
+        self.jk_mode = None if jk is None or jk == "none" else jk
+        check_choice("jk", jk or "none", JUMPS)
+        widths = _widths(in_channels, hidden_channels, num_layers, out_channels, self.jk_mode)
+        self.in_channels, self.num_layers = widths[0], num_layers
+        self.out_channels = widths[-1] if out_channels is None else out_channels
+        self.hidden_channels = hidden_channels
+        self._norm, self._norm_kwargs = norm, norm_kwargs or {}
+        ends = out_channels is not None and self.jk_mode is None
         self.convs = nn.ModuleList(
-            self.convolution(f_in, f_out, **options) for f_in, f_out in pairwise(widths)
+            self.init_conv(f_in, f_out, last=ends and number == num_layers - 1, **options)
+            for number, (f_in, f_out) in enumerate(pairwise(widths))
         )
-        generator = torch.Generator().manual_seed(seed)
-        for layer in self.convolutions:
-            layer.reset(generator)
+        hidden = widths[1:] if self.jk_mode else widths[1:-1]
+        self.norms = nn.ModuleList(norm_of(norm, width, norm_kwargs or {}) for width in hidden)
+        self.norms.extend([nn.Identity()] * (num_layers - len(hidden)))
+        if self.jk_mode is not None:
+            self.jk = JumpingKnowledge(self.jk_mode, widths[1:])
+            self.lin = Linear(self.jk.width, self.out_channels)
+        self.residuals = nn.ModuleList(
+            [Linear(f_in, f_out) for f_in, f_out in pairwise(widths)] if residual else []
+        )
+        self.seed, self._drawn, self._calls, self._replayed = seed, False, 0, 0
+        self._draw()
+
+    def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
+        """A layer of these widths.
+
+        Parameters
+        ----------
+        f_in, f_out : int
+        last : bool
+            Whether it makes the output.
+        options
+            Those that the model was given.
+        """
+        made: Any = self.convolution
+        try:
+            found: Convolution = made(f_in, f_out, **options)
+        except TypeError as error:
+            raise InputError(f"{type(self).__name__}: {error}") from None
+        return found
 
     @classmethod
     def of(cls, widths: Sequence[int], **options: Any) -> Self:
         """A model of these widths: features, those of the hidden layers, classes."""
         first, *hidden, last = widths
-        return cls(first, hidden, len(hidden) + 1, last, **options)
+        if options.get("jk") not in (None, "none"):
+            hidden.append(hidden[-1] if hidden else last)
+        layers = len(widths) - 1
+        return cls(first, hidden, layers, last, **options)
 
     @classmethod
-    def size(cls, widths: Sequence[int]) -> int:
-        """Numbers in the matrices of a model of these widths."""
-        return sum(cls.convolution.size(*pair) for pair in pairwise(widths))
+    def size(cls, widths: Sequence[int], **options: Any) -> int:
+        """Numbers in the parameters of a model of these widths; nothing is allocated."""
+        try:
+            with torch.device("meta"):
+                model = cls.of(widths, **options)
+        except RuntimeError:  # a matrix of more bytes than 64 bits can count
+            return sys.maxsize
+        return sum(parameter.numel() for parameter in model.parameters())
 
     @property
     def convolutions(self) -> list[Convolution]:
         """The layers."""
         return [layer for layer in self.convs if isinstance(layer, Convolution)]
 
-    def forward(self, X_local: Features, graph: Graph, keys: DropoutKeys | None = None) -> Tensor:
+    @property
+    def takes_all_rows(self) -> bool:
+        """Whether a norm takes statistics over all vertices: then no layer may leave rows out."""
+        return takes_all_rows(self)
+
+    @property
+    def propagates(self) -> bool:
+        """Whether the first layer may be given A·X, made once, in the place of X."""
+        return self.convolutions[0].propagates
+
+    @property
+    def keeps_features(self) -> bool:
+        """Whether X is needed beside A·X."""
+        return self.convolutions[0].looks_at_itself or len(self.residuals) > 0
+
+    def parameters_by_layer(self) -> list[list[nn.Parameter]]:
+        """Parameters of each layer, with its norm and its skip; and, last, of all else."""
+        parts = [self.convs, self.norms, self.residuals]
+        found: list[list[nn.Parameter]] = [
+            [p for part in layer for p in part.parameters()]
+            for layer in zip(*(part for part in parts if len(part)), strict=True)
+        ]
+        known = {id(p) for layer in found for p in layer}
+        return [*found, [p for p in self.parameters() if id(p) not in known]]
+
+    def reset(self, generator: torch.Generator | None = None) -> None:
+        """Draw all matrices anew, layer after layer; biases zero, norms as they began."""
+        for layer in self.convolutions:
+            layer.reset(generator)
+        for part in self.norms:
+            if isinstance(part, Norm):
+                part.reset_parameters()
+        others = [*self.residuals, *([self.jk, self.lin] if self.jk_mode else [])]
+        for parameter in (p for part in others for p in part.parameters()):
+            if parameter.dim() >= 2:
+                glorot_(parameter, generator)
+            else:
+                nn.init.zeros_(parameter)
+
+    def reset_parameters(self) -> None:
+        """Draw all matrices anew from torch's own generator, as PyG's models do."""
+        self.reset()
+
+    def _draw(self) -> None:
+        if not any(lazy_parts(self)):
+            self.reset(torch.Generator().manual_seed(self.seed))
+            self._drawn = True
+
+    def _find_widths(self, X_local: Features) -> None:
+        """Shapes of what waited for the first features; weights of the seed, as without waiting."""
+        for part in lazy_parts(self):
+            part.materialise(width_of(X_local))
+            self.in_channels = width_of(X_local)
+        self._draw()
+
+    def forward(self, x: Features, graph: Graph, keys: DropoutKeys | None = None) -> Tensor:
         """Logits [rows of the last layer, classes]. Collective.
 
         Parameters
         ----------
-        X_local : Tensor or CSR [columns of the first layer, features], or Propagated
+        x : Tensor or CSR [columns of the first layer, features], or Propagated
             Propagated features have the rows that the first layer makes. They cannot be dropped:
             A·dropout(X) changes every epoch.
         graph : DistMatrix, a graph that has matrices, or a sequence of one Propagation a layer
             A matrix stands for every layer. Each layer of a sequence takes the rows that the one
             before it made.
         keys : DropoutKeys, optional
-            Only in training with dropout.
+            Of the masks, in training. Without them, they are the graph's ids of vertices, the
+            model's seed, and the number of the call.
+
+        Raises
+        ------
+        InputError
+            In training with dropout, if there are neither keys nor ids of vertices.
         """
-        convolutions = self.convolutions
-        Z_local: Features = X_local
-        for number, (layer, on) in enumerate(
-            zip(convolutions, by_layer(graph, len(convolutions)), strict=True)
-        ):
-            if isinstance(Z_local, Tensor) and number:
-                # In place: the gradient of ReLU needs its result alone.
-                Z_local = torch.relu_(Z_local)
-            if not isinstance(Z_local, Propagated) and (number or self.input_dropout):
-                Z_local = dropout(Z_local, self.dropout, _keys(keys, on), number)
-            Z_local = layer(Z_local, on)
-        assert isinstance(Z_local, Tensor)
-        return Z_local
+        if not self._drawn and any(lazy_parts(self)):
+            self._find_widths(x)
+        layers = by_layer(graph, len(self.convs))
+        keys = self._keys(keys, layers[0], x)
+        kept: list[Tensor] = []
+        Z: Features = x
+        for number, (layer, on) in enumerate(zip(self.convolutions, layers, strict=True)):
+            if not isinstance(Z, Propagated) and (number or self.input_dropout):
+                Z = dropout(Z, self.dropout, _on(keys, ids_of(on)), number)
+            if number and self.jk_mode:
+                kept = [own_rows(on, made) for made in (*kept, Z) if isinstance(made, Tensor)]
+            Z = self._layer(number, layer, Z, on)
+        assert isinstance(Z, Tensor)
+        if self.jk_mode is None:
+            return Z
+        made = dropout(Z, self.dropout, _on(keys, _ids_of_rows(layers[-1])), len(layers))
+        assert isinstance(made, Tensor)
+        logits: Tensor = self.lin(self.jk([*kept, made]))
+        return logits
+
+    def _layer(self, number: int, layer: Convolution, H: Features, on: LayerGraph) -> Tensor:
+        """A layer, its skip, its norm and its activation."""
+        Z: Tensor = layer(H, on)
+        if len(self.residuals):
+            Z = Z + _linear_of_own(self.residuals[number], H, on)
+        if number == self.num_layers - 1 and self.jk_mode is None:
+            return Z
+        norm, owned = self.norms[number], True
+        if self.act_first:
+            Z = activated(self.act, Z, owned=True)
+        if not isinstance(norm, nn.Identity):
+            Z, owned = applied(norm, Z, on), isinstance(norm, Norm)
+        return Z if self.act_first else activated(self.act, Z, owned=owned)
+
+    def _keys(
+        self, keys: DropoutKeys | None, first: LayerGraph, X_local: Features
+    ) -> DropoutKeys | None:
+        """Those of this call; none outside training."""
+        if not self.training or not self.dropout:
+            return None
+        if keys is not None:
+            return keys
+        ids = ids_of(first)
+        if ids is None:
+            raise InputError(
+                "dropout is a function of the vertex, and a matrix does not know its vertices: "
+                "give keys=DropoutKeys(vertex_ids, seed, epoch), or a graph with vertex_ids; "
+                "model.eval() drops nothing"
+            )
+        return DropoutKeys(ids, self.seed, self._call())
+
+    def _call(self) -> int:
+        """The number of this call; a recomputation in backward has that of the first time."""
+        if torch._C._current_graph_task_id() < 0:
+            self._calls += 1
+        elif self._calls - self._replayed > 1:
+            raise InputError(
+                "a checkpointed model that is called several times a step needs keys: give "
+                "keys=DropoutKeys(vertex_ids, seed, epoch)"
+            )
+        else:
+            self._replayed = self._calls
+        return self._calls - 1
 
 
-def _keys(keys: DropoutKeys | None, graph: LayerGraph) -> DropoutKeys | None:
+def _on(keys: DropoutKeys | None, ids: Tensor | None) -> DropoutKeys | None:
     """A ghost is dropped as at its owner: by its own id."""
-    if keys is None or not isinstance(graph, Propagation):
-        return keys
-    return replace(keys, vertex_ids=graph.sources)
+    return keys if keys is None or ids is None else replace(keys, vertex_ids=ids)
+
+
+def _ids_of_rows(graph: LayerGraph) -> Tensor | None:
+    """Original ids of the rows that a layer makes."""
+    ids = ids_of(graph)
+    if ids is None or not isinstance(graph, Propagation) or graph.A is None:
+        return ids
+    return ids[: graph.A.rows] if graph.targets is None else ids[graph.targets]
+
+
+def _linear_of_own(linear: nn.Module, H: Features, on: LayerGraph) -> Tensor:
+    """A linear map of the vertices whose rows a layer makes."""
+    assert isinstance(linear, Linear)
+    if isinstance(H, CSR):
+        return own_rows(on, kernels.spmm(H, linear.weight.T)) + linear.bias
+    made: Tensor = linear(features_beside(H) if isinstance(H, Propagated) else own_rows(on, H))
+    return made
 
 
 def _widths(
-    in_channels: int, hidden: int | Sequence[int], num_layers: int, out_channels: int | None
+    in_channels: int,
+    hidden: int | Sequence[int],
+    num_layers: int,
+    out_channels: int | None,
+    jk: str | None,
 ) -> list[int]:
-    """Features, what each hidden layer makes, classes."""
+    """Features, and what each layer makes: the last one classes, unless a linear layer does."""
+    check_integer("num_layers", num_layers, 1)
+    ends = out_channels is not None and jk is None
     if isinstance(hidden, int):
-        hidden = [hidden] * (num_layers - (out_channels is not None))
-    widths = [in_channels, *hidden] + ([] if out_channels is None else [out_channels])
-    if len(widths) != num_layers + 1 or num_layers < 1:
+        hidden = [hidden] * (num_layers - ends)
+    widths = [in_channels, *hidden, *([out_channels] if ends else [])]
+    if len(widths) != num_layers + 1:
         raise InputError(
             f"num_layers={num_layers} does not fit hidden_channels={list(hidden)} and "
             f"out_channels={out_channels}"
         )
-    return widths
+    for number, width in enumerate(widths):
+        if width != -1 or number:
+            what = "hidden_channels" if number else "in_channels"
+            check_integer("out_channels" if number == num_layers and ends else what, width, 1)
+    if out_channels is not None:
+        check_integer("out_channels", out_channels, 1)
+    return [int(width) for width in widths if width is not None]

@@ -97,9 +97,13 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> Scores:
-        """The task's scores. Collective."""
-        with self._precision():
-            return self.task.scores()
+        """The task's scores, without dropout. Collective."""
+        self.task.model.eval()
+        try:
+            with self._precision():
+                return self.task.scores()
+        finally:
+            self.task.model.train()
 
     def _precision(self) -> AbstractContextManager[object]:
         return multiplied_in(self.options.dtype, self._parameters[0].device)

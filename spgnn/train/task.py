@@ -137,9 +137,9 @@ class NodeClassification(Task):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """As Kipf & Welling (2017, section 5.2), only the first layer decays."""
-        first, *rest = self.model.convolutions
-        decaying = {"params": list(first.parameters()), "weight_decay": self.weight_decay}
-        others = [p for layer in rest for p in layer.parameters()]
+        first, *rest = self.model.parameters_by_layer()
+        decaying = {"params": first, "weight_decay": self.weight_decay}
+        others = [p for layer in rest for p in layer]
         return [decaying, {"params": others, "weight_decay": 0.0}] if others else [decaying]
 
     @property

@@ -199,7 +199,7 @@ def test_dropout_of_sparse_features_rebuilds_no_structure(monkeypatch):
 
         monkeypatch.setattr(_structure, name, counted)
     X = CSR.from_scipy(sp.csr_array(features(9)))
-    model = GCN.of([9, 4, 2], dropout=0.5).double()
+    model = GCN.of([9, 4, 2], dropout=0.5, input_dropout=True).double()
     losses = {
         float(step(A, model, X, DropoutKeys(torch.arange(N), 0, epoch))[0].detach().sum())
         for epoch in range(5)

@@ -61,7 +61,7 @@ def labelled() -> np.ndarray:
 
 def made(kind: str, dropout: float) -> Stack:
     """A model whose vectors are not zero."""
-    model = MODELS[kind](WIDTHS, dropout=dropout, seed=2).double()
+    model = MODELS[kind](WIDTHS, dropout=dropout, input_dropout=True, seed=2).double()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -75,7 +75,7 @@ def dense_layer(layer: torch.nn.Module, A: Tensor, H: Tensor) -> Tensor:
         return A @ H @ layer.lin.weight.T + layer.bias
     if isinstance(layer, SAGEConv):
         return A @ H @ layer.lin_l.weight.T + layer.lin_l.bias + H @ layer.lin_r.weight.T
-    first, last = layer.nn[0], layer.nn[2]
+    first, last = layer.nn.lins
     hidden = (A @ H + (1 + layer.eps) * H) @ first.weight.T + first.bias
     return torch.relu(hidden) @ last.weight.T + last.bias
 

@@ -1,0 +1,63 @@
+"""Activations by name, as PyG's models name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import activation
+
+from spgnn.errors import InputError, unknown
+
+Activation = Callable[[Tensor], Tensor]
+_KNOWN = {
+    name.lower(): kind
+    for name, kind in vars(activation).items()
+    if isinstance(kind, type) and issubclass(kind, nn.Module) and name in activation.__all__
+} | {"swish": nn.SiLU}
+
+
+def activation_of(act: str | Activation | None, options: dict[str, Any]) -> Activation | None:
+    """The activation of a name; a callable stands for itself, and ``None`` for none.
+
+    Parameters
+    ----------
+    act : str, callable or None
+        A class of ``torch.nn.modules.activation`` in any spelling (``relu``, ``LeakyReLU``,
+        ``leaky_relu``), or ``swish``.
+    options : dict
+        For that class.
+
+    Raises
+    ------
+    InputError
+        If there is no such activation, or it does not know an option.
+    """
+    if act is None or not isinstance(act, str):
+        return act
+    name = act.lower().replace("_", "").replace("-", "").replace(" ", "")
+    if name not in _KNOWN:
+        raise unknown("act", act, _KNOWN)
+    try:
+        made: Activation = _KNOWN[name](**options)
+    except TypeError as error:
+        raise InputError(f"act {act}: {error}") from None
+    return made
+
+
+def activated(act: Activation | None, Z: Tensor, *, owned: bool) -> Tensor:
+    """The activation of Z, which is overwritten where that is possible.
+
+    Parameters
+    ----------
+    owned : bool
+        Whether nobody else needs Z: not even the gradient of what made it.
+    """
+    if act is None:
+        return Z
+    if owned and type(act) is nn.ReLU:
+        # The gradient of ReLU needs its result alone.
+        return torch.relu_(Z)
+    return act(Z)

@@ -1,0 +1,445 @@
+"""Norms over the vertices of all ranks, with the names and parameters of PyG's."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from spgnn.autograd import all_reduced
+from spgnn.comm import Communicator
+from spgnn.errors import InputError, check_choice, unknown
+from spgnn.nn.propagation import Graph, comm_of, own_of
+from spgnn.operands import FIRST_COMPARED
+
+Where = Graph | Communicator
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and variance of each column over the own rows of all ranks.
+
+    They are taken of x minus a constant near its mean, so nothing cancels: the corrected two-pass
+    algorithm (Chan, Golub & LeVeque 1983). The mean of x is ``centre + mean``; what is
+    differentiable are `centred`, `mean` and `variance`, which is all that is needed, because the
+    result of a norm does not depend on the constant.
+
+    Attributes
+    ----------
+    centred : Tensor [rows, f]
+    centre, mean, variance : Tensor [f]
+    count : int
+    """
+
+    centred: Tensor
+    centre: Tensor
+    mean: Tensor
+    variance: Tensor
+    count: int
+
+
+class Norm(nn.Module):
+    """Base of the norms. ``norm(x, graph)`` is collective where statistics are over all vertices.
+
+    Attributes
+    ----------
+    takes_all_rows : bool
+        Whether the statistics are over all vertices: then a rank may not leave rows out.
+    takes_graph : bool
+        Always; what has it is called with the graph beside x.
+    """
+
+    takes_all_rows = True
+    takes_graph = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._compared = 0
+
+    @abstractmethod
+    def forward(self, x: Tensor, graph: Where) -> Tensor:
+        """X [rows, f] to the same shape.
+
+        Parameters
+        ----------
+        x : Tensor [rows, f]
+        graph : what a layer works on, or a Communicator
+            Says over which ranks. Of a Propagation with ghosts, own rows alone are counted, and all
+            rows are normalised alike.
+        """
+
+    def reset_parameters(self) -> None:
+        """Scales one, shifts zero."""
+        for name, parameter in self.named_parameters():
+            nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
+
+    def _moments(self, x: Tensor, graph: Where) -> Moments:
+        comm = None if x.is_meta else comm_of(graph)
+        if comm is not None and comm.size == 1:
+            comm = None
+        if comm is not None and self._compared < FIRST_COMPARED:
+            # A norm that some ranks alone call would wait for the others for ever.
+            self._compared += 1
+            comm.check_agreement(
+                type(self).__name__, width=x.shape[1], dtype=x.dtype, training=self.training
+            )
+        return moments(x, own_of(graph), comm)
+
+    def extra_repr(self) -> str:
+        """Its width, if it has one."""
+        return str(getattr(self, "in_channels", ""))
+
+
+def moments(x: Tensor, own: int | None, comm: Communicator | None) -> Moments:
+    """Mean and variance of each column. Collective.
+
+    Parameters
+    ----------
+    x : Tensor [rows, f]
+    own : int, optional
+        Rows that count, the first ones; by default all.
+    comm : Communicator, optional
+        All ranks whose rows count.
+    """
+    counted = x if own is None else x[:own]
+    rows = len(counted)
+    with torch.no_grad():
+        total = torch.cat((counted.sum(0).double(), counted.new_tensor([rows]).double()))
+        if comm is not None:
+            comm.all_reduce(total).wait()
+        count = rows if comm is None else int(total[-1])
+        centre = (total[:-1] / max(count, 1)).to(x.dtype)
+    centred = x - centre
+    counted = centred if own is None else centred[:own]
+    if rows:
+        variance, mean = torch.var_mean(counted, 0, correction=0)
+    else:
+        mean = counted.sum(0)
+        variance = mean
+    if comm is None:
+        return Moments(centred, centre, mean, variance, count)
+    sums = rows * torch.stack((mean, variance + mean.square()))
+    mean, square = all_reduced(sums, comm) / max(count, 1)
+    return Moments(centred, centre, mean, square - mean.square(), count)
+
+
+class _Running(nn.Module):
+    """Parameters and buffers of ``torch.nn.BatchNorm1d``, which would look at one rank alone."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(self, width: int, affine: bool, tracked: bool, device: Any) -> None:
+        super().__init__()
+        made: dict[str, Tensor | None] = dict.fromkeys(("weight", "bias"))
+        kept: dict[str, Tensor | None] = dict.fromkeys(
+            ("running_mean", "running_var", "num_batches_tracked")
+        )
+        if affine:
+            made = {"weight": torch.ones(width, device=device)}
+            made["bias"] = torch.zeros(width, device=device)
+        if tracked:
+            kept["running_mean"] = torch.zeros(width, device=device)
+            kept["running_var"] = torch.ones(width, device=device)
+            kept["num_batches_tracked"] = torch.tensor(0, device=device)
+        for name, tensor in made.items():
+            self.register_parameter(name, None if tensor is None else nn.Parameter(tensor))
+        for name, tensor in kept.items():
+            self.register_buffer(name, tensor)
+
+
+class BatchNorm(Norm):
+    """``γ (x − E x) / sqrt(Var x + ε) + β``, over the vertices of all ranks (Ioffe & Szegedy 2015).
+
+    Arguments, parameters and buffers are those of PyG's. Statistics are merged between ranks from
+    centred sums; running ones are those of torch: the variance is the unbiased one.
+
+    Parameters
+    ----------
+    in_channels : int
+    eps : float
+    momentum : float or None
+        ``None`` averages over all calls.
+    affine : bool
+    track_running_stats : bool
+    allow_single_element : bool
+        A single vertex in all is normalised as in evaluation, instead of refused.
+    device : optional
+    """
+
+    def __init__(  # noqa: PLR0917 - as PyG orders them
+        self,
+        in_channels: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        allow_single_element: bool = False,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        if allow_single_element and not track_running_stats:
+            raise InputError("BatchNorm: allow_single_element needs track_running_stats")
+        self.in_channels, self.eps, self.momentum = in_channels, eps, momentum
+        self.allow_single_element = allow_single_element
+        self.module = _Running(in_channels, affine, track_running_stats, device)
+
+    def forward(self, x: Tensor, graph: Where) -> Tensor:
+        """X [rows, f] to the same shape. Collective in training.
+
+        Raises
+        ------
+        InputError
+            If there is one vertex in all, of which there is no variance.
+        """
+        held = self.module
+        if held.running_mean is not None and held.running_var is not None and not self.training:
+            scale = self._scale(held.running_var)
+            return _scaled(x, held.running_mean, scale, held.bias)
+        found = self._moments(x, graph)
+        if found.count <= 1 and self.training:
+            if not self.allow_single_element:
+                raise InputError(f"BatchNorm: a variance needs two vertices, got {found.count}")
+            assert held.running_mean is not None
+            assert held.running_var is not None
+            return _scaled(x, held.running_mean, self._scale(held.running_var), held.bias)
+        if self.training:
+            self._remember(found)
+        return _scaled(found.centred, found.mean, self._scale(found.variance), held.bias)
+
+    def _scale(self, variance: Tensor) -> Tensor:
+        scale = (variance + self.eps).rsqrt()
+        return scale if self.module.weight is None else scale * self.module.weight
+
+    @torch.no_grad()
+    def _remember(self, found: Moments) -> None:
+        held = self.module
+        if held.running_mean is None:
+            return
+        assert held.running_var is not None
+        assert held.num_batches_tracked is not None
+        held.num_batches_tracked += 1
+        momentum = self.momentum
+        if momentum is None:
+            momentum = 1.0 / float(held.num_batches_tracked)
+        unbiased = found.variance * (found.count / (found.count - 1))
+        held.running_mean.lerp_(found.centre + found.mean, momentum)
+        held.running_var.lerp_(unbiased, momentum)
+
+    def reset_running_stats(self) -> None:
+        """Forget all statistics."""
+        held = self.module
+        if held.running_mean is not None:
+            held.running_mean.zero_()
+            assert held.running_var is not None
+            held.running_var.fill_(1)
+            assert held.num_batches_tracked is not None
+            held.num_batches_tracked.zero_()
+
+    def reset_parameters(self) -> None:
+        """Scales one, shifts zero, no statistics."""
+        super().reset_parameters()
+        self.reset_running_stats()
+
+
+class LayerNorm(Norm):
+    """``γ (x − E x) / (σ + ε) + β`` over all vertices and channels, or over those of each vertex.
+
+    Parameters
+    ----------
+    in_channels : int
+    eps : float
+    affine : bool
+    mode : {"graph", "node"}
+        ``graph`` is PyG's default; ``node`` is that of Ba et al. (2016) and of torch.
+    device : optional
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        mode: Literal["graph", "node"] = "graph",
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        check_choice("LayerNorm mode", mode, ("graph", "node"))
+        self.in_channels, self.eps, self.mode = in_channels, eps, mode
+        self.takes_all_rows = mode == "graph"
+        made = torch.ones(in_channels, device=device), torch.zeros(in_channels, device=device)
+        self.weight = nn.Parameter(made[0]) if affine else None
+        self.bias = nn.Parameter(made[1]) if affine else None
+
+    def forward(self, x: Tensor, graph: Where) -> Tensor:
+        """X [rows, f] to the same shape. Collective in mode ``graph``."""
+        if self.mode == "node":
+            return F.layer_norm(x, (self.in_channels,), self.weight, self.bias, self.eps)
+        found = self._moments(x, graph)
+        between = found.centre - found.centre.mean()
+        between = between - between.mean()
+        offset = between - found.mean.mean()
+        variance = (found.variance + (between + found.mean - found.mean.mean()).square()).mean()
+        scale = (1 / (variance.sqrt() + self.eps)).expand(self.in_channels)
+        if self.weight is not None:
+            scale = scale * self.weight
+        return _scaled(found.centred, -offset, scale, self.bias)
+
+
+class GraphNorm(Norm):
+    """``γ (x − α E x) / sqrt(E (x − α E x)² + ε) + β`` (Cai et al. 2021); α is learned.
+
+    Parameters
+    ----------
+    in_channels : int
+    eps : float
+    device : optional
+    """
+
+    def __init__(self, in_channels: int, eps: float = 1e-5, device: Any = None) -> None:
+        super().__init__()
+        self.in_channels, self.eps = in_channels, eps
+        self.weight = nn.Parameter(torch.ones(in_channels, device=device))
+        self.bias = nn.Parameter(torch.zeros(in_channels, device=device))
+        self.mean_scale = nn.Parameter(torch.ones(in_channels, device=device))
+
+    def forward(self, x: Tensor, graph: Where) -> Tensor:
+        """X [rows, f] to the same shape. Collective."""
+        found = self._moments(x, graph)
+        left = (1 - self.mean_scale) * (found.centre + found.mean)
+        scale = self.weight * (found.variance + left.square() + self.eps).rsqrt()
+        return _scaled(found.centred, found.mean - left, scale, self.bias)
+
+
+class PairNorm(Norm):
+    """``s (x − E x)``, divided by its root mean square length, or by each one's own (Zhao 2020).
+
+    Parameters
+    ----------
+    scale : float
+        s.
+    scale_individually : bool
+    eps : float
+    """
+
+    def __init__(
+        self, scale: float = 1.0, scale_individually: bool = False, eps: float = 1e-5
+    ) -> None:
+        super().__init__()
+        self.scale, self.scale_individually, self.eps = scale, scale_individually, eps
+
+    def forward(self, x: Tensor, graph: Where) -> Tensor:
+        """X [rows, f] to the same shape. Collective."""
+        found = self._moments(x, graph)
+        if self.scale_individually:
+            centred = found.centred - found.mean
+            length = centred.norm(2, -1, keepdim=True)
+            divided: Tensor = self.scale * centred / (self.eps + length)
+            return divided
+        scale = self.scale * (self.eps + found.variance.sum()).rsqrt()
+        return _scaled(found.centred, found.mean, scale.expand_as(found.mean), None)
+
+
+def _scaled(x: Tensor, mean: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """``(x − mean)·scale + bias`` in one pass over x."""
+    shift = -mean * scale
+    return torch.addcmul(shift if bias is None else shift + bias, x, scale)
+
+
+_NORMS: dict[str, type[nn.Module]] = {
+    "batch": BatchNorm,
+    "layer": LayerNorm,
+    "graph": GraphNorm,
+    "pair": PairNorm,
+}
+NORMS = tuple(_NORMS)
+
+
+def norm_of(
+    norm: str | nn.Module | type[nn.Module] | None, width: int, options: dict[str, Any]
+) -> nn.Module:
+    """A norm of its name; ``Identity`` of none.
+
+    Parameters
+    ----------
+    norm : str, Module, class or None
+        ``batch``, ``layer``, ``graph``, ``pair``, or PyG's names in any spelling (``BatchNorm``,
+        ``batch_norm``). A module is copied; a class is made of the width.
+    width : int
+    options : dict
+        For the norm.
+
+    Raises
+    ------
+    InputError
+        If there is no such norm, or it does not know an option; if a module would take statistics
+        over one rank's rows.
+    """
+    if isinstance(norm, nn.Module):
+        check_local(norm)
+        return copy.deepcopy(norm)
+    if norm is None or norm == "none":
+        return nn.Identity()
+    kind = norm
+    if isinstance(norm, str):
+        name = norm.lower().replace("_", "").replace("-", "").removesuffix("norm")
+        if name not in _NORMS:
+            raise unknown("norm", norm, ("none", *_NORMS))
+        kind = _NORMS[name]
+    assert isinstance(kind, type)
+    given = () if kind is PairNorm else (width,)
+    try:
+        made = kind(*given, **options)
+    except TypeError as error:
+        raise InputError(f"norm {kind.__name__}: {error}") from None
+    check_local(made)
+    return made
+
+
+def applied(module: nn.Module, x: Tensor, graph: Where) -> Tensor:
+    """A module of x; norms in it, and in a Sequential, look at all ranks."""
+    if isinstance(module, Norm) and x.dtype in (torch.bfloat16, torch.float16):
+        # Statistics, and what they are taken of, are float32.
+        wide: Tensor = module(x.float(), graph)
+        return wide.to(x.dtype)
+    if getattr(module, "takes_graph", False):
+        found: Tensor = module(x, graph)
+        return found
+    if isinstance(module, nn.Sequential):
+        for part in module:
+            x = applied(part, x, graph)
+        return x
+    made: Tensor = module(x)
+    return made
+
+
+def check_local(module: nn.Module) -> None:
+    """Refuse what takes statistics over the rows of one rank, where ours look at all.
+
+    Raises
+    ------
+    InputError
+    """
+    for part in module.modules():
+        kind = type(part)
+        theirs = kind.__module__.startswith("torch_geometric.nn.norm")
+        local = theirs and getattr(part, "mode", "") == "node"
+        batch = isinstance(part, nn.modules.batchnorm._BatchNorm)
+        if (batch and not isinstance(part, nn.SyncBatchNorm)) or (theirs and not local):
+            raise InputError(
+                f"{kind.__module__.partition('.')[0]}'s {kind.__name__} takes statistics over the "
+                "rows of one rank; spgnn.nn has BatchNorm, LayerNorm, GraphNorm and PairNorm"
+            )
+
+
+def takes_all_rows(module: nn.Module) -> bool:
+    """Whether any norm in it takes statistics over all vertices."""
+    return any(isinstance(part, Norm) and part.takes_all_rows for part in module.modules())

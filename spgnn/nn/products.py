@@ -1,0 +1,97 @@
+"""What layers multiply with: the matrices of a graph, and what is made of them by scalings."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from spgnn.autograd import Linear, named
+from spgnn.exchange import Step
+from spgnn.nn.propagation import HasMatrices, LayerGraph, Normalised, Propagation, matrix_of
+from spgnn.spmm import DistMatrix
+
+# Beside what a graph has: D^-1/2 A D^-1/2 without self-loops; D^-1/2 (A + 2 I) D^-1/2; (D + I)^-1
+# (A + I).
+Scaling = Literal["plain", "improved", "cluster"]
+Kind = Normalised | Scaling
+
+_MADE_OF: dict[str, Normalised] = {"plain": "none", "improved": "loops", "cluster": "loops"}
+_made: WeakKeyDictionary[HasMatrices, dict[str, Scaled]] = WeakKeyDictionary()
+
+
+class Scaled:
+    """diag(r) · A · diag(c) + diag(d) of a distributed matrix A; linear, as autograd asks for.
+
+    Parameters
+    ----------
+    A : DistMatrix
+    kind : {"plain", "improved", "cluster"}
+    bare : DistMatrix, optional
+        Without self-loops, if `kind` is ``improved``.
+    """
+
+    def __init__(self, A: DistMatrix, kind: str, bare: DistMatrix | None) -> None:
+        self.A, self.kind, self._bare = A, kind, bare
+        self.rows, self.columns = A.rows, A.columns
+        self.handle = named(self)
+        self._scales: dict[torch.dtype, tuple[Tensor, Tensor | None, Tensor | None]] = {}
+
+    def next_step(self, H_local: Tensor) -> Step:
+        """Check and count a product that is about to begin. Collective."""
+        if not H_local.is_meta and H_local.dtype not in self._scales:
+            self._scales[H_local.dtype] = self._found(H_local)
+        return self.A.next_step(H_local)
+
+    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+        """``(r A c + d)·H``. Collective."""
+        if H_local.is_meta:
+            return self.A.forward(H_local, step)
+        rows, columns, diagonal = self._scales[H_local.dtype]
+        Z_local = self.A.forward(H_local if columns is None else H_local * columns, step).mul_(rows)
+        return Z_local if diagonal is None else Z_local.addcmul_(H_local, diagonal)
+
+    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+        """``(c Aᵀ r + d)·G``. Collective."""
+        if G_local.is_meta:
+            return self.A.adjoint(G_local, step)
+        rows, columns, diagonal = self._scales[G_local.dtype]
+        dH = self.A.adjoint(G_local * rows, step)
+        dH = dH if columns is None else dH.mul_(columns)
+        return dH if diagonal is None else dH.addcmul_(G_local, diagonal)
+
+    def _found(self, H_local: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """r, c, d; degrees are products with ones. Collective."""
+        ones = H_local.new_ones(self.columns, 1)
+        degree = self.A.forward(ones)
+        if self.kind == "cluster":
+            return _power(degree, -1.0), None, None
+        if self._bare is None:
+            scale = _power(degree, -0.5)
+            return scale, scale, None
+        # Vertices without a loop of their own got one of weight 1, and get another.
+        added = (degree - self._bare.forward(ones)).round()
+        scale = _power(degree + added, -0.5)
+        return scale, scale, scale.square() * added
+
+
+def operator_of(graph: LayerGraph, kind: Kind) -> Linear:
+    """What a layer multiplies with, for `product`. Collective when first asked.
+
+    A matrix or a Propagation stands for whatever is asked for. Where a graph has no such matrix, it
+    is made of one that it has.
+    """
+    if isinstance(graph, DistMatrix | Propagation) or kind not in _MADE_OF:
+        return matrix_of(graph, cast(Normalised, kind))
+    known = _made.setdefault(graph, {})
+    if kind not in known:
+        bare = graph.matrix("none") if kind == "improved" else None
+        known[kind] = Scaled(graph.matrix(_MADE_OF[kind]), kind, bare)
+    return known[kind]
+
+
+def _power(degree: Tensor, exponent: float) -> Tensor:
+    """Where it is positive; 0 elsewhere."""
+    return torch.where(degree > 0, torch.where(degree > 0, degree, 1).pow(exponent), 0)
