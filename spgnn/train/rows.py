@@ -170,7 +170,11 @@ def _propagations(
         elif number or not propagated:
             found.append(Propagation(A, vertex_ids))
         else:
-            found.append(Propagation(None, ids_of(plans.first)))
+            ids = ids_of(plans.first)
+            ghosts = 0 if plans.ghosts is None else plans.ghosts.volume.receive
+            # Norms count own rows, and ask for all ranks where there is no matrix to ask.
+            comm = A.mesh.everyone
+            found.append(Propagation(None, ids, own=len(ids) - ghosts, comm=comm))
     return found
 
 
