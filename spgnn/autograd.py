@@ -178,17 +178,22 @@ def all_reduced(t: Tensor, comm: Communicator) -> Tensor:
 _by_handle: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
-def named(A: Linear) -> int:
+def named(A: object) -> int:
     """A number for a matrix, under which compiled graphs find it as long as it lives."""
     handle = max(_by_handle, default=0) + 1
     _by_handle[handle] = A
     return handle
 
 
+def with_name(handle: int) -> Any:
+    """The matrix of a number."""
+    return _by_handle[handle]
+
+
 @torch.library.custom_op("spgnn::product", mutates_args=())
 def _product(H_local: Tensor, handle: int, rows: int, columns: int, adjoint: bool) -> Tensor:
     """The product as compiled graphs call it; they see its shape and nothing else."""
-    A = _by_handle[handle]
+    A = with_name(handle)
     step = A.next_step(H_local)
     if adjoint:
         found: Tensor = A.adjoint(H_local, step.reversed())

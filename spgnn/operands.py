@@ -33,7 +33,7 @@ class Operands:
         """The next product is the first of an epoch."""
         self._steps.begin_epoch(epoch)
 
-    def next(self, dense: object, rows: int) -> Step:
+    def next(self, dense: object, rows: int, **facts: object) -> Step:
         """Check an operand; the step of the product that is about to begin. Collective.
 
         Parameters
@@ -41,6 +41,8 @@ class Operands:
         dense : Tensor [rows, f]
         rows : int
             Rows this rank must hold.
+        **facts
+            What else all ranks must agree on.
 
         Raises
         ------
@@ -51,18 +53,18 @@ class Operands:
         check_operand(dense, rows)
         assert isinstance(dense, Tensor)
         if self._comm.size > 1 and not dense.is_meta:
-            self._compare(dense)
+            self._compare(dense, facts)
         return self._steps.next()
 
-    def _compare(self, dense: Tensor) -> None:
+    def _compare(self, dense: Tensor, facts: dict[str, object]) -> None:
         needs_gradient = dense.requires_grad and torch.is_grad_enabled()
-        kind = dense.shape[1], dense.dtype, dense.device.type, needs_gradient
+        kind = dense.shape[1], dense.dtype, dense.device.type, needs_gradient, *facts.values()
         if kind in self._known and self._compared >= FIRST_COMPARED:
             return
         self._compared += 1
         self._comm.check_agreement(
             "the operand of a product",
-            **dict(zip(("width", "dtype", "device", "requires_grad"), kind, strict=True)),
+            **dict(zip(("width", "dtype", "device", "requires_grad", *facts), kind, strict=True)),
         )
         self._known.add(kind)
 

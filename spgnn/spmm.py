@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spgnn.attention import Attention
 from spgnn.autograd import named, product
 from spgnn.blocks import side_by_side
 from spgnn.comm import Mesh
@@ -64,7 +65,7 @@ class DistMatrix:
 
     Attributes
     ----------
-    record : list of (width, dtype, adjoint)
+    record : list of (width, dtype, adjoint), or of these and what :class:`Weighed` says
         What was multiplied on the meta device: such products move nothing and are only noted.
     """
 
@@ -204,6 +205,17 @@ class DistMatrix:
             If rows of H are not what this rank receives: c > 1, or a cover other than columns.
         """
         return product(self._halo, H_local)
+
+    @cached_property
+    def attention(self) -> Attention:
+        """What runs attention over the nonzeros of A: see :func:`spgnn.attention.attend`.
+
+        Raises
+        ------
+        InputError
+            If rows take a way on which they are added up, or are cut into columns.
+        """
+        return Attention(self.plan, self.mesh, self.executor.workspace)
 
     @cached_property
     def _halo(self) -> Halo:

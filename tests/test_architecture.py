@@ -22,7 +22,7 @@ FLOORS = [
     {"kernels", "comm"},
     {"exchange"},
     {"autograd", "operands"},
-    {"halo"},
+    {"halo", "attention"},
     {"spmm"},
     {"nn"},
     {"data"},

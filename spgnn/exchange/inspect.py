@@ -53,6 +53,14 @@ class Demand:
     columns: Tensor
     values: Tensor | None
 
+    @property
+    def sums(self) -> Tensor | None:
+        """Which rows are sums of several, bool [rows in all]; ``None`` if all are rows of H.
+
+        A partial sum of one nonzero is a row of H, times a value.
+        """
+        return None if self.lengths is None else self.lengths > 1
+
 
 # The send matrix of a rank, and the counts of the exchange.
 Traded = tuple[CSR, RowCounts]

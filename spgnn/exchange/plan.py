@@ -41,6 +41,8 @@ class Hop:
         Every peer gets all the rows that are sent, rather than its own stretch of them.
     rounds : Rounds, optional
         What it takes to exchange with a few peers at a time.
+    sums : Tensor bool [received rows], optional
+        Which of the received rows are sums of several; ``None`` where nobody asked for sums.
     """
 
     axis: str
@@ -49,6 +51,7 @@ class Hop:
     relay: CSR | None = None
     broadcast: bool = False
     rounds: Rounds | None = None
+    sums: Tensor | None = None
 
     @cached_property
     def volume(self) -> Volume:
@@ -62,8 +65,12 @@ class Hop:
 
     def to(self, target: torch.dtype | torch.device | str) -> Hop:
         """The same hop on a device, or ready for operands of a dtype."""
-        relay = None if self.relay is None else self.relay.to(target)
-        return replace(self, send=self.send.to(target), relay=relay)
+        relay, sums = self.relay, self.sums
+        if relay is not None:
+            relay = relay.to(target)
+        if sums is not None and not isinstance(target, torch.dtype):
+            sums = sums.to(target)
+        return replace(self, send=self.send.to(target), relay=relay, sums=sums)
 
     def unscaled(self) -> Hop:
         """The same rows as they are."""

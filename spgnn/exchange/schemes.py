@@ -216,15 +216,17 @@ def _expand_and_fold(
         # Along "replica" parts are neighbours, so a part's place there is its number modulo c.
         replica = layout.owner(block.indices.numpy()) % c
         block = yield Regroup.of("replica", block, replica, c)
+    sums = None
     if strategy == "oblivious":
         L, R, send, counts = whole_rows(block, layout, members, me)
     else:
         L, R, asked = demand(block, layout, members, me, cover)
         send, counts = yield Ask("row", asked, own)
+        sums = asked.sums
     L, send = L.with_scales(L.row_scale, column_scale), send.with_scales(None, column_scale)
     first = Stage(L)
     if len(members) > 1:
-        hop = Hop("row", send, counts, broadcast=strategy == "oblivious")
+        hop = Hop("row", send, counts, broadcast=strategy == "oblivious", sums=sums)
         first = Stage(L, R, (hop,))
     return (first, *fold(made, axes.coordinate("replica", rank)))
 

@@ -197,7 +197,7 @@ def vertex_cut(
     made = multiplied.shape[0]
     sums = CSR(Selection(torch.arange(rows, made), made))
     fold = Hop("row", sums, counts.reversed())
-    first = Stage(L, R, (Hop("row", send, needed),))
+    first = Stage(L, R, (Hop("row", send, needed, sums=asked.sums),))
     return Plan(
         (first, Stage(CSR(Selection(torch.arange(rows), made)), _added(mine, rows), (fold,)))
     )

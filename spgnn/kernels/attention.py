@@ -115,7 +115,7 @@ def attend_(
         made.pi = torch.zeros_like(n).index_add(0, rows, powers)
         factors = _factors(pattern, dropout, scores)
         weights = powers if factors is None else powers * factors
-        z = Z[cols].to(scores.dtype).view(len(cols), scores.shape[1], -1)
+        z = Z[cols].to(scores.dtype).unflatten(1, (scores.shape[1], -1))
         made.P = torch.zeros_like(O).index_add(0, rows, (weights[:, :, None] * z).flatten(1))
     if state is None:
         return made
@@ -146,7 +146,7 @@ def merge_(state: AttentionState, rows: Tensor | None, other: AttentionState) ->
     heads = m.shape[1]
 
     def scaled(array: Tensor, factor: Tensor) -> Tensor:
-        return (array.view(*factor.shape, -1) * factor[:, :, None]).view(array.shape)
+        return (array.unflatten(1, (factor.shape[1], -1)) * factor[:, :, None]).view(array.shape)
 
     state.m[places] = m
     state.n[places] = state.n[places] * mine + other.n * its
@@ -179,7 +179,7 @@ def finish(state: AttentionState, dtype: torch.dtype | None = None) -> tuple[Ten
         m + log n, −∞ for rows without nonzeros.
     """
     n = torch.where(state.n == 0, 1.0, state.n)
-    out = (state.O.view(*n.shape, -1) / n[:, :, None]).view(state.O.shape)
+    out = (state.O.unflatten(1, (n.shape[1], -1)) / n[:, :, None]).view(state.O.shape)
     return out.to(dtype or out.dtype), state.m + state.n.log()
 
 
@@ -191,7 +191,7 @@ def head_products(G: Tensor, X: Tensor, heads: int) -> Tensor:
     G, X : Tensor [rows, heads * width]
     """
     wide = SUM_DTYPE[G.dtype]
-    return (G.to(wide) * X.to(wide)).view(len(G), heads, -1).sum(-1)
+    return (G.to(wide) * X.to(wide)).unflatten(1, (heads, -1)).sum(-1)
 
 
 def row_gradient(
@@ -262,12 +262,12 @@ def attend_backward(
     scores = torch.nn.functional.leaky_relu(arguments, slope)
     weights = torch.exp(scores - lse[rows])
     factors = _factors(pattern, dropout, scores)
-    g = G[rows].to(d.dtype).view(len(rows), heads, -1)
+    g = G[rows].to(d.dtype).unflatten(1, (heads, -1))
     z = Z[cols].to(d.dtype).view(g.shape)
     products = (g * z).sum(-1)
     dropped = weights if factors is None else weights * factors
     products = products if factors is None else products * factors
-    de = weights * (products - D[rows]) * torch.where(arguments > 0, 1.0, slope)
+    de = weights * (products - D[rows]) * torch.ones_like(arguments).masked_fill_(arguments <= 0, slope)
     dZ = d.new_zeros(Z.shape).index_add_(0, cols, (dropped[:, :, None] * g).flatten(1))
     ds = torch.zeros_like(s).index_add_(0, cols, de)
     return dZ.to(Z.dtype), ds, None if edge_scores is None else de

@@ -61,7 +61,7 @@ def triple(
     powers = torch.exp(scores - m[rows])
     n = torch.zeros_like(m).index_add(0, rows, powers)
     weights = powers if factors is None else powers * factors
-    messages = weights[:, :, None] * Z[cols].to(scores.dtype).view(len(cols), heads, -1)
+    messages = weights[:, :, None] * Z[cols].to(scores.dtype).unflatten(1, (heads, -1))
     O = scores.new_zeros((len(m), Z.shape[1])).index_add(0, rows, messages.flatten(1))
     return m, n, O
 
@@ -70,4 +70,4 @@ def attention(pattern: Pattern, scores: Tensor, Z: Tensor, factors: Tensor | Non
     """Weighted sums of rows of Z, [rows, heads * width]; zeros for rows without nonzeros."""
     m, n, O = triple(pattern, scores, Z, factors)
     n = torch.where(n == 0, 1.0, n)
-    return (O.view(*m.shape, -1) / n[:, :, None]).flatten(1)
+    return (O.unflatten(1, (m.shape[1], -1)) / n[:, :, None]).flatten(1)

@@ -93,14 +93,14 @@ def attend_v2_backward(
     scores = reference.scores_v2(arguments, a, slope)
     weights = torch.exp(scores - lse[rows])
     factors = _factors(pattern, dropout, scores)
-    g = G[rows].to(wide).view(len(rows), heads, -1)
+    g = G[rows].to(wide).unflatten(1, (heads, -1))
     products = (g * y[cols].to(wide).view(g.shape)).sum(-1)
     dropped = weights if factors is None else weights * factors
     products = products if factors is None else products * factors
     de = (weights * (products - D[rows]))[:, :, None]
     arguments = arguments.view(g.shape)
     da = (de * torch.nn.functional.leaky_relu(arguments, slope)).sum(0)
-    dt = (de * a * torch.where(arguments > 0, 1.0, slope)).flatten(1)
+    dt = (de * a * torch.ones_like(arguments).masked_fill_(arguments <= 0, slope)).flatten(1)
     dx = a.new_zeros(x.shape).index_add_(0, rows, dt)
     dy = a.new_zeros(y.shape).index_add_(0, cols, dt + (dropped[:, :, None] * g).flatten(1))
     edges = None if edge_features is None else dt.to(x.dtype)

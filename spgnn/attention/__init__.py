@@ -1,0 +1,19 @@
+"""Attention over distributed matrices: each rank weighs what it has, and unfinished sums meet."""
+
+from __future__ import annotations
+
+from spgnn.attention.engine import Attention
+from spgnn.attention.operator import EdgeDropout, Weighed, attend, attend_v2
+from spgnn.attention.pieces import Pieces, pieces
+from spgnn.attention.scores import head_scores
+
+__all__ = [
+    "Attention",
+    "EdgeDropout",
+    "Pieces",
+    "Weighed",
+    "attend",
+    "attend_v2",
+    "head_scores",
+    "pieces",
+]

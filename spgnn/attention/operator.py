@@ -1,0 +1,422 @@
+"""Attention as an operator of autograd, and of compiled graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from spgnn.attention.engine import Attention, Forward, Rate
+from spgnn.attention.scores import Added, Joint, Kept, Scores
+from spgnn.autograd import with_name
+from spgnn.errors import InputError
+from spgnn.operands import Operands
+from spgnn.sparse import SUM_DTYPE
+
+
+class Weighed(NamedTuple):
+    """What was noted of attention on the meta device, as products are.
+
+    Attributes
+    ----------
+    width : int
+        Columns of the rows that travel: heads × channels.
+    dtype : torch.dtype
+    adjoint : bool
+    heads : int
+    whole_rows : bool
+        Whether scores need the destination's whole row.
+    """
+
+    width: int
+    dtype: torch.dtype
+    adjoint: bool
+    heads: int
+    whole_rows: bool
+
+
+class Matrix(Protocol):
+    """All that attention needs to know of a distributed matrix.
+
+    Attributes
+    ----------
+    handle : int
+    rows, columns : int
+    operands : Operands
+    record : list
+    """
+
+    handle: int
+    rows: int
+    columns: int
+    operands: Operands
+    record: list[Any]
+
+    @property
+    def attention(self) -> Attention:
+        """What runs it."""
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeDropout:
+    """Dropout of attention weights that depends on the edge alone, at any number of ranks.
+
+    Attributes
+    ----------
+    p : float
+        Probability of being dropped, in [0, 1).
+    key : int
+        64 bits made from seed, epoch and layer.
+    sources : Tensor int64 [columns]
+        Original ids of the vertices of the matrix's columns. Those of received ones are fetched
+        once, for a tensor that is the same object in every step.
+    targets : Tensor int64 [rows], optional
+        Which column each row is; without it, row i is column i.
+    """
+
+    p: float
+    key: int
+    sources: Tensor
+    targets: Tensor | None = None
+
+
+def attend(
+    A: Matrix,
+    Z_local: Tensor,
+    a: Tensor,
+    d: Tensor,
+    *,
+    slope: float = 0.2,
+    edge_scores: Tensor | None = None,
+    dropout: EdgeDropout | None = None,
+) -> Tensor:
+    """Rows of Z weighed over the nonzeros of A as in GAT; differentiable once. Collective.
+
+    ``out_i = Σ_j α_ij z_j`` with ``α_i = softmax_j LeakyReLU(d_i + <a, z_j> [+ t_ij])`` for every
+    head. Values and scalings of A play no part, and a row without nonzeros is zero.
+
+    Parameters
+    ----------
+    A : DistMatrix
+    Z_local : Tensor [columns, heads * channels]
+    a : Tensor [heads, channels]
+        The same on all ranks. Its gradient on each rank is a share: they add up.
+    d : Tensor [rows, heads]
+        What destinations add to the scores.
+    slope : float
+        Of LeakyReLU below 0.
+    edge_scores : Tensor [local nonzeros, heads], optional
+        t_ij, in the order of ``A.local_pattern``.
+    dropout : EdgeDropout, optional
+
+    Returns
+    -------
+    Tensor [rows, heads * channels]
+
+    Raises
+    ------
+    InputError
+        If operands do not fit, or A is distributed in a way that adds up what is not weighed yet.
+    """
+    wide = SUM_DTYPE.get(Z_local.dtype, Z_local.dtype)
+    edges = None if edge_scores is None else edge_scores.to(wide)
+    return _called(A, Z_local, d.to(wide), a.to(wide), edges, dropout, slope, joint=False)
+
+
+def attend_v2(
+    A: Matrix,
+    Y_local: Tensor,
+    a: Tensor,
+    X: Tensor,
+    *,
+    slope: float = 0.2,
+    edge_features: Tensor | None = None,
+    dropout: EdgeDropout | None = None,
+) -> Tensor:
+    """The same with the scores of GATv2, ``<a, LeakyReLU(x_i + y_j [+ t_ij])>``. Collective.
+
+    Parameters
+    ----------
+    A : DistMatrix
+    Y_local : Tensor [columns, heads * channels]
+        Of sources; also what is weighed.
+    a : Tensor [heads, channels]
+        As in :func:`attend`.
+    X : Tensor [rows, heads * channels], dtype of Y
+        Of destinations.
+    slope : float
+    edge_features : Tensor [local nonzeros, heads * channels], optional
+        t_ij, in the order of ``A.local_pattern``.
+    dropout : EdgeDropout, optional
+
+    Returns
+    -------
+    Tensor [rows, heads * channels]
+
+    Raises
+    ------
+    InputError
+        As :func:`attend`.
+    """
+    wide = SUM_DTYPE.get(Y_local.dtype, Y_local.dtype)
+    edges = None if edge_features is None else edge_features.to(Y_local.dtype)
+    X = X.to(Y_local.dtype)
+    return _called(A, Y_local, X, a.to(wide), edges, dropout, slope, joint=True)
+
+
+def _called(
+    A: Matrix,
+    Z: Tensor,
+    ends: Tensor,
+    a: Tensor,
+    edges: Tensor | None,
+    dropout: EdgeDropout | None,
+    slope: float,
+    *,
+    joint: bool,
+) -> Tensor:
+    sources, targets, p, key = None, None, 0.0, 0
+    if dropout is not None and dropout.p:
+        sources, targets, p = dropout.sources, dropout.targets, float(dropout.p)
+        key = (dropout.key + 2**63) % 2**64 - 2**63
+    operands = (Z, ends, a, edges)
+    gradients = torch.is_grad_enabled() and any(
+        array is not None and array.requires_grad for array in operands
+    )
+    if not torch.compiler.is_compiling():
+        _check(A, Z, ends, a, edges, sources, targets, p, joint=joint)
+        if Z.is_meta:
+            A.record.append(Weighed(Z.shape[1], Z.dtype, False, len(a), joint))
+    # Rows are handed over as they lie: kernels and exchanges want them without gaps.
+    Z, ends = Z.contiguous(), ends.contiguous()
+    made = torch.ops.spgnn.attend(
+        Z, ends, a, edges, sources, targets, A.handle, joint, slope, p, key, gradients
+    )
+    out: Tensor = made[0]
+    return out
+
+
+def _check(
+    A: Matrix,
+    Z: Tensor,
+    ends: Tensor,
+    a: Tensor,
+    edges: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    p: float,
+    *,
+    joint: bool,
+) -> None:
+    attention = A.attention
+    if Z.dtype not in SUM_DTYPE:
+        raise InputError(f"attention takes float32, float64 or bfloat16, got {Z.dtype}")
+    if a.dim() != 2 or Z.dim() != 2 or a.numel() != Z.shape[1]:
+        raise InputError(
+            f"rows [n, heads · channels] and a vector [heads, channels] of equal size are needed, "
+            f"got {list(Z.shape)} and {list(a.shape)}"
+        )
+    wanted = (A.rows, Z.shape[1] if joint else len(a))
+    if ends.shape != wanted:
+        raise InputError(f"destinations must be {list(wanted)}, got {list(ends.shape)}")
+    if not 0 <= p < 1:
+        raise InputError(f"dropout of attention must be in [0, 1), got {p}")
+    if sources is not None and sources.shape != (A.columns,):
+        raise InputError(f"original ids must be [{A.columns}], got {list(sources.shape)}")
+    if sources is not None and len(sources if targets is None else targets) < A.rows:
+        raise InputError(f"{A.rows} rows need {A.rows} original ids or targets")
+    if edges is not None and (edges.dim() != 2 or edges.shape[1] != wanted[1]):
+        raise InputError(f"edge scores must be [edges, {wanted[1]}], got {list(edges.shape)}")
+    attention.check_edges(edges)
+
+
+def _scores(a: Tensor, slope: float, joint: bool) -> Scores:
+    return Joint(a, slope) if joint else Added(a, slope)
+
+
+def _flat(made: Forward) -> list[Tensor]:
+    return [made.out, made.lse, *made.kept, made.fetched, made.asked, *made.asked_kept]
+
+
+def _structured(made: list[Tensor]) -> Forward:
+    out, lse, base, P, pi, fetched, asked, *asked_kept = made
+    return Forward(out, lse, Kept(base, P, pi), fetched, asked, Kept(*asked_kept))
+
+
+def _rate(
+    A: Matrix, sources: Tensor | None, targets: Tensor | None, p: float, key: int
+) -> Rate | None:
+    return None if sources is None else Rate(p, key, A.attention.ids(sources, targets))
+
+
+@torch.library.custom_op("spgnn::attend", mutates_args=())
+def _attend(
+    Z: Tensor,
+    ends: Tensor,
+    a: Tensor,
+    edges: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    handle: int,
+    joint: bool,
+    slope: float,
+    p: float,
+    key: int,
+    gradients: bool,
+) -> list[Tensor]:
+    """Attention as autograd and compiled graphs call it: the result, and what its gradient needs."""
+    A: Matrix = with_name(handle)
+    step = A.operands.next(
+        Z,
+        A.columns,
+        heads=len(a),
+        joint=joint,
+        slope=slope,
+        dropout=(p, key),
+        new_ids=sources is not None and not A.attention.knows(sources, targets),
+        edges=edges is not None,
+        gradients=gradients,
+    )
+    with torch.autocast(Z.device.type, enabled=False):
+        made = A.attention.forward(
+            Z,
+            ends,
+            _scores(a, slope, joint),
+            step,
+            edges=edges,
+            rate=_rate(A, sources, targets, p, key),
+            gradients=gradients,
+        )
+    return _flat(made)
+
+
+@_attend.register_fake
+def _(
+    Z: Tensor,
+    ends: Tensor,
+    a: Tensor,
+    edges: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    handle: int,
+    joint: bool,
+    slope: float,
+    p: float,
+    key: int,
+    gradients: bool,
+) -> list[Tensor]:
+    A: Matrix = with_name(handle)
+    parts, width, heads = A.attention.pieces, Z.shape[1], len(a)
+
+    def kept(rows: int) -> Kept:
+        some = rows if gradients and not joint else 0
+        return Kept(a.new_empty(some, heads), a.new_empty(some, width), a.new_empty(some, heads))
+
+    fetched, asked = (parts.fetched, parts.asked) if gradients else (0, 0)
+    return _flat(
+        Forward(
+            Z.new_empty(A.rows, width),
+            a.new_empty(A.rows, heads),
+            kept(parts.partial_rows),
+            Z.new_empty(fetched, width),
+            ends.new_empty(asked, ends.shape[1]),
+            kept(parts.asked),
+        )
+    )
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    *operands, ctx.handle, ctx.joint, ctx.slope, ctx.p, ctx.key, _ = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*operands, *output)
+
+
+def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
+    Z, ends, a, edges, sources, targets, *made = ctx.saved_tensors
+    nothing = (None,) * 8
+    G = grads[0]
+    if G is None:
+        return None, None, None, None, *nothing
+    if G.is_meta:
+        with_name(ctx.handle).record.append(
+            Weighed(Z.shape[1], Z.dtype, True, len(a), ctx.joint)
+        )
+    of_Z, of_ends, of_a, of_edges = torch.ops.spgnn.attend_backward(
+        G.contiguous(),
+        Z,
+        ends,
+        a,
+        edges,
+        sources,
+        targets,
+        made,
+        ctx.handle,
+        ctx.joint,
+        ctx.slope,
+        ctx.p,
+        ctx.key,
+    )
+    return of_Z, of_ends, of_a, None if edges is None else of_edges, *nothing
+
+
+_attend.register_autograd(_gradient, setup_context=_save)
+
+
+@torch.library.custom_op("spgnn::attend_backward", mutates_args=())
+def _attend_backward(
+    G: Tensor,
+    Z: Tensor,
+    ends: Tensor,
+    a: Tensor,
+    edges: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    made: list[Tensor],
+    handle: int,
+    joint: bool,
+    slope: float,
+    p: float,
+    key: int,
+) -> list[Tensor]:
+    """Gradients in rows, ends, a and edge scores (empty where there are none)."""
+    A: Matrix = with_name(handle)
+    step = A.operands.next(G, A.rows, heads=len(a), joint=joint, gradients=True)
+    with torch.autocast(Z.device.type, enabled=False):
+        found = A.attention.backward(
+            G,
+            Z,
+            ends,
+            _scores(a, slope, joint),
+            _structured(made),
+            step,
+            edges=edges,
+            rate=_rate(A, sources, targets, p, key),
+        )
+    return [found.Z, found.ends, found.a, a.new_empty(0) if found.edges is None else found.edges]
+
+
+@_attend_backward.register_fake
+def _(
+    G: Tensor,
+    Z: Tensor,
+    ends: Tensor,
+    a: Tensor,
+    edges: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    made: list[Tensor],
+    handle: int,
+    joint: bool,
+    slope: float,
+    p: float,
+    key: int,
+) -> list[Tensor]:
+    nothing = a.new_empty(0)
+    return [
+        torch.empty_like(Z),
+        torch.empty_like(ends),
+        torch.empty_like(a),
+        nothing if edges is None else torch.empty_like(edges),
+    ]

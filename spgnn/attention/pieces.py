@@ -1,0 +1,237 @@
+"""What attention makes of a plan: blocks without numbers, and which rows travel where.
+
+A plan is a recipe for sums. Attention adds nothing up before its weights are known, so of each
+block only the pattern counts, and a row that a rank receives is either a source's (its weights are
+made here) or stands for several sources of one destination (made at their owner, as a softmax that
+is not finished). Numbers only, as plans are: the bytes of attention are known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.comm import RowCounts
+from spgnn.errors import InputError
+from spgnn.exchange import Hop, Plan, Stage
+from spgnn.exchange.traffic import Messages
+from spgnn.layout import Int64Array
+from spgnn.pattern import Pattern, Selection, index_dtype
+from spgnn.sparse import CSR, SUM_DTYPE
+
+WHAT_WORKS = (
+    "attention needs --algo 1d, 1.5d, 2d or vertex-cut, --hierarchy none and --schedule overlap"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Partials:
+    """Unfinished softmaxes on their way to the rank whose rows they are.
+
+    Attributes
+    ----------
+    axis : str
+    counts : RowCounts
+        Of them to and from each peer.
+    received : Pattern [rows, received partials]
+        Which of them belong to each row.
+    places : Tensor int64 [received partials]
+        The row of each: of it its maker has to know the destination's side of the score.
+    """
+
+    axis: str
+    counts: RowCounts
+    received: Pattern
+    places: Tensor
+
+    def messages(self, width: int, *, back: bool) -> Messages:
+        """Rows of some width with the partials, or the other way."""
+        counts = self.counts.reversed() if back else self.counts
+        return Messages(self.axis, counts.send, counts.recv, width, wired=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """A plan as attention runs it.
+
+    Attributes
+    ----------
+    local : Pattern [rows, columns]
+        Sources at hand.
+    remote : Pattern [rows, fetched rows], optional
+        Sources that are fetched.
+    fetch : Stage, optional
+        How they are: its hop sends rows as they are.
+    summed : Pattern [partials to send, columns], optional
+        Sources of other ranks' destinations, of which those get a softmax.
+    sums : Partials, optional
+        Their way.
+    mine, others : Tensor int64, optional
+        Where partial rows are folded: those that stay here, and those that are sent.
+    fold : Partials, optional
+        The way of the others.
+    """
+
+    local: Pattern
+    remote: Pattern | None = None
+    fetch: Stage | None = None
+    summed: Pattern | None = None
+    sums: Partials | None = None
+    mine: Tensor | None = None
+    others: Tensor | None = None
+    fold: Partials | None = None
+
+    @property
+    def partial_rows(self) -> int:
+        """Rows before the fold."""
+        return self.local.shape[0]
+
+    @property
+    def fetched(self) -> int:
+        """Rows of sources that are received."""
+        return 0 if self.remote is None else self.remote.shape[1]
+
+    @property
+    def asked(self) -> int:
+        """Softmaxes that other ranks ask of this one."""
+        return 0 if self.summed is None else self.summed.shape[0]
+
+    def messages(
+        self,
+        width: int,
+        heads: int,
+        dtype: torch.dtype = torch.float32,
+        *,
+        whole_rows: bool = False,
+        adjoint: bool = False,
+    ) -> Iterator[Messages]:
+        """What one layer of attention moves forward, or in its gradient.
+
+        Parameters
+        ----------
+        width : int
+            Columns of a source's row: heads × channels.
+        heads : int
+        dtype : torch.dtype
+            Of the rows; scores travel in that of their sums.
+        whole_rows : bool
+            Scores need the whole row of the destination (GATv2), not a number a head (GAT).
+        adjoint : bool
+        """
+        score = heads * (SUM_DTYPE[dtype].itemsize // dtype.itemsize)
+        ends = width if whole_rows else score
+        if self.fetch is not None:
+            yield from self.fetch.messages(width, adjoint=adjoint)
+        for way in (self.fold, self.sums):
+            if way is not None:
+                # Destinations go to where their sources are, and sums come back; then gradients of
+                # these go, with what every weight of the row needs, and those of the ends return.
+                yield way.messages(width + 2 * score if adjoint else ends, back=True)
+                yield way.messages(ends if adjoint else width + score, back=False)
+
+
+def pieces(plan: Plan) -> Pieces:
+    """A plan as attention runs it. Pure.
+
+    Raises
+    ------
+    InputError
+        If rows take a way on which they are added up, or are cut into columns.
+    """
+    first, *rest = plan.stages
+    if not isinstance(first, Stage) or len(rest) > 1:
+        raise InputError(f"{WHAT_WORKS}: this plan shares columns out, or has many stages")
+    local, (mine, others, fold) = first.local.pattern, _folded(rest)
+    if not first.hops or first.remote is None:
+        return Pieces(local, mine=mine, others=others, fold=fold)
+    hop, remote = _only_hop(first), first.remote.pattern
+    columns = first.local.shape[1]
+    if hop.sums is None:
+        if not isinstance(hop.send.pattern, Selection):
+            raise InputError(f"{WHAT_WORKS}: this plan adds rows up on their way")
+        chosen = CSR(hop.send.pattern)
+        counts, summed, sums = hop.counts, None, None
+    else:
+        several = hop.send.row_lengths > 1
+        of_sums = _counts_of(hop.counts, several, hop.sums)
+        summed = _rows_where(hop.send.pattern, several)
+        received = _columns_where(remote, hop.sums)
+        sums = Partials(hop.axis, of_sums, received, _row_of_each(received))
+        chosen = CSR(Selection(hop.send.indices[hop.send.indptr[:-1][~several]], columns))
+        counts = _counts_of(hop.counts, ~several, ~hop.sums)
+        remote = _columns_where(remote, ~hop.sums)
+    rows = Hop(hop.axis, chosen, counts, broadcast=hop.broadcast)
+    everything = CSR(Selection(torch.arange(columns, device=local.device), columns))
+    fetch = Stage(everything, None, (rows,))
+    return Pieces(local, remote, fetch, summed, sums, mine, others, fold)
+
+
+def _only_hop(stage: Stage) -> Hop:
+    (hop, *more) = stage.hops
+    if more or hop.relay is not None:
+        raise InputError(f"{WHAT_WORKS}: under a hierarchy rows are added up on their way")
+    if hop.rounds is not None:
+        raise InputError(f"{WHAT_WORKS}: this plan exchanges with a few peers at a time")
+    return hop
+
+
+def _folded(stages: Sequence[object]) -> tuple[Tensor | None, Tensor | None, Partials | None]:
+    """The last stage, if it adds partial rows up: rows that stay, rows that go, and their way."""
+    if not stages:
+        return None, None, None
+    (stage,) = stages
+    if not isinstance(stage, Stage) or stage.remote is None or not stage.hops:
+        raise InputError(f"{WHAT_WORKS}: this plan does not end with a fold")
+    hop, kept = _only_hop(stage), stage.local.pattern
+    if not isinstance(kept, Selection) or not isinstance(hop.send.pattern, Selection):
+        raise InputError(f"{WHAT_WORKS}: this plan does not end with a fold")
+    received = stage.remote.pattern
+    way = Partials(hop.axis, hop.counts, received, _row_of_each(received))
+    return kept.indices.long(), hop.send.indices.long(), way
+
+
+def _row_of_each(pattern: Pattern) -> Tensor:
+    """The row of the one nonzero in each column, int64 [cols]."""
+    rows = torch.arange(pattern.shape[0], device=pattern.device)
+    found = torch.empty(pattern.shape[1], dtype=torch.int64, device=pattern.device)
+    found[pattern.indices.long()] = rows.repeat_interleave(pattern.row_lengths)
+    return found
+
+
+def _rows_where(pattern: Pattern, chosen: Tensor) -> Pattern:
+    """Some rows of a pattern."""
+    lengths = pattern.row_lengths
+    indices = pattern.indices[chosen.repeat_interleave(lengths)]
+    indptr = _begins(lengths[chosen])
+    return Pattern.trusted(indptr, indices, (len(indptr) - 1, pattern.shape[1]))
+
+
+def _columns_where(pattern: Pattern, chosen: Tensor) -> Pattern:
+    """Some columns of a pattern, numbered anew."""
+    columns = int(chosen.sum())
+    number = (chosen.cumsum(0) - 1).to(index_dtype(columns))
+    kept = chosen[pattern.indices.long()]
+    indptr = _begins(kept)[pattern.indptr]
+    indices = number[pattern.indices[kept].long()]
+    return Pattern.trusted(indptr, indices, (pattern.shape[0], columns))
+
+
+def _begins(lengths: Tensor) -> Tensor:
+    begins = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)
+    torch.cumsum(lengths, 0, out=begins[1:])
+    return begins
+
+
+def _counts_of(counts: RowCounts, sent: Tensor, received: Tensor) -> RowCounts:
+    """Counts of the rows that are marked."""
+
+    def marked(of_peers: Int64Array, marks: Tensor) -> Int64Array:
+        before = np.concatenate(([0], np.cumsum(marks.cpu().numpy(), dtype=np.int64)))
+        ends = np.concatenate(([0], np.cumsum(of_peers)))
+        return np.asarray(before[ends[1:]] - before[ends[:-1]])
+
+    return RowCounts(marked(counts.send, sent), marked(counts.recv, received), counts.largest)

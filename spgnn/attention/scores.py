@@ -1,0 +1,275 @@
+"""The two ways in which an edge gets its score, over one block at a time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spgnn.kernels.attention import (
+    AttentionDropout,
+    AttentionState,
+    attend_,
+    attend_backward,
+    head_products,
+)
+from spgnn.kernels.attention_v2 import attend_v2_, attend_v2_backward
+from spgnn.pattern import Pattern
+
+# Stands for the logarithm of an empty sum: finite, so that differences of two are numbers.
+NOTHING = -1e30
+
+
+class Whole(NamedTuple):
+    """What the gradient of a weight has to know of the row it belongs to, all blocks together.
+
+    Attributes
+    ----------
+    G : Tensor [rows, heads * channels]
+        Gradient in the row.
+    lse : Tensor [rows, heads]
+        Logarithm of the sum of exp(score).
+    D : Tensor [rows, heads]
+        <G, row>, head by head.
+    """
+
+    G: Tensor
+    lse: Tensor
+    D: Tensor
+
+
+class Kept(NamedTuple):
+    """What the gradient in the destinations' scores needs of a forward pass.
+
+    Attributes
+    ----------
+    base : Tensor [rows, heads]
+        What P and pi are relative to.
+    P, pi : Tensor [rows, heads * channels] and [rows, heads]
+        See :class:`~spgnn.kernels.attention.AttentionState`.
+    """
+
+    base: Tensor
+    P: Tensor
+    pi: Tensor
+
+
+class BlockGradient(NamedTuple):
+    """Gradients by the edges of one block.
+
+    Attributes
+    ----------
+    Z : Tensor [cols, heads * channels]
+    ends : Tensor [rows, …], or ``None`` where what was kept gives it
+    a : Tensor [heads, channels]
+    edges : Tensor [nnz, …], or ``None`` without edge scores
+    """
+
+    Z: Tensor
+    ends: Tensor | None
+    a: Tensor
+    edges: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Scores(ABC):
+    """How edges get their scores: from a row of Z at the source, and the destination's end.
+
+    Attributes
+    ----------
+    a : Tensor [heads, channels], dtype of sums
+    slope : float
+        Of LeakyReLU below 0.
+    """
+
+    a: Tensor
+    slope: float
+
+    @property
+    def heads(self) -> int:
+        """Heads."""
+        return len(self.a)
+
+    @abstractmethod
+    def attend(
+        self,
+        pattern: Pattern,
+        ends: Tensor,
+        Z: Tensor,
+        state: AttentionState | None,
+        edges: Tensor | None,
+        dropout: AttentionDropout | None,
+        *,
+        gradients: bool,
+    ) -> AttentionState:
+        """Merge the edges of a block into running softmaxes."""
+
+    @abstractmethod
+    def gradient(
+        self,
+        pattern: Pattern,
+        ends: Tensor,
+        Z: Tensor,
+        whole: Whole,
+        edges: Tensor | None,
+        dropout: AttentionDropout | None,
+    ) -> BlockGradient:
+        """Gradients by the edges of a block."""
+
+    @abstractmethod
+    def ends_gradient(self, kept: Kept, whole: Whole) -> Tensor | None:
+        """Gradient in the destinations' ends, where it does not come block by block."""
+
+
+class Added(Scores):
+    """GAT: LeakyReLU(d_i + <a, z_j>)."""
+
+    def attend(
+        self,
+        pattern: Pattern,
+        ends: Tensor,
+        Z: Tensor,
+        state: AttentionState | None,
+        edges: Tensor | None,
+        dropout: AttentionDropout | None,
+        *,
+        gradients: bool,
+    ) -> AttentionState:
+        s = head_scores(Z, self.a)
+        return attend_(
+            pattern,
+            ends,
+            s,
+            Z,
+            state,
+            slope=self.slope,
+            edge_scores=edges,
+            dropout=dropout,
+            gradients=gradients,
+        )
+
+    def gradient(
+        self,
+        pattern: Pattern,
+        ends: Tensor,
+        Z: Tensor,
+        whole: Whole,
+        edges: Tensor | None,
+        dropout: AttentionDropout | None,
+    ) -> BlockGradient:
+        s = head_scores(Z, self.a)
+        dZ, ds, dt = attend_backward(
+            pattern, ends, s, Z, *whole, slope=self.slope, edge_scores=edges, dropout=dropout
+        )
+        W = head_matrix(self.a)
+        if dZ.dtype == ds.dtype:
+            dZ.addmm_(ds, W.T)
+        else:
+            dZ = torch.addmm(dZ.to(ds.dtype), ds, W.T).to(dZ.dtype)
+        # Zᵀ·ds has the gradient of every head's vector in its own rows and column.
+        by_head = (Z.to(ds.dtype).T @ ds).view(*self.a.shape, -1)
+        da = by_head.diagonal(dim1=0, dim2=2).T.contiguous()
+        return BlockGradient(dZ, None, da, dt)
+
+    def ends_gradient(self, kept: Kept, whole: Whole) -> Tensor:
+        """``(1 − slope) Σ_j α_ij (<g_i, z_j> − D_i)`` over edges with positive scores.
+
+        Over all edges of a row the same sum is zero, so that what LeakyReLU does below 0 cancels:
+        the parts that several ranks make of a row need not know of it.
+        """
+        positive = head_products(whole.G, kept.P, self.heads)
+        positive -= whole.D * kept.pi
+        return positive.mul_((kept.base - whole.lse).exp_()).mul_(1 - self.slope)
+
+
+class Joint(Scores):
+    """GATv2: <a, LeakyReLU(x_i + y_j)>."""
+
+    def attend(
+        self,
+        pattern: Pattern,
+        ends: Tensor,
+        Z: Tensor,
+        state: AttentionState | None,
+        edges: Tensor | None,
+        dropout: AttentionDropout | None,
+        *,
+        gradients: bool,
+    ) -> AttentionState:
+        return attend_v2_(
+            pattern,
+            ends,
+            Z,
+            self.a,
+            state,
+            slope=self.slope,
+            edge_features=edges,
+            dropout=dropout,
+        )
+
+    def gradient(
+        self,
+        pattern: Pattern,
+        ends: Tensor,
+        Z: Tensor,
+        whole: Whole,
+        edges: Tensor | None,
+        dropout: AttentionDropout | None,
+    ) -> BlockGradient:
+        dx, dy, da, dt = attend_v2_backward(
+            pattern,
+            ends,
+            Z,
+            self.a,
+            *whole,
+            slope=self.slope,
+            edge_features=edges,
+            dropout=dropout,
+        )
+        return BlockGradient(dy, dx, da, dt)
+
+    def ends_gradient(self, kept: Kept, whole: Whole) -> None:
+        return None
+
+
+def merge_partials_(
+    pattern: Pattern, O: Tensor, lse: Tensor, state: AttentionState
+) -> AttentionState:
+    """Merge softmaxes that others made of parts of rows.
+
+    Each is like one source: its score is the logarithm of its sum, and what it weighs is its row.
+
+    Parameters
+    ----------
+    pattern : Pattern [rows, partials]
+        Which belong to which row.
+    O : Tensor [partials, heads * channels]
+    lse : Tensor [partials, heads]
+    state : AttentionState [rows]
+        Changed in place, but for its P and pi: they stay relative to what they were.
+    """
+    nobody = lse.new_zeros(pattern.shape[0], lse.shape[1])
+    alone = AttentionState(state.m.clone(), state.n, state.O)
+    return attend_(pattern, nobody, lse, O, alone, slope=1.0, gradients=False)
+
+
+def head_scores(Z: Tensor, a: Tensor) -> Tensor:
+    """<z, a>, head by head: [rows, heads], in the dtype of a; differentiable.
+
+    Parameters
+    ----------
+    Z : Tensor [rows, heads * channels]
+    a : Tensor [heads, channels]
+    """
+    # Scores are sums of many terms under an exponential.
+    with torch.autocast(Z.device.type, enabled=False):
+        return Z.to(a.dtype) @ head_matrix(a)
+
+
+def head_matrix(a: Tensor) -> Tensor:
+    """A matrix [heads * channels, heads] with the vector of each head in its rows and column."""
+    heads, channels = a.shape
+    return torch.diag_embed(a.T).permute(1, 0, 2).reshape(heads * channels, heads)
