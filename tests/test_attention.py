@@ -134,9 +134,9 @@ def check(comm: Communicator, case: Case) -> None:
     expected = dense(case, whole)
     layout = RowLayout.even(case.n, comm.size) if case.even else uneven_layout(case.n, comm.size, 3)
     own = np.arange(*layout.range(comm.rank))
-    made = own[np.random.default_rng(1).random(case.n)[own] < 0.5] if case.reach else own
-    wanted = made if not case.reach else np.flatnonzero(np.random.default_rng(1).random(case.n) < 0.5)
-    (expected * whole.G)[wanted].sum().backward()
+    chosen = np.random.default_rng(1).random(case.n) < (0.5 if case.reach else 1.0)
+    made = own[chosen[own]]
+    (expected * whole.G)[torch.from_numpy(chosen)].sum().backward()
 
     A = random_matrix(case.n, 0.2, case.n, weighted=case.weighted)
     mesh = Mesh.build(comm, case.algorithm.axes(comm.size))

@@ -28,6 +28,8 @@ class Forward(NamedTuple):
         Logarithm of the sum of exp(score) over all edges of a row, on whatever rank.
     kept : Kept
         Of the rows before the fold.
+    ends : Tensor [rows before the fold, …]
+        Empty where there is none.
     fetched : Tensor [fetched rows, heads * channels]
     asked : Tensor [partials for others, …]
         Their destinations' ends.
@@ -37,6 +39,7 @@ class Forward(NamedTuple):
     out: Tensor
     lse: Tensor
     kept: Kept
+    ends: Tensor
     fetched: Tensor
     asked: Tensor
     asked_kept: Kept
@@ -227,8 +230,10 @@ class Attention:
         parts, dropped, edges_of = self.pieces, Blocks.of(rate), self._split(edges)
         arriving, partials = self._begin(Z, step, gradients), None
         asked, asked_kept = ends.new_empty(0, ends.shape[1]), _kept(None, Z, scores)
+        gathered = asked.clone()
         try:
-            ends = self._everywhere(ends)
+            if self._fold is not None:
+                ends = gathered = self._everywhere(ends)
             if self._sums is not None and parts.summed is not None:
                 asked = self._sums.back(ends).wait()
                 made = scores.attend(
@@ -254,8 +259,9 @@ class Attention:
             state = self._folded(self._fold, state, Z)
         out, lse = finish(state, Z.dtype)
         if not gradients:
-            fetched, asked = Z.new_empty(0, Z.shape[1]), ends.new_empty(0, ends.shape[1])
-        return Forward(out, lse.clamp_(min=NOTHING), kept, fetched, asked, asked_kept)
+            fetched = Z.new_empty(0, Z.shape[1])
+            gathered, asked = (ends.new_empty(0, ends.shape[1]) for _ in range(2))
+        return Forward(out, lse.clamp_(min=NOTHING), kept, gathered, fetched, asked, asked_kept)
 
     def backward(
         self,
@@ -282,7 +288,7 @@ class Attention:
         parts, dropped, edges_of = self.pieces, Blocks.of(rate), self._split(edges)
         whole = Whole(G, made.lse, head_products(G, made.out, scores.heads))
         if self._fold is not None:
-            ends, whole = self._everywhere(ends), _unpacked(self._everywhere(packed(*whole)), whole)
+            ends, whole = made.ends, _unpacked(self._everywhere(packed(*whole)), whole)
         asked = None if self._sums is None else self._sums.back(packed(*whole))
         d_ends = scores.ends_gradient(made.kept, whole)
         da, returning, of_remote = torch.zeros_like(scores.a), None, None

@@ -237,12 +237,12 @@ def _scores(a: Tensor, slope: float, joint: bool) -> Scores:
 
 
 def _flat(made: Forward) -> list[Tensor]:
-    return [made.out, made.lse, *made.kept, made.fetched, made.asked, *made.asked_kept]
+    return [*made[:2], *made.kept, made.ends, made.fetched, made.asked, *made.asked_kept]
 
 
 def _structured(made: list[Tensor]) -> Forward:
-    out, lse, base, P, pi, fetched, asked, *asked_kept = made
-    return Forward(out, lse, Kept(base, P, pi), fetched, asked, Kept(*asked_kept))
+    out, lse, base, P, pi, ends, fetched, asked, *asked_kept = made
+    return Forward(out, lse, Kept(base, P, pi), ends, fetched, asked, Kept(*asked_kept))
 
 
 def _rate(
@@ -315,11 +315,13 @@ def _(
         return Kept(a.new_empty(some, heads), a.new_empty(some, width), a.new_empty(some, heads))
 
     fetched, asked = (parts.fetched, parts.asked) if gradients else (0, 0)
+    gathered = parts.partial_rows if gradients and parts.fold is not None else 0
     return _flat(
         Forward(
             Z.new_empty(A.rows, width),
             a.new_empty(A.rows, heads),
             kept(parts.partial_rows),
+            ends.new_empty(gathered, ends.shape[1]),
             Z.new_empty(fetched, width),
             ends.new_empty(asked, ends.shape[1]),
             kept(parts.asked),
