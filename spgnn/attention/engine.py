@@ -146,20 +146,26 @@ class Attention:
         remote = self.pieces.remote
         return self.pieces.local.nnz + (0 if remote is None else remote.nnz)
 
-    def check_edges(self, edges: Tensor | None) -> None:
+    def check_edges(self, edges: Tensor | None, *, wanted: bool = False) -> None:
         """Refuse edge scores that do not lie where the edges are.
+
+        Parameters
+        ----------
+        edges : Tensor [edges, …], optional
+        wanted : bool
+            Whether there will be some.
 
         Raises
         ------
         InputError
         """
-        if edges is None:
+        if edges is None and not wanted:
             return
         if self.pieces.sums is not None or self.pieces.fold is not None:
             raise InputError(
                 "edge features lie where the edge ends: they need --algo 1d and --cover column"
             )
-        if edges.shape[0] != self.edges:
+        if edges is not None and edges.shape[0] != self.edges:
             raise InputError(
                 f"this rank has {self.edges} edges, there are edge features of {edges.shape[0]}"
             )

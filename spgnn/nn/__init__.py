@@ -6,6 +6,7 @@ from spgnn.nn.convolution import Convolution
 from spgnn.nn.dropout import DropoutKeys
 from spgnn.nn.dry_run import RecordedProduct, recorded_products
 from spgnn.nn.features import Features, Propagated, densified, propagate_
+from spgnn.nn.gat import GATConv, GATv2Conv
 from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
 from spgnn.nn.gin import GIN, GINConv
 from spgnn.nn.loss import accuracies, count_labelled, masked_cross_entropy
@@ -45,6 +46,8 @@ __all__ = [
     "Convolution",
     "DropoutKeys",
     "Features",
+    "GATConv",
+    "GATv2Conv",
     "GCNConv",
     "GINConv",
     "Graph",
