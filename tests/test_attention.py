@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
-from spgnn.attention import EdgeDropout, attend, attend_v2, head_scores, pieces
+from spgnn import CSR, DistMatrix, Mesh, RowLayout
+from spgnn.attention import EdgeDropout, attend, attend_v2, pieces
 from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm, build
 from spgnn.kernels.reference import dropout_keeps
@@ -162,14 +162,18 @@ def check(comm: Communicator, case: Case) -> None:
     comm.all_reduce(total).wait()
     tolerance = {torch.float64: 1e-11, torch.float32: 1e-4, torch.bfloat16: 0.1}[case.dtype]
     for found, truth, name in (
-        (out, expected.detach()[made], "out"),
+        (out, expected.detach()[made], "rows"),
         (Z.grad, whole.Z.grad[own], "dZ"),
         (ends.grad, whole.ends.grad[made], "ends"),
         (total, whole.a.grad, "da"),
     ):
         assert found.dtype == case.dtype
         torch.testing.assert_close(
-            found.detach().double(), truth, rtol=tolerance, atol=tolerance, msg=lambda m: f"{m} {case} {name}"
+            found.detach().double(),
+            truth,
+            rtol=tolerance,
+            atol=tolerance,
+            msg=lambda text, name=name: f"{text} {case} {name}",
         )
     width = case.heads * case.channels
     for counted, adjoint in ((forward, False), (backward, True)):

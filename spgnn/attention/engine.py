@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.attention.pieces import Pieces, pieces
-from spgnn.attention.scores import NOTHING, Kept, Scores, Whole, merge_partials_
+from spgnn.attention.scores import NOTHING, Block, Kept, Scores, Whole, merge_partials_
 from spgnn.attention.ways import Sent, Way, packed, unpacked
 from spgnn.errors import InputError
 from spgnn.exchange import Executor, Plan, Step, Workspace
@@ -114,9 +114,7 @@ class Attention:
         If rows take a way on which they are added up, or are cut into columns.
     """
 
-    def __init__(
-        self, plan: Plan, mesh: Communicators, workspace: Workspace | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, mesh: Communicators, workspace: Workspace | None = None) -> None:
         self.pieces: Pieces = pieces(plan)
         self.rows, self.columns = plan.shape
         self._mesh, self._workspace = mesh, workspace
@@ -188,8 +186,7 @@ class Attention:
         if self._sums is not None:
             asked = self._sums.back(rows).wait()
         if self.pieces.fetch is not None:
-            (hop,) = self.pieces.fetch.hops
-            # As rows of two numbers that float64 holds exactly: whatever the wire is, it knows rows.
+            # Rows of two numbers that float64 holds exactly: whatever the wire is, it knows rows.
             halves = torch.stack((sources >> 32, sources & 0xFFFFFFFF), 1).double()
             high, low = self._fetched(halves).long().unbind(1)
             fetched = (high << 32) + low
@@ -242,22 +239,19 @@ class Attention:
                 ends = gathered = self._everywhere(ends)
             if self._sums is not None and parts.summed is not None:
                 asked = self._sums.back(ends).wait()
-                made = scores.attend(
-                    parts.summed, asked, Z, None, None, dropped.asked, gradients=gradients
-                )
+                block = Block(parts.summed, asked, Z, dropout=dropped.asked)
+                made = scores.attend(block, None, gradients=gradients)
                 asked_kept = _kept(made if gradients else None, Z, scores)
-                O, lse = finish(made, Z.dtype)
-                partials = self._sums.there(packed(O, lse.clamp_(min=NOTHING)))
-            state = scores.attend(
-                parts.local, ends, Z, None, edges_of[0], dropped.local, gradients=gradients
-            )
+                means, lse = finish(made, Z.dtype)
+                partials = self._sums.there(packed(means, lse.clamp_(min=NOTHING)))
+            block = Block(parts.local, ends, Z, edges_of[0], dropped.local)
+            state = scores.attend(block, None, gradients=gradients)
         finally:
             # Whatever happened here: peers write into these buffers.
             fetched = Z.new_empty(0, Z.shape[1]) if arriving is None else arriving.wait()
         if parts.remote is not None:
-            state = scores.attend(
-                parts.remote, ends, fetched, state, edges_of[1], dropped.remote, gradients=gradients
-            )
+            block = Block(parts.remote, ends, fetched, edges_of[1], dropped.remote)
+            state = scores.attend(block, state, gradients=gradients)
         kept = _kept(state if gradients else None, Z, scores)
         if partials is not None and self._sums is not None:
             state = self._merged(self._sums, partials, state, Z)
@@ -276,8 +270,8 @@ class Attention:
         ends: Tensor,
         scores: Scores,
         made: Forward,
-        step: Step,
         *,
+        step: Step,
         edges: Tensor | None = None,
         rate: Rate | None = None,
     ) -> Gradients:
@@ -299,20 +293,21 @@ class Attention:
         d_ends = scores.ends_gradient(made.kept, whole)
         da, returning, of_remote = torch.zeros_like(scores.a), None, None
         if parts.remote is not None and self._exchange is not None:
-            found = scores.gradient(
-                parts.remote, ends, made.fetched, whole, edges_of[1], dropped.remote
-            )
+            block = Block(parts.remote, ends, made.fetched, edges_of[1], dropped.remote)
+            found = scores.gradient(block, whole)
             returning = self._exchange.begin_adjoint(found.Z, step.reversed())
             da, of_remote, d_ends = da + found.a, found.edges, _sum(d_ends, found.ends)
         try:
             dZ, returned = None, None
             if asked is not None and self._sums is not None and parts.summed is not None:
                 theirs = _unpacked(asked.wait(), whole)
-                found = scores.gradient(parts.summed, made.asked, Z, theirs, None, dropped.asked)
+                block = Block(parts.summed, made.asked, Z, dropout=dropped.asked)
+                found = scores.gradient(block, theirs)
                 of_ends = _sum(scores.ends_gradient(made.asked_kept, theirs), found.ends)
                 assert of_ends is not None
                 dZ, da, returned = found.Z, da + found.a, self._sums.there(of_ends)
-            found = scores.gradient(parts.local, ends, Z, whole, edges_of[0], dropped.local)
+            block = Block(parts.local, ends, Z, edges_of[0], dropped.local)
+            found = scores.gradient(block, whole)
         finally:
             if returning is not None:
                 returning.wait()
@@ -348,20 +343,20 @@ class Attention:
         return found
 
     def _merged(self, way: Way, partials: Sent, state: AttentionState, Z: Tensor) -> AttentionState:
-        O, lse = unpacked(partials.wait(), Z.shape[1], state.m.dtype, 1)
-        return merge_partials_(way.partials.received, O, lse, state)
+        means, lse = unpacked(partials.wait(), Z.shape[1], state.m.dtype, 1)
+        return merge_partials_(way.partials.received, means, lse, state)
 
     def _folded(self, way: Way, state: AttentionState, Z: Tensor) -> AttentionState:
         """Of rows that several ranks have a part of, those that this rank makes."""
         parts = self.pieces
         assert parts.mine is not None
         assert parts.others is not None
-        O, lse = finish(state)
+        means, lse = finish(state)
         lse.clamp_(min=NOTHING)
-        given = packed(O[parts.others].to(Z.dtype), lse[parts.others])
+        given = packed(means[parts.others].to(Z.dtype), lse[parts.others])
         arriving = way.there(given)
         lse = lse[parts.mine]
-        mine = AttentionState(lse, torch.ones_like(lse), O[parts.mine])
+        mine = AttentionState(lse, torch.ones_like(lse), means[parts.mine])
         return self._merged(way, arriving, mine, Z)
 
     def _folded_sum(self, way: Way, rows: Tensor) -> Tensor:

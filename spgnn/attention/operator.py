@@ -122,7 +122,8 @@ def attend(
     """
     wide = SUM_DTYPE.get(Z_local.dtype, Z_local.dtype)
     edges = None if edge_scores is None else edge_scores.to(wide)
-    return _called(A, Z_local, d.to(wide), a.to(wide), edges, dropout, slope, joint=False)
+    operands = _Operands(Z_local, d.to(wide), a.to(wide), edges)
+    return _called(A, operands, dropout, slope, joint=False)
 
 
 def attend_v2(
@@ -162,31 +163,33 @@ def attend_v2(
     """
     wide = SUM_DTYPE.get(Y_local.dtype, Y_local.dtype)
     edges = None if edge_features is None else edge_features.to(Y_local.dtype)
-    X = X.to(Y_local.dtype)
-    return _called(A, Y_local, X, a.to(wide), edges, dropout, slope, joint=True)
+    operands = _Operands(Y_local, X.to(Y_local.dtype), a.to(wide), edges)
+    return _called(A, operands, dropout, slope, joint=True)
+
+
+class _Operands(NamedTuple):
+    """Of both kinds of attention."""
+
+    Z: Tensor
+    ends: Tensor
+    a: Tensor
+    edges: Tensor | None
 
 
 def _called(
-    A: Matrix,
-    Z: Tensor,
-    ends: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    dropout: EdgeDropout | None,
-    slope: float,
-    *,
-    joint: bool,
+    A: Matrix, operands: _Operands, dropout: EdgeDropout | None, slope: float, *, joint: bool
 ) -> Tensor:
+    Z, ends, a, edges = operands
     sources, targets, p, key = None, None, 0.0, 0
     if dropout is not None and dropout.p:
         sources, targets, p = dropout.sources, dropout.targets, float(dropout.p)
         key = (dropout.key + 2**63) % 2**64 - 2**63
-    operands = (Z, ends, a, edges)
     gradients = torch.is_grad_enabled() and any(
         array is not None and array.requires_grad for array in operands
     )
     if not torch.compiler.is_compiling():
-        _check(A, Z, ends, a, edges, sources, targets, p, joint=joint)
+        _check(A, operands, joint=joint)
+        _check_dropout(A, dropout)
         if Z.is_meta:
             A.record.append(Weighed(Z.shape[1], Z.dtype, False, len(a), joint))
     # Rows are handed over as they lie: kernels and exchanges want them without gaps.
@@ -198,38 +201,34 @@ def _called(
     return out
 
 
-def _check(
-    A: Matrix,
-    Z: Tensor,
-    ends: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    p: float,
-    *,
-    joint: bool,
-) -> None:
+def _check(A: Matrix, operands: _Operands, *, joint: bool) -> None:
+    Z, ends, a, edges = operands
     attention = A.attention
     if Z.dtype not in SUM_DTYPE:
         raise InputError(f"attention takes float32, float64 or bfloat16, got {Z.dtype}")
     if a.dim() != 2 or Z.dim() != 2 or a.numel() != Z.shape[1]:
         raise InputError(
-            f"rows [n, heads · channels] and a vector [heads, channels] of equal size are needed, "
-            f"got {list(Z.shape)} and {list(a.shape)}"
+            "attention needs rows [n, heads · channels] and a vector [heads, channels], got "
+            f"{list(Z.shape)} and {list(a.shape)}"
         )
     wanted = (A.rows, Z.shape[1] if joint else len(a))
     if ends.shape != wanted:
         raise InputError(f"destinations must be {list(wanted)}, got {list(ends.shape)}")
-    if not 0 <= p < 1:
-        raise InputError(f"dropout of attention must be in [0, 1), got {p}")
-    if sources is not None and sources.shape != (A.columns,):
-        raise InputError(f"original ids must be [{A.columns}], got {list(sources.shape)}")
-    if sources is not None and len(sources if targets is None else targets) < A.rows:
-        raise InputError(f"{A.rows} rows need {A.rows} original ids or targets")
     if edges is not None and (edges.dim() != 2 or edges.shape[1] != wanted[1]):
         raise InputError(f"edge scores must be [edges, {wanted[1]}], got {list(edges.shape)}")
     attention.check_edges(edges)
+
+
+def _check_dropout(A: Matrix, dropout: EdgeDropout | None) -> None:
+    if dropout is None:
+        return
+    sources, targets = dropout.sources, dropout.targets
+    if not 0 <= dropout.p < 1:
+        raise InputError(f"dropout of attention must be in [0, 1), got {dropout.p}")
+    if sources.shape != (A.columns,):
+        raise InputError(f"original ids must be [{A.columns}], got {list(sources.shape)}")
+    if len(sources if targets is None else targets) < A.rows:
+        raise InputError(f"{A.rows} rows need as many original ids or targets")
 
 
 def _scores(a: Tensor, slope: float, joint: bool) -> Scores:
@@ -252,7 +251,7 @@ def _rate(
 
 
 @torch.library.custom_op("spgnn::attend", mutates_args=())
-def _attend(
+def _attend(  # noqa: PLR0917 - operators have one order
     Z: Tensor,
     ends: Tensor,
     a: Tensor,
@@ -266,7 +265,7 @@ def _attend(
     key: int,
     gradients: bool,
 ) -> list[Tensor]:
-    """Attention as autograd and compiled graphs call it: the result, and what its gradient needs."""
+    """What autograd and compiled graphs call: the result, and what its gradient needs."""
     A: Matrix = with_name(handle)
     step = A.operands.next(
         Z,
@@ -293,7 +292,7 @@ def _attend(
 
 
 @_attend.register_fake
-def _(
+def _(  # noqa: PLR0917
     Z: Tensor,
     ends: Tensor,
     a: Tensor,
@@ -342,9 +341,7 @@ def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     if G is None:
         return None, None, None, None, *nothing
     if G.is_meta:
-        with_name(ctx.handle).record.append(
-            Weighed(Z.shape[1], Z.dtype, True, len(a), ctx.joint)
-        )
+        with_name(ctx.handle).record.append(Weighed(Z.shape[1], Z.dtype, True, len(a), ctx.joint))
     of_Z, of_ends, of_a, of_edges = torch.ops.spgnn.attend_backward(
         G.contiguous(),
         Z,
@@ -367,7 +364,7 @@ _attend.register_autograd(_gradient, setup_context=_save)
 
 
 @torch.library.custom_op("spgnn::attend_backward", mutates_args=())
-def _attend_backward(
+def _attend_backward(  # noqa: PLR0917
     G: Tensor,
     Z: Tensor,
     ends: Tensor,
@@ -392,7 +389,7 @@ def _attend_backward(
             ends,
             _scores(a, slope, joint),
             _structured(made),
-            step,
+            step=step,
             edges=edges,
             rate=_rate(A, sources, targets, p, key),
         )
@@ -400,7 +397,7 @@ def _attend_backward(
 
 
 @_attend_backward.register_fake
-def _(
+def _(  # noqa: PLR0917
     G: Tensor,
     Z: Tensor,
     ends: Tensor,

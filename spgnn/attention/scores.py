@@ -57,6 +57,27 @@ class Kept(NamedTuple):
     pi: Tensor
 
 
+class Block(NamedTuple):
+    """Edges of which the softmax is taken together.
+
+    Attributes
+    ----------
+    pattern : Pattern [rows, cols]
+    ends : Tensor [rows, …]
+        What destinations say of the scores.
+    Z : Tensor [cols, heads * channels]
+    edges : Tensor [nnz, …], optional
+        What edges say of them.
+    dropout : AttentionDropout, optional
+    """
+
+    pattern: Pattern
+    ends: Tensor
+    Z: Tensor
+    edges: Tensor | None = None
+    dropout: AttentionDropout | None = None
+
+
 class BlockGradient(NamedTuple):
     """Gradients by the edges of one block.
 
@@ -95,28 +116,12 @@ class Scores(ABC):
 
     @abstractmethod
     def attend(
-        self,
-        pattern: Pattern,
-        ends: Tensor,
-        Z: Tensor,
-        state: AttentionState | None,
-        edges: Tensor | None,
-        dropout: AttentionDropout | None,
-        *,
-        gradients: bool,
+        self, block: Block, state: AttentionState | None, *, gradients: bool
     ) -> AttentionState:
         """Merge the edges of a block into running softmaxes."""
 
     @abstractmethod
-    def gradient(
-        self,
-        pattern: Pattern,
-        ends: Tensor,
-        Z: Tensor,
-        whole: Whole,
-        edges: Tensor | None,
-        dropout: AttentionDropout | None,
-    ) -> BlockGradient:
+    def gradient(self, block: Block, whole: Whole) -> BlockGradient:
         """Gradients by the edges of a block."""
 
     @abstractmethod
@@ -128,41 +133,33 @@ class Added(Scores):
     """GAT: LeakyReLU(d_i + <a, z_j>)."""
 
     def attend(
-        self,
-        pattern: Pattern,
-        ends: Tensor,
-        Z: Tensor,
-        state: AttentionState | None,
-        edges: Tensor | None,
-        dropout: AttentionDropout | None,
-        *,
-        gradients: bool,
+        self, block: Block, state: AttentionState | None, *, gradients: bool
     ) -> AttentionState:
-        s = head_scores(Z, self.a)
+        """Merge the edges of a block into running softmaxes."""
         return attend_(
-            pattern,
-            ends,
-            s,
-            Z,
+            block.pattern,
+            block.ends,
+            head_scores(block.Z, self.a),
+            block.Z,
             state,
             slope=self.slope,
-            edge_scores=edges,
-            dropout=dropout,
+            edge_scores=block.edges,
+            dropout=block.dropout,
             gradients=gradients,
         )
 
-    def gradient(
-        self,
-        pattern: Pattern,
-        ends: Tensor,
-        Z: Tensor,
-        whole: Whole,
-        edges: Tensor | None,
-        dropout: AttentionDropout | None,
-    ) -> BlockGradient:
-        s = head_scores(Z, self.a)
+    def gradient(self, block: Block, whole: Whole) -> BlockGradient:
+        """Gradients by the edges of a block."""
+        Z = block.Z
         dZ, ds, dt = attend_backward(
-            pattern, ends, s, Z, *whole, slope=self.slope, edge_scores=edges, dropout=dropout
+            block.pattern,
+            block.ends,
+            head_scores(Z, self.a),
+            Z,
+            *whole,
+            slope=self.slope,
+            edge_scores=block.edges,
+            dropout=block.dropout,
         )
         W = head_matrix(self.a)
         if dZ.dtype == ds.dtype:
@@ -189,54 +186,40 @@ class Joint(Scores):
     """GATv2: <a, LeakyReLU(x_i + y_j)>."""
 
     def attend(
-        self,
-        pattern: Pattern,
-        ends: Tensor,
-        Z: Tensor,
-        state: AttentionState | None,
-        edges: Tensor | None,
-        dropout: AttentionDropout | None,
-        *,
-        gradients: bool,
+        self, block: Block, state: AttentionState | None, *, gradients: bool
     ) -> AttentionState:
+        """Merge the edges of a block into running softmaxes."""
         return attend_v2_(
-            pattern,
-            ends,
-            Z,
+            block.pattern,
+            block.ends,
+            block.Z,
             self.a,
             state,
             slope=self.slope,
-            edge_features=edges,
-            dropout=dropout,
+            edge_features=block.edges,
+            dropout=block.dropout,
         )
 
-    def gradient(
-        self,
-        pattern: Pattern,
-        ends: Tensor,
-        Z: Tensor,
-        whole: Whole,
-        edges: Tensor | None,
-        dropout: AttentionDropout | None,
-    ) -> BlockGradient:
+    def gradient(self, block: Block, whole: Whole) -> BlockGradient:
+        """Gradients by the edges of a block."""
         dx, dy, da, dt = attend_v2_backward(
-            pattern,
-            ends,
-            Z,
+            block.pattern,
+            block.ends,
+            block.Z,
             self.a,
             *whole,
             slope=self.slope,
-            edge_features=edges,
-            dropout=dropout,
+            edge_features=block.edges,
+            dropout=block.dropout,
         )
         return BlockGradient(dy, dx, da, dt)
 
     def ends_gradient(self, kept: Kept, whole: Whole) -> None:
-        return None
+        """Comes block by block."""
 
 
 def merge_partials_(
-    pattern: Pattern, O: Tensor, lse: Tensor, state: AttentionState
+    pattern: Pattern, means: Tensor, lse: Tensor, state: AttentionState
 ) -> AttentionState:
     """Merge softmaxes that others made of parts of rows.
 
@@ -246,14 +229,14 @@ def merge_partials_(
     ----------
     pattern : Pattern [rows, partials]
         Which belong to which row.
-    O : Tensor [partials, heads * channels]
+    means : Tensor [partials, heads * channels]
     lse : Tensor [partials, heads]
     state : AttentionState [rows]
         Changed in place, but for its P and pi: they stay relative to what they were.
     """
     nobody = lse.new_zeros(pattern.shape[0], lse.shape[1])
     alone = AttentionState(state.m.clone(), state.n, state.O)
-    return attend_(pattern, nobody, lse, O, alone, slope=1.0, gradients=False)
+    return attend_(pattern, nobody, lse, means, alone, slope=1.0, gradients=False)
 
 
 def head_scores(Z: Tensor, a: Tensor) -> Tensor:

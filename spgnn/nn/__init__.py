@@ -6,7 +6,7 @@ from spgnn.nn.convolution import Convolution
 from spgnn.nn.dropout import DropoutKeys
 from spgnn.nn.dry_run import RecordedProduct, recorded_products
 from spgnn.nn.features import Features, Propagated, densified, propagate_
-from spgnn.nn.gat import GATConv, GATv2Conv
+from spgnn.nn.gat import GAT, GATConv, GATv2, GATv2Conv
 from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
 from spgnn.nn.gin import GIN, GINConv
 from spgnn.nn.loss import accuracies, count_labelled, masked_cross_entropy
@@ -34,6 +34,7 @@ from spgnn.nn.sage import GraphSAGE, SAGEConv
 from spgnn.nn.stack import JUMPS, Stack
 
 __all__ = [
+    "GAT",
     "GCN",
     "GIN",
     "JUMPS",
@@ -47,6 +48,7 @@ __all__ = [
     "DropoutKeys",
     "Features",
     "GATConv",
+    "GATv2",
     "GATv2Conv",
     "GCNConv",
     "GINConv",

@@ -31,11 +31,14 @@ class Convolution(nn.Module):
         Whether it then needs X beside A·X, for a weight of the vertex itself.
     takes_all_rows : bool
         Whether a norm in it takes statistics over all vertices.
+    drops_edges : bool
+        Whether it is called with keys as well, for a dropout of its own.
     """
 
     propagates = True
     looks_at_itself = False
     takes_all_rows = False
+    drops_edges = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,19 @@ from spgnn import kernels
 from spgnn.attention import EdgeDropout, attend, attend_v2, head_scores
 from spgnn.autograd import autocast
 from spgnn.blocks import take_rows
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_choice, check_number
+from spgnn.nn.convolution import (
+    Convolution,
+    Linear,
+    check_channels,
+    check_options,
+    linear,
+)
 from spgnn.nn.dropout import DropoutKeys
 from spgnn.nn.edge_features import FILLS, EdgeOrder
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.propagation import LayerGraph, Propagation, matrix_of, own_rows
-from spgnn.nn.stack import Convolution, glorot_, linear
+from spgnn.nn.stack import Stack
 from spgnn.sparse import CSR, SUM_DTYPE
 from spgnn.spmm import DistMatrix
 
@@ -28,70 +35,49 @@ EDGES = 1 << 15
 class AttentionConv(Convolution):
     """What both layers have in common: heads, self-loops, edge features, skip and bias.
 
-    Parameters
+    Attributes
     ----------
-    in_channels : int
-    out_channels : int
-        Of each head.
     heads : int
-    concat : bool
-        Whether heads stand side by side, [heads · out_channels]; else they are averaged.
-    negative_slope : float
-        Of LeakyReLU.
-    dropout : float
-        Of attention weights: a function of the edge's original ends and the head.
-    add_self_loops : bool
-        Ask the graph for A + I; a matrix is taken as it is.
-    edge_dim : int, optional
-        Width of edge features; they need 1D and column cover.
-    fill_value : float, Tensor or str
-        Edge features of self-loops that are added, or how those of a vertex's other edges are
-        reduced: add, mean, min, max, mul.
-    bias, residual : bool
     number : int
         Of the layer in its model, to tell the dropout of layers apart.
     """
+
+    propagates = False
+    drops_edges = True
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        heads: int = 1,
-        concat: bool = True,
-        negative_slope: float = 0.2,
+        heads: int,
         *,
-        dropout: float = 0.0,
-        add_self_loops: bool = True,
-        edge_dim: int | None = None,
-        fill_value: float | Tensor | str = "mean",
-        bias: bool = True,
-        residual: bool = False,
-        number: int = 0,
+        concat: bool,
+        negative_slope: float,
+        dropout: float,
+        add_self_loops: bool,
+        edge_dim: int | None,
+        fill_value: float | Tensor | str,
+        bias: bool,
+        residual: bool,
     ) -> None:
         super().__init__()
-        if isinstance(fill_value, str) and fill_value not in FILLS:
-            raise InputError(f"fill_value must be a number or one of {', '.join(FILLS)}")
-        if heads < 1 or not 0 <= dropout < 1:
-            raise InputError(
-                f"heads must be at least 1 and dropout in [0, 1), got {heads} and {dropout}"
-            )
-        self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
-        self.concat, self.negative_slope, self.dropout = concat, negative_slope, dropout
+        name = type(self).__name__
+        check_channels(name, in_channels=in_channels, out_channels=out_channels, heads=heads)
+        if isinstance(fill_value, str):
+            check_choice(f"{name} fill_value", fill_value, FILLS)
+        self.out_channels, self.heads, self.concat = out_channels, heads, concat
+        self.negative_slope = check_number(f"{name} negative_slope", negative_slope, -1e6, 1e6)
+        self.dropout = check_number(f"{name} dropout", dropout, 0, 1)
+        if self.dropout == 1:
+            raise InputError(f"{name}: dropout of all edges leaves nothing")
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
-        self.number = number
-        self.lin_edge: nn.Linear | None = None
-        if edge_dim is not None:
-            self.lin_edge = linear(edge_dim, heads * out_channels, bias=False)
-        total = heads * out_channels if concat else out_channels
+        self.number = 0
+        width = heads * out_channels
+        self.lin_edge = None if edge_dim is None else linear(edge_dim, width, bias=False)
+        total = width if concat else out_channels
         self.res = linear(in_channels, total, bias=False) if residual else None
         self.bias = nn.Parameter(torch.zeros(total)) if bias else None
         self._edge_order = EdgeOrder()
-
-    def reset(self, generator: torch.Generator | None = None) -> None:
-        """Draw all matrices and vectors anew (Glorot & Bengio 2010, uniform)."""
-        for parameter in self.parameters():
-            if parameter.dim() >= 2:
-                glorot_(parameter if parameter.dim() == 2 else parameter[0], generator)
 
     def forward(
         self,
@@ -100,14 +86,15 @@ class AttentionConv(Convolution):
         edge_attr: Tensor | None = None,
         keys: DropoutKeys | None = None,
     ) -> Tensor:
-        """H_local [columns, in_channels] to [rows, heads · out_channels], or their mean. Collective.
+        """H_local [columns, f_in] to [rows, heads · out_channels], or their mean. Collective.
 
         Parameters
         ----------
         H_local : Tensor or CSR
         graph : what the layer works on
         edge_attr : Tensor [local edges, edge_dim], optional
-            Of ``graph.edge_index``, or of the nonzeros of a matrix's ``local_pattern``.
+            Of ``graph.edge_index``, or of the nonzeros of a matrix's ``local_pattern``. By default,
+            the graph's own.
         keys : DropoutKeys, optional
             Only in training with dropout.
 
@@ -119,9 +106,11 @@ class AttentionConv(Convolution):
         """
         if isinstance(H_local, Propagated):
             raise InputError("attention weighs features themselves; A·X adds them up already")
+        if edge_attr is None and self.edge_dim is not None:
+            edge_attr = getattr(graph, "edge_attr", None)
         if (edge_attr is None) != (self.edge_dim is None):
             raise InputError(
-                f"a layer with edge_dim={self.edge_dim} needs "
+                f"{type(self).__name__} with edge_dim={self.edge_dim} needs "
                 + ("no edge_attr" if self.edge_dim is None else "edge_attr")
             )
         A = matrix_of(graph, "loops" if self.add_self_loops else "none")
@@ -160,8 +149,8 @@ class AttentionConv(Convolution):
         return EdgeDropout(self.dropout, key, keys.vertex_ids)
 
     def extra_repr(self) -> str:
-        """As PyG writes it."""
-        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
+        """Widths of a head, and how many there are."""
+        return f"{self.out_channels}, heads={self.heads}, concat={self.concat}"
 
 
 class GATConv(AttentionConv):
@@ -172,20 +161,58 @@ class GATConv(AttentionConv):
 
     Parameters
     ----------
-    in_channels, out_channels, …
-        See :class:`AttentionConv`.
+    in_channels : int
+        −1 finds them at the first call.
+    out_channels : int
+        Of each head.
+    heads : int
+    concat : bool
+        Whether heads stand side by side, [heads · out_channels]; else they are averaged.
+    negative_slope : float
+        Of LeakyReLU.
+    dropout : float
+        Of attention weights: a function of the edge's original ends and the head.
+    add_self_loops : bool
+        Ask the graph for A + I; a matrix is taken as it is.
+    edge_dim : int, optional
+        Width of edge features; they need 1D and column cover.
+    fill_value : float, Tensor or str
+        Edge features of self-loops that are added, or how those of a vertex's other edges are
+        reduced: add, mean, min, max, mul.
+    bias, residual : bool
+    options
+        Of PyG's message passing; none but their defaults.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - as PyG orders them
         self,
         in_channels: int,
         out_channels: int,
         heads: int = 1,
         concat: bool = True,
         negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: float | Tensor | str = "mean",
+        bias: bool = True,
+        residual: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(in_channels, out_channels, heads, concat, negative_slope, **options)
+        check_options(self, options)
+        super().__init__(
+            in_channels,
+            out_channels,
+            heads,
+            concat=concat,
+            negative_slope=negative_slope,
+            dropout=dropout,
+            add_self_loops=add_self_loops,
+            edge_dim=edge_dim,
+            fill_value=fill_value,
+            bias=bias,
+            residual=residual,
+        )
         self.lin = linear(in_channels, heads * out_channels, bias=False)
         self.att_src = nn.Parameter(torch.zeros(1, heads, out_channels))
         self.att_dst = nn.Parameter(torch.zeros(1, heads, out_channels))
@@ -218,11 +245,6 @@ class GATConv(AttentionConv):
             dropout=dropout,
         )
 
-    @staticmethod
-    def size(f_in: int, f_out: int) -> int:
-        """Numbers in its matrix, all heads together."""
-        return f_in * f_out
-
 
 class GATv2Conv(AttentionConv):
     """The same with ``α_i = softmax a·LeakyReLU(W_r h_i + b_r + W_l h_j + b_l)``.
@@ -232,26 +254,62 @@ class GATv2Conv(AttentionConv):
 
     Parameters
     ----------
-    in_channels, out_channels, …
-        See :class:`AttentionConv`.
+    in_channels : int
+        −1 finds them at the first call.
+    out_channels : int
+        Of each head.
+    heads : int
+    concat : bool
+        Whether heads stand side by side, [heads · out_channels]; else they are averaged.
+    negative_slope : float
+        Of LeakyReLU.
+    dropout : float
+        Of attention weights: a function of the edge's original ends and the head.
+    add_self_loops : bool
+        Ask the graph for A + I; a matrix is taken as it is.
+    edge_dim : int, optional
+        Width of edge features; they need 1D and column cover.
+    fill_value : float, Tensor or str
+        Edge features of self-loops that are added, or how those of a vertex's other edges are
+        reduced: add, mean, min, max, mul.
+    bias : bool
     share_weights : bool
-        Whether both are the same.
+        Whether sources and destinations have the same matrix.
+    residual : bool
+    options
+        Of PyG's message passing; none but their defaults.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - as PyG orders them
         self,
         in_channels: int,
         out_channels: int,
         heads: int = 1,
         concat: bool = True,
         negative_slope: float = 0.2,
-        *,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: float | Tensor | str = "mean",
         bias: bool = True,
         share_weights: bool = False,
+        residual: bool = False,
         **options: Any,
     ) -> None:
-        options["bias"] = bias
-        super().__init__(in_channels, out_channels, heads, concat, negative_slope, **options)
+        check_options(self, options)
+        super().__init__(
+            in_channels,
+            out_channels,
+            heads,
+            concat=concat,
+            negative_slope=negative_slope,
+            dropout=dropout,
+            add_self_loops=add_self_loops,
+            edge_dim=edge_dim,
+            fill_value=fill_value,
+            bias=bias,
+            residual=residual,
+        )
         self.share_weights = share_weights
         self.lin_l = linear(in_channels, heads * out_channels, bias=bias)
         self.lin_r = self.lin_l
@@ -283,13 +341,64 @@ class GATv2Conv(AttentionConv):
             dropout=dropout,
         )
 
-    @staticmethod
-    def size(f_in: int, f_out: int) -> int:
-        """Numbers in its two matrices, all heads together."""
-        return 2 * f_in * f_out
+
+class GAT(Stack):
+    """Layers of :class:`GATConv`, or of :class:`GATv2Conv`; as PyG's, dropout is of edges as well.
+
+    Heads stand side by side but in the layer that makes the output, which averages them. So hidden
+    widths have to be multiples of their number.
+
+    Parameters
+    ----------
+    in_channels, hidden_channels, num_layers, …
+        See :class:`Stack`.
+    options
+        ``heads``; ``out_heads`` of the layer that makes the output, by default as many; ``concat``,
+        ``v2``, and what else the layers take.
+    """
+
+    convolution: ClassVar[type[AttentionConv]] = GATConv
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        for number, layer in enumerate(self.convolutions):
+            assert isinstance(layer, AttentionConv)
+            layer.number = number
+
+    def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
+        """A layer of these widths."""
+        heads, out_heads = options.pop("heads", 1), options.pop("out_heads", None)
+        kind = GATv2Conv if options.pop("v2", False) else self.convolution
+        concat = options.pop("concat", True) and not last
+        if last and out_heads is not None:
+            heads = out_heads
+        if concat and f_out % heads:
+            raise InputError(
+                f"{type(self).__name__}: {heads} heads side by side need hidden_channels that are "
+                f"a multiple of it, got {f_out}"
+            )
+        made: Any = kind
+        try:
+            found: Convolution = made(
+                f_in,
+                f_out // heads if concat else f_out,
+                heads,
+                concat,
+                dropout=self.dropout,
+                **options,
+            )
+        except TypeError as error:
+            raise InputError(f"{type(self).__name__}: {error}") from None
+        return found
 
 
-def _mapped(layer: nn.Linear, H: Tensor | CSR) -> Tensor:
+class GATv2(GAT):
+    """Layers of :class:`GATv2Conv`."""
+
+    convolution = GATv2Conv
+
+
+def _mapped(layer: Linear, H: Tensor | CSR) -> Tensor:
     """A linear layer on features, however they are stored."""
     if isinstance(H, Tensor):
         made: Tensor = layer(H)

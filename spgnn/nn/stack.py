@@ -250,7 +250,7 @@ class Stack(nn.Module):
                 Z = dropout(Z, self.dropout, _on(keys, ids_of(on)), number)
             if number and self.jk_mode:
                 kept = [own_rows(on, made) for made in (*kept, Z) if isinstance(made, Tensor)]
-            Z = self._layer(number, layer, Z, on)
+            Z = self._layer(number, layer, Z, on, keys)
         assert isinstance(Z, Tensor)
         if self.jk_mode is None:
             return Z
@@ -259,9 +259,16 @@ class Stack(nn.Module):
         logits: Tensor = self.lin(self.jk([*kept, made]))
         return logits
 
-    def _layer(self, number: int, layer: Convolution, H: Features, on: LayerGraph) -> Tensor:
+    def _layer(
+        self,
+        number: int,
+        layer: Convolution,
+        H: Features,
+        on: LayerGraph,
+        keys: DropoutKeys | None,
+    ) -> Tensor:
         """A layer, its skip, its norm and its activation."""
-        Z: Tensor = layer(H, on)
+        Z: Tensor = layer(H, on, keys=keys) if layer.drops_edges else layer(H, on)
         if len(self.residuals):
             Z = Z + _linear_of_own(self.residuals[number], H, on)
         if number == self.num_layers - 1 and self.jk_mode is None:

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
 import spgnn
-from spgnn import CSR, DistMatrix, InputError, Mesh
+from spgnn import DistMatrix, Mesh
 from spgnn.comm import Communicator, connect
-from spgnn.nn import GATConv, GATv2Conv, Propagated
+from spgnn.nn import GATConv, GATv2Conv
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
 
