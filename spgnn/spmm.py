@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.attention import Attention
+from spgnn.attention import Attention, Weighed
 from spgnn.autograd import named, product
 from spgnn.blocks import side_by_side
 from spgnn.comm import Mesh
@@ -37,6 +37,8 @@ from spgnn.layout import RowLayout
 from spgnn.operands import Operands
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
+
+Noted = tuple[int, torch.dtype, bool] | Weighed
 
 
 class DistMatrix:
@@ -65,7 +67,7 @@ class DistMatrix:
 
     Attributes
     ----------
-    record : list of (width, dtype, adjoint), or of these and what :class:`Weighed` says
+    record : list of (width, dtype, adjoint), or Weighed
         What was multiplied on the meta device: such products move nothing and are only noted.
     """
 
@@ -91,7 +93,7 @@ class DistMatrix:
             else Peers(plan, mesh, buffer, wires, overlap=overlap, workspace=workspace)
         )
         self.rows, self.columns = plan.shape
-        self.record: list[tuple[int, torch.dtype, bool]] = []
+        self.record: list[Noted] = []
         self.handle = named(self)
         self.operands = Operands(mesh.everyone)
 

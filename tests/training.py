@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from spgnn.comm import Communicator
+from spgnn.data.normalise import WITH_LOOPS
 from spgnn.kernels.reference import dropout_mask
 from spgnn.nn.dropout import DropoutKeys
+from spgnn.nn.gat import EDGES
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
 from spgnn.train import report as reporting
 from spgnn.train.nodes import resolved
@@ -61,11 +63,23 @@ SHAPES = {
     "gcn": lambda f_in, f_out: [(f_in, f_out), (f_out,)],
     "sage": lambda f_in, f_out: [(f_out, f_in), (f_out,), (f_out, f_in)],
     "gin": lambda f_in, f_out: [(f_out, f_in), (f_out,), (f_out, f_out), (f_out,)],
+    "gat": lambda f_in, f_out: [(f_out,), (1, f_out), (1, f_out), (f_out, f_in)],
+    "gatv2": lambda f_in, f_out: [(f_out,), (1, f_out), *[(f_out, f_in), (f_out,)] * 2],
 }
 
 
-def dense_layer(model: str, A: torch.Tensor, H: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
-    """One layer as its paper writes it."""
+def dense_layer(
+    model: str,
+    A: torch.Tensor,
+    H: torch.Tensor,
+    *given: torch.Tensor,
+    kept: torch.Tensor | float = 1.0,
+) -> torch.Tensor:
+    """One layer as its paper writes it; attention weights are multiplied by `kept`."""
+    if model in ("gat", "gatv2"):
+        bias, scores, Z = attention(model, H, given)
+        weights = torch.softmax(scores.masked_fill(A == 0, -torch.inf), 1) * kept
+        return weights @ Z + bias
     if model == "gcn":
         W, b = given
         return A @ H @ W + b
@@ -76,12 +90,25 @@ def dense_layer(model: str, A: torch.Tensor, H: torch.Tensor, *given: torch.Tens
     return torch.relu((A @ H + H) @ W_1.T + b_1) @ W_2.T + b_2
 
 
+def attention(
+    model: str, H: torch.Tensor, given: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Bias, the scores [n, n] of one head, and what is weighed."""
+    if model == "gat":
+        bias, a_s, a_d, W = given
+        Z = H @ W.T
+        return bias, F.leaky_relu(Z @ a_d.T + (Z @ a_s.T).T, 0.2), Z
+    bias, a, W_l, b_l, W_r, b_r = given
+    Y, X = H @ W_l.T + b_l, H @ W_r.T + b_r
+    return bias, (F.leaky_relu(X[:, None] + Y[None], 0.2) * a).sum(-1), Y
+
+
 def dense_matrix(A: np.ndarray, model: str, normalisation: str) -> torch.Tensor:
     """The adjacency as the model takes it."""
-    if model == "gcn":
+    if model in WITH_LOOPS:
         np.fill_diagonal(A, 1)
     if normalisation == "auto":
-        normalisation = {"gcn": "sym", "sage": "row", "gin": "none"}[model]
+        normalisation = {"gcn": "sym", "sage": "row"}.get(model, "none")
     degree = A.sum(axis=1, keepdims=True)
     degree[degree == 0] = np.inf
     power = {"sym": degree * degree.T, "row": degree**2, "none": degree**0}[normalisation]
@@ -97,6 +124,7 @@ def initial_parameters(model: str, widths: list[int], seed: int) -> list[list[to
         for shape in SHAPES[model](f_in, f_out):
             made = torch.zeros(shape)
             if len(shape) == 2:
+                # A vector [heads, channels] is drawn as a matrix is.
                 bound = (6 / sum(shape)) ** 0.5
                 made.uniform_(-bound, bound, generator=generator)
             layers[-1].append(made.double().requires_grad_())
@@ -136,7 +164,10 @@ def reference_history(path: Path, config: TrainConfig) -> list[float]:
             kept = dropout_mask(torch.arange(n), H.shape[1], key, flags.dropout)
             if number or flags.input_dropout:
                 H = H * kept / (1 - flags.dropout)
-            H = dense_layer(flags.model, A_hat, H, *parameters)
+            edges = dropout_mask(torch.arange(n), n, key | EDGES, flags.dropout) / (
+                1 - flags.dropout
+            )
+            H = dense_layer(flags.model, A_hat, H, *parameters, kept=edges)
         loss = F.cross_entropy(H[chosen], y[chosen])
         optimizer.zero_grad()
         loss.backward()
@@ -218,6 +249,25 @@ def other_models(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConf
         grid = {"algo": "1.5d", "c": 2}
         found += [sage.but(**grid, dropout=0.5), gin.but(**grid, cover="minimum")]
         found += [gin.but(algo="feature", c=2), sage.but(algo="feature", c=2, ghosts=1)]
+    return found
+
+
+def attending(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
+    """Runs of models that weigh their neighbours, on everything that attention works on."""
+    gat, v2 = (variants(path, ranks, epochs)[0].but(model=model) for model in ("gat", "gatv2"))
+    found = [
+        gat,
+        v2.but(dropout=0.5),
+        gat.but(dropout=0.5, cover="minimum", layers=2),
+        v2.but(cover="minimum", reach=False),
+        gat.but(cover="row", partition="block"),
+        v2.but(exchange="oblivious", layers=1),
+        gat.but(algo="vertex-cut", dropout=0.5),
+    ]
+    if ranks % 2 == 0:
+        grid = {"algo": "1.5d", "c": 2}
+        found += [gat.but(**grid, dropout=0.5), v2.but(**grid, cover="minimum")]
+        found += [gat.but(**grid, exchange="oblivious"), v2.but(algo="2d", dropout=0.5)]
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spgnn.attention.engine import Attention
 from spgnn.attention.operator import EdgeDropout, Weighed, attend, attend_v2
-from spgnn.attention.pieces import Pieces, pieces
+from spgnn.attention.pieces import Pieces, check_attention, pieces
 from spgnn.attention.scores import head_scores
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Weighed",
     "attend",
     "attend_v2",
+    "check_attention",
     "head_scores",
     "pieces",
 ]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.attention.engine import Attention, Forward, Rate
-from spgnn.attention.scores import Added, Joint, Kept, Scores
+from spgnn.attention.scores import Added, Joint, Kept, Scores, in_own_dtype
 from spgnn.autograd import with_name
 from spgnn.errors import InputError
 from spgnn.operands import Operands
@@ -278,7 +278,7 @@ def _attend(  # noqa: PLR0917 - operators have one order
         edges=edges is not None,
         gradients=gradients,
     )
-    with torch.autocast(Z.device.type, enabled=False):
+    with in_own_dtype(Z):
         made = A.attention.forward(
             Z,
             ends,
@@ -382,7 +382,7 @@ def _attend_backward(  # noqa: PLR0917
     """Gradients in rows, ends, a and edge scores (empty where there are none)."""
     A: Matrix = with_name(handle)
     step = A.operands.next(G, A.rows, heads=len(a), joint=joint, gradients=True)
-    with torch.autocast(Z.device.type, enabled=False):
+    with in_own_dtype(Z):
         found = A.attention.backward(
             G,
             Z,

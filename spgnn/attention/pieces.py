@@ -17,15 +17,14 @@ from torch import Tensor
 
 from spgnn.comm import RowCounts
 from spgnn.errors import InputError
-from spgnn.exchange import Hop, Plan, Stage
+from spgnn.exchange import Algorithm, Hop, Plan, Stage
 from spgnn.exchange.traffic import Messages
 from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR, SUM_DTYPE
 
-WHAT_WORKS = (
-    "attention needs --algo 1d, 1.5d, 2d or vertex-cut, --hierarchy none and --schedule overlap"
-)
+NEEDED = "--algo 1d, 1.5d, 2d or vertex-cut, --hierarchy none and --schedule overlap"
+WHAT_WORKS = f"attention needs {NEEDED}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +131,18 @@ class Pieces:
                 # these go, with what every weight of the row needs, and those of the ends return.
                 yield way.messages(width + 2 * score if adjoint else ends, back=True)
                 yield way.messages(ends if adjoint else width + score, back=False)
+
+
+def check_attention(algorithm: Algorithm, who: str = "attention") -> None:
+    """Refuse an algorithm under which rows are added up, or cut into columns, on their way.
+
+    Raises
+    ------
+    InputError
+    """
+    shares_columns = algorithm.algo in ("feature", "3d")
+    if shares_columns or algorithm.node_size > 1 or algorithm.schedule != "overlap":
+        raise InputError(f"{who} needs {NEEDED}")
 
 
 def pieces(plan: Plan) -> Pieces:

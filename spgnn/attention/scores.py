@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -248,8 +249,16 @@ def head_scores(Z: Tensor, a: Tensor) -> Tensor:
     a : Tensor [heads, channels]
     """
     # Scores are sums of many terms under an exponential.
-    with torch.autocast(Z.device.type, enabled=False):
+    with in_own_dtype(Z):
         return Z.to(a.dtype) @ head_matrix(a)
+
+
+def in_own_dtype(Z: Tensor) -> AbstractContextManager[object]:
+    """Where torch.autocast changes nothing."""
+    device = Z.device.type
+    if not torch.amp.is_autocast_available(device):
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
 
 
 def head_matrix(a: Tensor) -> Tensor:

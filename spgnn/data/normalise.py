@@ -14,8 +14,16 @@ from spgnn.errors import InputError
 from spgnn.sparse import CSR
 
 Normalisation = Literal["sym", "row", "none"]
-# What each model is defined on; only a GCN adds self-loops, others have weights for the vertex.
-OWN_NORMALISATION: dict[str, Normalisation] = {"gcn": "sym", "sage": "row", "gin": "none"}
+# What each model is defined on. Attention makes its own weights.
+OWN_NORMALISATION: dict[str, Normalisation] = {
+    "gcn": "sym",
+    "sage": "row",
+    "gin": "none",
+    "gat": "none",
+    "gatv2": "none",
+}
+# Models whose vertices are among their own neighbours; others have weights for the vertex itself.
+WITH_LOOPS = frozenset({"gcn", "gat", "gatv2"})
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 X = TypeVar("X", bound=Tensor | CSR)

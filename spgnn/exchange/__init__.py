@@ -6,7 +6,7 @@ from spgnn.exchange.algorithm import ALGOS, Algo, Algorithm
 from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
 from spgnn.exchange.layers import Layered, LayerPlan, layered
-from spgnn.exchange.levels import Level, by_level
+from spgnn.exchange.levels import Level, by_level, messages_by_level
 from spgnn.exchange.peers import SCHEDULES, Peers, Schedule
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.schedule import Executor
@@ -54,6 +54,7 @@ __all__ = [
     "grid",
     "hierarchical",
     "layered",
+    "messages_by_level",
     "trade",
     "trade_all",
 ]

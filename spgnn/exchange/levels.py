@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import numpy as np
 import torch
 
 from spgnn.exchange.plan import Plan
-from spgnn.exchange.traffic import Priced, Traffic
+from spgnn.exchange.traffic import Messages, Priced, Traffic
 from spgnn.layout import Axes
 
 Level = Literal["inside", "between"]
@@ -40,8 +40,30 @@ def by_level(
     node_size : int
         So many neighbouring ranks are a node.
     """
+    messages = plan.messages(width, adjoint=adjoint)
+    return messages_by_level(messages, axes, rank, dtype, node_size=node_size, wires=wires)
+
+
+def messages_by_level(
+    messages: Iterable[Messages],
+    axes: Axes,
+    rank: int,
+    dtype: torch.dtype = torch.float32,
+    *,
+    node_size: int,
+    wires: Mapping[str, Priced] | None = None,
+) -> dict[Level, Traffic]:
+    """What exchanges move inside nodes, and between them.
+
+    Parameters
+    ----------
+    messages : iterable of Messages
+        Of this rank.
+    axes, rank, dtype, node_size, wires
+        As for :func:`by_level`.
+    """
     found: dict[Level, Traffic] = {"inside": Traffic(), "between": Traffic()}
-    for moved in plan.messages(width, adjoint=adjoint):
+    for moved in messages:
         away = np.array(axes.group(moved.axis, rank)) // node_size != rank // node_size
         found["inside"] += moved.traffic(dtype, wires, ~away)
         found["between"] += moved.traffic(dtype, wires, away)

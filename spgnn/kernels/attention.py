@@ -267,7 +267,11 @@ def attend_backward(
     products = (g * z).sum(-1)
     dropped = weights if factors is None else weights * factors
     products = products if factors is None else products * factors
-    de = weights * (products - D[rows]) * torch.ones_like(arguments).masked_fill_(arguments <= 0, slope)
+    de = (
+        weights
+        * (products - D[rows])
+        * torch.ones_like(arguments).masked_fill_(arguments <= 0, slope)
+    )
     dZ = d.new_zeros(Z.shape).index_add_(0, cols, (dropped[:, :, None] * g).flatten(1))
     ds = torch.zeros_like(s).index_add_(0, cols, de)
     return dZ.to(Z.dtype), ds, None if edge_scores is None else de

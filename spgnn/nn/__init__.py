@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spgnn.nn.convolution import Convolution
 from spgnn.nn.dropout import DropoutKeys
-from spgnn.nn.dry_run import RecordedProduct, recorded_products
+from spgnn.nn.dry_run import Recorded, RecordedAttention, RecordedProduct, recorded_products
 from spgnn.nn.features import Features, Propagated, densified, propagate_
 from spgnn.nn.gat import GAT, GATConv, GATv2, GATv2Conv
 from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
@@ -66,6 +66,8 @@ __all__ = [
     "Precision",
     "Propagated",
     "Propagation",
+    "Recorded",
+    "RecordedAttention",
     "RecordedProduct",
     "SAGEConv",
     "Stack",

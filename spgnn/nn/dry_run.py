@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from spgnn.attention import Weighed
+from spgnn.exchange.traffic import Messages
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.propagation import Matrices, Propagation, matrices_of
 from spgnn.sparse import CSR
-from spgnn.spmm import DistMatrix
+from spgnn.spmm import DistMatrix, Noted
 
 
 class RecordedProduct(NamedTuple):
@@ -24,11 +26,39 @@ class RecordedProduct(NamedTuple):
     dtype: torch.dtype
     adjoint: bool
 
+    def messages(self) -> Iterator[Messages]:
+        """What it moves, exchange by exchange."""
+        return self.A.plan.messages(self.width, adjoint=self.adjoint)
+
+
+class RecordedAttention(NamedTuple):
+    """Attention over the nonzeros of A, or its gradient if `adjoint`, on rows of that width."""
+
+    A: DistMatrix
+    width: int
+    dtype: torch.dtype
+    adjoint: bool
+    heads: int
+    whole_rows: bool
+
+    def messages(self) -> Iterator[Messages]:
+        """What it moves, exchange by exchange."""
+        return self.A.attention.pieces.messages(
+            self.width,
+            self.heads,
+            self.dtype,
+            whole_rows=self.whole_rows,
+            adjoint=self.adjoint,
+        )
+
+
+Recorded = RecordedProduct | RecordedAttention
+
 
 def recorded_products(
     model: nn.Module, X_local: Features, graph: Matrices, dtype: torch.dtype | None = None
-) -> list[RecordedProduct]:
-    """The products of one forward and one backward: those of each matrix in order.
+) -> list[Recorded]:
+    """What one forward and one backward do with each matrix, in order.
 
     The model runs on copies on the meta device, which have shapes and no data; nothing is computed
     and nothing moves. Neither the model nor the matrices notice.
@@ -59,7 +89,11 @@ def recorded_products(
     shadow = copy.deepcopy(model).to("meta", dtype).eval()
     logits: Tensor = shadow(_on_meta(X_local), copied)
     logits.sum().backward()
-    return [RecordedProduct(A, *told) for A, noted in copies.values() for told in noted.record]
+    return [_recorded(A, told) for A, noted in copies.values() for told in noted.record]
+
+
+def _recorded(A: DistMatrix, told: Noted) -> Recorded:
+    return RecordedAttention(A, *told) if isinstance(told, Weighed) else RecordedProduct(A, *told)
 
 
 def _on_meta(X_local: Features) -> Features:

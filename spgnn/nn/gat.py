@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from spgnn import kernels
 from spgnn.attention import EdgeDropout, attend, attend_v2, head_scores
 from spgnn.autograd import autocast
-from spgnn.blocks import take_rows
 from spgnn.errors import InputError, check_choice, check_number
 from spgnn.nn.convolution import (
     Convolution,
@@ -23,7 +22,7 @@ from spgnn.nn.convolution import (
 from spgnn.nn.dropout import DropoutKeys
 from spgnn.nn.edge_features import FILLS, EdgeOrder
 from spgnn.nn.features import Features, Propagated
-from spgnn.nn.propagation import LayerGraph, Propagation, matrix_of, own_rows
+from spgnn.nn.propagation import Graph, LayerGraph, Propagation, by_layer, matrix_of, own_rows
 from spgnn.nn.stack import Stack
 from spgnn.sparse import CSR, SUM_DTYPE
 from spgnn.spmm import DistMatrix
@@ -113,16 +112,16 @@ class AttentionConv(Convolution):
                 f"{type(self).__name__} with edge_dim={self.edge_dim} needs "
                 + ("no edge_attr" if self.edge_dim is None else "edge_attr")
             )
-        A = matrix_of(graph, "loops" if self.add_self_loops else "none")
+        A = self.matrix(graph)
         edges = None
         if edge_attr is not None and self.lin_edge is not None:
             fill = self.fill_value if self.add_self_loops else None
             edges = self.lin_edge(self._edge_order.features(graph, A, edge_attr, fill))
-        out = self._attend(H_local, graph, A, edges, self._dropped(graph, keys))
+        out = self._attend(H_local, graph, A, edges, self.dropped(graph, keys))
         if not self.concat:
             out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
         if self.res is not None:
-            out = out + _mapped(self.res, _own(graph, H_local))
+            out = out + _of_own(self.res, graph, H_local)
         if self.bias is not None:
             out = out + self.bias
         # The gradient needs what attention made; the next layer may overwrite what it is given.
@@ -140,7 +139,12 @@ class AttentionConv(Convolution):
     ) -> Tensor:
         """Weighted sums [rows, heads · out_channels]."""
 
-    def _dropped(self, graph: LayerGraph, keys: DropoutKeys | None) -> EdgeDropout | None:
+    def matrix(self, graph: LayerGraph) -> DistMatrix:
+        """The matrix whose nonzeros are weighed. Collective when first asked."""
+        return matrix_of(graph, "loops" if self.add_self_loops else "none")
+
+    def dropped(self, graph: LayerGraph, keys: DropoutKeys | None) -> EdgeDropout | None:
+        """Dropout of the edges of a graph; none without keys."""
         if keys is None or not self.dropout:
             return None
         key = keys.key(self.number | EDGES)
@@ -330,7 +334,7 @@ class GATv2Conv(AttentionConv):
         if self.share_weights:
             X_own = own_rows(graph, Y_local)
         else:
-            X_own = autocast(_mapped(self.lin_r, _own(graph, H_local)))
+            X_own = autocast(_of_own(self.lin_r, graph, H_local))
         return attend_v2(
             A,
             Y_local,
@@ -364,6 +368,24 @@ class GAT(Stack):
         for number, layer in enumerate(self.convolutions):
             assert isinstance(layer, AttentionConv)
             layer.number = number
+
+    def fetch_ids(self, graph: Graph, vertex_ids: Tensor) -> None:
+        """Fetch what dropout has to know of other ranks' vertices; else the first call does.
+
+        Collective.
+
+        Parameters
+        ----------
+        graph : as for a call
+        vertex_ids : Tensor int64 [own rows]
+            Those of the keys, the same object.
+        """
+        keys = DropoutKeys(vertex_ids, 0, 0)
+        for layer, on in zip(self.convs, by_layer(graph, len(self.convs)), strict=True):
+            assert isinstance(layer, AttentionConv)
+            dropped = layer.dropped(on, keys)
+            if dropped is not None:
+                layer.matrix(on).attention.ids(dropped.sources, dropped.targets)
 
     def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
         """A layer of these widths."""
@@ -407,10 +429,8 @@ def _mapped(layer: Linear, H: Tensor | CSR) -> Tensor:
     return made if layer.bias is None else made + layer.bias
 
 
-def _own(graph: LayerGraph, H: Tensor | CSR) -> Tensor | CSR:
-    """Features of the vertices whose rows a layer makes."""
+def _of_own(layer: Linear, graph: LayerGraph, H: Tensor | CSR) -> Tensor:
+    """The same of the vertices whose rows a layer makes."""
     if isinstance(H, Tensor):
-        return own_rows(graph, H)
-    if not isinstance(graph, Propagation) or graph.targets is None:
-        return H
-    return take_rows(H, graph.targets)
+        return _mapped(layer, own_rows(graph, H))
+    return own_rows(graph, _mapped(layer, H))

@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -19,12 +19,12 @@ from spgnn.data.normalise import OWN_NORMALISATION
 from spgnn.data.source import MemorySource
 from spgnn.errors import InputError, check_choice, memory_for, shortened
 from spgnn.files import check_writable, written_aside
-from spgnn.nn import MODELS, PRECISIONS
+from spgnn.nn import PRECISIONS
 from spgnn.partition import METHODS
 from spgnn.plan.choose import Choice, Planner
 from spgnn.plan.machine import Machine, read_machine, write_machine
 from spgnn.plan.measure import measure
-from spgnn.plan.network import Network
+from spgnn.plan.network import ModelKind, Network
 from spgnn.plan.partitions import Partitions, cache_directory
 from spgnn.plan.plot import check_plot, plot_choices
 from spgnn.plan.records import of_choice
@@ -70,7 +70,7 @@ def add_plan(commands: Any) -> None:
     model.add_argument("--hidden", type=at_least(1), default=16, metavar="F")
     model.add_argument("--dropout", type=real(0, 1), default=0.0, metavar="P")
     model.add_argument("--no-input-dropout", action="store_true")
-    model.add_argument("--model", choices=MODELS, default="gcn")
+    model.add_argument("--model", choices=get_args(ModelKind), default="gcn")
     model.add_argument("--optimizer", choices=("adam", "sgd"), default="adam")
     model.add_argument("--dtype", choices=PRECISIONS, default="float32")
     model.add_argument("--normalisation", choices=("auto", "sym", "row", "none"), default="auto")

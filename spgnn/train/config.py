@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from spgnn.attention import check_attention
 from spgnn.comm import BACKENDS
 from spgnn.errors import InputError, meant
 from spgnn.exchange import Algo, Cover, Schedule, Strategy
@@ -109,7 +110,8 @@ class Model(Record):
     """The network."""
 
     model: Annotated[
-        Literal["gcn", "sage", "gin"], Flag("of Kipf & Welling, GraphSAGE (mean), or Xu et al.")
+        Literal["gcn", "sage", "gin", "gat", "gatv2"],
+        Flag("of Kipf & Welling, GraphSAGE (mean), Xu et al., Veličković et al., or Brody et al."),
     ] = "gcn"
     layers: Annotated[int, Flag(low=1, high=1000)] = 3
     hidden: Annotated[int, Flag("width of the layers between", low=1)] = 16
@@ -122,6 +124,11 @@ class Model(Record):
     def drops_features(self) -> bool:
         """Whether the first layer's input changes in every epoch."""
         return self.dropout > 0 and self.input_dropout
+
+    @property
+    def attends(self) -> bool:
+        """Whether layers make weights of their own for the edges."""
+        return self.model in ("gat", "gatv2")
 
 
 @dataclass(frozen=True)
@@ -180,10 +187,23 @@ class TrainConfig(Config):
         if self.algorithm.order == "paper" and self.model.model != "gcn":
             raise InputError(f"--order paper needs --model gcn, not {self.model.model}")
         training = self.training
+        if self.model.attends:
+            self._check_attention()
         if self.algorithm.ghosts:
             self._check_ghosts()
         if training.resume and training.checkpoint is None:
             raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
+
+    def _check_attention(self) -> None:
+        """Attention adds nothing up before its weights are known."""
+        how, named = self.algorithm, f"--model {self.model.model}"
+        check_attention(how.distribution, named)
+        if how.ghosts:
+            raise InputError(f"{named} needs --ghosts 0: it cannot begin with A·X")
+        if how.plan is not None:
+            raise InputError(f"--plan knows --model gcn, sage and gin, not {self.model.model}")
+        if self.data.normalisation not in ("auto", "none"):
+            raise InputError(f"{named} makes weights of its own: it needs --normalisation auto")
 
     def _check_ghosts(self) -> None:
         """Ghosts recompute the first hidden layer from A·X, so there has to be one."""

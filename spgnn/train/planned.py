@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from spgnn.plan.choose import Choice, Planner
 from spgnn.plan.configurations import Configuration, configurations, fitting
 from spgnn.plan.machine import Machine, read_machine
 from spgnn.plan.measure import measure
-from spgnn.plan.network import Network
+from spgnn.plan.network import ModelKind, Network
 from spgnn.plan.partitions import GivenLabels, Partitions, cache_directory
 from spgnn.plan.records import of_plan
 from spgnn.plan.subject import Subject
@@ -234,7 +234,7 @@ def _network(config: TrainConfig, subject: Subject) -> Network:
     model = config.model
     return Network(
         (subject.features, *[model.hidden] * (model.layers - 1), subject.classes),
-        model.model,
+        cast(ModelKind, model.model),  # the configuration's check lets no other come here
         dropout=model.dropout,
         input_dropout=model.input_dropout,
         sparse=subject.word_counts is not None,

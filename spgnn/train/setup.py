@@ -14,7 +14,7 @@ from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
 from spgnn.data import GraphMeta, GraphSource, open_source
 from spgnn.data.distribute import RankShare
 from spgnn.data.memory import check_memory
-from spgnn.data.normalise import OWN_NORMALISATION, row_normalise_features
+from spgnn.data.normalise import OWN_NORMALISATION, WITH_LOOPS, row_normalise_features
 from spgnn.data.splits import seeded_split
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Layered
@@ -131,7 +131,7 @@ def _matrices(
     """The whole matrix, and plans for layers that do with less. Collective."""
     model, asked = config.model.model, config.data.normalisation
     kind = OWN_NORMALISATION[model] if asked == "auto" else asked
-    rows = normalised(share, mesh.rank, kind, loops=model == "gcn")
+    rows = normalised(share, mesh.rank, kind, loops=model in WITH_LOOPS)
     rows = rows.to(weights_of(config.training.dtype))
     A = rows.matrix(share.layout, mesh, config.algorithm.distribution, config.algorithm.overlap)
     return A, layer_plans(
@@ -173,7 +173,7 @@ def _random_features(vertex_ids: Tensor, features: int, seed: int) -> Tensor:
 def _propagates(config: TrainConfig, sparse: bool) -> bool:
     """Whether A·X is made once. Sparse features would fill in; for ghosts they have to."""
     how = config.algorithm
-    if how.order != "auto" or config.model.drops_features:
+    if how.order != "auto" or config.model.drops_features or config.model.attends:
         return False
     return bool(how.ghosts) or not sparse
 

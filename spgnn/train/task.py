@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from spgnn.comm import Communicator
 from spgnn.data.memory import check_memory
 from spgnn.errors import InputError
-from spgnn.exchange import by_level
+from spgnn.exchange import messages_by_level
 from spgnn.nn import (
+    GAT,
     MODELS,
     DropoutKeys,
-    RecordedProduct,
+    Recorded,
     Stack,
     accuracies,
     count_labelled,
@@ -112,6 +113,9 @@ class NodeClassification(Task):
             seed=self.seed,
             **options,
         ).to(problem.y.device)
+        if isinstance(self.model, GAT):
+            # Now: an epoch moves what the plan says.
+            self.model.fetch_ids(problem.training.graph, problem.vertex_ids)
         if config.algorithm.schedule == "peers":
             self._check_budget()
 
@@ -152,8 +156,8 @@ class NodeClassification(Task):
     def planned_bytes(self) -> tuple[int, int]:
         """What this rank sends and receives of rows in one epoch, according to the plan alone."""
         sent, received = 0, 0
-        for A, width, dtype, adjoint in self._products():
-            for moved in A.plan.traffic(width, dtype, adjoint=adjoint).values():
+        for product in self._products():
+            for moved in (message.traffic(product.dtype) for message in product.messages()):
                 sent += moved.sent_bytes
                 received += moved.received_bytes
         return sent, received
@@ -161,9 +165,11 @@ class NodeClassification(Task):
     def planned_between(self, node_size: int) -> int:
         """What of these bytes this rank sends to other nodes of so many neighbouring ranks."""
         sent = 0
-        for A, width, dtype, adjoint in self._products():
-            where = A.plan, A.mesh.axes, A.mesh.rank
-            moved = by_level(*where, width, dtype, node_size=node_size, adjoint=adjoint)
+        for product in self._products():
+            mesh, dtype = product.A.mesh, product.dtype
+            moved = messages_by_level(
+                product.messages(), mesh.axes, mesh.rank, dtype, node_size=node_size
+            )
             sent += moved["between"].sent_bytes
         return sent
 
@@ -171,10 +177,10 @@ class NodeClassification(Task):
         """Refuse a budget that an epoch would exceed: before it begins, naming what it needs."""
         made = self._products()
         made += recorded_products(self.model, self.problem.X, self.problem.A, self.dtype)
-        for A, width, dtype, _ in sorted(made, key=lambda product: -product.width):
-            A.executor.check(width, dtype)
+        for product in sorted(made, key=lambda product: -product.width):
+            product.A.executor.check(product.width, product.dtype)
 
-    def _products(self) -> list[RecordedProduct]:
+    def _products(self) -> list[Recorded]:
         """Those of one training epoch."""
         rows = self.problem.training
         return recorded_products(self.model, rows.X, rows.graph, self.dtype)

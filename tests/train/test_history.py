@@ -11,7 +11,14 @@ import scipy.sparse as sp
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig
-from tests.training import check_history, other_models, reference_history, run, write_dataset
+from tests.training import (
+    attending,
+    check_history,
+    other_models,
+    reference_history,
+    run,
+    write_dataset,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +34,15 @@ def test_history_is_that_of_a_dense_gcn(tmp_path, ranks, every, sparse):
 def test_history_is_that_of_other_dense_models(tmp_path, ranks, every, sparse):
     path = write_dataset(tmp_path / "graph.npz", sparse=sparse)
     run_ranks(lambda rank: check_history(connect(), path, every, listed=other_models), ranks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "every", "sparse"),
+    [(1, 2, True), (3, 1, False), (8, 5, True), pytest.param(8, 1, True, marks=pytest.mark.slow)],
+)
+def test_history_is_that_of_dense_attention(tmp_path, ranks, every, sparse):
+    path = write_dataset(tmp_path / "graph.npz", sparse=sparse)
+    run_ranks(lambda rank: check_history(connect(), path, every, 4, attending), ranks)
 
 
 def test_history_at_more_ranks(tmp_path):
