@@ -161,6 +161,10 @@ class Job(Record):
     nproc: Annotated[int, Flag("fork this many ranks on this machine", low=1, high=4096)] = 1
     threads: Annotated[int, Flag("of each rank; 0: an even share", high=1024)] = 0
     json: Annotated[str | None, Flag("write the training report", "FILE")] = None
+    config: Annotated[
+        str | None, Flag("read flags from there: TOML, JSON (a report, too) or YAML", "FILE")
+    ] = None
+    write_config: Annotated[str | None, Flag("write the flags of this run", "FILE")] = None
 
 
 @dataclass(frozen=True)

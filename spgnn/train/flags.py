@@ -18,7 +18,10 @@ from typing import (
 )
 
 from spgnn.command import LARGEST, Parser, at_least, nbytes, nonempty, real
-from spgnn.errors import InputError, check_choice, unknown
+from spgnn.errors import InputError, check_choice, meant, shortened, unknown
+from spgnn.train.tables import read_table
+
+FILE = "config"  # the flag of a file that holds others
 
 
 class Flag(NamedTuple):
@@ -87,14 +90,74 @@ class Config:
 
     @classmethod
     def read(cls, command_line: Sequence[str] | None, **about: Any) -> Self:
-        """From a command line, by default that of this process; `about` goes to argparse."""
-        return cls.of(**vars(cls._parser(about).parse_args(command_line)))
+        """From a command line, by default that of this process; `about` goes to argparse.
+
+        Flags of the file that it names with ``--config`` count as written before all others.
+        """
+        cls._parser(about).parse_args(command_line)  # what is wrong, or asks for help
+        return cls.of(**cls._given(command_line))
 
     @classmethod
     def given(cls, command_line: Sequence[str] | None) -> set[str]:
-        """Names of the flags that a command line holds, with whatever value."""
+        """Names of the flags that a command line or its file holds, with whatever value."""
+        return set(cls._given(command_line))
+
+    @classmethod
+    def read_file(cls, path: str) -> dict[str, Any]:
+        """The flags that a configuration file holds, by name.
+
+        Keys are names of flags, with dashes or underscores, at the top or in a table of their
+        record's name; a report is such a file as well, by its ``config``.
+
+        Raises
+        ------
+        InputError
+            If a key is unknown or there twice, or its value is none of that flag; names the file
+            and the key.
+        """
+        what, table = f"--{FILE} {path}", read_table(path, f"--{FILE}")
+        of_report = isinstance(table.get(FILE), dict)
+        found: dict[str, Any] = {}
+        for key, value, how in cls._entries(what, table[FILE] if of_report else table):
+            name = how["dest"]
+            if name == FILE and not of_report:
+                raise InputError(f"{what}: {key}: a configuration file cannot name another one")
+            if name in found:
+                raise InputError(f"{what}: {key} is there twice")
+            if name != FILE and not (value is None and how["default"] is None):
+                found[name] = _typed(f"{what}: {key}", value, how)
+        try:
+            cls.of(**found)
+        except InputError as error:
+            raise InputError(f"{what}: {error}") from None
+        return found
+
+    @classmethod
+    def _entries(
+        cls, what: str, table: dict[str, Any]
+    ) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+        """Each key of a file, as it is written, its value, and its flag."""
+        parts = {
+            part: {how["dest"]: how for _, how in _arguments(type(record))}
+            for part, record in vars(cls()).items()
+        }
+        flags = {name: how for part in parts.values() for name, how in part.items()}
+        for key, value in table.items():
+            inner = isinstance(value, dict) and key in parts
+            known = parts[key] if inner else flags
+            for written, one in value.items() if inner else [(key, value)]:
+                name = str(written).replace("-", "_")
+                if name not in known:
+                    where = f" of [{key}]" if inner else ""
+                    near = meant(name, known if inner else [*flags, *parts])
+                    raise InputError(f"{what}: unknown key '{written}'{where}{near}")
+                yield str(written), one, known[name]
+
+    @classmethod
+    def _given(cls, command_line: Sequence[str] | None) -> dict[str, Any]:
         parser = cls._parser({}, default=argparse.SUPPRESS)
-        return set(vars(parser.parse_args(command_line)))
+        written = vars(parser.parse_args(command_line))
+        return {**(cls.read_file(written[FILE]) if FILE in written else {}), **written}
 
     @classmethod
     def _parser(cls, about: dict[str, Any], **instead: Any) -> Parser:
@@ -131,3 +194,32 @@ def _arguments(record: type[Record]) -> Iterator[tuple[str, dict[str, Any]]]:
         else:
             how["type"] = nonempty
         yield written, how | ({"metavar": about.metavar} if about.metavar else {})
+
+
+def _typed(what: str, value: Any, how: dict[str, Any]) -> Any:
+    """A value of a file, which has a type already: that of its flag."""
+    kind = how.get("type")
+    types: tuple[type, ...]
+    wanted, types = "a text in quotes", (str,)
+    if "action" in how:
+        wanted, types = "true or false", (bool,)
+    elif isinstance(kind, at_least):
+        wanted, types = "an integer", (int,)
+    elif isinstance(kind, real):
+        wanted, types = "a number", (int, float)
+    elif kind is nbytes:
+        wanted, types = "bytes, as 4096 or '2GiB'", (int, str)
+    # Python's truth values are integers.
+    right = isinstance(value, types) and isinstance(value, bool) == (bool in types)
+    if not right:
+        raise InputError(f"{what} must be {wanted}, got {_shown(value)}")
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A value of a file in a message."""
+    if isinstance(value, str):
+        return f"the text '{shortened(value, 60)}'"
+    if isinstance(value, bool | int | float):
+        return shortened(str(value).lower(), 60)
+    return f"a {type(value).__name__}"

@@ -30,10 +30,12 @@ from spgnn.train.memory import give_back_freed, keep_freed, resident_bytes
 from spgnn.train.nodes import resolved
 from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
 from spgnn.train.setup import prepare
+from spgnn.train.tables import check_table, write_table
 from spgnn.train.task import NodeClassification
 
 # What may differ between ranks: machines do.
 OWN_FLAGS = ("threads", "data_dir")
+WRITE = "--write-config"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,6 +107,8 @@ def train(
     plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
     if plan is not None:
         config = plan.config
+    if config.job.write_config is not None:
+        on_rank_zero(comm, lambda: _write_config(config))
     idle = resident_bytes()
     task = NodeClassification(config, prepare(config, comm), comm)
     trainer = Trainer(task, config.training, comm)
@@ -127,11 +131,28 @@ def _attempt(config: TrainConfig, comm: Communicator) -> float:
 
 def _check_targets(config: TrainConfig) -> None:
     """Try every place to write to before anything takes long."""
-    path, training = config.job.json, config.training
-    if path is not None:
-        check_writable(path, "--json")
-        for name in (config.data.dataset, config.algorithm.partition):
-            if os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name):
-                raise InputError(f"--json {path}: is what this run reads")
+    job, training, how = config.job, config.training, config.algorithm
+    if job.write_config is not None:
+        check_table(job.write_config, WRITE)
+    if job.json is not None:
+        check_writable(job.json, "--json")
+    read = (config.data.dataset, how.partition, how.edges, how.plan, how.machine)
+    written = {"--json": job.json, WRITE: job.write_config}
+    for flag, path in written.items():
+        for name in (*read, job.config):
+            if path and name and _is_same(path, name):
+                raise InputError(f"{flag} {path}: is what this run reads")
     if training.checkpoint is not None:
         checkpoint.check_target(training.checkpoint, training.resume)
+
+
+def _is_same(path: str, name: str) -> bool:
+    return os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name)
+
+
+def _write_config(config: TrainConfig) -> None:
+    """What this run does, whatever filled it in: a run of that file does the same."""
+    path, settled = str(config.job.write_config), config.but(config=None, write_config=None)
+    if settled.algorithm.plan is not None:
+        settled = settled.but(plan=None, machine=None)
+    write_table({part: vars(record) for part, record in vars(settled).items()}, path, WRITE)

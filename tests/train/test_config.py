@@ -52,6 +52,7 @@ FLAGS = [
     ("--nproc", 1, "4", 4),
     ("--threads", 0, "2", 2),
     ("--json", None, "report.json", "report.json"),
+    ("--write-config", None, "run.toml", "run.toml"),
     ("--checkpoint", None, "run", "run"),
     ("--checkpoint-every", 10, "1", 1),
 ]
@@ -82,6 +83,7 @@ def test_defaults():
     assert parse([]) == TrainConfig()
     frozen = {name_of(flag): default for flag, default, *_ in FLAGS}
     frozen |= {name: not value for _, name, value in SWITCHES}
+    frozen["config"] = None  # names a file: tests/train/test_config_files.py
     assert parse([]).flat() == frozen
 
 
