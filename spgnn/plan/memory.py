@@ -17,7 +17,7 @@ _LABELS_A_ROW = 8 + 8 + 3
 # Columns of A·X that are made at a time, and how often they are held meanwhile.
 _CHUNK, _CHUNK_COPIES = 32, 2
 # Of the weights: what Adam keeps; the sum over ranks is taken of a copy of all gradients.
-_MOMENTS = {"adam": 2, "sgd": 0}
+_MOMENTS = {"adam": 2, "adamw": 2, "sgd": 0}
 
 
 def memory_of(

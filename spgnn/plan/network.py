@@ -37,7 +37,7 @@ _SOFTMAX = {"_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "n
 _DENSE = {"mm", "addmm", "addmm_"}
 _FREE = {"empty", "empty_like", "new_empty", "detach", "view", "t", "permute", "transpose"}
 _FREE |= {"expand", "alias", "as_strided"}
-Optimizer = Literal["adam", "sgd"]
+Optimizer = Literal["adam", "adamw", "sgd"]
 ModelKind = Literal["gcn", "sage", "gin"]
 Kind = Literal["elementwise", "dropout", "softmax"]
 
@@ -59,9 +59,9 @@ class Network:
         Whether features are stored sparse.
     ghosts : bool
         Whether the second layer's remote rows are recomputed.
-    optimizer : {"adam", "sgd"}
     dtype : {"float32", "bfloat16", "float64"}
         Of activations, messages and dense features.
+    optimizer : {"adam", "adamw", "sgd"}
     """
 
     widths: tuple[int, ...]

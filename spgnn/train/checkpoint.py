@@ -120,7 +120,7 @@ def check_target(directory: str, resume: bool) -> None:
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """All that training changes, by name in the file; moments that do not exist yet are zeros."""
     found = {f"weight/{name}": tensor for name, tensor in model.state_dict().items()}
-    if not isinstance(optimizer, torch.optim.Adam):
+    if not isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
         return found
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for index, parameter in enumerate(parameters):

@@ -141,7 +141,17 @@ class Training(Record):
     ] = "float32"
     lr: float = 0.01
     weight_decay: Annotated[float, Flag("of the first layer")] = 5e-4
-    optimizer: Literal["adam", "sgd"] = "adam"
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    lr_schedule: Annotated[
+        Literal["none", "cosine", "step", "linear", "plateau"],
+        Flag("of the rate after --warmup: to 0 at the end, or times --lr-factor now and then"),
+    ] = "none"
+    lr_every: Annotated[
+        int, Flag("step: epochs; plateau: evaluations without a lower validation loss", "N", low=1)
+    ] = 50
+    lr_factor: Annotated[float, Flag("of --lr-schedule step and plateau", high=1)] = 0.5
+    warmup: Annotated[int, Flag("let the rate rise for so many epochs", "EPOCHS")] = 0
+    clip: Annotated[float, Flag("largest norm of all gradients together; 0: any", "NORM")] = 0.0
     seed: Annotated[int, Flag("of weights, dropout, the partition, and all else drawn")] = 0
     eval_every: Annotated[int, Flag(metavar="N", low=1)] = 1
     patience: Annotated[
@@ -195,6 +205,10 @@ class TrainConfig(Config):
             self._check_attention()
         if self.algorithm.ghosts:
             self._check_ghosts()
+        if training.warmup and training.warmup >= training.epochs:
+            raise InputError(
+                f"--warmup {training.warmup} must be less than --epochs {training.epochs}"
+            )
         if training.resume and training.checkpoint is None:
             raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from statistics import fmean
 from typing import Any
@@ -18,9 +19,14 @@ from spgnn.progress import ProgressBar
 from spgnn.train import checkpoint
 from spgnn.train.config import Training
 from spgnn.train.measure import Measurements
+from spgnn.train.rates import Rates
 from spgnn.train.task import Scores, Task
 
-OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+}
 
 
 class Trainer:
@@ -37,7 +43,8 @@ class Trainer:
     Attributes
     ----------
     history : list of dict
-        An epoch each: its number, loss and seconds, and the scores where it was evaluated.
+        An epoch each: its number, loss, learning rate and seconds, and the scores where it was
+        evaluated.
     measured : Measurements
         Of the epochs that this object has trained.
     failure : str or None
@@ -54,6 +61,7 @@ class Trainer:
         groups = task.parameter_groups()
         self._parameters = [p for group in groups for p in group["params"] if p.requires_grad]
         self.optimizer = OPTIMIZERS[options.optimizer](groups, lr=options.lr)
+        self.rates = Rates(options)
         self.signature = {**task.signature, "optimizer": options.optimizer}
         self.history: list[dict[str, Any]] = []
         self.measured = Measurements(comm.ledger, self._parameters[0].device)
@@ -91,6 +99,8 @@ class Trainer:
             share = self.task.loss(epoch)
         share.backward()
         loss = self._sum_gradients(share.detach())
+        if self.options.clip:  # the same numbers everywhere: they are sums over all ranks
+            torch.nn.utils.clip_grad_norm_(self._parameters, self.options.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss
@@ -115,6 +125,7 @@ class Trainer:
 
     def _epoch(self, epoch: int) -> dict[str, Any]:
         options = self.options
+        rate = self.rates.apply(self.optimizer, self.history)
         with memory_for(f"activations and gradients of epoch {epoch}"):
             loss = self.measured.epoch(lambda: self.train_epoch(epoch))
             last = epoch + 1 == options.epochs
@@ -122,7 +133,8 @@ class Trainer:
             scores = self.evaluate() if evaluated and math.isfinite(loss) else {}
         if options.patience and evaluated and scores.get("val_loss", 0.0) is None:
             raise InputError("--patience needs a validation loss, and no validation vertex has one")
-        return {"epoch": epoch, "loss": loss, **scores, "seconds": self.measured.seconds[-1]}
+        seconds = self.measured.seconds[-1]
+        return {"epoch": epoch, "loss": loss, **scores, "lr": rate, "seconds": seconds}
 
     def _should_stop(self) -> bool:
         """Early stopping of Kipf & Welling (2017, section 5.2) and their code.

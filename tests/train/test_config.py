@@ -36,6 +36,11 @@ FLAGS = [
     ("--dropout", 0.0, "0.5", 0.5),
     ("--optimizer", "adam", "sgd", "sgd"),
     ("--dtype", "float32", "bfloat16", "bfloat16"),
+    ("--lr-schedule", "none", "step", "step"),
+    ("--lr-every", 50, "7", 7),
+    ("--lr-factor", 0.5, "0.1", 0.1),
+    ("--warmup", 0, "3", 3),
+    ("--clip", 0.0, "1.5", 1.5),
     ("--seed", 0, "7", 7),
     ("--order", "auto", "paper", "paper"),
     ("--plan", None, "auto", "auto"),
@@ -70,8 +75,9 @@ CHOICES = {
     "--backend": ["auto", "gloo", "nccl", "mpi"],
     "--device": ["auto", "cpu", "cuda"],
     "--feature-norm": ["auto", "row", "none"],
-    "--optimizer": ["adam", "sgd"],
     "--dtype": ["float32", "bfloat16", "float64"],
+    "--optimizer": ["adam", "adamw", "sgd"],
+    "--lr-schedule": ["none", "cosine", "step", "linear", "plateau"],
 }
 
 
@@ -181,6 +187,7 @@ def test_wrong_values_in_the_library(flags, said):
         ({"hierarchy": 2, "algo": "1.5d", "c": 4}, 4, "--hierarchy 2 must be a multiple of --c 4"),
         ({"hierarchy": 2, "exchange": "oblivious"}, 4, "--hierarchy 2 needs --exchange"),
         ({"resume": True}, 1, "--resume needs --checkpoint"),
+        ({"warmup": 5, "epochs": 5}, 1, "--warmup 5 must be less than --epochs 5"),
         ({"order": "paper", "model": "gin"}, 1, "--order paper needs --model gcn, not gin"),
         ({"buffer": 9}, 2, "--buffer 9 needs --schedule peers"),
         ({"schedule": "peers"}, 2, "--schedule peers needs --buffer BYTES"),

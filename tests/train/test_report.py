@@ -67,7 +67,7 @@ def test_keys_and_types(tmp_path, ranks):
     }
     for epoch, record in enumerate(found["history"]):
         assert set(record) == {
-            *("epoch", "loss", "train_acc", "val_acc", "test_acc", "seconds", "val_loss")
+            *("epoch", "loss", "lr", "train_acc", "val_acc", "test_acc", "seconds", "val_loss")
         }
         assert record["epoch"] == epoch
         assert isinstance(record["loss"], float)
