@@ -171,6 +171,9 @@ class Job(Record):
     nproc: Annotated[int, Flag("fork this many ranks on this machine", low=1, high=4096)] = 1
     threads: Annotated[int, Flag("of each rank; 0: an even share", high=1024)] = 0
     json: Annotated[str | None, Flag("write the training report", "FILE")] = None
+    predictions: Annotated[
+        str | None, Flag("write class and scores of every vertex, as .npz", "FILE")
+    ] = None
     config: Annotated[
         str | None, Flag("read flags from there: TOML, JSON (a report, too) or YAML", "FILE")
     ] = None

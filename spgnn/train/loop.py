@@ -14,6 +14,7 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import on_rank_zero
 from spgnn.errors import InputError, memory_for
+from spgnn.graph.output import write_npz
 from spgnn.nn import multiplied_in, weights_of
 from spgnn.progress import ProgressBar
 from spgnn.train import checkpoint
@@ -95,8 +96,10 @@ class Trainer:
 
     def train_epoch(self, epoch: int) -> Tensor:
         """One forward, one backward, one step; the loss over all ranks, a scalar. Collective."""
+        self.task.model.train()
         with self._precision():
             share = self.task.loss(epoch)
+        _check_loss(share)
         share.backward()
         loss = self._sum_gradients(share.detach())
         if self.options.clip:  # the same numbers everywhere: they are sums over all ranks
@@ -117,6 +120,29 @@ class Trainer:
 
     def _precision(self) -> AbstractContextManager[object]:
         return multiplied_in(self.options.dtype, self._parameters[0].device)
+
+    @torch.no_grad()
+    def write_predictions(self, path: str) -> None:
+        """Write what the task predicts of every vertex, in the source's order. Collective.
+
+        Rank 0 holds its own rows and a stretch of all; the file is written aside, then renamed.
+
+        Parameters
+        ----------
+        path : str
+            Of an ``.npz`` file.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if it cannot be written, or the task predicts nothing.
+        """
+        self.task.model.eval()
+        with self._precision():
+            found = self.task.predictions()
+        if found is None:
+            raise InputError(f"{type(self.task).__name__} predicts nothing of vertices")
+        write_npz(path, found.arrays, found.vertex_ids, self.comm, f"--predictions {path}")
 
     def _is_done(self) -> bool:
         """Whether nothing is left to do: of a resumed run too, which goes on as a straight one."""
@@ -176,6 +202,18 @@ class Trainer:
             )
         except InputError as error:
             self.failure = str(error)
+
+
+def _check_loss(share: Any) -> None:
+    """Refuse what cannot be a share of a loss."""
+    if not isinstance(share, Tensor) or share.numel() != 1 or not share.requires_grad:
+        is_tensor = isinstance(share, Tensor)
+        found = f"a tensor {list(share.shape)}" if is_tensor else type(share).__name__
+        depends = is_tensor and share.numel() == 1
+        raise InputError(
+            "a task's loss must be a scalar that depends on the model's parameters, got "
+            + ("one that does not" if depends else found)
+        )
 
 
 def _finite(record: dict[str, Any]) -> dict[str, Any]:

@@ -116,6 +116,7 @@ def train(
         keep_freed()
     comm.settled()
     trainer.run()
+    _write_predictions(config, trainer)
     record = None if plan is None else plan.record
     return {**reporting.assemble(config, trainer, idle), "plan": record}
 
@@ -129,6 +130,17 @@ def _attempt(config: TrainConfig, comm: Communicator) -> float:
     return slowest_median(comm, trainer.measured.seconds[1:])
 
 
+def _write_predictions(config: TrainConfig, trainer: Trainer) -> None:
+    """If they were asked for, and there is a model; the report is written whatever happens."""
+    path = config.job.predictions
+    if path is None or trainer.failure is not None:
+        return
+    try:
+        trainer.write_predictions(path)
+    except InputError as error:
+        trainer.failure = str(error)
+
+
 def _check_targets(config: TrainConfig) -> None:
     """Try every place to write to before anything takes long."""
     job, training, how = config.job, config.training, config.algorithm
@@ -136,8 +148,12 @@ def _check_targets(config: TrainConfig) -> None:
         check_table(job.write_config, WRITE)
     if job.json is not None:
         check_writable(job.json, "--json")
+    if job.predictions is not None:
+        if not job.predictions.endswith(".npz"):
+            raise InputError(f"--predictions {job.predictions}: its name must end in .npz")
+        check_writable(job.predictions, "--predictions")
     read = (config.data.dataset, how.partition, how.edges, how.plan, how.machine)
-    written = {"--json": job.json, WRITE: job.write_config}
+    written = {"--json": job.json, WRITE: job.write_config, "--predictions": job.predictions}
     for flag, path in written.items():
         for name in (*read, job.config):
             if path and name and _is_same(path, name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -33,6 +33,20 @@ SCORES = ("val_loss", "train_acc", "val_acc", "test_acc")  # of NodeClassificati
 _COPIES = 4  # of the weights: themselves, their gradient, and two moments of Adam
 
 
+class Predictions(NamedTuple):
+    """What a model says of this rank's vertices.
+
+    Attributes
+    ----------
+    vertex_ids : Tensor int64 [own rows]
+        Original ids.
+    arrays : dict of Tensor [own rows, …], by name
+    """
+
+    vertex_ids: Tensor
+    arrays: dict[str, Tensor]
+
+
 class Task(Protocol):
     """What a :class:`~spgnn.train.Trainer` trains. Subclasses need a model and a loss.
 
@@ -58,6 +72,13 @@ class Task(Protocol):
         named ``val_loss``.
         """
         return {}
+
+    def predictions(self) -> Predictions | None:
+        """What ``--predictions`` writes of each vertex; ``None`` if there is nothing of the kind.
+
+        Called on all ranks, without gradients; may be collective.
+        """
+        return None
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The parameters as torch's optimisers take them."""
@@ -138,6 +159,12 @@ class NodeClassification(Task):
         right = accuracies(logits, problem.y, problem.masks, self.totals, self.comm)
         val_loss = float(loss) if self.totals[1] else None
         return dict(zip(SCORES, [val_loss, *right], strict=True))
+
+    def predictions(self) -> Predictions:
+        """Class (int64) and scores (float32 [own rows, classes], before softmax). Collective."""
+        logits = self.model(self.problem.X, self.problem.A)
+        arrays = {"class": logits.argmax(dim=1), "scores": logits.float()}
+        return Predictions(self.problem.vertex_ids, arrays)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """As Kipf & Welling (2017, section 5.2), only the first layer decays."""

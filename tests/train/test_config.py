@@ -57,6 +57,7 @@ FLAGS = [
     ("--nproc", 1, "4", 4),
     ("--threads", 0, "2", 2),
     ("--json", None, "report.json", "report.json"),
+    ("--predictions", None, "out.npz", "out.npz"),
     ("--write-config", None, "run.toml", "run.toml"),
     ("--checkpoint", None, "run", "run"),
     ("--checkpoint-every", 10, "1", 1),

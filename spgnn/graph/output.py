@@ -1,0 +1,168 @@
+"""Rows of all vertices as one file in the source's order; rank 0 holds a stretch at a time."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import IO, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator
+from spgnn.comm.rank_zero import on_rank_zero
+from spgnn.errors import InputError
+from spgnn.files import written_aside
+
+CHUNK_BYTES = 1 << 25
+Made = TypeVar("Made")
+
+
+def write_npy(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator, what: str) -> None:
+    """Write the rows of all vertices as an ``.npy`` file, aside, then rename it. Collective.
+
+    Parameters
+    ----------
+    path : str
+        What rank 0 says counts.
+    rows : Tensor [own rows, …]
+        bfloat16 is written as float32.
+    vertex_ids : Tensor int64 [own rows]
+        Where the source has them; together a permutation.
+    comm : Communicator
+        All ranks.
+    what : str
+        What an error calls the file, say ``"--output scores.npy"``.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if it cannot be written; what was there stays.
+    """
+    with ExitStack() as stack:
+        file = on_rank_zero(comm, lambda: stack.enter_context(written_aside(path, what)))
+        _write_array(file, rows, vertex_ids, comm, what)
+        on_rank_zero(comm, stack.close)
+
+
+def write_npz(
+    path: str, arrays: Mapping[str, Tensor], vertex_ids: Tensor, comm: Communicator, what: str
+) -> None:
+    """Write several arrays, rows of all vertices each, as an ``.npz`` file. Collective.
+
+    Parameters and errors are those of `write_npy`.
+    """
+
+    def opened() -> zipfile.ZipFile:
+        file = stack.enter_context(written_aside(path, what))
+        return stack.enter_context(zipfile.ZipFile(file, "w"))
+
+    with ExitStack() as stack:
+        archive = on_rank_zero(comm, opened)
+        for name, rows in arrays.items():
+            entry = _on_disk(comm, what, partial(_opened_entry, archive, name))
+            _write_array(entry, rows, vertex_ids, comm, what)
+            _on_disk(comm, what, partial(_close, entry))
+        on_rank_zero(comm, stack.close)
+
+
+def in_order(
+    rows: Tensor, vertex_ids: Tensor, comm: Communicator, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[Tensor | None]:
+    """The rows of all vertices by their ids, a stretch of so many bytes at a time. Collective.
+
+    Parameters
+    ----------
+    rows : Tensor [own rows, …]
+    vertex_ids : Tensor int64 [own rows]
+        Together a permutation.
+    comm : Communicator
+        All ranks.
+    chunk_bytes : int
+
+    Yields
+    ------
+    Tensor [stretch, …], in memory of the CPU, on rank 0; ``None`` on the others
+    """
+    comm.check_agreement(
+        "rows of all vertices",
+        width=tuple(rows.shape[1:]),
+        dtype=str(rows.dtype),
+        one_row_a_vertex=len(rows) == len(vertex_ids) or f"{len(rows)} for {len(vertex_ids)}",
+    )
+    if len(rows) != len(vertex_ids):
+        raise InputError(f"{len(rows)} rows for {len(vertex_ids)} vertices of this rank")
+    total = comm.agree(len(vertex_ids), "sum")
+    sorted_ids, order = vertex_ids.sort()
+    row_bytes = rows.element_size() * max(1, int(np.prod(rows.shape[1:])))
+    step = max(1, chunk_bytes // row_bytes)
+    for first in range(0, total, step):
+        bounds = torch.tensor([first, first + step], device=sorted_ids.device)
+        begin, end = torch.searchsorted(sorted_ids, bounds).tolist()
+        counts = comm.exchange_counts([end - begin, *[0] * (comm.size - 1)])
+        found = []
+        for sent in (sorted_ids[begin:end], rows[order[begin:end]]):
+            mine = sent.detach().cpu().contiguous()
+            landed = mine.new_empty((counts.received, *mine.shape[1:]))
+            comm.alltoallv(mine, landed, counts).wait()
+            found.append(landed)
+        ids, values = found
+        if comm.rank:
+            yield None
+        else:
+            stretch = torch.empty_like(values)
+            stretch[ids - first] = values
+            yield stretch
+
+
+def _write_array(
+    file: IO[bytes] | None, rows: Tensor, vertex_ids: Tensor, comm: Communicator, what: str
+) -> None:
+    """An array of the rows of all vertices, as NumPy's files have it, into a file of rank 0."""
+    if rows.dtype == torch.bfloat16:
+        rows = rows.float()
+    dtype = torch.empty(0, dtype=rows.dtype).numpy().dtype
+    shape = (comm.agree(len(rows), "sum"), *rows.shape[1:])
+    _on_disk(comm, what, partial(_write_header, file, dtype, shape))
+    for stretch in in_order(rows, vertex_ids, comm):
+        _on_disk(comm, what, partial(_write_stretch, file, stretch))
+
+
+def _opened_entry(archive: zipfile.ZipFile | None, name: str) -> IO[bytes]:
+    assert archive is not None
+    # Made of its name alone, it has no time of day: equal runs make equal files.
+    return archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
+
+
+def _close(entry: IO[bytes] | None) -> None:
+    assert entry is not None
+    entry.close()
+
+
+def _write_header(file: IO[bytes] | None, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> None:
+    assert file is not None
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    told = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_2_0(file, told)
+
+
+def _write_stretch(file: IO[bytes] | None, stretch: Tensor | None) -> None:
+    assert file is not None
+    assert stretch is not None
+    file.write(stretch.numpy().tobytes())
+
+
+def _on_disk(comm: Communicator, what: str, work: Callable[[], Made]) -> Made | None:
+    """Do something with a file on rank 0; a full disk is everyone's error."""
+
+    def done() -> Made:
+        try:
+            return work()
+        except OSError as error:
+            raise InputError(f"{what}: cannot be written: {error.strerror or error}") from None
+
+    return on_rank_zero(comm, done)
