@@ -33,17 +33,28 @@ def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
     return model
 
 
+def check_replicated(model: nn.Module, comm: Communicator) -> None:
+    """Make sure that all ranks hold the same parameters. Collective.
+
+    Raises
+    ------
+    InputError
+        The same on all ranks; names a parameter and which ranks hold which.
+    """
+    _check_shapes(model, comm)
+    comm.check_agreement(
+        "the model; give all ranks the same with graph.replicate(model), or the same seed",
+        **{name: p.detach() for name, p in model.named_parameters()},
+    )
+    _checked[model] = True
+
+
 def average_gradients(model: nn.Module, comm: Communicator) -> None:
     """See :meth:`spgnn.graph.DistGraph.average_gradients`."""
     if comm.size == 1:
         return
     if model not in _checked:
-        _check_shapes(model, comm)
-        comm.check_agreement(
-            "the model; give all ranks the same with graph.replicate(model), or the same seed",
-            **{name: p.detach() for name, p in model.named_parameters()},
-        )
-        _checked[model] = True
+        check_replicated(model, comm)
     learning = [p for p in model.parameters() if p.requires_grad]
     there = torch.tensor([p.grad is not None for p in learning], dtype=torch.int64)
     comm.all_reduce(there, "max").wait()

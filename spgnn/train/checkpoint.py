@@ -95,6 +95,24 @@ def load(
     return history
 
 
+def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights of a checkpoint, by name in the model, and the signature it was made with.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or it is damaged.
+    """
+    arrays = _arrays(path)
+    signature = _told(path, arrays.pop(_PROGRESS, None))["signature"]
+    found = {
+        name.removeprefix("weight/"): torch.from_numpy(np.array(array, order="C"))
+        for name, array in arrays.items()
+        if name.startswith("weight/")
+    }
+    return found, dict(signature)
+
+
 def check_target(directory: str, resume: bool) -> None:
     """Find out before training whether checkpoints can be written, or read; makes nothing.
 
@@ -188,23 +206,30 @@ def _arrays(path: Path) -> Arrays:
 
 def _history(path: Path, told: Any, signature: Mapping[str, Any]) -> History:
     """What the file says of its run, if that can be and is the run to be resumed."""
-    try:
-        progress = json.loads(told.tobytes().decode(), parse_constant=_refuse_constant)
-        theirs, history = progress["signature"], progress["history"]
-        if not isinstance(history, list):
-            raise TypeError("no list of epochs")
-        for epoch, record in enumerate(history):
-            _check_record(record, epoch)
-        differing = [k for k in {**theirs, **signature} if theirs.get(k) != signature.get(k)]
-    except Exception as error:
-        said = str(error) or type(error).__name__
-        raise InputError(f"{path}: a damaged checkpoint: its progress ({said})") from None
+    progress = _told(path, told)
+    theirs = progress["signature"]
+    history: History = progress["history"]
+    differing = [k for k in {**theirs, **signature} if theirs.get(k) != signature.get(k)]
     if differing:
         name = differing[0]
         raise InputError(
             f"{path}: was made with {name} {theirs.get(name)}, not {signature.get(name)}"
         )
     return history
+
+
+def _told(path: Path, told: Any) -> dict[str, Any]:
+    """The signature and the history that a file holds, if they can be."""
+    try:
+        progress = json.loads(told.tobytes().decode(), parse_constant=_refuse_constant)
+        if not isinstance(progress["history"], list):
+            raise TypeError("no list of epochs")
+        for epoch, record in enumerate(progress["history"]):
+            _check_record(record, epoch)
+        return {"signature": dict(progress["signature"]), "history": progress["history"]}
+    except Exception as error:
+        said = str(error) or type(error).__name__
+        raise InputError(f"{path}: a damaged checkpoint: its progress ({said})") from None
 
 
 def _check_record(record: Any, epoch: int) -> None:

@@ -15,6 +15,7 @@ from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import on_rank_zero
 from spgnn.errors import InputError, memory_for
 from spgnn.graph.output import write_npz
+from spgnn.graph.parameters import check_replicated
 from spgnn.nn import multiplied_in, weights_of
 from spgnn.progress import ProgressBar
 from spgnn.train import checkpoint
@@ -75,10 +76,11 @@ class Trainer:
         Raises
         ------
         InputError
-            If the checkpoint to be resumed is none of this task, or early stopping has no
-            validation loss to look at.
+            If the ranks' models differ, the checkpoint to be resumed is none of this task, or early
+            stopping has no validation loss to look at.
         """
         options = self.options
+        check_replicated(self.task.model, self.comm)
         if options.resume:
             self.history = checkpoint.load(
                 options.checkpoint, self.task.model, self.optimizer, self.signature, self.comm

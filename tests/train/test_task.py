@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import Task, Trainer, Training
@@ -124,3 +125,32 @@ def test_what_is_not_finite_ends_training(tmp_path, target, lr, epochs, said):
     for failure, trained in run_ranks(diverged, 2):
         assert trained == epochs
         assert said in failure
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda model: model.weight.data.fill_(1.0), "weight of the model; give all ranks"),
+        (
+            lambda model: setattr(model, "more", torch.nn.Parameter(torch.ones(1))),
+            "more of the model",
+        ),
+        (lambda model: model.bias.requires_grad_(False), "bias of the model"),
+    ],
+)
+def test_models_that_differ_between_ranks(change, said):
+    """Found before the first epoch, and said by all ranks."""
+
+    def refused(rank: int) -> tuple[str, list[int]]:
+        task = Line(connect())
+        if rank == 1:
+            change(task.model)
+        with pytest.raises(InputError) as raised:
+            Trainer(task, Training(epochs=1), connect()).run()
+        return str(raised.value), task.epochs
+
+    (line, epochs), other = run_ranks(refused, 2)
+    assert (line, epochs) == other
+    assert said in line
+    assert "on rank 1" in line
+    assert not epochs
