@@ -6,6 +6,7 @@ from spgnn.autograd import product
 from spgnn.comm import Mesh, connect
 from spgnn.errors import InputError
 from spgnn.graph import DistGraph, distribute
+from spgnn.inference import infer
 from spgnn.layout import Axes, RowLayout
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
@@ -22,6 +23,7 @@ __all__ = [
     "RowLayout",
     "connect",
     "distribute",
+    "infer",
     "product",
 ]
 __version__ = "0.2.0"

@@ -18,6 +18,7 @@ from spgnn.data.shards import ShardDirectory, check_parts, write_shards
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.errors import InputError, meant, shortened
 from spgnn.files import check_new_directory
+from spgnn.inference.cli import add_infer
 from spgnn.plan.cli import add_machine, add_plan
 from spgnn.progress import ProgressBar
 
@@ -76,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     shard.set_defaults(run=_shard)
     add_machine(commands)
     add_plan(commands)
+    add_infer(commands)
     return parser
 
 

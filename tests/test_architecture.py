@@ -30,6 +30,7 @@ FLOORS = [
     {"plan"},
     {"graph"},
     {"train"},
+    {"inference"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 # The package's front door, its command and its test tool may use every room.

@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import IO, TypeVar
 
 import numpy as np
@@ -14,9 +15,9 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import on_rank_zero
+from spgnn.comm.rank_zero import from_rank_zero, on_every_rank, on_rank_zero
 from spgnn.errors import InputError
-from spgnn.files import written_aside
+from spgnn.files import directory_written_aside, written_aside
 
 CHUNK_BYTES = 1 << 25
 Made = TypeVar("Made")
@@ -67,6 +68,29 @@ def write_npz(
             entry = _on_disk(comm, what, partial(_opened_entry, archive, name))
             _write_array(entry, rows, vertex_ids, comm, what)
             _on_disk(comm, what, partial(_close, entry))
+        on_rank_zero(comm, stack.close)
+
+
+def write_parts(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator, what: str) -> None:
+    """Write a directory in which each rank has a file of its rows and one of their ids. Collective.
+
+    They are ``rows-00000.npy`` and ``ids-00000.npy``, and so on. All ranks must see the directory.
+    Parameters and errors are those of `write_npy`; a directory that exists is refused.
+    """
+
+    def opened() -> str:
+        return str(stack.enter_context(directory_written_aside(path)))
+
+    def written() -> None:
+        for name, held in (("rows", rows), ("ids", vertex_ids)):
+            array = (held.float() if held.dtype == torch.bfloat16 else held).detach().cpu().numpy()
+            target = Path(aside, f"{name}-{comm.rank:05}.npy")
+            with written_aside(target, what) as file:
+                np.save(file, array, allow_pickle=False)
+
+    with ExitStack() as stack:
+        aside = from_rank_zero(comm, opened)
+        on_every_rank(comm, written)
         on_rank_zero(comm, stack.close)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     Annotated,
     Any,
@@ -154,9 +154,27 @@ class Config:
                 yield str(written), one, known[name]
 
     @classmethod
+    def add_to(cls, parser: argparse.ArgumentParser) -> None:
+        """Add all flags to a parser, whose results then hold those that are given."""
+        for part, record in vars(cls()).items():
+            group = parser.add_argument_group(part)
+            for written, how in _arguments(type(record)):
+                default = "none" if how["default"] is None else how["default"]
+                help_ = how["help"].replace("%(default)s", str(default))
+                group.add_argument(written, **{**how, "help": help_, "default": argparse.SUPPRESS})
+
+    @classmethod
+    def from_written(cls, written: Mapping[str, Any]) -> Self:
+        """From flags that were given, those of the file among them before all others."""
+        return cls.of(**cls._merged(written))
+
+    @classmethod
     def _given(cls, command_line: Sequence[str] | None) -> dict[str, Any]:
         parser = cls._parser({}, default=argparse.SUPPRESS)
-        written = vars(parser.parse_args(command_line))
+        return cls._merged(vars(parser.parse_args(command_line)))
+
+    @classmethod
+    def _merged(cls, written: Mapping[str, Any]) -> dict[str, Any]:
         return {**(cls.read_file(written[FILE]) if FILE in written else {}), **written}
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -45,9 +45,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ``--nproc`` ranks.
     """
     try:
-        place = launched_rank()
         config, given = parse(arguments), TrainConfig.given(arguments)
-        nproc = config.job.nproc
+    except InputError as error:
+        return refuse(error)
+    return start(config, lambda: run_rank(config, given))
+
+
+def start(config: TrainConfig, rank: Callable[[], int]) -> int:
+    """Be one rank of a launcher's job, or fork ``--nproc`` ranks; returns the exit status.
+
+    Parameters
+    ----------
+    config : TrainConfig
+        Checked for as many ranks as there will be.
+    rank : callable
+        What each rank does; returns its exit status.
+    """
+    nproc, threads = config.job.nproc, config.job.threads
+    try:
+        place = launched_rank()
         if place is not None and nproc > 1 and place[1] != nproc:
             raise InputError(
                 f"--nproc {nproc} starts ranks, but a launcher has already started "
@@ -57,11 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         return refuse(error)
     if place is None and nproc > 1:
-        threads = config.job.threads or default_threads(nproc)
-        return launch(lambda: run_rank(config, given), nproc, threads)
-    if config.job.threads or place is not None:
-        torch.set_num_threads(config.job.threads or default_threads())
-    return run_rank(config, given)
+        return launch(rank, nproc, threads or default_threads(nproc))
+    if threads or place is not None:
+        torch.set_num_threads(threads or default_threads())
+    return rank()
 
 
 def run_rank(config: TrainConfig, given: Collection[str] | None = None) -> int:

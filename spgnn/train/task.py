@@ -9,15 +9,12 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from spgnn.comm import Communicator
-from spgnn.data.memory import check_memory
 from spgnn.errors import InputError
 from spgnn.exchange import messages_by_level
 from spgnn.nn import (
     GAT,
-    MODELS,
     DropoutKeys,
     Recorded,
-    Stack,
     accuracies,
     count_labelled,
     dtype_of,
@@ -26,11 +23,11 @@ from spgnn.nn import (
     recorded_products,
 )
 from spgnn.train.config import TrainConfig
+from spgnn.train.network import model_of, widths_of
 from spgnn.train.setup import Problem
 
 Scores = dict[str, float | None]
 SCORES = ("val_loss", "train_acc", "val_acc", "test_acc")  # of NodeClassification
-_COPIES = 4  # of the weights: themselves, their gradient, and two moments of Adam
 
 
 class Predictions(NamedTuple):
@@ -119,21 +116,9 @@ class NodeClassification(Task):
                 f"{problem.meta.name}: no vertex of the training mask has a label; "
                 "there is nothing to learn from"
             )
-        hidden = [config.model.hidden] * (config.model.layers - 1)
-        self.widths = [problem.features, *hidden, problem.classes]
+        self.widths = widths_of(config, problem.features, problem.classes)
         self.kind = config.model.model
-        weights = MODELS[self.kind].size(self.widths)
-        check_memory(f"the weights of layers {self._layers}", _COPIES * 4 * weights)
-        # The others know one order only.
-        options = {"order": config.algorithm.order} if self.kind == "gcn" else {}
-        model = MODELS[self.kind]
-        self.model: Stack = model.of(
-            self.widths,
-            dropout=config.model.dropout,
-            input_dropout=config.model.input_dropout,
-            seed=self.seed,
-            **options,
-        ).to(problem.y.device)
+        self.model = model_of(config, problem.features, problem.classes).to(problem.y.device)
         if isinstance(self.model, GAT):
             # Now: an epoch moves what the plan says.
             self.model.fetch_ids(problem.training.graph, problem.vertex_ids)

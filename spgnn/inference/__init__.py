@@ -1,0 +1,7 @@
+"""Trained models on whole graphs: weights from files, one forward, results to files."""
+
+from __future__ import annotations
+
+from spgnn.inference.forward import infer
+
+__all__ = ["infer"]

@@ -1,0 +1,96 @@
+"""The command ``spgnn infer``: a trained model on a whole graph, on one or many ranks."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from spgnn.comm import Communicator, connect, guarded, refuse
+from spgnn.comm.rank_zero import from_rank_zero, on_rank_zero
+from spgnn.errors import InputError, memory_for
+from spgnn.files import check_new_directory, check_writable
+from spgnn.graph.output import write_npy, write_parts
+from spgnn.inference.config import InferConfig
+from spgnn.inference.forward import infer
+from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
+from spgnn.nn import multiplied_in, weights_of
+from spgnn.train.network import model_of
+from spgnn.train.nodes import resolved
+from spgnn.train.run import OWN_FLAGS, start
+from spgnn.train.setup import prepare
+
+
+def add_infer(commands: Any) -> None:
+    """Add ``spgnn infer`` to the subcommands."""
+    parser = commands.add_parser(
+        "infer",
+        help="run a trained model on a whole graph, alone or as a rank of a launcher",
+        allow_abbrev=False,
+    )
+    InferConfig.add_to(parser)
+    parser.set_defaults(run=run_infer)
+
+
+def run_infer(options: argparse.Namespace) -> int:
+    """Compute and write; returns the exit status of this rank, or of the job."""
+    written = {name: value for name, value in vars(options).items() if name != "run"}
+    try:
+        config = InferConfig.from_written(written)
+    except InputError as error:
+        return refuse(error)
+    return start(config, lambda: run_rank(config))
+
+
+def run_rank(config: InferConfig) -> int:
+    """The whole job on one rank."""
+    try:
+        comm = connect(config.job.backend, config.job.device)
+    except InputError as error:
+        return refuse(error)
+    with guarded(comm):
+        said = infer_to_file(config, comm)
+    if comm.rank == 0:
+        print(said)
+    return 0
+
+
+def infer_to_file(config: InferConfig, comm: Communicator) -> str:
+    """What the command does; returns a line that says what was written. Collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks.
+    """
+    common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
+    comm.check_agreement("flags", **common)
+    weights, path = str(config.inference.weights), str(config.inference.output)
+    on_rank_zero(comm, lambda: _check_output(path))
+    state = on_rank_zero(comm, lambda: _read(config, weights))
+    outputs = from_rank_zero(comm, lambda: outputs_of(state or {}, weights))
+    settled = resolved(config.settled(outputs), comm)
+    problem = prepare(settled, comm)
+    dtype = config.training.dtype
+    model = model_of(settled, problem.features, outputs).to(comm.device, weights_of(dtype))
+    deal_weights(model, state, weights, comm)
+    comm.settled()
+    with memory_for("the activations of a layer"), multiplied_in(dtype, comm.device):
+        rows = infer(model, problem.A, problem.X, layer=config.inference.layer or None)
+    write = write_npy if path.endswith(".npy") else write_parts
+    write(path, rows, problem.vertex_ids, comm, f"--output {path}")
+    return f"{path}: {problem.meta.vertices:,} vertices × {rows.shape[1]} {rows.dtype}"
+
+
+def _check_output(path: str) -> None:
+    if path.endswith(".npy"):
+        check_writable(path, "--output")
+    else:
+        check_new_directory(path, "--output")
+
+
+def _read(config: InferConfig, weights: str) -> State:
+    state, signature = read_state(weights)
+    theirs = signature.get("model", config.model.model)
+    if theirs != config.model.model:
+        raise InputError(f"{weights}: was made with --model {theirs}, not {config.model.model}")
+    return state

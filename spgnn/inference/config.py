@@ -1,0 +1,65 @@
+"""Flags of ``spgnn infer``: those of training, and which weights make what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from spgnn.errors import InputError
+from spgnn.train.config import TrainConfig
+from spgnn.train.flags import Flag, Record
+
+
+@dataclass(frozen=True)
+class Inference(Record):
+    """Which weights, and where the results go."""
+
+    weights: Annotated[
+        str | None,
+        Flag("a directory of --checkpoint, or a state_dict of torch.save", "FILE_OR_DIR"),
+    ] = None
+    output: Annotated[
+        str | None,
+        Flag("an .npy file of all vertices, or a directory of one a rank", "FILE_OR_DIR"),
+    ] = None
+    layer: Annotated[
+        int, Flag("write what this layer hands to the next one; 0: the scores", "K", high=1000)
+    ] = 0
+
+
+@dataclass(frozen=True)
+class InferConfig(TrainConfig):
+    """One run over a whole graph; flags that only training looks at are read and not used."""
+
+    inference: Inference = Inference()
+
+    def check(self, ranks: int) -> None:
+        """Refuse what cannot work on that many ranks.
+
+        Raises
+        ------
+        InputError
+            Names the flag and what would be right.
+        """
+        if self.inference.weights is None:
+            raise InputError(
+                "--weights FILE is needed: a checkpoint, or a state_dict of torch.save"
+            )
+        if self.inference.output is None:
+            raise InputError("--output FILE is needed: an .npy file, or a new directory")
+        if self.inference.layer > self.model.layers:
+            raise InputError(
+                f"--layer {self.inference.layer}: the model has --layers {self.model.layers}"
+            )
+        self.settled(1).algorithm.distribution.check(ranks)
+
+    def settled(self, outputs: int) -> TrainConfig:
+        """The configuration of a model in evaluation, on a graph that may have no labels."""
+        return self.but(
+            ghosts=0,
+            reach=False,
+            dropout=0.0,
+            plan=None,
+            resume=False,
+            random_classes=self.data.random_classes or outputs,
+        )

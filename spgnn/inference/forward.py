@@ -1,0 +1,135 @@
+"""What a model makes of every vertex, layer by layer over the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spgnn.comm import Communicator
+from spgnn.comm.rank_zero import on_every_rank
+from spgnn.errors import InputError, check_integer
+from spgnn.graph import DistGraph
+from spgnn.graph.parameters import check_replicated
+from spgnn.nn import Features, Stack
+from spgnn.spmm import DistMatrix
+
+
+def infer(
+    model: nn.Module,
+    graph: DistGraph | DistMatrix,
+    x: Features | None = None,
+    *,
+    layer: int | None = None,
+) -> Tensor:
+    """Run a model on all vertices, without gradients, in evaluation mode. Collective.
+
+    A model of ours works layer by layer over the whole graph: beside the features, what one layer
+    made and what the next one makes of it are in memory, and the rows that this rank receives
+    (``--schedule peers`` bounds them).
+
+    Parameters
+    ----------
+    model : Module
+        The same on all ranks; called as ``model(x, graph)``.
+    graph : DistGraph or DistMatrix
+    x : Tensor or CSR [own rows, f], or Propagated, optional
+        By default the graph's features.
+    layer : int, optional
+        Return what this layer hands to the next one, after norm and activation: embeddings. By
+        default, and for the last one, what the model returns. Other layers are asked of a `Stack`.
+
+    Returns
+    -------
+    Tensor [own rows, …]
+        Row i is the vertex ``graph.vertex_ids[i]``.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the ranks' models differ, the model does not return one row for each own
+        vertex, or there is no such layer.
+    """
+    comm = graph.mesh.everyone if isinstance(graph, DistMatrix) else graph.comm
+    features = on_every_rank(comm, lambda: _checked(model, graph, x, layer))
+    check_replicated(model, comm)
+    with _evaluating(model), torch.no_grad():
+        if layer is None or not isinstance(model, Stack) or layer == len(model.convs):
+            made = model(features, graph)
+        else:
+            made = _before(model, layer, features, graph)
+    return _of_own_rows(made, graph.own_rows, comm)
+
+
+def _checked(model: Any, graph: Any, x: Features | None, layer: int | None) -> Features:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"infer: the model must be a torch.nn.Module, got {type(model).__name__}")
+    if layer is not None and not isinstance(model, Stack):
+        raise InputError(
+            f"infer: layer={layer} needs a model of spgnn.nn; {type(model).__name__} is none"
+        )
+    if layer is not None and isinstance(model, Stack):
+        check_integer("layer", layer, 1, len(model.convs))
+    features = x if x is not None or isinstance(graph, DistMatrix) else graph.x
+    if features is None:
+        raise InputError("infer: the graph has no features; give x")
+    return features
+
+
+class _Reached(Exception):
+    """The layer that was asked for has handed over what it made."""
+
+    def __init__(self, made: Tensor) -> None:
+        super().__init__()
+        self.made = made
+
+
+def _before(model: Stack, layer: int, features: Features, graph: Any) -> Tensor:
+    """What a layer is given; that it runs is prevented."""
+
+    def stop(_: nn.Module, given: tuple[Any, ...]) -> None:
+        raise _Reached(given[0])
+
+    hook = model.convs[layer].register_forward_pre_hook(stop)
+    try:
+        model(features, graph)
+    except _Reached as reached:
+        return reached.made
+    finally:
+        hook.remove()
+    raise AssertionError("a model that does not call its layers in order")
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; every part is as it was afterwards."""
+    before = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+def _of_own_rows(made: Any, rows: int, comm: Communicator) -> Tensor:
+    """Refuse anything but one row for each own vertex, of the same shape on all ranks."""
+
+    def checked() -> Tensor:
+        if not isinstance(made, Tensor):
+            raise InputError(f"infer: the model must return a tensor, got {type(made).__name__}")
+        if made.shape[:1] != (rows,):
+            raise InputError(
+                f"infer: the model must return a row for each of the {rows} vertices of this rank, "
+                f"got {list(made.shape)}"
+            )
+        return made
+
+    result = on_every_rank(comm, checked)
+    comm.check_agreement(
+        "what the model returns", width=tuple(result.shape[1:]), dtype=str(result.dtype)
+    )
+    return result

@@ -1,0 +1,145 @@
+"""Weights from a checkpoint of ours, or from a file of torch: a state_dict, of PyG or of ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spgnn.comm import Communicator
+from spgnn.comm.rank_zero import on_rank_zero
+from spgnn.errors import InputError
+from spgnn.train.checkpoint import FILE, read_weights
+
+State = dict[str, Tensor]
+# Where training scripts put the weights beside other things.
+_INSIDE = ("model_state_dict", "state_dict", "model")
+
+
+def load_weights(model: nn.Module, path: str, comm: Communicator) -> None:
+    """Give the model the weights of a file, on all ranks. Collective.
+
+    Rank 0 reads it. Nothing in it is run: files of torch are loaded as tensors alone.
+
+    Parameters
+    ----------
+    model : Module
+    path : str
+        A directory of checkpoints, a checkpoint (``.npz``), or a ``state_dict`` that ``torch.save``
+        wrote.
+    comm : Communicator
+        All ranks.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if there is no such file, or it is of another model: names the array and its
+        shape.
+    """
+    state = on_rank_zero(comm, lambda: read_state(path)[0])
+    deal_weights(model, state, path, comm)
+
+
+def read_state(path: str) -> tuple[State, dict[str, Any]]:
+    """The weights in a file by name, and what a checkpoint says it was made with.
+
+    Raises
+    ------
+    InputError
+    """
+    if os.path.isdir(path):
+        path = os.path.join(path, FILE)
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such file")
+    if path.endswith(".npz"):
+        return read_weights(Path(path))
+    try:
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # Readers of archives and of pickles raise a dozen types; what they advise is not safe.
+        raise InputError(
+            f"{path}: not a state_dict: torch.load finds no tensors alone in it "
+            f"({type(error).__name__}); torch.save(model.state_dict(), FILE) writes one"
+        ) from None
+    for name in _INSIDE:
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping):
+            loaded = loaded[name]
+    if not isinstance(loaded, Mapping) or not loaded:
+        raise InputError(f"{path}: not a state_dict, but a {type(loaded).__name__}")
+    for name, value in loaded.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise InputError(f"{path}: not a state_dict: '{name}' is a {type(value).__name__}")
+    # As DistributedDataParallel has them.
+    wrapped = all(name.startswith("module.") for name in loaded)
+    return {name.removeprefix("module.") if wrapped else name: t for name, t in loaded.items()}, {}
+
+
+def deal_weights(model: nn.Module, state: State | None, path: str, comm: Communicator) -> None:
+    """Give the model weights that rank 0 has read, on all ranks. Collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if they are of another model.
+    """
+    wanted = model.state_dict()
+    found = on_rank_zero(comm, lambda: _fitted(state or {}, wanted, path)) or {}
+    for name, like in wanted.items():
+        tensor = found.get(name)
+        if tensor is None:
+            tensor = torch.empty_like(like, device="cpu", memory_format=torch.contiguous_format)
+        comm.broadcast(tensor, root=0).wait()
+        found[name] = tensor
+    model.load_state_dict(found)
+
+
+def outputs_of(state: State, path: str) -> int:
+    """The width of what the last layer of a model of ours or of PyG makes.
+
+    Raises
+    ------
+    InputError
+        If these are not weights of such a model.
+    """
+    numbers = [part for name in state if name.startswith("convs.") for part in [name.split(".")[1]]]
+    layers = [int(number) for number in numbers if number.isdigit()]
+    last = "lin." if "lin.weight" in state else f"convs.{max(layers, default=0)}."
+    of_last = {name.removeprefix(last): t for name, t in state.items() if name.startswith(last)}
+    bias = of_last.get("bias")
+    matrices = [t for t in of_last.values() if t.dim() == 2]
+    if not layers or (bias is None and not matrices):
+        raise InputError(
+            f"{path}: not the weights of a model of layers 'convs.0', 'convs.1', …: its first "
+            f"array is '{next(iter(state), '')}'"
+        )
+    return len(bias if bias is not None else matrices[0])
+
+
+def _fitted(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: str) -> State:
+    """The arrays of the model, in its dtypes, if these are they."""
+    other = "these are the weights of another model"
+    beyond = [f"'{name}' {list(state[name].shape)}" for name in state if name not in wanted]
+    for name, like in wanted.items():
+        if name not in state:
+            instead = f"; it has {beyond[0]}" if beyond else ""
+            raise InputError(f"{path}: no '{name}' {list(like.shape)}{instead}: {other}")
+    if beyond:
+        raise InputError(f"{path}: {beyond[0]} has no place in the model: {other}")
+    found = {}
+    for name, like in wanted.items():
+        tensor = state[name]
+        if tensor.shape != like.shape:
+            raise InputError(
+                f"{path}: '{name}' is {list(tensor.shape)}, not {list(like.shape)}: {other}, "
+                "or of another graph"
+            )
+        if tensor.is_floating_point() != like.is_floating_point():
+            raise InputError(f"{path}: '{name}' is {tensor.dtype}, not {like.dtype}: {other}")
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise InputError(f"{path}: '{name}' holds numbers that are not finite")
+        found[name] = tensor.detach().to(like.dtype).cpu().contiguous()
+    return found
