@@ -153,6 +153,9 @@ class Training(Record):
     warmup: Annotated[int, Flag("let the rate rise for so many epochs", "EPOCHS")] = 0
     clip: Annotated[float, Flag("largest norm of all gradients together; 0: any", "NORM")] = 0.0
     seed: Annotated[int, Flag("of weights, dropout, the partition, and all else drawn")] = 0
+    runs: Annotated[
+        int, Flag("train from so many seeds; the graph and its split stay", "N", low=1, high=10_000)
+    ] = 1
     eval_every: Annotated[int, Flag(metavar="N", low=1)] = 1
     patience: Annotated[
         int, Flag("stop once the validation loss exceeds the mean of the N before it; 0: never")
@@ -171,6 +174,9 @@ class Job(Record):
     nproc: Annotated[int, Flag("fork this many ranks on this machine", low=1, high=4096)] = 1
     threads: Annotated[int, Flag("of each rank; 0: an even share", high=1024)] = 0
     json: Annotated[str | None, Flag("write the training report", "FILE")] = None
+    log: Annotated[
+        str | None, Flag("follow the run there: CSV, and TensorBoard if it is installed", "DIR")
+    ] = None
     predictions: Annotated[
         str | None, Flag("write class and scores of every vertex, as .npz", "FILE")
     ] = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -19,6 +20,7 @@ from spgnn.graph.parameters import check_replicated
 from spgnn.nn import multiplied_in, weights_of
 from spgnn.progress import ProgressBar
 from spgnn.train import checkpoint
+from spgnn.train.callbacks import Callback
 from spgnn.train.config import Training
 from spgnn.train.measure import Measurements
 from spgnn.train.rates import Rates
@@ -41,6 +43,10 @@ class Trainer:
         Of which the trainer uses all but ``seed`` and ``weight_decay``, which are the task's.
     comm : Communicator
         All ranks.
+    callbacks : sequence of Callback
+        Those of rank 0 are called, whatever the others are given.
+    config : mapping, optional
+        What callbacks are told of the run, by default the options.
 
     Attributes
     ----------
@@ -55,7 +61,14 @@ class Trainer:
         Epochs that a resumed run had trained before.
     """
 
-    def __init__(self, task: Task, options: Training, comm: Communicator) -> None:
+    def __init__(
+        self,
+        task: Task,
+        options: Training,
+        comm: Communicator,
+        callbacks: Sequence[Callback] = (),
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
         self.task = task
         self.options = options
         self.comm = comm
@@ -69,6 +82,8 @@ class Trainer:
         self.measured = Measurements(comm.ledger, self._parameters[0].device)
         self.failure: str | None = None
         self.first_epoch = 0
+        self._callbacks, self._followed = callbacks, False
+        self._config = vars(options) if config is None else config
 
     def run(self) -> None:
         """Train for ``options.epochs`` epochs, resuming and checkpointing as asked. Collective.
@@ -86,6 +101,8 @@ class Trainer:
                 options.checkpoint, self.task.model, self.optimizer, self.signature, self.comm
             )
             self.first_epoch = len(self.history)
+        self._followed = self.comm.agree(len(self._callbacks)) > 0
+        self._tell(lambda callback: callback.on_start(self._config, list(self.history)))
         with ProgressBar(shown=self.comm.rank == 0) as bar:
             while not self._is_done():
                 record = self._epoch(len(self.history))
@@ -93,8 +110,11 @@ class Trainer:
                 if math.isfinite(record["loss"]):
                     self.history.append(_finite(record))
                     bar("epoch", len(self.history), options.epochs, _news(record))
+                    self._tell(partial(_tell_of_epoch, record=self.history[-1]))
                 if self.failure is None:
                     self._save_sometimes()
+        report = {"history": list(self.history), "failure": self.failure}
+        self._tell(lambda callback: callback.on_end(report))
 
     def train_epoch(self, epoch: int) -> Tensor:
         """One forward, one backward, one step; the loss over all ranks, a scalar. Collective."""
@@ -145,6 +165,27 @@ class Trainer:
         if found is None:
             raise InputError(f"{type(self.task).__name__} predicts nothing of vertices")
         write_npz(path, found.arrays, found.vertex_ids, self.comm, f"--predictions {path}")
+
+    def _tell(self, call: Callable[[Callback], None]) -> None:
+        """Call the callbacks of rank 0; what one raises ends training on all ranks."""
+        if not self._followed:
+            return
+
+        def told() -> None:
+            trouble = ""
+            for callback in self._callbacks:
+                try:
+                    call(callback)
+                except Exception as error:
+                    said = str(error) or type(error).__name__
+                    trouble = trouble or f"{type(callback).__name__}: {said}"
+            if trouble:
+                raise InputError(trouble)
+
+        try:
+            on_rank_zero(self.comm, told)
+        except InputError as error:
+            self.failure = self.failure or str(error)
 
     def _is_done(self) -> bool:
         """Whether nothing is left to do: of a resumed run too, which goes on as a straight one."""
@@ -204,6 +245,10 @@ class Trainer:
             )
         except InputError as error:
             self.failure = str(error)
+
+
+def _tell_of_epoch(callback: Callback, record: dict[str, Any]) -> None:
+    callback.on_epoch(record)
 
 
 def _check_loss(share: Any) -> None:

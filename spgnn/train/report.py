@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -21,6 +21,7 @@ from spgnn.train.config import TrainConfig
 from spgnn.train.loop import Trainer
 from spgnn.train.measure import timed
 from spgnn.train.memory import peak_bytes
+from spgnn.train.repeated import statistics, summary
 from spgnn.train.rows import TrainingRows
 from spgnn.train.setup import Problem
 from spgnn.train.task import NodeClassification
@@ -81,6 +82,16 @@ def measurements(trainer: Trainer) -> Report:
         "volume": _volume(comm, sent, _per_epoch(measured.received_bytes)),
         "volume_by_level": _by_level(comm, sent, lambda _: _per_epoch(measured.sent_between)),
     }
+
+
+def of_runs(config: TrainConfig, trainers: Sequence[Trainer]) -> Report:
+    """Several runs, and the mean and the standard deviation of their scores; ``None`` of one."""
+    if config.training.runs == 1:
+        return {"runs": None, "mean": None, "std": None}
+    seed = config.training.seed
+    runs = [summary(trainer, seed + number) for number, trainer in enumerate(trainers)]
+    mean, std = statistics(runs)
+    return {"runs": runs, "mean": mean, "std": std}
 
 
 def memory(comm: Communicator, idle_bytes: int) -> dict[str, int]:
@@ -165,11 +176,17 @@ def show(report: Report) -> None:
         title_justify="left",
     )
     last = report["history"][-1] if report["history"] else {}
-    if last:
+    if last and not report.get("runs"):
         table.add_row("loss", f"{last['loss']:.6f}")
-    for name in ("train", "val", "test"):
-        if last.get(f"{name}_acc") is not None:
-            table.add_row(f"{name} accuracy", f"{last[f'{name}_acc']:.2%}")
+        for name in ("train", "val", "test"):
+            if last.get(f"{name}_acc") is not None:
+                table.add_row(f"{name} accuracy", f"{last[f'{name}_acc']:.2%}")
+    for name, value in (report.get("mean") or {}).items():
+        shown = ".2%" if "_acc" in name else ".6f"
+        spread = format(report["std"][name], shown)
+        table.add_row(
+            name.replace("_acc", " accuracy").replace("_", " "), f"{value:{shown}} ± {spread}"
+        )
     epoch = report["epoch_seconds"]
     table.add_row(
         "seconds per epoch",

@@ -24,12 +24,14 @@ from spgnn.errors import InputError
 from spgnn.files import check_writable
 from spgnn.train import checkpoint
 from spgnn.train import report as reporting
+from spgnn.train.callbacks import Callback, check_log_directory, logs_in
 from spgnn.train.config import TrainConfig, parse
 from spgnn.train.loop import Trainer
 from spgnn.train.memory import give_back_freed, keep_freed, resident_bytes
 from spgnn.train.nodes import resolved
 from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
-from spgnn.train.setup import prepare
+from spgnn.train.repeated import of_run, resumable
+from spgnn.train.setup import Problem, prepare
 from spgnn.train.tables import check_table, write_table
 from spgnn.train.task import NodeClassification
 
@@ -93,7 +95,10 @@ def run_rank(config: TrainConfig, given: Collection[str] | None = None) -> int:
 
 
 def train(
-    config: TrainConfig, comm: Communicator, given: Collection[str] | None = None
+    config: TrainConfig,
+    comm: Communicator,
+    given: Collection[str] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> reporting.Report:
     """Prepare the data, train, and return the training report. Collective.
 
@@ -104,6 +109,8 @@ def train(
         All ranks.
     given : names of flags, optional
         What ``--plan`` must leave alone; by default whatever is not as it is by default.
+    callbacks : sequence of Callback
+        Told of every run, on rank 0.
 
     Raises
     ------
@@ -125,15 +132,34 @@ def train(
     if config.job.write_config is not None:
         on_rank_zero(comm, lambda: _write_config(config))
     idle = resident_bytes()
-    task = NodeClassification(config, prepare(config, comm), comm)
-    trainer = Trainer(task, config.training, comm)
-    if comm.size == 1:  # many ranks need what one of them would keep
-        keep_freed()
-    comm.settled()
-    trainer.run()
-    _write_predictions(config, trainer)
-    record = None if plan is None else plan.record
-    return {**reporting.assemble(config, trainer, idle), "plan": record}
+    problem = prepare(config, comm)
+    trainers: list[Trainer] = []
+    while len(trainers) < config.training.runs and not (trainers and trainers[-1].failure):
+        trainers.append(_trainer(config, len(trainers), problem, comm, callbacks))
+        if len(trainers) == 1:
+            if comm.size == 1:  # many ranks need what one of them would keep
+                keep_freed()
+            comm.settled()
+        trainers[-1].run()
+        _write_predictions(of_run(config, len(trainers) - 1), trainers[-1])
+    report = reporting.assemble(config, trainers[0], idle)
+    report |= {"plan": None if plan is None else plan.record, **reporting.of_runs(config, trainers)}
+    return {**report, "failure": trainers[-1].failure}
+
+
+def _trainer(
+    config: TrainConfig,
+    number: int,
+    problem: Problem,
+    comm: Communicator,
+    callbacks: Sequence[Callback],
+) -> Trainer:
+    """Of one run; several share the problem, and differ in what is drawn from their seeds."""
+    config = resumable(of_run(config, number), comm)
+    log = config.job.log
+    logs = logs_in(log) if log is not None and comm.rank == 0 else []
+    task = NodeClassification(config, problem, comm)
+    return Trainer(task, config.training, comm, [*callbacks, *logs], config.flat())
 
 
 def _attempt(config: TrainConfig, comm: Communicator) -> float:
@@ -158,7 +184,7 @@ def _write_predictions(config: TrainConfig, trainer: Trainer) -> None:
 
 def _check_targets(config: TrainConfig) -> None:
     """Try every place to write to before anything takes long."""
-    job, training, how = config.job, config.training, config.algorithm
+    job, how = config.job, config.algorithm
     if job.write_config is not None:
         check_table(job.write_config, WRITE)
     if job.json is not None:
@@ -173,8 +199,11 @@ def _check_targets(config: TrainConfig) -> None:
         for name in (*read, job.config):
             if path and name and _is_same(path, name):
                 raise InputError(f"{flag} {path}: is what this run reads")
-    if training.checkpoint is not None:
-        checkpoint.check_target(training.checkpoint, training.resume)
+    if job.log is not None:
+        check_log_directory(job.log)
+    first = of_run(config, 0).training
+    if first.checkpoint is not None:
+        checkpoint.check_target(first.checkpoint, first.resume)
 
 
 def _is_same(path: str, name: str) -> bool:
