@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from spgnn.command import Parser, at_least, real, run
 from spgnn.data.graph import MASKS, GraphBlock
+from spgnn.data.labels import labelled
 from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
 from spgnn.data.meta import GraphMeta
 from spgnn.data.shards import ShardDirectory, check_parts, write_shards
@@ -142,7 +143,7 @@ class _Counts:
         self.longest_row = max(self.longest_row, int(lengths.max(initial=0)))
         self.empty_rows += int((lengths == 0).sum())
         if block.y is not None:
-            self.labelled += int((block.y >= 0).sum())
+            self.labelled += int(labelled(block.y).sum())
         if block.splits:
             first = block.select_split()
             for name in MASKS:

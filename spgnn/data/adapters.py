@@ -16,6 +16,7 @@ from torch import Tensor
 
 from spgnn.data.edges import csr_from_edges
 from spgnn.data.graph import MASKS, Graph
+from spgnn.data.labels import UNKNOWN, labels_of_table
 from spgnn.data.sets.ogb import labels_of
 from spgnn.data.structure import with_entries
 from spgnn.errors import InputError
@@ -40,8 +41,9 @@ def from_scipy(
         Without weights if boolean or all entries are 1. Undirected if A = Aᵀ. Weights and features
         of any dtype become float32 (`spgnn.data.narrow`).
     x : array or Tensor [n, f], or SciPy sparse matrix, optional
-    y : integer array or Tensor [n] or [n, 1], optional
-        −1, or NaN in a floating array, where unknown.
+    y : array or Tensor [n], [n, 1] or [n, columns], optional
+        One class a vertex, several labels (0 or 1) or numbers; −1, or NaN in a floating array,
+        where unknown. A vector of numbers that are all whole holds classes.
     train_mask, val_mask, test_mask : bool array or Tensor [n] or [n, splits], optional
     """
     A = sp.csr_array(A)
@@ -61,7 +63,7 @@ def from_pyg(data: Any, name: str = "graph") -> Graph:
     Raises
     ------
     InputError
-        If it has no edge_index, or labels that are not one class a vertex.
+        If it has no edge_index, or labels that are none.
     """
     source, target = _ends(data)
     weights = _array(getattr(data, "edge_weight", None))
@@ -235,11 +237,18 @@ def _labels(y: Any) -> Tensor | None:
     if y is None:
         return None
     labels = np.asarray(_array(y))
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.ndim != 1:
-        raise InputError(f"y must be one class a vertex, got an array {list(labels.shape)}")
-    return torch.from_numpy(labels_of(labels).astype(np.int64))
+    if labels.dtype.kind not in "fiub" or labels.ndim not in (1, 2):
+        found = f"{labels.dtype} {list(labels.shape)}"
+        raise InputError(f"y must be labels [n] or [n, columns], got {found}")
+    floating = labels.dtype.kind == "f"
+    known = labels[~np.isnan(labels)] if floating else labels
+    if labels.ndim == 1 or labels.shape[1] == 1:
+        # Classes are often kept as floating numbers, with NaN where there is none.
+        if not floating or bool((known == np.rint(known)).all()):
+            return torch.from_numpy(labels_of(labels).astype(np.int64))
+    elif floating and bool(((known == 0) | (known == 1)).all()):
+        labels = np.where(np.isnan(labels), UNKNOWN, labels).astype(np.int8)
+    return torch.from_numpy(labels_of_table(labels))
 
 
 def _array(value: Any) -> Any:

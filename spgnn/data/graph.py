@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.blocks import take_rows
+from spgnn.data.labels import check_labels, label_columns
 from spgnn.data.narrow import narrow, narrow_features
 from spgnn.data.structure import rename_columns, slice_rows, union_with_transpose
 from spgnn.errors import InputError
@@ -25,8 +26,9 @@ class VertexData:
     ----------
     x : Tensor float32 [rows, f], or CSR with values of that shape
         In a `Graph` or `GraphBlock` other dtypes become float32 (`spgnn.data.narrow`).
-    y : Tensor int64 [rows]
-        The class; −1 where it is not known.
+    y : Tensor int64 [rows], int8 [rows, labels] or float32 [rows, numbers]
+        The class, −1 where it is not known; or 1 for each label that a vertex has and 0 for each
+        that it has not, −1 where that is not known; or numbers, NaN where not known.
     train_mask, val_mask, test_mask : Tensor bool [rows] or [rows, splits]
     """
 
@@ -93,10 +95,8 @@ class VertexData:
             raise InputError(f"{owner}: x must be [{rows}, features], got {list(self.x.shape)}")
         if isinstance(self.x, CSR) and self.x.values is None:
             raise InputError(f"{owner}: sparse features need values")
-        if self.y is not None and (self.y.shape != (rows,) or self.y.dtype != torch.int64):
-            raise InputError(
-                f"{owner}: y must be int64 [{rows}], got {self.y.dtype} {list(self.y.shape)}"
-            )
+        if self.y is not None:
+            check_labels(self.y, rows, owner)
         for name in MASKS:
             mask = getattr(self, name)
             if mask is None:
@@ -163,8 +163,8 @@ class Graph(VertexData):
 
     @property
     def classes(self) -> int:
-        """Largest label + 1, 0 without labels."""
-        return 0 if self.y is None or not len(self.y) else max(int(self.y.max()) + 1, 0)
+        """Largest class + 1, or columns of labels; 0 without labels."""
+        return label_columns(self.y)
 
     @property
     def weighted(self) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spgnn.data.graph import Graph, GraphBlock, vertex_ids_of
+from spgnn.data.labels import labelled
 from spgnn.hashing import uniform
 
 TRAIN_SHARE, VAL_SHARE = 0.6, 0.2
@@ -28,8 +29,8 @@ def seeded_split(
     ----------
     vertices : int, or Tensor int64 [rows]
         The number of vertices, or the original ids of some.
-    y : Tensor int64 [rows], optional
-        Vertices with y = −1 are in none of the three.
+    y : Tensor [rows] or [rows, columns], optional
+        Vertices of which no label is known are in none of the three.
     seed : int
 
     Returns
@@ -38,10 +39,10 @@ def seeded_split(
     """
     ids = np.arange(vertices) if isinstance(vertices, int) else vertices.numpy()
     draw = torch.from_numpy(uniform(ids, seed, "split"))
-    labelled = torch.ones(len(ids), dtype=torch.bool) if y is None else y >= 0
+    has_label = torch.ones(len(ids), dtype=torch.bool) if y is None else labelled(y)
     train = draw < TRAIN_SHARE
     val = ~train & (draw < TRAIN_SHARE + VAL_SHARE)
-    return train & labelled, val & labelled, ~train & ~val & labelled
+    return train & has_label, val & has_label, ~train & ~val & has_label
 
 
 def with_split(record: Record, seed: int = 0) -> Record:

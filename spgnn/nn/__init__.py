@@ -9,7 +9,8 @@ from spgnn.nn.features import Features, Propagated, densified, propagate_
 from spgnn.nn.gat import GAT, GATConv, GATv2, GATv2Conv
 from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
 from spgnn.nn.gin import GIN, GINConv
-from spgnn.nn.loss import accuracies, count_labelled, masked_cross_entropy
+from spgnn.nn.loss import count_labelled, masked_cross_entropy
+from spgnn.nn.metrics import accuracies
 from spgnn.nn.mlp import MLP
 from spgnn.nn.models import MODELS
 from spgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, PairNorm

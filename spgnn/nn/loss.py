@@ -1,6 +1,15 @@
-"""Masked cross-entropy and accuracy over vertices that live on many ranks."""
+"""Losses over vertices that live on many ranks: every rank's share, and what it is a share of.
+
+Shares of all ranks add up to the loss of one process, and so do their gradients: each is divided by
+what counts over all ranks, so that nothing has to be scaled any further.
+"""
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +20,140 @@ from spgnn.comm import Communicator
 UNKNOWN = -1
 
 
-def masked_cross_entropy(logits: Tensor, y: Tensor, mask: Tensor, total: int) -> Tensor:
+class Loss(Protocol):
+    """A mean over what is known of some vertices."""
+
+    @abstractmethod
+    def weight_of(self, y: Tensor, mask: Tensor) -> Tensor:
+        """What the known labels of some vertices weigh in the mean, a scalar; no collective."""
+
+    @abstractmethod
+    def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
+        """This rank's share of the mean, a scalar.
+
+        Parameters
+        ----------
+        outputs : Tensor [rows, columns]
+        y : Tensor [rows] or [rows, columns]
+        mask : Tensor bool [rows]
+        total : float
+            The weight over all ranks (:func:`weights_of`).
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class CrossEntropy(Loss):
+    """Softmax cross-entropy of one class a vertex, y int64 [rows], −1 where unknown.
+
+    As ``torch.nn.CrossEntropyLoss``: with weights, a mean in which a vertex weighs what its class
+    does.
+
+    Attributes
+    ----------
+    weight : Tensor [classes], optional
+    smoothing : float
+        So much of the target is spread over all classes.
+    """
+
+    weight: Tensor | None = None
+    smoothing: float = 0.0
+
+    def weight_of(self, y: Tensor, mask: Tensor) -> Tensor:
+        """Vertices, or the weights of their classes."""
+        known = mask & (y > UNKNOWN)
+        return known.sum() if self.weight is None else self.weight[y[known]].double().sum()
+
+    def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
+        """Of the weighted mean."""
+        outputs = _widened(outputs)
+        # Ignored rather than left out: no copy of the chosen rows, forward or backward.
+        target = torch.where(mask, y, UNKNOWN)
+        summed = F.cross_entropy(
+            outputs,
+            target,
+            None if self.weight is None else self.weight.to(outputs.dtype),
+            ignore_index=UNKNOWN,
+            reduction="sum",
+            label_smoothing=self.smoothing,
+        )
+        return summed / (total or 1)
+
+
+@dataclass(frozen=True, eq=False)
+class BinaryCrossEntropy(Loss):
+    """Sigmoid cross-entropy of several labels a vertex, y int8 [rows, labels], −1 where unknown.
+
+    As ``torch.nn.BCEWithLogitsLoss``: the mean over all known labels.
+
+    Attributes
+    ----------
+    weight : Tensor [labels], optional
+        What a label that a vertex has weighs against one that it has not.
+    smoothing : float
+        Targets are s/2 and 1 − s/2.
+    """
+
+    weight: Tensor | None = None
+    smoothing: float = 0.0
+
+    def weight_of(self, y: Tensor, mask: Tensor) -> Tensor:
+        """Known labels."""
+        return ((y > UNKNOWN) & mask[:, None]).sum()
+
+    def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
+        """Of the mean."""
+        outputs = _widened(outputs)
+        known = (y > UNKNOWN) & mask[:, None]
+        target = (y == 1).to(outputs.dtype) * (1 - self.smoothing) + self.smoothing / 2
+        summed = F.binary_cross_entropy_with_logits(
+            outputs,
+            target,
+            known.to(outputs.dtype),
+            reduction="sum",
+            pos_weight=None if self.weight is None else self.weight.to(outputs.dtype),
+        )
+        return summed / (total or 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Residual(Loss):
+    """A mean over residuals of numbers, y float32 [rows, numbers], NaN where not known.
+
+    Attributes
+    ----------
+    kind : {"mse", "l1", "huber"}
+        Squares; sizes; or half the square up to 1 and the size minus a half beyond (Huber 1964).
+    """
+
+    kind: str
+
+    def weight_of(self, y: Tensor, mask: Tensor) -> Tensor:
+        """Known numbers."""
+        return (~y.isnan() & mask[:, None]).sum()
+
+    def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
+        """Of the mean."""
+        outputs = _widened(outputs)
+        known = ~y.isnan() & mask[:, None]
+        # An output that does not count is its own target: no gradient, and no copy of the others.
+        target = torch.where(known, y.to(outputs.dtype), outputs.detach())
+        of = {"mse": F.mse_loss, "l1": F.l1_loss, "huber": F.huber_loss}[self.kind]
+        return of(outputs, target, reduction="sum") / (total or 1)
+
+
+def _widened(outputs: Tensor) -> Tensor:
+    """Sums over many vertices are made in float32 at least."""
+    return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
+
+
+def weights_of(loss: Loss, y: Tensor, masks: Sequence[Tensor], comm: Communicator) -> list[float]:
+    """What the known labels in each mask weigh over all ranks. Collective."""
+    weights = torch.stack([loss.weight_of(y, mask) for mask in masks]).cpu()
+    comm.all_reduce(weights).wait()
+    return [float(weight) for weight in weights]
+
+
+def masked_cross_entropy(logits: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
     """One rank's share of the mean cross-entropy; the shares of all ranks add up to the loss.
 
     Parameters
@@ -21,32 +163,17 @@ def masked_cross_entropy(logits: Tensor, y: Tensor, mask: Tensor, total: int) ->
     y : Tensor int64 [rows]
         −1 where unknown; such vertices do not count.
     mask : Tensor bool [rows]
-    total : int
-        Vertices that count, over all ranks (:func:`count_labelled`). Dividing by the global
-        number makes gradients add up over ranks without any further scaling.
+    total : float
+        Vertices that count, over all ranks (:func:`count_labelled`).
     """
-    # Ignored rather than left out: no copy of the chosen rows, forward or backward.
-    target = torch.where(mask, y, UNKNOWN)
-    if logits.dtype == torch.bfloat16:
-        logits = logits.float()
-    summed = F.cross_entropy(logits, target, ignore_index=UNKNOWN, reduction="sum")
-    return summed / max(total, 1)
+    return CrossEntropy().share(logits, y, mask, total)
 
 
-def count_labelled(masks: list[Tensor], y: Tensor, comm: Communicator) -> list[int]:
-    """For each mask, the labelled vertices in it over all ranks. Collective."""
-    counts = torch.stack([(mask & (y > UNKNOWN)).sum() for mask in masks]).cpu()
+def count_labelled(masks: Sequence[Tensor], y: Tensor, comm: Communicator) -> list[int]:
+    """For each mask, the vertices in it with a known label, over all ranks. Collective."""
+    known = ~y.isnan() if y.is_floating_point() else y > UNKNOWN
+    if known.dim() == 2:
+        known = known.any(dim=1)
+    counts = torch.stack([(mask & known).sum() for mask in masks]).cpu()
     comm.all_reduce(counts).wait()
     return [int(count) for count in counts]
-
-
-def accuracies(
-    logits: Tensor, y: Tensor, masks: list[Tensor], totals: list[int], comm: Communicator
-) -> list[float | None]:
-    """Share of correct predictions in each mask over all ranks; ``None`` if it is empty."""
-    right = logits.argmax(dim=1) == y
-    counts = torch.stack([(right & mask).sum() for mask in masks]).cpu()
-    comm.all_reduce(counts).wait()
-    return [
-        int(count) / total if total else None for count, total in zip(counts, totals, strict=True)
-    ]

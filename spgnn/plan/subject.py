@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spgnn.data.distribute import Arrangement, Slices
 from spgnn.data.graph import VertexData
+from spgnn.data.labels import labelled as has_label
 from spgnn.data.normalise import Normalisation, add_self_loops, degree_scales
 from spgnn.data.source import GraphSource
 from spgnn.data.splits import seeded_split
@@ -21,7 +22,6 @@ from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Layered, build_all, layered
 from spgnn.files import digest
 from spgnn.layout import Int64Array
-from spgnn.nn.loss import UNKNOWN
 from spgnn.plan.census import Census, count
 from spgnn.sparse import CSR
 
@@ -129,7 +129,7 @@ class Subject:
 def _trained(rows: VertexData, first: int, last: int, source: GraphSource, seed: int) -> Tensor:
     """Which of some vertices the loss looks at; the split is made up if the graph has none."""
     ids = torch.arange(first, last) if source.vertex_ids is None else source.vertex_ids[first:last]
-    known = torch.ones(last - first, dtype=torch.bool) if rows.y is None else rows.y > UNKNOWN
+    known = torch.ones(last - first, dtype=torch.bool) if rows.y is None else has_label(rows.y)
     mask = rows.train_mask
     if mask is None:
         mask, _, _ = seeded_split(ids, rows.y, seed)

@@ -48,8 +48,15 @@ def graphs(draw, **kwargs):
     elif kind == "sparse":
         table = rng.standard_normal((n, f)) * (rng.random((n, f)) < 0.4)
         x = CSR.from_scipy(sp.csr_array(table.astype(np.float32)))
-    if draw(st.booleans()):
+    labels = draw(st.sampled_from(["none", "classes", "several", "numbers"]))
+    if labels == "classes":
         y = torch.from_numpy(rng.integers(-1, max(n, 1), n))
+    elif labels == "several":
+        y = torch.from_numpy(rng.integers(-1, 2, (n, f), dtype=np.int8))
+    elif labels == "numbers":
+        numbers = rng.standard_normal((n, f), dtype=np.float32)
+        numbers[rng.random((n, f)) < 0.2] = np.nan
+        y = torch.from_numpy(numbers)
     masks = {}
     if draw(st.booleans()):
         shape = (n, 3) if draw(st.booleans()) else (n,)
@@ -82,7 +89,7 @@ def assert_same_vertices(a: Graph | GraphBlock, b: Graph | GraphBlock) -> None:
             assert right is None, name
         else:
             assert left.dtype == right.dtype, name
-            assert torch.equal(left, right), name
+            np.testing.assert_array_equal(left, right, name)
 
 
 def assert_canonical(A: CSR) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -58,8 +59,31 @@ def test_scipy_refuses_what_no_graph_has():
         from_scipy(sp.csr_array(np.array([[0, np.nan], [1, 0]])))
     with pytest.raises(InputError, match="every feature must be a finite number"):
         from_scipy(A, x=np.array([[1.0], [np.nan], [0]]))
-    with pytest.raises(InputError, match=r"one class a vertex, got an array \[3, 4\]"):
-        from_scipy(A, y=np.zeros((3, 4), int))
+    with pytest.raises(InputError, match=r"y must be labels .*, got int64 \[3, 4, 1\]"):
+        from_scipy(A, y=np.zeros((3, 4, 1), int))
+    with pytest.raises(InputError, match=r"y\[1, 0\] is 2; it must be 0 or 1, or -1 where"):
+        from_scipy(A, y=np.array([[0, 1], [2, 0], [0, 0]]))
+    with pytest.raises(InputError, match=r"y\[2\] is inf; it must be a finite number"):
+        from_scipy(A, y=np.array([0.5, np.nan, np.inf]))
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [
+        (np.array([1.0, np.nan, 0]), torch.tensor([1, -1, 0])),
+        (np.array([[0.5], [np.nan], [3]]), torch.tensor([[0.5], [np.nan], [3]])),
+        (np.array([0.5, 1, 2]), torch.tensor([[0.5], [1], [2]])),
+        (np.array([[1, 0], [np.nan, 1], [0, 0]]), torch.tensor([[1, 0], [-1, 1], [0, 0]])),
+        (np.array([[1, 2], [0, 1], [0, 0.0]]), torch.tensor([[1.0, 2], [0, 1], [0, 0]])),
+        (np.array([[True, False]] * 3), torch.tensor([[1, 0]] * 3)),
+        (np.array([[1, -1]] * 3, np.int64), torch.tensor([[1, -1]] * 3)),
+    ],
+)
+def test_labels_of_every_kind(given, held):
+    y = from_scipy(sp.eye_array(3, format="csr"), y=given).y
+    if y.dtype == torch.int8:
+        y = y.long()
+    torch.testing.assert_close(y, held, equal_nan=True, rtol=0, atol=0)
 
 
 def pyg_data(**extra):
@@ -93,6 +117,8 @@ def test_real_pyg_data(graph):
     if isinstance(graph.x, CSR):
         return
     rows = torch.arange(graph.vertices).repeat_interleave(graph.adjacency.row_lengths)
+    if graph.y is not None and graph.y.dim() == 2:
+        graph = replace(graph, y=None)  # what a column of them is, these libraries do not say
     data = pyg.Data(
         x=graph.x,
         y=graph.y,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,27 @@ def numbers_of(share: RankShare) -> dict[str, np.ndarray]:
         "y": share.data.y.numpy(),
         "train": share.data.train_mask.numpy(),
     }
+
+
+@pytest.mark.parametrize("source", ["scattered", "shards"])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float32])
+def test_shares_have_labels_of_every_kind(tmp_path, dtype, source):
+    graph = small_graph(directed=True)
+    table = torch.randint(-1, 2, (graph.vertices, 3), generator=torch.Generator().manual_seed(0))
+    y = table.to(dtype)
+    if dtype == torch.float32:
+        y[y < 0] = torch.nan
+    graph = replace(graph, y=y)
+    labels, folder = np.arange(graph.vertices) % 3, None
+    if source == "shards":
+        folder = tmp_path / "shards"
+        write_shards(graph, labels, 3, folder)
+        open_shards(folder).check()
+    shares = run_ranks(share_of, 3, graph, labels, 1, folder)
+    ids = np.concatenate([share["ids"] for share in shares])
+    got = np.concatenate([share["y"] for share in shares])
+    assert got.dtype == y.numpy().dtype
+    np.testing.assert_array_equal(got, y.numpy()[ids])
 
 
 @pytest.mark.parametrize("source", ["scattered", "shards"])

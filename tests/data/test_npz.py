@@ -88,7 +88,11 @@ def with_nan(shape, at):
         ({"y": np.array([0, 2, 0]), "classes": np.array(2)}, r"y\[1\] is 2.*\[0, 2\)"),
         ({"y": np.array([0, -2, 0])}, r"y\[1\] is -2"),
         ({"y": np.array([0, 1])}, "'y' must have length 3, got 2"),
-        ({"y": np.array([0.0, 1, 0])}, "'y' must be a vector of integers"),
+        ({"y": np.array([0.0, 1])}, "'y' must have length 3, got 2"),
+        ({"y": np.array([0.0, np.inf, 0])}, r"y\[1\] is inf; it must be a finite number, or NaN"),
+        ({"y": np.array([[0, 1], [0, 3], [1, 1]])}, r"y\[1, 1\] is 3; it must be 0 or 1, or -1"),
+        ({"y": np.zeros((3, 1, 1))}, "'y' must be a vector of integers, a table of 0 and 1, or"),
+        ({"y": np.array([True, False, True])}, "'y' must be a vector of integers"),
         ({"train_mask": np.array([1, 0, 0])}, "'train_mask' must be bool"),
         ({"train_mask": np.array([True, False])}, r"train_mask must be bool \[3\]"),
         ({"val_masks": np.ones((2, 3), bool)}, "val_mask is"),
@@ -104,6 +108,25 @@ def test_bad_arrays_are_named(tmp_path, changes, message):
         read_npz(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("y", "held"),
+    [
+        (np.array([[0, 1], [1, -1], [0, 0]], np.int64), torch.int8),
+        (np.array([[False, True]] * 3), torch.int8),
+        (np.array([0.5, np.nan, 2]), torch.float32),
+        (np.array([[0.5, 1], [np.nan, 2], [0, 0]], np.float16), torch.float32),
+        (np.zeros((3, 0), np.uint8), torch.int8),
+    ],
+)
+def test_labels_of_every_kind(tmp_path, y, held):
+    graph = read_npz(written(tmp_path, y=y))
+    assert graph.y.dtype == held
+    np.testing.assert_array_equal(graph.y.numpy().reshape(y.shape), y)
+    assert graph.classes == graph.y.shape[1]
+    write_npz(graph, tmp_path / "again.npz")
+    assert_same_vertices(read_npz(tmp_path / "again.npz"), graph)
 
 
 def test_every_truncation_is_refused(tmp_path):

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from spgnn import RowLayout
 from spgnn.comm import connect
 from spgnn.nn import accuracies, count_labelled, masked_cross_entropy
+from spgnn.nn.loss import BinaryCrossEntropy, CrossEntropy, Loss, Residual, weights_of
 from spgnn.testing import run_ranks
 
 N, CLASSES = 37, 5
@@ -69,3 +70,78 @@ def test_nothing_labelled_costs_nothing():
     loss.backward()
     assert float(loss.detach()) == 0
     assert torch.equal(Z.grad, torch.zeros(4, 3))
+
+
+WEIGHT = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0], dtype=torch.float64)
+TABLE = torch.randint(-1, 2, (N, CLASSES), generator=torch.Generator().manual_seed(1))
+NUMBERS = torch.where(
+    TABLE < 0, torch.nan, torch.randn(N, CLASSES, generator=torch.Generator().manual_seed(2)) * 2
+)
+
+
+def losses() -> list[tuple[Loss, torch.Tensor, torch.nn.Module, torch.Tensor, torch.Tensor]]:
+    """Each loss with its labels, and torch's own with its targets and what of them is known."""
+    y, several = problem()[1], TABLE.to(torch.int8)
+    numbers = NUMBERS.nan_to_num().double()
+    target = TABLE.double()
+    smooth = target * 0.8 + 0.1
+    known, whole = TABLE >= 0, y >= 0
+    return [
+        (CrossEntropy(WEIGHT), y, torch.nn.CrossEntropyLoss(WEIGHT), y, whole),
+        (
+            CrossEntropy(WEIGHT, 0.3),
+            y,
+            torch.nn.CrossEntropyLoss(WEIGHT, label_smoothing=0.3),
+            y,
+            whole,
+        ),
+        (CrossEntropy(None, 0.1), y, torch.nn.CrossEntropyLoss(label_smoothing=0.1), y, whole),
+        (BinaryCrossEntropy(), several, torch.nn.BCEWithLogitsLoss(), target, known),
+        (BinaryCrossEntropy(None, 0.2), several, torch.nn.BCEWithLogitsLoss(), smooth, known),
+        (Residual("mse"), NUMBERS, torch.nn.MSELoss(), numbers, known),
+        (Residual("l1"), NUMBERS, torch.nn.L1Loss(), numbers, known),
+        (Residual("huber"), NUMBERS, torch.nn.HuberLoss(), numbers, known),
+    ]
+
+
+def shares_of(rank: int) -> list[tuple[float, torch.Tensor, float]]:
+    """One rank's shares of all losses over the first mask, gradients, and the share of none."""
+    comm = connect()
+    logits, _, masks = problem()
+    own = slice(*RowLayout.even(N, comm.size).range(rank))
+    found = []
+    for loss, y, *_ in losses():
+        Z = logits[own].clone().requires_grad_()
+        mine = [mask[own] for mask in masks]
+        totals = weights_of(loss, y[own], mine, comm)
+        share = loss.share(Z, y[own], mine[0], totals[0])
+        share.backward()
+        nothing = loss.share(Z.detach(), y[own], mine[2], totals[2])
+        found.append((float(share.detach()), Z.grad, float(nothing)))
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_every_loss_is_that_of_torch(ranks):
+    results = run_ranks(shares_of, ranks)
+    logits, _, masks = problem()
+    for number, (_, _, theirs, target, known) in enumerate(losses()):
+        Z = logits.clone().requires_grad_()
+        chosen = masks[0] if known.dim() == 1 else masks[0][:, None]
+        expected = theirs(Z[known & chosen], target[known & chosen])
+        expected.backward()
+        shares = [found[number] for found in results]
+        assert sum(share for share, *_ in shares) == pytest.approx(float(expected.detach()))
+        torch.testing.assert_close(torch.cat([grad for _, grad, _ in shares]), Z.grad)
+        assert [nothing for *_, nothing in shares] == [0] * ranks
+
+
+def test_labels_that_a_vertex_has_may_weigh_more():
+    logits, *_, masks = problem()
+    loss = BinaryCrossEntropy(WEIGHT)
+    (total,) = weights_of(loss, TABLE.to(torch.int8), masks[:1], connect())
+    entries = F.binary_cross_entropy_with_logits(
+        logits, TABLE.double().clamp(min=0), pos_weight=WEIGHT, reduction="none"
+    )
+    expected = entries[(TABLE >= 0) & masks[0][:, None]].mean()
+    torch.testing.assert_close(loss.share(logits, TABLE.to(torch.int8), masks[0], total), expected)

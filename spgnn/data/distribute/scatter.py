@@ -26,7 +26,8 @@ from spgnn.sparse import CSR
 
 # Rows sorted by who gets them, and how many of them each rank gets.
 Piece = tuple[VertexData, Int64Array]
-_DTYPES = {"x": torch.float32, "y": torch.int64} | dict.fromkeys(MASKS, torch.bool)
+_DTYPES = {"x": torch.float32} | dict.fromkeys(MASKS, torch.bool)
+_LABELS = {str(dtype): dtype for dtype in (torch.int64, torch.int8, torch.float32)}
 
 
 def scatter(
@@ -82,7 +83,7 @@ def scatter(
     edges = None
     if from_rank_zero(comm, lambda: edge_labels is not None):
         edges = _adjacency(comm, marks, layout, weighted=True).values
-    handed = _Handed(comm, meta, own, told["masks"])
+    handed = _Handed(comm, meta, own, told["masks"], told["labels"])
     pieces = None if reader is None else reader.pieces(layout)
     for first in range(0, max(meta.vertices, 1), told["piece"]):
         piece = None if pieces is None else next(pieces)
@@ -126,6 +127,7 @@ class _Reader:
             "offsets": self.arranged.ranks.offsets.tolist(),
             "moved": self.source.vertex_ids is not None,
             "masks": [name for name in MASKS if getattr(nothing, name) is not None],
+            "labels": None if nothing.y is None else [str(nothing.y.dtype), nothing.y.shape[1:]],
             "piece": self.source.piece_rows,
         }
 
@@ -164,19 +166,27 @@ class _Reader:
 class _Handed:
     """One rank's vertex data, which arrive in pieces of the source in its own order."""
 
-    def __init__(self, comm: Communicator, meta: GraphMeta, own: Tensor, masks: list[str]) -> None:
+    def __init__(
+        self,
+        comm: Communicator,
+        meta: GraphMeta,
+        own: Tensor,
+        masks: list[str],
+        labels: tuple[str, list[int]] | None,
+    ) -> None:
         self._comm, self._meta = comm, meta
         self._rising = own.argsort()  # own rows in the order in which they arrive
         self._own = own[self._rising]
         widths: dict[str, tuple[int, ...]] = dict.fromkeys(masks, ())
         if meta.splits > 1:
             widths = dict.fromkeys(masks, (meta.splits,))
-        if meta.labelled:
-            widths["y"] = ()
+        dtypes = dict(_DTYPES)
+        if labels is not None:
+            dtypes["y"], widths["y"] = _LABELS[labels[0]], tuple(labels[1])
         if meta.features and not meta.sparse_features:
             widths["x"] = (meta.features,)
         self._arrays = {
-            name: torch.empty((len(own), *width), dtype=_DTYPES[name])
+            name: torch.empty((len(own), *width), dtype=dtypes[name])
             for name, width in widths.items()
         }
         self._sparse: list[CSR] = []

@@ -14,6 +14,7 @@ from torch import Tensor
 from spgnn.data.formats.archive import Archive, Array
 from spgnn.data.formats.reading import graph_of
 from spgnn.data.graph import MASKS, Graph
+from spgnn.data.labels import labels_of_table
 from spgnn.data.narrow import WEIGHT, fits_float32, narrow
 from spgnn.data.structure import block_of
 from spgnn.errors import InputError
@@ -77,7 +78,7 @@ def write_npz(graph: Graph, path: str | os.PathLike[str], *, compressed: bool = 
         arrays["x_shape"] = np.array(graph.x.shape, dtype=np.int64)
     elif graph.x is not None:
         arrays["x"] = graph.x.numpy()
-    if graph.y is not None:
+    if graph.y is not None and graph.y.dim() == 1:
         arrays["classes"] = np.array(graph.classes)
     for name in ("y", *MASKS):
         array = getattr(graph, name)
@@ -214,9 +215,12 @@ class GraphArrays:
         return canonical(f"{self.path}: '{name}'", indptr, indices, data, shape)
 
     def labels(self) -> Tensor | None:
-        """The classes, each in the range that the file states or that is plausible."""
+        """Classes, each in the range that the file states or that is plausible; or other labels."""
         if "y" not in self.archive:
             return None
+        table = self.archive.array("y")
+        if table.dtype.kind == "f" or table.ndim == 2:
+            return self._table_of_labels(table)
         y = self.integers("y", self.vertices).astype(np.int64, copy=False)
         if "classes" in self.archive:
             stated = self.archive.array("classes")
@@ -234,6 +238,18 @@ class GraphArrays:
             )
         self.check("y", y, (y >= -1) & (y < classes), rule)
         return torch.from_numpy(y)
+
+    def _table_of_labels(self, table: Array) -> Tensor:
+        """Several labels a vertex, or numbers."""
+        if table.dtype.kind not in "fiub" or table.ndim not in (1, 2):
+            wanted = "a vector of integers, a table of 0 and 1, or numbers"
+            self.refuse("y", f"must be {wanted}, got {_describe(table)}")
+        if len(table) != self.vertices:
+            self.refuse("y", f"must have length {self.vertices}, got {len(table)}")
+        try:
+            return torch.from_numpy(labels_of_table(table))
+        except InputError as error:
+            raise InputError(f"{self.path}: {error}") from None
 
     def masks(self) -> dict[str, Tensor | None]:
         """The three masks by name."""

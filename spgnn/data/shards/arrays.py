@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 CHECKED_WHOLE = 1 << 26  # bytes
 _PIECE = 1 << 24  # bytes that are hashed or written at once
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 14
-_DTYPES = ("<i8", "<i4", "<f4", "|b1")
+_DTYPES = ("<i8", "<i4", "<f4", "|b1", "|i1")
 _MOST_DIMENSIONS = 2
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spgnn.data.formats.reading import reading
 from spgnn.data.graph import MASKS
+from spgnn.data.labels import labels_of_table, stored_as
 from spgnn.data.meta import GraphMeta, is_count, json_object
 from spgnn.data.shards.arrays import Array, ArrayRecord, check_array, open_array
 from spgnn.data.structure import block_of
@@ -143,12 +144,18 @@ class Part:
         return "vertex_ids" in self.records
 
     def check_labels(self, y: Tensor) -> None:
-        """Refuse labels outside [-1, classes).
+        """Refuse classes outside [-1, classes), and what is no label.
 
         Raises
         ------
         InputError
         """
+        if y.dim() == 2:
+            try:
+                labels_of_table(y.numpy())
+            except InputError as error:
+                raise self.wrong(str(error)) from None
+            return
         wrong = (y < -1) | (y >= self.meta.classes)
         if bool(wrong.any()):
             row = int(wrong.int().argmax())
@@ -161,7 +168,8 @@ class Part:
         if self.meta.features and not self.meta.sparse_features:
             arrays["x"] = ("<f4", (self.meta.features,))
         if self.meta.labelled:
-            arrays["y"] = ("<i8", ())
+            y = self._record("y")
+            arrays["y"] = stored_as(y.dtype, len(y.shape), self.meta.classes)
         if self.meta.splits:
             # With splits there is a training mask at least; one split may be a vector.
             vector = self.meta.splits == 1 and len(self._record(MASKS[0]).shape) == 1

@@ -1,0 +1,193 @@
+"""Scores over vertices that live on many ranks, the same as one process would find.
+
+Every function returns one number a mask, ``None`` where nothing counts, and is collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from spgnn.comm import Communicator
+from spgnn.nn.loss import UNKNOWN
+from spgnn.nn.ranked import areas
+
+Score = float | None
+Float64 = npt.NDArray[np.float64]
+
+
+def accuracies(
+    logits: Tensor, y: Tensor, masks: Sequence[Tensor], totals: Sequence[int], comm: Communicator
+) -> list[Score]:
+    """Share of correct predictions in each mask over all ranks; ``None`` if it is empty.
+
+    Parameters
+    ----------
+    logits : Tensor [rows, classes]
+    y : Tensor int64 [rows]
+        −1 where unknown.
+    masks : sequence of Tensor bool [rows]
+    totals : sequence of int
+        Vertices that count in each, over all ranks.
+    comm : Communicator
+    """
+    right = logits.argmax(dim=1) == y
+    counts = torch.stack([(right & mask).sum() for mask in masks]).cpu()
+    comm.all_reduce(counts).wait()
+    return [
+        int(count) / total if total else None for count, total in zip(counts, totals, strict=True)
+    ]
+
+
+def confusion(
+    logits: Tensor, y: Tensor, masks: Sequence[Tensor], comm: Communicator
+) -> npt.NDArray[np.int64]:
+    """True positives, false positives and false negatives, int64 [masks, 3, columns]. Collective.
+
+    Parameters
+    ----------
+    logits : Tensor [rows, columns]
+    y : Tensor int64 [rows], or int8 [rows, columns]
+        Of single classes, the column with the largest logit is predicted; of several labels, all
+        with a positive one. What is not known (−1) does not count.
+    masks : sequence of Tensor bool [rows]
+    comm : Communicator
+    """
+    columns = logits.shape[1]
+    if y.dim() == 1:
+        known = y > UNKNOWN
+        truth = F.one_hot(y.clamp(min=0), columns).bool()
+        guess = F.one_hot(logits.argmax(dim=1), columns).bool()
+        known = known[:, None].expand(-1, columns)
+    else:
+        known, truth, guess = y > UNKNOWN, y == 1, logits > 0
+    counted = []
+    for mask in masks:
+        here = known & mask[:, None]
+        found = (guess & truth & here, guess & ~truth & here, ~guess & truth & here)
+        counted.append(torch.stack([kind.sum(dim=0) for kind in found]))
+    counts = torch.stack(counted).cpu()
+    comm.all_reduce(counts).wait()
+    return counts.numpy()
+
+
+def f1_scores(
+    logits: Tensor, y: Tensor, masks: Sequence[Tensor], comm: Communicator
+) -> tuple[list[Score], list[Score]]:
+    """Micro-F1 and macro-F1 of each mask.
+
+    Micro: of all columns' counts together; of single classes that is the accuracy. Macro: the mean
+    over columns, 0 for a column in which nothing is right; of single classes, over those that occur
+    or are predicted.
+
+    Parameters
+    ----------
+    logits, y, masks, comm
+        As of `confusion`.
+    """
+    micro: list[Score] = []
+    macro: list[Score] = []
+    for right, wrong, missed in confusion(logits, y, masks, comm):
+        size = 2 * right + wrong + missed
+        total = int(size.sum())
+        counted = size > 0 if y.dim() == 1 else np.ones(len(size), np.bool_)
+        micro.append(2 * int(right.sum()) / total if total else None)
+        of_columns = 2 * right[counted] / np.maximum(size[counted], 1)
+        macro.append(float(of_columns.mean()) if total else None)
+    return micro, macro
+
+
+def roc_aucs(logits: Tensor, y: Tensor, masks: Sequence[Tensor], comm: Communicator) -> list[Score]:
+    """The area under the ROC curve in each mask: the mean over columns that have both kinds.
+
+    Exact: the share of pairs of a positive and a negative that are in the right order, ties as
+    halves. As OGB's evaluator of ogbn-proteins does, columns of which only positives, or only
+    negatives, are known are left out.
+
+    Parameters
+    ----------
+    logits : Tensor [rows, columns]
+        Of single classes, a column is that class against all others, by its probability; of two
+        classes that is one column.
+    y, masks, comm
+        As of `confusion`.
+    """
+    if y.dim() == 1:
+        classes = logits.shape[1]
+        known = y > UNKNOWN
+        if classes == 2:
+            scores, truth = (logits[:, 1] - logits[:, 0])[:, None], (y == 1)[:, None]
+        else:
+            scores = torch.log_softmax(logits, dim=1)
+            truth = F.one_hot(y.clamp(min=0), classes).bool()
+        known = known[:, None].expand(-1, scores.shape[1])
+    else:
+        scores, known, truth = logits, y > UNKNOWN, y == 1
+    chosen = torch.cat([known & mask[:, None] for mask in masks], dim=1)
+    several = len(masks)
+    found = areas(scores.repeat(1, several), truth.repeat(1, several), chosen, comm)
+    of_masks = np.array(found).reshape(several, -1)
+    return [None if np.isnan(row).all() else float(np.nanmean(row)) for row in of_masks]
+
+
+def regression_scores(
+    outputs: Tensor, y: Tensor, masks: Sequence[Tensor], comm: Communicator
+) -> dict[str, list[Score]]:
+    """``mae``, ``rmse`` (mean absolute error, root of the mean squared one) and ``r2`` of each mask.
+
+    Errors are over all known numbers together. R² is 1 − Σ(y − ŷ)² / Σ(y − ȳ)², the mean over
+    columns; a column that does not vary counts 1 if it is found exactly, and otherwise 0. Fewer
+    than two known numbers have none.
+
+    Parameters
+    ----------
+    outputs : Tensor [rows, columns]
+    y : Tensor float32 [rows, columns]
+        NaN where not known.
+    masks : sequence of Tensor bool [rows]
+    comm : Communicator
+    """
+    known = ~y.isnan()
+    target = torch.where(known, y, 0).double()
+    error = torch.where(known, outputs.double() - target, 0)
+    chosen = [known & mask[:, None] for mask in masks]
+    # In two passes: E[y²] − E[y]² has no digits left where numbers are large and alike.
+    first = _summed(
+        [(here, target * here, error.abs() * here, error.square() * here) for here in chosen], comm
+    )
+    count, total, absolute, squared = first.transpose(1, 0, 2)
+    mean = total / np.maximum(count, 1)
+    centre = torch.from_numpy(mean).to(target)
+    spread = _summed(
+        [((target - centre[i]).square() * here,) for i, here in enumerate(chosen)], comm
+    )[:, 0]
+    scores: dict[str, list[Score]] = {"mae": [], "rmse": [], "r2": []}
+    for n, off, square, width in zip(count, absolute, squared, spread, strict=True):
+        known_all = n.sum()
+        scores["mae"].append(float(off.sum() / known_all) if known_all else None)
+        scores["rmse"].append(float(square.sum() / known_all) ** 0.5 if known_all else None)
+        scores["r2"].append(_r2(n, square, width))
+    return scores
+
+
+def _r2(count: Float64, squared: Float64, spread: Float64) -> Score:
+    """The mean over columns of which at least two numbers are known."""
+    enough = count > 1
+    if not enough.any():
+        return None
+    squared, spread = squared[enough], spread[enough]
+    flat = spread == 0
+    of_columns = np.where(flat, squared == 0, 1 - squared / np.where(flat, 1, spread))
+    return float(of_columns.mean())
+
+
+def _summed(kinds: Sequence[Sequence[Tensor]], comm: Communicator) -> Float64:
+    """Sums over all rows of all ranks, float64 [masks, kinds, columns]. Collective."""
+    sums = torch.stack([torch.stack([t.double().sum(dim=0) for t in some]) for some in kinds]).cpu()
+    comm.all_reduce(sums).wait()
+    return sums.numpy()
