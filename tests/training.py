@@ -25,7 +25,9 @@ EPOCHS = 6
 TOLERANCE = 1e-4
 
 
-def write_dataset(path: Path, *, sparse: bool = False, seed: int = 0) -> Path:
+def write_dataset(
+    path: Path, *, sparse: bool = False, seed: int = 0, **instead: np.ndarray
+) -> Path:
     """A small directed graph with everything that is awkward: loops, a hub, missing labels."""
     rng = np.random.default_rng(seed)
     n, features, classes = 61, 23, 4
@@ -54,7 +56,7 @@ def write_dataset(path: Path, *, sparse: bool = False, seed: int = 0) -> Path:
         arrays |= {"x_data": X.data, "x_shape": np.array(X.shape)}
     else:
         arrays["x"] = x
-    np.savez(path, **arrays)
+    np.savez(path, **arrays | instead)
     return path
 
 
@@ -131,8 +133,13 @@ def initial_parameters(model: str, widths: list[int], seed: int) -> list[list[to
     return layers
 
 
-def reference_history(path: Path, config: TrainConfig) -> list[float]:
-    """Losses of a model with dense float64 matrices and nothing of the engine but its seeds."""
+def reference_history(
+    path: Path, config: TrainConfig, loss_of: Callable[[torch.Tensor], torch.Tensor] | None = None
+) -> list[float]:
+    """Losses of a model with dense float64 matrices and nothing of the engine but its seeds.
+
+    Of the training vertices' outputs another loss than cross-entropy may be made.
+    """
     flags = SimpleNamespace(**config.flat())
     with np.load(path) as file:
         data = dict(file)
@@ -147,8 +154,11 @@ def reference_history(path: Path, config: TrainConfig) -> list[float]:
         X = torch.from_numpy(sp.csr_array(triple, shape=tuple(data["x_shape"])).toarray()).double()
     X = X / X.sum(dim=1, keepdim=True).clamp(min=1)
     y = torch.from_numpy(data["y"])
-    chosen = torch.from_numpy(data["train_mask"]) & (y >= 0)
-    widths = [X.shape[1], *[flags.hidden] * (flags.layers - 1), int(y.max()) + 1]
+    chosen = torch.from_numpy(data["train_mask"])
+    if loss_of is None:
+        chosen = chosen & (y >= 0)
+    outputs = int(y.max()) + 1 if y.dim() == 1 else y.shape[1]
+    widths = [X.shape[1], *[flags.hidden] * (flags.layers - 1), outputs]
     layers = initial_parameters(flags.model, widths, flags.seed)
     groups = [
         {"params": layers[0], "weight_decay": flags.weight_decay},
@@ -168,7 +178,7 @@ def reference_history(path: Path, config: TrainConfig) -> list[float]:
                 1 - flags.dropout
             )
             H = dense_layer(flags.model, A_hat, H, *parameters, kept=edges)
-        loss = F.cross_entropy(H[chosen], y[chosen])
+        loss = F.cross_entropy(H[chosen], y[chosen]) if loss_of is None else loss_of(H[chosen])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from spgnn.data.edges import csr_from_edges
 from spgnn.data.graph import MASKS, Graph
-from spgnn.data.labels import UNKNOWN, labels_of_table
+from spgnn.data.labels import labels_of_table
 from spgnn.data.sets.ogb import labels_of
 from spgnn.data.structure import with_entries
 from spgnn.errors import InputError
+from spgnn.nn.loss import UNKNOWN
 from spgnn.sparse import CSR
 
 

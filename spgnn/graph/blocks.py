@@ -13,6 +13,7 @@ from spgnn.comm.rank_zero import on_every_rank
 from spgnn.data import GraphBlock, GraphMeta
 from spgnn.data.distribute import RankShare
 from spgnn.data.graph import MASKS, VertexData
+from spgnn.data.labels import label_columns
 from spgnn.data.normalise import is_bag_of_words
 from spgnn.errors import InputError
 from spgnn.graph.sharing import Placement
@@ -52,12 +53,10 @@ def share_of_blocks(
         "distribute",
         x=None if block.x is None else (type(block.x).__name__, int(block.x.shape[1])),
         weighted=block.adjacency.values is not None,
-        y=block.y is not None,
+        y=None if block.y is None else (block.y.dtype, tuple(block.y.shape[1:])),
         **{key: _trailing(getattr(block, key)) for key in MASKS},
     )
-    edges, largest = block.adjacency.nnz, -1
-    if block.y is not None and len(block.y):
-        largest = int(block.y.max())
+    edges, largest = block.adjacency.nnz, label_columns(block.y) - 1
     words = comm.agree(int(not is_bag_of_words(block.x))) == 0
     meta = GraphMeta(
         name=name,

@@ -29,7 +29,7 @@ class Loss(Protocol):
 
     @abstractmethod
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
-        """This rank's share of the mean, a scalar.
+        """The share of the mean that is this rank's, a scalar.
 
         Parameters
         ----------
@@ -137,8 +137,14 @@ class Residual(Loss):
         known = ~y.isnan() & mask[:, None]
         # An output that does not count is its own target: no gradient, and no copy of the others.
         target = torch.where(known, y.to(outputs.dtype), outputs.detach())
-        of = {"mse": F.mse_loss, "l1": F.l1_loss, "huber": F.huber_loss}[self.kind]
-        return of(outputs, target, reduction="sum") / (total or 1)
+        match self.kind:
+            case "mse":
+                summed = F.mse_loss(outputs, target, reduction="sum")
+            case "l1":
+                summed = F.l1_loss(outputs, target, reduction="sum")
+            case _:
+                summed = F.huber_loss(outputs, target, reduction="sum")
+        return summed / (total or 1)
 
 
 def _widened(outputs: Tensor) -> Tensor:

@@ -138,11 +138,11 @@ def roc_aucs(logits: Tensor, y: Tensor, masks: Sequence[Tensor], comm: Communica
 def regression_scores(
     outputs: Tensor, y: Tensor, masks: Sequence[Tensor], comm: Communicator
 ) -> dict[str, list[Score]]:
-    """``mae``, ``rmse`` (mean absolute error, root of the mean squared one) and ``r2`` of each mask.
+    """Errors ``mae`` and ``rmse``, and ``r2``, of each mask.
 
-    Errors are over all known numbers together. R² is 1 − Σ(y − ŷ)² / Σ(y − ȳ)², the mean over
-    columns; a column that does not vary counts 1 if it is found exactly, and otherwise 0. Fewer
-    than two known numbers have none.
+    The mean absolute error and the root of the mean squared one are over all known numbers
+    together. R² is 1 − Σ(y − ŷ)² / Σ(y − ȳ)², the mean over columns; a column that does not vary
+    counts 1 if it is found exactly, and otherwise 0. Fewer than two known numbers have none.
 
     Parameters
     ----------

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from spgnn.attention import check_attention
 from spgnn.comm import BACKENDS
+from spgnn.command import real
 from spgnn.errors import InputError, meant
 from spgnn.exchange import Algo, Cover, Schedule, Strategy
 from spgnn.exchange import Algorithm as Distribution
 from spgnn.nn import Order, Precision
 from spgnn.train.flags import Config, Flag, Record
+from spgnn.train.judged import METRICS, RESIDUALS, check_metric
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,44 @@ class Model(Record):
 
 
 @dataclass(frozen=True)
+class Aim(Record):
+    """What is learnt, and what tells how well."""
+
+    loss: Annotated[
+        Literal["auto", "softmax", "multilabel", "mse", "l1", "huber"],
+        Flag("auto: what the labels are, one class a vertex, several, or numbers"),
+    ] = "auto"
+    metric: Annotated[
+        str,
+        Flag("that early stopping and the best epoch go by; auto: val_loss", choices=METRICS),
+    ] = "auto"
+    class_weights: Annotated[
+        str, Flag("W0,W1,…: one a class; balanced: n / (classes × its vertices)", "WEIGHTS")
+    ] = "none"
+    label_smoothing: Annotated[float, Flag("share of a target that all classes get", high=1)] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.given_weights
+
+    @property
+    def given_weights(self) -> tuple[float, ...]:
+        """Weights of classes that are given one by one."""
+        text = self.class_weights
+        if text in ("none", "balanced"):
+            return ()
+        try:
+            weights = tuple(real(0, math.inf)(word) for word in text.split(","))
+        except ArgumentTypeError:
+            weights = ()
+        if not sum(weights):
+            hint = meant(text, ("none", "balanced"))
+            wanted = "must be none, balanced, or a weight for each class, as in 1,2.5,1"
+            raise InputError(f"--class-weights {text}: {wanted}{hint}")
+        return weights
+
+
+@dataclass(frozen=True)
 class Training(Record):
     """How long, with which steps, and what is kept of it."""
 
@@ -193,6 +235,7 @@ class TrainConfig(Config):
     data: Data = Data()
     algorithm: Algorithm = Algorithm()
     model: Model = Model()
+    aim: Aim = Aim()
     training: Training = Training()
     job: Job = Job()
 
@@ -209,6 +252,7 @@ class TrainConfig(Config):
             raise InputError("--edges needs --algo vertex-cut")
         if self.algorithm.order == "paper" and self.model.model != "gcn":
             raise InputError(f"--order paper needs --model gcn, not {self.model.model}")
+        self._check_aim()
         training = self.training
         if self.model.attends:
             self._check_attention()
@@ -231,6 +275,17 @@ class TrainConfig(Config):
             raise InputError(f"--plan knows --model gcn, sage and gin, not {self.model.model}")
         if self.data.normalisation not in ("auto", "none"):
             raise InputError(f"{named} makes weights of its own: it needs --normalisation auto")
+    def _check_aim(self) -> None:
+        """Scores and weights that a loss has not; what the labels are is found out later."""
+        aim = self.aim
+        check_metric(aim.loss, aim.metric)
+        if aim.loss in RESIDUALS:
+            for flag, value in (
+                ("--class-weights", aim.class_weights != "none"),
+                ("--label-smoothing", aim.label_smoothing),
+            ):
+                if value:
+                    raise InputError(f"{flag} needs classes, and --loss {aim.loss} has none")
 
     def _check_ghosts(self) -> None:
         """Ghosts recompute the first hidden layer from A·X, so there has to be one."""

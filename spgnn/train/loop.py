@@ -200,7 +200,7 @@ class Trainer:
             last = epoch + 1 == options.epochs
             evaluated = last or (epoch + 1) % options.eval_every == 0
             scores = self.evaluate() if evaluated and math.isfinite(loss) else {}
-        if options.patience and evaluated and scores.get("val_loss", 0.0) is None:
+        if options.patience and evaluated and scores.get(self.task.criterion.name, 0.0) is None:
             raise InputError("--patience needs a validation loss, and no validation vertex has one")
         seconds = self.measured.seconds[-1]
         return {"epoch": epoch, "loss": loss, **scores, "lr": rate, "seconds": seconds}
@@ -208,14 +208,19 @@ class Trainer:
     def _should_stop(self) -> bool:
         """Early stopping of Kipf & Welling (2017, section 5.2) and their code.
 
-        True once the newest validation loss is above the mean of the `patience` before it. The
-        losses are the same on every rank, so all stop together.
+        True once the newest validation loss, or what else the task is judged by, is worse than the
+        mean of the `patience` before it. Scores are the same on every rank, so all stop together.
         """
         patience = self.options.patience
-        losses = [loss for r in self.history if (loss := r.get("val_loss")) is not None]
-        if patience == 0 or len(losses) <= patience + 1 or self.history[-1].get("val_loss") is None:
+        judged = self.task.criterion
+        scores = [score for r in self.history if (score := r.get(judged.name)) is not None]
+        if (
+            patience == 0
+            or len(scores) <= patience + 1
+            or self.history[-1].get(judged.name) is None
+        ):
             return False
-        return bool(losses[-1] > fmean(losses[-patience - 1 : -1]))
+        return judged.better(fmean(scores[-patience - 1 : -1]), scores[-1])
 
     def _sum_gradients(self, loss_share: Tensor) -> Tensor:
         """Every rank holds distinct rows, so gradients and loss just add up; one message."""

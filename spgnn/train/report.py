@@ -21,12 +21,15 @@ from spgnn.train.config import TrainConfig
 from spgnn.train.loop import Trainer
 from spgnn.train.measure import timed
 from spgnn.train.memory import peak_bytes
+from spgnn.train.objective import SPLITS
 from spgnn.train.repeated import statistics, summary
 from spgnn.train.rows import TrainingRows
 from spgnn.train.setup import Problem
 from spgnn.train.task import NodeClassification
 
 Report = dict[str, Any]
+TITLES = {"acc": "accuracy"}
+SHARES = ("acc", "f1_micro", "f1_macro", "roc_auc")
 
 
 def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
@@ -73,6 +76,7 @@ def measurements(trainer: Trainer) -> Report:
     per_category = _gather(comm, measured.mean_breakdown()).max(axis=0)
     return {
         "history": _completed(trainer, seconds),
+        "best": best(trainer),
         "epoch_seconds": {
             "median": median(counted),
             "min": min(counted),
@@ -82,6 +86,19 @@ def measurements(trainer: Trainer) -> Report:
         "volume": _volume(comm, sent, _per_epoch(measured.received_bytes)),
         "volume_by_level": _by_level(comm, sent, lambda _: _per_epoch(measured.sent_between)),
     }
+
+
+def best(trainer: Trainer) -> dict[str, Any] | None:
+    """The record of the best epoch by what the task is judged by, and by what; ``None`` without.
+
+    Of equally good ones the first.
+    """
+    judged, found = trainer.task.criterion, None
+    for record in trainer.history:
+        score = record.get(judged.name)
+        if score is not None and (found is None or judged.better(score, found[judged.name])):
+            found = record
+    return None if found is None else {"by": judged.name, **found}
 
 
 def of_runs(config: TrainConfig, trainers: Sequence[Trainer]) -> Report:
@@ -166,6 +183,19 @@ def publish(report: Report, path: str | None) -> None:
         raise InputError(trouble)
 
 
+def _titled(name: str) -> str:
+    """What a score of a split, or a loss, is called in the table."""
+    split, _, score = name.partition("_")
+    if not score:
+        return split
+    return f"{split} {TITLES.get(score, score.replace('_', ' '))}"
+
+
+def _shown(name: str, value: float) -> str:
+    """A score: shares in percent."""
+    return f"{value:.2%}" if name.partition("_")[2] in SHARES else f"{value:.6g}"
+
+
 def show(report: Report) -> None:
     """Print the closing table."""
     graph, config = report["graph"], report["config"]
@@ -178,15 +208,13 @@ def show(report: Report) -> None:
     last = report["history"][-1] if report["history"] else {}
     if last and not report.get("runs"):
         table.add_row("loss", f"{last['loss']:.6f}")
-        for name in ("train", "val", "test"):
-            if last.get(f"{name}_acc") is not None:
-                table.add_row(f"{name} accuracy", f"{last[f'{name}_acc']:.2%}")
+        for name, value in last.items():
+            split, _, score = name.partition("_")
+            if split in SPLITS and score not in ("", "loss") and value is not None:
+                table.add_row(_titled(name), _shown(name, value))
     for name, value in (report.get("mean") or {}).items():
-        shown = ".2%" if "_acc" in name else ".6f"
-        spread = format(report["std"][name], shown)
-        table.add_row(
-            name.replace("_acc", " accuracy").replace("_", " "), f"{value:{shown}} ± {spread}"
-        )
+        spread = _shown(name, report["std"][name])
+        table.add_row(_titled(name), f"{_shown(name, value)} ± {spread}")
     epoch = report["epoch_seconds"]
     table.add_row(
         "seconds per epoch",

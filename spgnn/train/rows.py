@@ -31,7 +31,7 @@ class TrainingRows:
     ----------
     graph : DistMatrix, or a Propagation for each layer
     X : Tensor or CSR [columns of the first layer, features], or Propagated
-    y : Tensor int64 [rows of the last layer]
+    y : Tensor [rows of the last layer] or [rows of the last layer, columns]
     mask : Tensor bool [rows of the last layer]
         Training vertices.
     ghosts : int

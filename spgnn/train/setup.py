@@ -13,6 +13,7 @@ from spgnn.comm import Communicator, Mesh
 from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
 from spgnn.data import GraphMeta, GraphSource, open_source
 from spgnn.data.distribute import RankShare
+from spgnn.data.labels import labelled
 from spgnn.data.memory import check_memory
 from spgnn.data.normalise import OWN_NORMALISATION, WITH_LOOPS, row_normalise_features
 from spgnn.data.splits import seeded_split
@@ -41,7 +42,7 @@ class Problem:
     X : Tensor or CSR [own rows, features], or Propagated
     training : TrainingRows
         What of all this a training epoch works on.
-    y : Tensor int64 [own rows]
+    y : Tensor int64 [own rows], or int8 or float32 [own rows, classes]
     masks : train, validation and test, bool [own rows] each
     vertex_ids : Tensor int64 [own rows]
     meta : GraphMeta
@@ -75,7 +76,7 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     y, classes = _labels(config, share)
     masks = _masks(config, share, y)
     with memory_for(f"the adjacency of {share.meta.name}"):
-        A, plans = _matrices(config, share, mesh, masks[0] & (y > UNKNOWN))
+        A, plans = _matrices(config, share, mesh, masks[0] & labelled(y))
         A = A.to(device)
     # The block row has become L, S and R; it must not be in memory beside the features.
     share = replace(share, adjacency=None)
@@ -196,7 +197,7 @@ def _ready(
 
 
 def _labels(config: TrainConfig, share: RankShare) -> tuple[Tensor, int]:
-    """Classes of this rank's vertices, and how many classes there are."""
+    """Labels of this rank's vertices, and how many classes or columns there are."""
     if share.data.y is not None:
         return share.data.y, share.meta.classes
     classes = config.data.random_classes

@@ -9,25 +9,22 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from spgnn.comm import Communicator
-from spgnn.errors import InputError
 from spgnn.exchange import messages_by_level
 from spgnn.nn import (
     GAT,
     DropoutKeys,
     Recorded,
-    accuracies,
-    count_labelled,
     dtype_of,
-    masked_cross_entropy,
     matrices_of,
     recorded_products,
 )
 from spgnn.train.config import TrainConfig
+from spgnn.train.judged import Criterion
 from spgnn.train.network import model_of, widths_of
+from spgnn.train.objective import Objective, as_taken
 from spgnn.train.setup import Problem
 
 Scores = dict[str, float | None]
-SCORES = ("val_loss", "train_acc", "val_acc", "test_acc")  # of NodeClassification
 
 
 class Predictions(NamedTuple):
@@ -51,9 +48,12 @@ class Task(Protocol):
     ----------
     model : Module
         Its parameters are the same on all ranks, and stay so.
+    criterion : Criterion
+        The score by which the best epoch is told and training stops early.
     """
 
     model: nn.Module
+    criterion: Criterion = Criterion()
 
     @abstractmethod
     def loss(self, epoch: int) -> Tensor:
@@ -65,8 +65,8 @@ class Task(Protocol):
     def scores(self) -> Scores:
         """What is reported beside the loss, the same on all ranks; ``None`` where there is nothing.
 
-        Called on all ranks, without gradients; may be collective. Early stopping looks at a score
-        named ``val_loss``.
+        Called on all ranks, without gradients; may be collective. Early stopping looks at the one
+        that `criterion` names, by default ``val_loss``.
         """
         return {}
 
@@ -88,7 +88,9 @@ class Task(Protocol):
 
 
 class NodeClassification(Task):
-    """A model that finds the class of each vertex; cross-entropy over the training vertices.
+    """A model that finds what labels say of each vertex: its class, several labels, or numbers.
+
+    What is minimised, and which scores are reported, is an :class:`Objective`.
 
     Parameters
     ----------
@@ -110,12 +112,16 @@ class NodeClassification(Task):
         self.seed = config.training.seed
         self.weight_decay = config.training.weight_decay
         self.dtype = dtype_of(config.training.dtype)
-        self.totals = count_labelled(problem.masks, problem.y, comm)
-        if not self.totals[0]:
-            raise InputError(
-                f"{problem.meta.name}: no vertex of the training mask has a label; "
-                "there is nothing to learn from"
-            )
+        self.objective = Objective.of(
+            config.aim,
+            problem.meta.name,
+            problem.y,
+            problem.masks,
+            classes=problem.classes,
+            comm=comm,
+        )
+        self.criterion = self.objective.criterion
+        self._y = as_taken(self.objective.kind, problem.training.y)
         self.widths = widths_of(config, problem.features, problem.classes)
         self.kind = config.model.model
         self.model = model_of(config, problem.features, problem.classes).to(problem.y.device)
@@ -132,23 +138,21 @@ class NodeClassification(Task):
             A.begin_epoch(epoch)
         keys = DropoutKeys(self.problem.vertex_ids, self.seed, epoch)
         logits = self.model(rows.X, rows.graph, keys)
-        return masked_cross_entropy(logits, rows.y, rows.mask, self.totals[0])
+        return self.objective.share(logits, self._y, rows.mask)
 
     def scores(self) -> Scores:
-        """Validation loss, then accuracy on train, validation and test. Collective."""
+        """Validation loss, then scores on train, validation and test. Collective."""
         problem = self.problem
-        logits = self.model(problem.X, problem.A)
-        share = masked_cross_entropy(logits, problem.y, problem.masks[1], self.totals[1])
-        loss = share.reshape(1).cpu()
-        self.comm.all_reduce(loss).wait()
-        right = accuracies(logits, problem.y, problem.masks, self.totals, self.comm)
-        val_loss = float(loss) if self.totals[1] else None
-        return dict(zip(SCORES, [val_loss, *right], strict=True))
+        return self.objective.scores(self.model(problem.X, problem.A), self.comm)
 
     def predictions(self) -> Predictions:
-        """Class (int64) and scores (float32 [own rows, classes], before softmax). Collective."""
-        logits = self.model(self.problem.X, self.problem.A)
-        arrays = {"class": logits.argmax(dim=1), "scores": logits.float()}
+        """Scores (float32 [own rows, columns], before softmax or sigmoid), and what follows.
+
+        That is the class (int64), or which labels a vertex has (bool); of numbers, nothing.
+        Collective.
+        """
+        scores = self.model(self.problem.X, self.problem.A).float()
+        arrays = self.objective.decided(scores) | {"scores": scores}
         return Predictions(self.problem.vertex_ids, arrays)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -163,7 +167,9 @@ class NodeClassification(Task):
         """Model, layers, seed, and the size of the graph."""
         meta = self.problem.meta
         size = f"{meta.vertices} vertices and {meta.edges} edges"
-        return {"model": self.kind, "layers": self._layers, "seed": self.seed, "a graph of": size}
+        told = {"model": self.kind, "layers": self._layers, "seed": self.seed, "a graph of": size}
+        kind = self.objective.kind
+        return told if kind == "softmax" else told | {"loss": kind}
 
     def planned_bytes(self) -> tuple[int, int]:
         """What this rank sends and receives of rows in one epoch, according to the plan alone."""

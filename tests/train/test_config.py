@@ -57,6 +57,10 @@ FLAGS = [
     ("--device", "auto", "cpu", "cpu"),
     ("--nproc", 1, "4", 4),
     ("--threads", 0, "2", 2),
+    ("--loss", "auto", "multilabel", "multilabel"),
+    ("--metric", "auto", "roc-auc", "roc-auc"),
+    ("--class-weights", "none", "1,2.5", "1,2.5"),
+    ("--label-smoothing", 0.0, "0.1", 0.1),
     ("--json", None, "report.json", "report.json"),
     ("--log", None, "log", "log"),
     ("--predictions", None, "out.npz", "out.npz"),
@@ -81,6 +85,8 @@ CHOICES = {
     "--dtype": ["float32", "bfloat16", "float64"],
     "--optimizer": ["adam", "adamw", "sgd"],
     "--lr-schedule": ["none", "cosine", "step", "linear", "plateau"],
+    "--loss": ["auto", "softmax", "multilabel", "mse", "l1", "huber"],
+    "--metric": ["auto", "accuracy", "f1-micro", "f1-macro", "roc-auc", "mae", "rmse", "r2"],
 }
 
 
@@ -128,7 +134,7 @@ def test_records_have_all_flags_once():
     """Records are the one list of flags: no name is in two of them."""
     parts = [asdict(part) for part in vars(TrainConfig()).values()]
     assert sum(map(len, parts)) == len(TrainConfig().flat())
-    assert list(vars(TrainConfig())) == ["data", "algorithm", "model", "training", "job"]
+    assert list(vars(TrainConfig())) == [*("data", "algorithm", "model", "aim", "training", "job")]
 
 
 def test_help_says_what_every_flag_is(capsys):
@@ -164,6 +170,10 @@ def test_help_says_what_every_flag_is(capsys):
         ({"buffer": "much"}, "--buffer: 'much' must be bytes"),
         ({"buffer": -1}, "--buffer: '-1' must be bytes"),
         ({"dataset": ""}, "--dataset: an empty name"),
+        ({"class_weights": "balancd"}, "--class-weights balancd: must be .*mean 'balanced'"),
+        ({"class_weights": "1,-2"}, "--class-weights 1,-2: must be none, balanced, or a weight"),
+        ({"class_weights": "0,0"}, "--class-weights 0,0: must be none"),
+        ({"label_smoothing": 1}, r"--label-smoothing: '1' must be in \[0, 1\)"),
         ({"epoch": 3}, "flag epoch: .*did you mean 'epochs'"),
     ],
 )
@@ -192,6 +202,10 @@ def test_wrong_values_in_the_library(flags, said):
         ({"resume": True}, 1, "--resume needs --checkpoint"),
         ({"warmup": 5, "epochs": 5}, 1, "--warmup 5 must be less than --epochs 5"),
         ({"order": "paper", "model": "gin"}, 1, "--order paper needs --model gcn, not gin"),
+        ({"loss": "mse", "metric": "accuracy"}, 1, "--metric accuracy needs --loss softmax, not"),
+        ({"loss": "multilabel", "metric": "r2"}, 1, "--metric r2 needs --loss mse or l1 or huber"),
+        ({"loss": "l1", "class_weights": "balanced"}, 1, "--class-weights needs classes"),
+        ({"loss": "huber", "label_smoothing": 0.1}, 1, "--label-smoothing needs classes"),
         ({"buffer": 9}, 2, "--buffer 9 needs --schedule peers"),
         ({"schedule": "peers"}, 2, "--schedule peers needs --buffer BYTES"),
         (
