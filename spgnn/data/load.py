@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from spgnn.data.formats import READERS, read_graph, suffix_of
@@ -18,6 +19,7 @@ from spgnn.data.sets.planetoid import load_planetoid
 from spgnn.data.sets.reddit import load_reddit
 from spgnn.data.shards import is_graph_directory, open_shards
 from spgnn.data.source import GraphSource, MemorySource
+from spgnn.data.union import BETWEEN, disjoint_union
 from spgnn.errors import InputError, meant, shortened, unknown
 from spgnn.progress import Progress
 
@@ -39,7 +41,8 @@ def load_dataset(
         ``sbm``, the built-in set; ``rmat-SCALE-FACTOR``; a stand-in such as ``reddit-like@0.01``;
         each of them also with a seed, ``sbm@seed=3`` or ``reddit-like@0.01,seed=3``; a name that
         can be downloaded (`DOWNLOADS`); the name of an .npz file in ``data_dir``; a file that
-        `spgnn.data.read_graph` reads; or a graph directory (`spgnn.data.open_shards`).
+        `spgnn.data.read_graph` reads; or a graph directory (`spgnn.data.open_shards`). Several,
+        joined by ``+``, are one graph without edges between them.
     data_dir : path, optional
         Where named sets are looked for and downloads are kept: by default the directory named by
         the environment variable SPGNN_DATA, or else ``~/.cache/spgnn``.
@@ -53,6 +56,9 @@ def load_dataset(
         If there is nothing of that name, or it cannot be read.
     """
     text = os.fspath(name_or_path)
+    names = _several(text)
+    if names:
+        return disjoint_union([load_dataset(name, data_dir, seed, progress) for name in names])
     generated = generate(text, seed)
     if generated is not None:
         return generated
@@ -67,16 +73,29 @@ def open_source(
     data_dir: str | os.PathLike[str] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    *,
+    graph_split: Sequence[int] | None = None,
 ) -> GraphSource:
     """As `load_dataset`, but rows of features stay where they are until they are asked for.
 
     An .npz file and a graph directory hand out rows; any other set is in memory as a whole.
+
+    Parameters
+    ----------
+    name_or_path, data_dir, seed, progress
+        As of `load_dataset`.
+    graph_split : three int, optional
+        Of several data sets, so many are for training, validation and testing.
 
     Raises
     ------
     InputError
     """
     text = os.fspath(name_or_path)
+    names = _several(text)
+    if names or graph_split is not None:
+        graphs = [load_dataset(name, data_dir, seed, progress) for name in names or [text]]
+        return MemorySource(disjoint_union(graphs, graph_split))
     generated = generate(text, seed)
     if generated is not None:
         return MemorySource(generated)
@@ -118,6 +137,13 @@ def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
     """Where named sets are looked for."""
     chosen = data_dir or os.environ.get("SPGNN_DATA")
     return Path(chosen) if chosen else Path.home() / ".cache" / "spgnn"
+
+
+def _several(text: str) -> list[str]:
+    """The data sets that a text joins; none, if it names one."""
+    if BETWEEN not in text or os.path.exists(text):
+        return []
+    return text.split(BETWEEN)
 
 
 def _located(text: str, data_dir: str | os.PathLike[str] | None) -> Path | None:

@@ -27,6 +27,9 @@ class Data(Record):
     data_dir: Annotated[str | None, Flag("downloads go here", "DIR")] = None
     symmetrise: Annotated[bool, Flag("make a directed graph undirected")] = False
     split: Annotated[int, Flag("column of the masks")] = 0
+    graph_split: Annotated[
+        str | None, Flag("of data sets A+B+…: how many train, validate and test", "N,N,N")
+    ] = None
     feature_norm: Literal["auto", "row", "none"] = "auto"
     normalisation: Annotated[
         Literal["auto", "sym", "row", "none"],
@@ -38,6 +41,24 @@ class Data(Record):
     random_classes: Annotated[
         int, Flag("for timing: C random classes where the data set has no labels", "C")
     ] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.graphs_of_splits
+
+    @property
+    def graphs_of_splits(self) -> tuple[int, ...] | None:
+        """How many graphs are for training, validation and testing, if that goes by graph."""
+        if self.graph_split is None:
+            return None
+        words = self.graph_split.split(",")
+        numbers = [int(w) for w in words if w.isascii() and w.isdigit() and len(w) < 10]
+        if len(words) != 3 or len(numbers) != 3 or not numbers[0]:
+            raise InputError(
+                f"--graph-split {self.graph_split}: must be three numbers of graphs, as in 20,2,2, "
+                "with one to train on"
+            )
+        return tuple(numbers)
 
 
 @dataclass(frozen=True)
@@ -151,6 +172,9 @@ class Aim(Record):
         str, Flag("W0,W1,…: one a class; balanced: n / (classes × its vertices)", "WEIGHTS")
     ] = "none"
     label_smoothing: Annotated[float, Flag("share of a target that all classes get", high=1)] = 0.0
+    inductive: Annotated[
+        bool, Flag("train on the subgraph of the training vertices, evaluate on the whole graph")
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -132,7 +132,7 @@ def _work(comm: Communicator, problem: Problem) -> dict[str, Any]:
     ``None`` for a first layer on propagated features, which multiplies none.
     """
     graph = problem.training.graph
-    layers = [problem.A] if isinstance(graph, DistMatrix) else [layer.A for layer in graph]
+    layers = [graph] if isinstance(graph, DistMatrix) else [layer.A for layer in graph]
     mine = [0 if A is None else A.plan.nonzeros for A in [problem.A, *layers]]
     whole, *of_layers = _gather(comm, mine).sum(axis=0).astype(int).tolist()
     counted = [None if A is None else n for A, n in zip(layers, of_layers, strict=True)]

@@ -34,6 +34,8 @@ class TrainingRows:
     y : Tensor [rows of the last layer] or [rows of the last layer, columns]
     mask : Tensor bool [rows of the last layer]
         Training vertices.
+    vertex_ids : Tensor int64 [columns of the graph, where it is one matrix]
+        Original ids, by which features are dropped.
     ghosts : int
         Vertices of other ranks whose first hidden rows this one makes.
     """
@@ -42,6 +44,7 @@ class TrainingRows:
     X: Features
     y: Tensor
     mask: Tensor
+    vertex_ids: Tensor
     ghosts: int = 0
 
     @property
@@ -121,7 +124,7 @@ def training_rows(
     own, begin = A.own_rows, A.layout.range(A.mesh.rank)[0]
     propagated = isinstance(X, Propagated)
     if plans is None or _is_whole(plans, propagated):
-        return TrainingRows(A, X, y, mask), X
+        return TrainingRows(A, X, y, mask, vertex_ids), X
     comm, device = A.mesh.everyone, y.device
     ghosts = 0 if plans.ghosts is None else plans.ghosts.volume.receive
     first = (plans.first[: len(plans.first) - ghosts] - begin).to(device)
@@ -141,7 +144,7 @@ def training_rows(
         X_train = _with_ghosts(X_train, X, plans.ghosts, comm)
         if len(first) == own:
             X = Propagated(X_train.AX_local[:own], _first_rows(X_train.X_local, own))
-    return TrainingRows(graph, X_train, y[rows], mask[rows], ghosts), X
+    return TrainingRows(graph, X_train, y[rows], mask[rows], vertex_ids, ghosts), X
 
 
 def _is_whole(plans: Layered, propagated: bool) -> bool:

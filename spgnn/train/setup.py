@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.blocks import take_rows
 from spgnn.comm import Communicator, Mesh
 from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
 from spgnn.data import GraphMeta, GraphSource, open_source
-from spgnn.data.distribute import RankShare
+from spgnn.data.distribute import RankShare, induced
 from spgnn.data.labels import labelled
 from spgnn.data.memory import check_memory
 from spgnn.data.normalise import OWN_NORMALISATION, WITH_LOOPS, row_normalise_features
@@ -75,18 +76,30 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     share, report = _share(config, comm)
     y, classes = _labels(config, share)
     masks = _masks(config, share, y)
+    wanted, seen = masks[0] & labelled(y), None
     with memory_for(f"the adjacency of {share.meta.name}"):
-        A, plans = _matrices(config, share, mesh, masks[0] & labelled(y))
+        A, plans = _matrices(config, share, mesh, None if config.aim.inductive else wanted)
         A = A.to(device)
+        if config.aim.inductive:
+            subgraph = induced(share, masks[0], comm)
+            seen, plans = _matrices(config, subgraph, mesh, wanted[masks[0]])
+            seen = seen.to(device)
     # The block row has become L, S and R; it must not be in memory beside the features.
     share = replace(share, adjacency=None)
     with memory_for(f"the features of {share.meta.name}"):
         given = on_every_rank(comm, lambda: _features(config, share))
+        # Before A·X is written over X.
+        X_seen = None if seen is None else _chosen_rows(given, masks[0])
         X = _ready(config, A, given, device)
     y, masks = y.to(device), [mask.to(device) for mask in masks]
     vertex_ids = share.vertex_ids.to(device)
     with memory_for(f"what an epoch on {share.meta.name} works on"):
-        training, X = training_rows(plans, A, X, vertex_ids=vertex_ids, y=y, mask=masks[0])
+        if seen is None or X_seen is None:
+            training, X = training_rows(plans, A, X, vertex_ids=vertex_ids, y=y, mask=masks[0])
+        else:
+            own = masks[0]
+            ready, ids = _ready(config, seen, X_seen, device), vertex_ids[own]
+            training, _ = training_rows(plans, seen, ready, vertex_ids=ids, y=y[own], mask=own[own])
         if isinstance(training.X, CSR):
             _ = training.X.T  # its order serves every epoch, whatever is dropped
     return Problem(
@@ -117,33 +130,54 @@ def _share(config: TrainConfig, comm: Communicator) -> tuple[RankShare, dict[str
     )
     parts = how.distribution.parts(comm.size)
     if from_rank_zero(comm, lambda: is_cut(data.dataset, parts)):
+        if data.graph_split is not None:
+            raise InputError("--graph-split: shards are one graph, whose masks are made before")
         return opened_share(data.dataset, placement, comm), None
 
     def opened() -> GraphSource:
         with ProgressBar() as progress:
-            return open_source(data.dataset, data.data_dir, progress=progress)
+            return open_source(
+                data.dataset,
+                data.data_dir,
+                progress=progress,
+                graph_split=data.graphs_of_splits,
+            )
 
     return scattered_share(data.dataset, opened, placement, comm)
 
 
 def _matrices(
-    config: TrainConfig, share: RankShare, mesh: Mesh, labelled: Tensor
+    config: TrainConfig, share: RankShare, mesh: Mesh, wanted: Tensor | None
 ) -> tuple[DistMatrix, Layered | None]:
-    """The whole matrix, and plans for layers that do with less. Collective."""
+    """The whole matrix, and plans for layers that do with less if some rows are wanted. Collective.
+
+    Parameters
+    ----------
+    config, share, mesh
+    wanted : Tensor bool [own rows], optional
+        Vertices that the loss looks at.
+    """
     model, asked = config.model.model, config.data.normalisation
     kind = OWN_NORMALISATION[model] if asked == "auto" else asked
     rows = normalised(share, mesh.rank, kind, loops=model in WITH_LOOPS)
     rows = rows.to(weights_of(config.training.dtype))
     A = rows.matrix(share.layout, mesh, config.algorithm.distribution, config.algorithm.overlap)
+    if wanted is None:
+        return A, None
     return A, layer_plans(
         config,
         rows.block,
         A,
         column_scale=rows.column_scale,
         edge_labels=rows.edge_labels,
-        wanted=labelled.nonzero()[:, 0],
+        wanted=wanted.nonzero()[:, 0],
         propagated=_propagates(config, isinstance(share.data.x, CSR)),
     )
+
+
+def _chosen_rows(X: Tensor | CSR, chosen: Tensor) -> Tensor | CSR:
+    """A copy of some rows of features."""
+    return take_rows(X, chosen.nonzero()[:, 0]) if isinstance(X, CSR) else X[chosen]
 
 
 def _features(config: TrainConfig, share: RankShare) -> Tensor | CSR:

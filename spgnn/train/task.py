@@ -136,7 +136,7 @@ class NodeClassification(Task):
         rows = self.problem.training
         for A in matrices_of(rows.graph):
             A.begin_epoch(epoch)
-        keys = DropoutKeys(self.problem.vertex_ids, self.seed, epoch)
+        keys = DropoutKeys(rows.vertex_ids, self.seed, epoch)
         logits = self.model(rows.X, rows.graph, keys)
         return self.objective.share(logits, self._y, rows.mask)
 

@@ -46,6 +46,7 @@ FLAGS = [
     ("--plan", None, "auto", "auto"),
     ("--machine", None, "here.json", "here.json"),
     ("--split", 0, "3", 3),
+    ("--graph-split", None, "20,2,2", "20,2,2"),
     ("--feature-norm", "auto", "none", "none"),
     ("--normalisation", "auto", "row", "row"),
     ("--random-features", 0, "300", 300),
@@ -70,6 +71,7 @@ FLAGS = [
 ]
 SWITCHES = [("--symmetrise", "symmetrise", True), ("--resume", "resume", True)]
 SWITCHES += [("--no-overlap", "overlap", False), ("--no-reach", "reach", False)]
+SWITCHES += [("--inductive", "inductive", True)]
 SWITCHES += [("--no-input-dropout", "input_dropout", False)]
 CHOICES = {
     "--model": ["gcn", "sage", "gin"],
@@ -173,6 +175,8 @@ def test_help_says_what_every_flag_is(capsys):
         ({"class_weights": "balancd"}, "--class-weights balancd: must be .*mean 'balanced'"),
         ({"class_weights": "1,-2"}, "--class-weights 1,-2: must be none, balanced, or a weight"),
         ({"class_weights": "0,0"}, "--class-weights 0,0: must be none"),
+        ({"graph_split": "20,2"}, "--graph-split 20,2: must be three numbers of graphs"),
+        ({"graph_split": "0,2,2"}, "--graph-split 0,2,2: must be three"),
         ({"label_smoothing": 1}, r"--label-smoothing: '1' must be in \[0, 1\)"),
         ({"epoch": 3}, "flag epoch: .*did you mean 'epochs'"),
     ],
