@@ -9,9 +9,14 @@ import numpy.typing as npt
 
 
 def uniform(
-    ids: npt.NDArray[np.int64], seed: int, purpose: str, columns: int | None = None
+    ids: npt.NDArray[np.int64],
+    seed: int,
+    purpose: str,
+    columns: int | None = None,
+    *,
+    second: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1) that depend on (seed, purpose, vertex id, column) and nothing else.
+    """Numbers in [0, 1) that depend on (seed, purpose, id or ids, column) and nothing else.
 
     The mixing function is the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014), applied
     to the id and, with ``columns``, once more to the column.
@@ -23,6 +28,8 @@ def uniform(
     purpose : str
         Draws for different purposes are independent.
     columns : int, optional
+    second : int64 [rows], optional
+        Another id each: numbers of ordered pairs.
 
     Returns
     -------
@@ -31,6 +38,8 @@ def uniform(
     stream = (seed * 0x9E3779B97F4A7C15 + zlib.crc32(purpose.encode()) * 0xD1B54A32D192ED03) % 2**64
     with np.errstate(over="ignore"):
         state = _mix(ids.astype(np.uint64) ^ np.uint64(stream))
+        if second is not None:
+            state = _mix(state + _mix(second.astype(np.uint64)))
         if columns is not None:
             state = _mix(state[:, None] + _mix(np.arange(columns, dtype=np.uint64))[None, :])
     return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from spgnn.train.config import TrainConfig, Training, parse
+from spgnn.train.judged import Criterion
+from spgnn.train.links import LinkPrediction
 from spgnn.train.loop import Trainer
 from spgnn.train.run import main, train
 from spgnn.train.setup import Problem, prepare
-from spgnn.train.task import NodeClassification, Scores, Task
+from spgnn.train.task import GraphTask, NodeClassification, Scores, Task
+from spgnn.train.tasks import task_of
 
 __all__ = [
+    "Criterion",
+    "GraphTask",
+    "LinkPrediction",
     "NodeClassification",
     "Problem",
     "Scores",
@@ -19,5 +25,6 @@ __all__ = [
     "main",
     "parse",
     "prepare",
+    "task_of",
     "train",
 ]

@@ -160,6 +160,9 @@ class Model(Record):
 class Aim(Record):
     """What is learnt, and what tells how well."""
 
+    task: Annotated[
+        Literal["vertices", "links"], Flag("labels of vertices, or links between them")
+    ] = "vertices"
     loss: Annotated[
         Literal["auto", "softmax", "multilabel", "mse", "l1", "huber"],
         Flag("auto: what the labels are, one class a vertex, several, or numbers"),
@@ -175,6 +178,14 @@ class Aim(Record):
     inductive: Annotated[
         bool, Flag("train on the subgraph of the training vertices, evaluate on the whole graph")
     ] = False
+
+    decoder: Annotated[
+        Literal["dot", "mlp"], Flag("of links: z·z', or a network of two layers on z⊙z'")
+    ] = "dot"
+    negatives: Annotated[int, Flag("made-up pairs for each link, drawn each epoch", low=1)] = 1
+    eval_negatives: Annotated[int, Flag("for each link that is scored", low=1)] = 100
+    val_links: Annotated[float, Flag("share that is held out for validation", high=1)] = 0.05
+    test_links: Annotated[float, Flag("share that is held out for testing", high=1)] = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -301,14 +312,23 @@ class TrainConfig(Config):
             raise InputError(f"{named} makes weights of its own: it needs --normalisation auto")
     def _check_aim(self) -> None:
         """Scores and weights that a loss has not; what the labels are is found out later."""
-        aim = self.aim
+        aim, unset = self.aim, Aim()
+        if aim.task == "links":
+            for name in ("loss", "class_weights", "label_smoothing", "inductive"):
+                if getattr(aim, name) != getattr(unset, name):
+                    raise InputError(f"--{name.replace('_', '-')} needs --task vertices, not links")
+            if aim.val_links + aim.test_links >= 1:
+                raise InputError("--val-links and --test-links leave nothing to train on: sum ≥ 1")
+            check_metric("links", aim.metric)
+            return
+        for name in ("decoder", "negatives", "eval_negatives", "val_links", "test_links"):
+            if getattr(aim, name) != getattr(unset, name):
+                raise InputError(f"--{name.replace('_', '-')} needs --task links")
         check_metric(aim.loss, aim.metric)
         if aim.loss in RESIDUALS:
-            for flag, value in (
-                ("--class-weights", aim.class_weights != "none"),
-                ("--label-smoothing", aim.label_smoothing),
-            ):
-                if value:
+            for name in ("class_weights", "label_smoothing"):
+                if getattr(aim, name) != getattr(unset, name):
+                    flag = f"--{name.replace('_', '-')}"
                     raise InputError(f"{flag} needs classes, and --loss {aim.loss} has none")
 
     def _check_ghosts(self) -> None:

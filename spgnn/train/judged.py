@@ -12,11 +12,13 @@ BY_LOSS = {
     "softmax": ("accuracy", "f1-micro", "f1-macro", "roc-auc"),
     "multilabel": ("f1-micro", "f1-macro", "roc-auc"),
     **dict.fromkeys(RESIDUALS, ("mae", "rmse", "r2")),
+    "links": ("mrr", "hits@50", "roc-auc", "hits@10", "hits@20", "hits@100"),
 }
 DEFAULTS = {
     "softmax": ("accuracy",),
     "multilabel": ("f1-micro", "f1-macro"),
     **dict.fromkeys(RESIDUALS, ("mae", "rmse", "r2")),
+    "links": ("mrr", "hits@50", "roc-auc"),
 }
 METRICS = ("auto", *dict.fromkeys(name for names in BY_LOSS.values() for name in names))
 _LOWER_IS_BETTER = {"mae", "rmse"}
@@ -60,15 +62,24 @@ def metrics_of(loss: str, metric: str) -> tuple[str, ...]:
 
 
 def check_metric(loss: str, metric: str) -> None:
-    """Refuse a score that a loss does not have; anything goes with ``auto``.
+    """Refuse a score that a loss does not have.
+
+    Parameters
+    ----------
+    loss : str
+        Or "links"; with ``auto`` any loss of vertices may have it.
+    metric : str
 
     Raises
     ------
     InputError
     """
-    if loss != "auto" and metric != "auto" and metric not in BY_LOSS[loss]:
-        fitting = " or ".join(name for name, names in BY_LOSS.items() if metric in names)
-        raise InputError(
-            f"--metric {metric} needs --loss {fitting}, not {loss}: choose one of "
-            f"{', '.join(BY_LOSS[loss])}"
-        )
+    if metric == "auto":
+        return
+    fitting = [name for name, names in BY_LOSS.items() if metric in names]
+    if loss in fitting or (loss == "auto" and fitting != ["links"]):
+        return
+    needed = " or ".join(f"--loss {name}" for name in fitting if name != "links") or "--task links"
+    known = BY_LOSS.get(loss)
+    choose = f": choose one of {', '.join(known)}" if known else ""
+    raise InputError(f"--metric {metric} needs {needed}, not {loss}{choose}")

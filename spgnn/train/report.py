@@ -25,7 +25,7 @@ from spgnn.train.objective import SPLITS
 from spgnn.train.repeated import statistics, summary
 from spgnn.train.rows import TrainingRows
 from spgnn.train.setup import Problem
-from spgnn.train.task import NodeClassification
+from spgnn.train.task import GraphTask
 
 Report = dict[str, Any]
 TITLES = {"acc": "accuracy"}
@@ -39,12 +39,12 @@ def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
     ----------
     config : TrainConfig
     trainer : Trainer
-        Of a `NodeClassification`, after :meth:`Trainer.run`.
+        Of a `GraphTask`, after :meth:`Trainer.run`.
     idle_bytes : int
         Resident memory of this rank before it held any data.
     """
     task, comm = trainer.task, trainer.comm
-    assert isinstance(task, NodeClassification)
+    assert isinstance(task, GraphTask)
     meta, planned = task.problem.meta, task.planned_bytes()
     return {
         "config": config.flat(),

@@ -33,7 +33,7 @@ from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
 from spgnn.train.repeated import of_run, resumable
 from spgnn.train.setup import Problem, prepare
 from spgnn.train.tables import check_table, write_table
-from spgnn.train.task import NodeClassification
+from spgnn.train.tasks import task_of
 
 # What may differ between ranks: machines do.
 OWN_FLAGS = ("threads", "data_dir")
@@ -158,14 +158,14 @@ def _trainer(
     config = resumable(of_run(config, number), comm)
     log = config.job.log
     logs = logs_in(log) if log is not None and comm.rank == 0 else []
-    task = NodeClassification(config, problem, comm)
+    task = task_of(config, problem, comm)
     return Trainer(task, config.training, comm, [*callbacks, *logs], config.flat())
 
 
 def _attempt(config: TrainConfig, comm: Communicator) -> float:
     """Seconds of an epoch, tried without evaluating or keeping anything. Collective."""
     options = replace(config.training, checkpoint=None, resume=False)
-    trainer = Trainer(NodeClassification(config, prepare(config, comm), comm), options, comm)
+    trainer = Trainer(task_of(config, prepare(config, comm), comm), options, comm)
     for epoch in range(TRIED_EPOCHS):
         trainer.measured.epoch(partial(trainer.train_epoch, epoch))
     return slowest_median(comm, trainer.measured.seconds[1:])

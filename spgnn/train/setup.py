@@ -13,7 +13,7 @@ from spgnn.blocks import take_rows
 from spgnn.comm import Communicator, Mesh
 from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
 from spgnn.data import GraphMeta, GraphSource, open_source
-from spgnn.data.distribute import RankShare, induced
+from spgnn.data.distribute import Pairs, RankShare, held_out, induced
 from spgnn.data.labels import labelled
 from spgnn.data.memory import check_memory
 from spgnn.data.normalise import OWN_NORMALISATION, WITH_LOOPS, row_normalise_features
@@ -50,6 +50,8 @@ class Problem:
     features, classes : int
     partition_report : dict or None
         What the partitioner predicted, where this run made the partition (rank 0).
+    links : list of Pairs, optional
+        For training, validation and testing, where links are what is learnt.
     """
 
     A: DistMatrix
@@ -62,6 +64,7 @@ class Problem:
     features: int
     classes: int
     partition_report: dict[str, Any] | None
+    links: list[Pairs] | None = None
 
 
 def prepare(config: TrainConfig, comm: Communicator) -> Problem:
@@ -74,9 +77,19 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     """
     mesh, device = Mesh.build(comm, config.algorithm.distribution.axes(comm.size)), comm.device
     share, report = _share(config, comm)
-    y, classes = _labels(config, share)
-    masks = _masks(config, share, y)
-    wanted, seen = masks[0] & labelled(y), None
+    links = None
+    if config.aim.task == "links":
+        aim = config.aim
+        held = aim.val_links, aim.test_links
+        share, links = held_out(share, held, config.training.seed, comm)
+        y, classes = torch.full((len(share.vertex_ids),), UNKNOWN), 0
+        masks = [torch.zeros(len(y), dtype=torch.bool)] * 3
+        wanted = torch.ones(len(y), dtype=torch.bool)  # any vertex may be an end of a pair
+    else:
+        y, classes = _labels(config, share)
+        masks = _masks(config, share, y)
+        wanted = masks[0] & labelled(y)
+    seen = None
     with memory_for(f"the adjacency of {share.meta.name}"):
         A, plans = _matrices(config, share, mesh, None if config.aim.inductive else wanted)
         A = A.to(device)
@@ -113,6 +126,7 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
         int((X.AX_local if isinstance(X, Propagated) else X).shape[1]),
         classes,
         report,
+        links,
     )
 
 

@@ -87,10 +87,8 @@ class Task(Protocol):
         return {}
 
 
-class NodeClassification(Task):
-    """A model that finds what labels say of each vertex: its class, several labels, or numbers.
-
-    What is minimised, and which scores are reported, is an :class:`Objective`.
+class GraphTask(Task):
+    """A task whose model is one of layers on a graph, made of the flags.
 
     Parameters
     ----------
@@ -98,68 +96,56 @@ class NodeClassification(Task):
     problem : Problem
     comm : Communicator
         All ranks.
+    outputs : int
+        Width of the last layer.
+
+    Attributes
+    ----------
+    layers : Stack
+    network : Module
+        What is called as ``network(X, graph, keys)``, and makes what an epoch moves: the layers, or
+        these and what stands before them.
+    model : Module
+        All that is trained; here the network.
 
     Raises
     ------
     InputError
-        If no vertex that counts has a label, or the weights could never fit into memory; on all
-        ranks alike.
+        If the weights could never fit into memory; on all ranks alike.
     """
 
-    def __init__(self, config: TrainConfig, problem: Problem, comm: Communicator) -> None:
+    def __init__(
+        self, config: TrainConfig, problem: Problem, comm: Communicator, outputs: int
+    ) -> None:
         self.problem = problem
         self.comm = comm
         self.seed = config.training.seed
         self.weight_decay = config.training.weight_decay
         self.dtype = dtype_of(config.training.dtype)
-        self.objective = Objective.of(
-            config.aim,
-            problem.meta.name,
-            problem.y,
-            problem.masks,
-            classes=problem.classes,
-            comm=comm,
-        )
-        self.criterion = self.objective.criterion
-        self._y = as_taken(self.objective.kind, problem.training.y)
-        self.widths = widths_of(config, problem.features, problem.classes)
+        self.widths = widths_of(config, problem.features, outputs)
         self.kind = config.model.model
-        self.model = model_of(config, problem.features, problem.classes).to(problem.y.device)
-        if isinstance(self.model, GAT):
+        self.layers = model_of(config, problem.features, outputs).to(problem.y.device)
+        if isinstance(self.layers, GAT):
             # Now: an epoch moves what the plan says.
-            self.model.fetch_ids(problem.training.graph, problem.vertex_ids)
+            self.layers.fetch_ids(problem.training.graph, problem.training.vertex_ids)
+        self.model: nn.Module = self.layers
+        self.network: nn.Module = self.layers
         if config.algorithm.schedule == "peers":
             self._check_budget()
 
-    def loss(self, epoch: int) -> Tensor:
-        """A share of the mean over all training vertices. Collective."""
+    def begin(self, epoch: int) -> DropoutKeys:
+        """Tell all matrices that an epoch of training begins; where its dropout comes from."""
         rows = self.problem.training
         for A in matrices_of(rows.graph):
             A.begin_epoch(epoch)
-        keys = DropoutKeys(rows.vertex_ids, self.seed, epoch)
-        logits = self.model(rows.X, rows.graph, keys)
-        return self.objective.share(logits, self._y, rows.mask)
-
-    def scores(self) -> Scores:
-        """Validation loss, then scores on train, validation and test. Collective."""
-        problem = self.problem
-        return self.objective.scores(self.model(problem.X, problem.A), self.comm)
-
-    def predictions(self) -> Predictions:
-        """Scores (float32 [own rows, columns], before softmax or sigmoid), and what follows.
-
-        That is the class (int64), or which labels a vertex has (bool); of numbers, nothing.
-        Collective.
-        """
-        scores = self.model(self.problem.X, self.problem.A).float()
-        arrays = self.objective.decided(scores) | {"scores": scores}
-        return Predictions(self.problem.vertex_ids, arrays)
+        return DropoutKeys(rows.vertex_ids, self.seed, epoch)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """As Kipf & Welling (2017, section 5.2), only the first layer decays."""
-        first, *rest = self.model.parameters_by_layer()
+        first = self.layers.parameters_by_layer()[0]
         decaying = {"params": first, "weight_decay": self.weight_decay}
-        others = [p for layer in rest for p in layer]
+        known = set(map(id, first))
+        others = [p for p in self.model.parameters() if id(p) not in known]
         return [decaying, {"params": others, "weight_decay": 0.0}] if others else [decaying]
 
     @property
@@ -167,9 +153,7 @@ class NodeClassification(Task):
         """Model, layers, seed, and the size of the graph."""
         meta = self.problem.meta
         size = f"{meta.vertices} vertices and {meta.edges} edges"
-        told = {"model": self.kind, "layers": self._layers, "seed": self.seed, "a graph of": size}
-        kind = self.objective.kind
-        return told if kind == "softmax" else told | {"loss": kind}
+        return {"model": self.kind, "layers": self._layers, "seed": self.seed, "a graph of": size}
 
     def planned_bytes(self) -> tuple[int, int]:
         """What this rank sends and receives of rows in one epoch, according to the plan alone."""
@@ -194,15 +178,75 @@ class NodeClassification(Task):
     def _check_budget(self) -> None:
         """Refuse a budget that an epoch would exceed: before it begins, naming what it needs."""
         made = self._products()
-        made += recorded_products(self.model, self.problem.X, self.problem.A, self.dtype)
+        made += recorded_products(self.network, self.problem.X, self.problem.A, self.dtype)
         for product in sorted(made, key=lambda product: -product.width):
             product.A.executor.check(product.width, product.dtype)
 
     def _products(self) -> list[Recorded]:
         """Those of one training epoch."""
         rows = self.problem.training
-        return recorded_products(self.model, rows.X, rows.graph, self.dtype)
+        return recorded_products(self.network, rows.X, rows.graph, self.dtype)
 
     @property
     def _layers(self) -> str:
         return "→".join(map(str, self.widths))
+
+
+class NodeClassification(GraphTask):
+    """A model that finds what labels say of each vertex: its class, several labels, or numbers.
+
+    What is minimised, and which scores are reported, is an :class:`Objective`.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    problem : Problem
+    comm : Communicator
+        All ranks.
+
+    Raises
+    ------
+    InputError
+        If labels do not fit the flags, no training vertex has one, or the weights could never fit
+        into memory; on all ranks alike.
+    """
+
+    def __init__(self, config: TrainConfig, problem: Problem, comm: Communicator) -> None:
+        self.objective = Objective.of(
+            config.aim,
+            problem.meta.name,
+            problem.y,
+            problem.masks,
+            classes=problem.classes,
+            comm=comm,
+        )
+        self.criterion = self.objective.criterion
+        self.y = as_taken(self.objective.kind, problem.training.y)
+        super().__init__(config, problem, comm, problem.classes)
+
+    def loss(self, epoch: int) -> Tensor:
+        """A share of the mean over all training vertices. Collective."""
+        rows = self.problem.training
+        outputs = self.model(rows.X, rows.graph, self.begin(epoch))
+        return self.objective.share(outputs, self.y, rows.mask)
+
+    def scores(self) -> Scores:
+        """Validation loss, then scores on train, validation and test. Collective."""
+        problem = self.problem
+        return self.objective.scores(self.model(problem.X, problem.A), self.comm)
+
+    def predictions(self) -> Predictions:
+        """Scores (float32 [own rows, columns], before softmax or sigmoid), and what follows.
+
+        That is the class (int64), or which labels a vertex has (bool); of numbers, nothing.
+        Collective.
+        """
+        scores = self.model(self.problem.X, self.problem.A).float()
+        arrays = self.objective.decided(scores) | {"scores": scores}
+        return Predictions(self.problem.vertex_ids, arrays)
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """Model, layers, seed, size of the graph, and the loss if it is not over classes."""
+        told, kind = super().signature, self.objective.kind
+        return told if kind == "softmax" else {**told, "loss": kind}

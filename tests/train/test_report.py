@@ -51,7 +51,8 @@ def test_keys_and_types(tmp_path, ranks):
     found = report_of(tmp_path, *flags)
     contract = {"config", "world_size", "graph", "history", "epoch_seconds", "breakdown_seconds"}
     contract |= {"volume", "planned_volume", "volume_by_level", "planned_volume_by_level"}
-    contract |= {"work", "ghosts", "memory", "partition", "failure", "plan", "runs", "mean", "std"}
+    contract |= {"best", "work", "ghosts", "memory", "partition", "failure", "plan"}
+    contract |= {"runs", "mean", "std"}
     assert set(found) == contract
     assert found["world_size"] == ranks
     assert found["failure"] is None

@@ -5,15 +5,19 @@ from __future__ import annotations
 from spgnn.data.distribute.arrange import Arrangement
 from spgnn.data.distribute.columns import of_columns
 from spgnn.data.distribute.induced import induced, renumbered
+from spgnn.data.distribute.pairs import Directory, Pairs, held_out
 from spgnn.data.distribute.parts import from_shards
 from spgnn.data.distribute.scatter import scatter
 from spgnn.data.distribute.share import RankShare, Slices
 
 __all__ = [
     "Arrangement",
+    "Directory",
+    "Pairs",
     "RankShare",
     "Slices",
     "from_shards",
+    "held_out",
     "induced",
     "of_columns",
     "renumbered",

@@ -1,0 +1,141 @@
+"""Pairs of vertices to be told apart: links that are held out, and pairs that are made up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator
+from spgnn.data.distribute.columns import of_columns
+from spgnn.data.distribute.induced import renumbered
+from spgnn.data.distribute.share import RankShare
+from spgnn.errors import InputError
+from spgnn.hashing import uniform
+from spgnn.layout import RowLayout
+from spgnn.pattern import Selection
+from spgnn.sparse import CSR
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Links that end at vertices of this rank.
+
+    Attributes
+    ----------
+    targets : Tensor int64 [pairs]
+        Own rows.
+    sources : Tensor int64 [pairs]
+        Rows of all ranks, as the layout numbers them.
+    target_ids, source_ids : Tensor int64 [pairs]
+        Original ids.
+    """
+
+    targets: Tensor
+    sources: Tensor
+    target_ids: Tensor
+    source_ids: Tensor
+
+    def drawn(self, vertices: int, count: int, seed: int, purpose: str) -> Tensor:
+        """For each pair other sources, which are not its target; original ids [pairs, count].
+
+        A function of (seed, purpose, pair, number): the same at any number of ranks. Some of them
+        may be links, as they are in any graph that is not known.
+        """
+        others = max(vertices - 1, 1)
+        ids = self.target_ids.numpy(), self.source_ids.numpy()
+        draws = uniform(ids[0], seed, purpose, count, second=ids[1])
+        found = torch.from_numpy((draws * others).astype(np.int64))
+        return found + (found >= self.target_ids[:, None])
+
+
+def held_out(
+    share: RankShare, shares: tuple[float, float], seed: int, comm: Communicator
+) -> tuple[RankShare, list[Pairs]]:
+    """Take links out of a graph, for validation and for testing. Collective.
+
+    Which ones is a function of (seed, original ids of both ends): both directions go together, and
+    neither the number of ranks nor the partition makes a difference. Loops stay, and are no pairs.
+
+    Parameters
+    ----------
+    share : RankShare
+        With its adjacency.
+    shares : two float
+        Of the links, for validation and for testing.
+    seed : int
+    comm : Communicator
+        All ranks.
+
+    Returns
+    -------
+    share : RankShare
+        Without these links.
+    pairs : list of Pairs
+        For training, validation and testing. Of an undirected link one direction, which is drawn.
+    """
+    A = share.adjacency
+    assert A is not None
+    own = torch.arange(A.shape[0]).repeat_interleave(A.row_lengths)
+    targets, sources = share.vertex_ids[own], of_columns(share.vertex_ids, A, share.layout, comm)
+    low, high = torch.minimum(targets, sources).numpy(), torch.maximum(targets, sources).numpy()
+    draw = torch.from_numpy(uniform(low, seed, "link", second=high))
+    loop = targets == sources
+    validating = (draw < shares[0]) & ~loop
+    testing = (draw < sum(shares)) & ~validating & ~loop
+    counts = ~loop
+    if not share.meta.directed:
+        upwards = torch.from_numpy(uniform(low, seed, "direction", second=high)) < 0.5
+        counts &= (targets > sources) == upwards
+    pairs = []
+    for chosen in (~validating & ~testing, validating, testing):
+        here = chosen & counts
+        pairs.append(Pairs(own[here], A.indices[here].long(), targets[here], sources[here]))
+    stays = ~(validating | testing)
+    left = renumbered(A, stays, A.indices, A.shape[1])
+    labels = None if share.edge_labels is None else share.edge_labels[stays]
+    meta = replace(share.meta, edges=comm.agree(left.nnz, "sum"))
+    return replace(share, meta=meta, adjacency=left, edge_labels=labels), pairs
+
+
+class Directory:
+    """Where each vertex is, by its original id; every rank keeps an even part of it. Collective.
+
+    Parameters
+    ----------
+    vertex_ids : Tensor int64 [own rows]
+        Together a permutation.
+    layout : RowLayout
+        Of the rows.
+    comm : Communicator
+        All ranks.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if ids are not those of all vertices.
+    """
+
+    def __init__(self, vertex_ids: Tensor, layout: RowLayout, comm: Communicator) -> None:
+        self._comm, self._parts = comm, RowLayout.even(layout.rows, comm.size)
+        first, last = self._parts.range(comm.rank)
+        wrong = bool(((vertex_ids < 0) | (vertex_ids >= layout.rows)).any())
+        if comm.agree(int(wrong)):
+            raise InputError(f"vertex_ids must be a permutation of [0, {layout.rows})")
+        ids, order = vertex_ids.sort()
+        asked = np.bincount(self._parts.owner(ids.numpy()), minlength=comm.size)
+        counts = comm.exchange_counts(asked.tolist())
+        mine = torch.stack((ids, order + layout.range(comm.rank)[0]), dim=1)
+        told = mine.new_empty(counts.received, 2)
+        comm.alltoallv(mine, told, counts).wait()
+        self._rows = torch.full((last - first,), -1)
+        self._rows[told[:, 0] - first] = told[:, 1]
+        if comm.agree(int(bool((self._rows < 0).any()))):
+            raise InputError(f"vertex_ids must be a permutation of [0, {layout.rows})")
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows of all ranks with these original ids, int64 [ids]. Collective."""
+        asked = CSR(Selection(ids, self._parts.rows))
+        return of_columns(self._rows, asked, self._parts, self._comm)

@@ -1,0 +1,175 @@
+"""Link prediction: pairs of vertices are scored by embeddings that live on many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from spgnn import kernels
+from spgnn.autograd import product
+from spgnn.comm import Communicator
+from spgnn.data.distribute import Directory, Pairs
+from spgnn.errors import InputError
+from spgnn.exchange import Hop, Plan, Stage, demand, trade
+from spgnn.layout import EVERYONE
+from spgnn.nn.decoder import DotProduct, HadamardMLP
+from spgnn.nn.ranked import areas, hits, mean_reciprocal_rank
+from spgnn.pattern import Selection
+from spgnn.sparse import CSR
+from spgnn.spmm import DistMatrix
+from spgnn.train.config import TrainConfig
+from spgnn.train.judged import criterion_of, metrics_of, score_name
+from spgnn.train.setup import Problem
+from spgnn.train.task import GraphTask, Scores
+
+_SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredPairs:
+    """Links and made-up pairs at the same targets, and where their embeddings are.
+
+    Attributes
+    ----------
+    targets : Tensor int64 [pairs]
+        Own rows.
+    sources : DistMatrix
+        Makes the embeddings of all sources of those of own rows: links first, then made-up ones.
+    negatives : int
+        Made-up pairs for each link.
+    """
+
+    targets: Tensor
+    sources: DistMatrix
+    negatives: int
+
+    def scores(self, Z_local: Tensor, decoder: nn.Module) -> tuple[Tensor, Tensor]:
+        """Of links [pairs], and of made-up ones [pairs, negatives]. Collective.
+
+        Differentiable: gradients of embeddings that came from other ranks are added up there.
+        """
+        count = len(self.targets)
+        Z_sources = product(self.sources, Z_local)
+        Z_targets = kernels.gather_rows(Z_local, self.targets)
+        Z_drawn = Z_sources[count:].view(count, self.negatives, Z_local.shape[1])
+        return decoder(Z_sources[:count], Z_targets), decoder(Z_drawn, Z_targets[:, None])
+
+
+class LinkModel(nn.Module):
+    """What makes embeddings, and what scores pairs of them."""
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+
+class LinkPrediction(GraphTask):
+    """A model that tells links from pairs that are made up; cross-entropy over both.
+
+    Embeddings are as wide as a hidden layer. In each epoch every training link meets other sources
+    at its target, drawn by a hash of (seed, epoch, original ids of the link, number); links for
+    validation and testing meet the same ones whenever they are scored.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    problem : Problem
+        Whose graph has no links but those for training.
+    comm : Communicator
+        All ranks.
+
+    Raises
+    ------
+    InputError
+        If there is no link to learn from, or the weights could never fit into memory; on all ranks
+        alike.
+    """
+
+    def __init__(self, config: TrainConfig, problem: Problem, comm: Communicator) -> None:
+        aim, width = config.aim, config.model.hidden
+        self.pairs: list[Pairs] = problem.links or []
+        counts = torch.tensor([len(pairs.targets) for pairs in self.pairs])
+        comm.all_reduce(counts).wait()
+        self.counts: list[int] = counts.tolist()
+        if not self.counts[0]:
+            raise InputError(f"{problem.meta.name}: no link is left to train on")
+        super().__init__(config, problem, comm, width)
+        decoder = DotProduct() if aim.decoder == "dot" else HadamardMLP(width, self.seed)
+        self.decoder = decoder.to(problem.y.device)
+        self.model = LinkModel(self.layers, self.decoder)
+        self.decoder_kind = aim.decoder
+        self.negatives = aim.negatives
+        self.metrics = metrics_of("links", aim.metric)
+        self.criterion = criterion_of(aim.metric)
+        self._directory = Directory(problem.vertex_ids.cpu(), problem.A.layout, comm)
+        self._evaluated = [
+            self._scored(pairs, aim.eval_negatives, f"{split} negatives")
+            for split, pairs in zip(_SPLITS[1:], self.pairs[1:], strict=True)
+        ]
+
+    def loss(self, epoch: int) -> Tensor:
+        """A share of the mean over all training links and as many made-up ones each. Collective."""
+        rows = self.problem.training
+        drawn = self._scored(self.pairs[0], self.negatives, f"negatives of epoch {epoch}")
+        Z_local = self.layers(rows.X, rows.graph, self.begin(epoch))
+        scores = drawn.scores(Z_local, self.decoder)
+        return _cross_entropy(*scores) / ((1 + self.negatives) * self.counts[0])
+
+    def scores(self) -> Scores:
+        """Validation loss, then scores on links for validation and for testing. Collective.
+
+        The loss is over the validation links and as many made-up ones each as in training.
+        """
+        Z_local = self.layers(self.problem.X, self.problem.A)
+        found: Scores = {"val_loss": None}
+        for split, drawn, total in zip(_SPLITS[1:], self._evaluated, self.counts[1:], strict=True):
+            links, others = drawn.scores(Z_local, self.decoder)
+            if split == "val" and total:
+                share = _cross_entropy(links, others[:, : self.negatives]).double().reshape(1).cpu()
+                self.comm.all_reduce(share).wait()
+                each = 1 + min(self.negatives, drawn.negatives)
+                found["val_loss"] = float(share) / (each * total)
+            for metric in self.metrics:
+                found[score_name(split, metric)] = self._score(metric, links, others, total)
+        return found
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """Of the layers, and the decoder."""
+        return {**super().signature, "task": "links", "decoder": self.decoder_kind}
+
+    def _score(self, metric: str, links: Tensor, others: Tensor, total: int) -> float | None:
+        if metric == "mrr":
+            return mean_reciprocal_rank(links, others, total, self.comm)
+        if metric == "roc-auc":
+            every = torch.cat((links, others.flatten()))[:, None]
+            truth = torch.zeros_like(every, dtype=torch.bool)
+            truth[: len(links)] = True
+            (area,) = areas(every, truth, torch.ones_like(truth), self.comm)
+            return area if total else None
+        most = int(metric.removeprefix("hits@"))
+        return hits(links, others, [most], total, self.comm)[0]
+
+    def _scored(self, pairs: Pairs, count: int, purpose: str) -> ScoredPairs:
+        """Links with so many made-up ones each. Collective."""
+        A, comm = self.problem.A, self.comm
+        drawn = pairs.drawn(A.layout.rows, count, self.seed, purpose)
+        rows = self._directory.rows(drawn.flatten())
+        wanted = CSR(Selection(torch.cat((pairs.sources, rows)), A.layout.rows))
+        everyone, own = range(A.layout.parts), A.own_rows
+        L, R, asked = demand(wanted, A.layout, everyone, comm.rank, "column")
+        hop = Hop(EVERYONE, *trade(asked, own, comm))
+        plan = Plan((Stage(L, R, (hop,)) if comm.size > 1 else Stage(L),))
+        device = self.problem.y.device
+        sources = DistMatrix(plan.to(device).ready(), A.layout, A.mesh)
+        return ScoredPairs(pairs.targets.to(device), sources, count)
+
+
+def _cross_entropy(links: Tensor, others: Tensor) -> Tensor:
+    """The sum over links and made-up ones."""
+    return F.softplus(-links).sum() + F.softplus(others).sum()
