@@ -215,7 +215,7 @@ def test_held_out_links_are_in_no_direction_left(tmp_path, ranks, directed):
     path = write(tmp_path / "graph.npz", directed=directed)
     A = dense(path)
     left, pairs = split(A, directed=directed)
-    assert 0 < len(pairs[1])
+    assert len(pairs[1]) > 0
     found = run_ranks(lambda rank: shares(rank, path, directed=directed), ranks)
     ids = np.concatenate([share[0] for share in found])
     rows = np.concatenate([share[1] for share in found])
