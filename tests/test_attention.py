@@ -11,8 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from spgnn import CSR, DistMatrix, Mesh, RowLayout
-from spgnn.attention import EdgeDropout, attend, attend_v2, pieces
+from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
+from spgnn.attention import (
+    EdgeDropout,
+    attend,
+    attend_v2,
+    check_attention,
+    head_scores,
+    pieces,
+)
 from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm, build
 from spgnn.kernels.reference import dropout_keeps
@@ -199,3 +206,143 @@ def check_cases(rank: int, every: int) -> int:
 def test_attention_is_that_of_one_dense_process(ranks, every):
     checked = run_ranks(check_cases, ranks, every)
     assert checked == [len(list(cases(ranks))[::every])] * ranks
+
+
+def single_cases(ranks: int) -> list[Case]:
+    """Other dtypes than that of most oracles, in every direction that rows travel."""
+    grid = Algorithm("1.5d", 2) if ranks % 2 == 0 else Algorithm(cover="row")
+    return [
+        Case(23, algorithm, 4, 4, joint, 0.3, dtype=dtype)
+        for algorithm in (Algorithm(), Algorithm(cover="minimum"), grid)
+        for joint in (False, True)
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+
+
+def check_dtypes(rank: int) -> None:
+    comm = connect()
+    for case in single_cases(comm.size):
+        check(comm, case)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_attention_of_other_dtypes(ranks):
+    run_ranks(check_dtypes, ranks)
+
+
+def built(comm: Communicator, **how: object) -> DistMatrix:
+    n = 24
+    algorithm = Algorithm(**how)
+    mesh = Mesh.build(comm, algorithm.axes(comm.size))
+    layout = RowLayout.even(n, comm.size)
+    A = random_matrix(n, 0.2, 1, weighted=False)
+    block = CSR.from_scipy(A[slice(*layout.range(comm.rank))])
+    return DistMatrix.build(block, layout, mesh, algorithm=algorithm)
+
+
+def check_refused(rank: int) -> None:
+    """Each is said before anything moves, on all ranks alike."""
+    comm = connect()
+    cannot: list[dict[str, object]] = [
+        {"algo": "feature", "c": 2},
+        {"algo": "3d", "c": 2},
+        {"node_size": 2},
+        {"node_size": 2, "cover": "minimum"},
+        {"schedule": "peers", "buffer": 1 << 20},
+    ]
+    for how in cannot:
+        matrix = built(comm, **how)
+        rows = torch.zeros(matrix.columns, 4)
+        before = comm.ledger.copy()
+        with pytest.raises(InputError, match=r"attention needs --algo 1d, 1\.5d, 2d or vertex-cut"):
+            attend(matrix, rows, torch.zeros(2, 2), torch.zeros(matrix.rows, 2))
+        with pytest.raises(InputError, match="--model gat needs --algo"):
+            check_attention(Algorithm(**how), "--model gat")
+        assert moved(comm.ledger.since(before)) == (0, 0)
+    matrix = built(comm)
+    rows, a, d = torch.zeros(6, 4), torch.zeros(2, 2), torch.zeros(6, 2)
+    wrong = [
+        (lambda: attend(matrix, rows, torch.zeros(3, 2), d), "of equal size|vector"),
+        (lambda: attend(matrix, rows, a, torch.zeros(6, 4)), r"must be \[6, 2\]"),
+        (lambda: attend_v2(matrix, rows, a, d), r"must be \[6, 4\]"),
+        (lambda: attend(matrix, rows.int(), a, d), "takes float32"),
+        (lambda: attend(matrix, rows, a, d, edge_scores=torch.zeros(3, 2)), "edges, there are"),
+        (lambda: attend(matrix, rows, a, d, edge_scores=torch.zeros(3, 1)), r"\[edges, 2\]"),
+        (lambda: attend(matrix, rows, a, d, dropout=EdgeDropout(1.0, 0, ids(6))), r"in \[0, 1\)"),
+        (lambda: attend(matrix, rows, a, d, dropout=EdgeDropout(0.5, 0, ids(5))), r"must be \[6\]"),
+    ]
+    for call, message in wrong:
+        with pytest.raises(InputError, match=message):
+            call()
+    for how in ({"cover": "row"}, {"algo": "1.5d", "c": 2}):
+        other = built(comm, **how)
+        with pytest.raises(InputError, match="need --algo 1d and --cover column"):
+            attend(other, rows, a, d, edge_scores=torch.zeros(3, 2))
+    # What differs between ranks is found, and named.
+    with pytest.raises(InputError, match="slope"):
+        attend(matrix, rows, a, d, slope=0.1 * rank)
+    with pytest.raises(InputError, match="gradients"):
+        attend(matrix, rows.requires_grad_(rank == 1), a, d)
+
+
+def ids(count: int) -> Tensor:
+    return torch.arange(count)
+
+
+def test_what_attention_cannot_do_is_said():
+    run_ranks(check_refused, 4)
+
+
+def check_once(rank: int) -> None:
+    """Ids of other ranks' vertices are fetched once, and what repeats repeats bit for bit."""
+    comm = connect()
+    for how in ({}, {"cover": "minimum"}, {"algo": "1.5d", "c": 2}):
+        matrix = built(comm, **how)
+        generator = torch.Generator().manual_seed(rank)
+        Z = torch.randn(6, 4, generator=generator)
+        d, a = torch.randn(6, 2, generator=generator), torch.ones(2, 2)
+        dropout = EdgeDropout(0.5, 7, ids(6) + 6 * rank)
+        counted, found = [], []
+        for _ in range(3):
+            before = comm.ledger.copy()
+            found.append(attend(matrix, Z, a, d, dropout=dropout))
+            counted.append(moved(comm.ledger.since(before)))
+        assert counted[0][0] > counted[1][0] == counted[2][0]
+        assert torch.equal(found[0], found[1])
+        # Without gradients nothing is kept, and the rows are the same.
+        Z.requires_grad_()
+        kept = attend(matrix, Z, a, d, dropout=dropout)
+        assert torch.equal(kept.detach(), found[0])
+        (grad,) = torch.autograd.grad(kept.sum(), Z, create_graph=True)
+        with pytest.raises(RuntimeError, match="attend_backward"):
+            grad.square().sum().backward()
+
+
+def test_ids_travel_once():
+    run_ranks(check_once, 4)
+
+
+def compiled(rank: int) -> None:
+    comm = connect()
+    matrix = built(comm, cover="minimum")
+    generator = torch.Generator().manual_seed(rank)
+    a = torch.randn(2, 3, generator=torch.Generator().manual_seed(5)).requires_grad_()
+
+    def layer(Z: Tensor, X: Tensor) -> Tensor:
+        d = head_scores(Z, a)
+        return attend(matrix, Z, a, d).relu() + attend_v2(matrix, Z, a, X)
+
+    results = []
+    Z0, X0 = torch.randn(2, 12, 6, generator=generator)
+    for function in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")):
+        Z, X = Z0.clone().requires_grad_(), X0.clone().requires_grad_()
+        a.grad = None
+        out = function(Z, X)
+        out.square().sum().backward()
+        results.append((out.detach(), Z.grad, X.grad, a.grad))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_compiled_graphs_see_one_operator():
+    run_ranks(compiled, 2)
