@@ -17,6 +17,7 @@ from spgnn.nn.convolution import (
     Linear,
     check_channels,
     check_options,
+    lazy_parts,
     linear,
 )
 from spgnn.nn.dropout import DropoutKeys
@@ -223,7 +224,8 @@ class GATConv(AttentionConv):
         self.att_edge = None
         if self.edge_dim is not None:
             self.att_edge = nn.Parameter(torch.zeros(1, heads, out_channels))
-        self.reset()
+        if not any(lazy_parts(self)):
+            self.reset()
 
     def _attend(
         self,
@@ -320,7 +322,8 @@ class GATv2Conv(AttentionConv):
         if not share_weights:
             self.lin_r = linear(in_channels, heads * out_channels, bias=bias)
         self.att = nn.Parameter(torch.zeros(1, heads, out_channels))
-        self.reset()
+        if not any(lazy_parts(self)):
+            self.reset()
 
     def _attend(
         self,

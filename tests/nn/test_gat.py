@@ -6,15 +6,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
 import spgnn
-from spgnn import DistMatrix, Mesh
-from spgnn.comm import Communicator, connect
-from spgnn.nn import GATConv, GATv2Conv
+from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
+from spgnn.comm import SoloCommunicator, connect
+from spgnn.exchange import Algorithm, Plan, Stage, build
+from spgnn.nn import (
+    GAT,
+    DropoutKeys,
+    GATConv,
+    GATv2,
+    GATv2Conv,
+    Propagated,
+    Propagation,
+)
 from spgnn.testing import run_ranks
-from tests.matrices import block_row, random_matrix, uneven_layout
+from tests.matrices import random_matrix, uneven_layout
 
 N = 31
 ADJACENCY = random_matrix(N, 0.12, 4, weighted=False)
@@ -123,8 +133,123 @@ def test_layer_is_that_of_pyg(kind, ranks):
     assert run_ranks(check_graph, ranks, kind) == [len(OPTIONS)] * ranks
 
 
-def distributed(comm: Communicator, **how: Any) -> tuple[DistMatrix, slice]:
+def alone() -> DistMatrix:
+    """The whole matrix on one rank."""
+    plan = Plan((Stage(CSR.from_scipy(ADJACENCY)),))
+    return DistMatrix(plan, RowLayout.even(N, 1), Mesh.grid(SoloCommunicator()))
+
+
+def check_model(rank: int, options: dict[str, Any]) -> None:
+    """A model of PyG's by its state_dict: the same classes' scores on every rank."""
+    geometric = pytest.importorskip("torch_geometric.nn")
+    comm = connect()
+    width = options.get("edge_dim", 0)
+    torch.manual_seed(3)
+    reference = geometric.GAT(7, 12, 3, 5, dropout=0.5, **options).double().eval()
+    model = GAT(7, 12, 3, 5, dropout=0.5, **options).double().eval()
+    model.load_state_dict(reference.state_dict())
+    reference.load_state_dict(model.state_dict())
+    graph = spgnn.distribute(data(width), comm=comm, partition="random", seed=1)
+    expected = reference(features(7), edges(), edge_attr=edge_features(width) if width else None)
+    found = model(features(7)[graph.vertex_ids], graph)
+    torch.testing.assert_close(found, expected[graph.vertex_ids], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"heads": 4, "act": "elu"},
+        {"heads": 3, "v2": True, "jk": "cat", "edge_dim": 2},
+        {"heads": 5, "concat": False, "residual": False, "add_self_loops": False},
+    ],
+)
+def test_model_is_that_of_pyg(options, ranks):
+    run_ranks(check_model, ranks, options)
+
+
+def check_storage(rank: int, kind: str) -> int:
+    """Sparse features, and rows of their own, are what the dense whole is."""
+    comm = connect()
     layout = uneven_layout(N, comm.size, seed=2)
-    first, last = layout.range(comm.rank)
-    block = block_row(ADJACENCY, first, last)
-    return DistMatrix.build(block, layout, Mesh.grid(comm, 1), **how), slice(first, last)
+    own = np.arange(*layout.range(comm.rank))
+    chosen = np.random.default_rng(3).random(N) < 0.6
+    wanted = own[chosen[own]]
+    mesh = Mesh.grid(comm, 1)
+    scheme = Algorithm(cover="minimum").scheme(CSR.from_scipy(ADJACENCY[wanted]), layout, comm.rank)
+    A = DistMatrix(build(scheme, mesh).ready(), layout, mesh)
+    vertices = torch.from_numpy(own) + 100
+    reach = Propagation(A, vertices, torch.from_numpy(wanted - layout.range(comm.rank)[0]))
+    options = {"heads": 2, "residual": True, "dropout": 0.4}
+    reference = ours(kind, theirs(kind, add_self_loops=False, **options), **options)
+    whole = alone()
+    keys = DropoutKeys(torch.arange(N) + 100, 5, 6)
+    expected = reference(features(7), whole, keys=keys)
+    gradients = graded(reference, expected[torch.from_numpy(chosen)], torch.from_numpy(chosen))
+    local = features(7)[own]
+    for H in (local, CSR.from_scipy(sp.csr_array(local.numpy()))):
+        layer = ours(kind, theirs(kind, **options), **options)
+        Z = layer(H, reach, keys=keys)
+        torch.testing.assert_close(Z, expected[wanted], rtol=1e-9, atol=1e-9)
+        for name, gradient in graded(layer, Z, torch.from_numpy(wanted)).items():
+            total = gradient.clone()
+            comm.all_reduce(total).wait()
+            torch.testing.assert_close(total, gradients[name], rtol=1e-9, atol=1e-9, msg=name)
+    return len(wanted)
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_rows_of_their_own_and_sparse_features(kind):
+    theirs(kind)
+    assert (
+        sum(run_ranks(check_storage, 3, kind)) == (np.random.default_rng(3).random(N) < 0.6).sum()
+    )
+
+
+@pytest.mark.parametrize("kind", [GAT, GATv2])
+def test_weights_are_those_of_the_seed(kind):
+    one, other = kind(9, 8, 2, 5, heads=4, seed=1), kind(9, 8, 2, 5, heads=4, seed=2)
+    torch.rand(3)
+    again = kind(9, 8, 2, 5, heads=4, seed=1)
+    for a, b, c in zip(one.parameters(), again.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+        if a.dim() > 1:
+            assert not torch.equal(a, c)
+    assert kind.size([9, 8, 5], heads=4) == sum(p.numel() for p in one.parameters())
+    assert [layer.number for layer in one.convolutions] == [0, 1]
+    heads = [layer.heads for layer in kind(9, 8, 3, 5, heads=4, out_heads=1).convolutions]
+    assert heads == [4, 4, 1]
+
+
+def test_what_cannot_be_is_said():
+    A, H = alone(), features(7)
+    with pytest.raises(InputError, match="weighs features themselves"):
+        GATConv(7, 4).double()(Propagated(H), A)
+    with pytest.raises(InputError, match="GATConv with edge_dim=3 needs edge_attr"):
+        GATConv(7, 4, edge_dim=3).double()(H, A)
+    with pytest.raises(InputError, match="edge_dim=None needs no edge_attr"):
+        GATv2Conv(7, 4).double()(H, A, edge_features(3))
+    with pytest.raises(InputError, match="edges, there are edge features of 5"):
+        GATConv(7, 4, edge_dim=3).double()(H, A, edge_features(3)[:5])
+    with pytest.raises(InputError, match="multiple"):
+        GAT(7, 9, 2, 4, heads=2)
+    with pytest.raises(InputError, match="fill_value"):
+        GATConv(7, 4, fill_value="median")
+    with pytest.raises(InputError, match="heads"):
+        GATConv(7, 4, heads=0)
+    with pytest.raises(InputError, match="dropout"):
+        GATConv(7, 4, dropout=1.0)
+    with pytest.raises(InputError, match="no option slope"):
+        GATv2Conv(7, 4, slope=0.1)
+    with pytest.raises(InputError, match="GAT"):
+        GAT(7, 8, 2, 4, share_weights=True)
+
+
+def test_widths_are_found_at_the_first_call():
+    lazy, A = GATConv(-1, 4, heads=2, residual=True), alone()
+    assert lazy.double()(features(7), A).shape == (N, 8)
+    assert lazy.lin.weight.shape == lazy.res.weight.shape == (8, 7)
+    # The matrix of a model on a bare matrix is taken as it is: loops are its own business.
+    edges_given = GATConv(7, 4, edge_dim=2).double()
+    made = edges_given(features(7), A, edge_features(2))
+    assert made.shape == (N, 4)
