@@ -8,12 +8,19 @@ other ranks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from spgnn.errors import InputError
+from spgnn.kernels import attention_calls as calls
 from spgnn.kernels import attention_reference as reference
-from spgnn.pattern import Pattern
+from spgnn.kernels.attention_calls import Shape
+from spgnn.kernels.checks import check_dense, check_is
+from spgnn.kernels.library import unit_stride
+from spgnn.kernels.recycling import new_rows
+from spgnn.pattern import Pattern, described
 from spgnn.sparse import SUM_DTYPE
 
 
@@ -38,6 +45,11 @@ class AttentionDropout:
     p: float
     row_ids: Tensor
     col_ids: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("row_ids", "col_ids"):
+            check_is(name, getattr(self, name), Tensor)
+            object.__setattr__(self, name, getattr(self, name).contiguous())
 
 
 @dataclass(eq=False)
@@ -64,6 +76,27 @@ class AttentionState:
     O: Tensor
     P: Tensor | None = None
     pi: Tensor | None = None
+
+    @classmethod
+    def new(cls, rows: int, Z: Tensor, heads: int, gradients: bool) -> AttentionState:
+        """Uninitialised rows for features like those of Z."""
+        wide = Z.new_empty((0, Z.shape[1]), dtype=SUM_DTYPE[Z.dtype])
+        m, n, O = wide.new_empty(rows, heads), wide.new_empty(rows, heads), new_rows(rows, wide)
+        if not gradients:
+            return cls(m, n, O)
+        return cls(m, n, O, new_rows(rows, wide), torch.empty_like(n))
+
+    @property
+    def arrays(self) -> tuple[Tensor | None, ...]:
+        """m, n, O, P, pi."""
+        return self.m, self.n, self.O, self.P, self.pi
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Where they begin."""
+        for array in self.arrays:
+            assert array is None or array.is_contiguous()
+        return tuple(calls.address(array) for array in self.arrays)
 
 
 def attend_(
@@ -103,23 +136,54 @@ def attend_(
     AttentionState
         ``state`` if given.
     """
-    arguments = reference.arguments(pattern, d, s, edge_scores)
-    scores = torch.nn.functional.leaky_relu(arguments, slope)
-    with_P = gradients if state is None else state.P is not None
-    made = _triple(pattern, scores, Z, dropout)
-    if with_P:
-        positive = scores.masked_fill(arguments <= 0, -torch.inf)
-        m, n, O = made.m, made.n, made.O
-        rows, cols = reference.ends(pattern)
-        powers = torch.exp(positive - m[rows])
-        made.pi = torch.zeros_like(n).index_add(0, rows, powers)
-        factors = _factors(pattern, dropout, scores)
-        weights = powers if factors is None else powers * factors
-        z = Z[cols].to(scores.dtype).unflatten(1, (scores.shape[1], -1))
-        made.P = torch.zeros_like(O).index_add(0, rows, (weights[:, :, None] * z).flatten(1))
+    shape = check_attention(pattern, d, s, Z, edge_scores, dropout, slope)
+    ending = calls.STORED if state is None else calls.MERGED
     if state is None:
-        return made
-    return merge_(state, None, made)
+        state = AttentionState.new(pattern.shape[0], Z, shape.heads, gradients)
+    if d.is_cuda:
+        factors = _factors(pattern, dropout)
+        arrays = reference.attend(
+            pattern, d, s, Z, slope, edge_scores, factors, state.P is not None
+        )
+        if ending == calls.STORED:
+            return AttentionState(*arrays)
+        return merge_(state, None, AttentionState(*arrays))
+    run_forward(
+        pattern, d, s, Z, slope, edge_scores, dropout, shape, state.addresses, ending, 0, 0
+    )
+    return state
+
+
+def run_forward(
+    pattern: Pattern,
+    d: Tensor,
+    s: Tensor,
+    Z: Tensor,
+    slope: float,
+    edge_scores: Tensor | None,
+    dropout: AttentionDropout | None,
+    shape: Shape,
+    arrays: tuple[int, ...],
+    *ending: int,
+) -> None:
+    """Call the CPU kernel; `ending` is how rows end, and the addresses of finished ones."""
+    packed, described = shape.pack([Z], [s])
+    d, edge_scores = d.contiguous(), calls.dense(edge_scores)
+    calls.call(
+        "attend",
+        Z.dtype,
+        calls.block(pattern),
+        shape.words,
+        described,
+        calls.own(None, None, d),
+        (slope, 0, calls.address(edge_scores), 0),
+        dropout_words(dropout, by_column=False),
+        arrays,
+        *ending,
+        False,
+        shape.threads(pattern.nnz),
+    )
+    del packed
 
 
 def merge_(state: AttentionState, rows: Tensor | None, other: AttentionState) -> AttentionState:
@@ -139,25 +203,26 @@ def merge_(state: AttentionState, rows: Tensor | None, other: AttentionState) ->
     AttentionState
         ``state``
     """
-    places = slice(None) if rows is None else rows.long()
-    m = torch.maximum(state.m[places], other.m)
-    finite = torch.where(m == -torch.inf, 0.0, m)
-    mine, its = torch.exp(state.m[places] - finite), torch.exp(other.m - finite)
-    heads = m.shape[1]
-
-    def scaled(array: Tensor, factor: Tensor) -> Tensor:
-        return (array.unflatten(1, (factor.shape[1], -1)) * factor[:, :, None]).view(array.shape)
-
-    state.m[places] = m
-    state.n[places] = state.n[places] * mine + other.n * its
-    state.O[places] = scaled(state.O[places], mine) + scaled(other.O, its)
-    if state.P is not None and state.pi is not None:
-        state.P[places] = scaled(state.P[places], mine)
-        state.pi[places] = state.pi[places] * mine
-        if other.P is not None and other.pi is not None:
-            state.P[places] += scaled(other.P, its)
-            state.pi[places] += other.pi * its
-    assert heads == state.m.shape[1]
+    if state.m.is_cuda:
+        reference.merge(state.arrays, rows, other.arrays)
+        return state
+    count, heads = other.m.shape
+    width = other.O.shape[1] // max(1, heads)
+    listed = None if rows is None else rows.contiguous()
+    if count != state.m.shape[0] if listed is None else count != listed.shape[0]:
+        raise InputError(f"{count} rows cannot be merged into {state.m.shape[0]} without a list")
+    other = AttentionState(*(None if a is None else a.contiguous() for a in other.arrays))  # type: ignore[arg-type]
+    calls.call(
+        "attention_merge",
+        state.m.dtype,
+        state.addresses,
+        (calls.address(listed), listed is not None and listed.dtype == torch.int64),
+        other.addresses,
+        count,
+        heads,
+        width,
+        calls.threads(2 * other.O.numel()),
+    )
     return state
 
 
@@ -178,9 +243,25 @@ def finish(state: AttentionState, dtype: torch.dtype | None = None) -> tuple[Ten
     lse : Tensor [rows, heads], dtype of the state
         m + log n, −∞ for rows without nonzeros.
     """
-    n = torch.where(state.n == 0, 1.0, state.n)
-    out = (state.O.unflatten(1, (n.shape[1], -1)) / n[:, :, None]).view(state.O.shape)
-    return out.to(dtype or out.dtype), state.m + state.n.log()
+    dtype = dtype or state.O.dtype
+    if state.m.is_cuda:
+        n = torch.where(state.n == 0, 1.0, state.n)
+        out = (state.O.view(*n.shape, -1) / n[:, :, None]).view(state.O.shape)
+        return out.to(dtype), state.m + state.n.log()
+    out, lse = torch.empty_like(state.O, dtype=dtype), torch.empty_like(state.m)
+    rows, heads = lse.shape
+    calls.call(
+        "attention_finish",
+        dtype,
+        state.addresses,
+        out.data_ptr(),
+        lse.data_ptr(),
+        rows,
+        heads,
+        out.shape[1] // max(1, heads),
+        calls.threads(out.numel()),
+    )
+    return out, lse
 
 
 def head_products(G: Tensor, X: Tensor, heads: int) -> Tensor:
@@ -188,10 +269,29 @@ def head_products(G: Tensor, X: Tensor, heads: int) -> Tensor:
 
     Parameters
     ----------
-    G, X : Tensor [rows, heads * width]
+    G : Tensor [rows, heads * width]
+    X : Tensor [rows, heads * width], dtype of G or of its sums
     """
     wide = SUM_DTYPE[G.dtype]
-    return (G.to(wide) * X.to(wide)).unflatten(1, (heads, -1)).sum(-1)
+    if G.is_cuda:
+        return (G.to(wide) * X.to(wide)).view(len(G), heads, -1).sum(-1)
+    G, X = unit_stride(G), unit_stride(X)
+    products = G.new_empty((G.shape[0], heads), dtype=wide)
+    calls.call(
+        "head_products",
+        G.dtype,
+        G.data_ptr(),
+        G.stride(0),
+        X.data_ptr(),
+        X.stride(0),
+        X.dtype == wide,
+        products.data_ptr(),
+        G.shape[0],
+        heads,
+        G.shape[1] // max(1, heads),
+        calls.threads(G.numel()),
+    )
+    return products
 
 
 def row_gradient(
@@ -256,36 +356,107 @@ def attend_backward(
     dt : Tensor [nnz, heads], dtype of sums, or None
         Where edge scores are given.
     """
-    rows, cols = reference.ends(pattern)
-    heads = d.shape[1]
-    arguments = reference.arguments(pattern, d, s, edge_scores)
-    scores = torch.nn.functional.leaky_relu(arguments, slope)
-    weights = torch.exp(scores - lse[rows])
-    factors = _factors(pattern, dropout, scores)
-    g = G[rows].to(d.dtype).unflatten(1, (heads, -1))
-    z = Z[cols].to(d.dtype).view(g.shape)
-    products = (g * z).sum(-1)
-    dropped = weights if factors is None else weights * factors
-    products = products if factors is None else products * factors
-    de = (
-        weights
-        * (products - D[rows])
-        * torch.ones_like(arguments).masked_fill_(arguments <= 0, slope)
+    shape = check_attention(pattern, d, s, Z, edge_scores, dropout, slope)
+    if d.is_cuda:
+        factors = _factors(pattern, dropout)
+        dZ, ds, dt = reference.attend_backward(
+            pattern, d, s, Z, G, lse, D, slope, edge_scores, factors
+        )
+        return dZ, ds, None if edge_scores is None else dt
+    dZ, ds = new_rows(Z.shape[0], Z), torch.empty_like(s, memory_format=torch.contiguous_format)
+    order = None if edge_scores is None else pattern.order
+    edge_scores = calls.dense(edge_scores)
+    dt = None if edge_scores is None else torch.empty_like(edge_scores)
+    packed, described = shape.pack([G], [d, lse, D])
+    Z, s = unit_stride(Z), s.contiguous()
+    calls.call(
+        "attend_backward",
+        Z.dtype,
+        calls.block(pattern.T, order),
+        shape.words,
+        described,
+        calls.own(Z, None, s),
+        (slope, 0, calls.address(edge_scores), 0),
+        dropout_words(dropout, by_column=True),
+        (dZ.data_ptr(), ds.data_ptr(), 0, calls.address(dt), 0),
+        calls.COLUMNS,
+        shape.threads(2 * pattern.nnz),
     )
-    dZ = d.new_zeros(Z.shape).index_add_(0, cols, (dropped[:, :, None] * g).flatten(1))
-    ds = torch.zeros_like(s).index_add_(0, cols, de)
-    return dZ.to(Z.dtype), ds, None if edge_scores is None else de
+    del packed
+    return dZ, ds, dt
 
 
-def _factors(pattern: Pattern, dropout: AttentionDropout | None, scores: Tensor) -> Tensor | None:
-    if dropout is None or not dropout.p:
-        return None
+def check_attention(
+    pattern: Pattern,
+    d: Tensor,
+    s: Tensor,
+    Z: Tensor,
+    edge_scores: Tensor | None,
+    dropout: AttentionDropout | None,
+    slope: float,
+) -> Shape:
+    """Refuse arguments that do not fit each other.
+
+    Raises
+    ------
+    InputError
+        If types, shapes, dtypes or devices do not fit.
+    """
+    check_is("pattern", pattern, Pattern)
+    check_dense("Z", Z)
+    check_is("d", d, Tensor)
+    heads = d.shape[1] if d.dim() == 2 else 0
+    rows, cols = pattern.shape
+    wanted = [("d", d, rows), ("s", s, cols)]
+    if edge_scores is not None:
+        wanted.append(("edge_scores", edge_scores, pattern.nnz))
+    for name, array, length in wanted:
+        check_numbers(name, array, (length, heads), Z)
+    if heads < 1 or Z.shape[0] != cols or Z.shape[1] % heads:
+        raise InputError(f"Z must be [{cols}, {heads} · width], got {list(Z.shape)}")
+    check_dropout(dropout, pattern, slope)
+    return Shape(heads, Z.shape[1] // heads)
+
+
+def check_numbers(name: str, array: Tensor, shape: tuple[int, ...], Z: Tensor) -> None:
+    """Refuse an array that is not of that shape and of Z's dtype of sums."""
+    check_is(name, array, Tensor)
+    wide = SUM_DTYPE[Z.dtype]
+    if array.shape != shape or array.dtype != wide or array.device != Z.device:
+        raise InputError(
+            f"{name} must be {wide} {list(shape)} on {Z.device}, "
+            f"got {described(array)} on {array.device}"
+        )
+
+
+def check_dropout(dropout: AttentionDropout | None, pattern: Pattern, slope: float) -> None:
+    """Refuse a rule of dropout that does not fit, and a slope that is not monotone."""
+    if not slope >= 0:
+        raise InputError(f"slope must be at least 0, got {slope}")
+    if dropout is None:
+        return
+    if not 0.0 <= dropout.p < 1.0:
+        raise InputError(f"p must be in [0, 1), got {dropout.p}")
     ids = dropout.row_ids, dropout.col_ids
-    kept = reference.kept(pattern, *ids, scores.shape[1], dropout.key, dropout.p)
-    return kept.to(scores.dtype) / (1.0 - dropout.p)
+    for name, array, length in zip(("row_ids", "col_ids"), ids, pattern.shape, strict=True):
+        check_is(name, array, Tensor)
+        if array.shape != (length,) or array.dtype != torch.int64:
+            raise InputError(f"{name} must be int64 [{length}], got {described(array)}")
+        if array.device != pattern.device:
+            raise InputError(f"the pattern is on {pattern.device}, {name} on {array.device}")
 
 
-def _triple(
-    pattern: Pattern, scores: Tensor, Z: Tensor, dropout: AttentionDropout | None
-) -> AttentionState:
-    return AttentionState(*reference.triple(pattern, scores, Z, _factors(pattern, dropout, scores)))
+def dropout_words(dropout: AttentionDropout | None, by_column: bool) -> tuple[Any, ...]:
+    """The rule for C++; rows are destinations, or `by_column` sources."""
+    if dropout is None:
+        return calls.NO_DROPOUT
+    ids = dropout.row_ids, dropout.col_ids
+    own, others = reversed(ids) if by_column else ids
+    return calls.dropout_words(dropout.key, dropout.p, own, others, by_column)
+
+
+def _factors(pattern: Pattern, dropout: AttentionDropout | None) -> reference.Factors:
+    if dropout is None or not dropout.p:
+        return lambda scores: None
+    rule = dropout.row_ids, dropout.col_ids, dropout.key, dropout.p
+    return lambda scores: reference.dropout_factors(pattern, *rule, scores)

@@ -5,6 +5,8 @@ In the dtype of the operands, differentiable by autograd; also the way on CUDA w
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
@@ -20,6 +22,14 @@ def ends(pattern: Pattern) -> tuple[Tensor, Tensor]:
     return rows, pattern.indices.long()
 
 
+def dropout_factors(
+    pattern: Pattern, row_ids: Tensor, col_ids: Tensor, key: int, p: float, like: Tensor
+) -> Tensor:
+    """What dropout multiplies weights with, [nnz, heads] as ``like``."""
+    mask = kept(pattern, row_ids, col_ids, like.shape[1], key, p)
+    return mask.to(like.dtype) / (1.0 - p)
+
+
 def kept(
     pattern: Pattern, row_ids: Tensor, col_ids: Tensor, heads: int, key: int, p: float
 ) -> Tensor:
@@ -30,15 +40,10 @@ def kept(
 
 
 def arguments(pattern: Pattern, d: Tensor, s: Tensor, edge_scores: Tensor | None) -> Tensor:
-    """What LeakyReLU is taken of, [nnz, heads]."""
+    """What LeakyReLU is taken of, [nnz, heads]; in GATv2 [nnz, heads * width], of features."""
     rows, cols = ends(pattern)
     sums = d[rows] + s[cols]
     return sums if edge_scores is None else sums + edge_scores
-
-
-def arguments_v2(pattern: Pattern, x: Tensor, y: Tensor, edge_features: Tensor | None) -> Tensor:
-    """The same for GATv2, [nnz, heads * width]."""
-    return arguments(pattern, x, y, edge_features)
 
 
 def scores_v2(arguments: Tensor, a: Tensor, slope: float) -> Tensor:
@@ -70,4 +75,118 @@ def attention(pattern: Pattern, scores: Tensor, Z: Tensor, factors: Tensor | Non
     """Weighted sums of rows of Z, [rows, heads * width]; zeros for rows without nonzeros."""
     m, n, O = triple(pattern, scores, Z, factors)
     n = torch.where(n == 0, 1.0, n)
-    return (O.unflatten(1, (m.shape[1], -1)) / n[:, :, None]).flatten(1)
+    return (O.view(*m.shape, -1) / n[:, :, None]).flatten(1)
+
+
+Factors = Callable[[Tensor], Tensor | None]
+"""Makes dropout's factors like some scores, or none."""
+
+
+def attend(
+    pattern: Pattern,
+    d: Tensor,
+    s: Tensor,
+    Z: Tensor,
+    slope: float,
+    edge_scores: Tensor | None,
+    factors: Factors,
+    gradients: bool,
+) -> tuple[Tensor, ...]:
+    """The running triple of a block by itself, and P and pi where gradients are wanted."""
+    numbers = arguments(pattern, d, s, edge_scores)
+    scores = leaky_relu(numbers, slope)
+    m, n, O = triple(pattern, scores, Z, factors(scores))
+    if not gradients:
+        return m, n, O
+    rows, cols = ends(pattern)
+    powers = torch.exp(scores - m[rows]).masked_fill(numbers <= 0, 0.0)
+    pi = torch.zeros_like(n).index_add(0, rows, powers)
+    scale = factors(scores)
+    weights = powers if scale is None else powers * scale
+    z = Z[cols].to(scores.dtype).view(len(cols), scores.shape[1], -1)
+    P = torch.zeros_like(O).index_add(0, rows, (weights[:, :, None] * z).flatten(1))
+    return m, n, O, P, pi
+
+
+def attend_backward(
+    pattern: Pattern,
+    d: Tensor,
+    s: Tensor,
+    Z: Tensor,
+    G: Tensor,
+    lse: Tensor,
+    D: Tensor,
+    slope: float,
+    edge_scores: Tensor | None,
+    factors: Factors,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients in Z, in s, and in the scores of edges."""
+    rows, cols = ends(pattern)
+    heads = d.shape[1]
+    numbers = arguments(pattern, d, s, edge_scores)
+    scores = leaky_relu(numbers, slope)
+    weights = torch.exp(scores - lse[rows])
+    scale = factors(scores)
+    g = G[rows].to(d.dtype).view(len(rows), heads, -1)
+    z = Z[cols].to(d.dtype).view(g.shape)
+    products = (g * z).sum(-1)
+    dropped = weights if scale is None else weights * scale
+    products = products if scale is None else products * scale
+    de = weights * (products - D[rows]) * torch.where(numbers > 0, 1.0, slope)
+    dZ = d.new_zeros(Z.shape).index_add_(0, cols, (dropped[:, :, None] * g).flatten(1))
+    return dZ.to(Z.dtype), torch.zeros_like(s).index_add_(0, cols, de), de
+
+
+def attend_v2_backward(
+    pattern: Pattern,
+    x: Tensor,
+    y: Tensor,
+    a: Tensor,
+    G: Tensor,
+    lse: Tensor,
+    D: Tensor,
+    slope: float,
+    edge_features: Tensor | None,
+    factors: Factors,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients in x, y, a and the features of edges."""
+    rows, cols = ends(pattern)
+    heads, wide = len(a), a.dtype
+    edges = None if edge_features is None else edge_features.to(wide)
+    numbers = arguments(pattern, x.to(wide), y.to(wide), edges)
+    scores = scores_v2(numbers, a, slope)
+    weights = torch.exp(scores - lse[rows])
+    scale = factors(scores)
+    g = G[rows].to(wide).view(len(rows), heads, -1)
+    products = (g * y[cols].to(wide).view(g.shape)).sum(-1)
+    dropped = weights if scale is None else weights * scale
+    products = products if scale is None else products * scale
+    de = (weights * (products - D[rows]))[:, :, None]
+    numbers = numbers.view(g.shape)
+    da = (de * leaky_relu(numbers, slope)).sum(0)
+    dt = (de * a * torch.where(numbers > 0, 1.0, slope)).flatten(1)
+    dx = a.new_zeros(x.shape).index_add_(0, rows, dt)
+    dy = a.new_zeros(y.shape).index_add_(0, cols, dt + (dropped[:, :, None] * g).flatten(1))
+    return dx.to(x.dtype), dy.to(x.dtype), da, dt.to(x.dtype)
+
+
+def merge(into: Sequence[Tensor | None], rows: Tensor | None, other: Sequence[Tensor | None]) -> None:
+    """Merge triples (m, n, O, P or None, pi or None) into listed rows of others, in place."""
+    m, n, *sums = into
+    its_m, its_n, *its_sums = other
+    assert m is not None
+    assert n is not None
+    assert its_m is not None
+    places = slice(None) if rows is None else rows.long()
+    top = torch.maximum(m[places], its_m)
+    finite = torch.where(top == -torch.inf, 0.0, top)
+    mine, its = torch.exp(m[places] - finite), torch.exp(its_m - finite)
+    m[places] = top
+    for array, added in zip((n, *sums), (its_n, *its_sums), strict=True):
+        if array is None:
+            continue
+        before = array[places]
+        after = before.view(*mine.shape, -1) * mine[:, :, None]
+        if added is not None:
+            after += added.view(after.shape) * its[:, :, None]
+        array[places] = after.view(before.shape)

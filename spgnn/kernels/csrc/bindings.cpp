@@ -12,6 +12,7 @@
 #include <string>
 
 #include "access.hpp"
+#include "bindings.hpp"
 #include "dispatch.hpp"
 #include "roofline.hpp"
 #include "rows.hpp"
@@ -21,14 +22,12 @@
 
 namespace nb = nanobind;
 
-namespace {
-
-using Address = std::uintptr_t;
-
 const spgnn::KernelTable*& current_table() {
   static const spgnn::KernelTable* table = &spgnn::best_table();
   return table;
 }
+
+namespace {
 
 // What tests and benchmarks ask for in place of what the processor and X suggest.
 std::optional<spgnn::Access>& wanted_access() {
@@ -45,11 +44,6 @@ spgnn::Access access_to(std::int64_t x_rows, const spgnn::Shape& x, std::int64_t
   auto access = *wanted_access();
   if (access.block == 0) access.block = x.columns;
   return access;
-}
-
-template <class T>
-T* at(Address address) {
-  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
 template <class T, class Index>
@@ -213,6 +207,7 @@ NB_MODULE(_kernels, m) {
   define_for<float>(m, "float32");
   define_for<double>(m, "float64");
   define_for<spgnn::Bfloat16>(m, "bfloat16");
+  define_attention(m);
   m.def("advise_huge_pages", &advise_huge_pages);
   m.def("touch_rows", &touch_rows, "Roofline: reads the rows of X that a product reads.");
   m.def("triad", &triad, "Roofline: y += 3 x.");

@@ -3,6 +3,7 @@
 
 #include <tuple>
 
+#include "attention_types.hpp"
 #include "types.hpp"
 
 namespace spgnn {
@@ -51,6 +52,32 @@ struct SegmentKernels {
   void (*spread)(std::int64_t count, std::int64_t heads, Sum<T>* sum, T* y);
 };
 
+// Rows of attention (docs/kernels.md). `indptr` begins at the first of the rows given; `room` is
+// memory to work in.
+template <class T>
+struct AttentionKernels {
+  using Attend = void (*)(const AttentionOperands<T>&, const AttentionTarget<T>&, Span rows,
+                          const std::int64_t* indptr, char* room);
+  using Backward = void (*)(const AttentionOperands<T>&, const AttentionGradients<T>&, Span rows,
+                            const std::int64_t* indptr, char* room);
+  void (*pack)(const PackOperands<T>&, Span rows);
+  Attend attend, attend_v2;
+  Backward backward[3];  // GAT's columns, GATv2's, and GATv2's rows
+  // Merges a row's triple into another; writes a row's.
+  void (*merge)(const Triples<Sum<T>>& into, const Triples<Sum<T>>& other, std::int64_t heads,
+                std::int64_t width);
+  void (*end)(const AttentionTarget<T>&, std::int64_t row, const Triples<Sum<T>>&,
+              std::int64_t heads, std::int64_t width);
+  // <x[h], y[h]> of one row, for each head; y is of T, or a sum.
+  void (*head_products)(const T* x, const T* y, std::int64_t heads, std::int64_t width,
+                        Sum<T>* products);
+  void (*head_products_of_sums)(const T* x, const Sum<T>* y, std::int64_t heads,
+                                std::int64_t width, Sum<T>* products);
+};
+
+using AttentionTable =
+    std::tuple<AttentionKernels<float>, AttentionKernels<double>, AttentionKernels<Bfloat16>>;
+
 struct KernelTable {
   const char* name;
   std::tuple<SpmmKernels<float, std::int32_t>, SpmmKernels<float, std::int64_t>,
@@ -63,6 +90,7 @@ struct KernelTable {
       rows;
   std::tuple<DropoutKernel<float>, DropoutKernel<double>, DropoutKernel<Bfloat16>> dropout;
   std::tuple<SegmentKernels<float>, SegmentKernels<double>, SegmentKernels<Bfloat16>> segments;
+  const AttentionTable* attention;
 };
 
 namespace baseline {

@@ -1,0 +1,142 @@
+// Attention on threads: tasks as in SpMM, and rows longer than a task in pieces that are merged in
+// their order.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "attention_types.hpp"
+#include "kernel_table.hpp"
+#include "parallel.hpp"
+#include "spmm.hpp"
+
+namespace spgnn {
+
+// Calls row_task(rows, indptr of these, room) for rows of tasks and piece_task(piece, row, indptr,
+// room) for pieces of long rows.
+template <class T, class RowTask, class PieceTask>
+void for_each_piece(const Schedule& schedule, const AttentionOperands<T>& a, int threads,
+                    const RowTask& row_task, const PieceTask& piece_task) {
+  const auto bytes = attention_room(a.padded, a.width, sizeof(Sum<T>));
+  std::vector<std::int64_t> row_of_piece;
+  for (std::size_t i = 0; i < schedule.long_rows().size(); ++i) {
+    const Span pieces = schedule.pieces_of(i);
+    row_of_piece.insert(row_of_piece.end(), pieces.end - pieces.begin, schedule.long_rows()[i]);
+  }
+  for_each_task(schedule.pieces() + schedule.row_tasks(), threads, [&](std::int64_t task) {
+    const auto room = std::make_unique_for_overwrite<char[]>(bytes);
+    if (task < schedule.pieces()) {
+      const Span nonzeros = schedule.nonzeros_of(task);
+      const std::int64_t indptr[] = {nonzeros.begin, nonzeros.end};
+      piece_task(task, row_of_piece[task], indptr, room.get());
+    } else {
+      const Span rows = schedule.rows_of(task - schedule.pieces());
+      row_task(task, rows, a.indptr + rows.begin, room.get());
+    }
+  });
+}
+
+template <class T>
+void attend(const KernelTable& table, const AttentionOperands<T>& a,
+            const AttentionTarget<T>& target, bool v2, int threads) {
+  using S = Sum<T>;
+  if (a.rows == 0 || a.heads == 0) return;
+  const auto& kernels = std::get<AttentionKernels<T>>(*table.attention);
+  const auto kernel = v2 ? kernels.attend_v2 : kernels.attend;
+  const Schedule schedule(a.indptr, a.rows);
+  const std::int64_t columns = a.heads * a.width, size = 2 * columns + 3 * a.heads;
+  const auto sums = std::make_unique_for_overwrite<S[]>(schedule.pieces() * size);
+  const auto of_piece = [&](std::int64_t piece) {
+    S* m = sums.get() + piece * size;
+    S* o = m + 3 * a.heads;
+    const bool twice = target.triples.p != nullptr;
+    return Triples<S>{m, m + a.heads, o, twice ? o + columns : nullptr,
+                      twice ? m + 2 * a.heads : nullptr};
+  };
+  for_each_piece(
+      schedule, a, threads,
+      [&](std::int64_t, Span rows, const std::int64_t* indptr, char* room) {
+        kernel(a, target, rows, indptr, room);
+      },
+      [&](std::int64_t piece, std::int64_t row, const std::int64_t* indptr, char* room) {
+        auto triple = of_piece(piece);
+        // Kernels count rows from the first of all.
+        triple.m -= row * a.heads, triple.n -= row * a.heads, triple.o -= row * columns;
+        if (triple.p) triple.p -= row * columns, triple.pi -= row * a.heads;
+        kernel(a, {triple, Ending::kStored, nullptr, nullptr}, {row, row + 1}, indptr, room);
+      });
+  for (std::size_t i = 0; i < schedule.long_rows().size(); ++i) {
+    const Span pieces = schedule.pieces_of(i);
+    const auto first = of_piece(pieces.begin);
+    for (std::int64_t piece = pieces.begin + 1; piece < pieces.end; ++piece) {
+      kernels.merge(first, of_piece(piece), a.heads, a.width);
+    }
+    kernels.end(target, schedule.long_rows()[i], first, a.heads, a.width);
+  }
+}
+
+// Which gradients: of the transpose's rows for GAT and GATv2, or of GATv2's rows.
+template <class T>
+void attend_backward(const KernelTable& table, const AttentionOperands<T>& a,
+                     const AttentionGradients<T>& gradients, int side, int threads) {
+  using S = Sum<T>;
+  if (a.rows == 0 || a.heads == 0) return;
+  const auto& kernels = std::get<AttentionKernels<T>>(*table.attention);
+  const auto kernel = kernels.backward[side];
+  const Schedule schedule(a.indptr, a.rows);
+  const std::int64_t width = a.heads * a.width, size = width + a.heads;
+  const auto sums = std::make_unique_for_overwrite<S[]>(schedule.pieces() * size);
+  // The gradient in a is summed by task, in the order of tasks.
+  const std::int64_t packed = packed_columns(a.padded, a.width);
+  const std::int64_t tasks = schedule.pieces() + schedule.row_tasks();
+  const auto of_a = std::make_unique<S[]>(gradients.a ? tasks * packed : 0);
+  const auto of_task = [&](std::int64_t task) {
+    auto mine = gradients;
+    if (mine.a) mine.a = of_a.get() + task * packed;
+    return mine;
+  };
+  for_each_piece(
+      schedule, a, threads,
+      [&](std::int64_t task, Span rows, const std::int64_t* indptr, char* room) {
+        kernel(a, of_task(task), rows, indptr, room);
+      },
+      [&](std::int64_t piece, std::int64_t row, const std::int64_t* indptr, char* room) {
+        auto mine = of_task(piece);
+        mine.sums = sums.get() + (piece - row) * size;
+        kernel(a, mine, {row, row + 1}, indptr, room);
+      });
+  for (std::size_t i = 0; i < schedule.long_rows().size(); ++i) {
+    const Span pieces = schedule.pieces_of(i);
+    S* sum = sums.get() + pieces.begin * size;
+    for (std::int64_t piece = pieces.begin + 1; piece < pieces.end; ++piece) {
+      for (std::int64_t c = 0; c < size; ++c) sum[c] += sums[piece * size + c];
+    }
+    const std::int64_t row = schedule.long_rows()[i];
+    for (std::int64_t c = 0; c < width; ++c) gradients.rows[row * width + c] = narrow<T>(sum[c]);
+    if (gradients.numbers) {
+      std::copy_n(sum + width, a.heads, gradients.numbers + row * a.heads);
+    }
+  }
+  if (!gradients.a) return;
+  for (std::int64_t h = 0; h < a.heads; ++h) {
+    for (std::int64_t c = 0; c < a.width; ++c) {
+      S sum = 0;
+      for (std::int64_t task = 0; task < tasks; ++task) {
+        sum += of_a[task * packed + c * a.padded + h];
+      }
+      gradients.a[h * a.width + c] = sum;
+    }
+  }
+}
+
+// Calls work(span) for spans of some rows each.
+template <class Work>
+void for_each_rows(std::int64_t rows, int threads, const Work& work) {
+  constexpr std::int64_t kRows = 256;
+  for_each_task((rows + kRows - 1) / kRows, threads, [&](std::int64_t task) {
+    work(Span{task * kRows, std::min((task + 1) * kRows, rows)});
+  });
+}
+
+}  // namespace spgnn

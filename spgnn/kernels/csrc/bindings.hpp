@@ -1,0 +1,20 @@
+// What the files that know Python share.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+
+#include "kernel_table.hpp"
+
+using Address = std::uintptr_t;
+
+// The instruction set at work.
+const spgnn::KernelTable*& current_table();
+
+template <class T>
+T* at(Address address) {
+  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+void define_attention(nanobind::module_& m);
