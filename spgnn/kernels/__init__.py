@@ -3,6 +3,8 @@
 Each is a registered torch operator (``torch.ops.spgnn.*``) that runs where its tensors live.
 """
 
+from spgnn.kernels.attention import AttentionDropout
+from spgnn.kernels.attention_operators import attention, attention_v2
 from spgnn.kernels.dropout import dropout_rows
 from spgnn.kernels.rows import gather_rows, scatter_add_rows
 from spgnn.kernels.sddmm import sddmm
@@ -10,6 +12,9 @@ from spgnn.kernels.softmax import edge_softmax
 from spgnn.kernels.spmm import spmm
 
 __all__ = [
+    "AttentionDropout",
+    "attention",
+    "attention_v2",
     "dropout_rows",
     "edge_softmax",
     "gather_rows",

@@ -148,9 +148,7 @@ def attend_(
         if ending == calls.STORED:
             return AttentionState(*arrays)
         return merge_(state, None, AttentionState(*arrays))
-    run_forward(
-        pattern, d, s, Z, slope, edge_scores, dropout, shape, state.addresses, ending, 0, 0
-    )
+    run_forward(pattern, d, s, Z, slope, edge_scores, dropout, shape, state.addresses, ending, 0, 0)
     return state
 
 
@@ -246,7 +244,7 @@ def finish(state: AttentionState, dtype: torch.dtype | None = None) -> tuple[Ten
     dtype = dtype or state.O.dtype
     if state.m.is_cuda:
         n = torch.where(state.n == 0, 1.0, state.n)
-        out = (state.O.view(*n.shape, -1) / n[:, :, None]).view(state.O.shape)
+        out = (reference.by_heads(state.O, n.shape[1]) / n[:, :, None]).view(state.O.shape)
         return out.to(dtype), state.m + state.n.log()
     out, lse = torch.empty_like(state.O, dtype=dtype), torch.empty_like(state.m)
     rows, heads = lse.shape
@@ -274,7 +272,7 @@ def head_products(G: Tensor, X: Tensor, heads: int) -> Tensor:
     """
     wide = SUM_DTYPE[G.dtype]
     if G.is_cuda:
-        return (G.to(wide) * X.to(wide)).view(len(G), heads, -1).sum(-1)
+        return reference.by_heads(G.to(wide) * X.to(wide), heads).sum(-1)
     G, X = unit_stride(G), unit_stride(X)
     products = G.new_empty((G.shape[0], heads), dtype=wide)
     calls.call(

@@ -68,7 +68,17 @@ class Shape:
         described = packed.data_ptr(), stride
         first = matrices[0].data_ptr(), matrices[0].stride(0)
         work = threads(rows * self.heads * self.width)
-        call("attention_pack", dtype, self.words, rows, *first, *second, tuple(arrays), described, work)
+        call(
+            "attention_pack",
+            dtype,
+            self.words,
+            rows,
+            *first,
+            *second,
+            tuple(arrays),
+            described,
+            work,
+        )
         return packed, described
 
 

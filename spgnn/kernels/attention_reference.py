@@ -15,6 +15,11 @@ from spgnn.kernels.reference import dropout_keeps
 from spgnn.pattern import Pattern
 
 
+def by_heads(X: Tensor, heads: int) -> Tensor:
+    """[rows, heads * width] as [rows, heads, width]."""
+    return X.unflatten(1, (heads, X.shape[1] // heads)) if X.dim() == 2 else X[:, :, None]
+
+
 def ends(pattern: Pattern) -> tuple[Tensor, Tensor]:
     """Row and column of each nonzero, int64 [nnz]."""
     numbers = torch.arange(pattern.shape[0], device=pattern.device)
@@ -66,7 +71,7 @@ def triple(
     powers = torch.exp(scores - m[rows])
     n = torch.zeros_like(m).index_add(0, rows, powers)
     weights = powers if factors is None else powers * factors
-    messages = weights[:, :, None] * Z[cols].to(scores.dtype).unflatten(1, (heads, -1))
+    messages = weights[:, :, None] * by_heads(Z[cols].to(scores.dtype), heads)
     O = scores.new_zeros((len(m), Z.shape[1])).index_add(0, rows, messages.flatten(1))
     return m, n, O
 
@@ -75,7 +80,7 @@ def attention(pattern: Pattern, scores: Tensor, Z: Tensor, factors: Tensor | Non
     """Weighted sums of rows of Z, [rows, heads * width]; zeros for rows without nonzeros."""
     m, n, O = triple(pattern, scores, Z, factors)
     n = torch.where(n == 0, 1.0, n)
-    return (O.view(*m.shape, -1) / n[:, :, None]).flatten(1)
+    return (by_heads(O, m.shape[1]) / n[:, :, None]).flatten(1)
 
 
 Factors = Callable[[Tensor], Tensor | None]
@@ -103,7 +108,7 @@ def attend(
     pi = torch.zeros_like(n).index_add(0, rows, powers)
     scale = factors(scores)
     weights = powers if scale is None else powers * scale
-    z = Z[cols].to(scores.dtype).view(len(cols), scores.shape[1], -1)
+    z = by_heads(Z[cols].to(scores.dtype), scores.shape[1])
     P = torch.zeros_like(O).index_add(0, rows, (weights[:, :, None] * z).flatten(1))
     return m, n, O, P, pi
 
@@ -127,7 +132,7 @@ def attend_backward(
     scores = leaky_relu(numbers, slope)
     weights = torch.exp(scores - lse[rows])
     scale = factors(scores)
-    g = G[rows].to(d.dtype).view(len(rows), heads, -1)
+    g = by_heads(G[rows].to(d.dtype), heads)
     z = Z[cols].to(d.dtype).view(g.shape)
     products = (g * z).sum(-1)
     dropped = weights if scale is None else weights * scale
@@ -157,7 +162,7 @@ def attend_v2_backward(
     scores = scores_v2(numbers, a, slope)
     weights = torch.exp(scores - lse[rows])
     scale = factors(scores)
-    g = G[rows].to(wide).view(len(rows), heads, -1)
+    g = by_heads(G[rows].to(wide), heads)
     products = (g * y[cols].to(wide).view(g.shape)).sum(-1)
     dropped = weights if scale is None else weights * scale
     products = products if scale is None else products * scale
@@ -170,7 +175,9 @@ def attend_v2_backward(
     return dx.to(x.dtype), dy.to(x.dtype), da, dt.to(x.dtype)
 
 
-def merge(into: Sequence[Tensor | None], rows: Tensor | None, other: Sequence[Tensor | None]) -> None:
+def merge(
+    into: Sequence[Tensor | None], rows: Tensor | None, other: Sequence[Tensor | None]
+) -> None:
     """Merge triples (m, n, O, P or None, pi or None) into listed rows of others, in place."""
     m, n, *sums = into
     its_m, its_n, *its_sums = other
@@ -186,7 +193,7 @@ def merge(into: Sequence[Tensor | None], rows: Tensor | None, other: Sequence[Te
         if array is None:
             continue
         before = array[places]
-        after = before.view(*mine.shape, -1) * mine[:, :, None]
+        after = by_heads(before, mine.shape[1]) * mine[:, :, None]
         if added is not None:
             after += added.view(after.shape) * its[:, :, None]
         array[places] = after.view(before.shape)

@@ -101,6 +101,30 @@ def define(
     return getattr(getattr(torch.ops.spgnn, packet), overload or "default")
 
 
+def define_computed(schema: str, *, compute: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """Register an operator that makes its results itself, on any device.
+
+    Parameters
+    ----------
+    schema : str
+        Without the namespace.
+    compute
+        Returns what the schema says, from the operator's arguments.
+    fake
+        The same, uninitialised: all that tracers ask for.
+
+    Returns
+    -------
+    OpOverload
+    """
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    name = schema.partition("(")[0]
+    for device in ("CPU", "CUDA"):
+        _library.impl(name, compute, device)
+    torch.library.register_fake(f"spgnn::{name}", fake)
+    return getattr(torch.ops.spgnn, name).default
+
+
 def _making(empty: Callable[..., Tensor], kernel: Callable[..., None]) -> Callable[..., Tensor]:
     def make(*arguments: Any) -> Tensor:
         result = empty(*arguments)

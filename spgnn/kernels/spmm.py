@@ -116,19 +116,19 @@ def other_side(pattern: Pattern, X: Tensor, ordered: bool) -> tuple[Tensor | Non
     if not (X.requires_grad or transformed()):
         return None, None, None
     if traced():
-        _make_other_side(pattern)
+        make_other_side(pattern)
     T = pattern.T
     return T.indptr, T.indices, pattern.order if ordered else None
 
 
-def _make_other_side(pattern: Pattern) -> None:
+def make_other_side(pattern: Pattern) -> None:
     """Make it now: compilers keep what this returns, and look at nothing inside."""
     _ = pattern.T, pattern.order
 
 
 # What torch.compiler.assume_constant_result does, without importing the compiler: that takes more
 # than a second, in every process.
-_make_other_side._dynamo_marked_constant = True  # type: ignore[attr-defined]
+make_other_side._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _on_cpu(*arguments: Any) -> None:
