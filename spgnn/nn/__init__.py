@@ -8,12 +8,14 @@ from spgnn.nn.dry_run import Recorded, RecordedAttention, RecordedProduct, recor
 from spgnn.nn.features import Features, Propagated, densified, propagate_
 from spgnn.nn.gat import GAT, GATConv, GATv2, GATv2Conv
 from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
-from spgnn.nn.gin import GIN, GINConv
+from spgnn.nn.gin import GIN, GINConv, GINEConv
+from spgnn.nn.graph_conv import GraphConv
 from spgnn.nn.loss import count_labelled, masked_cross_entropy
 from spgnn.nn.metrics import accuracies
 from spgnn.nn.mlp import MLP
 from spgnn.nn.models import MODELS
 from spgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, PairNorm
+from spgnn.nn.powers import APPNP, GCN2Conv, LGConv, SGConv, TAGConv
 from spgnn.nn.precision import (
     PRECISIONS,
     Precision,
@@ -31,10 +33,12 @@ from spgnn.nn.propagation import (
     Propagation,
     matrices_of,
 )
+from spgnn.nn.rgcn import RGCNConv
 from spgnn.nn.sage import GraphSAGE, SAGEConv
 from spgnn.nn.stack import JUMPS, Stack
 
 __all__ = [
+    "APPNP",
     "GAT",
     "GCN",
     "GIN",
@@ -51,12 +55,16 @@ __all__ = [
     "GATConv",
     "GATv2",
     "GATv2Conv",
+    "GCN2Conv",
     "GCNConv",
     "GINConv",
+    "GINEConv",
     "Graph",
+    "GraphConv",
     "GraphNorm",
     "GraphSAGE",
     "HasMatrices",
+    "LGConv",
     "LayerGraph",
     "LayerNorm",
     "Matrices",
@@ -67,11 +75,14 @@ __all__ = [
     "Precision",
     "Propagated",
     "Propagation",
+    "RGCNConv",
     "Recorded",
     "RecordedAttention",
     "RecordedProduct",
     "SAGEConv",
+    "SGConv",
     "Stack",
+    "TAGConv",
     "accuracies",
     "count_labelled",
     "densified",

@@ -11,6 +11,7 @@ from spgnn import kernels
 from spgnn.errors import InputError
 from spgnn.kernels.reference import dropout_keeps
 from spgnn.sparse import CSR
+from spgnn.spmm import DistMatrix
 
 
 @dataclass(frozen=True)
@@ -56,3 +57,28 @@ def dropout(X: Tensor | CSR, p: float, keys: DropoutKeys | None, layer: int) -> 
         kept = dropout_keeps(vertices, X.indices.long(), keys.key(layer), p)
         return replace(X, values=torch.where(kept, X.values * (1 / (1 - p)), 0.0))
     return kernels.dropout_rows(X, keys.vertex_ids, keys.key(layer), p)
+
+
+def edges_dropped(
+    A: DistMatrix, H_local: Tensor, p: float, keys: DropoutKeys, layer: int
+) -> Tensor:
+    """``A·H`` with each nonzero of A dropped with probability p, the rest scaled. Collective.
+
+    Whether a nonzero is dropped is a function of the two vertices, so it is the same at any P.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        1D with column covers: whole rows of H have to arrive.
+    H_local : Tensor [own rows, f]
+    p : float in [0, 1)
+    keys : DropoutKeys
+    layer : int
+    """
+    B = A.local_matrix()
+    ids = A.halo(keys.vertex_ids[:, None].double())[:, 0].long()
+    rows = torch.arange(B.shape[0], device=ids.device).repeat_interleave(B.row_lengths)
+    kept = dropout_keeps(ids[rows], ids[B.indices.long()], keys.key(layer), p)
+    values = kept.to(H_local.dtype) / (1 - p)
+    values = values if B.values is None else values * B.values
+    return kernels.spmm(B.with_values(values), A.halo(H_local))

@@ -12,7 +12,8 @@ from torch.nn.parameter import UninitializedParameter
 from spgnn import kernels
 from spgnn.autograd import product
 from spgnn.errors import InputError
-from spgnn.nn.convolution import Convolution, check_options, multiplies_first
+from spgnn.nn.convolution import Convolution, check_options, linear, multiplies_first
+from spgnn.nn.edges import check_edge_rows, local_edges
 from spgnn.nn.features import Features, Propagated, features_beside
 from spgnn.nn.mlp import MLP
 from spgnn.nn.norm import applied, check_local, takes_all_rows
@@ -67,9 +68,7 @@ class GINConv(Convolution):
             If there is no matrix, and H is not propagated; if it is, without H beside it. If H is
             sparse and `nn` begins with something else. If a norm in it looks at one rank of many.
         """
-        comm = comm_of(graph)
-        if comm is not None and comm.size > 1 and self.training:
-            check_local(self.nn)
+        check_one_rank(self, graph)
         own = 1 + self.eps
         first, rest = _begun(self.nn)
         if first is not None and (
@@ -97,6 +96,18 @@ class GINConv(Convolution):
         return applied(self.nn, summed, graph)
 
 
+def check_one_rank(layer: torch.nn.Module, graph: LayerGraph) -> None:
+    """Refuse norms of others in training on several ranks.
+
+    Raises
+    ------
+    InputError
+    """
+    comm = comm_of(graph)
+    if comm is not None and comm.size > 1 and layer.training:
+        check_local(layer)
+
+
 def _begun(
     module: torch.nn.Module,
 ) -> tuple[torch.nn.Linear | None, Callable[[Tensor, LayerGraph], Tensor]]:
@@ -115,6 +126,85 @@ def _begun(
     if isinstance(first, torch.nn.Linear) and not isinstance(first.weight, UninitializedParameter):
         return first, rest
     return None, rest
+
+
+class GINEConv(Convolution):
+    """``z_i = nn((1 + ε) h_i + Σ_j relu(h_j + e_ji W))`` (Hu et al. 2020), with features of edges.
+
+    Parameters are those of PyG's layer of that name, and so are their names: ``nn``, ``eps`` and
+    ``lin`` (of the edges).
+
+    Parameters
+    ----------
+    nn : Module
+        As GINConv's.
+    eps : float
+    train_eps : bool
+    edge_dim : int, optional
+        Width of the edges' features; without it they are as wide as H, and there is no W.
+    options
+        Of PyG's message passing; none but their defaults.
+    """
+
+    eps: Tensor
+    propagates = False
+
+    def __init__(
+        self,
+        nn: torch.nn.Module,
+        eps: float = 0.0,
+        train_eps: bool = False,
+        edge_dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        inner = GINConv(nn, eps, train_eps, **options)
+        self.nn, self.takes_all_rows = inner.nn, inner.takes_all_rows
+        self.lin = None
+        if edge_dim is not None:
+            first = _begun(nn)[0]
+            if first is None:
+                raise InputError("GINEConv: edge_dim needs an nn that begins with a linear layer")
+            self.lin = linear(edge_dim, first.in_features)
+        if train_eps:
+            self.eps = torch.nn.Parameter(inner.eps.detach())
+        else:
+            self.register_buffer("eps", inner.eps)
+
+    def forward(
+        self, H_local: Features, graph: LayerGraph, edge_attr: Tensor | None = None
+    ) -> Tensor:
+        """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
+
+        Parameters
+        ----------
+        H_local : Tensor [columns, f_in]
+        graph : LayerGraph
+            1D with column covers.
+        edge_attr : Tensor [local edges, edge_dim], optional
+            In the order of ``graph.edge_index``; by default ``graph.edge_attr``.
+
+        Raises
+        ------
+        InputError
+            If H is sparse or propagated; if there are no features of edges, or of another width.
+        """
+        if isinstance(H_local, CSR | Propagated):
+            raise InputError("GINEConv needs dense X; make sparse ones so, once: nn.densified(X)")
+        check_one_rank(self, graph)
+        edges = local_edges(graph)
+        given = getattr(graph, "edge_attr", None) if edge_attr is None else edge_attr
+        attr = check_edge_rows("GINEConv", "edge_attr", given, edges.index)
+        attr = attr if self.lin is None else self.lin(attr)
+        if attr.shape[1:] != H_local.shape[1:]:
+            raise InputError(
+                f"GINEConv: edges have {list(attr.shape[1:])} features, vertices "
+                f"{list(H_local.shape[1:])}; edge_dim adds a linear layer"
+            )
+        source, target = edges.index
+        messages = torch.relu(edges.halo(H_local)[source] + attr)
+        own = own_rows(graph, H_local)
+        return applied(self.nn, ((1 + self.eps) * own).index_add(0, target, messages), graph)
 
 
 class GIN(Stack):

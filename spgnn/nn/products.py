@@ -13,31 +13,29 @@ from spgnn.exchange import Step
 from spgnn.nn.propagation import HasMatrices, LayerGraph, Normalised, Propagation, matrix_of
 from spgnn.spmm import DistMatrix
 
-# Beside what a graph has: D^-1/2 A D^-1/2 without self-loops; D^-1/2 (A + 2 I) D^-1/2; (D + I)^-1
-# (A + I).
-Scaling = Literal["plain", "improved", "cluster"]
+# Beside what a graph has: D^-1/2 A D^-1/2 without self-loops; D^-1/2 (A + 2 I) D^-1/2.
+Scaling = Literal["plain", "improved"]
 Kind = Normalised | Scaling
 
-_MADE_OF: dict[str, Normalised] = {"plain": "none", "improved": "loops", "cluster": "loops"}
+_MADE_OF: dict[str, Normalised] = {"plain": "none", "improved": "loops"}
 _made: WeakKeyDictionary[HasMatrices, dict[str, Scaled]] = WeakKeyDictionary()
 
 
 class Scaled:
-    """diag(r) · A · diag(c) + diag(d) of a distributed matrix A; linear, as autograd asks for.
+    """diag(s) A diag(s) + diag(d) of a distributed matrix A; linear, as autograd asks for.
 
     Parameters
     ----------
     A : DistMatrix
-    kind : {"plain", "improved", "cluster"}
     bare : DistMatrix, optional
-        Without self-loops, if `kind` is ``improved``.
+        If A has self-loops and is to have two: A without any.
     """
 
-    def __init__(self, A: DistMatrix, kind: str, bare: DistMatrix | None) -> None:
-        self.A, self.kind, self._bare = A, kind, bare
+    def __init__(self, A: DistMatrix, bare: DistMatrix | None) -> None:
+        self.A, self._bare = A, bare
         self.rows, self.columns = A.rows, A.columns
         self.handle = named(self)
-        self._scales: dict[torch.dtype, tuple[Tensor, Tensor | None, Tensor | None]] = {}
+        self._scales: dict[torch.dtype, tuple[Tensor, Tensor | None]] = {}
 
     def next_step(self, H_local: Tensor) -> Step:
         """Check and count a product that is about to begin. Collective."""
@@ -46,35 +44,31 @@ class Scaled:
         return self.A.next_step(H_local)
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
-        """``(r A c + d)·H``. Collective."""
+        """``(s A s + d)·H``. Collective."""
         if H_local.is_meta:
             return self.A.forward(H_local, step)
-        rows, columns, diagonal = self._scales[H_local.dtype]
-        Z_local = self.A.forward(H_local if columns is None else H_local * columns, step).mul_(rows)
+        scale, diagonal = self._scales[H_local.dtype]
+        Z_local = self.A.forward(H_local * scale, step).mul_(scale)
         return Z_local if diagonal is None else Z_local.addcmul_(H_local, diagonal)
 
     def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
-        """``(c Aᵀ r + d)·G``. Collective."""
+        """``(s Aᵀ s + d)·G``. Collective."""
         if G_local.is_meta:
             return self.A.adjoint(G_local, step)
-        rows, columns, diagonal = self._scales[G_local.dtype]
-        dH = self.A.adjoint(G_local * rows, step)
-        dH = dH if columns is None else dH.mul_(columns)
+        scale, diagonal = self._scales[G_local.dtype]
+        dH = self.A.adjoint(G_local * scale, step).mul_(scale)
         return dH if diagonal is None else dH.addcmul_(G_local, diagonal)
 
-    def _found(self, H_local: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """r, c, d; degrees are products with ones. Collective."""
+    def _found(self, H_local: Tensor) -> tuple[Tensor, Tensor | None]:
+        """S and d; degrees are products with ones. Collective."""
         ones = H_local.new_ones(self.columns, 1)
         degree = self.A.forward(ones)
-        if self.kind == "cluster":
-            return _power(degree, -1.0), None, None
         if self._bare is None:
-            scale = _power(degree, -0.5)
-            return scale, scale, None
+            return _inverse_root(degree), None
         # Vertices without a loop of their own got one of weight 1, and get another.
         added = (degree - self._bare.forward(ones)).round()
-        scale = _power(degree + added, -0.5)
-        return scale, scale, scale.square() * added
+        scale = _inverse_root(degree + added)
+        return scale, scale.square() * added
 
 
 def operator_of(graph: LayerGraph, kind: Kind) -> Linear:
@@ -88,10 +82,10 @@ def operator_of(graph: LayerGraph, kind: Kind) -> Linear:
     known = _made.setdefault(graph, {})
     if kind not in known:
         bare = graph.matrix("none") if kind == "improved" else None
-        known[kind] = Scaled(graph.matrix(_MADE_OF[kind]), kind, bare)
+        known[kind] = Scaled(graph.matrix(_MADE_OF[kind]), bare)
     return known[kind]
 
 
-def _power(degree: Tensor, exponent: float) -> Tensor:
+def _inverse_root(degree: Tensor) -> Tensor:
     """Where it is positive; 0 elsewhere."""
-    return torch.where(degree > 0, torch.where(degree > 0, degree, 1).pow(exponent), 0)
+    return torch.where(degree > 0, torch.where(degree > 0, degree, 1).rsqrt(), 0)

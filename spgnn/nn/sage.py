@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.autograd import autocast, product
 from spgnn.errors import InputError, check_choice
+from spgnn.nn.aggregation import AGGREGATIONS, LINEAR, Aggregation, add_itself_, aggregated
 from spgnn.nn.convolution import (
     Convolution,
     Linear,
     check_channels,
     check_options,
     linear,
-    multiplies_first,
 )
-from spgnn.nn.extremes import neighbour_extremes
-from spgnn.nn.features import Features, Propagated, features_beside
-from spgnn.nn.products import Kind, operator_of
-from spgnn.nn.propagation import LayerGraph, own_rows
+from spgnn.nn.features import Features, Propagated
+from spgnn.nn.propagation import LayerGraph
 from spgnn.nn.stack import Stack
 from spgnn.sparse import CSR
-
-Aggregation = Literal["mean", "sum", "add", "max", "min"]
-AGGREGATIONS = ("mean", "sum", "add", "max", "min")
-_MATRIX: dict[str, Kind] = {"mean": "row", "sum": "none", "add": "none"}
 
 
 class SAGEConv(Convolution):
@@ -75,7 +68,7 @@ class SAGEConv(Convolution):
         self.lin = linear(in_channels, in_channels) if project else None
         self.lin_l = linear(in_channels, out_channels, bias=bias)
         self.lin_r = linear(in_channels, out_channels, bias=False) if root_weight else None
-        self.propagates = aggr in _MATRIX and not project
+        self.propagates = aggr in LINEAR and not project
         self.looks_at_itself = root_weight
 
     def forward(self, H_local: Features, graph: LayerGraph) -> Tensor:
@@ -89,44 +82,18 @@ class SAGEConv(Convolution):
             If there is no matrix, and H is not propagated; if it is, without H beside it. If H is
             sparse or propagated, and the largest neighbour is asked for.
         """
-        Z_local = self._of_neighbours(H_local, graph)
+        neighbours = H_local if self.lin is None else _projected(self.lin, H_local)
+        Z_local = aggregated(self.aggr, neighbours, self.lin_l.weight.T, graph, "SAGEConv")
         if self.lin_r is not None:
-            # In place: nobody keeps the product itself.
-            W_r = self.lin_r.weight.T
-            if isinstance(H_local, CSR):
-                Z_local = Z_local.add_(own_rows(graph, kernels.spmm(H_local, W_r)))
-            elif isinstance(H_local, Propagated):
-                Z_local = Z_local.addmm_(autocast(features_beside(H_local)), autocast(W_r))
-            else:
-                Z_local = Z_local.addmm_(autocast(own_rows(graph, H_local)), autocast(W_r))
+            Z_local = add_itself_(Z_local, H_local, self.lin_r.weight.T, graph)
         if self.lin_l.bias is not None:
             Z_local = Z_local.add_(self.lin_l.bias)
         return F.normalize(Z_local, dim=-1) if self.normalize else Z_local
 
-    def _of_neighbours(self, H_local: Features, graph: LayerGraph) -> Tensor:
-        W_l = self.lin_l.weight.T
-        if isinstance(H_local, Propagated):
-            if not self.propagates:
-                raise InputError(f"SAGEConv: aggr {self.aggr} and project need X, not A·X")
-            return H_local.AX_local @ W_l
-        if self.lin is not None:
-            H_local = _projected(self.lin, H_local)
-        if self.aggr in _MATRIX:
-            kind = _MATRIX[self.aggr]
-            if isinstance(H_local, CSR):
-                return product(operator_of(graph, kind), kernels.spmm(H_local, W_l))
-            if multiplies_first(H_local, self.out_channels):
-                return product(operator_of(graph, kind), H_local @ W_l)
-            return product(operator_of(graph, kind), H_local) @ W_l
-        if isinstance(H_local, CSR):
-            raise InputError(
-                f"aggr {self.aggr} needs dense features; make them so, once: nn.densified(X)"
-            )
-        largest = neighbour_extremes(graph, H_local, "max" if self.aggr == "max" else "min")
-        return largest @ W_l
 
-
-def _projected(lin: Linear, H_local: Tensor | CSR) -> Tensor:
+def _projected(lin: Linear, H_local: Features) -> Tensor:
+    if isinstance(H_local, Propagated):
+        raise InputError("SAGEConv: project needs X, not A·X")
     if isinstance(H_local, CSR):
         return torch.relu(kernels.spmm(H_local, lin.weight.T) + lin.bias)
     return torch.relu(lin(H_local))

@@ -1,0 +1,109 @@
+"""What a layer makes of a vertex's neighbours: their sum, mean, largest or smallest."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spgnn import kernels
+from spgnn.autograd import autocast, product
+from spgnn.errors import InputError
+from spgnn.nn.convolution import multiplies_first
+from spgnn.nn.features import Features, Propagated, features_beside
+from spgnn.nn.products import Kind, operator_of
+from spgnn.nn.propagation import LayerGraph, matrix_of, own_rows
+from spgnn.pattern import Pattern
+from spgnn.sparse import CSR
+
+Extreme = Literal["max", "min"]
+Aggregation = Literal["mean", "sum", "add", "max", "min"]
+AGGREGATIONS = ("mean", "sum", "add", "max", "min")
+# The matrix of those that are products.
+LINEAR: dict[str, Kind] = {"mean": "row", "sum": "none", "add": "none"}
+
+
+def aggregated(
+    aggr: Aggregation, H_local: Features, W: Tensor, graph: LayerGraph, layer: str
+) -> Tensor:
+    """``aggr(H) W`` [rows, f_out]; a tensor of its own. Collective.
+
+    Where the aggregation is linear, the narrower of H and H W travels.
+
+    Parameters
+    ----------
+    aggr : str
+        One of `AGGREGATIONS`.
+    H_local : Tensor or CSR [columns, f_in], or Propagated
+    W : Tensor [f_in, f_out]
+    graph : LayerGraph
+    layer : str
+        What messages call it.
+
+    Raises
+    ------
+    InputError
+        If H is sparse or propagated and the aggregation is not linear; if there is no matrix.
+    """
+    if aggr not in LINEAR:
+        if isinstance(H_local, CSR):
+            raise InputError(
+                f"{layer}: aggr {aggr} needs dense features; make them so, once: nn.densified(X)"
+            )
+        if isinstance(H_local, Propagated):
+            raise InputError(f"{layer}: aggr {aggr} needs X, not A·X")
+        return neighbour_extremes(graph, H_local, "max" if aggr == "max" else "min") @ W
+    if isinstance(H_local, Propagated):
+        return H_local.AX_local @ W
+    A = operator_of(graph, LINEAR[aggr])
+    if isinstance(H_local, CSR):
+        return product(A, kernels.spmm(H_local, W))
+    if multiplies_first(H_local, W.shape[1]):
+        return product(A, H_local @ W)
+    return product(A, H_local) @ W
+
+
+def add_itself_(Z_local: Tensor, H_local: Features, W: Tensor, graph: LayerGraph) -> Tensor:
+    """Add H W of the vertices whose rows Z has, in place: nobody keeps what it was before."""
+    if isinstance(H_local, CSR):
+        return Z_local.add_(own_rows(graph, kernels.spmm(H_local, W)))
+    own = features_beside(H_local) if isinstance(H_local, Propagated) else own_rows(graph, H_local)
+    return Z_local.addmm_(autocast(own), autocast(W))
+
+
+def neighbour_extremes(graph: LayerGraph, H_local: Tensor, reduce: Extreme) -> Tensor:
+    """``z_i = max_j h_j`` over the neighbours j of i, 0 without any. Collective.
+
+    Weights do not count. Whole rows of H have to arrive, so the matrix must be 1D with column
+    covers.
+
+    Parameters
+    ----------
+    graph : LayerGraph
+    H_local : Tensor [columns, f]
+    reduce : {"max", "min"}
+
+    Returns
+    -------
+    Tensor [rows, f]
+
+    Raises
+    ------
+    InputError
+        If the matrix has another cover.
+    """
+    A = matrix_of(graph, "none")
+    if H_local.is_meta:
+        return product(A, H_local)  # moves the same rows
+    return pattern_extremes(A.local_pattern, A.halo(H_local), reduce)
+
+
+def pattern_extremes(pattern: Pattern, H: Tensor, reduce: Extreme) -> Tensor:
+    """The same of a pattern [rows, cols] and H [cols, f] on one process."""
+    rows, width = pattern.shape[0], H.shape[1]
+    row = torch.arange(rows, device=H.device).repeat_interleave(pattern.row_lengths)
+    found = H.new_zeros(rows, width)
+    index = row[:, None].expand(-1, width)
+    neighbours = H[pattern.indices.long()]
+    return found.scatter_reduce(0, index, neighbours, f"a{reduce}", include_self=False)

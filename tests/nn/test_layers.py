@@ -1,0 +1,373 @@
+"""Every layer against PyG's of the same name: state_dicts both ways, outputs, all gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import spgnn
+from spgnn import CSR, InputError
+from spgnn import nn as ours
+from spgnn.comm import Communicator, connect
+from spgnn.graph import DistGraph
+from spgnn.kernels.reference import dropout_mask
+from spgnn.nn import DropoutKeys, propagate_
+from spgnn.testing import run_ranks
+from tests.products import moved
+
+geometric = pytest.importorskip("torch_geometric.nn")
+geometric_data = pytest.importorskip("torch_geometric.data")
+
+N, EDGES, F_IN, RELATIONS = 41, 170, 6, 4
+
+
+class Case(NamedTuple):
+    """A layer of PyG, and what to make and call it with."""
+
+    name: str
+    given: tuple[Any, ...]
+    options: Mapping[str, Any] = MappingProxyType({})
+    # Of the graph: 'weights', 'types' or 'attr'.
+    edges: str = ""
+
+
+def perceptron() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(F_IN, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+CASES = [
+    Case("GCNConv", (F_IN, 3)),
+    Case("GCNConv", (F_IN, 9), {"bias": False}, "weights"),
+    Case("GCNConv", (F_IN, 3), {"improved": True, "cached": True}),
+    Case("GCNConv", (F_IN, 9), {"improved": True}, "weights"),
+    Case("GCNConv", (F_IN, 3), {"add_self_loops": False}),
+    Case("GCNConv", (F_IN, 3), {"normalize": False}, "weights"),
+    *(
+        Case("SAGEConv", (F_IN, width), {"aggr": aggr})
+        for aggr in ("mean", "sum", "add", "max", "min")
+        for width in (3, 9)
+    ),
+    Case("SAGEConv", (F_IN, 3), {"normalize": True, "root_weight": False, "bias": False}),
+    Case("SAGEConv", (F_IN, 3), {"project": True}),
+    Case("SAGEConv", (F_IN, 9), {"project": True, "aggr": "max"}),
+    Case("GINConv", (perceptron,), {"eps": 0.3, "train_eps": True}),
+    Case("GINConv", (nn.Tanh,), {"eps": 0.3}),
+    Case("GINEConv", (perceptron,), {"edge_dim": 2, "train_eps": True}, "attr"),
+    Case("GraphConv", (F_IN, 3), {}, "weights"),
+    Case("GraphConv", (F_IN, 9), {"aggr": "mean"}),
+    Case("GraphConv", (F_IN, 9), {"aggr": "max", "bias": False}),
+    Case("SGConv", (F_IN, 3), {"K": 2}),
+    Case("SGConv", (F_IN, 9), {"K": 3, "add_self_loops": False, "bias": False}, "weights"),
+    Case("APPNP", (3, 0.1)),
+    Case("APPNP", (2, 0.2), {"add_self_loops": False}),
+    Case("LGConv", ()),
+    Case("TAGConv", (F_IN, 3)),
+    Case("TAGConv", (F_IN, 9), {"K": 2, "bias": False}),
+    Case("TAGConv", (F_IN, 3), {"normalize": False, "K": 2}, "weights"),
+    Case("GCN2Conv", (F_IN, 0.1, 0.5, 2)),
+    Case("GCN2Conv", (F_IN, 0.1), {"shared_weights": False}, "weights"),
+    *(
+        Case("RGCNConv", (F_IN, width, RELATIONS), options, "types")
+        for options in (
+            {},
+            {"aggr": "sum", "root_weight": False, "bias": False},
+            {"aggr": "max"},
+            {"num_bases": 2},
+            {"num_bases": 3, "aggr": "sum"},
+            {"num_blocks": 3},
+        )
+        for width in (3, 9)
+    ),
+    Case("RGCNConv", (8, 1, RELATIONS), {"num_bases": 2}, "types"),
+]
+
+
+def graph_data(edges: str, width: int) -> Any:
+    """A directed graph with loops, repeated edges of several types, and isolated vertices."""
+    rng = np.random.default_rng(5)
+    index = rng.integers(0, N - 3, (2, EDGES))
+    if edges != "types":
+        index = np.unique(index, axis=1)
+    count = index.shape[1]
+    more: dict[str, Tensor] = {}
+    if edges == "weights":
+        more["edge_weight"] = torch.from_numpy(rng.uniform(0.1, 2, count)).float()
+    if edges == "types":
+        more["edge_attr"] = torch.from_numpy(rng.integers(0, RELATIONS, count))
+    if edges == "attr":
+        more["edge_attr"] = torch.from_numpy(rng.standard_normal((count, 2))).float()
+    x = torch.from_numpy(rng.standard_normal((N, width))).float()
+    return geometric_data.Data(x=x, edge_index=torch.from_numpy(index), **more)
+
+
+def distributed(data: Any, comm: Communicator) -> DistGraph:
+    """Cut at random."""
+    labels = np.random.default_rng(1).integers(0, comm.size, N)
+    return spgnn.distribute(data, partition=labels, comm=comm)
+
+
+def made(kind: Callable[..., nn.Module], case: Case) -> nn.Module:
+    given = [part() if callable(part) else part for part in case.given]
+    return kind(*given, **case.options)
+
+
+def weights(layer: nn.Module) -> dict[str, Tensor]:
+    """Any, by name."""
+    rng = np.random.default_rng(6)
+    return {
+        name: torch.from_numpy(rng.standard_normal(tuple(tensor.shape))).float()
+        for name, tensor in sorted(layer.state_dict().items())
+    }
+
+
+def close(found: Tensor, expected: Tensor, why: str) -> None:
+    scale = float(expected.detach().abs().max()) if expected.numel() else 1.0
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * max(scale, 1), msg=why)
+
+
+def check_case(comm: Communicator, case: Case, graph: DistGraph, data: Any) -> None:
+    theirs = made(getattr(geometric, case.name), case)
+    layer = made(getattr(ours, case.name), case)
+    theirs.load_state_dict(weights(theirs))
+    layer.load_state_dict(theirs.state_dict())
+    theirs.load_state_dict(layer.state_dict())
+    X = data.x.clone().requires_grad_()
+    x = graph.x.clone().requires_grad_()
+    edge = data.edge_weight if case.edges == "weights" else data.edge_attr
+    between = [edge] if case.edges else []
+    if case.options.get("improved") and not case.edges:
+        # Without weights PyG's layer adds one loop, whatever it is told.
+        between = [torch.ones(data.edge_index.shape[1])]
+    first = [X, X * 2] if case.name == "GCN2Conv" else [X]
+    local = [x, x * 2] if case.name == "GCN2Conv" else [x]
+    more = [graph.edge_attr] if case.edges == "types" else []
+    expected = theirs(*first, data.edge_index, *between)
+    z = layer(*local, graph, *more)
+    ids, why = graph.vertex_ids, str(case)
+    close(z, expected[ids], why)
+    factors = torch.from_numpy(np.random.default_rng(8).standard_normal(expected.shape)).float()
+    (expected * factors).sum().backward()
+    (z * factors[ids]).sum().backward()
+    close(x.grad, X.grad[ids], why)
+    for (name, p), q in zip(theirs.named_parameters(), layer.parameters(), strict=True):
+        gradient = torch.zeros_like(q) if q.grad is None else q.grad.clone()
+        comm.all_reduce(gradient).wait()
+        close(gradient, p.grad, f"{why} {name}")
+
+
+def check(rank: int) -> int:
+    comm = connect()
+    graphs: dict[tuple[str, int], tuple[Any, DistGraph]] = {}
+    for case in CASES:
+        width = 8 if case.given[:1] == (8,) else F_IN
+        key = case.edges, width
+        if key not in graphs:
+            data = graph_data(*key)
+            graphs[key] = data, distributed(data, comm)
+        data, graph = graphs[key]
+        check_case(comm, case, graph, data)
+    return len(CASES)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_layers_are_those_of_pyg(ranks):
+    assert run_ranks(check, ranks) == [len(CASES)] * ranks
+
+
+def check_bytes(rank: int) -> int:
+    """All relations share one halo of all edges; with bases the narrower travels. Collective."""
+    comm = connect()
+    data = graph_data("types", F_IN)
+    graph = distributed(data, comm)
+    _ = graph.edge_index
+    halo = graph.matrix("none").volume
+    for options, width in (
+        ({}, F_IN),
+        ({"num_bases": 3}, 3),
+        ({"num_bases": 7}, F_IN),
+        ({"num_bases": 2}, 2),
+        ({"num_blocks": 1}, F_IN),
+    ):
+        layer = ours.RGCNConv(F_IN, 1, RELATIONS, **options)
+        x = graph.x.clone().requires_grad_()
+        before = comm.ledger.copy()
+        z = layer(x, graph, graph.edge_attr)
+        forward = comm.ledger.since(before)
+        before = comm.ledger.copy()
+        z.sum().backward()
+        backward = comm.ledger.since(before)
+        assert list(forward.operations) == list(backward.operations) == ["alltoall"]
+        sent, received = 4 * width * halo.send, 4 * width * halo.receive
+        assert moved(forward) == (sent, received), options
+        assert moved(backward) == (received, sent), options
+    return int(halo.send)
+
+
+def test_one_exchange_for_all_relations():
+    assert sum(run_ranks(check_bytes, 3)) > 0
+
+
+def check_edges_dropped(rank: int) -> Tensor:
+    """APPNP whose edges are dropped by their vertices: z of all vertices, by id. Collective."""
+    comm = connect()
+    data = graph_data("", F_IN)
+    graph = distributed(data, comm)
+    keys = DropoutKeys(graph.vertex_ids, 1, 2)
+    z = ours.APPNP(2, 0.1, dropout=0.5)(graph.x, graph, keys)
+    whole = torch.zeros(N, F_IN)
+    whole[graph.vertex_ids] = z
+    comm.all_reduce(whole).wait()
+    return whole
+
+
+def test_edges_are_dropped_by_their_vertices():
+    one, *others = run_ranks(check_edges_dropped, 1) + run_ranks(check_edges_dropped, 3)
+    for other in others:
+        torch.testing.assert_close(other, one)
+    gcn_norm = pytest.importorskip("torch_geometric.nn.conv.gcn_conv").gcn_norm
+    data, A = graph_data("", F_IN), torch.zeros(N, N)
+    index, weight = gcn_norm(data.edge_index, None, N)
+    A[index[1], index[0]] = weight
+    z = data.x
+    for step in range(2):
+        key = DropoutKeys(torch.arange(N), 1, 2).key(2**15 + step)
+        kept = dropout_mask(torch.arange(N), N, key, 0.5)
+        z = 0.9 * (A * kept * 2) @ z + 0.1 * data.x
+    torch.testing.assert_close(one, z, rtol=1e-5, atol=1e-5)
+    layer = ours.APPNP(2, 0.1, dropout=0.5)
+    graph = distributed(data, connect())
+    with pytest.raises(InputError, match="needs keys=DropoutKeys"):
+        layer(graph.x, graph)
+    torch.testing.assert_close(layer.eval()(graph.x, graph), ours.APPNP(2, 0.1)(graph.x, graph))
+
+
+STORED = [Case("GCNConv", (F_IN, 3)), Case("SAGEConv", (F_IN, 3), {"project": True})]
+STORED += [Case("SAGEConv", (F_IN, 3)), Case("GraphConv", (F_IN, 3)), Case("TAGConv", (F_IN, 3))]
+STORED += [Case("GINConv", (perceptron,)), Case("SGConv", (F_IN, 3), {"K": 2})]
+
+
+@pytest.mark.parametrize("case", STORED, ids=str)
+def test_features_in_every_storage(case):
+    """Sparse ones, and A·X made once where the layer begins with a product."""
+    graph = distributed(graph_data("", F_IN), connect())
+    layer = made(getattr(ours, case.name), case)
+    x = torch.relu(graph.x)
+    expected = layer(x, graph)
+    sparse = CSR.from_scipy(sp.csr_array(x.numpy()))
+    torch.testing.assert_close(layer(sparse, graph), expected)
+    kind = {"GCNConv": "sym", "SGConv": "sym", "SAGEConv": "row"}.get(case.name, "none")
+    propagated = propagate_(graph.matrix(kind), x.clone(), keep=True)
+    if layer.propagates:
+        torch.testing.assert_close(layer(propagated, graph), expected)
+    else:
+        with pytest.raises(InputError, match=r"needs? X, not A·X"):
+            layer(propagated, graph)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case.edges in ("", "types") and case.name != "GCN2Conv"],
+    ids=str,
+)
+def test_layers_can_be_checkpointed(case):
+    """Recomputed in backward, in both ways of torch's, with the same gradients."""
+    width = 8 if case.given[:1] == (8,) else F_IN
+    graph = distributed(graph_data(case.edges, width), connect())
+    layer = made(getattr(ours, case.name), case)
+    more = [graph.edge_attr] if case.edges == "types" else []
+    found = []
+    for reentrant in (None, False, True):
+        x = graph.x.clone().requires_grad_()
+        if reentrant is None:
+            z = layer(x, graph, *more)
+        else:
+            z = checkpoint(layer, x, graph, *more, use_reentrant=reentrant)
+        z.square().sum().backward()
+        found.append([z.detach(), x.grad, *(p.grad.clone() for p in layer.parameters())])
+        layer.zero_grad()
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_models_can_be_checkpointed(reentrant):
+    """What a model drops is dropped again when it is recomputed, without keys as well."""
+    graph = distributed(graph_data("", F_IN), connect())
+    found = []
+    for whole in (True, False):
+        model = ours.GraphSAGE(F_IN, 5, 3, 4, dropout=0.5, norm="layer", jk="max", seed=1)
+        for _ in range(2):
+            x = graph.x.clone().requires_grad_()
+            z = checkpoint(model, x, graph, use_reentrant=reentrant) if whole else model(x, graph)
+            z.square().sum().backward()
+            found.append([z.detach(), x.grad, *(p.grad.clone() for p in model.parameters())])
+    for one, other in zip(found[:2], found[2:], strict=True):
+        for a, b in zip(one, other, strict=True):
+            torch.testing.assert_close(a, b)
+    twice = checkpoint(model, x, graph, use_reentrant=reentrant)
+    twice = twice + checkpoint(model, x, graph, use_reentrant=reentrant)
+    with pytest.raises(InputError, match="called several times a step needs keys"):
+        twice.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ours.GCNConv(0, 3), "in_channels must be a positive integer, or -1"),
+        (lambda: ours.SAGEConv((3, 4), 3), r"in_channels must be a positive.*got \(3, 4\)"),
+        (lambda: ours.SAGEConv(3, 3, aggr="median"), "aggr median: choose one of mean, sum, add"),
+        (lambda: ours.SAGEConv(3, 3, aggr=["mean", "max"]), "choose one of mean"),
+        (lambda: ours.SAGEConv(-1, 3, project=True), "project=True needs in_channels"),
+        (lambda: ours.GCNConv(3, 3, flow="target_to_source"), "flow='target_to_source' is not"),
+        (lambda: ours.GINConv(3, 4), "nn must be a torch.nn.Module"),
+        (lambda: ours.GINEConv(nn.Tanh(), edge_dim=3), "edge_dim needs an nn that begins"),
+        (lambda: ours.RGCNConv(3, 3, 2, num_bases=1, num_blocks=1), "num_bases or num_blocks"),
+        (lambda: ours.RGCNConv(4, 3, 2, num_blocks=2), "num_blocks=2 must divide 4 and 3"),
+        (lambda: ours.GCN2Conv(3, 0.1, theta=1.0), "theta and layer go together"),
+        (lambda: ours.SGConv(3, 3, K=0), "SGConv K must be an integer of at least 1"),
+    ],
+)
+def test_what_layers_refuse(call, said):
+    with pytest.raises(InputError, match=said):
+        call()
+
+
+def test_what_layers_refuse_of_a_graph():
+    graph = distributed(graph_data("types", F_IN), connect())
+    layer = ours.RGCNConv(F_IN, 3, 2)
+    with pytest.raises(InputError, match="edge_type runs from 0 to 3, num_relations is 2"):
+        layer(graph.x, graph, graph.edge_attr)
+    with pytest.raises(InputError, match=r"edge_type must be a tensor with one row.*got \[3\]"):
+        layer(graph.x, graph, torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(InputError, match=r"edge_type must be a tensor.*got NoneType"):
+        layer(graph.x, graph)
+    with pytest.raises(InputError, match=r"edges have \[1\] features, vertices \[6\]"):
+        ours.GINEConv(nn.Tanh())(graph.x, graph, graph.edge_attr[:, None].float())
+    weighted = distributed(graph_data("weights", F_IN), connect())
+    with pytest.raises(InputError, match="aggr mean of weighted edges is not supported"):
+        ours.GraphConv(F_IN, 3, aggr="mean")(weighted.x, weighted)
+
+
+def check_local_norms(rank: int) -> str:
+    """Somebody else's batch norm inside GIN."""
+    graph = distributed(graph_data("", F_IN), connect())
+    layer = ours.GINConv(nn.Sequential(nn.Linear(F_IN, 3), nn.BatchNorm1d(3), nn.ReLU()))
+    try:
+        layer(graph.x, graph)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def test_norms_of_one_rank_are_refused_where_there_are_more():
+    assert run_ranks(check_local_norms, 1) == [""]
+    assert all("spgnn.nn has BatchNorm" in said for said in run_ranks(check_local_norms, 2))
