@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spgnn.train.config import TrainConfig, Training, parse
 from spgnn.train.judged import Criterion
+from spgnn.train.label_propagation import LabelPropagation
 from spgnn.train.links import LinkPrediction
 from spgnn.train.loop import Trainer
 from spgnn.train.run import main, train
@@ -14,6 +15,7 @@ from spgnn.train.tasks import task_of
 __all__ = [
     "Criterion",
     "GraphTask",
+    "LabelPropagation",
     "LinkPrediction",
     "NodeClassification",
     "Problem",

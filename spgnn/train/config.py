@@ -179,6 +179,12 @@ class Aim(Record):
         bool, Flag("train on the subgraph of the training vertices, evaluate on the whole graph")
     ] = False
 
+    label_propagation: Annotated[
+        float,
+        Flag(
+            "show the labels of this share of training vertices, learn the others", "RATE", high=1
+        ),
+    ] = 0.0
     decoder: Annotated[
         Literal["dot", "mlp"], Flag("of links: z·z', or a network of two layers on z⊙z'")
     ] = "dot"
@@ -206,6 +212,10 @@ class Aim(Record):
             wanted = "must be none, balanced, or a weight for each class, as in 1,2.5,1"
             raise InputError(f"--class-weights {text}: {wanted}{hint}")
         return weights
+
+
+_OF_VERTICES = ("loss", "class_weights", "label_smoothing", "inductive", "label_propagation")
+_OF_LINKS = ("decoder", "negatives", "eval_negatives", "val_links", "test_links")
 
 
 @dataclass(frozen=True)
@@ -314,19 +324,21 @@ class TrainConfig(Config):
         """Scores and weights that a loss has not; what the labels are is found out later."""
         aim, unset = self.aim, Aim()
         if aim.task == "links":
-            for name in ("loss", "class_weights", "label_smoothing", "inductive"):
+            for name in _OF_VERTICES:
                 if getattr(aim, name) != getattr(unset, name):
                     raise InputError(f"--{name.replace('_', '-')} needs --task vertices, not links")
             if aim.val_links + aim.test_links >= 1:
                 raise InputError("--val-links and --test-links leave nothing to train on: sum ≥ 1")
             check_metric("links", aim.metric)
             return
-        for name in ("decoder", "negatives", "eval_negatives", "val_links", "test_links"):
+        for name in _OF_LINKS:
             if getattr(aim, name) != getattr(unset, name):
                 raise InputError(f"--{name.replace('_', '-')} needs --task links")
         check_metric(aim.loss, aim.metric)
+        if aim.label_propagation and self.algorithm.ghosts:
+            raise InputError("--ghosts 1 needs fixed features: leave out --label-propagation")
         if aim.loss in RESIDUALS:
-            for name in ("class_weights", "label_smoothing"):
+            for name in ("class_weights", "label_smoothing", "label_propagation"):
                 if getattr(aim, name) != getattr(unset, name):
                     flag = f"--{name.replace('_', '-')}"
                     raise InputError(f"{flag} needs classes, and --loss {aim.loss} has none")

@@ -57,7 +57,11 @@ class ScoredPairs:
         Z_sources = product(self.sources, Z_local)
         Z_targets = kernels.gather_rows(Z_local, self.targets)
         Z_drawn = Z_sources[count:].view(count, self.negatives, Z_local.shape[1])
-        return decoder(Z_sources[:count], Z_targets), decoder(Z_drawn, Z_targets[:, None])
+        links = decoder(Z_sources[:count], Z_targets)
+        drawn = decoder(Z_drawn, Z_targets[:, None])
+        # Sums over many pairs have no digits left in less than float32.
+        halves = links.dtype == torch.bfloat16
+        return (links.float(), drawn.float()) if halves else (links, drawn)
 
 
 class LinkModel(nn.Module):

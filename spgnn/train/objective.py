@@ -18,7 +18,7 @@ from spgnn.nn.loss import (
     Loss,
     Residual,
     count_labelled,
-    weights_of,
+    label_weights,
 )
 from spgnn.nn.metrics import Score, accuracies, f1_scores, regression_scores, roc_aucs
 from spgnn.train.config import Aim
@@ -119,7 +119,7 @@ class Objective:
                 "there is nothing to learn from"
             )
         loss = _loss(kind, aim, y, masks[0], classes=classes, comm=comm)
-        totals = weights_of(loss, y, masks, comm)
+        totals = label_weights(loss, y, masks, comm)
         if not totals[0]:
             raise InputError("--class-weights: the classes of all training vertices weigh nothing")
         metrics, criterion = metrics_of(kind, aim.metric), criterion_of(aim.metric)

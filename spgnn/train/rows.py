@@ -24,6 +24,24 @@ COLUMNS_AT_ONCE = 32  # of features that ghosts are fetched of
 
 
 @dataclass(frozen=True, eq=False)
+class Inputs:
+    """Own vertices whose features the first layer takes.
+
+    Attributes
+    ----------
+    vertex_ids : Tensor int64 [rows]
+        Original ids.
+    y : Tensor [rows] or [rows, columns]
+    mask : Tensor bool [rows]
+        Training vertices.
+    """
+
+    vertex_ids: Tensor
+    y: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class TrainingRows:
     """What the model is given in training.
 
@@ -36,6 +54,9 @@ class TrainingRows:
         Training vertices.
     vertex_ids : Tensor int64 [columns of the graph, where it is one matrix]
         Original ids, by which features are dropped.
+    row_ids : Tensor int64 [rows of the last layer]
+        Original ids.
+    inputs : Inputs
     ghosts : int
         Vertices of other ranks whose first hidden rows this one makes.
     """
@@ -45,6 +66,8 @@ class TrainingRows:
     y: Tensor
     mask: Tensor
     vertex_ids: Tensor
+    row_ids: Tensor
+    inputs: Inputs
     ghosts: int = 0
 
     @property
@@ -124,7 +147,8 @@ def training_rows(
     own, begin = A.own_rows, A.layout.range(A.mesh.rank)[0]
     propagated = isinstance(X, Propagated)
     if plans is None or _is_whole(plans, propagated):
-        return TrainingRows(A, X, y, mask, vertex_ids), X
+        inputs = Inputs(vertex_ids, y, mask)
+        return TrainingRows(A, X, y, mask, vertex_ids, vertex_ids, inputs), X
     comm, device = A.mesh.everyone, y.device
     ghosts = 0 if plans.ghosts is None else plans.ghosts.volume.receive
     first = (plans.first[: len(plans.first) - ghosts] - begin).to(device)
@@ -144,7 +168,8 @@ def training_rows(
         X_train = _with_ghosts(X_train, X, plans.ghosts, comm)
         if len(first) == own:
             X = Propagated(X_train.AX_local[:own], _first_rows(X_train.X_local, own))
-    return TrainingRows(graph, X_train, y[rows], mask[rows], vertex_ids, ghosts), X
+    ids, inputs = vertex_ids, Inputs(vertex_ids[first], y[first], mask[first])
+    return TrainingRows(graph, X_train, y[rows], mask[rows], ids, ids[rows], inputs, ghosts), X
 
 
 def _is_whole(plans: Layered, propagated: bool) -> bool:

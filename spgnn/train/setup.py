@@ -224,6 +224,8 @@ def _propagates(config: TrainConfig, sparse: bool) -> bool:
     how = config.algorithm
     if how.order != "auto" or config.model.drops_features or config.model.attends:
         return False
+    if config.aim.label_propagation:  # labels are added to X, other ones in each epoch
+        return False
     return bool(how.ghosts) or not sparse
 
 
@@ -233,8 +235,10 @@ def _ready(
     """Features as the first layer takes them."""
     how = config.algorithm
     propagates = _propagates(config, isinstance(X, CSR))
-    if isinstance(X, CSR) and (how.order == "paper" or propagates):
+    adds = config.aim.label_propagation > 0
+    if isinstance(X, CSR) and (how.order == "paper" or propagates or adds):
         why = "--order paper" if how.order == "paper" else "--ghosts 1"
+        why = "--label-propagation" if adds else why
         rows, width = X.shape
         check_memory(f"{why} with dense features, {rows} × {width}", 4 * rows * width)
         X = densified(X.to(device))

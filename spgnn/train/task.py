@@ -232,8 +232,12 @@ class NodeClassification(GraphTask):
 
     def scores(self) -> Scores:
         """Validation loss, then scores on train, validation and test. Collective."""
-        problem = self.problem
-        return self.objective.scores(self.model(problem.X, problem.A), self.comm)
+        return self.objective.scores(self.outputs(), self.comm)
+
+    def outputs(self) -> Tensor:
+        """What the model makes of own vertices, [own rows, columns]. Collective."""
+        found: Tensor = self.model(self.problem.X, self.problem.A)
+        return found
 
     def predictions(self) -> Predictions:
         """Scores (float32 [own rows, columns], before softmax or sigmoid), and what follows.

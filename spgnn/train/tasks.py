@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spgnn.comm import Communicator
 from spgnn.train.config import TrainConfig
+from spgnn.train.label_propagation import LabelPropagation
 from spgnn.train.links import LinkPrediction
 from spgnn.train.setup import Problem
 from spgnn.train.task import GraphTask, NodeClassification
@@ -17,5 +18,8 @@ def task_of(config: TrainConfig, problem: Problem, comm: Communicator) -> GraphT
     InputError
         As the tasks do; on all ranks alike.
     """
-    kind = LinkPrediction if config.aim.task == "links" else NodeClassification
-    return kind(config, problem, comm)
+    if config.aim.task == "links":
+        return LinkPrediction(config, problem, comm)
+    if config.aim.label_propagation:
+        return LabelPropagation(config, problem, comm)
+    return NodeClassification(config, problem, comm)

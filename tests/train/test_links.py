@@ -16,7 +16,7 @@ from spgnn.data import Graph
 from spgnn.data.distribute import Directory, held_out, scatter
 from spgnn.errors import InputError
 from spgnn.hashing import uniform
-from spgnn.nn.stack import glorot_
+from spgnn.nn.convolution import glorot_
 from spgnn.testing import run_ranks
 from spgnn.train import LinkPrediction, TrainConfig, Trainer, prepare
 from spgnn.train.report import assemble

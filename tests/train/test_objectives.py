@@ -149,7 +149,7 @@ def scores(path: Path, **flags) -> list[dict]:
     ],
 )
 def test_names_of_scores(tmp_path, kind, flags, names):
-    wanted = {"epoch", "loss", "seconds", "val_loss"}
+    wanted = {"epoch", "loss", "lr", "seconds", "val_loss"}
     wanted |= {f"{split}_{name}" for split in ("train", "val", "test") for name in names}
     for record in scores(written(tmp_path, kind), **flags):
         assert set(record) == wanted

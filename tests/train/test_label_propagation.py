@@ -1,0 +1,123 @@
+"""Labels as features: the history of one dense process, whatever the ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+
+from spgnn.comm import connect
+from spgnn.errors import InputError
+from spgnn.hashing import uniform
+from spgnn.nn.convolution import glorot_
+from spgnn.testing import run_ranks
+from spgnn.train import LabelPropagation, TrainConfig, Trainer, prepare
+from spgnn.train.report import assemble
+from tests.training import (
+    EPOCHS,
+    TOLERANCE,
+    dense_layer,
+    dense_matrix,
+    initial_parameters,
+    write_dataset,
+)
+
+SEED, RATE = 3, 0.6
+
+
+def reference(path: Path) -> tuple[list[float], float]:
+    """Losses, and the validation loss after the last epoch."""
+    with np.load(path) as file:
+        data = dict(file)
+    n = int(data["shape"][0])
+    ones = np.ones(len(data["indices"]))
+    A = sp.csr_array((ones, data["indices"], data["indptr"]), shape=(n, n)).toarray()
+    A_hat = dense_matrix(A, "gcn", "auto")
+    X = torch.from_numpy(data["x"]).double()
+    X /= X.sum(dim=1, keepdim=True).clamp(min=1)
+    y = torch.from_numpy(data["y"])
+    several = y.dim() == 2
+    classes = y.shape[1] if several else int(y.max()) + 1
+    Y = (y == 1).double() if several else F.one_hot(y.clamp(min=0), classes) * (y >= 0)[:, None]
+    training, validating = (torch.from_numpy(data[f"{kind}_mask"]) for kind in ("train", "val"))
+    layers = initial_parameters("gcn", [X.shape[1], 8, classes], SEED)
+    E = torch.empty(classes, X.shape[1])
+    glorot_(E, torch.Generator().manual_seed(SEED))
+    E = E.double().requires_grad_()
+    groups = [
+        {"params": layers[0], "weight_decay": 5e-4},
+        {"params": [*layers[1], E], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.Adam(groups, lr=0.01)
+
+    def loss_of(shown: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
+        H = X + (Y.double() * shown[:, None]) @ E
+        H = torch.relu(dense_layer("gcn", A_hat, H, *layers[0]))
+        Z = dense_layer("gcn", A_hat, H, *layers[1])[asked]
+        if not several:
+            known = y[asked] >= 0
+            return F.cross_entropy(Z[known], y[asked][known])
+        known = y[asked] >= 0
+        return F.binary_cross_entropy_with_logits(Z[known], y[asked].double()[known])
+
+    losses = []
+    for epoch in range(EPOCHS):
+        draws = uniform(np.arange(n), SEED, f"labels shown in epoch {epoch}")
+        drawn = torch.from_numpy(draws < RATE)
+        loss = loss_of(training & drawn, training & ~drawn)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    with torch.no_grad():
+        return losses, float(loss_of(training, validating))
+
+
+def runs(rank: int, path: Path) -> list[tuple[list[float], float, dict]]:
+    comm, found = connect(), []
+    base = TrainConfig.of(
+        dataset=path,
+        layers=2,
+        hidden=8,
+        epochs=EPOCHS,
+        seed=SEED,
+        partition="random",
+        label_propagation=RATE,
+    )
+    configs = [base, base.but(cover="minimum", reach=False), base.but(order="paper")]
+    if comm.size == 4:
+        configs = [base, base.but(algo="1.5d", c=2), base.but(algo="vertex-cut")]
+    for config in configs:
+        task = LabelPropagation(config, prepare(config, comm), comm)
+        trainer = Trainer(task, config.training, comm)
+        trainer.run()
+        losses = [record["loss"] for record in trainer.history]
+        report = assemble(config, trainer, 0)
+        found.append((losses, trainer.history[-1]["val_loss"], report))
+    return found
+
+
+@pytest.mark.parametrize(("ranks", "kind"), [(1, "x"), (3, "x"), (4, "x"), (3, "s"), (3, "y")])
+def test_history_is_that_of_a_dense_model(tmp_path, ranks, kind):
+    """Of dense features, of sparse ones, and of several labels a vertex."""
+    instead = {}
+    if kind == "y":
+        instead["y"] = np.random.default_rng(2).integers(-1, 2, (61, 3)).astype(np.int8)
+    path = write_dataset(tmp_path / "graph.npz", sparse=kind == "s", **instead)
+    dense = write_dataset(tmp_path / "dense.npz", **instead)
+    expected, val_loss = reference(dense)
+    for losses, found, report in run_ranks(runs, ranks, path)[0]:
+        np.testing.assert_allclose(losses, expected, rtol=TOLERANCE)
+        assert found == pytest.approx(val_loss, rel=TOLERANCE)
+        assert report["volume"] == report["planned_volume"]
+
+
+def test_numbers_are_refused(tmp_path):
+    path = write_dataset(tmp_path / "graph.npz", y=np.ones((61, 2), np.float32))
+    comm, config = connect(), TrainConfig.of(dataset=path, label_propagation=0.5)
+    with pytest.raises(InputError, match="--label-propagation needs classes or labels, not"):
+        LabelPropagation(config, prepare(config, comm), comm)
