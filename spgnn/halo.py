@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -53,11 +55,11 @@ class Halo:
         self._exchange = Executor(Plan((fetched,)), mesh).exchange(fetched)
         self.columns, self.rows = own, own + stage.received[-1]
         self.handle = named(self)
-        self._operands = operands
+        self.operands = operands
 
     def next_step(self, H_local: Tensor) -> Step:
         """Check and count a halo that is about to be fetched. Collective."""
-        return self._operands.next(H_local, self.columns)
+        return self.operands.next(H_local, self.columns)
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
         """H_local [own, f] to [own + received, f]. Collective."""
@@ -83,3 +85,29 @@ class Halo:
             flight.wait()
         flight.add_to(dH_local)
         return dH_local
+
+    @cached_property
+    def T(self) -> HaloSum:
+        """Its adjoint."""
+        return HaloSum(self)
+
+
+class HaloSum:
+    """[own rows, received rows] to own rows: the adjoint of a halo, whose adjoint is the halo."""
+
+    def __init__(self, halo: Halo) -> None:
+        self._halo = halo
+        self.columns, self.rows = halo.rows, halo.columns
+        self.handle = named(self)
+
+    def next_step(self, G_halo: Tensor) -> Step:
+        """Check and count a sum that is about to begin. Collective."""
+        return self._halo.operands.next(G_halo, self.columns)
+
+    def forward(self, G_halo: Tensor, step: Step) -> Tensor:
+        """[own + received, f] to [own, f]. Collective."""
+        return self._halo.adjoint(G_halo, step.reversed())
+
+    def adjoint(self, H_local: Tensor, step: Step) -> Tensor:
+        """[own, f] to [own + received, f]. Collective."""
+        return self._halo.forward(H_local, step.reversed())

@@ -208,6 +208,26 @@ class DistMatrix:
         """
         return product(self._halo, H_local)
 
+    def halo_sum(self, G_halo: Tensor) -> Tensor:
+        """The adjoint of `halo`: rows of the halo, added up at their owners. Collective.
+
+        Differentiable.
+
+        Parameters
+        ----------
+        G_halo : Tensor [own + received, f]
+
+        Returns
+        -------
+        Tensor [own rows, f]
+
+        Raises
+        ------
+        InputError
+            As `halo`.
+        """
+        return product(self._halo.T, G_halo)
+
     @cached_property
     def attention(self) -> Attention:
         """What runs attention over the nonzeros of A: see :func:`spgnn.attention.attend`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 from typing import Any, Literal, get_args
 
 import torch
@@ -19,6 +20,7 @@ from spgnn.exchange import Algorithm
 from spgnn.graph.edges import Edges, edges_of_pattern
 from spgnn.graph.parameters import average_gradients, replicate
 from spgnn.graph.rows import normalised, with_single_loops
+from spgnn.graph.tracked import TrackedIndex, tracked
 from spgnn.graph.vertices import from_rank_zero, to_rank_zero
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
@@ -209,11 +211,38 @@ class DistGraph:
         if not isinstance(H_local, Tensor) or not H_local.dim():
             found = list(H_local.shape) if isinstance(H_local, Tensor) else type(H_local).__name__
             raise InputError(f"a halo is of a tensor [{self.own_rows}, …], got {found}")
-        width = H_local.shape[1:]
-        flat = H_local.reshape(len(H_local), -1) if len(width) != 1 else H_local
-        if not flat.is_floating_point():
-            return self.A.halo(flat.double()).to(H_local.dtype).reshape(-1, *width)
-        return self.A.halo(flat).reshape(-1, *width)
+        flat = _as_rows(H_local)
+        floating = flat if flat.is_floating_point() else flat.double()
+        return self.A.halo(floating).to(H_local.dtype).reshape(self.halo_rows, *H_local.shape[1:])
+
+    @property
+    def halo_rows(self) -> int:
+        """Rows of a halo, own ones included. Collective when first used."""
+        return self.own_rows + self.A.volume.receive
+
+    def halo_sum(self, G_halo: Tensor) -> Tensor:
+        """The adjoint of :meth:`halo`: rows of the halo, added up at their owners. Collective.
+
+        Parameters
+        ----------
+        G_halo : Tensor, floating [own + received, …]
+
+        Returns
+        -------
+        Tensor [own rows, …]
+        """
+        return self.A.halo_sum(_as_rows(G_halo)).reshape(self.own_rows, *G_halo.shape[1:])
+
+    @cached_property
+    def edges(self) -> TrackedIndex:
+        """As :attr:`edge_index`, for modules that take one x. Collective when first used.
+
+        ``conv(x, graph.edges)`` with own rows x: wherever the module looks up rows at the sources
+        of edges, their halo is fetched, and what it adds up at sources is sent to their owners. So
+        convolutions of several hops, and those that look at degrees, run unchanged. What would be
+        anything else is refused.
+        """
+        return tracked(self.edge_index, self)
 
     @cached_property
     def _edges(self) -> Edges:
@@ -282,9 +311,10 @@ class DistGraph:
 
     def _added(self, t: Tensor, mask: Tensor | None) -> Tensor:
         if t.dim() and len(t) != self.own_rows:
+            halo_rows = self.halo_rows if "none" in self._matrices else -1
             raise InputError(
                 f"this rank holds {self.own_rows} vertices, the tensor has {len(t)} rows"
-                + ("; a halo has to become own rows first" if len(t) == self._halo_rows else "")
+                + ("; these are rows of the halo" if len(t) == halo_rows else "")
             )
         if mask is not None:
             if mask.dtype != torch.bool or mask.shape != (self.own_rows,) or not t.dim():
@@ -292,11 +322,6 @@ class DistGraph:
                 raise InputError(f"a mask must be bool [{self.own_rows}], got {found}")
             t = t[mask]
         return t.sum(0) if t.dim() else t
-
-    @property
-    def _halo_rows(self) -> int:
-        A = self._matrices.get("none")
-        return -1 if A is None else self.own_rows + A.volume.receive
 
     def replicate(self, model: nn.Module) -> nn.Module:
         """Give all ranks the parameters and buffers of rank 0, in place. Collective.
@@ -357,8 +382,13 @@ class DistGraph:
             held = getattr(self, name)
             setattr(self, name, None if held is None else held.to(device))
         self.attributes = {name: held.to(device) for name, held in self.attributes.items()}
+        self.__dict__.pop("edges", None)
         if "_edges" in self.__dict__:
             self.__dict__["_edges"] = self._edges.to(device)
         self._matrices = {name: A.to(device) for name, A in self._matrices.items()}
         self.device = device
         return self
+
+
+def _as_rows(t: Tensor) -> Tensor:
+    return t if t.dim() == 2 else t.reshape(len(t), prod(t.shape[1:]))

@@ -1,0 +1,307 @@
+"""An edge_index for modules that know one x only: where sources are looked up, the halo is fetched.
+
+Code written for one process looks at a graph through ``edge_index`` alone: it takes rows of a
+tensor at the sources of edges (``x[row]``, ``x.index_select(0, row)``), adds up at the sources, and
+does all else with destinations, which are own vertices. Here the sources know what they are: a
+look-up fetches the halo first, and a sum at them is sent to their owners. So every step of such
+code is exact, degrees, normalisations and several hops included; and what is not one of these
+operations is refused rather than done wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from spgnn.errors import InputError
+
+EDGES, REVERSED, SOURCES = "edges", "reversed edges", "sources"
+
+
+class Halo(Protocol):
+    """What sources have to know of the graph."""
+
+    @property
+    def own_rows(self) -> int:
+        """Vertices of this rank."""
+
+    @property
+    def halo_rows(self) -> int:
+        """Rows of its halo, own ones included."""
+
+    def halo(self, H_local: Tensor) -> Tensor:
+        """[own rows, …] to [own + received, …]. Collective."""
+
+    def halo_sum(self, G_halo: Tensor) -> Tensor:
+        """[own + received, …] to [own rows, …]: added up at the owners. Collective."""
+
+
+class TrackedIndex(Tensor):
+    """Integers some of which number rows of the halo, and that remember it.
+
+    Made by :func:`tracked`. Its kind says which: ``edges`` [2, E] have sources in row 0, as
+    ``edge_index`` has; ``reversed edges`` have them in row 1; all ``sources`` […] are.
+    """
+
+    graph: Halo
+    kind: str
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Do what is right on all ranks, or refuse."""
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            handler = _HANDLERS.get(_name(func))
+            found = NotImplemented if handler is None else handler(func, args, kwargs)
+        if found is NotImplemented:
+            raise _refused(func, (*args, *kwargs.values()))
+        return found
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"TrackedIndex({self.kind}, {list(self.shape)})"
+
+
+def tracked(index: Tensor, graph: Halo, kind: str = EDGES) -> TrackedIndex:
+    """An index that remembers that it numbers rows of a halo."""
+    found: TrackedIndex = _plain(index).as_subclass(TrackedIndex)
+    found.graph, found.kind = graph, kind
+    return found
+
+
+def _name(func: Callable[..., Any]) -> str:
+    name = getattr(func, "__name__", "")
+    if name == "__get__":  # of a property
+        return f".{getattr(func, '__self__', func).__name__}"
+    return name
+
+
+def _plain(value: Any) -> Any:
+    """The same without memory, also inside lists and tuples."""
+    if isinstance(value, TrackedIndex):
+        with torch._C.DisableTorchFunctionSubclass():
+            return value.as_subclass(Tensor)
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return type(value)(_plain(one) for one in value)
+    return value
+
+
+def _refused(func: Callable[..., Any], operands: tuple[Any, ...]) -> InputError:
+    lists = (value if isinstance(value, list | tuple) else [value] for value in operands)
+    kinds = (one.kind for one in chain.from_iterable(lists) if isinstance(one, TrackedIndex))
+    kind = next(kinds, EDGES)
+    return InputError(
+        f"{_name(func)} of the {kind} of a distributed graph: a module that takes graph.edges may "
+        "look up rows at sources and add up at them, nothing else; see docs/pyg.md"
+    )
+
+
+def _read(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What numbers do not matter to: shapes, types, fresh tensors, and equality of vertices."""
+    return func(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()})
+
+
+def _same(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Copies, and other shapes of the sources."""
+    first = args[0]
+    if not isinstance(first, TrackedIndex):
+        return _read(func, args, kwargs)  # the other operand gives its shape alone
+    found = _read(func, args, kwargs)
+    if first.kind != SOURCES and found.shape != first.shape:
+        return NotImplemented
+    return tracked(found, first.graph, first.kind) if found.dtype == torch.int64 else NotImplemented
+
+
+def _largest(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The number of vertices is asked for as the largest number plus one: that of own ones."""
+    if len(args) > 1 or kwargs or not isinstance(args[0], TrackedIndex):
+        return NotImplemented
+    return torch.tensor(args[0].graph.own_rows - 1, device=args[0].device)
+
+
+def _smallest(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return NotImplemented if len(args) > 1 or kwargs else _read(func, args, kwargs)
+
+
+def _two_rows(edges: TrackedIndex) -> tuple[Tensor, Tensor]:
+    """Sources and destinations, or destinations and sources."""
+    rows = list(_plain(edges))
+    place = 0 if edges.kind == EDGES else 1
+    rows[place] = tracked(rows[place], edges.graph, SOURCES)
+    return rows[0], rows[1]
+
+
+def _unbound(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    index, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    if index.kind == SOURCES or dim != 0:
+        return NotImplemented
+    rows = _two_rows(index)
+    return iter(rows) if _name(func) == "__iter__" else rows
+
+
+def _flipped(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    index, dims = args[0], args[1:] or (kwargs.get("dims"),)
+    if index.kind == SOURCES or dims not in ((0,), ([0],), ((0,),)):
+        return NotImplemented
+    other = REVERSED if index.kind == EDGES else EDGES
+    return tracked(_read(func, args, kwargs), index.graph, other)
+
+
+def _joined(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Edges followed by self-loops, or sources by own vertices, which come first in the halo."""
+    pieces = args[0]
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    known = [piece for piece in pieces if isinstance(piece, TrackedIndex)]
+    kinds = {piece.kind for piece in known}
+    if len(kinds) != 1:
+        return NotImplemented
+    along = 0 if kinds == {SOURCES} else 1
+    if dim not in (along, -1):
+        return NotImplemented
+    return tracked(func(_plain(list(pieces)), dim), known[0].graph, known[0].kind)
+
+
+def _stacked(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Two rows become edges again."""
+    pieces = list(args[0])
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    places = [place for place, piece in enumerate(pieces) if isinstance(piece, TrackedIndex)]
+    if dim != 0 or len(pieces) != 2 or len(places) != 1 or pieces[places[0]].kind != SOURCES:
+        return NotImplemented
+    kind = (EDGES, REVERSED)[places[0]]
+    return tracked(func(_plain(pieces), 0), pieces[places[0]].graph, kind)
+
+
+def _item(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """``edge_index[0]``, ``edge_index[:, kept]``, ``row[kept]``; ``x[row]``, ``x[:, row]``."""
+    held, key = args
+    if isinstance(held, TrackedIndex):
+        return _item_of_index(held, key)
+    keys = key if isinstance(key, tuple) else (key,)
+    dims = [dim for dim, one in enumerate(keys) if isinstance(one, TrackedIndex)]
+    others = [one for dim, one in enumerate(keys) if dim not in dims]
+    if len(dims) != 1 or any(one != slice(None) for one in others):
+        return NotImplemented
+    return _looked_up(held, dims[0], keys[dims[0]])
+
+
+def _item_of_index(held: TrackedIndex, key: Any) -> Any:
+    if held.kind == SOURCES:
+        return tracked(_plain(held)[_plain(key)], held.graph, SOURCES)
+    keys = key if isinstance(key, tuple) else (key,)
+    if isinstance(keys[0], int) and -2 <= keys[0] < 2:
+        row = _two_rows(held)[keys[0]]
+        return row if len(keys) == 1 else row[keys[1:]]
+    if len(keys) == 2 and keys[0] in (slice(None), Ellipsis):
+        return tracked(_plain(held)[:, _plain(keys[1])], held.graph, held.kind)
+    return NotImplemented
+
+
+def _selected(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """``index_select``, and ``gather`` with an index that is the same along other dimensions."""
+    held, dim, index = _three(args, kwargs, ("input", "dim", "index"))
+    if isinstance(held, TrackedIndex):
+        along = 0 if held.kind == SOURCES else 1
+        if dim % held.dim() != along or isinstance(index, TrackedIndex):
+            return NotImplemented
+        return tracked(_plain(held).index_select(along, index), held.graph, held.kind)
+    if _name(func) == "gather":
+        index = _line(index, dim)
+    return NotImplemented if index is None else _looked_up(held, dim, index)
+
+
+def _looked_up(held: Tensor, dim: int, index: TrackedIndex) -> Any:
+    """Rows of a tensor of own vertices at the sources of edges. Collective."""
+    if index.kind != SOURCES or index.dim() != 1 or not held.dim():
+        return NotImplemented
+    graph = index.graph
+    if held.shape[dim] != graph.own_rows:
+        raise InputError(
+            f"rows at the sources of edges are taken of a tensor {list(held.shape)}, where this "
+            f"rank has {graph.own_rows} vertices: give graph.edges the rows of own vertices"
+        )
+    whole = graph.halo(held.movedim(dim, 0))
+    return whole.index_select(0, _plain(index)).movedim(0, dim)
+
+
+def _added(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """``scatter_add`` and ``index_add`` at the sources: sums are sent to the owners. Collective."""
+    held, dim, index, source = _four(args, kwargs, ("input", "dim", "index", "src"))
+    name = _name(func)
+    if name.startswith("scatter"):
+        index = _line(index, dim)
+    if index is None or index.kind != SOURCES or isinstance(source, TrackedIndex):
+        return NotImplemented
+    graph, rows = index.graph, source.movedim(dim, 0)
+    there = rows.new_zeros((graph.halo_rows, *rows.shape[1:]))
+    there = there.index_add(0, _plain(index), rows)
+    sums = graph.halo_sum(there).movedim(0, dim)
+    return held.add_(sums) if name.endswith("_") else held + sums
+
+
+def _written(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """``t[row[loops]] = …``: only own vertices can be written to, as where an edge is a loop."""
+    held, key, value = args
+    if not isinstance(key, TrackedIndex) or isinstance(held, TrackedIndex) or key.kind != SOURCES:
+        return NotImplemented
+    place = _plain(key)
+    if place.numel() and int(place.max()) >= key.graph.own_rows:
+        raise InputError("a row of another rank is written to at the source of an edge")
+    held[place] = value
+    return None
+
+
+def _line(index: Any, dim: int) -> TrackedIndex | None:
+    """The index along one dimension, if it is the same along all others."""
+    if not isinstance(index, TrackedIndex) or index.kind != SOURCES:
+        return None
+    plain = _plain(index).movedim(dim, 0)
+    line = plain.reshape(len(plain), -1)
+    if line.shape[1] == 0:
+        return None
+    if not torch.equal(line, line[:, :1].expand_as(line)):
+        return None
+    return tracked(line[:, 0], index.graph, SOURCES)
+
+
+def _three(args: Any, kwargs: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    return (*args, *(kwargs[name] for name in names[len(args) :]))
+
+
+def _four(args: Any, kwargs: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    rest = [kwargs[name] if name in kwargs else kwargs["source"] for name in names[len(args) :]]
+    return (*args, *rest)
+
+
+_READ = """
+    size dim ndimension numel nelement __len__ stride is_contiguous element_size get_device
+    is_floating_point is_complex is_sparse new_zeros new_ones new_empty new_full new_tensor
+    zeros_like ones_like empty_like full_like eq ne __eq__ __ne__ is_same_size __hash__
+    .shape .dtype .device .layout .ndim .is_cuda .is_sparse .is_sparse_csr .is_meta .requires_grad
+    .is_quantized .is_leaf .grad .grad_fn .is_nested .is_mps .is_xpu .is_cpu .itemsize .nbytes
+    .names .is_mkldnn .is_xla .is_vulkan .is_ipu .is_mtia .is_maia .is_sparse_csr
+"""
+_HANDLERS: dict[str, Callable[[Callable[..., Any], Any, Any], Any]] = {
+    **dict.fromkeys(_READ.split(), _read),
+    **dict.fromkeys(("clone", "contiguous", "to", "cpu", "cuda", "long", "detach"), _same),
+    **dict.fromkeys(("view", "reshape", "expand", "expand_as", "unsqueeze", "flatten"), _same),
+    **dict.fromkeys(("max", "amax"), _largest),
+    **dict.fromkeys(("min", "amin"), _smallest),
+    **dict.fromkeys(("unbind", "__iter__"), _unbound),
+    **dict.fromkeys(("cat", "concat"), _joined),
+    **dict.fromkeys(("index_select", "gather"), _selected),
+    **dict.fromkeys(("scatter_add_", "scatter_add", "index_add_", "index_add"), _added),
+    "flip": _flipped,
+    "stack": _stacked,
+    "__getitem__": _item,
+    "__setitem__": _written,
+}
