@@ -1,0 +1,152 @@
+"""Train every convolution: by PyG alone, and on ranks; what comes out is compared."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import spgnn
+from spgnn.graph import DistGraph
+from tests.graph.convolutions import Convolution, Given, N, convolutions, data
+
+TOLERANCE = 1e-4  # relative, in float32
+
+
+@dataclass(frozen=True)
+class Course:
+    """Losses of some epochs, and the gradients of the last by parameter; or what went wrong."""
+
+    losses: list[float]
+    gradients: dict[str, np.ndarray]
+    error: str = ""
+
+
+def train(
+    conv: nn.Module,
+    call: Callable[[nn.Module], Tensor],
+    mean: Callable[[Tensor], Tensor],
+    ids: Tensor,
+    average: Callable[[nn.Module], None],
+    epochs: int,
+) -> Course:
+    """Fit random numbers on the training vertices."""
+    target = torch.randn(N, 64, generator=torch.Generator().manual_seed(1))[ids]
+    parameters = list(conv.parameters())
+    # Convolutions without parameters are judged by the gradient of what they are given.
+    optimizer = torch.optim.Adam(parameters, lr=0.01) if parameters else None
+    losses = []
+    for _ in range(epochs):
+        out = call(conv).flatten(1)
+        loss = mean((out - target[:, : out.shape[1]]).square().mean(1))
+        if optimizer is None:
+            return Course([float(loss)], {})
+        optimizer.zero_grad()
+        loss.backward()
+        average(conv)
+        gradients = {
+            name: p.grad.numpy().copy() for name, p in conv.named_parameters() if p.grad is not None
+        }
+        optimizer.step()
+        losses.append(float(loss))
+    return Course(losses, gradients)
+
+
+def made(one: Convolution) -> nn.Module:
+    torch.manual_seed(0)
+    assert one.make is not None
+    return one.make()
+
+
+def by_pyg(one: Convolution, epochs: int) -> Course:
+    """One process, nothing of spgnn."""
+    on, mask = data(), data().train_mask
+    given = Given(on.x, on.edge_index, on.edge_attr, on.pos, on.normal, on.kind, torch.arange(N))
+    return train(
+        made(one),
+        lambda conv: one.call(conv, given),
+        lambda t: t[mask].mean(),
+        torch.arange(N),
+        lambda conv: None,
+        epochs,
+    )
+
+
+def through_halo(one: Convolution, graph: DistGraph, epochs: int) -> Course:
+    """(Sources, destinations): the halo is fetched in every epoch."""
+
+    def call(conv: nn.Module) -> Tensor:
+        pairs = [
+            (graph.halo(t), t)
+            for t in (graph.x, graph.attributes["pos"], graph.attributes["normal"])
+        ]
+        given = Given(
+            pairs[0], graph.edge_index, graph.edge_attr, *pairs[1:], graph.attributes["kind"],
+            graph.vertex_ids,
+        )  # fmt: skip
+        return one.call(conv, given)
+
+    return on_ranks(one, graph, call, epochs)
+
+
+def with_edges(one: Convolution, graph: DistGraph, epochs: int) -> Course:
+    """One x, and edges that fetch its halo."""
+    rows = graph.attributes
+    given = Given(
+        graph.x, graph.edges, graph.edge_attr, rows["pos"], rows["normal"], rows["kind"],
+        graph.vertex_ids,
+    )  # fmt: skip
+    return on_ranks(one, graph, lambda conv: one.call(conv, given), epochs)
+
+
+def on_ranks(
+    one: Convolution, graph: DistGraph, call: Callable[[nn.Module], Tensor], epochs: int
+) -> Course:
+    try:
+        return train(
+            made(one),
+            call,
+            lambda t: graph.mean(t, graph.train_mask),
+            graph.vertex_ids,
+            graph.average_gradients,
+            epochs,
+        )
+    except Exception as error:  # the same on all ranks, or the job hangs up
+        return Course([], {}, f"{type(error).__name__}: {error}")
+
+
+def all_on_ranks(rank: int, epochs: int) -> dict[str, tuple[Course | None, Course | None]]:
+    """Each convolution in both ways, on every rank."""
+    warnings.simplefilter("ignore")
+    graph = spgnn.distribute(data() if rank == 0 else None, imbalance=0.3)
+    return {
+        one.name: (
+            None if one.pair else through_halo(one, graph, epochs),
+            None if one.alone else with_edges(one, graph, epochs),
+        )
+        for one in convolutions()
+    }
+
+
+def difference(found: Course, expected: Course) -> float:
+    """The largest relative error of losses, and of gradients as vectors.
+
+    A gradient that is rounding alone is compared with the others: nothing of the loss depends on
+    its parameter.
+    """
+    if found.error or len(found.losses) != len(expected.losses):
+        return float("inf")
+    error = np.abs(np.subtract(found.losses, expected.losses)) / np.abs(expected.losses)
+    worst = float(error.max())
+    if set(found.gradients) != set(expected.gradients):
+        return float("inf")
+    norms = {name: float(np.linalg.norm(g)) for name, g in expected.gradients.items()}
+    largest = max(norms.values(), default=0.0)
+    for name, g in found.gradients.items():
+        off = float(np.linalg.norm(g - expected.gradients[name]))
+        worst = max(worst, off / max(norms[name], 1e-3 * largest))
+    return worst
