@@ -62,7 +62,7 @@ class DistGraph:
     Attributes
     ----------
     x : Tensor [own rows, f] or CSR, or None
-    y : Tensor int64 [own rows], or None
+    y : Tensor int64 [own rows], or of a PyG ``Data`` [own rows, …] of any dtype, or None
     train_mask, val_mask, test_mask : Tensor bool [own rows] or [own rows, splits], or None
     vertex_ids : Tensor int64 [own rows]
         Where these vertices stood in the source.
@@ -91,10 +91,11 @@ class DistGraph:
         self.plan: dict[str, Any] | None = None
         data = share.data
         self.x: Tensor | CSR | None = data.x
-        self.y, self.vertex_ids = data.y, share.vertex_ids
+        self.attributes = dict(attributes or {})
+        self.y: Tensor | None = self.attributes.pop("y", data.y)
+        self.vertex_ids = share.vertex_ids
         self.train_mask, self.val_mask = data.train_mask, data.val_mask
         self.test_mask = data.test_mask
-        self.attributes = attributes or {}
         self.device = torch.device("cpu")
         self.to(comm.device)
 
@@ -119,7 +120,7 @@ class DistGraph:
 
     @property
     def num_edges(self) -> int:
-        """Edges of the whole graph: entries of its adjacency, an undirected edge counts twice."""
+        """Edges of the whole graph, repeated ones as well; an undirected edge counts twice."""
         return self.meta.edges
 
     @property
@@ -255,7 +256,8 @@ class DistGraph:
         """Edges that end at own vertices, int64 [2, local edges]. Collective when first used.
 
         Row 0 are sources, which index ``halo(H)``; row 1 destinations, which index H. Sorted by
-        destination, and for each of them in the order of the source.
+        destination; for each of them in the order of the ``Data``, if that is sorted by
+        destination or says more of its edges, and else in that of their sources.
         """
         return self._edges.index
 

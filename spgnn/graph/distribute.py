@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
@@ -112,6 +113,7 @@ def distribute(
     return _scattered(opener(data, beside, name, data_dir), how, comm, name)
 
 
+_SHOWN = {"nothing": "nothing", "block": "a GraphBlock", "pyg": "a PyG Data"}
 _BESIDE = ("x", "y", "train_mask", "val_mask", "test_mask")
 
 
@@ -146,8 +148,9 @@ def _agreed_kind(data: Any, how: Placement, comm: Communicator) -> str:
 def _refuse_unless(same: bool, mine: str, first: str, rank: int) -> None:
     if not same:
         raise InputError(
-            f"data: rank 0 has a {first}, rank {rank} a {mine}: give all the same, only rank 0 the "
-            "data, or every rank a GraphBlock"
+            f"data: rank 0 has {_SHOWN.get(first, f'a {first}')}, rank {rank} "
+            f"{_SHOWN.get(mine, f'a {mine}')}: give all the same, only rank 0 the data, or every "
+            "rank a GraphBlock"
         )
 
 
@@ -165,9 +168,11 @@ def _scattered(
     more = kept[0] if kept else None
     told = from_rank_zero(comm, lambda: None if more is None else _told(more, how))
     edges = None
-    if told["edges"]:
+    if told["edges"] is not None:
         listed = None if more is None else more.edges
         edges = scattered_edges(listed, share.vertex_ids, share.layout, comm)
+    if told["parallel"]:
+        share = replace(share, meta=replace(share.meta, edges=told["edges"]))
     attributes = {}
     for key in told["attributes"]:
         rows = None if more is None else more.attributes[key]
@@ -190,7 +195,7 @@ def _told(more: Opened, how: Placement) -> dict[str, Any]:
             "with torch_geometric.utils.to_undirected"
         )
     return {
-        "edges": more.edges is not None,
+        "edges": None if more.edges is None else len(more.edges.source),
         "attributes": sorted(more.attributes),
         "parallel": more.parallel,
     }

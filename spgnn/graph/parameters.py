@@ -11,6 +11,16 @@ from torch import Tensor, nn
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 
+# Of PyG: what looks at all vertices it is given, in training and afterwards.
+_OF_ALL_VERTICES = {
+    "DiffGroupNorm",
+    "GPSConv",
+    "GraphNorm",
+    "HANConv",
+    "InstanceNorm",
+    "MeanSubtractionNorm",
+    "PairNorm",
+}
 # Models of which all ranks were seen to hold the same.
 _checked: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
@@ -23,7 +33,7 @@ def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
     InputError
         If they differ in more than values; if the model takes statistics over one rank's rows.
     """
-    _check_shapes(model, comm)
+    _check_model(model, comm)
     with torch.no_grad():
         for _, tensor in _tensors(model):
             buffer = tensor.detach().contiguous()
@@ -41,7 +51,7 @@ def check_replicated(model: nn.Module, comm: Communicator) -> None:
     InputError
         The same on all ranks; names a parameter and which ranks hold which.
     """
-    _check_shapes(model, comm)
+    _check_model(model, comm)
     comm.check_agreement(
         "the model; give all ranks the same with graph.replicate(model), or the same seed",
         **{name: p.detach() for name, p in model.named_parameters()},
@@ -69,6 +79,20 @@ def average_gradients(model: nn.Module, comm: Communicator) -> None:
             p.grad = part.view_as(p) if p.grad is None else p.grad.copy_(part.view_as(p))
 
 
+def _sees_one_rank(model: nn.Module) -> tuple[str, str] | None:
+    """The first module in training that takes a statistic of all rows it is given."""
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        batch = isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if batch and not isinstance(module, nn.SyncBatchNorm) and module.training:
+            return name, kind
+        if type(module).__module__.startswith("torch_geometric.") and (
+            kind in _OF_ALL_VERTICES or (kind == "LayerNorm" and module.mode == "graph")
+        ):
+            return name, kind
+    return None
+
+
 def _gradient(p: Tensor) -> Tensor:
     if p.grad is None:
         return torch.zeros_like(p)
@@ -87,12 +111,19 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_buffers()
 
 
-def _check_shapes(model: nn.Module, comm: Communicator) -> None:
+def _check_model(model: nn.Module, comm: Communicator) -> None:
     if not isinstance(model, nn.Module):
         raise InputError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
     lazy = [name for name, p in _tensors(model) if nn.parameter.is_lazy(p)]
     if lazy:
         raise InputError(f"{lazy[0]} of the model has no shape yet: run it once before")
+    alone = _sees_one_rank(model) if comm.size > 1 else None
+    if alone is not None:
+        name, kind = alone
+        raise InputError(
+            f"{name or 'the model'} ({kind}) looks at all vertices at once, and would see those of "
+            "one rank: take a norm of spgnn.nn or a LayerNorm of each vertex, or call eval()"
+        )
     comm.check_agreement(
         "the model",
         **{name: (str(t.dtype), tuple(t.shape), t.requires_grad) for name, t in _tensors(model)},

@@ -209,7 +209,11 @@ def convolutions() -> Iterator[Convolution]:
         lambda: g.GMMConv(IN, OUT, 2, 3, separate_gaussians=True),
         lambda c, on: c(on.x, on.edge_index, on.pseudo),
     )
-    yield C("SplineConv", pair="needs torch-spline-conv or pyg-lib", alone="likewise")
+    yield C(
+        "SplineConv",
+        pair="needs torch-spline-conv or pyg-lib",
+        alone="needs torch-spline-conv or pyg-lib",
+    )
     yield C("NNConv", lambda: g.NNConv(IN, OUT, mlp(4, IN * OUT), aggr="mean"), with_attr)
     yield C("CGConv", lambda: g.CGConv(IN, 4), with_attr)
     yield C("EdgeConv", lambda: g.EdgeConv(mlp(2 * IN, OUT)))
@@ -235,7 +239,7 @@ def convolutions() -> Iterator[Convolution]:
         "GENConv powermean",
         lambda: g.GENConv(IN, OUT, aggr="powermean", learn_p=True, msg_norm=True, norm="layer"),
     )
-    yield C("WLConvContinuous", lambda: g.WLConvContinuous(), with_weight)
+    yield C("WLConvContinuous", g.WLConvContinuous, with_weight)
     yield C("FiLMConv", lambda: g.FiLMConv(IN, OUT, RELATIONS), with_type)
     yield C("GeneralConv", lambda: g.GeneralConv(IN, OUT, 4, heads=2, attention=True), with_attr)
     yield C(
@@ -255,7 +259,7 @@ def one_x() -> Iterator[Convolution]:
     yield C("ChebConv", lambda: g.ChebConv(IN, OUT, 3))
     yield C("ChebConv rw", lambda: g.ChebConv(IN, OUT, 3, normalization="rw"), with_weight)
     yield C("GatedGraphConv", lambda: g.GatedGraphConv(8, 3), with_weight)
-    yield C("AGNNConv", lambda: g.AGNNConv())
+    yield C("AGNNConv", g.AGNNConv)
     yield C("TAGConv", lambda: g.TAGConv(IN, OUT), with_weight)
     yield C("ARMAConv", lambda: g.ARMAConv(IN, OUT, 2, 3), with_weight)
     yield C("SGConv", lambda: g.SGConv(IN, OUT, K=3))

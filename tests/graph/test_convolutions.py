@@ -1,0 +1,136 @@
+"""PyG's convolutions on ranks give what they give on one process: losses and all gradients."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+geometric = pytest.importorskip("torch_geometric")
+
+import torch
+from torch_geometric.nn import conv as every_convolution
+
+import spgnn
+from spgnn import InputError
+from spgnn.testing import run_ranks
+from tests.graph.convolutions import EDGES, IN, OUT, convolutions, data
+from tests.graph.table import DOCUMENT, in_document
+from tests.graph.train_convolutions import TOLERANCE, Course, all_on_ranks, by_pyg, difference
+
+# Some classes of PyG warn of what they will be called.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+TRIED = [one for one in convolutions() if one.make is not None]
+CASES = [
+    pytest.param(one, way, id=f"{one.name}-{name}")
+    for one in TRIED
+    for way, (name, why) in enumerate((("halo", one.pair), ("edges", one.alone)))
+    if not why
+]
+
+
+@cache
+def courses(ranks: int, epochs: int) -> tuple[dict[str, Course], list]:
+    """All of them at once: one start of ranks, which share what PyG generates here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = {one.name: by_pyg(one, epochs) for one in TRIED}
+        return expected, run_ranks(all_on_ranks, ranks, epochs)
+
+
+def check(one, way: int, ranks: int, epochs: int) -> None:
+    expected, found = courses(ranks, epochs)
+    for course in (results[one.name][way] for results in found):
+        assert not course.error
+        assert len(course.losses) == epochs or not expected[one.name].gradients
+        assert difference(course, expected[one.name]) <= TOLERANCE
+
+
+@pytest.mark.parametrize(("one", "way"), CASES)
+def test_a_convolution_on_ranks_is_that_of_one_process(one, way):
+    check(one, way, ranks=3, epochs=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("one", "way"), CASES)
+def test_twenty_epochs_on_four_ranks(one, way):
+    check(one, way, ranks=4, epochs=20)
+
+
+def test_every_convolution_of_pyg_was_tried():
+    kinds = {one.kind for one in convolutions()}
+    assert kinds == set(every_convolution.__all__) - {"MessagePassing"}
+    for way in ("pair", "alone"):
+        working = {one.kind for one in TRIED if not getattr(one, way)}
+        assert len(working) >= 25, way
+
+
+def test_the_table_is_current():
+    """``python -m tests.graph.table`` writes it."""
+    assert Path(DOCUMENT).read_text() == in_document()
+
+
+def refusals() -> Iterator[tuple[torch.nn.Module, object, str]]:
+    """Modules that would be wrong on ranks, how they are called, and what is said."""
+    g = geometric.nn
+    relation = "v", "to", "v"
+    other = "v", "from", "v"
+
+    def typed(conv, graph):
+        return conv({"v": graph.x}, {relation: graph.edges, other: graph.edges})["v"]
+
+    def plain(conv, graph):
+        return conv(graph.x, graph.edges)
+
+    yield (
+        g.HGTConv(IN, OUT, (["v"], [relation, other]), heads=2),
+        typed,
+        "of the sources of a distributed graph: a module that takes graph.edges may look up rows",
+    )
+    yield g.WLConv(), lambda conv, graph: conv(graph.attributes["kind"], graph.edges), "of the"
+    yield g.SuperGATConv(IN, OUT), plain, "of the edges of a distributed graph"
+    yield g.GraphConv(IN, OUT, aggr="max", flow="target_to_source"), plain, "scatter_reduce_ of the"
+    halo_of_edges = lambda conv, graph: conv(graph.halo(graph.x), graph.edges)  # noqa: E731
+    yield g.GraphConv(IN, OUT), halo_of_edges, "give graph.edges the rows of own vertices"
+    yield g.GPSConv(IN, g.GCNConv(IN, IN), norm=None), None, "GPSConv.* looks at all vertices"
+    yield g.HANConv(IN, OUT, (["v"], [relation, other])), None, "HANConv.* looks at all vertices"
+    yield g.GENConv(IN, OUT), None, "BatchNorm1d.* looks at all vertices at once"
+
+
+def check_refused(rank: int) -> int:
+    graph = spgnn.distribute(data() if rank == 0 else None, imbalance=0.3)
+    checked = 0
+    for module, call, words in refusals():
+        with pytest.raises(InputError, match=words):
+            if call is None:
+                graph.average_gradients(module)
+            else:
+                call(module, graph)
+        checked += 1
+        graph.comm.barrier()
+    return checked
+
+
+def test_what_would_be_wrong_is_refused():
+    assert run_ranks(check_refused, 3) == [8] * 3
+
+
+def check_misused(rank: int) -> None:
+    """The halo's rows taken for own rows, or own rows where edges number the halo."""
+    graph = spgnn.distribute(data(), imbalance=0.3)
+    assert graph.halo_rows > graph.own_rows
+    conv = geometric.nn.GCNConv(IN, OUT)
+    out = conv(graph.halo(graph.x), graph.edge_index)
+    with pytest.raises(InputError, match=r"vertices, the tensor has \d+ rows; these are rows of"):
+        graph.mean(out, graph.train_mask)
+    with pytest.raises(IndexError, match="Found indices in 'edge_index' that are larger"):
+        conv(graph.x, graph.edge_index)
+    assert graph.edge_index.shape[1] < EDGES
+
+
+def test_rows_of_the_halo_are_not_taken_for_own_rows():
+    run_ranks(check_misused, 3)

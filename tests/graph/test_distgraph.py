@@ -1,0 +1,302 @@
+"""A distributed graph does what one process does: matrices, halo, edges, sums, gradients."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import spgnn
+from spgnn import InputError
+from spgnn.comm import connect
+from spgnn.data.adapters import from_pyg
+from spgnn.graph import DistGraph
+from spgnn.testing import run_ranks
+from tests.graph.pyg_like import N, dense_of, multigraph
+
+WAYS = ({}, {"algo": "1.5d", "c": 2}, {"algo": "vertex-cut"}, {"cover": "minimum"})
+KINDS = ("sym", "row", "none", "loops")
+
+
+def check_matrices(rank: int) -> None:
+    for weighted in (False, True):
+        data = multigraph(weighted=weighted, repeated=False)
+        for way in WAYS:
+            graph = spgnn.distribute(data if rank == 0 else None, **way)
+            H = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
+            ids = graph.vertex_ids
+            for kind in KINDS:
+                A = graph.matrix(kind)
+                assert A is graph.matrix(kind)
+                dense = dense_of(data, kind)
+                torch.testing.assert_close(A @ H[ids], (dense @ H)[ids], rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match=r"matrix rows: choose one of .*did you mean 'row'"):
+        graph.matrix("rows")
+    with pytest.raises(InputError, match="do not agree on normalisation of graph"):
+        spgnn.distribute(data).matrix("sym" if rank else "row")
+
+
+def test_matrices_are_those_of_one_process():
+    run_ranks(check_matrices, 4)
+
+
+def check_repeated(rank: int) -> None:
+    """PyG sees repeated edges as often as they are there, and leaves one self-loop of several."""
+    for weighted in (False, True):
+        data = multigraph(weighted=weighted, repeated=True)
+        graph = spgnn.distribute(data if rank == 0 else None)
+        assert graph.num_edges == data.edge_index.shape[1]
+        H = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
+        ids = graph.vertex_ids
+        for kind in ("sym", "row", "none"):
+            if weighted and kind == "sym":
+                continue  # self-loops of different weights: added up here, the last one in PyG
+            expected = (dense_of(data, kind) @ H)[ids]
+            torch.testing.assert_close(graph.matrix(kind) @ H[ids], expected, rtol=1e-4, atol=1e-5)
+        with pytest.raises(InputError, match=r"attention sees each edge.* coalesce them"):
+            graph.matrix("loops")
+        check_edges(graph, data)
+    with pytest.raises(InputError, match="symmetrise: this Data has edge features or repeated"):
+        spgnn.distribute(data, symmetrise=True)
+
+
+def check_edges(graph: DistGraph, data) -> None:
+    """Local edges are those that end here, in the order of the source for each destination."""
+    assert graph.edge_index.dtype == torch.int64
+    sources, destinations = graph.edge_index
+    ids = graph.vertex_ids
+    original = torch.stack((graph.halo(ids)[sources], ids[destinations]))
+    assert bool((destinations.diff() >= 0).all())
+    for row, vertex in enumerate(ids.tolist()):
+        mine, theirs = destinations == row, data.edge_index[1] == vertex
+        assert torch.equal(original[0, mine], data.edge_index[0, theirs]), vertex
+        for name in ("edge_weight", "edge_attr"):
+            expected = getattr(data, name)
+            if expected is None:
+                assert getattr(graph, name) is None
+            else:
+                assert torch.equal(getattr(graph, name)[mine], expected[theirs]), name
+
+
+def test_repeated_edges_count_as_often_as_in_pyg():
+    run_ranks(check_repeated, 4)
+
+
+def check_plain_edges(rank: int) -> None:
+    for weighted in (False, True):
+        data = multigraph(weighted=weighted, repeated=False)
+        check_edges(spgnn.distribute(data), data)
+        # Sorted by destination: an LSTM could take the edges in turn.
+        data = sorted_by(multigraph(weighted=weighted, repeated=False, attr=False), (1,))
+        check_edges(spgnn.distribute(data), data)
+        # Not sorted, or a graph of ours: sources rise, as its matrix has them.
+        data = multigraph(weighted=weighted, repeated=False, attr=False)
+        expected = sorted_by(data, (0, 1))
+        check_edges(spgnn.distribute(data), expected)
+        check_edges(spgnn.distribute(from_pyg(data)), expected)
+
+
+def sorted_by(data: Any, rows: tuple[int, ...]) -> Any:
+    """The same with edges sorted by destination, or also by source."""
+    order = np.lexsort([data.edge_index[row].numpy() for row in rows])
+    data = copy.copy(data)
+    data.edge_index = data.edge_index[:, order]
+    data.edge_weight = None if data.edge_weight is None else data.edge_weight[order]
+    return data
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_edges_are_those_of_own_vertices(ranks):
+    run_ranks(check_plain_edges, ranks)
+
+
+def check_halo(rank: int) -> None:
+    data = multigraph(weighted=False, repeated=True)
+    # A part without vertices, and one with a single one.
+    labels = np.where(np.arange(N) == 5, 2, np.where(np.arange(N) % 3 == 0, 0, 3))
+    graph = spgnn.distribute(data, partition=labels)
+    assert graph.own_rows == int((labels == rank).sum())
+    ids = graph.vertex_ids
+    around = graph.halo(ids)
+    assert len(around) == graph.halo_rows
+    for shape in ((), (4,), (2, 3), (0,), (1, 2, 2)):
+        for dtype in (torch.float32, torch.float64, torch.int64, torch.bool, torch.uint8):
+            whole = (100 * torch.rand(N, *shape, generator=seeded())).to(dtype)
+            found = graph.halo(whole[ids])
+            assert found.dtype == dtype
+            assert torch.equal(found, whole[around])
+    for wrong in (torch.tensor(1.0), "x"):
+        with pytest.raises(InputError, match="a halo is of a tensor"):
+            graph.halo(wrong)
+    if graph.own_rows:
+        with pytest.raises(InputError, match="the rank holds"):
+            graph.halo(torch.zeros(graph.own_rows - 1, 2))
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_the_halo_of_anything_that_vertices_have():
+    run_ranks(check_halo, 4)
+
+
+def neighbours(edge_index: Tensor, sources: Tensor, own: Tensor) -> Tensor:
+    """A function of sources and destinations that is far from linear."""
+    row, column = edge_index
+    messages = torch.tanh(sources[row] * own[column]) * sources[row]
+    return torch.zeros_like(own).index_add(0, column, messages)
+
+
+def check_second_derivatives(rank: int, tracked: bool) -> None:
+    data = multigraph(weighted=False, repeated=True)
+    whole = torch.randn(N, 3, generator=seeded(), dtype=torch.float64)
+    directions = torch.randn(N, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def derivatives(x: Tensor, total, edge_index, halo) -> tuple[Tensor, Tensor, Tensor]:
+        out = neighbours(edge_index, halo(x), x)
+        loss = total(out.pow(3).sum(1))
+        (first,) = torch.autograd.grad(loss, x, create_graph=True)
+        return loss, first, out
+
+    x = whole.clone().requires_grad_()
+    loss, first, _ = derivatives(x, lambda t: t.sum(), data.edge_index, lambda t: t)
+    (second,) = torch.autograd.grad((first * directions).sum(), x)
+
+    graph = spgnn.distribute(data if rank == 0 else None)
+    ids = graph.vertex_ids
+    mine = whole[ids].requires_grad_()
+    found = derivatives(
+        mine,
+        lambda t: t.sum(),  # this rank's share: the adjoint adds up what all ranks make of a row
+        graph.edges if tracked else graph.edge_index,
+        (lambda t: t) if tracked else graph.halo,
+    )
+    torch.testing.assert_close(graph.sum(found[0]), loss)
+    torch.testing.assert_close(found[1], first[ids])
+    (again,) = torch.autograd.grad((found[1] * directions[ids]).sum(), mine)
+    torch.testing.assert_close(again, second[ids])
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_second_derivatives_through_the_halo(tracked):
+    run_ranks(check_second_derivatives, 4, tracked)
+
+
+def check_sums(rank: int) -> None:
+    data = multigraph(weighted=False, repeated=False)
+    graph = spgnn.distribute(data)
+    ids, mask = graph.vertex_ids, data.train_mask
+    whole = torch.randn(N, 3, generator=seeded(), dtype=torch.float64)
+    t = whole[ids].requires_grad_()
+    torch.testing.assert_close(graph.sum(t), whole.sum(0))
+    torch.testing.assert_close(graph.sum(t, mask[ids]), whole[mask].sum(0))
+    torch.testing.assert_close(graph.mean(t), whole.mean(0))
+    torch.testing.assert_close(graph.mean(t[:, 0], mask[ids]), whole[mask, 0].mean())
+    assert graph.sum(torch.tensor(rank)) == 6
+    assert graph.sum(whole[ids, 0] > 0) == int((whole[:, 0] > 0).sum())
+    torch.testing.assert_close(graph.mean(whole[ids, 0] > 0), (whole[:, 0] > 0).float().mean())
+    assert graph.mean(t, torch.zeros_like(mask[ids])).isnan().all()
+    # The same number on all ranks, of which each asks for its derivative.
+    loss = graph.mean(t.square(), mask[ids]).sum()
+    (found,) = torch.autograd.grad(loss, t)
+    expected = 2 * whole * mask[:, None] / int(mask.sum())
+    torch.testing.assert_close(found / graph.comm.size, expected[ids])
+    for wrong, words in (
+        ((t[:-1],), "vertices, the tensor has"),
+        ((graph.halo(t.detach()),), "these are rows of the halo"),
+        ((t, mask[ids].float()), "a mask must be bool"),
+        ((t, mask[ids][:-1]), "a mask must be bool"),
+    ):
+        with pytest.raises(InputError, match=words):
+            graph.sum(*wrong)
+    with pytest.raises(InputError, match="got a scalar"):
+        graph.mean(torch.tensor(1.0))
+
+
+def test_sums_and_means_over_all_vertices():
+    run_ranks(check_sums, 4)
+
+
+def check_rows(rank: int) -> None:
+    graph = spgnn.distribute(multigraph(weighted=False, repeated=False))
+    for dtype in (torch.float32, torch.int64, torch.bool, torch.bfloat16):
+        whole = (10 * torch.rand(N, 2, generator=seeded())).to(dtype)
+        own = graph.scatter(whole if rank == 0 else None)
+        assert torch.equal(own, whole[graph.vertex_ids])
+        found = graph.gather(own)
+        assert (found is None) == (rank > 0)
+        assert found is None or torch.equal(found, whole)
+    with pytest.raises(InputError, match=rf"rank 0 must give a tensor \[{N}, …\], got \[3\]"):
+        graph.scatter(torch.zeros(3))
+    with pytest.raises(InputError, match="do not agree on width of graph"):
+        graph.gather(torch.zeros(graph.own_rows, 1 + rank))
+    with pytest.raises(InputError, match="do not agree on one_row_a_vertex"):
+        graph.gather(torch.zeros(graph.own_rows + (rank == 1), 1))
+
+
+def test_rows_go_to_their_owners_and_come_back():
+    run_ranks(check_rows, 3)
+
+
+def check_gradients(rank: int) -> None:
+    graph = spgnn.distribute(multigraph(weighted=False, repeated=False))
+    torch.manual_seed(rank)
+    model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2), "c": nn.Linear(2, 2)})
+    with pytest.raises(InputError, match=r"do not agree on a\.bias .*graph\.replicate\(model\)"):
+        graph.average_gradients(model)
+    assert graph.replicate(model) is model
+    expected = nn.ModuleDict({"a": nn.Linear(2, 2)})
+    torch.manual_seed(0)
+    expected = nn.Linear(2, 2)
+    assert torch.equal(model["a"].weight, expected.weight)
+    model["a"](torch.full((1, 2), float(rank))).sum().backward()
+    if rank == 1:  # alone
+        model["b"](torch.ones(1, 2)).sum().backward()
+    model["a"].bias.requires_grad_(False)
+    graph.average_gradients(model)
+    assert torch.equal(model["a"].weight.grad, torch.ones(2, 2))  # of 0, 1 and 2
+    torch.testing.assert_close(model["b"].weight.grad, torch.full((2, 2), 1 / 3))
+    assert model["c"].weight.grad is None
+    wrong = nn.Linear(2, 2 + (rank == 2))
+    with pytest.raises(InputError, match=r"do not agree on bias of the model \(and on weight\)"):
+        graph.average_gradients(wrong)
+    with pytest.raises(InputError, match=r"do not agree on 2\.bias of the model"):
+        graph.replicate(nn.Sequential(*(nn.Linear(1, 1) for _ in range(2 + (rank == 1)))))
+    with pytest.raises(InputError, match="do not agree on weight of the model"):
+        graph.replicate(nn.Linear(2, 2, bias=False).requires_grad_(rank > 0))
+    with pytest.raises(InputError, match="has no shape yet"):
+        graph.replicate(nn.LazyLinear(2))
+    with pytest.raises(InputError, match=r"must be a torch\.nn\.Module, got list"):
+        graph.average_gradients(list(model.parameters()))
+    batch = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    for act in (graph.replicate, graph.average_gradients):
+        with pytest.raises(InputError, match=r"1 \(BatchNorm1d\) looks at all vertices at once"):
+            act(batch)
+    graph.replicate(batch.eval())
+    geometric = pytest.importorskip("torch_geometric.nn")
+    for norm in (geometric.GraphNorm(2), geometric.BatchNorm(2), geometric.LayerNorm(2)):
+        with pytest.raises(InputError, match="looks at all vertices at once"):
+            graph.replicate(norm)
+    graph.replicate(geometric.LayerNorm(2, mode="node"))
+
+
+def test_gradients_are_averaged_and_models_compared():
+    run_ranks(check_gradients, 3)
+
+
+def check_no_halo(rank: int) -> None:
+    graph = spgnn.distribute(multigraph(weighted=False, repeated=False), cover="minimum")
+    with pytest.raises(InputError, match=r"a halo needs whole rows of H: .*cover='column'"):
+        graph.halo(graph.vertex_ids)
+    with pytest.raises(InputError, match="a halo needs whole rows of H"):
+        _ = graph.edge_index
+    connect().barrier()
+
+
+def test_what_receives_no_rows_has_no_edges():
+    run_ranks(check_no_halo, 2)
