@@ -328,6 +328,9 @@ class DistGraph:
     def replicate(self, model: nn.Module) -> nn.Module:
         """Give all ranks the parameters and buffers of rank 0, in place. Collective.
 
+        PyG's LSTM and GRU aggregations, which pad the neighbours of each vertex to the largest
+        number of neighbours, are told that of all ranks from then on.
+
         Returns
         -------
         Module

@@ -10,17 +10,8 @@ from torch import Tensor, nn
 
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
+from spgnn.graph.modules import pad_alike, refuse_one_rank
 
-# Of PyG: what looks at all vertices it is given, in training and afterwards.
-_OF_ALL_VERTICES = {
-    "DiffGroupNorm",
-    "GPSConv",
-    "GraphNorm",
-    "HANConv",
-    "InstanceNorm",
-    "MeanSubtractionNorm",
-    "PairNorm",
-}
 # Models of which all ranks were seen to hold the same.
 _checked: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
@@ -28,11 +19,15 @@ _checked: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
     """Give all ranks the parameters and buffers of rank 0, in place. Collective.
 
+    Modules that pad the neighbours of each vertex to the largest number of neighbours are told that
+    of all ranks from then on.
+
     Raises
     ------
     InputError
         If they differ in more than values; if the model takes statistics over one rank's rows.
     """
+    pad_alike(model)
     _check_model(model, comm)
     with torch.no_grad():
         for _, tensor in _tensors(model):
@@ -79,20 +74,6 @@ def average_gradients(model: nn.Module, comm: Communicator) -> None:
             p.grad = part.view_as(p) if p.grad is None else p.grad.copy_(part.view_as(p))
 
 
-def _sees_one_rank(model: nn.Module) -> tuple[str, str] | None:
-    """The first module in training that takes a statistic of all rows it is given."""
-    for name, module in model.named_modules():
-        kind = type(module).__name__
-        batch = isinstance(module, nn.modules.batchnorm._BatchNorm)
-        if batch and not isinstance(module, nn.SyncBatchNorm) and module.training:
-            return name, kind
-        if type(module).__module__.startswith("torch_geometric.") and (
-            kind in _OF_ALL_VERTICES or (kind == "LayerNorm" and module.mode == "graph")
-        ):
-            return name, kind
-    return None
-
-
 def _gradient(p: Tensor) -> Tensor:
     if p.grad is None:
         return torch.zeros_like(p)
@@ -117,13 +98,8 @@ def _check_model(model: nn.Module, comm: Communicator) -> None:
     lazy = [name for name, p in _tensors(model) if nn.parameter.is_lazy(p)]
     if lazy:
         raise InputError(f"{lazy[0]} of the model has no shape yet: run it once before")
-    alone = _sees_one_rank(model) if comm.size > 1 else None
-    if alone is not None:
-        name, kind = alone
-        raise InputError(
-            f"{name or 'the model'} ({kind}) looks at all vertices at once, and would see those of "
-            "one rank: take a norm of spgnn.nn or a LayerNorm of each vertex, or call eval()"
-        )
+    if comm.size > 1:
+        refuse_one_rank(model)
     comm.check_agreement(
         "the model",
         **{name: (str(t.dtype), tuple(t.shape), t.requires_grad) for name, t in _tensors(model)},

@@ -92,7 +92,7 @@ def refusals() -> Iterator[tuple[torch.nn.Module, object, str]]:
         "of the sources of a distributed graph: a module that takes graph.edges may look up rows",
     )
     yield g.WLConv(), lambda conv, graph: conv(graph.attributes["kind"], graph.edges), "of the"
-    yield g.SuperGATConv(IN, OUT), plain, "of the edges of a distributed graph"
+    yield g.SuperGATConv(IN, OUT), plain, "mul of the sources of a distributed graph"
     yield g.GraphConv(IN, OUT, aggr="max", flow="target_to_source"), plain, "scatter_reduce_ of the"
     halo_of_edges = lambda conv, graph: conv(graph.halo(graph.x), graph.edges)  # noqa: E731
     yield g.GraphConv(IN, OUT), halo_of_edges, "give graph.edges the rows of own vertices"
@@ -127,7 +127,7 @@ def check_misused(rank: int) -> None:
     out = conv(graph.halo(graph.x), graph.edge_index)
     with pytest.raises(InputError, match=r"vertices, the tensor has \d+ rows; these are rows of"):
         graph.mean(out, graph.train_mask)
-    with pytest.raises(IndexError, match="Found indices in 'edge_index' that are larger"):
+    with pytest.raises(IndexError, match="larger than|out of bounds"):
         conv(graph.x, graph.edge_index)
     assert graph.edge_index.shape[1] < EDGES
 

@@ -108,7 +108,7 @@ def on_ranks(
 ) -> Course:
     try:
         return train(
-            made(one),
+            graph.replicate(made(one)),
             call,
             lambda t: graph.mean(t, graph.train_mask),
             graph.vertex_ids,
