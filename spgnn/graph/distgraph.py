@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spgnn.autograd import all_reduced
@@ -18,7 +19,7 @@ from spgnn.data.normalise import Normalisation
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange import Algorithm
 from spgnn.graph.edges import Edges, edges_of_pattern
-from spgnn.graph.parameters import average_gradients, replicate
+from spgnn.graph.parameters import average_gradients, replicate, synchronise
 from spgnn.graph.rows import normalised, with_single_loops
 from spgnn.graph.tracked import TrackedIndex, tracked
 from spgnn.graph.vertices import from_rank_zero, to_rank_zero
@@ -203,6 +204,8 @@ class DistGraph:
         Returns
         -------
         Tensor [own + received, …]
+            Where nothing is received, one row of zeros takes its place: so a halo never has as
+            many rows as there are own vertices, unless the rank is alone.
 
         Raises
         ------
@@ -214,52 +217,60 @@ class DistGraph:
             raise InputError(f"a halo is of a tensor [{self.own_rows}, …], got {found}")
         flat = _as_rows(H_local)
         floating = flat if flat.is_floating_point() else flat.double()
-        return self.A.halo(floating).to(H_local.dtype).reshape(self.halo_rows, *H_local.shape[1:])
+        rows = F.pad(self.A.halo(floating), (0, 0, 0, self._padding)).to(H_local.dtype)
+        return rows.reshape(self.halo_rows, *H_local.shape[1:])
 
     @property
     def halo_rows(self) -> int:
         """Rows of a halo, own ones included. Collective when first used."""
-        return self.own_rows + self.A.volume.receive
+        return self.own_rows + self.A.volume.receive + self._padding
+
+    @property
+    def _padding(self) -> int:
+        return int(self.comm.size > 1 and not self.A.volume.receive)
 
     def halo_sum(self, G_halo: Tensor) -> Tensor:
         """The adjoint of :meth:`halo`: rows of the halo, added up at their owners. Collective.
 
         Parameters
         ----------
-        G_halo : Tensor, floating [own + received, …]
+        G_halo : Tensor, floating [halo rows, …]
 
         Returns
         -------
         Tensor [own rows, …]
         """
-        return self.A.halo_sum(_as_rows(G_halo)).reshape(self.own_rows, *G_halo.shape[1:])
+        rows = self.halo_rows - self._padding
+        found = self.A.halo_sum(_as_rows(G_halo)[:rows])
+        return found.reshape(self.own_rows, *G_halo.shape[1:])
 
     @cached_property
-    def edges(self) -> TrackedIndex:
-        """As :attr:`edge_index`, for modules that take one x. Collective when first used.
+    def edge_index(self) -> TrackedIndex:
+        """Edges that end at own vertices, int64 [2, local edges]. Collective when first used.
 
-        ``conv(x, graph.edges)`` with own rows x: wherever the module looks up rows at the sources
-        of edges, their halo is fetched, and what it adds up at sources is sent to their owners. So
-        convolutions of several hops, and those that look at degrees, run unchanged. What would be
-        anything else is refused.
+        Row 0 are sources, which number rows of ``halo(H)``; row 1 destinations, which number own
+        rows. Sorted by destination; for each of them in the order of the ``Data``, if that is
+        sorted by destination or says more of its edges, and else in that of their sources.
+
+        It knows what its numbers are. Rows of own vertices at the sources, ``H[row]``, are those of
+        ``halo(H)[row]``, which is fetched there and then; sums at the sources go to their owners.
+        So ``model(graph.x, graph.edge_index)`` is exact for whatever looks at a graph in this way
+        alone: convolutions of one x, those of several hops, degrees and normalisations. An
+        operation that would mean something else on ranks is refused. `local_edge_index` has the
+        numbers alone.
         """
-        return tracked(self.edge_index, self)
+        return tracked(self.local_edge_index, self)
+
+    @property
+    def local_edge_index(self) -> Tensor:
+        """The numbers of `edge_index`, as a tensor that knows nothing of ranks."""
+        return self._edges.index
 
     @cached_property
     def _edges(self) -> Edges:
         if self._given_edges is not None:
             return self._given_edges.on_halo(self.halo, self.layout.range(self.comm.rank))
         return edges_of_pattern(self.A, self._share.adjacency, self.vertex_ids, self.halo)
-
-    @property
-    def edge_index(self) -> Tensor:
-        """Edges that end at own vertices, int64 [2, local edges]. Collective when first used.
-
-        Row 0 are sources, which index ``halo(H)``; row 1 destinations, which index H. Sorted by
-        destination; for each of them in the order of the ``Data``, if that is sorted by
-        destination or says more of its edges, and else in that of their sources.
-        """
-        return self._edges.index
 
     @property
     def edge_weight(self) -> Tensor | None:
@@ -338,11 +349,24 @@ class DistGraph:
         """
         return replicate(model, self.comm)
 
+    def synchronise(self, model: nn.Module) -> nn.Module:
+        """Replicate a model, and average its gradients at the end of every backward. Collective.
+
+        What ``DistributedDataParallel`` is for others, under any launcher. Every backward must
+        then reach some parameter on all ranks, as that of a loss made by `mean` or `sum` does.
+
+        Returns
+        -------
+        Module
+            The same one.
+        """
+        return synchronise(model, self.comm)
+
     def average_gradients(self, model: nn.Module) -> None:
         """Average the gradients of replicated parameters over all ranks. Collective.
 
-        To be called between ``backward`` and the optimiser's step, where
-        ``DistributedDataParallel`` does not do it. A parameter that has a gradient on some rank
+        To be called between ``backward`` and the optimiser's step, where neither `synchronise` nor
+        ``DistributedDataParallel`` does it. A parameter that has a gradient on some rank
         counts as zero on the others.
 
         Raises
@@ -387,7 +411,7 @@ class DistGraph:
             held = getattr(self, name)
             setattr(self, name, None if held is None else held.to(device))
         self.attributes = {name: held.to(device) for name, held in self.attributes.items()}
-        self.__dict__.pop("edges", None)
+        self.__dict__.pop("edge_index", None)
         if "_edges" in self.__dict__:
             self.__dict__["_edges"] = self._edges.to(device)
         self._matrices = {name: A.to(device) for name, A in self._matrices.items()}

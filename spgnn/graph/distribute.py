@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy.typing as npt
+from torch import nn
 
 from spgnn.comm import Communicator, connect
 from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
@@ -45,6 +46,7 @@ def distribute(
     device: str = "cpu",
     backend: str = "auto",
     comm: Communicator | None = None,
+    model: nn.Module | None = None,
 ) -> DistGraph:
     """Partition a graph and give every rank its part. Collective.
 
@@ -80,6 +82,8 @@ def distribute(
         See :func:`spgnn.connect`.
     comm : Communicator, optional
         All ranks, if they are connected already.
+    model : Module, optional
+        Is replicated, and its gradients averaged: see :meth:`DistGraph.synchronise`.
 
     Returns
     -------
@@ -101,7 +105,15 @@ def distribute(
         split=split,
     )
     beside = dict(zip(_BESIDE, (x, y, train_mask, val_mask, test_mask), strict=True))
-    kind = _agreed_kind(data, how, comm)
+    graph = _distributed(data, beside, how, _Place(comm, name, data_dir))
+    if model is not None:
+        graph.synchronise(model)
+    return graph
+
+
+def _distributed(data: Any, beside: dict[str, Any], how: Placement, place: _Place) -> DistGraph:
+    comm, name = place.comm, place.name
+    algorithm, kind = how.algorithm, _agreed_kind(data, how, comm)
     if kind == "block":
         refused = [key for key, value in beside.items() if value is not None]
         share = share_of_blocks(data, how, comm, name, refused)
@@ -110,7 +122,16 @@ def distribute(
         path = from_rank_zero(comm, lambda: os.fspath(data))
         if from_rank_zero(comm, lambda: is_cut(path, algorithm.parts(comm.size))):
             return DistGraph(opened_share(path, how, comm), comm, algorithm)
-    return _scattered(opener(data, beside, name, data_dir), how, comm, name)
+    return _scattered(opener(data, beside, name, place.data_dir), how, comm, name)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where data come from, and where they go."""
+
+    comm: Communicator
+    name: str
+    data_dir: str | None
 
 
 _SHOWN = {"nothing": "nothing", "block": "a GraphBlock", "pyg": "a PyG Data"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from weakref import WeakKeyDictionary
+from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,43 @@ def check_replicated(model: nn.Module, comm: Communicator) -> None:
     _checked[model] = True
 
 
+def synchronise(model: nn.Module, comm: Communicator) -> nn.Module:
+    """See :meth:`spgnn.graph.DistGraph.synchronise`."""
+    replicate(model, comm)
+    if comm.size > 1:
+        average = _AtTheEnd(model, comm)
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(average)
+    return model
+
+
+class _AtTheEnd:
+    """A hook of parameters that averages all gradients once, when a backward is over."""
+
+    def __init__(self, model: nn.Module, comm: Communicator) -> None:
+        self._model, self._comm = ref(model), comm
+        self._waiting = False
+
+    def __call__(self, parameter: Tensor) -> None:
+        if not self._waiting:
+            self._waiting = True
+            # As DistributedDataParallel does it.
+            torch.autograd.Variable._execution_engine.queue_callback(self._average)
+
+    def _average(self) -> None:
+        self._waiting = False
+        model = self._model()
+        if model is not None:
+            average_gradients(model, self._comm)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """A copy of the model is on its own."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
 def average_gradients(model: nn.Module, comm: Communicator) -> None:
     """See :meth:`spgnn.graph.DistGraph.average_gradients`."""
     if comm.size == 1:
@@ -71,7 +109,10 @@ def average_gradients(model: nn.Module, comm: Communicator) -> None:
         comm.all_reduce(flat).wait()
         flat /= comm.size
         for p, part in zip(group, flat.split([p.numel() for p in group]), strict=True):
-            p.grad = part.view_as(p) if p.grad is None else p.grad.copy_(part.view_as(p))
+            if p.grad is None or p.grad.is_sparse:
+                p.grad = part.view_as(p)
+            else:
+                p.grad.copy_(part.view_as(p))
 
 
 def _gradient(p: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
-"""An edge_index for modules that know one x only: where sources are looked up, the halo is fetched.
+"""An edge_index that knows its numbers: where rows are looked up at sources, the halo is fetched.
 
 Code written for one process looks at a graph through ``edge_index`` alone: it takes rows of a
 tensor at the sources of edges (``x[row]``, ``x.index_select(0, row)``), adds up at the sources, and
 does all else with destinations, which are own vertices. Here the sources know what they are: a
-look-up fetches the halo first, and a sum at them is sent to their owners. So every step of such
-code is exact, degrees, normalisations and several hops included; and what is not one of these
-operations is refused rather than done wrongly.
+look-up among own rows fetches the halo first, one among the rows of a halo does not, and a sum at
+sources is sent to their owners. So every step of such code is exact, degrees, normalisations and
+several hops included; and what is not one of these operations is refused rather than done wrongly.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def _refused(func: Callable[..., Any], operands: tuple[Any, ...]) -> InputError:
     kinds = (one.kind for one in chain.from_iterable(lists) if isinstance(one, TrackedIndex))
     kind = next(kinds, EDGES)
     return InputError(
-        f"{_name(func)} of the {kind} of a distributed graph: a module that takes graph.edges may "
-        "look up rows at sources and add up at them, nothing else; see docs/pyg.md"
+        f"{_name(func)} of the {kind} of a distributed graph: rows may be looked up at sources, "
+        "and added up for own vertices, nothing else; graph.local_edge_index has the numbers alone"
     )
 
 
@@ -223,11 +223,13 @@ def _looked_up(held: Tensor, dim: int, index: TrackedIndex) -> Any:
     """Rows of a tensor of own vertices at the sources of edges. Collective."""
     if index.kind != SOURCES or index.dim() != 1 or not held.dim():
         return NotImplemented
-    graph = index.graph
-    if held.shape[dim] != graph.own_rows:
+    graph, rows = index.graph, held.shape[dim]
+    if rows == graph.halo_rows:  # and never that of own rows, where there are other ranks
+        return held.index_select(dim, _plain(index))
+    if rows != graph.own_rows:
         raise InputError(
-            f"rows at the sources of edges are taken of a tensor {list(held.shape)}, where this "
-            f"rank has {graph.own_rows} vertices: give graph.edges the rows of own vertices"
+            f"rows at the sources of edges are taken of a tensor {list(held.shape)}; this rank has "
+            f"{graph.own_rows} vertices, and {graph.halo_rows} rows in their halo"
         )
     whole = graph.halo(held.movedim(dim, 0))
     return whole.index_select(0, _plain(index)).movedim(0, dim)
@@ -242,6 +244,8 @@ def _added(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if index is None or index.kind != SOURCES or isinstance(source, TrackedIndex):
         return NotImplemented
     graph, rows = index.graph, source.movedim(dim, 0)
+    if held.shape[dim] != graph.own_rows:
+        return NotImplemented  # each rank would have a part of the sum
     there = rows.new_zeros((graph.halo_rows, *rows.shape[1:]))
     there = there.index_add(0, _plain(index), rows)
     sums = graph.halo_sum(there).movedim(0, dim)

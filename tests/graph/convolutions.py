@@ -39,7 +39,7 @@ def data() -> Data:
 
 @dataclass(frozen=True)
 class Given:
-    """What a convolution is called with: of one process, through the halo, or with graph.edges."""
+    """What a convolution is called with: of one process, through the halo, or with one x."""
 
     x: Any
     edge_index: Tensor

@@ -13,7 +13,8 @@ BEGIN, END = "<!-- table of convolutions -->\n", "<!-- end of table -->\n"
 def rows() -> str:
     """A line for each class, in the order of the alphabet; its forms are those that are tested."""
     lines = [
-        "| convolution | `conv((graph.halo(x), x), graph.edge_index)` | `conv(x, graph.edges)` | tested forms, remarks |",
+        "| convolution | `conv((graph.halo(x), x), graph.edge_index)` | "
+        "`conv(x, graph.edge_index)` | tested forms, remarks |",
         "|---|---|---|---|",
     ]
     for kind in sorted({one.kind for one in convolutions()}, key=str.lower):

@@ -97,7 +97,7 @@ def with_edges(one: Convolution, graph: DistGraph, epochs: int) -> Course:
     """One x, and edges that fetch its halo."""
     rows = graph.attributes
     given = Given(
-        graph.x, graph.edges, graph.edge_attr, rows["pos"], rows["normal"], rows["kind"],
+        graph.x, graph.edge_index, graph.edge_attr, rows["pos"], rows["normal"], rows["kind"],
         graph.vertex_ids,
     )  # fmt: skip
     return on_ranks(one, graph, lambda conv: one.call(conv, given), epochs)
