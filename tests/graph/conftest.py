@@ -4,7 +4,8 @@ import warnings
 from importlib.util import find_spec
 
 # Without the extra "pyg" there is nothing to compare with.
-collect_ignore = [] if find_spec("torch_geometric") else ["test_convolutions.py"]
+OF_PYG = ["test_convolutions.py", "test_parallel.py"]
+collect_ignore = [] if find_spec("torch_geometric") else OF_PYG
 
 with warnings.catch_warnings():
     # Importing it warns of what torch will no longer have.

@@ -1,16 +1,27 @@
-"""The table of convolutions in docs/pyg.md; ``python -m tests.graph.table`` writes it."""
+"""What docs/pyg.md shows of tests and examples; ``python -m tests.graph.table`` writes it."""
 
 from __future__ import annotations
 
+from difflib import unified_diff
 from pathlib import Path
 
 from tests.graph.convolutions import convolutions
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "pyg.md"
-BEGIN, END = "<!-- table of convolutions -->\n", "<!-- end of table -->\n"
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "pyg.md"
+EXAMPLES = ROOT / "experiments" / "pyg"
 
 
-def rows() -> str:
+def difference() -> str:
+    """What makes a script of one process one of many."""
+    old, new = ((EXAMPLES / name).read_text() for name in ("one_process.py", "on_ranks.py"))
+    # Not what the scripts say of themselves.
+    texts = [text.partition("import sys\n")[2].splitlines() for text in (old, new)]
+    lines = list(unified_diff(*texts, n=1, lineterm=""))[2:]
+    return "\n".join(["```diff", *(line for line in lines if line[:2] != "@@"), "```", ""])
+
+
+def table() -> str:
     """A line for each class, in the order of the alphabet; its forms are those that are tested."""
     lines = [
         "| convolution | `conv((graph.halo(x), x), graph.edge_index)` | "
@@ -20,13 +31,11 @@ def rows() -> str:
     for kind in sorted({one.kind for one in convolutions()}, key=str.lower):
         forms = [one for one in convolutions() if one.kind == kind]
         ways = [_said([getattr(one, way) for one in forms]) for way in ("pair", "alone")]
-        if ways[0] == ways[1] != "exact":
-            ways = ["–", "–"]
         names = [form for one in forms if (form := one.name.partition(" ")[2])]
         remarks = [", ".join(names)] if names else []
         remarks += sorted({one.note for one in forms if one.note})
-        if ways == ["–", "–"]:
-            remarks = [forms[0].pair]
+        if ways[0] == ways[1] != "exact":
+            ways, remarks = ["–", "–"], [forms[0].pair]
         lines.append(f"| {kind} | {ways[0]} | {ways[1]} | {'; '.join(remarks)} |")
     return "\n".join(lines) + "\n"
 
@@ -36,11 +45,13 @@ def _said(reasons: list[str]) -> str:
 
 
 def in_document() -> str:
-    """The document with the table as it should be."""
+    """The document with both as they should be."""
     text = DOCUMENT.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{rows()}{END}{after}"
+    for name, content in (("difference", difference()), ("table", table())):
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}{content}{end}{rest.partition(end)[2]}"
+    return text
 
 
 if __name__ == "__main__":

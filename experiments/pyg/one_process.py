@@ -1,0 +1,31 @@
+"""Train GraphSAGE with PyTorch Geometric, on one process.
+
+python experiments/pyg/one_process.py [Cora | CiteSeer | PubMed]
+"""
+
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch_geometric.datasets import KarateClub, Planetoid
+from torch_geometric.nn import GraphSAGE
+
+
+def main() -> None:
+    data = Planetoid("data", sys.argv[1])[0] if sys.argv[1:] else KarateClub()[0]
+    torch.manual_seed(0)
+    model = GraphSAGE(data.num_features, 16, num_layers=2, out_channels=int(data.y.max()) + 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    for epoch in range(1, 51):
+        out = model(data.x, data.edge_index)
+        loss = F.cross_entropy(out[data.train_mask], data.y[data.train_mask])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if epoch % 10 == 0:
+            print(f"epoch {epoch}: loss {loss:.4f}")
+
+
+if __name__ == "__main__":
+    main()
