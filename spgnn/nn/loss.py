@@ -34,10 +34,11 @@ class Loss(Protocol):
         Parameters
         ----------
         outputs : Tensor [rows, columns]
+            The loss is float32 at least.
         y : Tensor [rows] or [rows, columns]
         mask : Tensor bool [rows]
         total : float
-            The weight over all ranks (:func:`weights_of`).
+            The weight over all ranks (:func:`label_weights`).
         """
 
 
@@ -65,7 +66,7 @@ class CrossEntropy(Loss):
 
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
         """Of the weighted mean."""
-        outputs = _widened(outputs)
+        outputs = _wide(outputs)
         # Ignored rather than left out: no copy of the chosen rows, forward or backward.
         target = torch.where(mask, y, UNKNOWN)
         summed = F.cross_entropy(
@@ -102,7 +103,7 @@ class BinaryCrossEntropy(Loss):
 
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
         """Of the mean."""
-        outputs = _widened(outputs)
+        outputs = _wide(outputs)
         known = (y > UNKNOWN) & mask[:, None]
         target = (y == 1).to(outputs.dtype) * (1 - self.smoothing) + self.smoothing / 2
         summed = F.binary_cross_entropy_with_logits(
@@ -133,7 +134,7 @@ class Residual(Loss):
 
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
         """Of the mean."""
-        outputs = _widened(outputs)
+        outputs = _wide(outputs)
         known = ~y.isnan() & mask[:, None]
         # An output that does not count is its own target: no gradient, and no copy of the others.
         target = torch.where(known, y.to(outputs.dtype), outputs.detach())
@@ -147,12 +148,14 @@ class Residual(Loss):
         return summed / (total or 1)
 
 
-def _widened(outputs: Tensor) -> Tensor:
-    """Sums over many vertices are made in float32 at least."""
+def _wide(outputs: Tensor) -> Tensor:
+    """In float32 at least: sums over many vertices have no digits left in less."""
     return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
 
 
-def weights_of(loss: Loss, y: Tensor, masks: Sequence[Tensor], comm: Communicator) -> list[float]:
+def label_weights(
+    loss: Loss, y: Tensor, masks: Sequence[Tensor], comm: Communicator
+) -> list[float]:
     """What the known labels in each mask weigh over all ranks. Collective."""
     weights = torch.stack([loss.weight_of(y, mask) for mask in masks]).cpu()
     comm.all_reduce(weights).wait()

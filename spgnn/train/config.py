@@ -320,6 +320,7 @@ class TrainConfig(Config):
             raise InputError(f"--plan knows --model gcn, sage and gin, not {self.model.model}")
         if self.data.normalisation not in ("auto", "none"):
             raise InputError(f"{named} makes weights of its own: it needs --normalisation auto")
+
     def _check_aim(self) -> None:
         """Scores and weights that a loss has not; what the labels are is found out later."""
         aim, unset = self.aim, Aim()

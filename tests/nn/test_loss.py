@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from spgnn import RowLayout
 from spgnn.comm import connect
 from spgnn.nn import accuracies, count_labelled, masked_cross_entropy
-from spgnn.nn.loss import BinaryCrossEntropy, CrossEntropy, Loss, Residual, weights_of
+from spgnn.nn.loss import BinaryCrossEntropy, CrossEntropy, Loss, Residual, label_weights
 from spgnn.testing import run_ranks
 
 N, CLASSES = 37, 5
@@ -113,7 +113,7 @@ def shares_of(rank: int) -> list[tuple[float, torch.Tensor, float]]:
     for loss, y, *_ in losses():
         Z = logits[own].clone().requires_grad_()
         mine = [mask[own] for mask in masks]
-        totals = weights_of(loss, y[own], mine, comm)
+        totals = label_weights(loss, y[own], mine, comm)
         share = loss.share(Z, y[own], mine[0], totals[0])
         share.backward()
         nothing = loss.share(Z.detach(), y[own], mine[2], totals[2])
@@ -139,7 +139,7 @@ def test_every_loss_is_that_of_torch(ranks):
 def test_labels_that_a_vertex_has_may_weigh_more():
     logits, *_, masks = problem()
     loss = BinaryCrossEntropy(WEIGHT)
-    (total,) = weights_of(loss, TABLE.to(torch.int8), masks[:1], connect())
+    (total,) = label_weights(loss, TABLE.to(torch.int8), masks[:1], connect())
     entries = F.binary_cross_entropy_with_logits(
         logits, TABLE.double().clamp(min=0), pos_weight=WEIGHT, reduction="none"
     )
