@@ -2,11 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,mpi,partition,plot,pyg
+EXTRAS := dev,mpi,partition,plot,pyg,docs
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt \
 	$(shell find spgnn -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
 
-.PHONY: build train test test-one test-other test-slow lint format clean
+.PHONY: build train test test-one test-other test-slow docs wheel lint format clean
 
 build: $(VENV)/.built
 
@@ -41,6 +41,15 @@ test-other: build
 test-slow: build
 	$(BIN)/python -m pytest -m slow
 
+# The site, in build/docs/html. Runs the gallery; needs no network.
+docs: build
+	MPLBACKEND=Agg $(BIN)/python -m sphinx --fail-on-warning --quiet \
+		-c docs -d build/docs/doctrees . build/docs/html
+
+# The source archive, and the wheel made of it, in dist.
+wheel: build
+	$(BIN)/python -m build --outdir dist
+
 lint: build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,7 +62,7 @@ format: build
 	$(BIN)/clang-format -i $$(find spgnn tests -name '*.cpp' -o -name '*.hpp' -o -name '*.cuh')
 
 clean:
-	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist docs/examples $(VENV) .pytest_cache .mypy_cache .ruff_cache
 
 .PHONY: sanitize
 sanitize: build
