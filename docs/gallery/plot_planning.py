@@ -1,0 +1,55 @@
+"""
+Planning a run
+==============
+
+What would an epoch move, hold and take on 4, 16 or 64 ranks, under which scheme? All of it follows
+from plans. ``spgnn plan`` prints the ranked table for a whole command line; this is the same from
+Python, for three configurations and a machine that is made up.
+"""
+
+import matplotlib.pyplot as plt
+
+from spgnn.data import open_source
+from spgnn.exchange import Algorithm
+from spgnn.partition import partition
+from spgnn.plan import Network, Subject, predict
+
+# %%
+# A subject is a graph to be trained on; a network, the widths of a model: features, two hidden
+# ones, classes.
+
+subject = Subject.of(open_source("sbm@seed=1"))
+network = Network((subject.features, 16, 16, subject.classes))
+configurations = {
+    "1D": Algorithm("1d"),
+    "1D, minimum cover": Algorithm("1d", cover="minimum"),
+    "1D, oblivious": Algorithm("1d", exchange="oblivious"),
+}
+
+# %%
+# Nothing is trained: plans of all ranks are made on this process, counted, and forgotten.
+
+prices = {name: [] for name in configurations}
+ranks = [4, 16, 64]
+for P in ranks:
+    labels, _ = partition(subject.looped, P, preset="fast")
+    for name, algorithm in configurations.items():
+        prices[name].append(predict(subject, labels, algorithm, P, network))
+print(f"{'':<20}", *(f"{f'P = {P}':>14}" for P in ranks))
+for name, found in prices.items():
+    print(f"{name:<20}", *(f"{price.volume['total_bytes'] / 1e6:11.2f} MB" for price in found))
+
+# %%
+# Bytes are exact, and so is memory by item; the picture shows what the busiest rank sends, and what
+# the fullest one holds.
+
+figure, (sent, held) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+for name, found in prices.items():
+    sent.plot(ranks, [p.volume["max_send_bytes"] / 1e6 for p in found], marker="o", label=name)
+    held.plot(ranks, [p.memory_bytes / 1e6 for p in found], marker="o", label=name)
+sent.set(xlabel="ranks", ylabel="MB an epoch, busiest rank", yscale="log")
+held.set(xlabel="ranks", ylabel="MB in training, fullest rank")
+for axes in (sent, held):
+    axes.set_xscale("log", base=2)
+sent.legend(frameon=False)
+plt.show()
