@@ -42,9 +42,14 @@ myst_heading_anchors = 4
 # Code blocks without a language are commands, configuration, or pictures made of letters.
 highlight_language = "none"
 
+smartquotes = False  # -- is the beginning of a flag
 default_role = "literal"  # docstrings say `name`, as Markdown does
 # Signatures hold types; the sections of a docstring hold shapes, which are words and no references.
 autodoc_typehints_format = "short"
+autodoc_type_aliases = {
+    name: name.removeprefix("npt.")
+    for name in ("npt.ArrayLike", "Int32Array", "Int64Array", "Float64Array", "Progress")
+}
 autodoc_member_order = "groupwise"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = False
@@ -56,6 +61,7 @@ sphinx_gallery_conf = {
     "examples_dirs": ["docs/gallery"],
     "gallery_dirs": ["docs/examples"],
     "filename_pattern": r"\.py$",
+    "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,

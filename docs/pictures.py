@@ -113,6 +113,34 @@ def _matrix(
         )
 
 
+def travel() -> Picture:
+    """One row of H, from its owner to a row of Z."""
+    picture = Picture("A row of H on its way from rank k to rank i", 420)
+    for y, title, words in ((16, 40, "rank k owns row v of H"), (254, 392, "rank i has A[u, v]")):
+        picture.box(16, y, 488, 150, rx=8)
+        picture.text(30, title, words, **BOLD)
+    yellow, green = {"fill": "#fff8c5", "stroke": NEEDED}, {"fill": FILL[2], "stroke": LINE[2]}
+    for top, name, place, colours in ((50, "H[v]", 66, yellow), (266, "Z[u]", 328, green)):
+        picture.box(34, top, 56, 104, fill="#fff")
+        picture.box(34, place, 56, 22, **colours)
+        picture.text(62, place + 16, name, **MIDDLE)
+    steps = (("S: select row v", "R: A[u, v] · row v"), ("S: or sum A[u, ·] H", "R: add sum to u"))
+    for x, (sends, receives) in zip((179, 321), steps, strict=True):
+        for y, words, colours in ((112, sends, yellow), (270, receives, green)):
+            picture.box(x - 67, y, 134, 30, **colours)
+            picture.text(x, y + 20, words, **MIDDLE, font_size=13)
+        picture.arrow((92, 77), (x, 77), (x, 110))
+        picture.arrow((x, 144), (x, 268))
+        picture.arrow((x, 302), (x, 339), (94, 339))
+    picture.box(400, 270, 92, 30, 0)
+    picture.text(446, 290, "L · H", **MIDDLE)
+    picture.text(446, 320, "meanwhile", **MIDDLE, font_size=13, fill=GREY)
+    picture.arrow((446, 326), (446, 339), (94, 339))
+    picture.text(334, 202, "Π: all-to-allv,", **BOLD)
+    picture.text(334, 222, "once per row and rank")
+    return picture
+
+
 def one_dimension() -> Picture:
     """Who needs which rows in 1D."""
     me, cell, top = 1, 18, 52
@@ -343,6 +371,7 @@ def _below(place: tuple[float, float]) -> tuple[float, float]:
 
 
 PICTURES = {
+    "travel": travel,
     "1d": one_dimension,
     "15d": one_and_a_half,
     "feature": feature,

@@ -32,7 +32,7 @@ histories = {ranks: run_ranks(train, ranks)[0] for ranks in (1, 3)}
 # %%
 # Both histories in one picture; the broken line lies on the other one.
 
-figure, (losses, accuracies) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+figure, (losses, accuracies) = plt.subplots(2, 1, figsize=(6, 6.5), layout="constrained")
 for (ranks, history), style in zip(histories.items(), ("-", "--"), strict=True):
     label = f"{ranks} rank{'s' if ranks > 1 else ''}"
     losses.plot([entry["loss"] for entry in history], style, label=label)

@@ -52,13 +52,13 @@ algorithms = {
     "1.5D, c = 4": Algorithm("1.5d", c=4),
 }
 ranks = [4, 8, 16, 32, 64]
-figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+figure, panels = plt.subplots(2, 1, figsize=(6, 7), layout="constrained")
 for axes, (graph, A) in zip(panels, graphs.items(), strict=True):
     for name, algorithm in algorithms.items():
         sent = [rows_sent(A, algorithm, P) for P in ranks]
         axes.plot(ranks, sent, marker="o", label=name)
         print(f"{graph:>6}  {name:<12}", *(f"{value:7.2f}" for value in sent))
-    axes.set(title=graph, xlabel="ranks", ylabel="rows sent by a rank on average, in n/P")
+    axes.set(title=graph, xlabel="ranks", ylabel="rows a rank sends, in n/P")
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)
 panels[0].legend(frameon=False)

@@ -33,7 +33,7 @@ for method, (_, figures) in found.items():
 # What each part sends. The busiest one decides how long the exchange takes, so ``gvb`` minimises
 # total and maximum together.
 
-figure, (bars, heat) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+figure, (bars, heat) = plt.subplots(2, 1, figsize=(6, 7), layout="constrained")
 for place, (method, (labels, _)) in enumerate(found.items()):
     send = count_volumes(A, labels, parts).column.send
     bars.bar(np.arange(parts) + 0.27 * (place - 1), send, 0.27, label=method)

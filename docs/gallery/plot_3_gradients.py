@@ -49,7 +49,7 @@ print("largest difference of Aᵀ·G:", abs(dH - A.T @ weights).max())
 # How many rows that moved was known before anything ran.
 
 volumes = [part[2] for part in parts]
-figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
+figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
 axes.bar(np.arange(ranks) - 0.2, [volume.send for volume in volumes], 0.4, label="sent")
 axes.bar(np.arange(ranks) + 0.2, [volume.receive for volume in volumes], 0.4, label="received")
 axes.axhline(n, color="grey", linewidth=0.8)

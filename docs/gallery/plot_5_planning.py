@@ -43,7 +43,7 @@ for name, found in prices.items():
 # Bytes are exact, and so is memory by item; the picture shows what the busiest rank sends, and what
 # the fullest one holds.
 
-figure, (sent, held) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+figure, (sent, held) = plt.subplots(2, 1, figsize=(6, 7), layout="constrained")
 for name, found in prices.items():
     sent.plot(ranks, [p.volume["max_send_bytes"] / 1e6 for p in found], marker="o", label=name)
     held.plot(ranks, [p.memory_bytes / 1e6 for p in found], marker="o", label=name)

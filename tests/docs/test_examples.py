@@ -1,0 +1,66 @@
+"""What pages show is run as it is printed, on one rank and on two; commands, in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spgnn.testing import run_ranks
+from tests.docs.pages import PAGES, ROOT, blocks, name_of
+
+# tests/kernels/test_docs.py runs these, and looks at their results.
+ELSEWHERE = ("docs/kernels.md",)
+PROGRAMS = [page for page in PAGES if name_of(page) not in ELSEWHERE and blocks(page, "python")]
+COMMANDS = [page for page in PAGES if blocks(page, "sh")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),  # PyG
+]
+
+
+def run(rank, sources, page):
+    """The programs of a page, one after the other, with the names of those before."""
+    scope = {"__name__": "__main__"}
+    for source in sources:
+        exec(compile(source, page, "exec"), scope)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("page", PROGRAMS, ids=name_of)
+def test_programs(page, ranks):
+    run_ranks(run, ranks, blocks(page, "python"), str(page))
+
+
+@pytest.mark.parametrize("page", COMMANDS, ids=name_of)
+def test_commands(page, tmp_path):
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for script in blocks(page, "sh"):
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "program", sorted((ROOT / "docs" / "gallery").glob("*.py")), ids=lambda program: program.stem
+)
+def test_gallery(program, tmp_path):
+    done = subprocess.run(
+        [sys.executable, program],
+        cwd=tmp_path,
+        env={**os.environ, "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout

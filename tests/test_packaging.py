@@ -1,0 +1,173 @@
+"""What is shipped: the version, types, what an import loads, and what a wheel holds."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import textwrap
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import spgnn
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "spgnn"
+# Extras, and what is heavy and needed by some commands alone.
+NOT_IMPORTED = (
+    "cupy",
+    "dgl",
+    "IPython",
+    "kahypar",
+    "matplotlib",
+    "mpi4py",
+    "mtkahypar",
+    "ogb",
+    "pandas",
+    "pymetis",
+    "rich",
+    "scipy.optimize",
+    "scipy.stats",
+    "sklearn",
+    "tensorboard",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch_geometric",
+    "wandb",
+)
+
+
+def test_the_version_is_said_once():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "version" in project["dynamic"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r"^version: (.+)$", citation, re.MULTILINE)[1] == spgnn.__version__
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {spgnn.__version__}" in changes or f"## [{spgnn.__version__}]" in changes
+
+
+def test_types_are_shipped():
+    assert (PACKAGE / "py.typed").exists()
+
+
+def test_import_loads_nothing_heavy_beside_torch():
+    """Compared with torch alone, which may bring what it likes."""
+    count = "import sys; print(*sys.modules)"
+    loaded = [
+        set(
+            subprocess.run(
+                [sys.executable, "-c", f"import {module}; {count}"],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.split()
+        )
+        for module in ("torch", "spgnn")
+    ]
+    assert not (loaded[1] - loaded[0]) & set(NOT_IMPORTED)
+
+
+def test_compiled_modules_do_not_link_with_torch():
+    """So a wheel fits any torch, and torch can be upgraded without it."""
+    modules = list(PACKAGE.rglob("*.so")) or list((ROOT / "build").rglob("*.so"))
+    assert modules
+    for module in modules:
+        linked = module.read_bytes()
+        for library in (b"libtorch", b"libc10", b"libpython"):
+            assert library not in linked, (module, library)
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory):
+    """The source archive, and the wheel that is made of it."""
+    folder = tmp_path_factory.mktemp("dist")
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        },
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(dist, tmp_path_factory):
+    """An environment with the wheel and, from this one, everything but spgnn; elsewhere."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    venv.create(folder / "env", with_pip=False, symlinks=True)
+    python = folder / "env" / "bin" / "python"
+    site = next((folder / "env").glob("lib/python*/site-packages"))
+    # A path that a .pth file adds is not searched for .pth files: not for that of our checkout.
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, dist[1]], check=True)
+    return python, folder
+
+
+@pytest.mark.slow
+def test_archives_hold_what_they_should(dist):
+    with tarfile.open(dist[0]) as archive:
+        sources = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"README.md", "LICENSE", "CITATION.cff", "Makefile", "spgnn/py.typed"} <= sources
+    assert not [name for name in sources if name.startswith(".") or name.endswith((".so", ".pyc"))]
+    with zipfile.ZipFile(dist[1]) as archive:
+        shipped = set(archive.namelist())
+    python = {str(file.relative_to(ROOT)) for file in PACKAGE.rglob("*.py")}
+    stubs = {str(file.relative_to(ROOT)) for file in PACKAGE.rglob("*.pyi")}
+    assert python | stubs | {"spgnn/py.typed"} <= shipped
+    assert {f"spgnn/kernels/cuda/src/{name}.cuh" for name in ("rows", "spmm", "sddmm")} <= shipped
+    assert {name.split("/")[0] for name in shipped} == {
+        "spgnn",
+        f"spgnn-{spgnn.__version__}.dist-info",
+    }
+    unwanted = re.compile(r"csrc|CMakeLists|\.[ch]pp$|__pycache__|/tests?/")
+    assert not [name for name in shipped if unwanted.search(name)]
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_trains(installed):
+    python, folder = installed
+    program = folder / "train.py"
+    program.write_text(
+        textwrap.dedent("""\
+        import sys
+        import spgnn
+        from spgnn.train import main
+
+        assert "site-packages" in spgnn.__file__, spgnn.__file__
+        sys.exit(main(sys.argv[1:]))
+        """)
+    )
+    arguments = ["--nproc", "2", "--dataset", "sbm", "--epochs", "5", "--json", "report.json"]
+    subprocess.run([python, program, *arguments], cwd=folder, check=True)
+    assert '"total_bytes"' in (folder / "report.json").read_text()
+    for command in ("spgnn", "spgnn-partition"):
+        subprocess.run([python.with_name(command), "--help"], cwd=folder, check=True)
+
+
+@pytest.mark.slow
+def test_types_are_seen_in_a_foreign_project(installed):
+    python, folder = installed
+    program = folder / "foreign.py"
+    program.write_text("from spgnn import RowLayout\n\nlayout: int = RowLayout.even(10, 2)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, program],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 'expression has type "RowLayout", variable has type "int"' in done.stdout
+    assert "Found 1 error" in done.stdout
