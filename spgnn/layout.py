@@ -196,13 +196,13 @@ class Axes:
         """Where a rank sits on an axis."""
         return rank // self._stride(axis) % self.size(axis)
 
-    def group(self, axis: str, rank: int) -> list[int]:
+    def group(self, axis: str, rank: int) -> range:
         """A rank and its peers along an axis, in order of their coordinate."""
         stride = self._stride(axis)
         first = rank - self.coordinate(axis, rank) * stride
-        return [first + k * stride for k in range(self.size(axis))]
+        return range(first, first + self.size(axis) * stride, stride)
 
-    def groups(self, axis: str) -> list[list[int]]:
+    def groups(self, axis: str) -> list[range]:
         """All groups of peers along an axis, by their first ranks."""
         firsts = (rank for rank in range(self.ranks) if self.coordinate(axis, rank) == 0)
         return [self.group(axis, rank) for rank in firsts]

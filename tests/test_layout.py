@@ -106,8 +106,8 @@ def test_grids_number_rank_by_row_and_replica(block_rows, c):
     for rank in range(axes.ranks):
         i, j = axes.coordinate("row", rank), axes.coordinate("replica", rank)
         assert numbers[i, j] == rank
-        assert axes.group("replica", rank) == numbers[i].tolist()
-        assert axes.group("row", rank) == numbers[:, j].tolist()
+        assert list(axes.group("replica", rank)) == numbers[i].tolist()
+        assert list(axes.group("row", rank)) == numbers[:, j].tolist()
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(2, 4))

@@ -93,7 +93,7 @@ class Ask:
 
 
 def demand(
-    block: CSR, columns: RowLayout, members: Sequence[int], me: int, cover: Cover
+    block: CSR, columns: RowLayout, members: Sequence[int] | Int64Array, me: int, cover: Cover
 ) -> tuple[CSR, CSR, Demand]:
     """What one rank needs for its rows of A. Pure; memory is proportional to what is remote.
 
@@ -103,7 +103,7 @@ def demand(
         The rank's rows, with global columns; may carry values and a ``row_scale``.
     columns : RowLayout
         Which part owns which columns.
-    members : sequence of int
+    members : sequence of int, or int64 array
         The parts that exchange rows with each other, rising. Other parts' columns are left out.
     me : int
         Which of the members this rank is.
@@ -194,14 +194,14 @@ def trade_all(asked: Sequence[Demand], own_rows: Sequence[int]) -> list[Traded]:
 
 
 def whole_rows(
-    block: CSR, columns: RowLayout, members: Sequence[int], me: int
+    block: CSR, columns: RowLayout, members: Sequence[int] | Int64Array, me: int
 ) -> tuple[CSR, CSR, CSR, RowCounts]:
     """L, R, send matrix and counts where every rank gets all rows of its peers, needed or not.
 
     Tripathy et al. (SC'20). Nothing has to be asked.
     """
     L, R, asked = demand(block, columns, members, me, "column")
-    sizes = columns.sizes[list(members)]
+    sizes = columns.sizes[np.asarray(members, np.int64)]
     begins = np.concatenate(([0], np.cumsum(sizes)))
     own = int(sizes[me])
     # Received are everyone's rows but ours, in order.

@@ -56,7 +56,7 @@ class Hop:
     @cached_property
     def volume(self) -> Volume:
         """Rows this rank sends and receives."""
-        return Volume(int(sum(self.counts.send)), int(sum(self.counts.recv)))
+        return Volume(self.counts.sent, self.counts.received)
 
     def messages(self, width: int, *, adjoint: bool = False) -> Messages:
         """Rows of some width on their way, or on their way back."""

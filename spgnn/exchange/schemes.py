@@ -207,7 +207,8 @@ def _expand_and_fold(
 
     `layout` has one part for every group of ranks that differ in nothing but their "feature".
     """
-    members = [peer * layout.parts // axes.ranks for peer in axes.group("row", rank)]
+    peers = axes.group("row", rank)
+    members = np.arange(peers.start, peers.stop, peers.step) * layout.parts // axes.ranks
     me = axes.coordinate("row", rank)
     own, c = int(layout.sizes[members[me]]), axes.size("replica")
     made = np.array([block.shape[0]])
