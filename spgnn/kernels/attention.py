@@ -1,3 +1,5 @@
+# Attention has many operands, and O is the name of its sums in all of its literature.
+# ruff: noqa: E741, PLR0917
 """Attention over the nonzeros of a pattern, scores, softmax and weighted sum in one pass.
 
 Nothing of the size nnz × heads is kept. What a block's nonzeros give a row is a running triple,
@@ -357,10 +359,10 @@ def attend_backward(
     shape = check_attention(pattern, d, s, Z, edge_scores, dropout, slope)
     if d.is_cuda:
         factors = _factors(pattern, dropout)
-        dZ, ds, dt = reference.attend_backward(
+        dZ, ds, de = reference.attend_backward(
             pattern, d, s, Z, G, lse, D, slope, edge_scores, factors
         )
-        return dZ, ds, None if edge_scores is None else dt
+        return dZ, ds, None if edge_scores is None else de
     dZ, ds = new_rows(Z.shape[0], Z), torch.empty_like(s, memory_format=torch.contiguous_format)
     order = None if edge_scores is None else pattern.order
     edge_scores = calls.dense(edge_scores)

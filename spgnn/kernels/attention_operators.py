@@ -187,10 +187,10 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
         P = (reference.by_heads(state.P, n.shape[1]) / n[:, :, None]).view(state.P.shape)
         return out, lse, P, state.pi / n
     results = _empty(*arguments)
-    out, lse, P, pi = (array.data_ptr() for array in results)
-    arrays = (0, 0, 0, P, pi) if gradients else (0, 0, 0, 0, 0)
+    places = [array.data_ptr() for array in results]
+    arrays = (0, 0, 0, *places[2:]) if gradients else (0, 0, 0, 0, 0)
     shape = calls.Shape(d.shape[1], Z.shape[1] // d.shape[1])
-    ending = calls.FINISHED, out, lse
+    ending = calls.FINISHED, *places[:2]
     run_forward(pattern, d, s, Z, slope, edge_scores, dropout, shape, arrays, *ending)
     return results
 

@@ -1,3 +1,5 @@
+# Attention has many operands.
+# ruff: noqa: PLR0917
 """Attention as in GATv2: scores from all of both ends, a_h · LeakyReLU(x_i + y_j)."""
 
 from __future__ import annotations
@@ -139,10 +141,10 @@ def attend_v2_backward(
     shape = check_attention_v2(pattern, x, y, a, edge_features, dropout, slope)
     if x.is_cuda:
         factors = _factors(pattern, dropout)
-        dx, dy, da, dt = reference.attend_v2_backward(
+        dx, dy, da, de = reference.attend_v2_backward(
             pattern, x, y, a, G, lse, D, slope, edge_features, factors
         )
-        return dx, dy, da, None if edge_features is None else dt
+        return dx, dy, da, None if edge_features is None else de
     x, y, G = unit_stride(x), unit_stride(y), unit_stride(G)
     a, lse, D = a.contiguous(), lse.contiguous(), D.contiguous()
     features = calls.dense(edge_features)

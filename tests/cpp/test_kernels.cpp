@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention.hpp"
 #include "dispatch.hpp"
 #include "rows.hpp"
 #include "sddmm.hpp"
@@ -310,6 +311,69 @@ void test_access() {
   expect_access(choose_access({true, 0, 0}, 10'000, {1, 16}, 4, 400'000), false, 16, "no caches");
 }
 
+// Gradients of attention over a matrix's rows taken as sources, after a pass forward: the same bits
+// on any threads, and no access outside of exactly sized arrays.
+template <class T>
+void test_attention(const KernelTable& table, std::int64_t heads, std::int64_t width) {
+  using S = Sum<T>;
+  std::mt19937_64 rng(7);
+  const auto matrix = random_matrix<std::int32_t>(true, rng);
+  const std::int64_t padded = heads == 3 ? 4 : heads, columns = heads * width;
+  const std::int64_t packed = spgnn::packed_columns(padded, width);
+  const std::int64_t used = packed * static_cast<std::int64_t>(sizeof(T)) +
+                            3 * padded * static_cast<std::int64_t>(sizeof(S));
+  const std::int64_t stride = (used + 63) / 64 * 64;
+  const auto others = random_numbers<T>(matrix.cols * columns, rng);
+  const auto own = random_numbers<T>(matrix.rows * columns, rng);
+  const auto numbers = random_numbers<S>(matrix.cols * heads, rng);
+  const auto own_numbers = random_numbers<S>(matrix.rows * heads, rng);
+  std::vector<char> rows(matrix.cols * stride);
+  const auto& kernels = std::get<spgnn::AttentionKernels<T>>(*table.attention);
+  kernels.pack({heads,
+                padded,
+                width,
+                {others.data(), nullptr},
+                {columns, 0},
+                {numbers.data(), numbers.data(), numbers.data()},
+                rows.data(),
+                stride},
+               {0, matrix.cols});
+  std::vector<std::int64_t> own_ids(matrix.rows, 5), other_ids(matrix.cols, 9);
+  const spgnn::AttentionOperands<T> a{matrix.indptr.data(),
+                                      matrix.rows,
+                                      {matrix.indices.data(), nullptr},
+                                      {},
+                                      heads,
+                                      padded,
+                                      width,
+                                      S(0.2),
+                                      {rows.data(), stride},
+                                      {own.data(), nullptr},
+                                      {columns, 0},
+                                      {own_numbers.data(), nullptr},
+                                      nullptr,
+                                      nullptr,
+                                      nullptr,
+                                      {own_ids.data(), other_ids.data(), false, 1, 1u << 30, 2.0}};
+  std::vector<T> outs[2], gradients[2];
+  for (int i = 0; i < 2; ++i) {
+    std::vector<S> lse(matrix.rows * heads), p(matrix.rows * columns), pi(matrix.rows * heads);
+    outs[i].resize(matrix.rows * columns);
+    gradients[i].resize(matrix.rows * columns);
+    spgnn::attend<T>(table, a,
+                     {{nullptr, nullptr, nullptr, p.data(), pi.data()},
+                      spgnn::Ending::kFinished,
+                      outs[i].data(),
+                      lse.data()},
+                     false, 1 + 2 * i);
+    spgnn::attend_backward<T>(table, a,
+                              {gradients[i].data(), pi.data(), nullptr, nullptr, nullptr, nullptr},
+                              0, 1 + 2 * i);
+  }
+  expect(same_bits(outs[0], outs[1]), "attention on any threads", table, columns);
+  expect(same_bits(gradients[0], gradients[1]), "its gradients on any threads", table, columns);
+}
+
 template <class T>
 void test_all(const KernelTable& table) {
   for (std::int64_t columns : {1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 129, 272, 300}) {
@@ -337,6 +401,11 @@ void test_all(const KernelTable& table) {
 int main() {
   test_access();
   for (const KernelTable* table : spgnn::available_tables()) {
+    for (const std::int64_t heads : {1, 3, 8, 16}) {
+      test_attention<float>(*table, heads, 5);
+      test_attention<double>(*table, heads, 8);
+      test_attention<Bfloat16>(*table, heads, 3);
+    }
     test_all<float>(*table);
     test_all<double>(*table);
     test_all<Bfloat16>(*table);

@@ -74,9 +74,8 @@ struct AttentionBackward : Neighbours<T, kCount> {
           return (both > 0 ? both : both * a.slope) * load_vector<V>(vector + k * L);
         });
       } else {
-        this->for_each_part([&](std::int64_t h) {
-          store_part(scores + place + h, load_part<P>(others + h));
-        });
+        this->for_each_part(
+            [&](std::int64_t h) { store_part(scores + place + h, load_part<P>(others + h)); });
         if (a.edge_scores) {
           const S* score = a.edge_scores + number_at(a.order, nonzeros.begin + e) * a.heads;
           for (std::int64_t h = 0; h < a.heads; ++h) scores[place + h] += score[h];
@@ -205,9 +204,8 @@ struct AttentionBackward : Neighbours<T, kCount> {
 };
 
 template <class T, Side kSide, int kCount>
-void attend_backward_by_heads(const AttentionOperands<T>& a,
-                              const AttentionGradients<T>& gradients, Span rows,
-                              const std::int64_t* indptr, char* room) {
+void attend_backward_by_heads(const AttentionOperands<T>& a, const AttentionGradients<T>& gradients,
+                              Span rows, const std::int64_t* indptr, char* room) {
   AttentionBackward<T, kCount, kSide>(a, room).run(gradients, rows, indptr);
 }
 
@@ -222,7 +220,8 @@ void attend_backward(const AttentionOperands<T>& a, const AttentionGradients<T>&
 
 // <x[h], y[h]> of one row.
 template <class T, class U>
-void head_products(const T* x, const U* y, std::int64_t heads, std::int64_t width, Sum<T>* products) {
+void head_products(const T* x, const U* y, std::int64_t heads, std::int64_t width,
+                   Sum<T>* products) {
   using S = Sum<T>;
   constexpr int kSums = 8;  // side by side
   for (std::int64_t h = 0; h < heads; ++h) {

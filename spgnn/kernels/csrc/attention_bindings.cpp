@@ -36,29 +36,28 @@ spgnn::Numbers numbers(const List& list) {
 
 template <class T>
 spgnn::AttentionOperands<T> operands(const Block& block, const Shape& shape, const Packed& packed,
-                                     const Own& own, const Scores& scores,
-                                     const Dropout& dropout) {
+                                     const Own& own, const Scores& scores, const Dropout& dropout) {
   using S = spgnn::Sum<T>;
   const auto& [indptr, rows, indices, order] = block;
   const auto [heads, padded, width] = shape;
   const auto [own_ids, other_ids, by_column, seed, threshold, factor] = dropout;
-  return {at<std::int64_t>(indptr),
-          rows,
-          numbers(indices),
-          numbers(order),
-          heads,
-          padded,
-          width,
-          static_cast<S>(std::get<0>(scores)),
-          {at<char>(std::get<0>(packed)), std::get<1>(packed)},
-          {at<T>(std::get<0>(own)), at<T>(std::get<2>(own))},
-          {std::get<1>(own), std::get<3>(own)},
-          {at<S>(std::get<4>(own)), at<S>(std::get<5>(own))},
-          at<S>(std::get<1>(scores)),
-          at<S>(std::get<2>(scores)),
-          at<T>(std::get<3>(scores)),
-          {at<std::int64_t>(own_ids), at<std::int64_t>(other_ids), by_column, seed, threshold,
-           factor}};
+  return {
+      at<std::int64_t>(indptr),
+      rows,
+      numbers(indices),
+      numbers(order),
+      heads,
+      padded,
+      width,
+      static_cast<S>(std::get<0>(scores)),
+      {at<char>(std::get<0>(packed)), std::get<1>(packed)},
+      {at<T>(std::get<0>(own)), at<T>(std::get<2>(own))},
+      {std::get<1>(own), std::get<3>(own)},
+      {at<S>(std::get<4>(own)), at<S>(std::get<5>(own))},
+      at<S>(std::get<1>(scores)),
+      at<S>(std::get<2>(scores)),
+      at<T>(std::get<3>(scores)),
+      {at<std::int64_t>(own_ids), at<std::int64_t>(other_ids), by_column, seed, threshold, factor}};
 }
 
 template <class S>
@@ -111,16 +110,17 @@ void attend_backward(const Block& block, const Shape& shape, const Packed& packe
   using S = spgnn::Sum<T>;
   const auto a = operands<T>(block, shape, packed, own, scores, dropout);
   const auto [rows, numbers, vector, edge_scores, edge_features] = gradients;
-  const spgnn::AttentionGradients<T> target{at<T>(rows),   at<S>(numbers),     nullptr,
-                                            at<S>(vector), at<S>(edge_scores), at<T>(edge_features)};
+  const spgnn::AttentionGradients<T> target{
+      at<T>(rows),   at<S>(numbers),     nullptr,
+      at<S>(vector), at<S>(edge_scores), at<T>(edge_features)};
   nb::gil_scoped_release released;
   spgnn::attend_backward(*current_table(), a, target, side, threads);
 }
 
 // Merges triples into listed rows of others (all in their order where the list is 0).
 template <class T>
-void merge(const FiveArrays& state, const List& listed, const FiveArrays& others,
-           std::int64_t rows, std::int64_t heads, std::int64_t width, int threads) {
+void merge(const FiveArrays& state, const List& listed, const FiveArrays& others, std::int64_t rows,
+           std::int64_t heads, std::int64_t width, int threads) {
   const auto into = triples<T>(state), from = triples<T>(others);
   const auto list = numbers(listed);
   const auto row_of = [=](const spgnn::Triples<T>& a, std::int64_t row) {

@@ -14,8 +14,7 @@ namespace spgnn::SPGNN_ISA {
 // Hands out pieces of a kernel's memory, each from a cache line on.
 class Room {
  public:
-  explicit Room(char* memory)
-      : at_((reinterpret_cast<std::uintptr_t>(memory) + 63) / 64 * 64) {}
+  explicit Room(char* memory) : at_((reinterpret_cast<std::uintptr_t>(memory) + 63) / 64 * 64) {}
 
   template <class Element>
   Element* take(std::int64_t count) {
@@ -161,8 +160,7 @@ struct Neighbours {
     const auto heads = static_cast<std::uint64_t>(a.heads);
     std::uint64_t stream = mix64(rule.seed + kGolden * (own_id + 1));
     for (std::int64_t e = nonzeros.begin; e < nonzeros.end; ++e) {
-      const auto other =
-          static_cast<std::uint64_t>(rule.other_ids[number_at(a.indices, e)]);
+      const auto other = static_cast<std::uint64_t>(rule.other_ids[number_at(a.indices, e)]);
       if (rule.by_column) stream = mix64(rule.seed + kGolden * (other + 1));
       const std::uint64_t first = (rule.by_column ? own_id : other) * heads;
       S* place = factors + (e - nonzeros.begin) * a.padded;
@@ -310,7 +308,8 @@ void end_triple(const AttentionTarget<T>& target, std::int64_t row, const Triple
   for (std::int64_t h = 0; h < heads; ++h) {
     const S n = triple.n[h], factor = n == 0 ? S{0} : 1 / n;
     target.lse[row * heads + h] = triple.m[h] + static_cast<S>(__builtin_log(n));
-    for (std::int64_t c = h * width; c < (h + 1) * width; ++c) out[c] = narrow<T>(triple.o[c] * factor);
+    for (std::int64_t c = h * width; c < (h + 1) * width; ++c)
+      out[c] = narrow<T>(triple.o[c] * factor);
     if (!p) continue;
     target.triples.pi[row * heads + h] = triple.pi[h] * factor;
     for (std::int64_t c = h * width; c < (h + 1) * width; ++c) p[c] = triple.p[c] * factor;
@@ -346,8 +345,8 @@ struct Attention : Neighbours<T, kCount> {
     if constexpr (kV2) interleave(a.a, a.heads, a.padded, a.width, vector);
   }
 
-  // The numbers that scores are made of, and the largest of each head. GAT: s_j [+ t_ij]; GATv2: the
-  // scores themselves.
+  // The numbers that scores are made of, and the largest of each head. GAT: s_j [+ t_ij]; GATv2:
+  // the scores themselves.
   void gather_scores(const char* const* rows, Span nonzeros) {
     constexpr S kLeast = -static_cast<S>(__builtin_inf());
     const std::int64_t count = nonzeros.end - nonzeros.begin;
@@ -364,15 +363,13 @@ struct Attention : Neighbours<T, kCount> {
           interleave(a.edge_features + edge * a.heads * a.width, a.heads, a.padded, a.width, t);
         }
         this->sum_packs(score, [&](std::int64_t k) {
-          const V sum = load_vector<V>(x + k * L) + load_wide<S>(row + k * L) +
-                        load_vector<V>(t + k * L);
+          const V sum =
+              load_vector<V>(x + k * L) + load_wide<S>(row + k * L) + load_vector<V>(t + k * L);
           return (sum > 0 ? sum : sum * a.slope) * load_vector<V>(vector + k * L);
         });
       } else {
         const S* s = reinterpret_cast<const S*>(row + columns);
-        this->for_each_part([&](std::int64_t h) {
-          store_part(score + h, load_part<P>(s + h));
-        });
+        this->for_each_part([&](std::int64_t h) { store_part(score + h, load_part<P>(s + h)); });
         if (a.edge_scores) {
           const std::int64_t edge = number_at(a.order, nonzeros.begin + e);
           for (std::int64_t h = 0; h < a.heads; ++h) score[h] += a.edge_scores[edge * a.heads + h];
@@ -476,22 +473,22 @@ struct Attention : Neighbours<T, kCount> {
 };
 
 // Calls function<T, heads of a part>(…).
-#define SPGNN_BY_HEADS(T, padded, call)                                              \
+#define SPGNN_BY_HEADS(T, padded, call)                                                \
   switch ((padded) < kLanesOf<Sum<T>> ? static_cast<int>(padded) : kLanesOf<Sum<T>>) { \
-    case 1:                                                                          \
-      call(1);                                                                       \
-      break;                                                                         \
-    case 2:                                                                          \
-      call(2);                                                                       \
-      break;                                                                         \
-    case 4:                                                                          \
-      if constexpr (kLanesOf<Sum<T>> >= 4) call(4);                                  \
-      break;                                                                         \
-    case 8:                                                                          \
-      if constexpr (kLanesOf<Sum<T>> >= 8) call(8);                                  \
-      break;                                                                         \
-    default:                                                                         \
-      if constexpr (kLanesOf<Sum<T>> >= 16) call(16);                                \
+    case 1:                                                                            \
+      call(1);                                                                         \
+      break;                                                                           \
+    case 2:                                                                            \
+      call(2);                                                                         \
+      break;                                                                           \
+    case 4:                                                                            \
+      if constexpr (kLanesOf<Sum<T>> >= 4) call(4);                                    \
+      break;                                                                           \
+    case 8:                                                                            \
+      if constexpr (kLanesOf<Sum<T>> >= 8) call(8);                                    \
+      break;                                                                           \
+    default:                                                                           \
+      if constexpr (kLanesOf<Sum<T>> >= 16) call(16);                                  \
   }
 
 template <class T, bool kV2, int kCount>

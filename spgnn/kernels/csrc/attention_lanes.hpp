@@ -59,13 +59,14 @@ template <class S, int kCount>
 }
 
 template <class S, int kCount, class Vector, int... lane>
-[[gnu::always_inline]] inline Part<S, kCount> folded(Vector v, std::integer_sequence<int, lane...>) {
+[[gnu::always_inline]] inline Part<S, kCount> folded(Vector v,
+                                                     std::integer_sequence<int, lane...>) {
   constexpr int kHalf = sizeof...(lane);
   if constexpr (kHalf == 1) {
     return v[0] + v[1];
   } else {
-    const auto sum = __builtin_shufflevector(v, v, lane...) +
-                     __builtin_shufflevector(v, v, (lane + kHalf)...);
+    const auto sum =
+        __builtin_shufflevector(v, v, lane...) + __builtin_shufflevector(v, v, (lane + kHalf)...);
     if constexpr (kHalf == kCount) {
       return sum;
     } else {

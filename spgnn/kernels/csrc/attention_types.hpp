@@ -70,11 +70,11 @@ struct AttentionTarget {
 // Gradients in what own rows hold.
 template <class T>
 struct AttentionGradients {
-  T* rows;               // [rows, heads · width]
-  Sum<T>* numbers;       // GAT: [rows, heads]
-  Sum<T>* sums;          // if not null, both go here instead, as sums: [rows, heads · width + heads]
-  Sum<T>* a;             // GATv2, by row: [width][padded heads], added to
-  Sum<T>* edge_scores;   // as those of the operands
+  T* rows;              // [rows, heads · width]
+  Sum<T>* numbers;      // GAT: [rows, heads]
+  Sum<T>* sums;         // if not null, both go here instead, as sums: [rows, heads · width + heads]
+  Sum<T>* a;            // GATv2, by row: [width][padded heads], added to
+  Sum<T>* edge_scores;  // as those of the operands
   T* edge_features;
 };
 
@@ -89,9 +89,9 @@ struct PackOperands {
   std::int64_t stride;
 };
 
-inline constexpr std::int64_t kAttentionTask = 2048;   // most nonzeros of a row, or a piece of one
-inline constexpr std::int64_t kAttentionChunk = 128;   // nonzeros whose weights are made at a time
-inline constexpr std::int64_t kAttentionAhead = 16;    // rows to have on their way
+inline constexpr std::int64_t kAttentionTask = 2048;  // most nonzeros of a row, or a piece of one
+inline constexpr std::int64_t kAttentionChunk = 128;  // nonzeros whose weights are made at a time
+inline constexpr std::int64_t kAttentionAhead = 16;   // rows to have on their way
 
 // Bytes that a kernel works in.
 constexpr std::int64_t attention_room(std::int64_t padded, std::int64_t width,

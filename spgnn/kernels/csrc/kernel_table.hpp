@@ -71,8 +71,8 @@ struct AttentionKernels {
   // <x[h], y[h]> of one row, for each head; y is of T, or a sum.
   void (*head_products)(const T* x, const T* y, std::int64_t heads, std::int64_t width,
                         Sum<T>* products);
-  void (*head_products_of_sums)(const T* x, const Sum<T>* y, std::int64_t heads,
-                                std::int64_t width, Sum<T>* products);
+  void (*head_products_of_sums)(const T* x, const Sum<T>* y, std::int64_t heads, std::int64_t width,
+                                Sum<T>* products);
 };
 
 using AttentionTable =
