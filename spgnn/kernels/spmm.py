@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_choice
 from spgnn.kernels.checks import check_block, check_is, check_out
+from spgnn.kernels.extremes import extreme
 from spgnn.kernels.library import (
     Operator,
     address,
@@ -31,16 +32,23 @@ from spgnn.kernels.library import (
 )
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, SUM_DTYPE
 
 # X of at most this many columns is scaled as a whole, if its rows are used so often on average.
 SCALED_COLUMNS = 16
 LEAST_USES = 12
+REDUCTIONS = ("sum", "mean", "max", "min")
 
 _KERNELS = by_types("spmm")
 
 
-def spmm(A: CSR, X: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
+def spmm(
+    A: CSR,
+    X: Tensor,
+    out: Tensor | None = None,
+    accumulate: bool = False,
+    reduce: str = "sum",
+) -> Tensor:
     """Multiply a CSR block with a dense matrix: ``Y = A X``, or ``Y += A X``.
 
     Multiply by the transpose with ``spmm(A.T, X)``. The bits of the result do not depend on the
@@ -59,6 +67,10 @@ def spmm(A: CSR, X: Tensor, out: Tensor | None = None, accumulate: bool = False)
         Where to write; must not overlap X.
     accumulate : bool
         Add to ``out`` instead of overwriting it.
+    reduce : "sum", "mean", "max" or "min"
+        What is made of the products in a row. The mean is over its nonzeros. "max" and "min" take a
+        matrix without values and scalings; of equal elements the first nonzero's gets the gradient.
+        Rows without nonzeros give 0. All but "sum" make their own result.
 
     Returns
     -------
@@ -72,6 +84,8 @@ def spmm(A: CSR, X: Tensor, out: Tensor | None = None, accumulate: bool = False)
     """
     check_is("A", A, CSR)
     check_block(A, X)
+    if reduce != "sum":
+        return _reduced(A, X, out, accumulate, reduce)
     pattern, values = A.pattern, A.values
     if X.dim() == 3 and (values is None or values.dim() == 1):
         return _shared_by_heads(A, X, out, accumulate)
@@ -94,6 +108,18 @@ def spmm(A: CSR, X: Tensor, out: Tensor | None = None, accumulate: bool = False)
     block = pattern.indptr, pattern.indices, values, A.row_scale, A.col_scale
     into(*block, X, out, bool(accumulate))
     return out
+
+
+def _reduced(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool, reduce: str) -> Tensor:
+    check_choice("reduce", reduce, REDUCTIONS)
+    if out is not None or accumulate:
+        raise InputError(f'reduce="{reduce}" makes its own result; it takes no out')
+    if reduce != "mean":
+        return extreme(A, X, largest=reduce == "max")
+    share = A.pattern.row_lengths.clamp_min(1).to(SUM_DTYPE[X.dtype]).reciprocal()
+    scale = share if A.row_scale is None else A.row_scale * share
+    Y: Tensor = spmm(CSR(A.pattern, A.values, scale, A.col_scale), X)
+    return Y
 
 
 def _shared_by_heads(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:

@@ -1,0 +1,122 @@
+"""Products that take a mean, a largest or a smallest element in place of a sum."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spgnn.errors import InputError
+from spgnn.kernels import extremes, reference, spmm
+from spgnn.kernels.extremes import extreme_
+from spgnn.sparse import CSR
+
+from .conftest import DTYPES, random_block, random_dense, random_heads
+
+
+def expected(A, X, largest):
+    """Row by row: the element, and the column of the first nonzero that has it."""
+    out = torch.zeros(A.shape[0], X.shape[1], dtype=X.dtype)
+    arg = torch.full(out.shape, -1)
+    bounds = A.indptr.tolist()
+    for row in range(A.shape[0]):
+        cols = A.indices[bounds[row] : bounds[row + 1]].long()
+        for c in range(X.shape[1] if len(cols) else 0):
+            listed = X[cols, c].tolist()
+            best = max(listed) if largest else min(listed)
+            out[row, c], arg[row, c] = best, cols[listed.index(best)]
+    return out, arg
+
+
+@settings(max_examples=50)
+@given(
+    lengths=st.lists(st.integers(0, 9), max_size=20),
+    columns=st.sampled_from([1, 3, 16]),
+    dtype=st.sampled_from(DTYPES),
+    index=st.sampled_from([torch.int32, torch.int64]),
+    largest=st.booleans(),
+    each=st.sampled_from([1, 200, 2**26]),
+    seed=st.integers(0, 2**20),
+)
+def test_extremes(lengths, columns, dtype, index, largest, each, seed):
+    A = random_block(len(lengths), 12, lengths, seed, index=index)
+    X = random_dense(12, columns, seed, dtype).mul(2).round()  # with ties
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extremes, "GATHERED_BYTES", each)
+        out, arg = extreme_(A.pattern, X, largest=largest)
+        assert torch.equal(spmm(A, X, reduce="max" if largest else "min"), out)
+    right, listed = expected(A, X, largest)
+    assert torch.equal(out, right)
+    assert arg.dtype == torch.int32
+    assert torch.equal(arg.long(), listed)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_blocks_one_after_the_other(largest):
+    A, B = (random_block(20, 8, [3, 0, 5, 1] * 5, seed) for seed in (1, 2))
+    X = random_dense(16, 5, 3).mul(2).round()
+    state = extreme_(A.pattern, X[:8], largest=largest)
+    assert extreme_(B.pattern, X[8:], state, largest=largest, first_column=8) is state
+    rows = [
+        torch.cat(
+            [
+                one.indices[a:b] + shift
+                for one, shift, a, b in zip((A, B), (0, 8), bounds[::2], bounds[1::2], strict=True)
+            ]
+        )
+        for bounds in zip(A.indptr[:-1], A.indptr[1:], B.indptr[:-1], B.indptr[1:], strict=True)
+    ]
+    indptr = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
+    right, listed = expected(CSR.of(indptr, torch.cat(rows), (20, 16)), X, largest)
+    assert torch.equal(state[0], right)
+    assert torch.equal(state[1].long(), listed)
+
+
+@pytest.mark.parametrize("parts", [(), ("values",), ("values", "row_scale", "col_scale")])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_mean(parts, dtype):
+    A = random_block(9, 12, [3, 0, 5, 1, 2, 4, 0, 7, 2], 4, dtype=dtype, parts=parts)
+    X = random_dense(12, 4, 1, dtype)
+    right = reference.spmm(A, X) / A.row_lengths.clamp_min(1)[:, None]
+    rounding = 1e-2 if dtype == torch.bfloat16 else 1e-5
+    assert torch.allclose(spmm(A, X, reduce="mean").double(), right, rtol=rounding, atol=rounding)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "max", "min"])
+def test_derivatives(reduce):
+    A = random_block(9, 7, [3, 0, 5, 1, 2, 4, 0, 7, 2], 4)
+    A = CSR(A.pattern)
+    X = random_dense(7, 3, 1, torch.float64).clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda X: spmm(A, X, reduce=reduce), X)
+    assert torch.autograd.gradgradcheck(lambda X: spmm(A, X, reduce=reduce), X)
+
+
+def test_heads_and_compilers():
+    A = random_block(6, 7, [3, 0, 5, 1, 2, 4], 4)
+    X = random_heads(7, 2, 3, 1)
+    right = spmm(A, X.reshape(7, 6), reduce="max")
+    assert torch.equal(spmm(A, X, reduce="max"), right.view(6, 2, 3))
+    compiled = torch.compile(
+        lambda X: spmm(A, X, reduce="max") * 2, fullgraph=True, backend="aot_eager"
+    )
+    assert torch.equal(compiled(X.reshape(7, 6)), 2 * right)
+
+
+def test_what_is_no_number_stays():
+    A = random_block(3, 4, [4, 2, 0], 0)
+    X = random_dense(4, 2, 1)
+    X[A.indices[0].long(), 0] = torch.nan
+    out = spmm(A, X, reduce="max")
+    assert bool(out[0, 0].isnan())
+    assert bool(out[:, 1].isfinite().all())
+
+
+def test_bad_input_is_named():
+    A = random_block(4, 5, [1] * 4, 0, parts=("values",))
+    X = torch.ones(5, 2)
+    for call, message in (
+        (lambda: spmm(A, X, reduce="maximum"), "max"),
+        (lambda: spmm(A, X, reduce="max"), "without values"),
+        (lambda: spmm(CSR(A.pattern), X, out=torch.ones(4, 2), reduce="max"), "takes no out"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
