@@ -49,10 +49,22 @@ def test_attention():
     assert all(scope[name].grad.abs().sum() > 0 for name in ("queries", "keys", "X"))
 
 
+def test_fused_attention():
+    scope = run_example(2)
+    here = reference.dense(scope["A"]) > 0
+    numbers = scope["d"].double()[:, None] + scope["s"].double()
+    scores = torch.nn.functional.leaky_relu(numbers, 0.2).masked_fill(~here[:, :, None], -torch.inf)
+    z = scope["Z"].detach().double().view(3, 4, 8)
+    right = torch.einsum("ijh,jhf->ihf", scores.softmax(1), z).flatten(1)
+    assert torch.allclose(scope["Y"].double(), right, atol=1e-5)
+    assert scope["Z"].grad.abs().sum() > 0
+    assert torch.equal(scope["largest"][1], scope["Z"][1])
+
+
 # Torch's own, where it first differentiates in forward mode.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_transforms():
-    scope = run_example(2)
+    scope = run_example(3)
     dense, X = reference.dense(scope["A"]).float(), scope["X"]
     assert torch.allclose(scope["many"], dense @ X, atol=1e-6)
     assert torch.allclose(scope["Y"], dense @ X[0], atol=1e-6)
