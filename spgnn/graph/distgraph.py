@@ -53,6 +53,8 @@ class DistGraph:
     algorithm : Algorithm
     report : dict, optional
         What the partitioner predicted (rank 0).
+    plan : dict, optional
+        What a plan predicts, and why it was chosen.
     edges : Edges, optional
         The edges one by one, where the adjacency does not say all of them.
     attributes : dict of Tensor [own rows, …], optional
@@ -77,6 +79,7 @@ class DistGraph:
         algorithm: Algorithm,
         *,
         report: dict[str, Any] | None = None,
+        plan: dict[str, Any] | None = None,
         edges: Edges | None = None,
         attributes: dict[str, Tensor] | None = None,
         parallel: str = "",
@@ -89,7 +92,7 @@ class DistGraph:
         self.algorithm = algorithm
         self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
         self.partition_report = report
-        self.plan: dict[str, Any] | None = None
+        self.plan = plan
         data = share.data
         self.x: Tensor | CSR | None = data.x
         self.attributes = dict(attributes or {})
@@ -225,6 +228,10 @@ class DistGraph:
         """Rows of a halo, own ones included. Collective when first used."""
         return self.own_rows + self.A.volume.receive + self._padding
 
+    def _received(self, rows: Tensor) -> Tensor:
+        """A halo without padding. Collective."""
+        return self.halo(rows)[: self.halo_rows - self._padding]
+
     @property
     def _padding(self) -> int:
         return int(self.comm.size > 1 and not self.A.volume.receive)
@@ -269,8 +276,8 @@ class DistGraph:
     @cached_property
     def _edges(self) -> Edges:
         if self._given_edges is not None:
-            return self._given_edges.on_halo(self.halo, self.layout.range(self.comm.rank))
-        return edges_of_pattern(self.A, self._share.adjacency, self.vertex_ids, self.halo)
+            return self._given_edges.on_halo(self._received, self.layout.range(self.comm.rank))
+        return edges_of_pattern(self.A, self._share.adjacency, self.vertex_ids, self._received)
 
     @property
     def edge_weight(self) -> Tensor | None:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy.typing as npt
 from torch import nn
 
 from spgnn.comm import Communicator, connect
-from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
+from spgnn.comm.rank_zero import from_rank_zero, on_every_rank, on_rank_zero
 from spgnn.data import GraphSource
-from spgnn.errors import InputError, check_integer, check_number
+from spgnn.errors import InputError, check_integer, check_number, memory_for, unknown
 from spgnn.exchange import Algo, Algorithm, Cover, Strategy
 from spgnn.graph.blocks import share_of_blocks
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.edges import scattered_edges
+from spgnn.graph.planned import AUTO, Hints, choose
+from spgnn.graph.planned import told as told_of
 from spgnn.graph.sharing import Placement, is_cut, opened_share, scattered_share
 from spgnn.graph.sources import Opened, kind_of, opener
 from spgnn.graph.vertices import from_rank_zero as dealt_by_rank_zero
+from spgnn.plan.measure import measure
+from spgnn.plan.network import ModelKind
 
 
 def distribute(
@@ -36,6 +41,12 @@ def distribute(
     seed: int = 0,
     split: int | None = 0,
     symmetrise: bool = False,
+    plan: str | None = None,
+    memory: int | float | str | None = None,
+    plan_for: ModelKind = "gcn",
+    hidden_channels: int = 64,
+    num_layers: int = 2,
+    halo: bool = True,
     x: Any = None,
     y: Any = None,
     train_mask: Any = None,
@@ -60,7 +71,8 @@ def distribute(
         directory of parts. Rank 0's counts: the others may pass the same, or nothing. Or on every
         rank a `spgnn.data.GraphBlock`: its rows, one rank's after another's.
     partition : str or int [n]
-        A method of ``spgnn.partition``, a file of labels, or on rank 0 the labels themselves.
+        A method of ``spgnn.partition``, a file of labels, or the labels themselves. Rank 0's
+        counts.
     algo, c, exchange, cover, node_size
         Who computes what: see :class:`spgnn.exchange.Algorithm`. Only ``"1d"`` with whole rows, as
         by default, has a halo.
@@ -72,6 +84,16 @@ def distribute(
         Keep this column of masks with several; ``None`` keeps all.
     symmetrise : bool
         Add the reverse of every edge.
+    plan : {"auto"}, optional
+        Measure this machine (some seconds), price what `algo`, `c`, `cover` and `node_size` could
+        be, and take the best; ``graph.plan`` says what was predicted.
+    memory : int, float or str, optional
+        With a plan: bytes each rank may use, as in ``"20GiB"``.
+    plan_for : {"gcn", "sage", "gin"}
+    hidden_channels, num_layers : int
+        With a plan: the model to be trained, or what is most like it.
+    halo : bool
+        With a plan: only what has a halo; otherwise whatever `matrix` can multiply with.
     x, y, train_mask, val_mask, test_mask
         With a SciPy matrix: see :func:`spgnn.data.from_scipy`.
     name : str
@@ -105,7 +127,9 @@ def distribute(
         split=split,
     )
     beside = dict(zip(_BESIDE, (x, y, train_mask, val_mask, test_mask), strict=True))
-    graph = _distributed(data, beside, how, _Place(comm, name, data_dir))
+    hints = Hints(plan_for, hidden_channels, num_layers, halo, memory)
+    place = _Place(comm, name, data_dir, _checked_plan(plan, hints, how, comm))
+    graph = _distributed(data, beside, how, place)
     if model is not None:
         graph.synchronise(model)
     return graph
@@ -116,13 +140,40 @@ def _distributed(data: Any, beside: dict[str, Any], how: Placement, place: _Plac
     algorithm, kind = how.algorithm, _agreed_kind(data, how, comm)
     if kind == "block":
         refused = [key for key, value in beside.items() if value is not None]
+        _refuse_plan(place)
         share = share_of_blocks(data, how, comm, name, refused)
         return DistGraph(share, comm, algorithm)
     if kind == "name":
         path = from_rank_zero(comm, lambda: os.fspath(data))
         if from_rank_zero(comm, lambda: is_cut(path, algorithm.parts(comm.size))):
+            _refuse_plan(place)
             return DistGraph(opened_share(path, how, comm), comm, algorithm)
-    return _scattered(opener(data, beside, name, place.data_dir), how, comm, name)
+    return _scattered(opener(data, beside, name, place.data_dir), how, place)
+
+
+def _checked_plan(
+    plan: str | None, hints: Hints, how: Placement, comm: Communicator
+) -> Hints | None:
+    """What to plan for, if a plan is asked for. Collective."""
+
+    def check() -> None:
+        if plan not in (None, AUTO):
+            raise unknown("plan", plan, [AUTO])
+        if plan is None and hints.memory is not None:
+            raise InputError('memory= belongs to plan="auto"')
+        given = how.algorithm != Algorithm()
+        if plan is not None and given:
+            raise InputError(f'plan="auto" chooses the algorithm, and {how.algorithm} was given')
+        hints.check()
+
+    on_every_rank(comm, check)
+    comm.check_agreement("distribute", plan=plan, **vars(hints))
+    return None if plan is None else hints
+
+
+def _refuse_plan(place: _Place) -> None:
+    if place.hints is not None:
+        raise InputError('plan="auto" cuts a graph by itself: give it in one piece')
 
 
 @dataclass(frozen=True)
@@ -132,6 +183,7 @@ class _Place:
     comm: Communicator
     name: str
     data_dir: str | None
+    hints: Hints | None
 
 
 _SHOWN = {"nothing": "nothing", "block": "a GraphBlock", "pyg": "a PyG Data"}
@@ -150,11 +202,9 @@ def _agreed_kind(data: Any, how: Placement, comm: Communicator) -> str:
         return kind_of(data)
 
     mine = on_every_rank(comm, checked)
-    partition = how.partition if isinstance(how.partition, str) else "labels"
     comm.check_agreement(
         "distribute",
         **vars(how.algorithm),
-        partition=partition if comm.rank == 0 or how.partition is not None else None,
         imbalance=how.imbalance,
         seed=how.seed,
         symmetrise=how.symmetrise,
@@ -175,19 +225,15 @@ def _refuse_unless(same: bool, mine: str, first: str, rank: int) -> None:
         )
 
 
-def _scattered(
-    opened_by: Callable[[], Opened], how: Placement, comm: Communicator, name: str
-) -> DistGraph:
+def _scattered(opened_by: Callable[[], Opened], how: Placement, place: _Place) -> DistGraph:
     """A graph that rank 0 reads."""
-    kept: list[Opened] = []
-
-    def opened() -> GraphSource:
-        kept.append(opened_by())
-        return kept[0].source
-
-    share, report = scattered_share(name, opened, how, comm)
-    more = kept[0] if kept else None
-    told = from_rank_zero(comm, lambda: None if more is None else _told(more, how))
+    comm = place.comm
+    more = on_rank_zero(comm, lambda: _opened(opened_by, how, place.name))
+    record = None
+    if place.hints is not None:
+        how, record = _planned(more, place.hints, how, comm)
+    share, report = scattered_share(place.name, partial(_source_of, more), how, comm)
+    told = from_rank_zero(comm, lambda: None if more is None else _told(more))
     edges = None
     if told["edges"] is not None:
         listed = None if more is None else more.edges
@@ -202,6 +248,7 @@ def _scattered(
         share,
         comm,
         how.algorithm,
+        plan=record,
         report=report,
         edges=edges,
         attributes=attributes,
@@ -209,12 +256,35 @@ def _scattered(
     )
 
 
-def _told(more: Opened, how: Placement) -> dict[str, Any]:
+def _opened(opened_by: Callable[[], Opened], how: Placement, name: str) -> Opened:
+    with memory_for(name):
+        more = opened_by()
     if how.symmetrise and more.edges is not None:
         raise InputError(
             "symmetrise: this Data has edge features or repeated edges; make it undirected before, "
             "with torch_geometric.utils.to_undirected"
         )
+    return more
+
+
+def _source_of(more: Opened | None) -> GraphSource:
+    assert more is not None
+    return more.source
+
+
+def _planned(
+    more: Opened | None, hints: Hints, how: Placement, comm: Communicator
+) -> tuple[Placement, dict[str, Any]]:
+    """The placement that a plan makes of another, and its record. Collective."""
+    machine = measure(comm)
+    chosen = on_rank_zero(comm, lambda: choose(_source_of(more), hints, how, comm.size, machine))
+    heard = from_rank_zero(comm, lambda: told_of(chosen))
+    partition = how.partition if chosen is None else chosen.labels
+    algorithm = Algorithm(**heard["algorithm"])
+    return replace(how, algorithm=algorithm, partition=partition), heard["record"]
+
+
+def _told(more: Opened) -> dict[str, Any]:
     return {
         "edges": None if more.edges is None else len(more.edges.source),
         "attributes": sorted(more.attributes),

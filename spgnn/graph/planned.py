@@ -1,0 +1,156 @@
+"""``distribute(plan="auto")``: who computes what is chosen by what it would cost."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+from spgnn.command import nbytes
+from spgnn.data import GraphSource
+from spgnn.data.normalise import OWN_NORMALISATION
+from spgnn.data.source import MemorySource
+from spgnn.errors import InputError, check_choice, check_integer
+from spgnn.exchange import Algorithm
+from spgnn.graph.sharing import Placement
+from spgnn.partition import METHODS
+from spgnn.partition.adjacency import Int32Array
+from spgnn.plan.choose import Planner
+from spgnn.plan.configurations import Configuration, configurations
+from spgnn.plan.machine import Machine
+from spgnn.plan.network import ModelKind, Network
+from spgnn.plan.partitions import Partitions, cache_directory
+from spgnn.plan.records import of_plan
+from spgnn.plan.subject import Subject
+from spgnn.progress import ProgressBar
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a plan has to know of the model that will be trained.
+
+    Attributes
+    ----------
+    kind : {"gcn", "sage", "gin"}
+        Where it is none of these, the one whose layers multiply most like its own.
+    hidden_channels, num_layers : int
+    halo : bool
+        Whether rows of the halo are wanted, rather than products with the matrix alone.
+    memory : int, float or str, optional
+        Bytes each rank may use: 2e10, or "20GiB".
+    """
+
+    kind: ModelKind = "gcn"
+    hidden_channels: int = 64
+    num_layers: int = 2
+    halo: bool = True
+    memory: int | float | str | None = None
+
+    def check(self) -> None:
+        """Refuse what is no such thing.
+
+        Raises
+        ------
+        InputError
+        """
+        check_choice("plan_for", self.kind, get_args(ModelKind))
+        check_integer("hidden_channels", self.hidden_channels, 1)
+        check_integer("num_layers", self.num_layers, 1)
+        _ = self.bytes
+
+    @property
+    def bytes(self) -> float | None:
+        """The memory, as a number."""
+        if not isinstance(self.memory, str):
+            return self.memory
+        try:
+            return nbytes(self.memory)
+        except ArgumentTypeError as error:
+            raise InputError(f"memory: {error}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The best plan.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+    labels : int32 [n]
+        The partition it was priced with.
+    record : dict
+        What was predicted, and why it is the best.
+    """
+
+    algorithm: Algorithm
+    labels: Int32Array
+    record: dict[str, Any]
+
+
+def choose(
+    source: GraphSource, hints: Hints, how: Placement, ranks: int, machine: Machine
+) -> Chosen:
+    """Price everything that can be had on so many ranks; on rank 0 alone.
+
+    Raises
+    ------
+    InputError
+        If nothing fits into memory, or the partition is given.
+    """
+    method = how.partition
+    if not isinstance(method, str) or method not in METHODS:
+        raise InputError('plan="auto" makes partitions by itself: give it a method, as "gvb"')
+    if how.symmetrise:
+        source = MemorySource(source.graph().symmetrised())
+    with ProgressBar() as progress:
+        subject = Subject.of(
+            source,
+            split=how.split or 0,
+            seed=how.seed,
+            normalisation=OWN_NORMALISATION[hints.kind],
+            loops=hints.kind == "gcn",
+        )
+        hidden = (hints.hidden_channels,) * (hints.num_layers - 1)
+        widths = subject.features, *hidden, subject.classes
+        network = Network(widths, hints.kind, sparse=subject.word_counts is not None)
+        directory = cache_directory(None)
+        kept = Partitions(
+            subject, directory, seed=how.seed, imbalance=how.imbalance, progress=progress
+        )
+        planner = Planner(
+            subject,
+            network,
+            machine,
+            kept,
+            methods=[method],
+            memory=hints.bytes,
+            progress=progress,
+        )
+        every = configurations(ranks, network, [method], ranks_a_node=machine.ranks_a_node)
+        choice = planner.choose(ranks, _possible(every, hints.halo))
+        best = choice.plans[0]
+        one = best.configuration
+        labels = kept.labels(one.method, one.objective, one.algorithm.parts(ranks))
+    record = {**of_plan(best, []), "why": choice.why(best)}
+    del record["command"]  # of the training command, which this is not
+    return Chosen(one.algorithm, labels, record)
+
+
+def _possible(every: Iterator[Configuration], halo: bool) -> Iterator[Configuration]:
+    """Configurations in which all layers work on all own rows; with whole rows, if need be."""
+    for one in every:
+        how = one.algorithm
+        plain = not one.reach and not one.ghosts and one.order == "auto"
+        rows = (how.algo, how.cover, how.node_size) == ("1d", "column", 1)
+        if plain and (rows or not halo):
+            yield one
+
+
+def told(chosen: Chosen | None) -> Any:
+    """What other ranks have to know; JSON can carry it."""
+    if chosen is None:
+        return None
+    return {"algorithm": asdict(chosen.algorithm), "record": chosen.record}
