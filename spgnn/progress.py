@@ -6,17 +6,11 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as Bars
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
 # (what, steps done, steps in all); may be called very often.
 Progress = Callable[[str, int, int], None]
@@ -35,16 +29,7 @@ class ProgressBar:
 
     def __init__(self, shown: bool = True) -> None:
         self.shown = shown and sys.stderr.isatty()
-        self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[news]}"),
-            console=Console(stderr=True),
-            disable=not self.shown,
-            transient=True,
-        )
+        self._bars = _bars(self.shown)
         self._tasks: dict[str, TaskID] = {}
         self._updated = 0.0
 
@@ -69,6 +54,29 @@ class ProgressBar:
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(what, total=total, news=news)
         self._bars.update(self._tasks[what], completed=done, total=total, news=news)
+
+
+def _bars(shown: bool) -> Bars:
+    # Imported here: a library that is imported has nothing to show yet, and rich takes its time.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[news]}"),
+        console=Console(stderr=True),
+        disable=not shown,
+        transient=True,
+    )
 
 
 def stage(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
