@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from spgnn import nn as ours
 from spgnn.comm import connect
 from spgnn.nn import Stack
 from spgnn.testing import run_ranks
+from spgnn.train import TrainConfig, prepare
+from tests.training import write_dataset
 
 geometric = pytest.importorskip("torch_geometric.nn")
 geometric_data = pytest.importorskip("torch_geometric.data")
@@ -204,6 +207,26 @@ def check_lazy(rank: int) -> list[list[float]]:
 
 def test_widths_that_are_found_later():
     run_ranks(check_lazy, 3)
+
+
+def check_training_rows(rank: int, path: Path) -> int:
+    """What the trainer gives a model with ghosts, beside the whole matrix. Collective."""
+    config = TrainConfig.of(
+        dataset=path, model="sage", ghosts=1, reach=False, partition="random", input_dropout=False
+    )
+    problem = prepare(config, connect())
+    rows = problem.training
+    widths = [problem.features, 8, 8, problem.classes]
+    for norm in ("batch", "layer", "graph", "pair"):
+        model = ours.GraphSAGE.of(widths, norm=norm, residual=True)
+        found, expected = model(rows.X, rows.graph), model(problem.X, problem.A)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    return rows.ghosts
+
+
+def test_norms_count_no_ghosts_of_the_trainer(tmp_path):
+    path = write_dataset(tmp_path / "graph.npz")
+    assert all(run_ranks(check_training_rows, 3, path))
 
 
 @pytest.mark.parametrize(
