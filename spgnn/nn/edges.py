@@ -43,7 +43,10 @@ def local_edges(graph: LayerGraph) -> LocalEdges:
         rows = torch.arange(pattern.shape[0], device=pattern.device)
         rows = rows.repeat_interleave(pattern.row_lengths)
         return LocalEdges(A.halo, torch.stack((pattern.indices.long(), rows)))
-    halo, index = getattr(graph, "halo", None), getattr(graph, "edge_index", None)
+    halo = getattr(graph, "halo", None)
+    # The numbers alone, where edge_index is more than that.
+    name = "local_edge_index" if hasattr(graph, "local_edge_index") else "edge_index"
+    index = getattr(graph, name, None)
     if halo is None or index is None:
         raise InputError("a layer that looks at each edge needs a graph with halo and edge_index")
     return LocalEdges(halo, index)
