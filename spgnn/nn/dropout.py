@@ -59,9 +59,12 @@ def dropout(X: Tensor | CSR, p: float, keys: DropoutKeys | None, layer: int) -> 
     return kernels.dropout_rows(X, keys.vertex_ids, keys.key(layer), p)
 
 
-def edges_dropped(
-    A: DistMatrix, H_local: Tensor, p: float, keys: DropoutKeys, layer: int
-) -> Tensor:
+def halo_ids(A: DistMatrix, vertex_ids: Tensor) -> Tensor:
+    """Original ids of own vertices and of those received: int64 [own + received]. Collective."""
+    return A.halo(vertex_ids[:, None].double())[:, 0].long()
+
+
+def edges_dropped(A: DistMatrix, H_local: Tensor, ids: Tensor, key: int, p: float) -> Tensor:
     """``A·H`` with each nonzero of A dropped with probability p, the rest scaled. Collective.
 
     Whether a nonzero is dropped is a function of the two vertices, so it is the same at any P.
@@ -71,14 +74,14 @@ def edges_dropped(
     A : DistMatrix
         1D with column covers: whole rows of H have to arrive.
     H_local : Tensor [own rows, f]
+    ids : Tensor int64 [own + received]
+        Of the halo's vertices; see `halo_ids`.
+    key : int
     p : float in [0, 1)
-    keys : DropoutKeys
-    layer : int
     """
     B = A.local_matrix()
-    ids = A.halo(keys.vertex_ids[:, None].double())[:, 0].long()
     rows = torch.arange(B.shape[0], device=ids.device).repeat_interleave(B.row_lengths)
-    kept = dropout_keeps(ids[rows], ids[B.indices.long()], keys.key(layer), p)
+    kept = dropout_keeps(ids[rows], ids[B.indices.long()], key, p)
     values = kept.to(H_local.dtype) / (1 - p)
     values = values if B.values is None else values * B.values
     return kernels.spmm(B.with_values(values), A.halo(H_local))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log
 from typing import Any
 
@@ -18,7 +19,7 @@ from spgnn.nn.convolution import (
     linear,
     multiplies_first,
 )
-from spgnn.nn.dropout import DropoutKeys, edges_dropped
+from spgnn.nn.dropout import DropoutKeys, edges_dropped, halo_ids
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.products import Kind, operator_of
 from spgnn.nn.propagation import LayerGraph, matrix_of, own_rows
@@ -139,21 +140,28 @@ class APPNP(Convolution):
             not travel whole.
         """
         H = _dense(H_local, "APPNP")
-        dropping = self.training and self.dropout > 0
-        if dropping and keys is None:
-            raise InputError("APPNP with dropout needs keys=DropoutKeys(vertex_ids, seed, epoch)")
-        Z = H
+        Z, drops = H, self.training and self.dropout > 0
+        dropping = self._dropping(graph, keys) if drops else None
         for step in range(self.K):
-            if dropping and keys is not None:
-                if self.kind == "plain":
-                    raise InputError("APPNP: dropout needs add_self_loops=True")
-                A = matrix_of(graph, self.kind)  # type: ignore[arg-type]
-                # Not the numbers of a model's layers, whose masks are others.
-                Z = edges_dropped(A, Z, self.dropout, keys, _EDGES + step)
+            if dropping is None:
+                AZ = product(operator_of(graph, self.kind), Z)
             else:
-                Z = product(operator_of(graph, self.kind), Z)
-            Z = torch.add(Z * (1 - self.alpha), H, alpha=self.alpha)
+                AZ = dropping(Z, step)
+            Z = torch.add(AZ * (1 - self.alpha), H, alpha=self.alpha)
         return Z
+
+    def _dropping(
+        self, graph: LayerGraph, keys: DropoutKeys | None
+    ) -> Callable[[Tensor, int], Tensor]:
+        """The product of a step whose edges are dropped."""
+        if keys is None:
+            raise InputError("APPNP with dropout needs keys=DropoutKeys(vertex_ids, seed, epoch)")
+        if self.kind == "plain":
+            raise InputError("APPNP: dropout needs add_self_loops=True")
+        A = matrix_of(graph, "sym" if self.kind == "sym" else "none")
+        ids = halo_ids(A, keys.vertex_ids)
+        # Not the numbers of a model's layers, whose masks are others.
+        return lambda Z, step: edges_dropped(A, Z, ids, keys.key(_EDGES + step), self.dropout)
 
 
 class LGConv(Convolution):
