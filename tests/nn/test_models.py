@@ -113,9 +113,10 @@ def train(model: nn.Module, graph: Any, epochs: int = EPOCHS) -> list[float]:
 
 
 def check(rank: int, expected: list[tuple[list[float], Tensor, dict[str, Tensor]]]) -> int:
-    """Histories, logits and state_dicts of every model. Collective."""
+    """Histories, logits and state_dicts; of every second model at 8 ranks. Collective."""
     graph = distributed()
-    for case, (losses, logits, learned) in zip(CASES, expected, strict=True):
+    chosen = list(zip(CASES, expected, strict=True))[:: 1 + graph.comm.size // 8]
+    for case, (losses, logits, learned) in chosen:
         model = made(ours, case)
         model.load_state_dict(begun(case))
         assert set(model.state_dict()) == set(learned), case
@@ -126,13 +127,13 @@ def check(rank: int, expected: list[tuple[list[float], Tensor, dict[str, Tensor]
         torch.testing.assert_close(found, logits[graph.vertex_ids], rtol=1e-4, atol=1e-4 * scale)
         theirs = made(geometric, case)
         theirs.load_state_dict(model.state_dict())
-    return len(CASES)
+    return len(chosen)
 
 
 def test_models_are_those_of_pyg():
     expected = [reference(case) for case in CASES]
-    for ranks in (1, 3, 8):
-        assert run_ranks(check, ranks, expected) == [len(CASES)] * ranks
+    for ranks, models in ((1, 11), (3, 11), (8, 6)):
+        assert run_ranks(check, ranks, expected) == [models] * ranks
 
 
 def check_dropout(rank: int) -> list[list[float]]:
