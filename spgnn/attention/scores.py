@@ -168,7 +168,7 @@ class Added(Scores):
         else:
             dZ = torch.addmm(dZ.to(ds.dtype), ds, W.T).to(dZ.dtype)
         # Zᵀ·ds has the gradient of every head's vector in its own rows and column.
-        by_head = (Z.to(ds.dtype).T @ ds).view(*self.a.shape, -1)
+        by_head = torch.mm(Z.to(ds.dtype).T, ds).view(*self.a.shape, -1)
         da = by_head.diagonal(dim1=0, dim2=2).T.contiguous()
         return BlockGradient(dZ, None, da, dt)
 
@@ -250,7 +250,7 @@ def head_scores(Z: Tensor, a: Tensor) -> Tensor:
     """
     # Scores are sums of many terms under an exponential.
     with in_own_dtype(Z):
-        return Z.to(a.dtype) @ head_matrix(a)
+        return torch.mm(Z.to(a.dtype), head_matrix(a))
 
 
 def in_own_dtype(Z: Tensor) -> AbstractContextManager[object]:

@@ -19,6 +19,10 @@ from spgnn.comm import Ledger
 COMPUTE = {
     "spgnn::spmm": "spmm",
     "spgnn::sddmm": "spmm",
+    "spgnn::attention": "spmm",
+    "spgnn::attention_backward": "spmm",
+    "spgnn::attention_v2": "spmm",
+    "spgnn::attention_v2_backward": "spmm",
     "spgnn::gather_rows": "pack",
     "spgnn::gather_rows_adjoint": "pack",
     "spgnn::scatter_add_rows": "pack",
@@ -29,6 +33,8 @@ COMPUTE = {
 }
 # A distributed product in a compiled graph: not timed itself, but for the operators inside.
 COMPOSED = "spgnn::product"
+# Exchanges and kernels in one: what is neither an exchange nor an operator inside is its kernels.
+ATTENTION = ("spgnn::attend", "spgnn::attend_backward")
 _BELOW_MODES = {
     "cpu": DispatchKeySet(DispatchKey.CPU),
     "cuda": DispatchKeySet(DispatchKey.CUDA),
@@ -50,11 +56,14 @@ class OperatorClock(TorchDispatchMode):
     device : torch.device
         On a GPU every timed operator is waited for, so the parts add up, but overlap is lost:
         epochs with this clock do not count as the time of an epoch.
+    ledger : Ledger, optional
+        Knows how long exchanges inside an operator took.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, ledger: Ledger | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seconds: dict[str, float] = defaultdict(float)
+        self._ledger = ledger
         self._wait: Callable[[], None] = (
             partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
         )
@@ -72,9 +81,15 @@ class OperatorClock(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         name = func.name().partition(".")[0]
-        if name == COMPOSED:
+        if name == COMPOSED or name in ATTENTION:
+            start, counted = perf_counter(), self._counted()
             with self:
-                return func.redispatch(_BELOW_MODES[args[0].device.type], *args, **(kwargs or {}))
+                result = func.redispatch(_BELOW_MODES[args[0].device.type], *args, **(kwargs or {}))
+            if name in ATTENTION:
+                self._wait()
+                rest = perf_counter() - start - (self._counted() - counted)
+                self.seconds["spmm"] += max(0.0, rest)
+            return result
         category = COMPUTE.get(name)
         if category is None:
             return func(*args, **(kwargs or {}))
@@ -84,6 +99,11 @@ class OperatorClock(TorchDispatchMode):
         self._wait()
         self.seconds[category] += perf_counter() - start
         return result
+
+    def _counted(self) -> float:
+        """Seconds that some category has, exchanges included."""
+        operations = {} if self._ledger is None else self._ledger.operations
+        return sum(self.seconds.values()) + sum(moved.seconds for moved in operations.values())
 
 
 def breakdown(epoch_seconds: float, clock: OperatorClock, ledger: Ledger) -> list[float]:

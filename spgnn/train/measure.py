@@ -60,7 +60,7 @@ class Measurements:
 
     def epoch(self, body: Callable[[], torch.Tensor]) -> float:
         """Run one epoch; returns the loss that `body` computes. The device is waited for once."""
-        clock = OperatorClock(self._device) if is_clocked(len(self.seconds)) else None
+        clock = OperatorClock(self._device, self._ledger) if is_clocked(len(self.seconds)) else None
         before = self._ledger.copy()
         start = perf_counter()
         with clock or nullcontext():

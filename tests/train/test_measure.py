@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
+from spgnn.attention import attend
 from spgnn.comm import Ledger
 from spgnn.comm.solo import SoloCommunicator
 from spgnn.kernels import gather_rows, scatter_add_rows, sddmm, spmm
@@ -151,6 +152,12 @@ def product_of_a_graph(X: torch.Tensor) -> torch.Tensor:
     return torch.ops.spgnn.product(X, D.handle, D.rows, D.columns, False)
 
 
+def attention_of_rows(X):
+    """Scores of sources are a dense product; what is neither that nor an exchange is weighing."""
+    A = distributed_block()
+    return attend(A, X, torch.ones(2, 2), torch.zeros(A.rows, 2))
+
+
 @pytest.mark.parametrize(
     ("call", "forward", "backward"),
     [
@@ -164,6 +171,7 @@ def product_of_a_graph(X: torch.Tensor) -> torch.Tensor:
         (lambda X: gather_rows(X, ROWS), {"pack": 1}, {"pack": 1}),
         (lambda X: gather_rows(X.detach(), ROWS, None, torch.ones(3, 4)), {"pack": 1}, None),
         (lambda X: scatter_add_rows(torch.ones(3, 4), ROWS, X.detach()), {"pack": 1}, None),
+        (attention_of_rows, {"gemm": 1, "spmm": 2}, {"gemm": 2, "spmm": 3}),
         (lambda X: X @ torch.ones(4, 2), {"gemm": 1}, {"gemm": 1}),
         (lambda X: X.view(3, 2, 2).bmm(torch.ones(3, 2, 5)), {"gemm": 1}, {"gemm": 1}),
     ],
@@ -186,7 +194,7 @@ def test_every_operator_of_the_kernels_that_multiplies_or_moves_rows_is_timed():
     """All that there are, but for those that only change numbers where they lie."""
     registered = {name for name in torch._C._dispatch_get_all_op_names() if "spgnn::" in name}
     names = {name.partition(".")[0] for name in registered}
-    assert names - set(clocks.COMPUTE) - {clocks.COMPOSED} == {
+    assert names - set(clocks.COMPUTE) - {clocks.COMPOSED, *clocks.ATTENTION} == {
         "spgnn::dropout_rows",
         "spgnn::edge_softmax",
         "spgnn::row_sums",
