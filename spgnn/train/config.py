@@ -178,7 +178,6 @@ class Aim(Record):
     inductive: Annotated[
         bool, Flag("train on the subgraph of the training vertices, evaluate on the whole graph")
     ] = False
-
     label_propagation: Annotated[
         float,
         Flag(
@@ -324,6 +323,10 @@ class TrainConfig(Config):
     def _check_aim(self) -> None:
         """Scores and weights that a loss has not; what the labels are is found out later."""
         aim, unset = self.aim, Aim()
+        for name in ("task", "inductive", "label_propagation") if self.algorithm.plan else ():
+            if getattr(aim, name) != getattr(unset, name):
+                flag = f"--{name.replace('_', '-')} {getattr(aim, name)}"
+                raise InputError(f"--plan knows training on labels of the whole graph, not {flag}")
         if aim.task == "links":
             for name in _OF_VERTICES:
                 if getattr(aim, name) != getattr(unset, name):

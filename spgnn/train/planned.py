@@ -155,7 +155,12 @@ def _choose(
     if machine is None:
         raise AssertionError("rank 0 knows the machine")
     with memory_for(config.data.dataset), ProgressBar() as progress:
-        source = open_source(config.data.dataset, config.data.data_dir, progress=progress)
+        source = open_source(
+            config.data.dataset,
+            config.data.data_dir,
+            progress=progress,
+            graph_split=config.data.graphs_of_splits,
+        )
         labels = _labels_of(config, source, ranks)
         if config.data.symmetrise:
             source = MemorySource(source.graph().symmetrised())

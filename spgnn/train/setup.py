@@ -77,18 +77,8 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     """
     mesh, device = Mesh.build(comm, config.algorithm.distribution.axes(comm.size)), comm.device
     share, report = _share(config, comm)
-    links = None
-    if config.aim.task == "links":
-        aim = config.aim
-        held = aim.val_links, aim.test_links
-        share, links = held_out(share, held, config.training.seed, comm)
-        y, classes = torch.full((len(share.vertex_ids),), UNKNOWN), 0
-        masks = [torch.zeros(len(y), dtype=torch.bool)] * 3
-        wanted = torch.ones(len(y), dtype=torch.bool)  # any vertex may be an end of a pair
-    else:
-        y, classes = _labels(config, share)
-        masks = _masks(config, share, y)
-        wanted = masks[0] & labelled(y)
+    share, sought = _sought(config, share, comm)
+    y, masks, wanted = sought.y, sought.masks, sought.wanted
     seen = None
     with memory_for(f"the adjacency of {share.meta.name}"):
         A, plans = _matrices(config, share, mesh, None if config.aim.inductive else wanted)
@@ -124,10 +114,35 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
         vertex_ids,
         share.meta,
         int((X.AX_local if isinstance(X, Propagated) else X).shape[1]),
-        classes,
+        sought.classes,
         report,
-        links,
+        sought.links,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Sought:
+    """What is to be learnt, as of :class:`Problem`, and own vertices that the loss looks at."""
+
+    y: Tensor
+    classes: int
+    masks: list[Tensor]
+    wanted: Tensor
+    links: list[Pairs] | None = None
+
+
+def _sought(config: TrainConfig, share: RankShare, comm: Communicator) -> tuple[RankShare, _Sought]:
+    """What is to be learnt, and what of the graph is left for learning it. Collective."""
+    if config.aim.task == "vertices":
+        y, classes = _labels(config, share)
+        masks = _masks(config, share, y)
+        return share, _Sought(y, classes, masks, masks[0] & labelled(y))
+    held = config.aim.val_links, config.aim.test_links
+    share, links = held_out(share, held, config.training.seed, comm)
+    unknown = torch.full((len(share.vertex_ids),), UNKNOWN)
+    # Any vertex may be an end of a pair.
+    nobody, everybody = unknown > UNKNOWN, unknown == UNKNOWN
+    return share, _Sought(unknown, 0, [nobody] * 3, everybody, links)
 
 
 def _share(config: TrainConfig, comm: Communicator) -> tuple[RankShare, dict[str, Any] | None]:

@@ -229,6 +229,8 @@ def test_wrong_values_in_the_library(flags, said):
         ({"label_propagation": 0.5, "task": "links"}, 1, "--label-propagation needs --task vert"),
         ({"label_propagation": 0.5, "ghosts": 1}, 1, "--ghosts 1 needs fixed features"),
         ({"label_propagation": 0.5, "loss": "mse"}, 1, "--label-propagation needs classes"),
+        ({"plan": "auto", "task": "links"}, 1, "--plan knows .* not --task links"),
+        ({"plan": "auto", "inductive": True}, 1, "--plan knows .* not --inductive True"),
         ({"negatives": 3}, 1, "--negatives needs --task links"),
         ({"loss": "huber", "label_smoothing": 0.1}, 1, "--label-smoothing needs classes"),
         ({"buffer": 9}, 2, "--buffer 9 needs --schedule peers"),

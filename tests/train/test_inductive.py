@@ -36,6 +36,7 @@ def configured(path: Path, ranks: int) -> list[TrainConfig]:
         base,
         base.but(cover="minimum", ghosts=1),
         base.but(model="sage"),
+        base.but(model="gat"),
         base.but(reach=False, order="paper"),
         base.but(algo="vertex-cut"),
     ]

@@ -21,7 +21,12 @@ DOCS = Path(__file__).parents[2] / "docs" / "training.md"
 
 
 def examples() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
+    """Those of docs/training.md, then those of docs/tasks.md."""
+    pages = (DOCS, DOCS.with_name("tasks.md"))
+    found = (
+        re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL) for page in pages
+    )
+    return [code for page in found for code in page]
 
 
 def run_example(number: int, path: Path) -> tuple[Trainer, dict[str, object]]:
@@ -56,7 +61,7 @@ def test_example_of_a_task(tmp_path, ranks):
 
 def test_examples_do_not_depend_on_ranks(tmp_path):
     path = write_dataset(tmp_path / "graph.npz")
-    for number in (0, 1):
+    for number in range(len(examples())):
         one, three = (
             run_ranks(
                 lambda rank, n=number: [r["loss"] for r in run_example(n, path)[0].history], P
