@@ -32,18 +32,13 @@ def configured(path: Path, ranks: int) -> list[TrainConfig]:
     base = TrainConfig.of(
         dataset=path, epochs=EPOCHS, hidden=8, layers=3, partition="random", inductive=True
     )
-    found = [
-        base,
-        base.but(cover="minimum", ghosts=1),
-        base.but(model="sage"),
-        base.but(model="gat"),
-        base.but(reach=False, order="paper"),
-        base.but(algo="vertex-cut"),
-    ]
-    if ranks == 4:
-        found += [base.but(algo="1.5d", c=2), base.but(algo="feature", c=2)]
-        found += [base.but(algo="3d", c=2), base.but(hierarchy=2)]
-    return found
+    if ranks == 1:
+        return [base, base.but(model="sage")]
+    if ranks == 3:
+        found = [base, base.but(cover="minimum", ghosts=1), base.but(model="gat")]
+        return [*found, base.but(algo="vertex-cut")]
+    found = [base.but(reach=False, order="paper"), base.but(algo="1.5d", c=2)]
+    return [*found, base.but(algo="feature", c=2), base.but(algo="3d", c=2)]
 
 
 def runs(rank: int, path: Path) -> list[tuple[list[float], dict]]:

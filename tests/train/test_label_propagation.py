@@ -101,7 +101,7 @@ def runs(rank: int, path: Path) -> list[tuple[list[float], float, dict]]:
     return found
 
 
-@pytest.mark.parametrize(("ranks", "kind"), [(1, "x"), (3, "x"), (4, "x"), (3, "s"), (3, "y")])
+@pytest.mark.parametrize(("ranks", "kind"), [(1, "x"), (4, "x"), (3, "s"), (3, "y")])
 def test_history_is_that_of_a_dense_model(tmp_path, ranks, kind):
     """Of dense features, of sparse ones, and of several labels a vertex."""
     instead = {}

@@ -87,10 +87,10 @@ def configured(path: Path, flags: dict) -> TrainConfig:
 
 def histories(rank: int, paths: dict[str, Path]) -> list[tuple[list[float], dict]]:
     comm, found = connect(), []
-    for kind, _, flags in CASES:
+    for number, (kind, _, flags) in enumerate(CASES):
         config = configured(paths[kind], flags)
         found.append(run(config, comm))
-        if comm.size == 4:
+        if comm.size == 4 and number in (0, 3, 4):
             losses, _ = run(config.but(algo="1.5d", c=2, ghosts=0), comm)
             np.testing.assert_allclose(losses, found[-1][0], rtol=TOLERANCE)
     return found
