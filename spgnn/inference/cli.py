@@ -14,6 +14,7 @@ from spgnn.inference.config import InferConfig
 from spgnn.inference.forward import infer
 from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
 from spgnn.nn import multiplied_in, weights_of
+from spgnn.train.config import DESCRIBED, Model
 from spgnn.train.network import model_of
 from spgnn.train.nodes import resolved
 from spgnn.train.run import OWN_FLAGS, start
@@ -90,7 +91,9 @@ def _check_output(path: str) -> None:
 
 def _read(config: InferConfig, weights: str) -> State:
     state, signature = read_state(weights)
-    theirs = signature.get("model", config.model.model)
-    if theirs != config.model.model:
-        raise InputError(f"{weights}: was made with --model {theirs}, not {config.model.model}")
+    for name in DESCRIBED if signature else ():
+        ours = getattr(config.model, name)
+        theirs = signature.get(name, getattr(Model(), name))
+        if theirs != ours:
+            raise InputError(f"{weights}: was made with --{name} {theirs}, not {ours}")
     return state

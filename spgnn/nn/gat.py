@@ -360,8 +360,9 @@ class GAT(Stack):
     in_channels, hidden_channels, num_layers, …
         See :class:`Stack`.
     options
-        ``heads``; ``out_heads`` of the layer that makes the output, by default as many; ``concat``,
-        ``v2``, and what else the layers take.
+        ``heads``; ``out_heads`` of the layer that makes the output, by default as many;
+        ``attention_dropout`` of edges, by default as of features; ``concat``, ``v2``, and what else
+        the layers take.
     """
 
     convolution: ClassVar[type[AttentionConv]] = GATConv
@@ -393,6 +394,7 @@ class GAT(Stack):
     def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
         """A layer of these widths."""
         heads, out_heads = options.pop("heads", 1), options.pop("out_heads", None)
+        dropped = options.pop("attention_dropout", None)
         kind = GATv2Conv if options.pop("v2", False) else self.convolution
         concat = options.pop("concat", True) and not last
         if last and out_heads is not None:
@@ -409,7 +411,7 @@ class GAT(Stack):
                 f_out // heads if concat else f_out,
                 heads,
                 concat,
-                dropout=self.dropout,
+                dropout=self.dropout if dropped is None else dropped,
                 **options,
             )
         except TypeError as error:

@@ -284,7 +284,8 @@ class Stack(nn.Module):
         self, keys: DropoutKeys | None, first: LayerGraph, X_local: Features
     ) -> DropoutKeys | None:
         """Those of this call; none outside training."""
-        if not self.training or not self.dropout:
+        drops = self.dropout or any(getattr(c, "dropout", 0) for c in self.convs)
+        if not self.training or not drops:
             return None
         if keys is not None:
             return keys

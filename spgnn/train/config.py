@@ -6,7 +6,7 @@ import math
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from spgnn.attention import check_attention
 from spgnn.comm import BACKENDS
@@ -17,6 +17,11 @@ from spgnn.exchange import Algorithm as Distribution
 from spgnn.nn import Order, Precision
 from spgnn.train.flags import Config, Flag, Record
 from spgnn.train.judged import METRICS, RESIDUALS, check_metric
+
+# What shapes of weights do not tell.
+DESCRIBED = ("model", "act", "norm", "residual", "jk", "aggregate", "heads")
+# Options of models whose epochs the planner cannot price.
+_UNPLANNED = ("norm", "residual", "jk", "aggregate")
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,69 @@ class Model(Record):
     input_dropout: Annotated[bool, Flag("drop the features as well, not hidden layers alone")] = (
         True
     )
+
+    act: Annotated[
+        Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh", "sigmoid"],
+        Flag("between layers"),
+    ] = "relu"
+    norm: Annotated[
+        Literal["none", "batch", "layer", "node", "graph", "pair"],
+        Flag("before it; layer: of all vertices together, as PyG's, node: of each one"),
+    ] = "none"
+    residual: Annotated[bool, Flag("add a linear map of what a layer takes")] = False
+    jk: Annotated[
+        Literal["none", "last", "cat", "max"],
+        Flag("a linear layer makes the scores, of the last hidden layer, or of all of them"),
+    ] = "none"
+    aggregate: Annotated[
+        Literal["mean", "sum", "max"], Flag("of sage: what is made of the neighbours")
+    ] = "mean"
+    heads: Annotated[
+        int, Flag("of gat and gatv2; side by side they are --hidden wide", low=1, high=1024)
+    ] = 1
+    attention_dropout: Annotated[
+        float | None, Flag("of gat and gatv2: on edges; without, as --dropout", "P", high=1)
+    ] = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a model of `nn.MODELS` is given beside its widths; only what it may not know."""
+        found: dict[str, Any] = {"act": self.act} if self.act != "relu" else {}
+        if self.norm == "node":
+            found |= {"norm": "layer", "norm_kwargs": {"mode": "node"}}
+        elif self.norm != "none":
+            found["norm"] = self.norm
+        if self.residual:
+            found["residual"] = True
+        if self.jk != "none":
+            found["jk"] = self.jk
+        if self.aggregate != "mean":
+            found["aggr"] = self.aggregate
+        if self.attends:
+            found |= {"heads": self.heads, "attention_dropout": self.attention_dropout}
+        return found
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What shapes of weights do not tell: its kind, and options that are not the defaults."""
+        default = Model()
+        others = {n: v for n in DESCRIBED if (v := getattr(self, n)) != getattr(default, n)}
+        return {"model": self.model, **others}
+
+    @property
+    def takes_all_rows(self) -> bool:
+        """Whether a norm takes statistics over all vertices, so that none may be left out."""
+        return self.norm not in ("none", "node")
+
+    @property
+    def keeps_features(self) -> bool:
+        """Whether something looks at X beside A·X."""
+        return self.model != "gcn" or self.residual
+
+    @property
+    def propagates(self) -> bool:
+        """Whether the first layer begins with a product with A."""
+        return not self.attends and self.aggregate != "max"
 
     @property
     def drops_features(self) -> bool:
@@ -298,6 +366,7 @@ class TrainConfig(Config):
             raise InputError(f"--order paper needs --model gcn, not {self.model.model}")
         self._check_aim()
         training = self.training
+        self._check_model()
         if self.model.attends:
             self._check_attention()
         if self.algorithm.ghosts:
@@ -308,6 +377,37 @@ class TrainConfig(Config):
             )
         if training.resume and training.checkpoint is None:
             raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
+
+    def _check_model(self) -> None:
+        """Options that the model does not know, and what the algorithm cannot do with them."""
+        model, how = self.model, self.algorithm
+        if model.aggregate != "mean" and model.model != "sage":
+            raise InputError(f"--aggregate {model.aggregate} needs --model sage, not {model.model}")
+        for name in ("heads", "attention_dropout"):
+            value, default = getattr(model, name), getattr(Model(), name)
+            if value != default and not model.attends:
+                flag = "--" + name.replace("_", "-")
+                raise InputError(f"{flag} {value} needs --model gat or gatv2, not {model.model}")
+        hidden = model.layers > 1 or model.jk != "none"
+        if model.attends and hidden and model.hidden % model.heads:
+            raise InputError(f"--hidden {model.hidden} must be a multiple of --heads {model.heads}")
+        if model.aggregate == "max":
+            self._check_max()
+        unplanned = [f"--{n}" for n in _UNPLANNED if getattr(model, n) != getattr(Model(), n)]
+        if how.plan is not None and unplanned:
+            raise InputError(f"--plan knows models without {unplanned[0]}; name an --algo instead")
+
+    def _check_max(self) -> None:
+        """The largest of all neighbours needs their whole rows, and no weights."""
+        how, asked = self.algorithm, self.data.normalisation
+        if (how.algo, how.cover, how.exchange) != ("1d", "column", "sparsity-aware"):
+            raise InputError("--aggregate max needs --algo 1d and --cover column: whole rows")
+        if how.node_size > 1 or how.schedule != "overlap" or how.ghosts:
+            raise InputError(
+                "--aggregate max needs --hierarchy none, --schedule overlap and --ghosts 0"
+            )
+        if asked not in ("auto", "none"):
+            raise InputError("--aggregate max needs --normalisation auto: weights do not count")
 
     def _check_attention(self) -> None:
         """Attention adds nothing up before its weights are known."""

@@ -207,7 +207,7 @@ def _arguments(record: type[Record]) -> Iterator[tuple[str, dict[str, Any]]]:
             how["type"] = nbytes
         elif kind is int:
             how["type"] = at_least(about.low, LARGEST if about.high is None else about.high)
-        elif kind is float:
+        elif kind in (float, float | None):
             how["type"] = real(about.low, math.inf if about.high is None else about.high)
         else:
             how["type"] = nonempty

@@ -26,8 +26,8 @@ def model_of(config: TrainConfig, features: int, classes: int) -> Stack:
     """
     kind, widths = MODELS[config.model.model], widths_of(config, features, classes)
     shown = "→".join(map(str, widths))
-    check_memory(f"the weights of layers {shown}", _COPIES * 4 * kind.size(widths))
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = dict(config.model.options)
+    check_memory(f"the weights of layers {shown}", _COPIES * 4 * kind.size(widths, **options))
     if config.model.model == "gcn":  # the others know one order only
         options["order"] = config.algorithm.order
     return kind.of(

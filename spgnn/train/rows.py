@@ -106,7 +106,9 @@ def layer_plans(
         Whether the first layer is given A·X.
     """
     how = config.algorithm
-    if not how.ghosts and not how.reach:
+    # A norm over all vertices needs all of them.
+    reach = how.reach and not config.model.takes_all_rows
+    if not how.ghosts and not reach:
         return None
     scheme = layered(
         how.distribution,
@@ -114,7 +116,7 @@ def layer_plans(
         A.layout,
         A.mesh.rank,
         layers=config.model.layers,
-        wanted=wanted if how.reach else None,
+        wanted=wanted if reach else None,
         ghosts=bool(how.ghosts),
         propagated=propagated,
         column_scale=column_scale,

@@ -187,7 +187,8 @@ def _matrices(
         Vertices that the loss looks at.
     """
     model, asked = config.model.model, config.data.normalisation
-    kind = OWN_NORMALISATION[model] if asked == "auto" else asked
+    own = OWN_NORMALISATION[model] if config.model.aggregate == "mean" else "none"
+    kind = own if asked == "auto" else asked
     rows = normalised(share, mesh.rank, kind, loops=model in WITH_LOOPS)
     rows = rows.to(weights_of(config.training.dtype))
     A = rows.matrix(share.layout, mesh, config.algorithm.distribution, config.algorithm.overlap)
@@ -237,7 +238,7 @@ def _random_features(vertex_ids: Tensor, features: int, seed: int) -> Tensor:
 def _propagates(config: TrainConfig, sparse: bool) -> bool:
     """Whether A·X is made once. Sparse features would fill in; for ghosts they have to."""
     how = config.algorithm
-    if how.order != "auto" or config.model.drops_features or config.model.attends:
+    if how.order != "auto" or config.model.drops_features or not config.model.propagates:
         return False
     if config.aim.label_propagation:  # labels are added to X, other ones in each epoch
         return False
@@ -250,17 +251,21 @@ def _ready(
     """Features as the first layer takes them."""
     how = config.algorithm
     propagates = _propagates(config, isinstance(X, CSR))
-    adds = config.aim.label_propagation > 0
-    if isinstance(X, CSR) and (how.order == "paper" or propagates or adds):
-        why = "--order paper" if how.order == "paper" else "--ghosts 1"
-        why = "--label-propagation" if adds else why
+    needs = {
+        "--order paper": how.order == "paper",
+        "--aggregate max": config.model.aggregate == "max",
+        "--label-propagation": config.aim.label_propagation > 0,
+        "--ghosts 1": propagates,
+    }
+    why = next((flag for flag, asked in needs.items() if asked), None)
+    if isinstance(X, CSR) and why is not None:
         rows, width = X.shape
         check_memory(f"{why} with dense features, {rows} × {width}", 4 * rows * width)
         X = densified(X.to(device))
     stored = stored_in(X.to(device), config.training.dtype)
     if not propagates or not isinstance(stored, Tensor):
         return stored
-    return propagate_(A, stored, keep=config.model.model != "gcn")
+    return propagate_(A, stored, keep=config.model.keeps_features)
 
 
 def _labels(config: TrainConfig, share: RankShare) -> tuple[Tensor, int]:

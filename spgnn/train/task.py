@@ -123,7 +123,7 @@ class GraphTask(Task):
         self.weight_decay = config.training.weight_decay
         self.dtype = dtype_of(config.training.dtype)
         self.widths = widths_of(config, problem.features, outputs)
-        self.kind = config.model.model
+        self.described = config.model.described
         self.layers = model_of(config, problem.features, outputs).to(problem.y.device)
         if isinstance(self.layers, GAT):
             # Now: an epoch moves what the plan says.
@@ -153,7 +153,8 @@ class GraphTask(Task):
         """Model, layers, seed, and the size of the graph."""
         meta = self.problem.meta
         size = f"{meta.vertices} vertices and {meta.edges} edges"
-        return {"model": self.kind, "layers": self._layers, "seed": self.seed, "a graph of": size}
+        told = {"layers": self._layers, "seed": self.seed, "a graph of": size}
+        return {**self.described, **told}
 
     def planned_bytes(self) -> tuple[int, int]:
         """What this rank sends and receives of rows in one epoch, according to the plan alone."""

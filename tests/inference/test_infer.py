@@ -39,10 +39,16 @@ def theirs(name: str, layers: int = 3, **options: object) -> nn.Module:
     return model.eval()
 
 
-PYG = [("gcn", "GCN", {}), ("sage", "GraphSAGE", {})]
+PYG = [
+    ("gcn", "GCN", {}),
+    ("sage", "GraphSAGE", {}),
+    ("gin", "GIN", {"act": "elu"}),
+    ("gat", "GAT", {"heads": 2, "dropout": 0.5}),
+    ("gatv2", "GAT", {"heads": 4, "v2": True}),
+]
 
 
-@pytest.mark.parametrize(("kind", "name", "options"), PYG, ids=[name for _, name, _ in PYG])
+@pytest.mark.parametrize(("kind", "name", "options"), PYG, ids=[kind for kind, *_ in PYG])
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_state_dict_of_pyg_on_ranks_equals_pyg_on_one(tmp_path, kind, name, options, ranks):
     """Scores and the embeddings of every layer."""
@@ -52,7 +58,7 @@ def test_a_state_dict_of_pyg_on_ranks_equals_pyg_on_one(tmp_path, kind, name, op
     with torch.no_grad():
         expected, H = {None: model(x, edge_index)}, x
         for number in (1, 2):
-            H = torch.relu(model.convs[number - 1](H, edge_index))
+            H = model.act(model.convs[number - 1](H, edge_index))
             expected[number] = H
     expected[3] = expected[None]
 
@@ -74,6 +80,29 @@ def test_a_state_dict_of_pyg_on_ranks_equals_pyg_on_one(tmp_path, kind, name, op
     found = run_ranks(body, ranks)[0]
     for layer, rows in expected.items():
         torch.testing.assert_close(found[layer], rows, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["GCN", "GraphSAGE"])
+def test_norms_and_jumps_of_pyg(tmp_path, kind):
+    """Running statistics come with the weights."""
+    options = {"norm": "batch", "jk": "cat", "act": "elu"}
+    model, x, edge_index = theirs(kind, **options), features(), edges()
+    model.train()
+    for _ in range(3):
+        model(x, edge_index)
+    torch.save(model.eval().state_dict(), tmp_path / "model.pt")
+    with torch.no_grad():
+        expected = model(x, edge_index)
+
+    def body(rank: int) -> torch.Tensor:
+        graph = graph_of()
+        mine = {"GCN": MODELS["gcn"], "GraphSAGE": MODELS["sage"]}[kind](
+            FEATURES, HIDDEN, 3, CLASSES, **options
+        )
+        load_weights(mine, str(tmp_path / "model.pt"), connect())
+        return graph.gather(spgnn.infer(mine, graph))
+
+    torch.testing.assert_close(run_ranks(body, 2)[0], expected, rtol=1e-5, atol=1e-5)
 
 
 class Elsewhere(nn.Module):

@@ -33,6 +33,12 @@ FLAGS = [
     ("--epochs", 100, "5", 5),
     ("--lr", 0.01, "1e-3", 1e-3),
     ("--weight-decay", 5e-4, "0", 0.0),
+    ("--act", "relu", "elu", "elu"),
+    ("--norm", "none", "batch", "batch"),
+    ("--jk", "none", "cat", "cat"),
+    ("--aggregate", "mean", "max", "max"),
+    ("--heads", 1, "4", 4),
+    ("--attention-dropout", None, "0.5", 0.5),
     ("--dropout", 0.0, "0.5", 0.5),
     ("--optimizer", "adam", "sgd", "sgd"),
     ("--dtype", "float32", "bfloat16", "bfloat16"),
@@ -79,9 +85,14 @@ FLAGS = [
 SWITCHES = [("--symmetrise", "symmetrise", True), ("--resume", "resume", True)]
 SWITCHES += [("--no-overlap", "overlap", False), ("--no-reach", "reach", False)]
 SWITCHES += [("--inductive", "inductive", True)]
+SWITCHES += [("--residual", "residual", True)]
 SWITCHES += [("--no-input-dropout", "input_dropout", False)]
 CHOICES = {
-    "--model": ["gcn", "sage", "gin"],
+    "--model": ["gcn", "sage", "gin", "gat", "gatv2"],
+    "--act": ["relu", "leaky_relu", "elu", "gelu", "silu", "tanh", "sigmoid"],
+    "--norm": ["none", "batch", "layer", "node", "graph", "pair"],
+    "--jk": ["none", "last", "cat", "max"],
+    "--aggregate": ["mean", "sum", "max"],
     "--normalisation": ["auto", "sym", "row", "none"],
     "--algo": ["1d", "1.5d", "feature", "2d", "3d", "vertex-cut"],
     "--exchange": ["sparsity-aware", "oblivious"],
@@ -102,6 +113,9 @@ CHOICES = {
     "--task": ["vertices", "links"],
     "--decoder": ["dot", "mlp"],
 }
+
+
+SAGE_MAX = {"model": "sage", "aggregate": "max"}
 
 
 def name_of(flag: str) -> str:
@@ -233,6 +247,16 @@ def test_wrong_values_in_the_library(flags, said):
         ({"plan": "auto", "inductive": True}, 1, "--plan knows .* not --inductive True"),
         ({"negatives": 3}, 1, "--negatives needs --task links"),
         ({"loss": "huber", "label_smoothing": 0.1}, 1, "--label-smoothing needs classes"),
+        ({"aggregate": "max"}, 1, "--aggregate max needs --model sage, not gcn"),
+        ({"heads": 2, "model": "gin"}, 1, "--heads 2 needs --model gat or gatv2, not gin"),
+        ({"attention_dropout": 0.0}, 1, "--attention-dropout 0.0 needs --model gat"),
+        ({"heads": 3, "model": "gat"}, 1, "--hidden 16 must be a multiple of --heads 3"),
+        ({"model": "gat", "ghosts": 1, "layers": 2}, 1, "--model gat needs --ghosts 0"),
+        ({"norm": "batch", "plan": "auto"}, 1, "--plan knows models without --norm"),
+        ({**SAGE_MAX, "cover": "row"}, 1, "--aggregate max needs --algo 1d and --cover column"),
+        ({**SAGE_MAX, "algo": "1.5d", "c": 2}, 2, "--aggregate max needs --algo 1d"),
+        ({**SAGE_MAX, "hierarchy": 2}, 4, "--aggregate max needs --hierarchy none"),
+        ({**SAGE_MAX, "normalisation": "row"}, 1, "--aggregate max needs --normalisation auto"),
         ({"buffer": 9}, 2, "--buffer 9 needs --schedule peers"),
         ({"schedule": "peers"}, 2, "--schedule peers needs --buffer BYTES"),
         (

@@ -1,0 +1,153 @@
+"""Models by flags: the losses of PyG's models of the same weights, at any P, under any scheme."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from spgnn.comm import connect
+from spgnn.testing import run_ranks
+from spgnn.train import TrainConfig
+from spgnn.train.network import model_of
+from tests.train.command import check_refused
+from tests.train.command import run as command
+from tests.training import run, write_dataset
+
+EPOCHS = 5
+NAMES = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT", "gatv2": "GAT"}
+
+
+def theirs(path: Path, config: TrainConfig) -> list[float]:
+    """Losses of PyG's model, whose weights begin as ours do."""
+    models = pytest.importorskip("torch_geometric.nn.models")
+    with np.load(path) as file:
+        data = {name: torch.from_numpy(file[name]) for name in file.files if name != "directed"}
+    n, model = len(data["y"]), config.model
+    target = torch.arange(n).repeat_interleave(data["indptr"].diff())
+    edge_index = torch.stack([data["indices"].long(), target])
+    x = data["x"] / data["x"].sum(1, keepdim=True).clamp(min=1)
+    chosen = data["train_mask"] & (data["y"] >= 0)
+    classes = int(data["y"].max()) + 1
+    ours, options = model_of(config, x.shape[1], classes), dict(model.options)
+    if options.pop("attention_dropout", None) is not None or options.pop("residual", False):
+        raise AssertionError("PyG has none")
+    if model.model == "gatv2":
+        options["v2"] = True
+    made = getattr(models, NAMES[model.model])(
+        x.shape[1], model.hidden, model.layers, classes, **options
+    ).double()
+    made.load_state_dict(ours.state_dict())
+    first = [*made.convs[0].parameters(), *made.norms[0].parameters()]
+    known = {id(p) for p in first}
+    groups = [{"params": first, "weight_decay": config.training.weight_decay}]
+    groups.append({"params": [p for p in made.parameters() if id(p) not in known]})
+    optimizer, losses = torch.optim.Adam(groups, lr=config.training.lr), []
+    for _ in range(config.training.epochs):
+        loss = F.cross_entropy(made(x.double(), edge_index)[chosen], data["y"][chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+CASES = [
+    {"norm": "batch", "jk": "cat"},
+    {"norm": "layer", "act": "elu"},
+    {"norm": "node", "jk": "max"},
+    {"model": "sage", "aggregate": "sum", "norm": "batch"},
+    {"model": "sage", "aggregate": "max", "act": "tanh"},
+    {"model": "gin", "norm": "batch", "jk": "last"},
+    {"model": "gat", "heads": 4, "jk": "cat"},
+    {"model": "gatv2", "heads": 2, "norm": "batch", "act": "elu"},
+]
+SCHEMES = [
+    {},
+    {"cover": "minimum"},
+    {"algo": "1.5d", "c": 2},
+    {"ghosts": 1},
+    {"algo": "vertex-cut", "reach": False},
+]
+
+
+def schemes_of(config: TrainConfig) -> list[TrainConfig]:
+    """Those that allow the model, on four ranks."""
+    found = []
+    for scheme in SCHEMES:
+        one, model = config.but(**scheme), config.model
+        allowed = not (model.aggregate == "max" and scheme)
+        if scheme.get("ghosts"):
+            allowed &= not (model.attends or model.drops_features)
+        if allowed:
+            one.check(4)
+            found.append(one)
+    return found
+
+
+def base(path: Path, **flags: object) -> TrainConfig:
+    return TrainConfig.of(dataset=path, epochs=EPOCHS, hidden=8, partition="random", **flags)
+
+
+@pytest.mark.parametrize("flags", CASES, ids=lambda flags: " ".join(map(str, flags.values())))
+def test_losses_are_those_of_pyg(tmp_path, flags):
+    path = write_dataset(tmp_path / "graph.npz")
+    config = base(path, **flags)
+    np.testing.assert_allclose(run(config, connect())[0], theirs(path, config), rtol=1e-4)
+
+
+# What PyG's models do not have, and dropout, which is a function of the vertex here.
+OURS = [
+    {"residual": True, "norm": "batch", "dropout": 0.5},
+    {"residual": True, "model": "sage", "input_dropout": False, "dropout": 0.3, "jk": "cat"},
+    {"model": "gat", "heads": 2, "attention_dropout": 0.6},
+    {"model": "gatv2", "dropout": 0.5, "attention_dropout": 0.0, "norm": "node"},
+]
+
+
+def check_schemes(path: Path, every: int) -> None:
+    """Each `every`-th of all models and schemes has the losses of one process."""
+    configs = [base(path, **flags) for flags in (*CASES, *OURS)]
+    alone = [run(config, connect())[0] for config in configs]
+    assert len({losses[-1] for losses in alone}) == len(configs)
+    cases = [
+        (one, expected)
+        for config, expected in zip(configs, alone, strict=True)
+        for one in schemes_of(config)
+    ][::every]
+    found = run_ranks(lambda rank: [run(one, connect()) for one, _ in cases], 4)[0]
+    for (one, expected), (losses, report) in zip(cases, found, strict=True):
+        np.testing.assert_allclose(losses, expected, rtol=1e-4, err_msg=str(one))
+        assert report["volume"] == report["planned_volume"], one
+
+
+def test_losses_do_not_depend_on_ranks(tmp_path):
+    check_schemes(write_dataset(tmp_path / "graph.npz"), 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sparse", [False, True])
+def test_all_losses_do_not_depend_on_ranks(tmp_path, sparse):
+    check_schemes(write_dataset(tmp_path / "graph.npz", sparse=sparse), 1)
+
+
+def test_flags_are_in_the_report_and_the_checkpoint(tmp_path):
+    path, report = write_dataset(tmp_path / "graph.npz"), tmp_path / "report.json"
+    flags = ["--dataset", path, "--model", "gat", "--heads", 2, "--norm", "batch", "--residual"]
+    flags += ["--checkpoint", tmp_path / "run", "--json", report, "--nproc", 2]
+    ended = command(tmp_path, *flags, "--attention-dropout", 0.25)
+    assert ended.status == 0, ended.err
+    told = json.loads(report.read_text())["config"]
+    names = ("model", "heads", "norm", "residual", "attention_dropout", "jk", "act", "aggregate")
+    assert [told[name] for name in names] == [
+        *("gat", 2, "batch", True, 0.25, "none", "relu", "mean")
+    ]
+    ended = command(tmp_path, *flags, "--resume", "--heads", 4)
+    check_refused(ended, "was made with heads 2, not 4")
+    ended = command(tmp_path, *flags, "--resume", "--act", "elu", "--epochs", 3)
+    check_refused(ended, "was made with act None, not elu")
+    assert command(tmp_path, *flags, "--resume", "--epochs", 3).status == 0
