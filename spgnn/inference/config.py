@@ -47,6 +47,10 @@ class InferConfig(TrainConfig):
             )
         if self.inference.output is None:
             raise InputError("--output FILE is needed: an .npy file, or a new directory")
+        if self.aim.label_propagation:
+            raise InputError(
+                "--label-propagation: such a model takes labels; training writes --predictions"
+            )
         if self.inference.layer > self.model.layers:
             raise InputError(
                 f"--layer {self.inference.layer}: the model has --layers {self.model.layers}"
@@ -61,5 +65,7 @@ class InferConfig(TrainConfig):
             dropout=0.0,
             plan=None,
             resume=False,
+            task="vertices",
+            inductive=False,
             random_classes=self.data.random_classes or outputs,
         )

@@ -161,6 +161,7 @@ BAD = [
     Bad("output there", ["--output empty: exists already"], output="empty"),
     Bad("layer", ["--layer 4: the model has --layers 3"], flags=["--layer", 4]),
     Bad("typed", ["--wieghts", "did you mean '--weights'"], flags=["--wieghts", 1]),
+    Bad("labels", ["--label-propagation: such a model"], flags=["--label-propagation", 0.5]),
     Bad("c", ["--c 2 needs --algo 1.5d"], flags=["--c", 2]),
 ]
 
