@@ -1,8 +1,8 @@
 """Groups of peers: an executor whose received rows fit a budget (as in SAR, MLSys'22).
 
 Of each exchange, the rows of a few peers are under way at a time, in two buffers: while those of
-one group are multiplied, those of the next one travel. The adjoint goes the same way back. Nothing
-is fetched again in backward.
+one group are multiplied, those of the next one travel. With a small budget there is one buffer. The
+adjoint goes the same way back. Nothing is fetched again in backward.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spgnn.blocks import take_rows
 from spgnn.comm import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange.plan import Hop, Plan, Stage, run_of
-from spgnn.exchange.rounds import Group, Rounds, Stretches, buffered, bytes_of_row
+from spgnn.exchange.rounds import Group, Rounds, Stretches, buffered, bytes_of_row, under_way
 from spgnn.exchange.schedule import (
     Communicators,
     Exchange,
@@ -83,6 +83,8 @@ class Peers(Executor):
         self.budget = budget
         # By the first hop of the stage and the groups; of rows of another width there are others.
         self._pieces: dict[tuple[int, tuple[Group, ...]], list[Piece]] = {}
+        # The same by the first hop and the bytes of a row.
+        self._found: dict[tuple[int, int], list[Piece]] = {}
         for stage in plan.stages:
             runs = isinstance(stage, Stage) and (stage.grouped or stage.adds_received)
             if stage.hops and not runs:
@@ -128,13 +130,16 @@ class Peers(Executor):
 
     def pieces(self, exchange: Exchange, row_bytes: int) -> list[Piece]:
         """The groups of a stage for rows of so many bytes, made once for each way to group."""
-        rounds = exchange.stage.hops[0].rounds
-        assert rounds is not None
-        groups = rounds.groups(self.budget, row_bytes)
-        key = exchange.first, groups
-        if key not in self._pieces:
-            self._pieces[key] = cut(exchange.stage, groups, rounds)
-        return self._pieces[key]
+        found = self._found.get((exchange.first, row_bytes))
+        if found is None:
+            rounds = exchange.stage.hops[0].rounds
+            assert rounds is not None
+            groups = rounds.groups(self.budget, row_bytes)
+            key = exchange.first, groups
+            if key not in self._pieces:
+                self._pieces[key] = cut(exchange.stage, groups, rounds)
+            found = self._found[exchange.first, row_bytes] = self._pieces[key]
+        return found
 
 
 class Grouped(Exchange):
@@ -157,7 +162,7 @@ class Grouped(Exchange):
                     rows = packed(hop, H_local, groups.sent[number])
                 flights[number] = self._fly(hop, rows, groups.received[number], step)
 
-            for number in range(len(groups.pieces))[:2]:
+            for number in range(len(groups.pieces))[: groups.flights]:
                 start(number)
             if not self._peers.overlap:
                 for flight in flights.values():
@@ -168,8 +173,8 @@ class Grouped(Exchange):
             for number, piece in enumerate(groups.pieces):
                 flights[number].wait()
                 kernels.spmm(piece.remote, groups.received[number], out=Z_local, accumulate=True)
-                if number + 2 < len(groups.pieces):
-                    start(number + 2)
+                if number + groups.flights < len(groups.pieces):
+                    start(number + groups.flights)
         return Z_local
 
     def adjoint(self, G_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
@@ -183,7 +188,7 @@ class Grouped(Exchange):
                 kernels.spmm(piece.remote.T, G_local, out=back)
                 flights[number] = self._fly(piece.hop, back, groups.sent[number], step)
 
-            for number in range(len(groups.pieces))[:2]:
+            for number in range(len(groups.pieces))[: groups.flights]:
                 start(number)
             if not self._peers.overlap:
                 for flight in flights.values():
@@ -192,8 +197,8 @@ class Grouped(Exchange):
             for number, piece in enumerate(groups.pieces):
                 flights[number].wait()
                 add_rows(piece.hop, groups.sent[number], dH_local)
-                if number + 2 < len(groups.pieces):
-                    start(number + 2)
+                if number + groups.flights < len(groups.pieces):
+                    start(number + groups.flights)
         return dH_local
 
     def _fly(self, hop: Hop, rows: Tensor, out: Tensor, step: Step) -> Flight:
@@ -202,20 +207,21 @@ class Grouped(Exchange):
 
 
 class _Buffers:
-    """The groups of one stage in one product, and where their rows lie: every other one shares.
+    """The groups of one stage in one product, and where their rows lie: they take turns.
 
     Stages come one after the other, so all of them have the same memory.
     """
 
     def __init__(self, executor: Peers, exchange: Exchange, like: Tensor) -> None:
         self.pieces = executor.pieces(exchange, bytes_of_row(like.shape[1], like.dtype))
+        self.flights = flights = under_way(executor.budget)
         hops = [piece.hop for piece in self.pieces]
         take = executor.workspace.rows
 
         def in_turns(role: str, sizes: list[int]) -> list[Tensor]:
-            first, second = buffered(sizes)
-            halves = take((role,), first + second, like).split((first, second))
-            return [halves[number % 2][:size] for number, size in enumerate(sizes)]
+            rows = buffered(sizes, flights)
+            buffers = take((role,), sum(rows), like).split(rows)
+            return [buffers[number % flights][:size] for number, size in enumerate(sizes)]
 
         self.received = in_turns("receive", [hop.counts.received for hop in hops])
         self.sent = in_turns("send", [hop.counts.sent for hop in hops])
@@ -263,7 +269,7 @@ def memory(plan: Plan, width: int, dtype: torch.dtype, budget: int) -> dict[str,
         assert hop.rounds is not None
         groups = hop.rounds.groups(budget, row_bytes)
         arriving, leaving = (
-            sum(buffered(hop.rounds.sizes(groups, counts)))
+            sum(buffered(hop.rounds.sizes(groups, counts), under_way(budget)))
             for counts in (hop.counts.recv, hop.counts.send)
         )
         received, sent = max(received, arriving), max(sent, leaving)

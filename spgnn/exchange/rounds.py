@@ -22,6 +22,9 @@ from spgnn.layout import Int64Array
 # A group can hold this part, at least, of what any pair exchanges: each group costs a message, a
 # pass over the rows of the result, and row pointers of its own.
 LEAST_OF_PAIR = 16
+# Below this budget a group costs more than the rows it carries: there are half as many groups, and
+# none travels while another one is multiplied.
+SMALL_BUDGET = 1 << 20
 
 
 class Meeting(NamedTuple):
@@ -74,7 +77,7 @@ class Rounds:
         return 2 * -(-max(self.most, default=0) // LEAST_OF_PAIR) * row_bytes
 
     def groups(self, budget: int, row_bytes: int) -> tuple[Group, ...]:
-        """Groups of which two together fit a budget, or a single one that does.
+        """Groups of which as many as are under way fit a budget, or a single one that does.
 
         Parameters
         ----------
@@ -85,7 +88,8 @@ class Rounds:
         rows = sum(self.most)
         if not rows:
             return ()
-        count = 1 if rows * row_bytes <= budget else -(-rows // (budget // 2 // row_bytes))
+        each = budget // under_way(budget) // row_bytes
+        count = 1 if rows * row_bytes <= budget else -(-rows // each)
         # As even as can be, in the order of rounds, cut wherever a group is full.
         room = -(-rows // count)
         groups: list[Group] = [()]
@@ -139,6 +143,11 @@ def bytes_of_row(width: int, dtype: torch.dtype) -> int:
     return max(1, width * dtype.itemsize)
 
 
-def buffered(sizes: Sequence[int]) -> tuple[int, int]:
-    """Rows of the two buffers in which groups of these sizes take turns."""
-    return max(sizes[::2], default=0), max(sizes[1::2], default=0)
+def under_way(budget: int) -> int:
+    """How many groups are under way at a time: one or two."""
+    return 1 if budget < SMALL_BUDGET else 2
+
+
+def buffered(sizes: Sequence[int], flights: int) -> list[int]:
+    """Rows of each of the buffers, one a flight, in which groups of these sizes take turns."""
+    return [max(sizes[number::flights], default=0) for number in range(flights)]
