@@ -8,7 +8,6 @@ import platform
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -18,13 +17,13 @@ from spgnn.data.memory import memory_limit
 from spgnn.plan.links import measure_levels, measure_overlap
 from spgnn.plan.machine import Conditions, Machine
 from spgnn.plan.rates import (
-    exercise,
     measure_dense,
     measure_gather,
     measure_overhead,
     measure_sparse,
     measure_streams,
 )
+from spgnn.plan.runtime import runtime_bytes
 
 # Every figure is repeated for about so long, but so often at least and at most.
 SECONDS, _LEAST, _MOST = 0.04, 5, 200
@@ -45,8 +44,8 @@ def measure(comm: Communicator, name: str | None = None, *, seconds: float = SEC
     seconds : float
         For about so long each figure is repeated.
     """
+    runtime = Together(comm).of_all(float(runtime_bytes(comm)))
     nodes = node_of_each(comm)
-    runtime = _runtime_bytes(comm)
     here = max(nodes.count(node) for node in set(nodes))
     together = Together(comm, seconds)
     spmm = measure_sparse(together, comm.device)
@@ -74,18 +73,6 @@ def measure(comm: Communicator, name: str | None = None, *, seconds: float = SEC
         replace(overhead, memory=runtime),
         f"measured on {comm.size} ranks, {comm.device.type}, torch {torch.__version__}",
     )
-
-
-def _runtime_bytes(comm: Communicator) -> float:
-    """What libraries take once a rank trains, whatever it trains on: the median. Collective."""
-    before = _resident_bytes()
-    exercise(comm)
-    return Together(comm).of_all(float(max(0, _resident_bytes() - before)))
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class Together:

@@ -16,6 +16,11 @@ _FLOAT, _INDEX, _OFFSET = 4, 4, 8
 _LABELS_A_ROW = 8 + 8 + 3
 # Columns of A·X that are made at a time, and how often they are held meanwhile.
 _CHUNK, _CHUNK_COPIES = 32, 2
+# This part of what libraries take is there before the first epoch: pages that set-up touches.
+_AT_SETUP = 0.55
+# What is freed of smaller blocks is kept. Before its version 2.38, glibc takes an aligned block for
+# another one of that size only where there is room to align it anew: about twice the memory.
+_KEPT_BELOW = 1 << 20
 # Of the weights: what Adam keeps; the sum over ranks is taken of a copy of all gradients.
 _MOMENTS = {"adam": 2, "adamw": 2, "sgd": 0}
 
@@ -54,8 +59,14 @@ def memory_of(
         "gradients": 2 * weights * every,
         "optimiser": _MOMENTS[network.optimizer] * weights * every,
     }
-    held = sum_of(list(static.values()))
-    return items, held + np.maximum(_blocks(counted.whole), _propagation(network, counted.whole))
+    items["kept"] = _kept(items, counted, network)
+    held = sum_of(list(static.values())) - int((1 - _AT_SETUP) * runtime)
+    beside = [
+        _blocks(counted.whole),
+        _propagation(network, counted.whole),
+        _joined(counted, network),
+    ]
+    return items, held + np.max(np.stack(beside), axis=0)
 
 
 def _features(counted: Counted, network: Network, words: Int64Array | None) -> Int64Array:
@@ -99,10 +110,24 @@ def _buffers(counted: Counted, epoch: Epoch) -> Int64Array:
     return most
 
 
+def _kept(items: dict[str, Int64Array], counted: Counted, network: Network) -> Int64Array:
+    """What small blocks that come and go in an epoch take beside themselves."""
+    largest = _FLOAT * max(network.widths[1:]) * counted.rows.max(axis=0)
+    found = items["activations"] + items["buffers"]
+    return np.where(largest < _KEPT_BELOW, found, 0)
+
+
 def _blocks(whole: Census) -> Int64Array:
     """The rank's rows as they came, and with self-loops, from which the plan is made."""
     entries = sum_of(list(whole.nonzeros.values()))
     return 2 * (_INDEX * entries + _OFFSET * whole.rows)
+
+
+def _joined(counted: Counted, network: Network) -> Int64Array:
+    """Rows of A·X once more: they are copied to where the ghosts' follow them."""
+    copies = 1 + network.keeps_both
+    own = _FLOAT * network.widths[0] * counted.whole.columns
+    return np.asarray(copies * own * (counted.ghosts > 0), np.int64)
 
 
 def _propagation(network: Network, whole: Census) -> Int64Array:

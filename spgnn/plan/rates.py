@@ -10,13 +10,10 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.comm import Communicator, Mesh
-from spgnn.layout import RowLayout
-from spgnn.nn import GCN, DropoutKeys
+from spgnn.comm import Communicator
 from spgnn.pattern import Pattern
 from spgnn.plan.machine import Gather, Gemm, Overhead, Spmm, Streams
 from spgnn.sparse import CSR
-from spgnn.spmm import DistMatrix
 
 WIDTHS = (4, 16, 64, 256)
 OPERAND_BYTES = (1 << 18, 1 << 21, 1 << 25)
@@ -132,23 +129,6 @@ def measure_overhead(comm: Communicator, clock: Clock) -> Overhead:
 
     # With gradients an operator is called twice, and autograd takes as long as the call.
     return Overhead(2 * clock(operators) / many, 4 * clock(products) / many, clock(step), 0.0)
-
-
-def exercise(comm: Communicator) -> None:
-    """One training epoch of something tiny, which touches what all epochs do. Collective."""
-    layout = RowLayout.even(8 * comm.size, comm.size)
-    first, _ = layout.range(comm.rank)
-    ones = torch.arange(8, dtype=torch.int32)
-    indices = torch.stack((ones + first, (ones + first + 8) % layout.rows), 1).sort(dim=1).values
-    block = CSR.of(torch.arange(9) * 2, indices.reshape(-1), (8, layout.rows))
-    A = DistMatrix.build(block, layout, Mesh.grid(comm)).to(comm.device)
-    model = GCN(8, 8, 2, dropout=0.5).to(comm.device)
-    optimiser = torch.optim.Adam(model.parameters())
-    keys = DropoutKeys(ones.long().to(comm.device), 0, 0)
-    model(torch.ones(8, 8, device=comm.device), A, keys).log_softmax(1).sum().backward()
-    gradients = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
-    comm.all_reduce(gradients).wait()
-    optimiser.step()
 
 
 def random_matrix(columns: int, degree: int, rows: int = _ROWS) -> CSR:

@@ -8,18 +8,29 @@ from pathlib import Path
 from typing import Any
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # of mallopt(3)
-_LARGE, _LARGEST, _PAD, _NEVER = 1 << 20, 1 << 30, 1 << 24, -1
+_SMALL, _LARGE, _LARGEST, _PAD, _NEVER = 1 << 17, 1 << 20, 1 << 30, 1 << 24, -1
 
 
 def give_back_freed() -> None:
-    """For set-up: let every freed block of 1 MiB or more return to the system at once.
+    """For set-up: let every freed block of 128 KiB or more return to the system at once.
 
     Left alone, glibc raises this limit to the largest block ever freed, up to 32 MiB, and keeps
     what building the matrix took beside what training needs: 20 MB a rank on a graph of 25 M
     nonzeros in 8 parts, a third of its data. Elsewhere than on glibc this does nothing.
     """
     with suppress(OSError, AttributeError):
-        _libc().mallopt(_MMAP_THRESHOLD, _LARGE)
+        _libc().mallopt(_MMAP_THRESHOLD, _SMALL)
+
+
+def begin_epochs() -> None:
+    """For ranks of a job: give back what set-up freed, and from now on blocks of 1 MiB or more.
+
+    Smaller ones stay for the next epoch, which would have to fault them in.
+    """
+    with suppress(OSError, AttributeError):
+        libc = _libc()
+        libc.malloc_trim(0)
+        libc.mallopt(_MMAP_THRESHOLD, _LARGE)
 
 
 def keep_freed() -> None:

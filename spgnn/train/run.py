@@ -27,7 +27,7 @@ from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
 from spgnn.train.config import TrainConfig, parse
 from spgnn.train.loop import Trainer
-from spgnn.train.memory import give_back_freed, keep_freed, resident_bytes
+from spgnn.train.memory import begin_epochs, give_back_freed, keep_freed, resident_bytes
 from spgnn.train.nodes import resolved
 from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
 from spgnn.train.repeated import of_run, resumable
@@ -137,8 +137,8 @@ def train(
     while len(trainers) < config.training.runs and not (trainers and trainers[-1].failure):
         trainers.append(_trainer(config, len(trainers), problem, comm, callbacks))
         if len(trainers) == 1:
-            if comm.size == 1:  # many ranks need what one of them would keep
-                keep_freed()
+            # Many ranks need what one of them would keep.
+            keep_freed() if comm.size == 1 else begin_epochs()
             comm.settled()
         trainers[-1].run()
         _write_predictions(of_run(config, len(trainers) - 1), trainers[-1])

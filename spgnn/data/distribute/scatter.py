@@ -26,6 +26,7 @@ from spgnn.sparse import CSR
 
 # Rows sorted by who gets them, and how many of them each rank gets.
 Piece = tuple[VertexData, Int64Array]
+PIECE_BYTES = 1 << 23  # of dense features that are handed over at once
 _DTYPES = {"x": torch.float32} | dict.fromkeys(MASKS, torch.bool)
 _LABELS = {str(dtype): dtype for dtype in (torch.int64, torch.int8, torch.float32)}
 
@@ -128,8 +129,19 @@ class _Reader:
             "moved": self.source.vertex_ids is not None,
             "masks": [name for name in MASKS if getattr(nothing, name) is not None],
             "labels": None if nothing.y is None else [str(nothing.y.dtype), nothing.y.shape[1:]],
-            "piece": self.source.piece_rows,
+            "piece": self.piece_rows,
         }
+
+    @property
+    def piece_rows(self) -> int:
+        """Rows that are handed over at once: each rank has its share of them twice.
+
+        What is sparse has little in a piece, which is made for dense rows.
+        """
+        meta = self.source.meta
+        if meta.sparse_features or not meta.features:
+            return self.source.piece_rows
+        return max(1, min(self.source.piece_rows, PIECE_BYTES // (4 * meta.features)))
 
     @property
     def moved(self) -> Tensor:
@@ -150,8 +162,8 @@ class _Reader:
 
     def pieces(self, layout: RowLayout) -> Iterator[Piece]:
         """All rows of the source, a few at a time."""
-        for first, data in self.source.pieces(self.source.piece_rows):
-            last = min(first + self.source.piece_rows, self.meta.vertices)
+        for first, data in self.source.pieces(self.piece_rows):
+            last = min(first + self.piece_rows, self.meta.vertices)
             position = self.arranged.position
             new = torch.arange(first, last) if position is None else position[first:last]
             owners = layout.owner(new.numpy())
@@ -210,7 +222,9 @@ class _Handed:
         """All of it, in the order of this rank's rows."""
         data: dict[str, Any] = dict(self._arrays)
         if self._sparse:
-            data["x"] = take_rows(stack_rows(self._sparse), self._rising.argsort())
+            X = stack_rows(self._sparse)
+            self._sparse.clear()
+            data["x"] = take_rows(X, self._rising.argsort())
         return VertexData(**data)
 
 

@@ -1,0 +1,164 @@
+"""Memory that planning predicts for each rank, beside what training takes.
+
+    SPGNN_DATA=DIR python benchmarks/bench_memory.py [--sets NAME,…] [--ranks P,…]
+        [--schemes NAME,…] [--epochs N] [--output FILE.md]
+
+Measured: the peak of each rank but 0, which reads the graph for all, above what it had before it
+held any data. What libraries take is measured by the same ranks, as `spgnn machine` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from spgnn.comm import connect
+from spgnn.data import open_source
+from spgnn.data.normalise import OWN_NORMALISATION, add_self_loops
+from spgnn.data.source import GraphSource, MemorySource
+from spgnn.partition import partition
+from spgnn.plan import Network, Prediction, Subject, predict, read_machine
+from spgnn.plan.runtime import runtime_bytes
+from spgnn.testing import run_ranks
+from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
+from spgnn.train.memory import begin_epochs, give_back_freed, peak_bytes, resident_bytes
+
+SCHEMES: dict[str, dict[str, object]] = {
+    "1d": {},
+    "1.5d": {"algo": "1.5d", "c": 2},
+    "feature": {"algo": "feature", "c": 2},
+    "ghosts": {"ghosts": 1},
+}
+MACHINE = Path(__file__).parents[1] / "experiments" / "machines" / "perlmutter_a100.json"
+BAR = 0.1
+
+
+def config_of(name: str, scheme: str, epochs: int) -> TrainConfig:
+    """Of the training command."""
+    path = Path(os.environ.get("SPGNN_DATA", "."), f"{name}.npz")
+    return TrainConfig.of(
+        dataset=str(path) if path.exists() else name,
+        symmetrise=path.exists(),
+        random_features=128,
+        random_classes=16,
+        partition="gvb",
+        epochs=epochs,
+        **SCHEMES[scheme],
+    )
+
+
+def measured(rank: int, config: TrainConfig | None) -> int:
+    """Bytes of this rank above idle; without a job, what libraries take."""
+    comm = connect()
+    if config is None:
+        return runtime_bytes(comm)
+    comm.check_agreement("flags", epochs=config.training.epochs)
+    give_back_freed()
+    idle = resident_bytes()
+    task = NodeClassification(config, prepare(config, comm), comm)
+    begin_epochs()
+    Trainer(task, config.training, comm).run()
+    return peak_bytes() - idle
+
+
+def opened(config: TrainConfig) -> GraphSource:
+    source = open_source(config.data.dataset)
+    return MemorySource(source.graph().symmetrised()) if config.data.symmetrise else source
+
+
+def predicted(rank: int, config: TrainConfig, ranks: int, runtime: float) -> Prediction:
+    """Of the same job; in a process of its own, or ranks would inherit what it frees."""
+    source, how, data = opened(config), config.algorithm, config.data
+    subject = Subject.of(
+        source,
+        random_features=data.random_features,
+        random_classes=data.random_classes,
+        normalisation=OWN_NORMALISATION[config.model.model],
+    )
+    labels, _ = partition(
+        add_self_loops(source.structure()), how.distribution.parts(ranks), how.partition
+    )
+    network = Network(
+        (subject.features, *[config.model.hidden] * (config.model.layers - 1), subject.classes),
+        dropout=config.model.dropout,
+        input_dropout=config.model.input_dropout,
+        sparse=subject.word_counts is not None,
+        ghosts=bool(how.ghosts),
+    )
+    machine = read_machine(MACHINE)  # of which only the memory of libraries is looked at
+    machine = replace(machine, overhead=replace(machine.overhead, memory=runtime))
+    return predict(subject, labels, how.distribution, ranks, network, machine=machine)
+
+
+def compare(name: str, scheme: str, ranks: int, epochs: int, runtime: float) -> tuple[str, float]:
+    """A line of the table, and the largest error of the ranks."""
+    config = config_of(name, scheme, epochs)
+    (price,) = run_ranks(predicted, 1, config, ranks, runtime)
+    held = np.sum(list(price.memory.values()), axis=0)
+    expected = np.maximum(held, price.setup)[1:]
+    found = np.array(run_ranks(measured, ranks, config))[1:]
+    errors = expected / found - 1
+    worst = float(errors[np.abs(errors).argmax()])
+    most = int(found.argmax())
+    items = {key: values[1:][most] / 2**20 for key, values in price.memory.items()}
+    told = ", ".join(f"{key} {value:.1f}" for key, value in items.items() if value >= 0.1)
+    line = (
+        f"| {name} | {scheme} | {ranks} | {expected.max() / 2**20:.1f} | "
+        f"{found.max() / 2**20:.1f} | {expected.max() / found.max() - 1:+.1%} | {worst:+.1%} | "
+        f"{held[1:][most] / 2**20:.1f} | {price.setup[1:][most] / 2**20:.1f} | {told} |"
+    )
+    return line, abs(float(expected.max() / found.max() - 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    default = "sbm,amazon-computers,coauthor-physics,reddit-sayit"
+    parser.add_argument("--sets", default=default, metavar="NAME,…")
+    parser.add_argument("--ranks", default="2,4,8", metavar="P,…")
+    parser.add_argument("--schemes", default=",".join(SCHEMES), metavar="NAME,…")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--output", type=Path, metavar="FILE.md")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    lines = [
+        "# Memory: predicted and measured",
+        "",
+        f"`python benchmarks/bench_memory.py` at {commit}, torch {torch.__version__}, Python "
+        f"{platform.python_version()}. GCN with 16 hidden columns (or 128 made-up features), "
+        "partitions by `gvb`. MiB of the rank that takes most, rank 0 left out, above idle; the "
+        "error of that, and the largest of any rank; then what is predicted in training and "
+        "before it, and of what it consists.",
+        "",
+        "| graph | scheme | P | predicted | measured | error | of any rank | in training | set-up "
+        "| items |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    errors = []
+    for ranks in map(int, options.ranks.split(",")):
+        runtime = median(run_ranks(measured, ranks, None))
+        for name in options.sets.split(","):
+            for scheme in options.schemes.split(","):
+                line, error = compare(name, scheme, ranks, options.epochs, runtime)
+                lines.append(line)
+                errors.append(error)
+                print(line, flush=True)
+    within = sum(error <= BAR for error in errors)
+    lines += ["", f"Within {BAR:.0%}: {within} of {len(errors)}; median {median(errors):.1%}."]
+    print(lines[-1])
+    if options.output:
+        options.output.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
