@@ -105,6 +105,10 @@ class Algorithm:
         replicas, shares = self.copies(ranks)
         return ranks // (replicas * shares)
 
+    def nodes(self, parts: int) -> int | None:
+        """Nodes that the parts are on, neighbours on one; ``None`` without a hierarchy."""
+        return parts * self.c // self.node_size if self.node_size > 1 else None
+
     def scheme(
         self,
         block: CSR,

@@ -152,6 +152,8 @@ def _labels(how: Placement, A: CSR, parts: int) -> tuple[Int32Array, dict[str, A
         objective=objective,
         imbalance=how.imbalance,
         seed=how.seed,
+        # Nobody else can make a partition of two levels.
+        nodes=how.algorithm.nodes(parts) if method == "gvb" else None,
     )
     return labels, {**report, "objective": objective}
 

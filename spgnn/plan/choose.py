@@ -87,7 +87,7 @@ class Choice:
 def _arrangement(one: Configuration) -> tuple[object, ...]:
     """What says which rank owns which rows."""
     how = one.algorithm
-    return one.method, one.objective, how.parts(one.ranks), how.copies(one.ranks)
+    return one.method, one.objective, one.parts, how.copies(one.ranks), one.nodes or 1
 
 
 class Planner:
@@ -225,9 +225,9 @@ class Planner:
     def _setting(self, one: Configuration, whole: Census | None = None) -> Setting:
         """A graph arranged for a configuration; rows and scales of the last one, if they fit."""
         how, node = one.algorithm, self.machine.ranks_a_node
-        key = one.method, one.objective, one.ranks, how.parts(one.ranks), how.copies(one.ranks)
+        key = one.ranks, *_arrangement(one)
         if self._last is None or self._last[0] != key:
-            labels = self.partitions.labels(one.method, one.objective, how.parts(one.ranks))
+            labels = self.partitions.labels(one.method, one.objective, one.parts, one.nodes)
             setting = set_up(self.subject, labels, how, one.ranks, node)
             self._last = key, estimated_setting(setting) if self.estimates else setting
         setting = self._last[1].under(how)

@@ -39,6 +39,16 @@ class Configuration:
     ghosts: bool = False
     reach: bool = True
 
+    @property
+    def parts(self) -> int:
+        """Parts of the partition."""
+        return self.algorithm.parts(self.ranks)
+
+    @property
+    def nodes(self) -> int | None:
+        """Nodes that the partition knows, as the training command makes it."""
+        return self.algorithm.nodes(self.parts) if self.method == "gvb" else None
+
     def network(self, given: Network) -> Network:
         """The model as this configuration trains it."""
         return replace(given, order=self.order, ghosts=self.ghosts)

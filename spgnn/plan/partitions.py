@@ -66,16 +66,20 @@ class Partitions:
             said = getattr(error, "strerror", None) or error
             raise InputError(f"--cache {directory}: cannot be made: {said}") from None
 
-    def labels(self, method: str, objective: str, parts: int) -> Int32Array:
-        """The part of each vertex, int32 [n]."""
-        return self._found(method, objective, parts)[0]
+    def labels(
+        self, method: str, objective: str, parts: int, nodes: int | None = None
+    ) -> Int32Array:
+        """The part of each vertex, int32 [n]; with nodes, of a partition of two levels."""
+        return self._found(method, objective, parts, nodes)[0]
 
-    def file(self, method: str, objective: str, parts: int) -> Path:
+    def file(self, method: str, objective: str, parts: int, nodes: int | None = None) -> Path:
         """Where these labels lie."""
-        return self._found(method, objective, parts)[1]
+        return self._found(method, objective, parts, nodes)[1]
 
-    def _found(self, method: str, objective: str, parts: int) -> tuple[Int32Array, Path]:
-        key = self._key(method, objective, parts)
+    def _found(
+        self, method: str, objective: str, parts: int, nodes: int | None
+    ) -> tuple[Int32Array, Path]:
+        key = self._key(method, objective, parts, nodes)
         for path in sorted(self._directory.glob(f"{key}-*.labels")):
             with suppress(InputError):
                 labels = read_labels(path, self._subject.vertices, parts)
@@ -91,6 +95,7 @@ class Partitions:
             imbalance=self._imbalance,
             seed=self._seed,
             preset=self._preset,
+            nodes=nodes,
             minimum=False,
             progress=self._progress,
         )
@@ -98,8 +103,9 @@ class Partitions:
         write_labels(path, labels)
         return labels, path
 
-    def _key(self, method: str, objective: str, parts: int) -> str:
-        what = (_GENERATION, self._subject.digest, method, objective, parts)
+    def _key(self, method: str, objective: str, parts: int, nodes: int | None) -> str:
+        what: tuple[object, ...] = (_GENERATION, self._subject.digest, method, objective, parts)
+        what += () if nodes is None else (nodes,)
         text = "/".join(map(str, (*what, self._seed, float(self._imbalance), self._preset)))
         return digest(text.encode())
 
@@ -119,6 +125,8 @@ class GivenLabels:
     def __init__(self, labels: Int32Array, parts: int) -> None:
         self._labels, self.parts = labels, parts
 
-    def labels(self, method: str, objective: str, parts: int) -> Int32Array:
+    def labels(
+        self, method: str, objective: str, parts: int, nodes: int | None = None
+    ) -> Int32Array:
         """The same, whatever is asked for."""
         return self._labels

@@ -21,7 +21,7 @@ from spgnn.errors import InputError, memory_for
 from spgnn.partition import METHODS, read_labels
 from spgnn.partition.adjacency import Int32Array
 from spgnn.plan.choose import Choice, Planner
-from spgnn.plan.configurations import Configuration, configurations, fitting
+from spgnn.plan.configurations import configurations, fitting
 from spgnn.plan.machine import Machine, read_machine
 from spgnn.plan.measure import measure
 from spgnn.plan.network import ModelKind, Network
@@ -186,15 +186,11 @@ def _choose(
             configurations(ranks, network, [method], ranks_a_node=machine.ranks_a_node), fixed
         )
         if labels is not None:
-            candidates = (one for one in candidates if _parts(one) == labels.parts)
+            candidates = (one for one in candidates if one.parts == labels.parts)
         choice = planner.choose(ranks, candidates)
         close = [one for one in choice.plans[:2] if one.seconds <= CLOSE * choice.plans[0].seconds]
         kept, base = None if labels else cached, ["--dataset", config.data.dataset]
         return [_record(choice, place, kept, base) for place in range(len(close))]
-
-
-def _parts(one: Configuration) -> int:
-    return one.algorithm.parts(one.ranks)
 
 
 def _record(
@@ -204,7 +200,7 @@ def _record(
     flags, how = one.configuration.flags, one.configuration
     if cached is not None:
         # The labels are there: training need not make them again.
-        flags["partition"] = str(cached.file(how.method, how.objective, _parts(how)))
+        flags["partition"] = str(cached.file(how.method, how.objective, how.parts, how.nodes))
     return {"flags": flags, "why": choice.why(one), "plan": of_plan(one, base)}
 
 

@@ -109,6 +109,7 @@ def predicted(config: TrainConfig, ranks: int) -> Prediction:
         objective="cover" if how.cover == "minimum" and how.partition == "gvb" else "column",
         imbalance=how.imbalance,
         seed=config.training.seed,
+        nodes=algorithm.nodes(algorithm.parts(ranks)) if how.partition == "gvb" else None,
     )
     hidden = [config.model.hidden] * (config.model.layers - 1)
     network = Network(

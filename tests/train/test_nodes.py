@@ -85,12 +85,17 @@ def test_a_hierarchy_sends_less_between_nodes(tmp_path):
 
 def test_the_command(tmp_path):
     path = write_dataset(tmp_path / "graph.npz")
-    flags = ["--dataset", path, "--nproc", 4, "--cover", "minimum"]
+    flags = ["--dataset", path, "--nproc", 4, "--cover", "minimum", "--partition", "gvb"]
     flat, two = (report_of(tmp_path, *flags, "--hierarchy", how) for how in ("none", 2))
     np.testing.assert_allclose(losses_of(two), losses_of(flat), rtol=1e-4)
     assert two["volume_by_level"]["between"]["total_bytes"] > 0
     for name in ("volume", "volume_by_level"):
         assert two[name] == two[f"planned_{name}"]
+    # The partition knows the nodes as well, and says what moves on each level.
+    levels = two["partition"]["levels"]
+    assert levels["nodes"] == 2
+    assert 0 < levels["between"]["total"] <= levels["between_flat"]["total"]
+    assert flat["partition"].get("levels") is None
     wrong = run(tmp_path, *flags, "--hierarchy", 3)
     assert (wrong.status, wrong.err.count("\n")) == (2, 1)
     assert "--hierarchy 3 must divide the number of ranks, which is 4" in wrong.err
