@@ -1,0 +1,102 @@
+"""What reach leaves of the last two products of a model, with few labelled vertices: counted.
+
+    SPGNN_DATA=DIR python benchmarks/bench_reach.py [--sets NAME,…] [--labelled SHARE]
+        [--ranks P,…] [--output FILE.md]
+
+No ranks are run: bytes are those of the plans of all ranks, which training counts at its transport.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from spgnn.data import open_source
+from spgnn.data.source import MemorySource
+from spgnn.exchange import Algorithm
+from spgnn.partition import partition
+from spgnn.plan import Subject
+from spgnn.plan.census import Census
+from spgnn.plan.subject import set_up
+
+LAYERS, WIDTH = 3, 16
+
+
+def subject_of(name: str, share: float) -> Subject:
+    """A set with a share of its vertices for training; 0 for those that it has itself."""
+    source = open_source(str(Path(os.environ["SPGNN_DATA"], f"{name}.npz")))
+    graph = source.graph().symmetrised()
+    found = Subject.of(MemorySource(graph), random_features=WIDTH, random_classes=WIDTH)
+    if not share:
+        return found
+    order = torch.randperm(found.vertices, generator=torch.Generator().manual_seed(0))
+    labelled = torch.zeros(found.vertices, dtype=torch.bool)
+    labelled[order[: max(1, int(share * found.vertices))]] = True
+    return replace(found, labelled=labelled)
+
+
+def work(census: Census) -> int:
+    """Nonzeros that all ranks multiply."""
+    return sum(int(entries.sum()) for entries in census.nonzeros.values())
+
+
+def sent(census: Census) -> int:
+    """Bytes of a product of all ranks."""
+    return int(census.traffic(WIDTH)[0].sum())
+
+
+def line(name: str, subject: Subject, ranks: int, cover: str) -> str:
+    """Shares of what the whole matrix takes, of the last layer and the one before."""
+    labels, _ = partition(subject.looped, ranks, preset="fast")
+    setting = set_up(subject, labels, Algorithm(cover=cover), ranks, ranks)  # type: ignore[arg-type]
+    counted = setting.counted(LAYERS, reach=True, ghosts=False, propagated=True)
+    whole, last = counted.whole, counted.of(LAYERS - 1)
+    before = counted.of(LAYERS - 2)
+    share = float(subject.labelled.float().mean())
+    figures = " | ".join(
+        f"{part(census) / max(1, part(whole)):.4f}"
+        for census in (last, before)
+        for part in (work, sent)
+    )
+    return (
+        f"| {name} | {int(subject.labelled.sum())} ({share:.2%}) | {ranks} | {cover} | {figures} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    default = "amazon-computers,coauthor-physics,uk-2007-05-100k,reddit-sayit"
+    parser.add_argument("--sets", default=default, metavar="NAME,…")
+    parser.add_argument("--labelled", type=float, default=0.01, help="0: the set's own vertices")
+    parser.add_argument("--ranks", default="4,8", metavar="P,…")
+    parser.add_argument("--output", type=Path, metavar="FILE.md")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    lines = [
+        "# Reach",
+        "",
+        f"`python benchmarks/bench_reach.py --sets {options.sets} --labelled {options.labelled} "
+        f"--ranks {options.ranks}`: {LAYERS} layers, random training vertices, 1D, fast partitions "
+        "by `gvb`. Shares of what a product with the whole matrix takes, all ranks together: "
+        "nonzeros multiplied and bytes sent, of the last product and the one before.",
+        "",
+        "| graph | training vertices | P | cover | work, last | bytes, last | work, before "
+        "| bytes, before |",
+        "|---|---:|---:|---|---:|---:|---:|---:|",
+    ]
+    for name in options.sets.split(","):
+        subject = subject_of(name, options.labelled)
+        for ranks in map(int, options.ranks.split(",")):
+            for cover in ("column", "minimum"):
+                lines.append(line(name, subject, ranks, cover))
+                print(lines[-1], flush=True)
+    if options.output:
+        options.output.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
