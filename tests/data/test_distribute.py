@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,7 +92,11 @@ def test_shares_have_labels_of_every_kind(tmp_path, dtype, source):
 @pytest.mark.parametrize(
     ("ranks", "c", "columns"), [(3, 1, 1), (4, 2, 1), (4, 4, 1), (6, 3, 3), (8, 4, 2)]
 )
-def test_shares_are_the_graph_under_other_numbers(tmp_path, ranks, c, columns, directed, source):
+def test_shares_are_the_graph_under_other_numbers(
+    tmp_path, monkeypatch, ranks, c, columns, directed, source
+):
+    # Eight rows of two features are handed over at a time.
+    monkeypatch.setattr(sys.modules["spgnn.data.distribute.scatter"], "PIECE_BYTES", 64)
     graph, blocks = small_graph(directed), ranks // c
     labels = np.random.default_rng(1).integers(0, blocks, graph.vertices)
     folder = None

@@ -31,16 +31,17 @@ def test_epochs_use_the_memory_of_those_before():
     assert median(kept[3:]) < 500
 
 
-def test_what_set_up_freed_goes_back(monkeypatch):
+@pytest.mark.parametrize("begin", ["keep_freed", "begin_epochs"])
+def test_what_set_up_freed_goes_back(begin):
     """A block in the middle of the heap too: nothing of it is resident when training begins."""
 
     def resident(rank: int) -> tuple[int, int]:
         memory.give_back_freed()
-        pieces = [torch.ones(2**16) for _ in range(256)]  # 256 KiB each: from the heap
-        last = torch.ones(2**16)
+        pieces = [torch.ones(2**14) for _ in range(1024)]  # 64 KiB each: from the heap
+        last = torch.ones(2**14)
         before = memory.resident_bytes()
         del pieces
-        memory.keep_freed()
+        getattr(memory, begin)()
         assert bool(last.all())
         return before, memory.resident_bytes()
 
