@@ -62,7 +62,7 @@ def exercise(comm: Communicator) -> None:
     optimiser.step()
     optimiser.zero_grad()
     with torch.no_grad():
-        accuracies(model(X, A), y, masks, totals, comm)
+        accuracies(model.eval()(X, A), y, masks, totals, comm)
 
 
 class _Seen(TorchDispatchMode):
