@@ -36,8 +36,8 @@ class EdgeOrder:
         Parameters
         ----------
         graph : what the layer works on
-            If it has an ``edge_index``, features are those of its edges; else those of the nonzeros
-            of ``A.local_pattern``, in their order.
+            If it has a ``local_edge_index``, features are those of its edges; else those of the
+            nonzeros of ``A.local_pattern``, in their order.
         A : DistMatrix
         edge_attr : Tensor [edges] or [edges, f]
         fill : number, Tensor [f], or how features of a vertex's other edges are reduced; optional
@@ -91,7 +91,8 @@ class EdgeOrder:
 
 
 def _edge_index(graph: object) -> Tensor | None:
-    index = getattr(graph, "edge_index", None)
+    """Ends of a graph's edges as plain numbers, if it has any."""
+    index = getattr(graph, "local_edge_index", None)
     return index if isinstance(index, Tensor) else None
 
 
