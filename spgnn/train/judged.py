@@ -21,7 +21,7 @@ DEFAULTS = {
     "links": ("mrr", "hits@50", "roc-auc"),
 }
 METRICS = ("auto", *dict.fromkeys(name for names in BY_LOSS.values() for name in names))
-_LOWER_IS_BETTER = {"mae", "rmse"}
+LOWER_IS_BETTER = {"mae", "rmse"}
 _SHORT = {"accuracy": "acc"}
 
 
@@ -47,7 +47,7 @@ def criterion_of(metric: str) -> Criterion:
     """The validation score of a ``--metric``; ``auto`` is the validation loss."""
     if metric == "auto":
         return Criterion()
-    return Criterion(score_name("val", metric), metric not in _LOWER_IS_BETTER)
+    return Criterion(score_name("val", metric), metric not in LOWER_IS_BETTER)
 
 
 def score_name(split: str, metric: str) -> str:

@@ -16,8 +16,10 @@ from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import from_rank_zero
 from spgnn.train.checkpoint import FILE
 from spgnn.train.config import TrainConfig
+from spgnn.train.judged import LOWER_IS_BETTER
 from spgnn.train.loop import Trainer
 
+AT_BEST = "_at_best_val"
 Scores = dict[str, float]
 
 
@@ -65,7 +67,8 @@ def final_scores(history: Sequence[Mapping[str, Any]]) -> Scores:
         test = name.replace("val_", "test_", 1)
         both = [r for r in history if None not in (r.get(name), r.get(test))]
         if both:
-            found[f"{test}_at_best_val"] = max(both, key=lambda record: record[name])[test]
+            best = min if name.removeprefix("val_") in LOWER_IS_BETTER else max
+            found[f"{test}{AT_BEST}"] = best(both, key=lambda record: record[name])[test]
     return found
 
 

@@ -22,7 +22,7 @@ from spgnn.train.loop import Trainer
 from spgnn.train.measure import timed
 from spgnn.train.memory import peak_bytes
 from spgnn.train.objective import SPLITS
-from spgnn.train.repeated import statistics, summary
+from spgnn.train.repeated import AT_BEST, statistics, summary
 from spgnn.train.rows import TrainingRows
 from spgnn.train.setup import Problem
 from spgnn.train.task import GraphTask
@@ -185,15 +185,18 @@ def publish(report: Report, path: str | None) -> None:
 
 def _titled(name: str) -> str:
     """What a score of a split, or a loss, is called in the table."""
-    split, _, score = name.partition("_")
+    plain = name.removesuffix(AT_BEST)
+    split, _, score = plain.partition("_")
     if not score:
         return split
-    return f"{split} {TITLES.get(score, score.replace('_', ' '))}"
+    where = AT_BEST.replace("_", " ") if plain != name else ""
+    return f"{split} {TITLES.get(score, score.replace('_', ' '))}{where}"
 
 
 def _shown(name: str, value: float) -> str:
     """A score: shares in percent."""
-    return f"{value:.2%}" if name.partition("_")[2] in SHARES else f"{value:.6g}"
+    score = name.removesuffix(AT_BEST).partition("_")[2]
+    return f"{value:.2%}" if score in SHARES else f"{value:.6g}"
 
 
 def show(report: Report) -> None:
