@@ -156,6 +156,7 @@ BAD = [
     Bad(
         "checkpoint of another", ["was made with --model sage, not gin"], "run", ["--model", "gin"]
     ),
+    Bad("another act", ["was made with --act relu, not elu"], "run", ["--act", "elu"]),
     Bad("no checkpoint", ["empty/checkpoint.npz: no such file"], "empty"),
     Bad("no directory", ["--output no/out.npy", "directory"], output="no/out.npy"),
     Bad("output there", ["--output empty: exists already"], output="empty"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -218,3 +221,14 @@ def test_memory_is_that_of_two_layers():
     torch.testing.assert_close(found, expected)
     # H W and A (H W) beside H.
     assert most <= 3 * activation + graph.x.nbytes
+
+
+def test_example_of_the_page():
+    text = (Path(__file__).parents[2] / "docs" / "infer.md").read_text()
+    scope: dict = {}
+    exec(
+        compile(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)[0], "infer.md", "exec"),
+        scope,
+    )
+    assert scope["scores"].shape == (4, 3)
+    assert scope["embeddings"].shape == (4, 16)
