@@ -246,7 +246,7 @@ class NodeClassification(GraphTask):
         That is the class (int64), or which labels a vertex has (bool); of numbers, nothing.
         Collective.
         """
-        scores = self.model(self.problem.X, self.problem.A).float()
+        scores = self.outputs().float()
         arrays = self.objective.decided(scores) | {"scores": scores}
         return Predictions(self.problem.vertex_ids, arrays)
 
