@@ -25,6 +25,7 @@ from spgnn.comm.solo import SoloCommunicator
 from spgnn.comm.terminate import on_gloo_error
 from spgnn.comm.transport import Reduction, Wait
 from spgnn.comm.watch import POLL_SECONDS, Watch
+from spgnn.errors import InputError
 
 _BROKEN = ("connection closed", "connection reset", "broken pipe", "socket", "pair closure")
 
@@ -125,10 +126,15 @@ class TorchCommunicator(Communicator):
         Raises
         ------
         InputError
-            On all ranks alike if the device cannot be had.
+            On all ranks alike if the device cannot be had, or the program has made a process group.
         StartError
             If this rank cannot join.
         """
+        if dist.is_initialized():
+            raise InputError(
+                "torch.distributed has a process group already: leave out init_process_group; "
+                "spgnn.connect() makes one, which DistributedDataParallel uses"
+            )
         meeting = meet(place)
         agree = least(meeting.store, place.size, "gpus")
         backend, chosen = choose(backend, device, Node.find(place), agree)

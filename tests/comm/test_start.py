@@ -190,3 +190,30 @@ def test_nothing_is_said_of_destroyed_groups(tmp_path):
 
     ended = Forked(lambda: launch(body, 3), tmp_path).wait()
     assert (ended.status, ended.err) == (0, "")
+
+
+def test_a_process_group_of_the_programs_own():
+    """Would be made twice: the line says what to leave out."""
+    program = (
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "import spgnn\n"
+        "spgnn.connect()\n"
+    )
+    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+    environment = {**os.environ, **place, "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        said = rank.communicate(timeout=120)[1]
+        assert rank.returncode != 0
+        assert "leave out init_process_group" in said
