@@ -127,8 +127,10 @@ def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
     return Z_local
 
 
-def autocast(operand: Tensor) -> Tensor:
+def autocast(operand: Any) -> Any:
     """What torch.autocast makes of the operand of a product, where it is on."""
+    if not isinstance(operand, Tensor):
+        return operand  # refused by whoever takes it
     device = operand.device.type
     # Devices without data know no autocast.
     if device == "meta" or not torch.is_autocast_enabled(device):

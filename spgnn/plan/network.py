@@ -205,12 +205,12 @@ def trace(network: Network) -> Epoch:
     ]
     X = _features(network)
     keys = DropoutKeys(ids[0], 0, 0)
-    if isinstance(X, CSR):
-        keys = None  # type: ignore[assignment]  # masks of what is stored depend on data
     layers = [
         Propagation(cast(DistMatrix, _Recorder(layer, steps)), ids[layer]) for layer in range(count)
     ]
     model = network.model().to(dtype_of(network.dtype))
+    if isinstance(X, CSR):
+        model.input_dropout = False  # masks of what is stored depend on data
     mask = torch.empty_like(ids[-1], dtype=torch.bool)
     with _Watch(steps, X, count + 1) as watch:
         logits = model(X, layers, keys)

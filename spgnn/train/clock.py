@@ -18,6 +18,7 @@ from spgnn.comm import Ledger
 # are spmm; what works on rows around an exchange is pack.
 COMPUTE = {
     "spgnn::spmm": "spmm",
+    "spgnn::extreme": "spmm",
     "spgnn::sddmm": "spmm",
     "spgnn::attention": "spmm",
     "spgnn::attention_backward": "spmm",

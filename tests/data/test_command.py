@@ -114,7 +114,7 @@ def refused(capsys, *arguments):
         ([], "COMMAND"),
         (
             ["inof", "x"],
-            "COMMAND inof: choose one of info, download, shard, machine, plan; "
+            "COMMAND inof: choose one of info, download, shard, machine, plan, infer; "
             "did you mean 'info'?",
         ),
         (["info"], "required: GRAPH"),
