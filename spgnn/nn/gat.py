@@ -124,7 +124,7 @@ class AttentionConv(Convolution):
         if self.res is not None:
             out = out + _of_own(self.res, graph, H_local)
         if self.bias is not None:
-            out = out + self.bias
+            out = out + self.bias.to(out.dtype)
         # The gradient needs what attention made; the next layer may overwrite what it is given.
         untouched = self.concat and self.res is None and self.bias is None
         return out.clone() if untouched else out

@@ -122,7 +122,7 @@ class GCNConv(Convolution):
         else:
             Z_local = product(operator_of(graph, self.kind), H_local) @ W
         # In place: nobody keeps the product itself.
-        return Z_local if self.bias is None else Z_local.add_(self.bias)
+        return Z_local if self.bias is None else Z_local.add_(self.bias.to(Z_local.dtype))
 
 
 class GCN(Stack):

@@ -79,7 +79,9 @@ class GINConv(Convolution):
             HW = kernels.spmm(H_local, W) if isinstance(H_local, CSR) else H_local @ W
             # In place, here and below: nobody keeps the product itself.
             Z_local = product(operator_of(graph, "none"), HW).addcmul_(own_rows(graph, HW), own)
-            return rest(Z_local if first.bias is None else Z_local.add_(first.bias), graph)
+            if first.bias is not None:
+                Z_local = Z_local.add_(first.bias.to(Z_local.dtype))
+            return rest(Z_local, graph)
         if isinstance(H_local, CSR):
             raise InputError(
                 "GINConv needs dense features where nn does not begin with a linear layer; make "

@@ -61,4 +61,5 @@ class GraphConv(Convolution):
             raise InputError(f"GraphConv: aggr {self.aggr} of weighted edges is not supported")
         Z_local = aggregated(self.aggr, H_local, self.lin_rel.weight.T, graph, "GraphConv")
         Z_local = add_itself_(Z_local, H_local, self.lin_root.weight.T, graph)
-        return Z_local if self.lin_rel.bias is None else Z_local.add_(self.lin_rel.bias)
+        bias = self.lin_rel.bias
+        return Z_local if bias is None else Z_local.add_(bias.to(Z_local.dtype))

@@ -90,7 +90,7 @@ class SGConv(Convolution):
         for _ in range(times):
             Z_local = product(operator_of(graph, self.kind), Z_local)
         Z_local = Z_local if first else Z_local @ W
-        return Z_local if self.lin.bias is None else Z_local + self.lin.bias
+        return Z_local if self.lin.bias is None else Z_local + self.lin.bias.to(Z_local.dtype)
 
 
 class APPNP(Convolution):
@@ -240,7 +240,7 @@ class TAGConv(Convolution):
             for W in weights[1:]:
                 power = product(A, power)
                 Z_local = Z_local + power @ W
-        return Z_local if self.bias is None else Z_local + self.bias
+        return Z_local if self.bias is None else Z_local + self.bias.to(Z_local.dtype)
 
 
 class GCN2Conv(Convolution):

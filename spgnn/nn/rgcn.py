@@ -190,7 +190,7 @@ class RGCNConv(Convolution):
         for relation, (part, targets) in enumerate(zip(made, relations.targets, strict=True)):
             message = self._combined(part, relation) if inner else self._mapped(part, relation)
             Z_local = Z_local.index_add(0, targets, message.to(Z_local.dtype))
-        return Z_local if self.bias is None else Z_local + self.bias
+        return Z_local if self.bias is None else Z_local + self.bias.to(Z_local.dtype)
 
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Draw all matrices anew (Glorot & Bengio 2010, uniform)."""

@@ -87,7 +87,7 @@ class SAGEConv(Convolution):
         if self.lin_r is not None:
             Z_local = add_itself_(Z_local, H_local, self.lin_r.weight.T, graph)
         if self.lin_l.bias is not None:
-            Z_local = Z_local.add_(self.lin_l.bias)
+            Z_local = Z_local.add_(self.lin_l.bias.to(Z_local.dtype))
         return F.normalize(Z_local, dim=-1) if self.normalize else Z_local
 
 
