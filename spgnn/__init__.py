@@ -26,4 +26,4 @@ __all__ = [
     "infer",
     "product",
 ]
-__version__ = "0.2.0"
+__version__ = "0.4.0"
