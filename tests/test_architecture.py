@@ -20,6 +20,7 @@ FLOORS = [
     {"sparse"},
     {"blocks"},
     {"kernels", "comm"},
+    {"store", "sampling"},
     {"exchange"},
     {"autograd", "operands"},
     {"halo", "attention"},
@@ -29,8 +30,10 @@ FLOORS = [
     {"partition"},
     {"plan"},
     {"graph"},
+    {"parts"},
     {"train"},
     {"inference"},
+    {"minibatch"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 # The package's front door, its command and its test tool may use every room.

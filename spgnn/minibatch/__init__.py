@@ -1,0 +1,1 @@
+"""Training on neighbourhoods of a few vertices at a time."""

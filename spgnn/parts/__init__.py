@@ -1,0 +1,1 @@
+"""Full graphs larger than memory: rows and columns in turn, from a disk."""

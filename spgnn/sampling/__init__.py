@@ -1,0 +1,1 @@
+"""Neighbourhoods of a few vertices, as functions of hashes."""
