@@ -1,0 +1,198 @@
+"""Files that are read and written in long stretches, past the system's page cache where it can be.
+
+What goes through the page cache takes memory that nobody asked for, and pushes out what others
+have there. Direct transfers need addresses, offsets and lengths that are multiples of a page; so a
+stretch is read together with what shares its first and last page, and written from a buffer that is
+padded to whole pages.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spgnn.errors import InputError
+
+PAGE = 4096
+_LONGEST = 1 << 26  # bytes of one transfer
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass
+class Transfers:
+    """Bytes that were read and written, those asked for and those of whole pages.
+
+    Attributes
+    ----------
+    read, written : int
+        Bytes asked for.
+    moved_in, moved_out : int
+        Bytes transferred: whole pages.
+    """
+
+    read: int = 0
+    written: int = 0
+    moved_in: int = 0
+    moved_out: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def count_read(self, asked: int, moved: int) -> None:
+        """One more stretch was read."""
+        with self._lock:
+            self.read += asked
+            self.moved_in += moved
+
+    def count_written(self, asked: int, moved: int) -> None:
+        """One more stretch was written."""
+        with self._lock:
+            self.written += asked
+            self.moved_out += moved
+
+    def copy(self) -> Transfers:
+        """The counts as they are now."""
+        return Transfers(self.read, self.written, self.moved_in, self.moved_out)
+
+    def since(self, before: Transfers) -> Transfers:
+        """What was transferred after `before` was copied."""
+        return Transfers(
+            self.read - before.read,
+            self.written - before.written,
+            self.moved_in - before.moved_in,
+            self.moved_out - before.moved_out,
+        )
+
+
+def page_buffer(nbytes: int, *, huge: bool = False) -> Bytes:
+    """Zeros whose address is a multiple of a page; untouched pages take no memory.
+
+    Parameters
+    ----------
+    nbytes : int
+    huge : bool
+        Ask for large pages: for what is looked up at random.
+    """
+    pages = mmap.mmap(-1, max(padded(nbytes), PAGE))
+    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)[:nbytes]
+
+
+def padded(nbytes: int) -> int:
+    """Rounded up to whole pages."""
+    return -(-nbytes // PAGE) * PAGE
+
+
+class DirectFile:
+    """A file of long stretches of bytes.
+
+    Several threads may read and write disjoint stretches at once. File systems without direct
+    transfers are read and written as usual.
+
+    Parameters
+    ----------
+    path : path
+    counts : Transfers
+        Counts what this file moves.
+    create : bool
+        Make it anew, to be read and written; else it is opened to be read.
+
+    Raises
+    ------
+    InputError
+        If it cannot be opened.
+    """
+
+    def __init__(self, path: str | Path, counts: Transfers, *, create: bool = False) -> None:
+        self.path, self.counts = Path(path), counts
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC if create else os.O_RDONLY
+        self._descriptor = -1
+        try:
+            try:
+                self._descriptor = os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o644)
+            except OSError:
+                self._descriptor = os.open(path, flags, 0o644)
+        except OSError as error:
+            raise self._wrong("opened", error) from None
+
+    def read(self, offset: int, nbytes: int, buffer: Bytes | None = None) -> Bytes:
+        """A stretch of the file; a view of the buffer, if one is given.
+
+        Parameters
+        ----------
+        offset, nbytes : int
+        buffer : uint8 of `page_buffer`, at least ``nbytes + 2 * PAGE`` long, optional
+
+        Raises
+        ------
+        InputError
+            If the file ends before, or the disk fails.
+        """
+        first = offset // PAGE * PAGE
+        last = padded(offset + nbytes)
+        whole = page_buffer(last - first) if buffer is None else buffer[: last - first]
+        done = 0
+        while done < offset + nbytes - first:
+            view = memoryview(whole)[done : done + _LONGEST]  # type: ignore[arg-type]
+            try:
+                got = os.preadv(self._descriptor, [view], first + done)
+            except OSError as error:
+                raise self._wrong("read", error) from None
+            if not got:
+                raise InputError(
+                    f"{self.path}: ends after {first + done} bytes; needs {offset + nbytes}"
+                )
+            done += got
+        self.counts.count_read(nbytes, last - first)
+        return whole[offset - first : offset - first + nbytes]
+
+    def write(self, offset: int, values: npt.NDArray[Any]) -> None:
+        """Write an array's bytes; what follows them, up to the end of its page, becomes zero.
+
+        Parameters
+        ----------
+        offset : int
+            A multiple of `PAGE`.
+        values : array
+
+        Raises
+        ------
+        InputError
+            If the disk is full, or fails.
+        """
+        assert offset % PAGE == 0
+        plain = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        staged = page_buffer(min(padded(plain.nbytes), _LONGEST))
+        for begin in range(0, plain.nbytes, _LONGEST):
+            piece = plain[begin : begin + _LONGEST]
+            length = padded(piece.nbytes)
+            staged[: piece.nbytes] = piece
+            staged[piece.nbytes : length] = 0
+            self._write_all(offset + begin, memoryview(staged)[:length])  # type: ignore[arg-type]
+        self.counts.count_written(plain.nbytes, padded(plain.nbytes))
+
+    def _write_all(self, offset: int, view: memoryview) -> None:
+        done = 0
+        while done < len(view):
+            try:
+                done += os.pwritev(self._descriptor, [view[done:]], offset + done)
+            except OSError as error:
+                raise self._wrong("written", error) from None
+
+    def close(self) -> None:
+        """Close it; what was begun must be done."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _wrong(self, what: str, error: OSError) -> InputError:
+        return InputError(f"{self.path}: cannot be {what}: {error.strerror or error}")
