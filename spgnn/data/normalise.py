@@ -48,7 +48,7 @@ def add_self_loops(block: CSR, first_row: int = 0) -> CSR:
     """
     diagonal = np.arange(first_row, first_row + block.shape[0])
     indptr, indices = block.indptr.numpy(), block.indices.numpy()
-    place = _first_not_below(indptr, indices, diagonal)
+    place = first_not_below(indptr, indices, diagonal)
     missing = place == indptr[1:]
     missing[~missing] = indices[place[~missing]] != diagonal[~missing]
     grown = indptr.copy()
@@ -61,7 +61,7 @@ def add_self_loops(block: CSR, first_row: int = 0) -> CSR:
     return CSR.of(torch.from_numpy(grown), torch.from_numpy(indices), block.shape, values)
 
 
-def _first_not_below(indptr: Int64, indices: npt.NDArray[Any], wanted: Int64) -> Int64:
+def first_not_below(indptr: Int64, indices: npt.NDArray[Any], wanted: Int64) -> Int64:
     """In each row, the position of the first column ≥ wanted, by bisection of all rows at once."""
     low, high = indptr[:-1].copy(), indptr[1:].copy()
     while (open_rows := np.flatnonzero(low < high)).size:

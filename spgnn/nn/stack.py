@@ -246,8 +246,7 @@ class Stack(nn.Module):
         kept: list[Tensor] = []
         Z: Features = x
         for number, (layer, on) in enumerate(zip(self.convolutions, layers, strict=True)):
-            if not isinstance(Z, Propagated) and (number or self.input_dropout):
-                Z = dropout(Z, self.dropout, _on(keys, ids_of(on)), number)
+            Z = self._dropped(number, Z, on, keys)
             if number and self.jk_mode:
                 kept = [own_rows(on, made) for made in (*kept, Z) if isinstance(made, Tensor)]
             Z = self._layer(number, layer, Z, on, keys)
@@ -258,6 +257,29 @@ class Stack(nn.Module):
         assert isinstance(made, Tensor)
         logits: Tensor = self.lin(self.jk([*kept, made]))
         return logits
+
+    def advance(self, number: int, H: Features, on: LayerGraph, keys: DropoutKeys | None) -> Tensor:
+        """One layer with all that comes before the next one. Collective.
+
+        Parameters
+        ----------
+        number : int
+            From 0.
+        H : Tensor or CSR [columns, f], or Propagated
+            What the layer before it made, or features.
+        on : LayerGraph
+        keys : DropoutKeys, optional
+        """
+        H = self._dropped(number, H, on, keys)
+        return self._layer(number, self.convolutions[number], H, on, keys)
+
+    def _dropped(
+        self, number: int, H: Features, on: LayerGraph, keys: DropoutKeys | None
+    ) -> Features:
+        """What a layer takes, after dropout."""
+        if isinstance(H, Propagated) or not (number or self.input_dropout):
+            return H
+        return dropout(H, self.dropout, _on(keys, ids_of(on)), number)
 
     def _layer(
         self,

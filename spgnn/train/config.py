@@ -46,6 +46,9 @@ class Data(Record):
     random_classes: Annotated[
         int, Flag("for timing: C random classes where the data set has no labels", "C")
     ] = 0
+    random_labels: Annotated[
+        float, Flag("for timing: only this share of vertices gets one of --random-classes", high=1)
+    ] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -341,11 +344,31 @@ class Job(Record):
 
 
 @dataclass(frozen=True)
+class Storage(Record):
+    """Graphs larger than memory: what lies on a disk, and is worked through in parts."""
+
+    memory: Annotated[
+        int, Flag("of each rank, everything counted: 20GB, 512MiB", "BYTES", in_bytes=True)
+    ] = 0
+    spill: Annotated[str | None, Flag("what does not fit goes there, and is removed", "DIR")] = None
+    parts: Annotated[int, Flag("work through a rank's rows in K parts; 0: as many as fit", "K")] = 0
+    spill_dtype: Annotated[
+        Literal["float32", "bfloat16"], Flag("of features and of A·X on the disk")
+    ] = "float32"
+
+    @property
+    def asked(self) -> bool:
+        """Whether a rank's rows are worked through in parts."""
+        return bool(self.memory or self.spill or self.parts)
+
+
+@dataclass(frozen=True)
 class TrainConfig(Config):
     """One training run. ``TrainConfig.of(hidden=64, epochs=5)`` sets some flags by name."""
 
     data: Data = Data()
     algorithm: Algorithm = Algorithm()
+    storage: Storage = Storage()
     model: Model = Model()
     aim: Aim = Aim()
     training: Training = Training()
@@ -375,8 +398,37 @@ class TrainConfig(Config):
             raise InputError(
                 f"--warmup {training.warmup} must be less than --epochs {training.epochs}"
             )
+        if self.storage.asked:
+            self._check_storage()
         if training.resume and training.checkpoint is None:
             raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
+
+    def _check_storage(self) -> None:
+        """What working through rows in parts does not know."""
+        how, model, flag = self.algorithm, self.model, "--memory, --spill and --parts"
+        if self.storage.memory and self.storage.memory < 1 << 20:
+            raise InputError(f"--memory {self.storage.memory}: bytes; with a unit as in 20GB")
+        if how.distribution != Distribution() or how.order != "auto" or how.ghosts or how.plan:
+            raise InputError(
+                f"{flag} need --algo 1d, --cover column, --order auto, --ghosts 0 and no "
+                "--hierarchy, --schedule or --plan: the disk is what they plan for"
+            )
+        if model.attends or model.aggregate == "max" or model.jk != "none" or model.takes_all_rows:
+            raise InputError(
+                f"{flag} need --model gcn, sage or gin, --aggregate mean or sum, --jk none and "
+                "--norm none or node: rows that depend on one another through products alone"
+            )
+        if self.aim.task != "vertices" or self.aim.inductive or self.aim.label_propagation:
+            raise InputError(
+                f"{flag} need labels of vertices: no links, --inductive or --label-propagation"
+            )
+        if self.training.dtype == "bfloat16" or self.training.runs > 1:
+            raise InputError(
+                f"{flag} need --dtype float32 or float64, and --runs 1; "
+                "--spill-dtype bfloat16 halves what lies on the disk"
+            )
+        if self.job.device == "cuda":
+            raise InputError(f"{flag} work on CPUs: --device cpu")
 
     def _check_model(self) -> None:
         """Options that the model does not know, and what the algorithm cannot do with them."""

@@ -18,6 +18,7 @@ from spgnn.files import written_aside
 from spgnn.spmm import DistMatrix
 from spgnn.train.clock import CATEGORIES
 from spgnn.train.config import TrainConfig
+from spgnn.train.in_parts import InParts
 from spgnn.train.loop import Trainer
 from spgnn.train.measure import timed
 from spgnn.train.memory import peak_bytes
@@ -63,6 +64,34 @@ def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
         "ghosts": _ghosts(comm, task.problem.training),
         "memory": memory(comm, idle_bytes),
         "partition": task.problem.partition_report,
+        "failure": trainer.failure,
+    }
+
+
+def assemble_in_parts(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
+    """The report of a run whose rows were worked through in parts. Collective.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    trainer : Trainer
+        Of an `InParts`.
+    idle_bytes : int
+    """
+    task, comm = trainer.task, trainer.comm
+    assert isinstance(task, InParts)
+    return {
+        "config": config.flat(),
+        "world_size": comm.size,
+        "graph": {
+            "name": task.meta.name,
+            "vertices": task.meta.vertices,
+            "edges": task.meta.edges,
+            "features": task.features,
+            "classes": task.classes,
+        },
+        **measurements(trainer),
+        "memory": memory(comm, idle_bytes),
         "failure": trainer.failure,
     }
 
@@ -226,7 +255,9 @@ def show(report: Report) -> None:
     spent = report["breakdown_seconds"]
     table.add_row("of which", "  ".join(f"{name} {spent[name]:.4f}" for name in CATEGORIES))
     for name, title in (("planned_volume", "planned"), ("volume", "counted")):
-        volume = report[name]
+        volume = report.get(name)
+        if volume is None:
+            continue
         table.add_row(
             f"bytes per epoch, {title}",
             f"{volume['total_bytes']:,} in all, most sent by a rank {volume['max_send_bytes']:,}",

@@ -26,6 +26,7 @@ from spgnn.train import checkpoint
 from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
 from spgnn.train.config import TrainConfig, parse
+from spgnn.train.in_parts import InParts
 from spgnn.train.loop import Trainer
 from spgnn.train.memory import begin_epochs, give_back_freed, keep_freed, resident_bytes
 from spgnn.train.nodes import resolved
@@ -132,6 +133,8 @@ def train(
     if config.job.write_config is not None:
         on_rank_zero(comm, lambda: _write_config(config))
     idle = resident_bytes()
+    if config.storage.asked:
+        return _train_in_parts(config, comm, callbacks, idle)
     problem = prepare(config, comm)
     trainers: list[Trainer] = []
     while len(trainers) < config.training.runs and not (trainers and trainers[-1].failure):
@@ -145,6 +148,20 @@ def train(
     report = reporting.assemble(config, trainers[0], idle)
     report |= {"plan": None if plan is None else plan.record, **reporting.of_runs(config, trainers)}
     return {**report, "failure": trainers[-1].failure}
+
+
+def _train_in_parts(
+    config: TrainConfig, comm: Communicator, callbacks: Sequence[Callback], idle: int
+) -> reporting.Report:
+    """The same with rows that are worked through in parts."""
+    task = InParts(config, comm, idle)
+    try:
+        trainer = Trainer(task, config.training, comm, callbacks, config.flat())
+        comm.settled()
+        trainer.run()
+        return reporting.assemble_in_parts(config, trainer, idle)
+    finally:
+        task.close()
 
 
 def _trainer(

@@ -14,6 +14,7 @@ from spgnn.comm import Communicator, Mesh
 from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
 from spgnn.data import GraphMeta, GraphSource, open_source
 from spgnn.data.distribute import Pairs, RankShare, held_out, induced
+from spgnn.data.graph import VertexData
 from spgnn.data.labels import labelled
 from spgnn.data.memory import check_memory
 from spgnn.data.normalise import OWN_NORMALISATION, WITH_LOOPS, row_normalise_features
@@ -76,7 +77,7 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
         If anything about the data set or the partition is wrong.
     """
     mesh, device = Mesh.build(comm, config.algorithm.distribution.axes(comm.size)), comm.device
-    share, report = _share(config, comm)
+    share, report = share_of(config, comm)
     share, sought = _sought(config, share, comm)
     y, masks, wanted = sought.y, sought.masks, sought.wanted
     seen = None
@@ -135,7 +136,7 @@ def _sought(config: TrainConfig, share: RankShare, comm: Communicator) -> tuple[
     """What is to be learnt, and what of the graph is left for learning it. Collective."""
     if config.aim.task == "vertices":
         y, classes = _labels(config, share)
-        masks = _masks(config, share, y)
+        masks = masks_of(share.data, share.vertex_ids, y, config.training.seed)
         return share, _Sought(y, classes, masks, masks[0] & labelled(y))
     held = config.aim.val_links, config.aim.test_links
     share, links = held_out(share, held, config.training.seed, comm)
@@ -145,7 +146,7 @@ def _sought(config: TrainConfig, share: RankShare, comm: Communicator) -> tuple[
     return share, _Sought(unknown, 0, [nobody] * 3, everybody, links)
 
 
-def _share(config: TrainConfig, comm: Communicator) -> tuple[RankShare, dict[str, Any] | None]:
+def share_of(config: TrainConfig, comm: Communicator) -> tuple[RankShare, dict[str, Any] | None]:
     """A rank's part of the graph; rank 0 alone looks what the name stands for."""
     data, how = config.data, config.algorithm
     placement = Placement(
@@ -226,12 +227,17 @@ def _features(config: TrainConfig, share: RankShare) -> Tensor | CSR:
 
 def _random_features(vertex_ids: Tensor, features: int, seed: int) -> Tensor:
     check_memory(f"--random-features {features}", 4 * len(vertex_ids) * features)
-    X = torch.empty(len(vertex_ids), features)
+    return random_features(vertex_ids, 0, features, seed)
+
+
+def random_features(vertex_ids: Tensor, first: int, last: int, seed: int) -> Tensor:
+    """Columns [first, last) of features that are made up."""
+    X = torch.empty(len(vertex_ids), last - first)
     # A few columns at a time: the draws are made in 64 bits.
-    for first in range(0, features, 8):
-        width = min(8, features - first)
-        draws = uniform(vertex_ids.numpy(), seed, f"x{first}", width)
-        X[:, first : first + width] = torch.from_numpy(draws)
+    for begin in range(first // 8 * 8, last, 8):
+        low, high = max(begin, first), min(begin + 8, last)
+        draws = uniform(vertex_ids.numpy(), seed, f"x{begin}", high - begin)
+        X[:, low - first : high - first] = torch.from_numpy(draws[:, low - begin :])
     return X
 
 
@@ -275,13 +281,23 @@ def _labels(config: TrainConfig, share: RankShare) -> tuple[Tensor, int]:
     classes = config.data.random_classes
     if not classes:
         raise InputError(f"{share.meta.name} has no labels; --random-classes C makes some up")
-    draws = uniform(share.vertex_ids.numpy(), config.training.seed, "y")
-    return torch.from_numpy((draws * classes).astype(np.int64)), classes
+    return made_up_labels(config, share.vertex_ids), classes
 
 
-def _masks(config: TrainConfig, share: RankShare, y: Tensor) -> list[Tensor]:
-    data = share.data
+def made_up_labels(config: TrainConfig, vertex_ids: Tensor) -> Tensor:
+    """Labels of some vertices of a data set that has none."""
+    data, seed = config.data, config.training.seed
+    draws = uniform(vertex_ids.numpy(), seed, "y")
+    y = torch.from_numpy((draws * data.random_classes).astype(np.int64))
+    if data.random_labels:
+        known = uniform(vertex_ids.numpy(), seed, "labelled") < data.random_labels
+        y[~torch.from_numpy(known)] = UNKNOWN
+    return y
+
+
+def masks_of(data: VertexData, vertex_ids: Tensor, y: Tensor, seed: int) -> list[Tensor]:
+    """Of training, validation and testing; a seeded split where there are none."""
     masks = [data.train_mask, data.val_mask, data.test_mask]
     if masks[0] is None:
-        return list(seeded_split(share.vertex_ids, y, config.training.seed))
+        return list(seeded_split(vertex_ids, y, seed))
     return [torch.zeros_like(masks[0]) if mask is None else mask for mask in masks]

@@ -14,6 +14,7 @@ from spgnn.nn import (
     GAT,
     DropoutKeys,
     Recorded,
+    Stack,
     dtype_of,
     matrices_of,
     recorded_products,
@@ -87,6 +88,23 @@ class Task(Protocol):
         return {}
 
 
+def decaying_first(layers: Stack, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameters of a model as torch's optimisers take them: its first layer decays.
+
+    Parameters
+    ----------
+    layers : Stack
+        Of which the first one is meant.
+    model : Module
+    weight_decay : float
+    """
+    first = layers.parameters_by_layer()[0]
+    decaying = {"params": first, "weight_decay": weight_decay}
+    known = set(map(id, first))
+    others = [p for p in model.parameters() if id(p) not in known]
+    return [decaying, {"params": others, "weight_decay": 0.0}] if others else [decaying]
+
+
 class GraphTask(Task):
     """A task whose model is one of layers on a graph, made of the flags.
 
@@ -142,11 +160,7 @@ class GraphTask(Task):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """As Kipf & Welling (2017, section 5.2), only the first layer decays."""
-        first = self.layers.parameters_by_layer()[0]
-        decaying = {"params": first, "weight_decay": self.weight_decay}
-        known = set(map(id, first))
-        others = [p for p in self.model.parameters() if id(p) not in known]
-        return [decaying, {"params": others, "weight_decay": 0.0}] if others else [decaying]
+        return decaying_first(self.layers, self.model, self.weight_decay)
 
     @property
     def signature(self) -> Mapping[str, Any]:

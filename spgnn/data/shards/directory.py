@@ -108,6 +108,26 @@ class ShardDirectory(GraphSource):
         """The rows of one part alone, global columns; opens nothing else."""
         return self._part(part).csr()
 
+    def place(self, part: int, name: str) -> tuple[Path, int] | None:
+        """Which file has an array of a part, and where in it its numbers begin.
+
+        ``None`` if there is no such array. They are not checked; whoever reads them does.
+        """
+        return self._part(part).place(name)
+
+    def vertices_of(self, part: int) -> tuple[Tensor | None, VertexData]:
+        """Original ids of a part's vertices, if they have been moved, and labels and masks."""
+        opened = self._part(part)
+        arrays = {n: kind for n, kind in opened.row_arrays().items() if n != "x"}
+        data = {name: opened.tensor(name, *kind) for name, kind in arrays.items()}
+        if "y" in data:
+            opened.check_labels(data["y"])
+        return opened.vertex_ids() if opened.moved else None, VertexData(**data)
+
+    def features_of(self, part: int) -> CSR | None:
+        """Sparse features of a part; ``None`` if they are dense, or there are none."""
+        return self._part(part).csr("x_") if self.meta.sparse_features else None
+
     def pattern(self) -> MappedPattern | CSR:
         """The pattern for a partitioner: mapped if there is one part, else put together in memory.
 

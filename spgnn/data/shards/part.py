@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.data.formats.npy import HEADER_BYTES
 from spgnn.data.formats.reading import reading
 from spgnn.data.graph import MASKS
 from spgnn.data.labels import labels_of_table, stored_as
@@ -128,6 +129,10 @@ class Part:
         if prefix or self.meta.weighted:
             values = self.array(f"{prefix}values", "<f4", indices.shape, writable=False)[place]
         return self._block(taken, indices[place], prefix, values)
+
+    def place(self, name: str) -> tuple[Path, int] | None:
+        """The file of an array, and where its numbers begin; ``None`` if there is no such array."""
+        return (self._path(name), HEADER_BYTES) if name in self.records else None
 
     def vertex_ids(self) -> Tensor:
         """Where each vertex stood in the source."""

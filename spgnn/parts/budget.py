@@ -1,0 +1,182 @@
+"""How a rank's memory is shared out: how many parts, and what lies on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from spgnn.errors import InputError
+from spgnn.parts.room import Places
+
+MOST_PARTS = 4096
+# What goes to the disk first: what is read and written least often for its size.
+_ORDER = ("propagated", "skipped", "taken", "matrix", "product", "operand")
+_BLOCK_SHARE = 0.25  # of the memory, for what one part needs while it is worked on
+_UNEVEN = 1.5  # the largest part over the average
+_COPIES = 8  # of a part's rows, forward and backward, in the widest layer
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a rank's share of the work needs, in numbers.
+
+    Attributes
+    ----------
+    rows, received : int
+        Own rows, and those of others that their product needs.
+    matrix_bytes : int
+        To go through the adjacency once.
+    operands : tuple of int
+        Width of what each layer multiplies; 0 for a first layer that takes A·X.
+    widths : tuple of int
+        Features, and what each layer makes.
+    features_bytes : int
+        Of A·X, if that is made; else 0.
+    looks : tuple of bool
+        Whether each layer looks at its input beside the product.
+    itemsize : int
+        Bytes of a number.
+    fixed_bytes : int
+        What is in memory whatever is decided.
+    """
+
+    rows: int
+    received: int
+    matrix_bytes: int
+    operands: tuple[int, ...]
+    widths: tuple[int, ...]
+    features_bytes: int
+    looks: tuple[bool, ...]
+    itemsize: int
+    fixed_bytes: int
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What was decided.
+
+    Attributes
+    ----------
+    parts : int
+    places : Places
+        With "matrix" among what lies on the disk, if it does.
+    bytes : int
+        Memory that this is expected to need, of all but the process itself.
+    """
+
+    parts: int
+    places: Places
+    bytes: int
+
+
+def decide(sizes: Sizes, memory: int | None, parts: int | None, *, spill: bool) -> Budget:
+    """Parts, and what lies on the disk, so that a rank needs at most so much memory.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    memory : int, optional
+        Bytes, beside what the process itself takes; ``None``: as much as it takes.
+    parts : int, optional
+        If it is given, so many.
+    spill : bool
+        Whether there is a directory to write to.
+
+    Raises
+    ------
+    InputError
+        If it cannot be done; says with how much memory it could.
+    """
+    if memory is None:
+        chosen = parts or 1
+        return Budget(chosen, Places(), needed(sizes, chosen, Places()))
+    number = parts or _parts(sizes, memory)
+    on_disk: list[str] = []
+    found = Budget(number, Places(), needed(sizes, number, Places()))
+    for purpose in _ORDER if spill else ():
+        if found.bytes <= memory:
+            return found
+        on_disk.append(purpose)
+        places = Places(frozenset(on_disk))
+        if purpose == "operand":
+            return _by_panels(sizes, memory, number, places)
+        found = Budget(number, places, needed(sizes, number, places))
+    if found.bytes > memory:
+        raise _too_little(memory, found.bytes, "give --spill DIR, or more")
+    return found
+
+
+def needed(sizes: Sizes, parts: int, places: Places) -> int:
+    """Bytes at the worst moment of an epoch."""
+    on_disk = places.on_disk
+    matrix = 0 if "matrix" in on_disk else sizes.matrix_bytes
+    features = 0 if "propagated" in on_disk else sizes.features_bytes
+    return (
+        sizes.fixed_bytes
+        + matrix
+        + features
+        + _block_bytes(sizes, parts)
+        + max(_live(sizes, layer, places) for layer in range(len(sizes.operands)))
+    )
+
+
+def _live(sizes: Sizes, layer: int, places: Places) -> int:
+    """Tables while a layer is worked on, forward or backward, whichever are more."""
+    row = sizes.itemsize * sizes.rows
+    extended = sizes.itemsize * (sizes.rows + sizes.received)
+
+    def kept(purpose: str, widths: Sequence[int]) -> int:
+        return 0 if purpose in places.on_disk else row * sum(widths)
+
+    def operand(number: int) -> int:
+        width = sizes.operands[number] if number < len(sizes.operands) else 0
+        if "operand" in places.on_disk and places.panel_bytes:
+            return (sizes.rows + sizes.received) * min(places.panel_bytes, width * sizes.itemsize)
+        return extended * width
+
+    products = kept("product", sizes.operands[: layer + 1])
+    looked = [w for w, looks in zip(sizes.widths, sizes.looks, strict=False) if looks]
+    taken = kept("taken", looked[1 : layer + 2])
+    # An operand on the disk is in memory by panels, one at a time.
+    both = operand(layer) + (0 if "operand" in places.on_disk else operand(layer + 1))
+    forward = both + products + taken
+    # Backward, the gradient of a product is multiplied: as an operand, if it lies on the disk.
+    read = operand(layer) if "product" in places.on_disk else 0
+    backward = read + products + taken + kept("skipped", looked[1 : layer + 2][-2:])
+    return max(forward, backward)
+
+
+def _block_bytes(sizes: Sizes, parts: int) -> int:
+    """What one part needs while it is worked on, with two blocks of the matrix."""
+    rows = _UNEVEN * sizes.rows / parts
+    widest = max(*sizes.widths, *sizes.operands)
+    blocks = 2 * _UNEVEN * sizes.matrix_bytes / parts
+    return int(blocks + _COPIES * sizes.itemsize * rows * widest)
+
+
+def _parts(sizes: Sizes, memory: int) -> int:
+    """As few as leave each a share of the memory."""
+    number = 1
+    while number < MOST_PARTS and _block_bytes(sizes, number) > _BLOCK_SHARE * memory:
+        number *= 2
+    return min(number, max(sizes.rows, 1))
+
+
+def _by_panels(sizes: Sizes, memory: int, parts: int, places: Places) -> Budget:
+    """The widest panel of operands that leaves the rest its room."""
+    columns = max(sizes.operands)
+    while columns:
+        tried = replace(places, panel_bytes=columns * sizes.itemsize)
+        found = Budget(parts, tried, needed(sizes, parts, tried))
+        if found.bytes <= memory:
+            return found
+        columns = columns * 3 // 4
+    least = needed(sizes, MOST_PARTS, replace(places, panel_bytes=sizes.itemsize))
+    raise _too_little(memory, least, "one column of an operand must fit; give more")
+
+
+def _too_little(memory: int, least: int, advice: str) -> InputError:
+    return InputError(
+        f"--memory: {memory / 2**20:.0f} MiB beside the process itself are too few; about "
+        f"{least / 2**20:.0f} MiB are needed: {advice}"
+    )

@@ -1,0 +1,424 @@
+"""A model over a whole graph, forward and backward, some rows at a time.
+
+    forward   layer by layer, part by part:  Z = A·O;  H = layer(Z);  O' = what the next multiplies
+    backward  the same backwards:            dO = Aᵀ·dZ';  H and O' once more;  dZ, and dW += …
+
+Between the layers there are tables: the operand of the next product, and, from forward to backward,
+each product (of which the layer is made again), and what a layer takes if it looks at it beside the
+product. The gradient of a product takes the place of the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from spgnn.blocks import take_rows
+from spgnn.nn import DropoutKeys
+from spgnn.nn.features import Features, Propagated
+from spgnn.parts.matrix import PartMatrix
+from spgnn.parts.room import Room
+from spgnn.parts.segments import Segments, Taken
+from spgnn.parts.table import Table
+from spgnn.sparse import CSR
+
+
+class Source(Protocol):
+    """Features of this rank's vertices, some rows at a time."""
+
+    def rows(self, part: int) -> Tensor | CSR:
+        """Those of a part [rows of it, features]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """What each layer of a model works on.
+
+    Attributes
+    ----------
+    matrices : list of PartMatrix
+        One a layer; of the first nothing but the rows counts if features are propagated.
+    bounds : tuple of int [K + 1]
+        Parts of the rank's rows.
+    """
+
+    matrices: list[PartMatrix]
+    bounds: tuple[int, ...]
+
+    def chosen(self, layer: int, part: int) -> Tensor | None:
+        """Which rows of a part a layer makes, numbers in the part, rising; ``None``: all."""
+        targets = self.matrices[layer].targets
+        if targets is None:
+            return None
+        first, last = self.bounds[part : part + 2]
+        low, high = torch.searchsorted(targets, torch.tensor([first, last])).tolist()
+        return targets[low:high] - first
+
+    def made_bounds(self, layer: int) -> tuple[int, ...]:
+        """Parts of the rows that a layer makes."""
+        targets = self.matrices[layer].targets
+        if targets is None:
+            return self.bounds
+        return tuple(torch.searchsorted(targets, torch.tensor(self.bounds)).tolist())
+
+    def within(self, layer: int, part: int) -> Tensor | None:
+        """Where the rows of a layer are among those of the layer before it; ``None``: the same."""
+        wanted, given = self.chosen(layer, part), self.chosen(layer - 1, part)
+        if wanted is None or given is None:
+            return wanted
+        return torch.searchsorted(given, wanted)
+
+
+@dataclass(frozen=True, eq=False)
+class Vertices:
+    """What is known of this rank's vertices.
+
+    Attributes
+    ----------
+    bounds : tuple of int [K + 1]
+    ids : Tensor int64 [n], or int
+        Original ids; a number if they follow one another from it.
+    row_scale, column_scale : Tensor [n], optional
+        The matrix is diag(row_scale) (B + diag(loops)) diag(column_scale).
+    features : Source
+    propagated : Table, optional
+        A·X; without, the first layer multiplies as the others do.
+    """
+
+    bounds: tuple[int, ...]
+    ids: Tensor | int
+    row_scale: Tensor | None
+    column_scale: Tensor | None
+    features: Source
+    propagated: Table | None
+
+    def ids_of(self, part: int, chosen: Tensor | None) -> Tensor:
+        """Original ids of some rows of a part."""
+        first, last = self.bounds[part : part + 2]
+        if isinstance(self.ids, int):
+            found = torch.arange(first + self.ids, last + self.ids)
+        else:
+            found = self.ids[first:last]
+        return found if chosen is None else found[chosen]
+
+    def scale(self, which: Tensor | None, part: int, chosen: Tensor | None) -> Tensor | None:
+        """A scaling of some rows of a part, [rows, 1]."""
+        if which is None:
+            return None
+        first, last = self.bounds[part : part + 2]
+        found = which[first:last, None]
+        return found if chosen is None else found[chosen]
+
+
+# The share of a loss that some rows have: (part, rows of it or None for all, outputs).
+LossOf = Callable[[int, Tensor | None, Tensor], Tensor]
+
+
+class Network:
+    """A model on a graph that is worked through in parts.
+
+    Parameters
+    ----------
+    segments : Segments
+    vertices : Vertices
+    room : Room
+        Says where tables lie.
+    tick : callable, optional
+        Told (parts done, parts in all) while a pass over the layers goes on.
+    """
+
+    def __init__(
+        self,
+        segments: Segments,
+        vertices: Vertices,
+        room: Room,
+        tick: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.segments, self.vertices, self.room = segments, vertices, room
+        self._tick, self._ticks = tick, 0
+        # By layer: its product, or the gradient of that; what it takes; the gradient of that.
+        self._products: dict[int, Table] = {}
+        self._taken: dict[int, Table] = {}
+        self._skipped: dict[int, Table] = {}
+        self._widths: dict[int, int] = {}
+        self._operand_learns = False
+
+    def outputs(
+        self, layers: Layers, keys: DropoutKeys | None, *, keep: bool
+    ) -> Iterator[tuple[int, Tensor | None, Tensor]]:
+        """What the last layer makes, part after part. Collective; to be run to its end.
+
+        Parameters
+        ----------
+        layers : Layers
+        keys : DropoutKeys, optional
+            Of the masks; their ids do not count.
+        keep : bool
+            Keep what `backward` needs.
+
+        Yields
+        ------
+        part : int
+        chosen : Tensor int64, optional
+            Which of its rows; ``None``: all.
+        outputs : Tensor [rows, columns]
+        """
+        self.forget()
+        self._ticks = 0
+        last = self.segments.layers - 1
+        operand = self._first_operand(layers, keys)
+        for number in range(last + 1):
+            following: Table | None = None
+            for part, Z in self._forward_products(number, layers, operand):
+                chosen = layers.chosen(number, part)
+                if keep and Z is not None:
+                    if number not in self._products:
+                        self._products[number] = self._product_table(number, layers, Z)
+                    self._products[number].write(part, Z)
+                H, _ = self._layer(number, part, layers, Z, keys)
+                if number == last:
+                    yield part, chosen, H
+                else:
+                    outgoing = self._handed_on(number, part, layers, H, keys)
+                    if following is None:
+                        extra = layers.matrices[number + 1].halo_rows
+                        following = self.room.table("operand", layers.bounds, outgoing, extra)
+                    following.write_some(part, chosen, outgoing)
+                self._tell(layers)
+            if operand is not None:
+                operand.release()
+            operand = following
+            if not keep:
+                _release(self._taken.pop(number, None))
+
+    def backward(
+        self, layers: Layers, keys: DropoutKeys | None, loss: LossOf, scale: Tensor
+    ) -> None:
+        """Add the gradients of a loss to those of the parameters. Collective.
+
+        Parameters
+        ----------
+        layers, keys
+            As `outputs` got them, which has kept what is needed.
+        loss : callable
+        scale : Tensor
+            The gradient of the loss itself.
+        """
+        last = self.segments.layers - 1
+        self._ticks = 0
+        for number in range(last, -1, -1):
+            for part, dO in self._adjoints(number, layers):
+                chosen = layers.chosen(number, part)
+                with torch.enable_grad():
+                    H_in = self._input(number, part, layers)
+                    H, product = self._layer(number, part, layers, None, keys, H_in)
+                    if dO is None:
+                        ends, gradients = [loss(part, chosen, H)], [scale]
+                    else:
+                        ends, gradients = self._ends(number, part, layers, H, dO, keys)
+                torch.autograd.backward(ends, gradients)
+                self._keep_gradients(number, part, layers, product.gradient, H_in)
+                self._tell(layers)
+            _release(self._products.pop(number + 1, None))
+            _release(self._taken.pop(number, None))
+            _release(self._skipped.pop(number + 1, None))
+        self._first_backward(layers, keys)
+        self.forget()
+
+    def forget(self) -> None:
+        """Give up what was kept for `backward`."""
+        for kept in (self._products, self._taken, self._skipped):
+            while kept:
+                kept.popitem()[1].release()
+
+    def _first_operand(self, layers: Layers, keys: DropoutKeys | None) -> Table | None:
+        """What the first layer multiplies, if features are not propagated."""
+        if self.vertices.propagated is not None:
+            return None
+        table: Table | None = None
+        for part in range(len(layers.bounds) - 1):
+            X = self.vertices.features.rows(part)
+            outgoing = self._operand(0, X, part, None, keys)
+            self._operand_learns = outgoing.requires_grad
+            if table is None:
+                extra = layers.matrices[0].halo_rows
+                table = self.room.table("operand", layers.bounds, outgoing, extra)
+            table.write(part, outgoing.detach())
+            self._tell(layers)
+        return table
+
+    def _first_backward(self, layers: Layers, keys: DropoutKeys | None) -> None:
+        """The part that the first layer's operand has in the gradients."""
+        if self.vertices.propagated is not None or not self._operand_learns:
+            return
+        for part, dO in layers.matrices[0].adjoints(
+            self._products[0], self.room.panel(self._products[0].width), self.room.table_of
+        ):
+            with torch.enable_grad():
+                O = self._operand(0, self.vertices.features.rows(part), part, None, keys)  # noqa: E741
+            O.backward(dO)
+            self._tell(layers)
+
+    def _forward_products(
+        self, number: int, layers: Layers, operand: Table | None
+    ) -> Iterator[tuple[int, Tensor | None]]:
+        """The product of a layer, part after part; ``None`` if it takes A·X."""
+        if operand is None:
+            yield from ((part, None) for part in range(len(layers.bounds) - 1))
+            return
+        panel = self.room.panel(operand.width)
+        yield from layers.matrices[number].products(operand, panel, self.room.table_of)
+
+    def _adjoints(self, number: int, layers: Layers) -> Iterator[tuple[int, Tensor | None]]:
+        """The gradient of what a layer hands on, part after part; ``None`` for the last."""
+        if number == self.segments.layers - 1:
+            yield from ((part, None) for part in range(len(layers.bounds) - 1))
+            return
+        G = self._products[number + 1]
+        panel = self.room.panel(G.width)
+        for part, dO in layers.matrices[number + 1].adjoints(G, panel, self.room.table_of):
+            chosen = layers.chosen(number, part)
+            yield part, dO if chosen is None else dO[chosen]
+
+    def _layer(
+        self,
+        number: int,
+        part: int,
+        layers: Layers,
+        Z: Tensor | None,
+        keys: DropoutKeys | None,
+        H_in: Features | None = None,
+    ) -> tuple[Tensor, Taken]:
+        """What a layer makes of a part, of its product or the one that was kept."""
+        chosen = layers.chosen(number, part)
+        if H_in is None:
+            H_in = self._input(number, part, layers)
+        if Z is None and number in self._products:
+            Z = self._products[number].read(part)
+        if Z is not None:
+            scale = self.vertices.scale(self.vertices.row_scale, part, chosen)
+            # A tensor of its own: layers write over it.
+            Z = Z.clone() if scale is None else Z * scale
+        ids = self.vertices.ids_of(part, chosen)
+        return self.segments.layer(number, H_in, Z, ids, _of(keys, ids))
+
+    def _input(self, number: int, part: int, layers: Layers) -> Features:
+        """What a layer takes; no rows where it does not look at them."""
+        learns = torch.is_grad_enabled()
+        if number:
+            if number in self._taken:
+                return self._taken[number].read(part).clone().requires_grad_(learns)
+            dtype = self.room.dtype
+            return torch.empty(0, self._widths[number], dtype=dtype).requires_grad_(learns)
+        chosen, table = layers.chosen(0, part), self.vertices.propagated
+        seen = self.segments.looks_at_itself(0)
+        X = self.vertices.features.rows(part) if seen or table is None else None
+        if chosen is not None and X is not None:
+            X = take_rows(X, chosen) if isinstance(X, CSR) else X[chosen]
+        if table is None:
+            assert X is not None
+            return X
+        assert not isinstance(X, CSR)
+        AX = table.read(part).to(self.room.dtype)
+        return Propagated(AX if chosen is None else AX[chosen], X)
+
+    def _handed_on(
+        self, number: int, part: int, layers: Layers, H: Tensor, keys: DropoutKeys | None
+    ) -> Tensor:
+        """What the next layer multiplies; what it looks at itself is kept."""
+        self._widths[number + 1] = H.shape[1]
+        if self.segments.looks_at_itself(number + 1):
+            own = _picked(H, layers.within(number + 1, part)).detach()
+            made = layers.made_bounds(number + 1)
+            self._into(self._taken, number + 1, "taken", made, own).write(part, own)
+        return self._operand(number + 1, H, part, layers.chosen(number, part), keys).detach()
+
+    def _operand(
+        self,
+        number: int,
+        H: Features,
+        part: int,
+        chosen: Tensor | None,
+        keys: DropoutKeys | None,
+    ) -> Tensor:
+        """What a layer multiplies, of some rows of a part; scaled."""
+        ids = self.vertices.ids_of(part, chosen)
+        found = self.segments.operand(number, H, ids, _of(keys, ids))
+        scale = self.vertices.scale(self.vertices.column_scale, part, chosen)
+        return found if scale is None else found * scale
+
+    def _ends(
+        self,
+        number: int,
+        part: int,
+        layers: Layers,
+        H: Tensor,
+        dO: Tensor,
+        keys: DropoutKeys | None,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """What a layer's output is used for, and the gradients of that."""
+        ends = [self._operand(number + 1, H, part, layers.chosen(number, part), keys)]
+        gradients = [dO]
+        if number + 1 in self._skipped:
+            ends.append(_picked(H, layers.within(number + 1, part)))
+            gradients.append(self._skipped[number + 1].read(part))
+        return ends, gradients
+
+    def _keep_gradients(
+        self, number: int, part: int, layers: Layers, dZ: Tensor | None, H_in: Features
+    ) -> None:
+        """For the layer before: of the product, in its place, and of what was looked at beside."""
+        if number in self._products:
+            table = self._products[number]
+            if dZ is None:
+                dZ = torch.zeros_like(table.read(part))
+            chosen = layers.chosen(number, part)
+            scale = self.vertices.scale(self.vertices.row_scale, part, chosen)
+            table.write(part, dZ if scale is None else dZ * scale)
+        if number in self._taken:
+            assert isinstance(H_in, Tensor)
+            dH = torch.zeros_like(H_in) if H_in.grad is None else H_in.grad
+            made = layers.made_bounds(number)
+            self._into(self._skipped, number, "skipped", made, dH).write(part, dH)
+
+    def _product_table(self, number: int, layers: Layers, Z: Tensor) -> Table:
+        """For a product, then its gradient, which a symmetric matrix is multiplied by."""
+        matrix = layers.matrices[number]
+        extra = matrix.halo_rows if matrix.transposed is None else 0
+        return self.room.table("product", layers.made_bounds(number), Z, extra)
+
+    def _into(
+        self,
+        kept: dict[int, Table],
+        number: int,
+        purpose: str,
+        bounds: tuple[int, ...],
+        like: Tensor,
+    ) -> Table:
+        """The table of a layer, made when it is first asked for."""
+        if number not in kept:
+            kept[number] = self.room.table(purpose, bounds, like)
+        return kept[number]
+
+    def _tell(self, layers: Layers) -> None:
+        self._ticks += 1
+        if self._tick is not None:
+            passes = self.segments.layers + (self.vertices.propagated is None)
+            self._tick(self._ticks, passes * (len(layers.bounds) - 1))
+
+
+def _of(keys: DropoutKeys | None, ids: Tensor) -> DropoutKeys | None:
+    return None if keys is None else DropoutKeys(ids, keys.seed, keys.epoch)
+
+
+def _picked(H: Tensor, inside: Tensor | None) -> Tensor:
+    return H if inside is None else H[inside]
+
+
+def _release(table: Table | None) -> None:
+    if table is not None:
+        table.release()

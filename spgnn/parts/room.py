@@ -1,0 +1,88 @@
+"""Where tables lie: in memory while there is room, else in files of one directory."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from spgnn.parts.table import DiskTable, MemoryTable, Table
+from spgnn.store.direct import Transfers
+
+
+@dataclass(frozen=True)
+class Places:
+    """What lies on the disk.
+
+    Attributes
+    ----------
+    on_disk : frozenset of str
+        Purposes of tables: operand, product, taken, skipped, propagated.
+    panel_bytes : int
+        Of one row of an operand, so much is in memory at a time; 0: all of it.
+    """
+
+    on_disk: frozenset[str] = frozenset()
+    panel_bytes: int = 0
+
+
+class Room:
+    """Makes tables.
+
+    Parameters
+    ----------
+    places : Places
+    directory : Path, optional
+        For files; removed by `close`.
+    dtype : torch.dtype
+        What is computed with.
+    counts : Transfers
+    """
+
+    def __init__(
+        self, places: Places, directory: Path | None, dtype: torch.dtype, counts: Transfers
+    ) -> None:
+        self.places, self.directory, self.dtype, self.counts = places, directory, dtype, counts
+        self._names = count()
+
+    def table(
+        self,
+        purpose: str,
+        bounds: tuple[int, ...],
+        like: Tensor,
+        extra: int = 0,
+        dtype: torch.dtype | None = None,
+        panel: int | None = None,
+    ) -> Table:
+        """A table of rows as wide as those of a tensor."""
+        width, dtype = like.shape[1], dtype or self.dtype
+        if purpose not in self.places.on_disk:
+            return MemoryTable(bounds, width, dtype, extra)
+        assert self.directory is not None
+        return DiskTable(
+            bounds,
+            width,
+            dtype,
+            panel=panel or self.panel(width),
+            path=self.directory / f"{purpose}-{next(self._names)}",
+            counts=self.counts,
+        )
+
+    def table_of(self, bounds: tuple[int, ...], width: int, dtype: torch.dtype) -> Table:
+        """A table for what a product of several panels makes."""
+        purpose = "product" if "product" in self.places.on_disk else "operand"
+        return self.table(purpose, bounds, torch.empty(0, width, dtype=dtype))
+
+    def panel(self, width: int) -> int:
+        """Columns of a panel of a table of some width."""
+        limit = self.places.panel_bytes
+        return max(1, min(width, limit // self.dtype.itemsize)) if limit else max(width, 1)
+
+    def close(self) -> None:
+        """Remove the directory."""
+        if self.directory is not None:
+            shutil.rmtree(self.directory, ignore_errors=True)

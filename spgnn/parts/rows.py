@@ -1,0 +1,352 @@
+"""Own rows of the adjacency, made ready to be multiplied in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from spgnn.blocks import take_rows
+from spgnn.comm import Communicator, Mesh
+from spgnn.data.normalise import Normalisation, first_not_below, row_sums
+from spgnn.exchange import Algorithm, build
+from spgnn.layout import RowLayout
+from spgnn.parts.blocks import Blocks, Collector, MemoryBlocks, rows_of
+from spgnn.parts.matrix import PartMatrix, Received
+from spgnn.parts.network import Layers
+from spgnn.pattern import Pattern, index_dtype
+from spgnn.sparse import CSR
+from spgnn.spmm import DistMatrix
+from spgnn.store.direct import Transfers
+
+Array = npt.NDArray[Any]
+
+# A layer gets a matrix of its own rows if these have at most this share of all nonzeros.
+OWN_MATRIX = 0.125
+
+
+@dataclass(frozen=True, eq=False)
+class Adjacency:
+    """Own rows of the adjacency, as they were found.
+
+    Attributes
+    ----------
+    blocks : Blocks [own rows, n]
+        Global columns, by parts.
+    layout : RowLayout
+        Who owns which rows.
+    symmetric : bool
+        Whether the whole adjacency is its own transpose, weights included.
+    weighted : bool
+    """
+
+    blocks: Blocks
+    layout: RowLayout
+    symmetric: bool
+    weighted: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Inspected:
+    """What one pass over the rows tells.
+
+    Attributes
+    ----------
+    loops : Tensor float32 [own rows], optional
+        1 where a self-loop has to be added; ``None`` where none has.
+    row_scale, column_scale : Tensor float32 [own rows], optional
+        Scalings that normalise it.
+    needed : Tensor int64
+        Rows of others that own ones need, rising.
+    """
+
+    loops: Tensor | None
+    row_scale: Tensor | None
+    column_scale: Tensor | None
+    needed: Tensor
+
+
+def inspected(
+    adjacency: Adjacency, comm: Communicator, kind: Normalisation, *, loops: bool
+) -> Inspected:
+    """Look through all rows once.
+
+    Parameters
+    ----------
+    adjacency : Adjacency
+    comm : Communicator
+    kind : {"sym", "row", "none"}
+    loops : bool
+        Whether every vertex is to have a self-loop.
+    """
+    first, last = adjacency.layout.range(comm.rank)
+    degree = np.zeros(last - first)
+    missing = np.zeros(last - first, np.float32)
+    wanted = np.zeros(adjacency.layout.rows if comm.size > 1 else 0, bool)
+    for part, block in adjacency.blocks.stream():
+        begin, end = adjacency.blocks.bounds[part : part + 2]
+        indptr, indices = block.indptr.numpy(), block.indices.numpy()
+        if loops:
+            missing[begin:end] = _without_loop(indptr, indices, first + begin)
+        degree[begin:end] = row_sums(block)
+        if len(wanted):
+            wanted[indices] = True
+    wanted[first:last] = False
+    degree += missing
+    scale = None
+    if kind != "none":
+        found = np.zeros(last - first, np.float32)
+        power = -0.5 if kind == "sym" else -1.0
+        np.power(degree, power, out=found, where=degree > 0, casting="same_kind")
+        scale = torch.from_numpy(found)
+    return Inspected(
+        torch.from_numpy(missing) if loops and missing.any() else None,
+        scale,
+        scale if kind == "sym" else None,
+        torch.from_numpy(np.flatnonzero(wanted)),
+    )
+
+
+def _without_loop(indptr: Array, indices: Array, first: int) -> Array:
+    """Which rows of a block have no entry on the diagonal."""
+    diagonal = np.arange(first, first + len(indptr) - 1)
+    place = first_not_below(indptr, indices, diagonal)
+    missing: Array = place == indptr[1:]
+    missing[~missing] = indices[place[~missing]] != diagonal[~missing]
+    return missing
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where matrices are kept.
+
+    Attributes
+    ----------
+    directory : Path, optional
+        Of the spill; ``None`` keeps everything in memory.
+    on_disk : bool
+        Whether the whole matrix goes there.
+    sort_bytes : int
+        Memory for a transpose while it is made.
+    counts : Transfers
+    """
+
+    directory: Path | None
+    on_disk: bool
+    sort_bytes: int
+    counts: Transfers
+
+    def collector(self, name: str, columns: int, *, weighted: bool) -> Collector:
+        """For the blocks of a matrix."""
+        directory = self.directory if self.on_disk else None
+        return Collector(name, columns, weighted=weighted, directory=directory, counts=self.counts)
+
+
+def whole_matrix(
+    adjacency: Adjacency, found: Inspected, mesh: Mesh, keep: Kept, name: str = "A"
+) -> PartMatrix:
+    """All own rows, with columns numbered as own and received ones. Collective."""
+    comm = mesh.everyone
+    own = adjacency.layout.range(comm.rank)
+    rows, received = own[1] - own[0], None
+    blocks = adjacency.blocks
+    in_memory = isinstance(blocks, MemoryBlocks)
+    if comm.size > 1:
+        received = _received(found.needed, adjacency.layout, mesh)
+        blocks = _renumbered(adjacency, found.needed, own, keep, name)
+    elif in_memory == keep.on_disk:
+        collector = keep.collector(name, rows, weighted=adjacency.weighted)
+        for _, block in blocks.stream():
+            collector.add(block)
+        blocks = collector.finish()
+    transposed = to_others = None
+    bounds = adjacency.blocks.bounds
+    if not adjacency.symmetric:
+        transposed = _transposed(blocks, bounds, keep, f"{name}T", adjacency.weighted)
+        if received is not None and received.rows:
+            halo = (rows, rows + received.rows)
+            to_others = _transposed(blocks, halo, keep, f"{name}H", adjacency.weighted)
+    return PartMatrix(blocks, found.loops, None, bounds, transposed, to_others, received)
+
+
+def _received(needed: Tensor, layout: RowLayout, mesh: Mesh) -> Received:
+    """The matrix that picks the rows of others. Collective."""
+    rows = len(needed)
+    indices = needed.to(index_dtype(layout.rows))
+    S = CSR.of(torch.arange(rows + 1), indices, (rows, layout.rows))
+    plan = build(Algorithm("1d").scheme(S, layout, mesh.rank, None), mesh).ready()
+    return Received(DistMatrix(plan, layout, mesh), rows)
+
+
+def _renumbered(
+    adjacency: Adjacency, needed: Tensor, own: tuple[int, int], keep: Kept, name: str
+) -> Blocks:
+    """Blocks whose columns are own rows, then received ones."""
+    first, last = own
+    columns = last - first + len(needed)
+    number = torch.empty(adjacency.layout.rows, dtype=index_dtype(columns))
+    number[first:last] = torch.arange(last - first, dtype=number.dtype)
+    number[needed] = torch.arange(last - first, columns, dtype=number.dtype)
+    collector = keep.collector(name, columns, weighted=adjacency.weighted)
+    for _, block in adjacency.blocks.stream():
+        indices = number[block.indices.long()]
+        pattern = Pattern.trusted(block.indptr, indices, (block.shape[0], columns))
+        collector.add(CSR(pattern, block.values))
+    return collector.finish()
+
+
+def _transposed(
+    blocks: Blocks, bounds: Sequence[int], keep: Kept, name: str, weighted: bool
+) -> Blocks:
+    """Rows [bounds[0], bounds[-1]) of the transpose, in several passes if it is large."""
+    rows = blocks.bounds[-1]
+    collector = keep.collector(name, rows, weighted=weighted)
+    for group in _groups(blocks, bounds, keep):
+        low, high = group[0], group[-1]
+        made = _columns_as_rows(blocks, low, high, weighted)
+        for begin, end in pairwise(group):
+            collector.add(rows_of(made, begin - low, end - low))
+    return collector.finish()
+
+
+def _groups(blocks: Blocks, bounds: Sequence[int], keep: Kept) -> list[list[int]]:
+    """Neighbouring parts whose rows of the transpose fit into the memory there is."""
+    parts = len(bounds) - 1
+    if not keep.on_disk:
+        return [list(bounds)]
+    # Row, column, value, and the same once more while they are sorted.
+    passes = max(1, min(parts, -(-6 * blocks.nbytes // max(keep.sort_bytes, 1))))
+    cuts = [number * parts // passes for number in range(passes + 1)]
+    return [list(bounds[a : b + 1]) for a, b in pairwise(cuts)]
+
+
+def _columns_as_rows(blocks: Blocks, low: int, high: int, weighted: bool) -> CSR:
+    """Columns [low, high) of a matrix as the rows of another."""
+    rows, columns, values = list[Tensor](), list[Tensor](), list[Tensor]()
+    for number, block in blocks.stream():
+        chosen = ((block.indices >= low) & (block.indices < high)).nonzero()[:, 0]
+        row = torch.arange(*blocks.bounds[number : number + 2], dtype=torch.int32)
+        rows.append(row.repeat_interleave(block.row_lengths)[chosen])
+        columns.append(block.indices[chosen] - low)
+        if block.values is not None:
+            values.append(block.values[chosen])
+    at, of = torch.cat(rows).numpy(), torch.cat(columns).numpy()
+    weights = torch.cat(values).numpy() if weighted else np.ones(len(at), np.bool_)
+    shape = high - low, blocks.bounds[-1]
+    made = sp.coo_array((weights, (of, at)), shape=shape).tocsr()
+    made.sort_indices()
+    indices = torch.from_numpy(made.indices).to(index_dtype(shape[1]))
+    found = torch.from_numpy(made.data) if weighted else None
+    indptr = torch.from_numpy(made.indptr.astype(np.int64))
+    return CSR(Pattern.trusted(indptr, indices, shape), found)
+
+
+def reached(
+    whole: PartMatrix, wanted: Tensor, layers: int, looks: Sequence[bool], comm: Communicator
+) -> Layers:
+    """What each layer works on, if only some rows of the last one are wanted. Collective.
+
+    A layer of which few rows are needed gets a matrix of these alone, with its transpose, in
+    memory; all others make all rows.
+
+    Parameters
+    ----------
+    whole : PartMatrix
+    wanted : Tensor bool [own rows]
+    layers : int
+    looks : sequence of bool
+        Whether a layer looks at its own rows, beside the product.
+    comm : Communicator
+    """
+    matrices = [whole] * layers
+    total = comm.agree(_nonzeros(whole.blocks, None), "sum")
+    for number in range(layers - 1, -1, -1):
+        count = comm.agree(_nonzeros(whole.blocks, wanted), "sum")
+        if count > OWN_MATRIX * total:
+            break
+        matrices[number] = _of_rows(whole, wanted)
+        if number:
+            wanted = _sources(whole, matrices[number], wanted, looks[number])
+    return Layers(matrices, whole.bounds)
+
+
+def _nonzeros(blocks: Blocks, wanted: Tensor | None) -> int:
+    """In some rows."""
+    found = 0
+    for number in range(blocks.number):
+        lengths = blocks.row_lengths(number)
+        if wanted is not None:
+            lengths = lengths[wanted[slice(*blocks.bounds[number : number + 2])]]
+        found += int(lengths.sum())
+    return found
+
+
+def _of_rows(whole: PartMatrix, wanted: Tensor) -> PartMatrix:
+    """Some own rows, in memory, with their transpose."""
+    blocks = list[CSR]()
+    for number, block in whole.blocks.stream():
+        chosen = wanted[slice(*whole.blocks.bounds[number : number + 2])].nonzero()[:, 0]
+        blocks.append(take_rows(block, chosen))
+    made = MemoryBlocks(blocks, whole.blocks.columns)
+    keep = Kept(None, False, 0, Transfers())
+    weighted = blocks[0].values is not None
+    transposed = _transposed(made, whole.bounds, keep, "", weighted)
+    to_others = None
+    if whole.halo_rows:
+        halo = (whole.bounds[-1], whole.blocks.columns)
+        to_others = _transposed(made, halo, keep, "", weighted)
+    targets = wanted.nonzero()[:, 0]
+    loops = None if whole.loops is None else whole.loops[targets]
+    return PartMatrix(made, loops, targets, whole.bounds, transposed, to_others, whole.received)
+
+
+def _sources(whole: PartMatrix, matrix: PartMatrix, wanted: Tensor, looks: bool) -> Tensor:
+    """Own rows that some rank's rows of a layer are made of. Collective."""
+    rows = whole.bounds[-1]
+    seen = torch.zeros(whole.blocks.columns, dtype=torch.bool)
+    for _, block in matrix.blocks.stream():
+        seen[block.indices.long()] = True
+    found = seen[:rows]
+    if looks or whole.loops is not None:
+        found |= wanted
+    if whole.received is not None:
+        asked = whole.received.halo.adjoint(seen[rows:, None].float())
+        found |= asked[:, 0] > 0
+    return found
+
+
+def even_bounds(starts: Callable[[int], int], rows: int, parts: int) -> tuple[int, ...]:
+    """Where to cut rows so that parts have about equally many nonzeros and rows together.
+
+    Parameters
+    ----------
+    starts : callable
+        Nonzeros before a row, in [0, rows].
+    rows, parts : int
+
+    Returns
+    -------
+    tuple of int [parts + 1]
+    """
+    total = starts(rows) + rows
+    bounds = [0]
+    for part in range(1, parts):
+        target, low, high = total * part // parts, bounds[-1], rows
+        while low < high:
+            middle = (low + high) // 2
+            if starts(middle) + middle < target:
+                low = middle + 1
+            else:
+                high = middle
+        bounds.append(low)
+    bounds.append(rows)
+    assert all(a <= b for a, b in pairwise(bounds))
+    return tuple(bounds)

@@ -1,0 +1,183 @@
+"""A model's layers on some rows, with the products between them taken apart.
+
+A layer is called twice. The first call ends where it multiplies with the graph's matrix, and says
+with what: the *operand*. The second gets the product in its place, and goes on. So any layer whose
+rows depend on each other through one product alone can be worked through part by part, and it does
+not know. What both calls make is recorded by autograd as ever, for these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from spgnn.autograd import named
+from spgnn.errors import InputError
+from spgnn.exchange import Step
+from spgnn.nn import DropoutKeys, Stack
+from spgnn.nn.features import Features, Propagated
+from spgnn.nn.propagation import HasMatrices, LayerGraph, Normalised
+from spgnn.spmm import DistMatrix
+
+
+class _Found(BaseException):
+    """Ends the first call of a layer: its operand."""
+
+    def __init__(self, operand: Tensor) -> None:
+        self.operand = operand
+
+
+class Taken(HasMatrices):
+    """A graph whose only matrix gives what was multiplied elsewhere; linear, as autograd asks for.
+
+    Parameters
+    ----------
+    ids : Tensor int64 [rows]
+        Original ids of the vertices.
+    Z : Tensor [rows, f], optional
+        The product; without, whoever multiplies is stopped.
+
+    Attributes
+    ----------
+    gradient : Tensor or None
+        Of the product, once it is known.
+    """
+
+    def __init__(self, ids: Tensor, Z: Tensor | None = None) -> None:
+        self.vertex_ids = ids
+        self.rows = self.columns = len(ids)
+        self.handle = named(self)
+        self.gradient: Tensor | None = None
+        self._Z = Z
+
+    def matrix(self, normalised: Normalised) -> DistMatrix:
+        """Itself; the rows are those of the matrix that the caller multiplies with."""
+        return cast(DistMatrix, self)
+
+    def next_step(self, H: Tensor) -> Step:
+        """Stop here, in the first call."""
+        if self._Z is None:
+            raise _Found(H)
+        return Step(0, 0, 0, False)
+
+    def forward(self, H: Tensor, step: Step) -> Tensor:
+        """The product; what it is multiplied with does not matter any more."""
+        assert self._Z is not None
+        self._width = H.shape
+        return self._Z
+
+    def adjoint(self, G: Tensor, step: Step) -> Tensor:
+        """Keep the gradient; the rows that were multiplied get theirs elsewhere."""
+        self.gradient = G
+        return G.new_zeros(self._width)
+
+
+class Segments:
+    """The layers of a model, one at a time, on any rows.
+
+    Parameters
+    ----------
+    model : Stack
+
+    Raises
+    ------
+    InputError
+        If its rows depend on one another in other ways than products.
+    """
+
+    def __init__(self, model: Stack) -> None:
+        self.model = model
+        check_model(model)
+
+    @property
+    def layers(self) -> int:
+        """How many there are."""
+        return self.model.num_layers
+
+    def looks_at_itself(self, number: int) -> bool:
+        """Whether a layer needs its input's rows again, beside the product."""
+        return self.model.convolutions[number].looks_at_itself or len(self.model.residuals) > 0
+
+    def operand_widths(self, widths: Sequence[int], *, propagated: bool) -> tuple[int, ...]:
+        """Columns of what each layer multiplies in training; 0 for one that takes A·X.
+
+        Parameters
+        ----------
+        widths : sequence of int
+            Features, and what each layer makes.
+        propagated : bool
+            Whether the first layer takes A·X.
+        """
+        dtype = next(self.model.parameters()).dtype
+        nobody = torch.empty(0, dtype=torch.int64)
+        found = []
+        for number, width in enumerate(widths[:-1]):
+            H = torch.empty(0, width, dtype=dtype).requires_grad_(number > 0)
+            multiplies = number or not propagated
+            found.append(self.operand(number, H, nobody, None).shape[1] if multiplies else 0)
+        return tuple(found)
+
+    def operand(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Tensor:
+        """What a layer multiplies with the matrix, of these rows [rows, f]."""
+        try:
+            self.model.advance(number, H, cast(LayerGraph, Taken(ids)), keys)
+        except _Found as found:
+            return found.operand
+        raise AssertionError("the layer has multiplied nothing")
+
+    def layer(
+        self,
+        number: int,
+        H: Features,
+        Z: Tensor | None,
+        ids: Tensor,
+        keys: DropoutKeys | None,
+    ) -> tuple[Tensor, Taken]:
+        """What a layer makes of these rows, given the product.
+
+        Parameters
+        ----------
+        number : int
+        H : Tensor [rows, f] or Propagated
+            What it takes. Where it does not look at it again, its rows are not looked at.
+        Z : Tensor [rows, f'], optional
+            The product; ``None`` if features are propagated.
+        ids : Tensor int64 [rows]
+        keys : DropoutKeys, optional
+
+        Returns
+        -------
+        H : Tensor [rows, f'']
+        product
+            Has the gradient of Z after backward.
+        """
+        if not isinstance(H, Propagated) and not self.looks_at_itself(number):
+            assert isinstance(H, Tensor)
+            H, ids = H[:0].detach().requires_grad_(H.requires_grad), ids[:0]
+        on = Taken(ids, Z)
+        return self.model.advance(number, H, cast(LayerGraph, on), keys), on
+
+
+def check_model(model: Stack) -> None:
+    """Refuse models that cannot be worked through in parts.
+
+    Raises
+    ------
+    InputError
+    """
+    kind = type(model).__name__
+    if model.jk_mode is not None:
+        raise InputError(f"{kind}: --parts and --spill need --jk none")
+    if model.takes_all_rows:
+        raise InputError(
+            f"{kind}: a norm over all vertices needs all rows at once; --parts and --spill know "
+            "--norm none and node"
+        )
+    if not all(layer.propagates for layer in model.convolutions):
+        raise InputError(
+            f"{kind}: --parts and --spill need layers that are a product with the graph's matrix: "
+            "gcn, sage (mean or sum) or gin"
+        )

@@ -1,0 +1,229 @@
+"""Tables of rows that are worked through in parts: in memory, or in a file of column panels.
+
+A table on a disk is cut both ways: into parts of neighbouring rows, and into panels of neighbouring
+columns. Each (panel, part) is one stretch of the file, so that all rows of a panel and all columns
+of a part are both read in long stretches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.store.direct import DirectFile, Transfers, padded, page_buffer
+
+
+class Table(ABC):
+    """Rows of one width, in parts.
+
+    Parameters
+    ----------
+    bounds : sequence of int [K + 1]
+        Part k has rows [bounds[k], bounds[k + 1]).
+    width : int
+    dtype : torch.dtype
+
+    Attributes
+    ----------
+    rows, parts : int
+    """
+
+    def __init__(self, bounds: Sequence[int], width: int, dtype: torch.dtype) -> None:
+        self.bounds, self.width, self.dtype = tuple(bounds), width, dtype
+        self.rows, self.parts = self.bounds[-1], len(self.bounds) - 1
+
+    @abstractmethod
+    def read(self, part: int) -> Tensor:
+        """The rows of a part [rows of it, width]; a view where that costs nothing."""
+
+    @abstractmethod
+    def write(self, part: int, values: Tensor) -> None:
+        """Overwrite the rows of a part."""
+
+    def write_some(self, part: int, rows: Tensor | None, values: Tensor) -> None:
+        """Overwrite a part: some of its rows, by number, are these; the others are zero."""
+        if rows is not None:
+            first, last = self.bounds[part : part + 2]
+            values = values.new_zeros(last - first, self.width).index_copy_(0, rows, values)
+        self.write(part, values)
+
+    @abstractmethod
+    def panel(self, first: int, last: int, extra: int = 0) -> Tensor:
+        """Columns [first, last) of all rows, and room for more rows below, not initialised.
+
+        What was returned before is overwritten.
+        """
+
+    @abstractmethod
+    def write_panel(self, part: int, first: int, values: Tensor) -> None:
+        """Overwrite columns [first, first + f) of a part's rows."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give up its memory, or its place on the disk; it is not used any more."""
+
+
+class MemoryTable(Table):
+    """A table in memory; pages that are never written take none.
+
+    Parameters
+    ----------
+    bounds, width, dtype
+    extra : int
+        Rows below, for what a product receives.
+    """
+
+    def __init__(
+        self, bounds: Sequence[int], width: int, dtype: torch.dtype, extra: int = 0
+    ) -> None:
+        super().__init__(bounds, width, dtype)
+        self._all = memory_rows(self.rows + extra, width, dtype)
+
+    def read(self, part: int) -> Tensor:
+        """A view."""
+        return self._all[self.bounds[part] : self.bounds[part + 1]]
+
+    def write(self, part: int, values: Tensor) -> None:
+        """Overwrite the rows of a part."""
+        self.read(part).copy_(values)
+
+    def write_some(self, part: int, rows: Tensor | None, values: Tensor) -> None:
+        """Others are zero from the beginning, and take no memory."""
+        self.read(part)[slice(None) if rows is None else rows] = values.to(self.dtype)
+
+    def panel(self, first: int, last: int, extra: int = 0) -> Tensor:
+        """A view."""
+        assert self.rows + extra <= self._all.shape[0]
+        return self._all[: self.rows + extra, first:last]
+
+    def write_panel(self, part: int, first: int, values: Tensor) -> None:
+        """Overwrite columns [first, first + f) of a part's rows."""
+        self.read(part)[:, first : first + values.shape[1]].copy_(values)
+
+    def release(self) -> None:
+        """Forget the memory; it goes once nobody looks at it."""
+        self._all = self._all.new_empty(0, self.width)
+
+
+class DiskTable(Table):
+    """A table in a file.
+
+    Parameters
+    ----------
+    bounds, width, dtype
+    panel : int
+        Columns of a panel.
+    path : Path
+        Of a file that is made, and removed when the table is released.
+    counts : Transfers
+        Counts what is read and written.
+    """
+
+    def __init__(
+        self,
+        bounds: Sequence[int],
+        width: int,
+        dtype: torch.dtype,
+        *,
+        panel: int,
+        path: Path,
+        counts: Transfers,
+    ) -> None:
+        super().__init__(bounds, width, dtype)
+        self._panels = panels_of(width, panel)
+        sizes = [
+            padded((last - first) * rows * dtype.itemsize)
+            for first, last in self._panels
+            for rows in self._lengths
+        ]
+        self._offsets = list(accumulate(sizes, initial=0))
+        self._file = DirectFile(path, counts, create=True)
+        self._held: Tensor | None = None
+
+    @property
+    def _lengths(self) -> list[int]:
+        return [last - first for first, last in pairwise(self.bounds)]
+
+    def read(self, part: int) -> Tensor:
+        """All columns of a part's rows."""
+        found = [self._stretch(number, part) for number in range(len(self._panels))]
+        return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+
+    def write(self, part: int, values: Tensor) -> None:
+        """Overwrite the rows of a part."""
+        for first, last in self._panels:
+            self.write_panel(part, first, values[:, first:last])
+
+    def panel(self, first: int, last: int, extra: int = 0) -> Tensor:
+        """Columns of all rows, read into memory that the next call uses again."""
+        shape = self.rows + extra, last - first
+        if self._held is None or self._held.shape != shape:
+            self._held = None
+            self._held = memory_rows(*shape, self.dtype)
+        found = self._held
+        for part, (begin, end) in enumerate(pairwise(self.bounds)):
+            for number, (low, high) in enumerate(self._panels):
+                a, b = max(first, low), min(last, high)
+                if a < b:
+                    here = self._stretch(number, part)[:, a - low : b - low]
+                    found[begin:end, a - first : b - first] = here
+        return found
+
+    def let_go(self) -> None:
+        """Give up the memory of the last panel."""
+        self._held = None
+
+    def write_panel(self, part: int, first: int, values: Tensor) -> None:
+        """Overwrite columns of a part's rows, which must be whole panels."""
+        begins = [low for low, _ in self._panels]
+        last = first + values.shape[1]
+        for number in range(begins.index(first), len(begins)):
+            low, high = self._panels[number]
+            if low >= last:
+                break
+            piece = values[:, low - first : high - first].to(self.dtype).contiguous()
+            self._file.write(self._offset(number, part), as_bytes(piece))
+
+    def release(self) -> None:
+        """Remove the file."""
+        self._held = None
+        self._file.close()
+        self._file.path.unlink(missing_ok=True)
+
+    def _offset(self, panel: int, part: int) -> int:
+        return self._offsets[panel * self.parts + part]
+
+    def _stretch(self, panel: int, part: int) -> Tensor:
+        first, last = self._panels[panel]
+        rows, width = self._lengths[part], last - first
+        nbytes = rows * width * self.dtype.itemsize
+        if not nbytes:
+            return torch.empty(rows, width, dtype=self.dtype)
+        found = self._file.read(self._offset(panel, part), nbytes)
+        return torch.from_numpy(found).view(self.dtype).view(rows, width)
+
+
+def memory_rows(rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    """Zeros [rows, width] on large pages; those never written take no memory."""
+    nbytes = rows * width * dtype.itemsize
+    pages = torch.from_numpy(page_buffer(nbytes, huge=True))
+    return pages.view(dtype).view(rows, width)
+
+
+def panels_of(width: int, panel: int) -> list[tuple[int, int]]:
+    """Columns [first, last) of each panel."""
+    return [(first, min(first + panel, width)) for first in range(0, width, max(panel, 1))]
+
+
+def as_bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """The bytes of a contiguous tensor of any dtype."""
+    found: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = (
+        values.detach().reshape(-1).view(torch.uint8).numpy()
+    )
+    return found

@@ -1,0 +1,471 @@
+"""Training on a graph that is larger than memory: rows in parts, what does not fit on a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator, Mesh
+from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
+from spgnn.data import GraphMeta, open_shards
+from spgnn.data.graph import VertexData
+from spgnn.data.labels import labelled
+from spgnn.data.normalise import OWN_NORMALISATION, WITH_LOOPS, row_normalise_features
+from spgnn.data.shards import ShardDirectory
+from spgnn.errors import InputError, memory_for
+from spgnn.exchange import Algorithm
+from spgnn.graph.sharing import is_cut
+from spgnn.nn import DropoutKeys, Stack, weights_of
+from spgnn.parts.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
+from spgnn.parts.budget import Budget, Sizes, decide
+from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
+from spgnn.parts.network import Layers, Network, Source, Vertices
+from spgnn.parts.room import Places, Room
+from spgnn.parts.rows import (
+    Adjacency,
+    Inspected,
+    Kept,
+    even_bounds,
+    inspected,
+    reached,
+    whole_matrix,
+)
+from spgnn.parts.segments import Segments
+from spgnn.progress import ProgressBar
+from spgnn.sparse import CSR
+from spgnn.store.direct import Transfers
+from spgnn.train.config import TrainConfig
+from spgnn.train.network import model_of, widths_of
+from spgnn.train.objective import Objective, as_taken
+from spgnn.train.setup import made_up_labels, masks_of, random_features, share_of
+from spgnn.train.task import Scores, Task, decaying_first
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a rank finds of a data set, before anything is made of it.
+
+    Attributes
+    ----------
+    meta : GraphMeta
+    layout : RowLayout
+    blocks : callable
+        Bounds of parts to own rows of the adjacency.
+    starts : callable
+        Nonzeros before an own row.
+    ids : Tensor int64 [own rows], or int
+    data : VertexData
+        Labels and masks.
+    X : Tensor or CSR, Stretch, or None
+        Features, where they lie.
+    """
+
+    meta: GraphMeta
+    layout: Any
+    blocks: Callable[[tuple[int, ...]], Blocks]
+    starts: Callable[[int], int]
+    ids: Tensor | int
+    data: VertexData
+    X: Tensor | CSR | Stretch | None
+
+
+def found_in(config: TrainConfig, comm: Communicator, counts: Transfers) -> Found:
+    """Own rows of the data set: of a graph directory what is read later, else all. Collective."""
+    name = config.data.dataset
+    if from_rank_zero(comm, lambda: is_cut(name, comm.size)):
+        return on_every_rank(comm, lambda: _in_directory(config, open_shards(name), comm, counts))
+    share, _ = share_of(config, comm)
+    adjacency = share.adjacency
+    assert adjacency is not None
+    return Found(
+        share.meta,
+        share.layout,
+        lambda bounds: MemoryBlocks.of(adjacency, bounds),
+        lambda row: int(adjacency.indptr[row]),
+        share.vertex_ids,
+        share.data,
+        share.data.x,
+    )
+
+
+def _in_directory(
+    config: TrainConfig, shards: ShardDirectory, comm: Communicator, counts: Transfers
+) -> Found:
+    if shards.meta.parts != comm.size:
+        raise InputError(
+            f"{shards.directory}: holds {shards.meta.parts} parts, but there are {comm.size} "
+            f"ranks; write it with --parts {comm.size}"
+        )
+    if config.data.symmetrise:
+        raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
+    rank, meta = comm.rank, shards.meta
+    where = {name: shards.place(rank, name) for name in ("indptr", "indices", "values", "x")}
+    stretch = {name: None if place is None else Stretch(*place) for name, place in where.items()}
+    first, last = shards.layout.range(rank)
+    indptr, indices = stretch["indptr"], stretch["indices"]
+    assert indptr is not None
+    assert indices is not None
+    offsets = np.memmap(indptr.path, "<i8", "r", indptr.offset, (last - first + 1,))
+    ids, data = shards.vertices_of(rank)
+
+    def blocks(bounds: tuple[int, ...]) -> Blocks:
+        return FileBlocks(
+            bounds,
+            meta.vertices,
+            indptr=indptr,
+            indices=indices,
+            values=stretch["values"] if meta.weighted else None,
+            counts=counts,
+        )
+
+    return Found(
+        meta,
+        shards.layout,
+        blocks,
+        lambda row: int(offsets[row]),
+        first if ids is None else ids,
+        data.select_split(config.data.split),
+        shards.features_of(rank) or stretch["x"],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Labels and masks of the vertices that have any.
+
+    Attributes
+    ----------
+    rows : Tensor int64 [labelled]
+        Own rows, rising.
+    y : Tensor [labelled] or [labelled, columns]
+    masks : list of Tensor bool [labelled]
+        Train, validation, test.
+    classes : int
+    """
+
+    rows: Tensor
+    y: Tensor
+    masks: list[Tensor]
+    classes: int
+
+    @classmethod
+    def of(cls, config: TrainConfig, found: Found, bounds: tuple[int, ...]) -> Labelled:
+        """A part at a time: most vertices of the largest graphs have no label."""
+        rows, labels, masks = list[Tensor](), list[Tensor](), list[list[Tensor]]()
+        classes = found.meta.classes if found.data.y is not None else config.data.random_classes
+        if not classes:
+            raise InputError(f"{found.meta.name} has no labels; --random-classes C makes some up")
+        for first, last in pairwise(bounds):
+            here = slice(first, last)
+            ids = (
+                torch.arange(first, last) + found.ids
+                if isinstance(found.ids, int)
+                else found.ids[here]
+            )
+            data = VertexData(**found.data.take(here))
+            y = made_up_labels(config, ids) if data.y is None else data.y
+            split = masks_of(data, ids, y, config.training.seed)
+            some = labelled(y) & (split[0] | split[1] | split[2])
+            chosen = some.nonzero()[:, 0]
+            rows.append(chosen + first)
+            labels.append(y[chosen])
+            masks.append([mask[chosen] for mask in split])
+        joined = [torch.cat(parts) for parts in zip(*masks, strict=True)]
+        return cls(torch.cat(rows), torch.cat(labels), joined, classes)
+
+    def taken_by(self, rows: int, *, training: bool) -> Tensor:
+        """Own rows whose outputs are looked at, bool [rows]."""
+        found = torch.zeros(rows, dtype=torch.bool)
+        found[self.rows[self.masks[0]] if training else self.rows] = True
+        return found
+
+
+class InParts(Task):
+    """Vertices that are learnt by a model whose rows are worked through in parts. Collective.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    comm : Communicator
+        All ranks.
+    idle_bytes : int
+        Resident memory of this rank before it held any data.
+
+    Attributes
+    ----------
+    meta : GraphMeta
+    features, classes : int
+    budget : Budget
+    counts : Transfers
+        What was read and written so far.
+
+    Raises
+    ------
+    InputError
+        If the data set, the model or the budget is wrong; on all ranks alike.
+    """
+
+    def __init__(self, config: TrainConfig, comm: Communicator, idle_bytes: int) -> None:
+        self.comm, self.config = comm, config
+        self.counts = Transfers()
+        mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
+        with memory_for(f"the rows of {config.data.dataset}"):
+            found = found_in(config, comm, self.counts)
+            self.meta = found.meta
+            self._prepare(found, mesh, idle_bytes)
+        self.described = config.model.described
+        self._bar = ProgressBar(shown=comm.rank == 0)
+
+    def _prepare(self, found: Found, mesh: Mesh, idle_bytes: int) -> None:
+        config, comm, storage = self.config, self.comm, self.config.storage
+        seed, first = config.training.seed, found.layout.range(comm.rank)[0]
+        rows = found.layout.range(comm.rank)[1] - first
+        self.features = self.meta.features if found.X is not None else config.data.random_features
+        if not self.features:
+            raise InputError(f"{self.meta.name} has no features; --random-features F makes some up")
+        looked = even_bounds(found.starts, rows, storage.parts or 64)
+        kind = config.data.normalisation
+        if kind == "auto":
+            mean = config.model.aggregate == "mean"
+            kind = OWN_NORMALISATION[config.model.model] if mean else "none"
+        adjacency = _adjacency(found, looked)
+        seen = inspected(adjacency, comm, kind, loops=config.model.model in WITH_LOOPS)
+        labels = on_every_rank(comm, lambda: Labelled.of(config, found, looked))
+        self.classes = labels.classes
+        self.model: Stack = model_of(config, self.features, labels.classes)
+        self.model.to(weights_of(config.training.dtype))
+        segments = Segments(self.model)
+        sparse = isinstance(found.X, CSR)
+        self.propagates = not sparse and not config.model.drops_features
+        sizes = self._sizes(segments, found, adjacency, seen, rows)
+        memory = max(storage.memory - idle_bytes, 1) if storage.memory else None
+        if memory is None and storage.spill:
+            memory = 0
+        self.budget = _agreed(comm, sizes, memory, storage.parts or None, bool(storage.spill))
+        directory = _spill(storage.spill, comm)
+        dtype = torch.float64 if config.training.dtype == "float64" else torch.float32
+        self.room = Room(self.budget.places, directory, dtype, self.counts)
+        bounds = even_bounds(found.starts, rows, self.budget.parts)
+        adjacency = _adjacency(found, bounds)
+        on_disk = "matrix" in self.budget.places.on_disk
+        keep = Kept(directory, on_disk, self.budget.bytes // 4, self.counts)
+        self.whole = whole_matrix(adjacency, seen, mesh, keep)
+        vertices = Vertices(
+            bounds,
+            found.ids,
+            _to(seen.row_scale, dtype),
+            _to(seen.column_scale, dtype),
+            self._source(found, bounds, dtype),
+            None,
+        )
+        if self.propagates:
+            stored = torch.bfloat16 if storage.spill_dtype == "bfloat16" else dtype
+            columns = self._feature_columns(sizes, memory)
+            table = propagated(
+                self.whole, vertices, self.features, self.room, columns=columns, stored=stored
+            )
+            vertices = Vertices(**{**vars(vertices), "propagated": table})
+        self.network = Network(segments, vertices, self.room, self._tick)
+        looks = [segments.looks_at_itself(number) for number in range(segments.layers)]
+        everything = Layers([self.whole] * segments.layers, bounds)
+        reach = config.algorithm.reach
+        taken = [labels.taken_by(rows, training=training) for training in (True, False)]
+        self.training, self.evaluation = (
+            reached(self.whole, wanted, segments.layers, looks, comm) if reach else everything
+            for wanted in taken
+        )
+        self.labels = labels
+        self.objective = Objective.of(
+            config.aim, self.meta.name, labels.y, labels.masks, classes=labels.classes, comm=comm
+        )
+        self.criterion = self.objective.criterion
+        train = labels.masks[0]
+        self._train_rows = labels.rows[train]
+        self._train_y = as_taken(self.objective.kind, labels.y)[train]
+        self.seed = seed
+
+    def _sizes(
+        self,
+        segments: Segments,
+        found: Found,
+        adjacency: Adjacency,
+        seen: Inspected,
+        rows: int,
+    ) -> Sizes:
+        """What the budget has to know."""
+        config = self.config
+        itemsize = 8 if config.training.dtype == "float64" else 4
+        widths = widths_of(config, self.features, self.classes)
+        stored = 2 if config.storage.spill_dtype == "bfloat16" else itemsize
+        entry = 4 + 4 * adjacency.weighted
+        sides = 1 if adjacency.symmetric else 2
+        fixed = sum(t.nbytes for t in (seen.loops, seen.row_scale) if t is not None)
+        fixed += 0 if isinstance(found.ids, int) else found.ids.nbytes
+        if isinstance(found.X, Tensor):
+            fixed += found.X.nbytes
+        elif isinstance(found.X, CSR):
+            fixed += 2 * found.X.nnz * 8
+        return Sizes(
+            rows=rows,
+            received=len(seen.needed),
+            matrix_bytes=sides * (8 * rows + entry * found.starts(rows)),
+            operands=segments.operand_widths(widths, propagated=self.propagates),
+            widths=tuple(widths),
+            features_bytes=stored * rows * self.features if self.propagates else 0,
+            looks=tuple(segments.looks_at_itself(n) for n in range(segments.layers)),
+            itemsize=itemsize,
+            fixed_bytes=fixed,
+        )
+
+    def _feature_columns(self, sizes: Sizes, memory: int | None) -> int:
+        """Of a panel while A·X is made, the same on all ranks."""
+        width = 32
+        if memory is not None:
+            free = max(memory - sizes.fixed_bytes - self._held_bytes(sizes), 0) // 2
+            width = max(1, free // (sizes.itemsize * max(sizes.rows + sizes.received, 1)))
+        return -self.comm.agree(-min(width, self.features, 32 if memory is None else 128))
+
+    def _held_bytes(self, sizes: Sizes) -> int:
+        return 0 if "matrix" in self.budget.places.on_disk else sizes.matrix_bytes
+
+    def _source(self, found: Found, bounds: tuple[int, ...], dtype: torch.dtype) -> Source:
+        """Features, as the first layer takes them."""
+        norm = self.config.data.feature_norm
+        rows_sum_up = norm == "row" or (norm == "auto" and self.meta.bag_of_words)
+
+        def ready(X: Tensor | CSR) -> Tensor | CSR:
+            X = X.to(dtype)
+            return row_normalise_features(X) if rows_sum_up else X
+
+        if found.X is None:
+            seed = self.config.training.seed
+            return MadeUp(
+                lambda ids, first, last: random_features(ids, first, last, seed).to(dtype),
+                self.features,
+                bounds,
+                found.ids,
+            )
+        if isinstance(found.X, Stretch):
+            return OnDisk(found.X, self.features, bounds, ready=ready, counts=self.counts)
+        return Held(found.X, bounds, ready)
+
+    def loss(self, epoch: int) -> Tensor:
+        """A share of the mean over all training vertices. Collective."""
+        keys = DropoutKeys(torch.empty(0, dtype=torch.int64), self.seed, epoch)
+        anchor = torch.zeros((), dtype=self.room.dtype, requires_grad=True)
+        share: Tensor = _Loss.apply(self, keys, anchor)  # type: ignore[no-untyped-call]
+        return share
+
+    def share(self, part: int, chosen: Tensor | None, outputs: Tensor) -> Tensor:
+        """The share of the loss that some rows of a part have."""
+        inside, here = self._in_part(self._train_rows, part, chosen)
+        mask = torch.ones(len(inside), dtype=torch.bool)
+        return self.objective.share(outputs[inside], self._train_y[here], mask)
+
+    def _in_part(self, rows: Tensor, part: int, chosen: Tensor | None) -> tuple[Tensor, slice]:
+        """Of some own rows those in a part: where among its chosen rows, and which of them."""
+        first, last = self.whole.bounds[part : part + 2]
+        low, high = torch.searchsorted(rows, torch.tensor([first, last])).tolist()
+        inside = rows[low:high] - first
+        found = inside if chosen is None else torch.searchsorted(chosen, inside)
+        return found, slice(low, high)
+
+    def scores(self) -> Scores:
+        """Validation loss, then scores on train, validation and test. Collective."""
+        return self.objective.scores(self.outputs(), self.comm)
+
+    def outputs(self) -> Tensor:
+        """What the model makes of vertices with a label. Collective."""
+        rows = self.labels.rows
+        found: Tensor | None = None
+        for part, chosen, H in self.network.outputs(self.evaluation, None, keep=False):
+            inside, here = self._in_part(rows, part, chosen)
+            if found is None:
+                found = H.new_empty(len(rows), H.shape[1])
+            found[here] = H[inside]
+        assert found is not None
+        return found
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """As Kipf & Welling (2017, section 5.2), only the first layer decays."""
+        return decaying_first(self.model, self.model, self.config.training.weight_decay)
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """Model, layers, seed, and the size of the graph: that of training in memory."""
+        size = f"{self.meta.vertices} vertices and {self.meta.edges} edges"
+        layers = "→".join(map(str, widths_of(self.config, self.features, self.classes)))
+        return {**self.described, "layers": layers, "seed": self.seed, "a graph of": size}
+
+    def close(self) -> None:
+        """Remove what lies on the disk."""
+        self.network.forget()
+        self.room.close()
+
+    def _tick(self, done: int, total: int) -> None:
+        self._bar("parts", done, total)
+
+
+class _Loss(torch.autograd.Function):
+    """forward: the loss, part by part; backward: gradients of all parameters, part by part."""
+
+    @staticmethod
+    def forward(ctx: Any, task: InParts, keys: DropoutKeys, anchor: Tensor) -> Tensor:
+        ctx.task, ctx.keys = task, keys
+        total = torch.zeros_like(anchor)
+        with torch.enable_grad():
+            for part, chosen, H in task.network.outputs(task.training, keys, keep=True):
+                total += task.share(part, chosen, H).detach()
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        task: InParts = ctx.task
+        task.network.backward(task.training, ctx.keys, task.share, gradients[0])
+        return None, None, None
+
+
+def _adjacency(found: Found, bounds: tuple[int, ...]) -> Adjacency:
+    weighted = found.meta.weighted
+    symmetric = not found.meta.directed and not weighted
+    return Adjacency(found.blocks(bounds), found.layout, symmetric, weighted)
+
+
+def _agreed(
+    comm: Communicator, sizes: Sizes, memory: int | None, parts: int | None, spill: bool
+) -> Budget:
+    """The same on all ranks: the most parts, the narrowest panels that any of them asks for."""
+    if memory == 0:
+        everything = frozenset(("propagated", "skipped", "taken", "matrix", "product", "operand"))
+        return Budget(parts or 8, Places(everything), 1 << 30)
+    mine = on_every_rank(comm, lambda: decide(sizes, memory, parts, spill=spill))
+    number = comm.agree(mine.parts)
+    order = ("propagated", "skipped", "taken", "matrix", "product", "operand")
+    depth = comm.agree(len(mine.places.on_disk))
+    panel = comm.agree(-(mine.places.panel_bytes or 1 << 40))
+    places = Places(frozenset(order[:depth]), 0 if -panel == 1 << 40 else -panel)
+    return Budget(number, places, mine.bytes)
+
+
+def _spill(directory: str | None, comm: Communicator) -> Path | None:
+    """A rank's own directory for what does not fit; those of runs that were killed are removed."""
+    if directory is None:
+        return None
+
+    def made() -> Path:
+        path = Path(directory) / f"rank-{comm.rank}"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    return on_every_rank(comm, made)
+
+
+def _to(scale: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if scale is None else scale.to(dtype)
