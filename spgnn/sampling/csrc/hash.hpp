@@ -1,0 +1,55 @@
+// Random numbers that are functions of what they are for, so that they depend on nothing else.
+//
+// The mixing function is the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
+#pragma once
+
+#include <cstdint>
+
+namespace spgnn {
+
+inline constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ULL;
+
+inline std::uint64_t mixed(std::uint64_t z) {
+  z += kGolden;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+  return z ^ (z >> 31);
+}
+
+// What every draw of a sample is a hash of, beside hop, vertex and column.
+struct Draw {
+  std::uint64_t seed, epoch, batch;
+};
+
+// The draws of one vertex: column 0, 1, ….
+class VertexDraws {
+ public:
+  explicit VertexDraws(std::uint64_t state) : state_(state) {}
+  std::uint64_t operator[](std::uint64_t column) const { return mixed(state_ + column * kGolden); }
+
+ private:
+  std::uint64_t state_;
+};
+
+// The draws of one hop of one batch.
+class HopDraws {
+ public:
+  HopDraws(const Draw& draw, std::uint64_t hop)
+      : state_(mixed(mixed(mixed(mixed(draw.seed) ^ draw.epoch) ^ draw.batch) ^ hop)) {}
+  VertexDraws of(std::uint64_t id) const { return VertexDraws(mixed(state_ ^ id)); }
+
+ private:
+  std::uint64_t state_;
+};
+
+// A number in [0, limit) from 64 random bits.
+inline std::uint64_t below(std::uint64_t random, std::uint64_t limit) {
+  return static_cast<std::uint64_t>((static_cast<unsigned __int128>(random) * limit) >> 64);
+}
+
+// A number in (0, 1) from 64 random bits.
+inline double unit(std::uint64_t random) {
+  return (static_cast<double>(random >> 11) + 0.5) * 0x1p-53;
+}
+
+}  // namespace spgnn

@@ -1,0 +1,141 @@
+// Numbers for the vertices of a sample: 0, 1, … in the order found.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+
+#include "buffer.hpp"
+#include "parallel.hpp"
+#include "tables.hpp"
+
+namespace spgnn {
+
+// So few keys are numbered by one thread.
+inline constexpr std::int64_t kSerialKeys = 8192;
+inline constexpr std::int64_t kKeysPerTask = 16384;
+
+// Keys of a sample so far, each once; `Key` is unsigned.
+template <class Table, class Key>
+class Numbering {
+ public:
+  Numbering(Table& table, int threads) : table_(table), threads_(threads) { table_.begin(threads); }
+  Numbering(const Numbering&) = delete;
+  Numbering& operator=(const Numbering&) = delete;
+  ~Numbering() { table_.end(most_); }
+
+  std::int64_t size() const { return size_; }
+  const Key* keys() const { return keys_.data(); }
+
+  // numbers[e] = the number of keys[e]; new ones follow in the order found. Nothing is asked about
+  // them afterwards if they are the `last`.
+  void add(const Key* keys, std::int64_t count, std::int32_t* numbers, bool last) {
+    if (size_ + count >= kMostNumbers) {
+      throw std::length_error("a sample has at most 2^31 vertices and edges");
+    }
+    keys_.at_least(size_ + count);
+    most_ = std::max(most_, static_cast<std::uint32_t>(size_ + count + 1));
+    if (threads_ == 1 || count < kSerialKeys) {
+      add_serially(keys, count, numbers);
+    } else {
+      add_in_parallel(keys, count, numbers, last);
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kAhead = 16;
+  static constexpr std::int64_t kBlock = 1024;
+
+  int part(Key key) const { return part_of(key, static_cast<std::uint32_t>(threads_)); }
+
+  void add_serially(const Key* keys, std::int64_t count, std::int32_t* numbers) {
+    for (std::int64_t e = 0; e < count; ++e) {
+      if (e + kAhead < count) table_.prefetch(part(keys[e + kAhead]), keys[e + kAhead]);
+      const auto fresh = static_cast<std::uint32_t>(size_);
+      const std::uint32_t number = table_.number(part(keys[e]), keys[e], fresh);
+      keys_[size_] = keys[e];
+      size_ += number == fresh;
+      numbers[e] = static_cast<std::int32_t>(number);
+    }
+  }
+
+  // Each thread looks up the keys of its part. A new key is known by the place where it was first
+  // met until all threads are done; then the places are ranked.
+  void add_in_parallel(const Key* keys, std::int64_t count, std::int32_t* numbers, bool last) {
+    for_each_task(threads_, threads_,
+                  [&](std::int64_t p) { look_up(static_cast<int>(p), keys, count, numbers); });
+    const auto known = static_cast<std::int32_t>(size_);
+    const std::int64_t tasks = (count + kKeysPerTask - 1) / kKeysPerTask;
+    first_of_task_.at_least(tasks + 1);
+    for_each_task(tasks, threads_, [&](std::int64_t task) {
+      const std::int64_t begin = task * kKeysPerTask, end = std::min(begin + kKeysPerTask, count);
+      std::int64_t found = 0;
+      for (std::int64_t e = begin; e < end; ++e) {
+        found += numbers[e] == known + static_cast<std::int32_t>(e);
+      }
+      first_of_task_[task + 1] = found;
+    });
+    first_of_task_[0] = size_;
+    for (std::int64_t task = 0; task < tasks; ++task) {
+      first_of_task_[task + 1] += first_of_task_[task];
+    }
+    ranks_.at_least(count);
+    for_each_task(tasks, threads_, [&](std::int64_t task) {
+      std::int64_t number = first_of_task_[task];
+      for (std::int64_t e = task * kKeysPerTask; number < first_of_task_[task + 1]; ++e) {
+        keys_[number] = keys[e];
+        ranks_[e] = static_cast<std::int32_t>(number);
+        number += numbers[e] == known + static_cast<std::int32_t>(e);
+      }
+    });
+    size_ = first_of_task_[tasks];
+    for_each_task(tasks, threads_, [&](std::int64_t task) {
+      const std::int64_t begin = task * kKeysPerTask, end = std::min(begin + kKeysPerTask, count);
+      for (std::int64_t e = begin; e < end; ++e) {
+        if (numbers[e] >= known) numbers[e] = ranks_[numbers[e] - known];
+      }
+    });
+    if (!last)
+      for_each_task(threads_, threads_,
+                    [&](std::int64_t p) { renumber(static_cast<int>(p), known); });
+  }
+
+  void look_up(int own, const Key* keys, std::int64_t count, std::int32_t* numbers) {
+    std::int64_t places[kBlock + 1];
+    for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+      const std::int64_t end = std::min(begin + kBlock, count);
+      std::int64_t mine = 0;
+      for (std::int64_t e = begin; e < end; ++e) {
+        places[mine] = e;
+        mine += part(keys[e]) == own;
+      }
+      for (std::int64_t i = 0; i < std::min(kAhead, mine); ++i) {
+        table_.prefetch(own, keys[places[i]]);
+      }
+      for (std::int64_t i = 0; i < mine; ++i) {
+        if (i + kAhead < mine) table_.prefetch(own, keys[places[i + kAhead]]);
+        const std::int64_t e = places[i];
+        const auto fresh = static_cast<std::uint32_t>(size_ + e);
+        numbers[e] = static_cast<std::int32_t>(table_.number(own, keys[e], fresh));
+      }
+    }
+  }
+
+  void renumber(int own, std::int64_t known) {
+    for (std::int64_t i = known; i < size_; ++i) {
+      if (part(keys_[i]) == own) {
+        table_.renumber(own, keys_[i], static_cast<std::uint32_t>(i));
+      }
+    }
+  }
+
+  Table& table_;
+  int threads_;
+  std::int64_t size_ = 0;
+  std::uint32_t most_ = 1;
+  Buffer<Key> keys_;
+  Buffer<std::int32_t> ranks_;
+  Buffer<std::int64_t> first_of_task_;
+};
+
+}  // namespace spgnn
