@@ -1,6 +1,19 @@
 """Rows of features wherever they lie: memory, a disk, other ranks; and caches before them."""
 
+from spgnn.store.cached import CachedRows
 from spgnn.store.disk import DiskRows
+from spgnn.store.policy import POLICIES, Policy, hits, optimal_hits
 from spgnn.store.rows import Counts, MemoryRows, Pending, Rows
 
-__all__ = ["Counts", "DiskRows", "MemoryRows", "Pending", "Rows"]
+__all__ = [
+    "POLICIES",
+    "CachedRows",
+    "Counts",
+    "DiskRows",
+    "MemoryRows",
+    "Pending",
+    "Policy",
+    "Rows",
+    "hits",
+    "optimal_hits",
+]

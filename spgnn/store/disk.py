@@ -13,7 +13,7 @@ from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
 from spgnn.layout import Int64Array
 from spgnn.store._store import Reader, Ticket
-from spgnn.store.rows import Pending, Rows
+from spgnn.store.rows import Pending, Rows, as_bytes
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64)
 DEPTH = 32  # reads that are under way at once
@@ -114,7 +114,7 @@ class DiskRows(Rows):
         ticket = self._reader.read_rows(
             ids, places, as_bytes(out), self.offset, self.row_bytes, self.gap
         )
-        self.counts.add(rows_read=len(ids), bytes_read=ticket.bytes)
+        self._asked.add(rows_read=len(ids), bytes_read=ticket.bytes)
         return Pending(lambda: finish(ticket, self.path))
 
     def __str__(self) -> str:
@@ -146,8 +146,3 @@ def finish(ticket: Ticket, path: Path) -> None:
     wrong = ticket.wait()
     if wrong:
         raise InputError(f"{path}: {wrong}")
-
-
-def as_bytes(tensor: Tensor) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """The memory of a contiguous tensor."""
-    return tensor.view(-1).view(torch.uint8).numpy()

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array
+from spgnn.store import _store
 
 
 @dataclass
@@ -79,12 +81,21 @@ class Rows(ABC):
     ----------
     rows, width : int
     dtype : torch.dtype
-    counts : Counts
     """
 
     def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
         self.rows, self.width, self.dtype = rows, width, dtype
-        self.counts = Counts()
+        self._asked = Counts()
+
+    @property
+    def counts(self) -> Counts:
+        """What the table was asked for, and what that took."""
+        return self._asked
+
+    @property
+    def fetches_together(self) -> bool:
+        """Whether `prefetch` fetches what it is told in one go, and is collective."""
+        return False
 
     @property
     def row_bytes(self) -> int:
@@ -108,7 +119,7 @@ class Rows(ABC):
         """
         wanted = self._checked(ids)
         out = self._room(len(wanted), out)
-        self._count_needed(len(wanted))
+        self._asked.add(rows_needed=len(wanted), bytes_needed=len(wanted) * self.row_bytes)
         self.begin(wanted, out).wait()
         return out
 
@@ -117,6 +128,9 @@ class Rows(ABC):
 
         Never necessary. What it is good for depends on the table; by default for nothing.
         """
+
+    def forget(self) -> None:  # noqa: B027 - most tables ignore it
+        """What `prefetch` was told and has not been gathered never comes."""
 
     @abstractmethod
     def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
@@ -131,9 +145,6 @@ class Rows(ABC):
         places : int64 [k], optional
             By default 0 … k − 1.
         """
-
-    def _count_needed(self, rows: int) -> None:
-        self.counts.add(rows_needed=rows, bytes_needed=rows * self.row_bytes)
 
     def _checked(self, ids: Tensor) -> Int64Array:
         if ids.dim() != 1 or ids.dtype != torch.int64:
@@ -173,13 +184,33 @@ class MemoryRows(Rows):
         if table.dim() != 2:
             raise InputError(f"a table of rows must be [rows, width], got {list(table.shape)}")
         super().__init__(table.shape[0], table.shape[1], table.dtype)
-        self.table = table
+        self.table = table.contiguous()
 
     def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
         """Copies at once; nothing is read."""
-        wanted = torch.from_numpy(ids)
-        if places is None:
-            torch.index_select(self.table, 0, wanted, out=out[: len(ids)])
-        else:
-            out.index_copy_(0, torch.from_numpy(places), self.table.index_select(0, wanted))
+        copy_rows(self.table, ids, out, places)
         return Pending()
+
+
+def copy_rows(
+    source: Tensor, from_row: Int64Array | None, target: Tensor, to_row: Int64Array | None
+) -> None:
+    """Copy row ``from_row[i]`` of one contiguous table to row ``to_row[i]`` of another, in order.
+
+    One of the two may be left out: 0, 1, ….
+    """
+    given = from_row if from_row is not None else to_row
+    assert given is not None
+    every = np.arange(len(given))
+    _store.copy_rows(
+        as_bytes(source),
+        every if from_row is None else from_row,
+        as_bytes(target),
+        every if to_row is None else to_row,
+        source.shape[1] * source.dtype.itemsize,
+    )
+
+
+def as_bytes(tensor: Tensor) -> npt.NDArray[np.uint8]:
+    """The memory of a contiguous tensor."""
+    return tensor.detach().view(-1).view(torch.uint8).numpy()

@@ -1,10 +1,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 
+#include "belady_table.hpp"
+#include "cache_table.hpp"
 #include "row_reader.hpp"
 
 namespace nb = nanobind;
@@ -92,6 +96,57 @@ class Reader {
   int depth_;
 };
 
+// Row from_row[i] of one table becomes row to_row[i] of another.
+void copy_rows(nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> source,
+               Ids from_row, Bytes target, Ids to_row, std::int64_t row_bytes) {
+  nb::gil_scoped_release released;
+  constexpr std::size_t kSoon = 8;  // rows lie anywhere: the processor is told a few ahead
+  for (std::size_t i = 0; i < from_row.size(); ++i) {
+    if (i + kSoon < from_row.size()) {
+      __builtin_prefetch(source.data() + from_row.data()[i + kSoon] * row_bytes);
+    }
+    std::memcpy(target.data() + to_row.data()[i] * row_bytes,
+                source.data() + from_row.data()[i] * row_bytes, row_bytes);
+  }
+}
+
+using Scores = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+nb::object to_numpy(std::vector<std::int64_t>&& values) {
+  auto* kept = new std::vector<std::int64_t>(std::move(values));
+  nb::capsule owner(kept,
+                    [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
+  return nb::cast(
+      nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
+}
+
+std::unique_ptr<spgnn::CacheTable> make_table(const std::string& policy, std::int64_t rows,
+                                              std::int64_t slots, Scores scores) {
+  using Made = std::unique_ptr<spgnn::CacheTable>;
+  if (policy == "lru") return Made(new spgnn::LruTable(rows, slots));
+  if (policy == "clock") return Made(new spgnn::ClockTable(rows, slots));
+  if (policy == "sieve") return Made(new spgnn::SieveTable(rows, slots));
+  return Made(new spgnn::BeladyTable(rows, slots, {scores.data(), scores.data() + scores.size()}));
+}
+
+std::unique_ptr<spgnn::CacheTable> make_fixed_table(std::int64_t rows, Ids kept) {
+  return std::make_unique<spgnn::FixedTable>(rows, spgnn::Ids(kept.data(), kept.size()));
+}
+
+void announce(spgnn::CacheTable& table, Ids ids) {
+  nb::gil_scoped_release released;
+  table.announce({ids.data(), ids.size()});
+}
+
+nb::tuple plan(spgnn::CacheTable& table) {
+  spgnn::Change change(0);
+  {
+    nb::gil_scoped_release released;
+    change = table.plan();
+  }
+  return nb::make_tuple(to_numpy(std::move(change.from)), to_numpy(std::move(change.to)));
+}
+
 }  // namespace
 
 NB_MODULE(_store, m) {
@@ -107,4 +162,13 @@ NB_MODULE(_store, m) {
       .def("read", &Reader::read, "begins"_a, "lengths"_a, "to"_a, "out"_a, "gap"_a)
       .def("read_rows", &Reader::read_rows, "ids"_a, "places"_a, "out"_a, "offset"_a, "row_bytes"_a,
            "gap"_a);
+  nb::class_<spgnn::CacheTable>(m, "CacheTable", "Which rows a cache keeps.")
+      .def("announce", &announce, "ids"_a, "The next batch, distinct rows.")
+      .def_prop_ro("announced", &spgnn::CacheTable::announced, "Batches still to be planned.")
+      .def("forget", &spgnn::CacheTable::forget, "What was announced and not planned never comes.")
+      .def("plan", &plan,
+           "(from, to): slots that hold rows of the next batch, or get them; or −1.");
+  m.def("copy_rows", &copy_rows, "source"_a, "from_row"_a, "target"_a, "to_row"_a, "row_bytes"_a);
+  m.def("cache_table", &make_table, "policy"_a, "rows"_a, "slots"_a, "scores"_a);
+  m.def("fixed_cache_table", &make_fixed_table, "rows"_a, "kept"_a);
 }

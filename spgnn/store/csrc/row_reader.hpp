@@ -61,7 +61,7 @@ class DataFile {
       got += now;
       // Direct reads go on at aligned places only; they stop elsewhere at the file's end alone.
       if (now == 0 || (got < needed && got % alignment_ != 0)) {
-        throw std::runtime_error("ends at byte " + std::to_string(begin + got) + ", before byte " +
+        throw std::runtime_error("ends at byte " + std::to_string(size()) + ", before byte " +
                                  std::to_string(begin + needed) +
                                  " that is to be read; it was cut off");
       }
