@@ -3,7 +3,9 @@
 from spgnn.store.cached import CachedRows
 from spgnn.store.disk import DiskRows
 from spgnn.store.policy import POLICIES, Policy, hits, optimal_hits
+from spgnn.store.remote import RemoteRows
 from spgnn.store.rows import Counts, MemoryRows, Pending, Rows
+from spgnn.store.visits import uses, visit_probability
 
 __all__ = [
     "POLICIES",
@@ -13,7 +15,10 @@ __all__ = [
     "MemoryRows",
     "Pending",
     "Policy",
+    "RemoteRows",
     "Rows",
     "hits",
     "optimal_hits",
+    "uses",
+    "visit_probability",
 ]

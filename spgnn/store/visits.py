@@ -1,0 +1,110 @@
+"""How often mini-batches will ask for a vertex's row: what the fixed cache rules go by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spgnn.errors import InputError, check_integer
+from spgnn.pattern import Pattern
+from spgnn.sparse import CSR
+
+_PIECE = 1 << 22  # nonzeros that are worked on at once
+
+
+def uses(pattern: Pattern | CSR) -> Tensor:
+    """How many rows name each vertex (its out-degree), int64 [n]: scores of ``"degree"``.
+
+    Parameters
+    ----------
+    pattern : Pattern or CSR [n, n]
+        A row lists the vertices that its own vertex aggregates from.
+    """
+    return torch.bincount(pattern.indices, minlength=pattern.shape[1])
+
+
+def visit_probability(
+    pattern: Pattern | CSR, num_neighbors: Sequence[int], seeds: Tensor, batch_size: int
+) -> Tensor:
+    """The probability that a batch of neighbour sampling has a vertex: scores of ``"vip"``.
+
+    The analysis of SALIENT++ (Kaler et al., MLSys'23), hop by hop. A vertex of degree d that is in
+    a hop draws each of its neighbours with probability t = min(1, k/d), so
+
+        p_0(v) = batch_size / seeds  for seeds        p_h(u) = 1 - prod_v (1 - t_h(v) p_{h-1}(v))
+
+    over the rows v that name u, and a batch has u with 1 - prod_h (1 - p_h(u)). Exact where what
+    one vertex draws does not depend on what others draw, on a tree for instance.
+
+    Parameters
+    ----------
+    pattern : Pattern or CSR [n, n]
+        A row lists the vertices that its own vertex aggregates from.
+    num_neighbors : sequence of int
+        Fan-out of each hop, the seeds' first; −1 for all neighbours.
+    seeds : Tensor int64 [s], or bool [n]
+        The vertices that batches begin with, each once an epoch.
+    batch_size : int
+
+    Returns
+    -------
+    Tensor float32 [n]
+
+    Raises
+    ------
+    InputError
+        If a fan-out, the batch size, or a seed is out of range.
+    """
+    n = pattern.shape[0]
+    check_integer("batch_size", batch_size, 1)
+    first = _mask(seeds, n)
+    lengths = np.diff(pattern.indptr.numpy())
+    p = np.where(first, min(1.0, batch_size / max(int(first.sum()), 1)), 0.0)
+    missed = 1 - p
+    for hop, fan_out in enumerate(num_neighbors):
+        check_integer(f"num_neighbors[{hop}]", fan_out, -1)
+        drawn = np.ones(n) if fan_out < 0 else np.minimum(1, fan_out / np.maximum(lengths, 1))
+        p = 1 - _product_over_rows(pattern, 1 - drawn * p)
+        missed *= 1 - p
+    return torch.from_numpy((1 - missed).astype(np.float32))
+
+
+def _product_over_rows(
+    pattern: Pattern | CSR, factor: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """For each column the product of the factors of the rows that name it."""
+    with np.errstate(divide="ignore"):
+        logarithm = np.log(factor)  # −inf where a row is sure to draw all it names
+    total = np.zeros(pattern.shape[1])
+    for rows, lengths, columns in _pieces(pattern):
+        total += np.bincount(columns, np.repeat(logarithm[rows], lengths), pattern.shape[1])
+    return np.exp(total)
+
+
+def _pieces(pattern: Pattern | CSR) -> Iterator[tuple[slice, npt.NDArray[np.int64], Tensor]]:
+    """Neighbouring rows of some nonzeros each: which rows, their lengths, their columns."""
+    indptr = pattern.indptr.numpy()
+    first, n = 0, len(indptr) - 1
+    while first < n:
+        last = int(np.searchsorted(indptr, indptr[first] + _PIECE, side="right")) - 1
+        last = min(max(last, first + 1), n)
+        columns = pattern.indices[indptr[first] : indptr[last]]
+        yield slice(first, last), np.diff(indptr[first : last + 1]), columns
+        first = last
+
+
+def _mask(seeds: Tensor, n: int) -> npt.NDArray[np.bool_]:
+    if seeds.dtype == torch.bool:
+        if seeds.shape != (n,):
+            raise InputError(f"a mask of seeds must be bool [{n}], got {list(seeds.shape)}")
+        return np.asarray(seeds.numpy(force=True))
+    ids = seeds.numpy(force=True)
+    if len(ids) and not 0 <= ids.min() <= ids.max() < n:
+        raise InputError(f"seeds must be in [0, {n}), got {ids.min()} to {ids.max()}")
+    mask = np.zeros(n, np.bool_)
+    mask[ids] = True
+    return mask
