@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -178,11 +179,12 @@ def all_reduced(t: Tensor, comm: Communicator) -> Tensor:
 
 
 _by_handle: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_handles = count(1)  # never one again: a backward may come after its matrix was forgotten
 
 
 def named(A: object) -> int:
     """A number for a matrix, under which compiled graphs find it as long as it lives."""
-    handle = max(_by_handle, default=0) + 1
+    handle = next(_handles)
     _by_handle[handle] = A
     return handle
 

@@ -330,6 +330,7 @@ def _(  # noqa: PLR0917
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     *operands, ctx.handle, ctx.joint, ctx.slope, ctx.p, ctx.key, _ = inputs
+    ctx.A = with_name(ctx.handle)  # which has to live as long as its gradient may be asked for
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*operands, *output)
 
@@ -341,7 +342,7 @@ def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     if G is None:
         return None, None, None, None, *nothing
     if G.is_meta:
-        with_name(ctx.handle).record.append(Weighed(Z.shape[1], Z.dtype, True, len(a), ctx.joint))
+        ctx.A.record.append(Weighed(Z.shape[1], Z.dtype, True, len(a), ctx.joint))
     of_Z, of_ends, of_a, of_edges = torch.ops.spgnn.attend_backward(
         G.contiguous(),
         Z,

@@ -59,7 +59,7 @@ def aggregated(
     A = operator_of(graph, LINEAR[aggr])
     if isinstance(H_local, CSR):
         return product(A, kernels.spmm(H_local, W))
-    if multiplies_first(H_local, W.shape[1]):
+    if multiplies_first(H_local, W.shape[1], graph):
         return product(A, H_local @ W)
     return product(A, H_local) @ W
 

@@ -13,6 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from spgnn.comm import Communicator
 from spgnn.errors import InputError, meant
+from spgnn.nn.block import Block
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.propagation import LayerGraph, comm_of
 
@@ -115,13 +116,15 @@ def glorot_(matrix: Tensor, generator: torch.Generator | None = None) -> None:
         matrix.uniform_(-bound, bound, generator=generator)
 
 
-def multiplies_first(H_local: Tensor, f_out: int) -> bool:
+def multiplies_first(H_local: Tensor, f_out: int, graph: LayerGraph) -> bool:
     """Whether A (H W) moves fewer bytes than (A H) W, with W [f_in, f_out].
 
     Each costs the width that travels, forward and backward; but the input needs no gradient, so
-    (A X) W has no product in backward.
+    (A X) W has no product in backward. Of a block, where nothing travels, operations count.
     """
     f_in = H_local.shape[1]
+    if isinstance(graph, Block):
+        return graph.multiplies_first(f_in, f_out, gradient=H_local.requires_grad)
     if not torch.is_grad_enabled():
         return f_out <= f_in
     return 2 * f_out <= f_in * (2 if H_local.requires_grad else 1)

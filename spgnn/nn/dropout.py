@@ -10,8 +10,8 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.errors import InputError
 from spgnn.kernels.reference import dropout_keeps
+from spgnn.nn.propagation import LayerMatrix
 from spgnn.sparse import CSR
-from spgnn.spmm import DistMatrix
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ def dropout(X: Tensor | CSR, p: float, keys: DropoutKeys | None, layer: int) -> 
     return kernels.dropout_rows(X, keys.vertex_ids, keys.key(layer), p)
 
 
-def halo_ids(A: DistMatrix, vertex_ids: Tensor) -> Tensor:
+def halo_ids(A: LayerMatrix, vertex_ids: Tensor) -> Tensor:
     """Original ids of own vertices and of those received: int64 [own + received]. Collective."""
     return A.halo(vertex_ids[:, None].double())[:, 0].long()
 
 
-def edges_dropped(A: DistMatrix, H_local: Tensor, ids: Tensor, key: int, p: float) -> Tensor:
+def edges_dropped(A: LayerMatrix, H_local: Tensor, ids: Tensor, key: int, p: float) -> Tensor:
     """``A·H`` with each nonzero of A dropped with probability p, the rest scaled. Collective.
 
     Whether a nonzero is dropped is a function of the two vertices, so it is the same at any P.

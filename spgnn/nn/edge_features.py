@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.nn.propagation import LayerGraph, Propagation
+from spgnn.nn.propagation import LayerGraph, LayerMatrix, Propagation
 from spgnn.spmm import DistMatrix
 
 FILLS = ("add", "sum", "mean", "min", "max", "mul")
@@ -22,12 +22,12 @@ class EdgeOrder:
     Remembers the last graph: to find its edges one by one takes longer than a layer.
     """
 
-    _seen: tuple[Tensor, DistMatrix, Tensor] | None = field(default=None, repr=False)
+    _seen: tuple[Tensor, LayerMatrix, Tensor] | None = field(default=None, repr=False)
 
     def features(
         self,
         graph: LayerGraph,
-        A: DistMatrix,
+        A: LayerMatrix,
         edge_attr: Tensor,
         fill: float | Tensor | str | None,
     ) -> Tensor:
@@ -38,7 +38,7 @@ class EdgeOrder:
         graph : what the layer works on
             If it has a ``local_edge_index``, features are those of its edges; else those of the
             nonzeros of ``A.local_pattern``, in their order.
-        A : DistMatrix
+        A : LayerMatrix
         edge_attr : Tensor [edges] or [edges, f]
         fill : number, Tensor [f], or how features of a vertex's other edges are reduced; optional
             Features of self-loops, where the layer adds them; existing ones are replaced.
@@ -67,7 +67,7 @@ class EdgeOrder:
         made = _of_loops(found[~loops], rows[~loops], rows[loops], A.rows, fill)
         return found.masked_scatter(loops[:, None], made.to(found.dtype))
 
-    def _places(self, index: Tensor, A: DistMatrix, *, loops: bool) -> Tensor:
+    def _places(self, index: Tensor, A: LayerMatrix, *, loops: bool) -> Tensor:
         """The edge of each nonzero, −1 for self-loops that are made."""
         if self._seen is not None and self._seen[0] is index and self._seen[1] is A:
             return self._seen[2]
@@ -96,7 +96,7 @@ def _edge_index(graph: object) -> Tensor | None:
     return index if isinstance(index, Tensor) else None
 
 
-def _rows(A: DistMatrix) -> Tensor:
+def _rows(A: LayerMatrix) -> Tensor:
     pattern = A.local_pattern
     rows = torch.arange(pattern.shape[0], device=pattern.device)
     return rows.repeat_interleave(pattern.row_lengths)

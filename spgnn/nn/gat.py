@@ -12,6 +12,7 @@ from spgnn import kernels
 from spgnn.attention import EdgeDropout, attend, attend_v2, head_scores
 from spgnn.autograd import autocast
 from spgnn.errors import InputError, check_choice, check_number
+from spgnn.nn.block import Block
 from spgnn.nn.convolution import (
     Convolution,
     Linear,
@@ -23,10 +24,17 @@ from spgnn.nn.convolution import (
 from spgnn.nn.dropout import DropoutKeys
 from spgnn.nn.edge_features import FILLS, EdgeOrder
 from spgnn.nn.features import Features, Propagated
-from spgnn.nn.propagation import Graph, LayerGraph, Propagation, by_layer, matrix_of, own_rows
+from spgnn.nn.propagation import (
+    Graph,
+    LayerGraph,
+    LayerMatrix,
+    Propagation,
+    by_layer,
+    matrix_of,
+    own_rows,
+)
 from spgnn.nn.stack import Stack
 from spgnn.sparse import CSR, SUM_DTYPE
-from spgnn.spmm import DistMatrix
 
 # Keys of a layer's edges are apart from those of its features.
 EDGES = 1 << 15
@@ -134,13 +142,13 @@ class AttentionConv(Convolution):
         self,
         H_local: Tensor | CSR,
         graph: LayerGraph,
-        A: DistMatrix,
+        A: LayerMatrix,
         edges: Tensor | None,
         dropout: EdgeDropout | None,
     ) -> Tensor:
         """Weighted sums [rows, heads · out_channels]."""
 
-    def matrix(self, graph: LayerGraph) -> DistMatrix:
+    def matrix(self, graph: LayerGraph) -> LayerMatrix:
         """The matrix whose nonzeros are weighed. Collective when first asked."""
         return matrix_of(graph, "loops" if self.add_self_loops else "none")
 
@@ -151,6 +159,8 @@ class AttentionConv(Convolution):
         key = keys.key(self.number | EDGES)
         if isinstance(graph, Propagation):
             return EdgeDropout(self.dropout, key, graph.sources, graph.targets)
+        if isinstance(graph, Block):
+            return EdgeDropout(self.dropout, key, graph.vertex_ids)
         return EdgeDropout(self.dropout, key, keys.vertex_ids)
 
     def extra_repr(self) -> str:
@@ -231,7 +241,7 @@ class GATConv(AttentionConv):
         self,
         H_local: Tensor | CSR,
         graph: LayerGraph,
-        A: DistMatrix,
+        A: LayerMatrix,
         edges: Tensor | None,
         dropout: EdgeDropout | None,
     ) -> Tensor:
@@ -329,7 +339,7 @@ class GATv2Conv(AttentionConv):
         self,
         H_local: Tensor | CSR,
         graph: LayerGraph,
-        A: DistMatrix,
+        A: LayerMatrix,
         edges: Tensor | None,
         dropout: EdgeDropout | None,
     ) -> Tensor:

@@ -117,7 +117,7 @@ class GCNConv(Convolution):
             Z_local = product(operator_of(graph, self.kind), kernels.spmm(H_local, W))
         elif self.order == "paper":
             Z_local = paper_layer(matrix_of(graph, "sym"), H_local, W)
-        elif multiplies_first(H_local, self.out_channels):
+        elif multiplies_first(H_local, self.out_channels, graph):
             Z_local = product(operator_of(graph, self.kind), H_local @ W)
         else:
             Z_local = product(operator_of(graph, self.kind), H_local) @ W

@@ -73,7 +73,9 @@ class GINConv(Convolution):
         first, rest = _begun(self.nn)
         if first is not None and (
             isinstance(H_local, CSR)
-            or (isinstance(H_local, Tensor) and multiplies_first(H_local, first.out_features))
+            or (
+                isinstance(H_local, Tensor) and multiplies_first(H_local, first.out_features, graph)
+            )
         ):
             W = first.weight.T
             HW = kernels.spmm(H_local, W) if isinstance(H_local, CSR) else H_local @ W

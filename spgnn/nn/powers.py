@@ -84,7 +84,7 @@ class SGConv(Convolution):
         W, times = self.lin.weight.T, self.K
         if isinstance(H_local, Propagated):
             H_local, times = H_local.AX_local, times - 1
-        first = isinstance(H_local, CSR) or multiplies_first(H_local, W.shape[1])
+        first = isinstance(H_local, CSR) or multiplies_first(H_local, W.shape[1], graph)
         Z_local = _times(H_local, W) if first else H_local
         assert isinstance(Z_local, Tensor)
         for _ in range(times):
@@ -147,7 +147,7 @@ class APPNP(Convolution):
                 AZ = product(operator_of(graph, self.kind), Z)
             else:
                 AZ = dropping(Z, step)
-            Z = torch.add(AZ * (1 - self.alpha), H, alpha=self.alpha)
+            Z = torch.add(AZ * (1 - self.alpha), own_rows(graph, H), alpha=self.alpha)
         return Z
 
     def _dropping(
@@ -229,14 +229,14 @@ class TAGConv(Convolution):
         A = operator_of(graph, self.kind)
         weights = [lin.weight.T for lin in self.lins if isinstance(lin, nn.Linear)]
         if isinstance(H_local, CSR) or (
-            isinstance(H_local, Tensor) and multiplies_first(H_local, weights[0].shape[1])
+            isinstance(H_local, Tensor) and multiplies_first(H_local, weights[0].shape[1], graph)
         ):
             Z_local = _times(H_local, weights[-1])
             for W in reversed(weights[:-1]):
-                Z_local = product(A, Z_local) + _times(H_local, W)
+                Z_local = product(A, Z_local) + own_rows(graph, _times(H_local, W))
         else:
             power = _dense(H_local, "TAGConv")
-            Z_local = power @ weights[0]
+            Z_local = own_rows(graph, power) @ weights[0]
             for W in weights[1:]:
                 power = product(A, power)
                 Z_local = Z_local + power @ W

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spgnn.autograd import Linear, named
 from spgnn.exchange import Step
+from spgnn.nn.block import Block
 from spgnn.nn.propagation import HasMatrices, LayerGraph, Normalised, Propagation, matrix_of
 from spgnn.spmm import DistMatrix
 
@@ -77,6 +78,8 @@ def operator_of(graph: LayerGraph, kind: Kind) -> Linear:
     A matrix or a Propagation stands for whatever is asked for. Where a graph has no such matrix, it
     is made of one that it has.
     """
+    if isinstance(graph, Block):
+        return graph.matrix(kind)
     if isinstance(graph, DistMatrix | Propagation) or kind not in _MADE_OF:
         return matrix_of(graph, cast(Normalised, kind))
     known = _made.setdefault(graph, {})

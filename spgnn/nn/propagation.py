@@ -11,6 +11,8 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
+from spgnn.nn.block import Block
+from spgnn.nn.local import LocalMatrix
 from spgnn.spmm import DistMatrix
 
 
@@ -54,8 +56,9 @@ class HasMatrices(Protocol):
 
 # A matrix alone stands for every layer, whatever that asks for: its rows are its columns, and all
 # of them are own ones.
-LayerGraph = DistMatrix | Propagation | HasMatrices
-Graph = LayerGraph | Sequence[Propagation]
+LayerGraph = DistMatrix | Propagation | HasMatrices | Block
+Graph = LayerGraph | Sequence[Propagation] | Sequence[Block]
+LayerMatrix = DistMatrix | LocalMatrix
 Matrices = DistMatrix | Sequence[Propagation]
 
 
@@ -65,16 +68,17 @@ def by_layer(graph: Graph, layers: int) -> Sequence[LayerGraph]:
     Raises
     ------
     InputError
-        If there are more or fewer propagations than layers.
+        If there are more or fewer propagations, or blocks of a batch, than layers.
     """
     if not isinstance(graph, Sequence):
         return [graph] * layers
     if len(graph) != layers:
-        raise InputError(f"a model of {layers} layers needs as many propagations, got {len(graph)}")
+        what = "blocks" if len(graph) and isinstance(graph[0], Block) else "propagations"
+        raise InputError(f"a model of {layers} layers needs as many {what}, got {len(graph)}")
     return graph
 
 
-def matrix_of(graph: LayerGraph, normalised: Normalised) -> DistMatrix:
+def matrix_of(graph: LayerGraph, normalised: Normalised) -> LayerMatrix:
     """The matrix of one layer, which a graph has to be asked for. Collective when first asked.
 
     Raises
@@ -100,6 +104,8 @@ def matrices_of(graph: Matrices) -> list[DistMatrix]:
 
 def own_rows(graph: LayerGraph, H_local: Tensor) -> Tensor:
     """Of what a layer takes [columns, f], the vertices whose rows it makes [rows, f]."""
+    if isinstance(graph, Block):
+        return H_local[: graph.rows]
     if not isinstance(graph, Propagation):
         return H_local
     if graph.targets is None:

@@ -179,7 +179,7 @@ class RGCNConv(Convolution):
         given = getattr(graph, "edge_type", None) if edge_type is None else edge_type
         types = check_edge_rows("RGCNConv", "edge_type", given, edges.index)
         inner = self.num_bases is not None and self.aggr != "max"
-        inner = inner and multiplies_first(H_local, self.weight.shape[0] * self.out_channels)
+        inner = inner and multiplies_first(H_local, self.weight.shape[0] * self.out_channels, graph)
         halo = edges.halo(self._times_bases(H_local) if inner else H_local)
         relations = self._relations(edges.index, types, len(halo))
         own = own_rows(graph, H_local)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from spgnn import kernels
 from spgnn.errors import InputError, check_choice, check_integer, check_number
 from spgnn.nn.activation import Activation, activated, activation_of
+from spgnn.nn.block import Block
 from spgnn.nn.convolution import Convolution, Linear, glorot_, lazy_parts, width_of
 from spgnn.nn.dropout import DropoutKeys, dropout
 from spgnn.nn.features import Features, Propagated, features_beside
@@ -229,7 +230,7 @@ class Stack(nn.Module):
             A·dropout(X) changes every epoch.
         graph : DistMatrix, a graph that has matrices, or a sequence of one Propagation a layer
             A matrix stands for every layer. Each layer of a sequence takes the rows that the one
-            before it made.
+            before it made. The blocks of a mini-batch are such a sequence: ``batch.layers``.
         keys : DropoutKeys, optional
             Of the masks, in training. Without them, they are the graph's ids of vertices, the
             model's seed, and the number of the call.
@@ -342,6 +343,8 @@ def _on(keys: DropoutKeys | None, ids: Tensor | None) -> DropoutKeys | None:
 def _ids_of_rows(graph: LayerGraph) -> Tensor | None:
     """Original ids of the rows that a layer makes."""
     ids = ids_of(graph)
+    if ids is not None and isinstance(graph, Block):
+        return ids[: graph.rows]
     if ids is None or not isinstance(graph, Propagation) or graph.A is None:
         return ids
     return ids[: graph.A.rows] if graph.targets is None else ids[graph.targets]

@@ -1,0 +1,105 @@
+"""A matrix of one process that layers take as they take a distributed one: cheap to make."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spgnn import kernels
+from spgnn.attention import Attention
+from spgnn.autograd import named
+from spgnn.comm.solo import SoloCommunicator
+from spgnn.errors import InputError
+from spgnn.exchange import Plan, Stage, Step
+from spgnn.operands import Operands
+from spgnn.pattern import Pattern
+from spgnn.sparse import CSR
+
+_ALONE = SoloCommunicator()
+
+
+class LocalMatrix:
+    """``B + diag(d)`` on one process, B [rows, columns] with rows ≤ columns; linear.
+
+    Row i and column i are the same vertex, so the diagonal needs no place in the pattern.
+
+    Parameters
+    ----------
+    block : CSR [rows, columns]
+    diagonal : Tensor float32 [rows], optional
+    """
+
+    def __init__(self, block: CSR, diagonal: Tensor | None = None) -> None:
+        self.block, self.diagonal = block, diagonal
+        self.rows, self.columns = block.shape
+        self.record: list[Any] = []
+        self.operands = Operands(_ALONE)
+        self.handle = named(self)
+        self._as: dict[torch.dtype, tuple[CSR, Tensor | None]] = {}
+
+    def next_step(self, H_local: Tensor) -> Step:
+        """Check an operand.
+
+        Raises
+        ------
+        InputError
+            If it has not one row for each column.
+        """
+        if H_local.dim() != 2 or H_local.shape[0] != self.columns:
+            shape, given = [self.rows, self.columns], list(H_local.shape)
+            hops = "; layers of several hops take a batch's own graph" if len(given) == 2 else ""
+            raise InputError(f"a block {shape} multiplies {self.columns} rows, got {given}{hops}")
+        return Step()
+
+    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+        """``B·H + d·H``, without autograd."""
+        block, diagonal = self._in(H_local)
+        Z = kernels.spmm(block, H_local)
+        return Z if diagonal is None else Z.addcmul_(H_local[: self.rows], diagonal)
+
+    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+        """``Bᵀ·G + d·G``, without autograd."""
+        block, diagonal = self._in(G_local)
+        dH = kernels.spmm(block.T, G_local)
+        if diagonal is not None:
+            dH[: self.rows].addcmul_(G_local, diagonal)
+        return dH
+
+    def halo(self, H_local: Tensor) -> Tensor:
+        """All that its rows need: H itself."""
+        _ = self.next_step(H_local)
+        return H_local
+
+    @property
+    def local_pattern(self) -> Pattern:
+        """Its nonzeros, those of the diagonal apart."""
+        return self.block.pattern
+
+    def local_matrix(self) -> CSR:
+        """The matrix as one block.
+
+        Raises
+        ------
+        InputError
+            If it has a diagonal apart.
+        """
+        if self.diagonal is not None:
+            raise InputError("the edges of a batch cannot be dropped where self-loops are added")
+        return self.block
+
+    @cached_property
+    def attention(self) -> Attention:
+        """What runs attention over the nonzeros."""
+        return Attention(Plan((Stage(self.block, None, ()),)), {"everyone": _ALONE})
+
+    def _in(self, like: Tensor) -> tuple[CSR, Tensor | None]:
+        """The block and its diagonal for operands of a dtype."""
+        found = self._as.get(like.dtype)
+        if found is None:
+            block = self.block.to(like.dtype)
+            column = None if self.diagonal is None else self.diagonal[:, None].to(like.dtype)
+            found = self._as[like.dtype] = block, column
+        return found
