@@ -8,6 +8,7 @@ from spgnn.errors import InputError
 from spgnn.graph import DistGraph, distribute
 from spgnn.inference import infer
 from spgnn.layout import Axes, RowLayout
+from spgnn.minibatch import NeighborLoader
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
@@ -19,6 +20,7 @@ __all__ = [
     "DistMatrix",
     "InputError",
     "Mesh",
+    "NeighborLoader",
     "Pattern",
     "RowLayout",
     "connect",

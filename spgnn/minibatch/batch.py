@@ -1,0 +1,284 @@
+"""One batch: some seeds, their sampled neighbourhood, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from spgnn.nn import DropoutKeys
+from spgnn.nn.block import Block, Degrees, block_pattern
+from spgnn.sampling import Sample
+from spgnn.sparse import CSR
+
+
+class Known(Protocol):
+    """What a batch asks of the graph it was drawn from; see `spgnn.minibatch.source.Source`."""
+
+    @property
+    def vertices(self) -> dict[str, Tensor]:
+        """Of each vertex."""
+
+    @property
+    def edges(self) -> dict[str, Tensor]:
+        """Of each edge."""
+
+    @property
+    def edge_ids(self) -> Tensor | None:
+        """Which edge each nonzero is."""
+
+    def ids_of(self, nodes: Tensor) -> Tensor:
+        """Original ids of some vertices."""
+
+    def degrees(self, nodes: Tensor) -> Degrees:
+        """What layers have to know of some vertices in the whole graph."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a batch stands.
+
+    Attributes
+    ----------
+    seed, epoch, number : int
+        Of the loader, and of the batch within its epoch.
+    step : int
+        Number of the batch since the first epoch; the key of its dropout.
+    """
+
+    seed: int = 0
+    epoch: int = 0
+    number: int = 0
+    step: int = 0
+
+
+class Batch:
+    """A mini-batch. Whatever the graph knows of its vertices and edges is an attribute.
+
+    Its fields are those of a batch of PyG's ``NeighborLoader``: ``out = model(batch.x,
+    batch.edge_index)[:batch.batch_size]`` is right for PyG's modules. Layers of `spgnn.nn` take
+    `layers`, and make the seeds' rows only: ``out = model(batch.x, batch.layers, batch.keys)``.
+
+    Attributes
+    ----------
+    x : Tensor or CSR [m, f], or None
+        Features.
+    n_id : Tensor int64 [m]
+        Vertices of the graph: the seeds first, then the others in the order found.
+    input_id : Tensor int64 [batch_size]
+        Which of the loader's input nodes the seeds are.
+    batch_size : int
+        Seeds.
+    batch : Tensor int64 [m], or None
+        Which seed a vertex belongs to, where samples are disjoint.
+    place : Place
+    """
+
+    def __init__(
+        self,
+        source: Known,
+        sample: Sample,
+        x: Tensor | CSR | None,
+        input_id: Tensor,
+        place: Place,
+        *,
+        of_graph: bool = True,
+    ) -> None:
+        self._source, self._sample = source, sample
+        self._of_graph = of_graph
+        self.x, self.input_id, self.place = x, input_id, place
+        self.n_id, self.batch_size = sample.nodes, sample.seeds
+        self.batch = sample.batch
+        self.device = torch.device("cpu")
+
+    def __repr__(self) -> str:
+        return f"Batch({self.batch_size} of {self.num_nodes} vertices, {self.num_edges} edges)"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        source = self._source
+        if name in source.vertices:
+            found = source.vertices[name][self._sample.nodes].to(self.device)
+        elif name in source.edges:
+            found = source.edges[name][self.e_id.cpu()].to(self.device)
+        elif name in ("y", "edge_weight", "edge_attr"):
+            found = None  # as PyG's Data
+        else:
+            raise AttributeError(f"a batch has no {name}, and neither has its graph")
+        self.__dict__[name] = found
+        return found
+
+    @property
+    def num_nodes(self) -> int:
+        """Vertices."""
+        return len(self.n_id)
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of `edge_index`."""
+        return sum(self.num_sampled_edges)
+
+    @cached_property
+    def layers(self) -> list[Block]:
+        """What each layer of a model works on, the outermost hop first."""
+        return [self._block(hop) for hop in reversed(range(len(self._sample.hops)))]
+
+    @cached_property
+    def graph(self) -> Block:
+        """The edges of `edge_index` as one square block, for layers of several hops."""
+        row, column = self.edge_index[1].cpu(), self.edge_index[0].cpu()
+        m = self.num_nodes
+        indptr = torch.zeros(m + 1, dtype=torch.int64)
+        torch.cumsum(torch.bincount(row, minlength=m), 0, out=indptr[1:])
+        pattern = block_pattern(indptr, column, m)
+        kept = {name: self._of_edges(name, None) for name in ("edge_attr", "edge_type")}
+        made = Block(
+            pattern,
+            self._ids,
+            edge_weight=self._of_edges("edge_weight", None),
+            attributes={name: t for name, t in kept.items() if t is not None},
+        )
+        return made.to(self.device)
+
+    @cached_property
+    def vertex_ids(self) -> Tensor:
+        """Original ids of its vertices."""
+        return self._ids.to(self.device)
+
+    @cached_property
+    def keys(self) -> DropoutKeys:
+        """Of the batch's dropout: a function of the loader's seed, the batch and the vertex."""
+        return DropoutKeys(self.vertex_ids, self.place.seed, self.place.step)
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """Sources and targets of all sampled edges, int64 [2, edges], hop after hop.
+
+        Of a vertex that several hops drew neighbours of, those of the first.
+        """
+        parts = []
+        for hop, begin in self._new_rows():
+            indptr = hop.indptr[begin:]
+            rows = torch.arange(begin, hop.targets).repeat_interleave(indptr.diff())
+            parts.append(torch.stack((hop.indices[int(indptr[0]) :].long(), rows)))
+        return torch.cat(parts, 1).to(self.device)
+
+    @cached_property
+    def e_id(self) -> Tensor:
+        """Which edges of the graph these are, int64 [edges].
+
+        Raises
+        ------
+        AttributeError
+            If the sampler was not asked for the numbers of edges.
+        """
+        parts = []
+        for hop, begin in self._new_rows():
+            if hop.edge_ids is None:
+                raise AttributeError("the numbers of edges were not asked for: edge_ids=True")
+            parts.append(hop.edge_ids[int(hop.indptr[begin]) :])
+        return self._named(torch.cat(parts)).to(self.device)
+
+    @cached_property
+    def num_sampled_nodes(self) -> list[int]:
+        """Seeds, and how many vertices each hop found."""
+        sizes = [self.batch_size, *(hop.sources for hop in self._sample.hops)]
+        return [sizes[0], *(b - a for a, b in pairwise(sizes))]
+
+    @cached_property
+    def num_sampled_edges(self) -> list[int]:
+        """Edges of each hop in `edge_index`."""
+        return [hop.edges - int(hop.indptr[begin]) for hop, begin in self._new_rows()]
+
+    @property
+    def sampled_edges(self) -> int:
+        """Edges of all layers together."""
+        return sum(hop.edges for hop in self._sample.hops)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same on a device; what is asked for later comes there as well."""
+        moved = Batch(
+            self._source,
+            self._sample,
+            None if self.x is None else self.x.to(device),
+            self.input_id.to(device),
+            self.place,
+            of_graph=self._of_graph,
+        )
+        moved.device = torch.device(device)
+        moved.n_id = self.n_id.to(device)
+        moved.batch = None if self.batch is None else self.batch.to(device)
+        return moved
+
+    def pyg(self) -> Any:
+        """The same as a PyG ``Data``."""
+        from torch_geometric.data import Data  # noqa: PLC0415 - an optional dependency
+
+        known = {name: getattr(self, name) for name in self._source.vertices}
+        if all(hop.edge_ids is not None for hop in self._sample.hops):
+            known |= {name: getattr(self, name) for name in self._source.edges}
+            known["e_id"] = self.e_id
+        return Data(
+            x=self.x,
+            edge_index=self.edge_index,
+            n_id=self.n_id,
+            input_id=self.input_id,
+            batch_size=self.batch_size,
+            num_sampled_nodes=self.num_sampled_nodes,
+            num_sampled_edges=self.num_sampled_edges,
+            num_nodes=self.num_nodes,
+            **known,
+        )
+
+    def prepare(self) -> Batch:
+        """Make now what training will need of its structure; called by the thread that fetches."""
+        for block in self.layers[1:]:
+            _ = block.pattern.T
+        return self
+
+    @cached_property
+    def _ids(self) -> Tensor:
+        return self._source.ids_of(self._sample.nodes)
+
+    def _block(self, number: int) -> Block:
+        hop, source = self._sample.hops[number], self._source
+        nodes = self._sample.nodes[: hop.sources]
+        kept = {name: self._of_edges(name, number) for name in ("edge_attr", "edge_type")}
+        block = Block(
+            block_pattern(hop.indptr, hop.indices, hop.sources),
+            self._ids[: hop.sources],
+            edge_weight=self._of_edges("edge_weight", number),
+            factors=hop.weights,
+            degrees=partial(source.degrees, nodes) if self._of_graph else None,
+            attributes={name: t for name, t in kept.items() if t is not None},
+        )
+        return block.to(self.device)
+
+    def _of_edges(self, name: str, hop: int | None) -> Tensor | None:
+        """What the graph knows of the edges of a hop, or of those of `edge_index`."""
+        if name not in self._source.edges:
+            return None
+        if hop is None:
+            found = self._source.edges[name][self.e_id.cpu()]
+        else:
+            edge_ids = self._sample.hops[hop].edge_ids
+            assert edge_ids is not None
+            found = self._source.edges[name][self._named(edge_ids)]
+        return found.reshape(-1).float() if name == "edge_weight" else found
+
+    def _named(self, edge_ids: Tensor) -> Tensor:
+        order = self._source.edge_ids
+        return edge_ids if order is None else order[edge_ids]
+
+    def _new_rows(self) -> Iterator[tuple[Any, int]]:
+        """Each hop, and the first of its rows that no hop before has."""
+        begin = 0
+        for hop in self._sample.hops:
+            yield hop, begin
+            begin = hop.targets

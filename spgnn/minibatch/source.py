@@ -1,0 +1,233 @@
+"""What batches are drawn from: a graph on one process, and where the rest of it lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.data.adapters import vertex_attributes_of_pyg
+from spgnn.data.graph import MASKS, Graph
+from spgnn.errors import InputError
+from spgnn.graph import DistGraph
+from spgnn.graph.sources import kind_of, opener
+from spgnn.nn.block import Degrees
+from spgnn.pattern import Pattern, index_dtype
+from spgnn.sparse import CSR
+from spgnn.store import MemoryRows, Rows
+
+FeatureStore = Rows | CSR | None
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A graph that batches are drawn from.
+
+    Attributes
+    ----------
+    name : str
+    pattern : Pattern [n, n]
+        Row i lists whom vertex i aggregates from, columns rising.
+    x : Rows, CSR or None
+        Features of the vertices.
+    vertices : dict of Tensor [n, …]
+        What else is known of each vertex: y, masks.
+    edges : dict of Tensor [edges, …]
+        What is known of each edge, in the order of the graph as it was given.
+    edge_ids : Tensor int64 [nnz], optional
+        Which of the edges, in that order, each nonzero is; ``None``: they are in order.
+    vertex_ids : Tensor int64 [n], optional
+        Original ids; ``None``: the numbers themselves.
+    """
+
+    name: str
+    pattern: Pattern
+    x: FeatureStore
+    vertices: dict[str, Tensor]
+    edges: dict[str, Tensor]
+    edge_ids: Tensor | None = None
+    vertex_ids: Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        """Vertices."""
+        return self.pattern.shape[0]
+
+    @cached_property
+    def edge_weight(self) -> Tensor | None:
+        """Weights of the nonzeros, float32 [nnz]."""
+        weight = self.edges.get("edge_weight")
+        if weight is None:
+            return None
+        weight = weight.reshape(-1).float()
+        return weight if self.edge_ids is None else weight[self.edge_ids]
+
+    def ids_of(self, nodes: Tensor) -> Tensor:
+        """Original ids of some vertices."""
+        return nodes if self.vertex_ids is None else self.vertex_ids[nodes]
+
+    def degrees(self, nodes: Tensor) -> Degrees:
+        """What layers have to know of some vertices in the whole graph."""
+        edges, weight, bare = self._degrees
+        return Degrees(edges[nodes], weight[nodes], None if bare is None else bare[nodes])
+
+    @cached_property
+    def _degrees(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        edges = self.pattern.row_lengths
+        rows = torch.arange(self.rows).repeat_interleave(edges)
+        weight = edges.float()
+        if self.edge_weight is not None:
+            weight = torch.zeros(self.rows).index_add_(0, rows, self.edge_weight)
+        loops = rows[self.pattern.indices == rows]
+        bare = None
+        if len(loops):
+            bare = torch.ones(self.rows)
+            bare[loops] = 0
+        return edges, weight, bare
+
+
+def source_of(data: Any, store: Rows | None = None, data_dir: str | None = None) -> Source:
+    """Read what a loader was given.
+
+    Parameters
+    ----------
+    data
+        A PyG ``Data``, a `spgnn.data.Graph`, a `DistGraph` of one rank, a `Source`, a pair of a
+        SciPy matrix and features, or the name or path of a data set.
+    store : Rows [n, f], optional
+        Where the features are, in the place of the data's own.
+    data_dir : str, optional
+        Where named sets are looked for.
+
+    Raises
+    ------
+    InputError
+        If it is none of these.
+    """
+    source = _source(data, data_dir)
+    if store is not None:
+        if store.rows != source.rows:
+            raise InputError(f"store has {store.rows} rows, the graph {source.rows} vertices")
+        source = replace(source, x=store)
+    return source
+
+
+def _source(data: Any, data_dir: str | None) -> Source:
+    if isinstance(data, Source):
+        return data
+    if isinstance(data, DistGraph):
+        return _of_ranks(data)
+    x = None
+    if isinstance(data, tuple) and len(data) == 2:
+        data, x = data
+    kind = kind_of(data)
+    if kind == "pyg":
+        return _of_pyg(data)
+    if kind in ("nothing", "block"):
+        raise InputError(f"batches are drawn from a graph on one process, not from {kind}")
+    beside = {name: None for name in ("x", "y", *MASKS)} | {"x": x}
+    return of_graph(opener(data, beside, "graph", data_dir)().source.graph())
+
+
+def of_graph(graph: Graph) -> Source:
+    """Of our own record; a mask of several columns stays as it is."""
+    A = graph.adjacency
+    found = {name: getattr(graph, name) for name in ("y", *MASKS)}
+    vertices = {name: array for name, array in found.items() if array is not None}
+    edges = {} if A.values is None else {"edge_weight": A.values}
+    ids = graph.vertex_ids
+    return Source(graph.name, A.pattern, _features(graph.x), vertices, edges, None, ids)
+
+
+def _of_ranks(graph: DistGraph) -> Source:
+    if graph.comm.size > 1:
+        raise InputError(
+            f"NeighborLoader draws from a graph on one process, and this one is on "
+            f"{graph.comm.size} ranks"
+        )
+    A = graph.A.local_matrix().to("cpu")
+    found = {"y": graph.y, **{name: getattr(graph, name) for name in MASKS}, **graph.attributes}
+    vertices = {name: array.cpu() for name, array in found.items() if array is not None}
+    edges = {} if A.values is None else {"edge_weight": A.values}
+    if graph.edge_attr is not None:
+        raise InputError("edge features of a DistGraph: give NeighborLoader the Data itself")
+    x = None if graph.x is None else graph.x.to("cpu")
+    return Source(graph.meta.name, A.pattern, _features(x), vertices, edges, None, graph.vertex_ids)
+
+
+def _of_pyg(data: Any) -> Source:
+    """Of a PyG ``Data``: every edge of its list is a nonzero, repeated ones as well."""
+    n = int(data.num_nodes)
+    index = data.edge_index.detach().cpu()
+    if index.dim() != 2 or index.shape[0] != 2 or index.is_floating_point():
+        raise InputError(f"edge_index must be integers [2, edges], got {list(index.shape)}")
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < n:
+        raise InputError(f"edge_index runs from {index.min()} to {index.max()}, of {n} vertices")
+    order = torch.from_numpy(np.lexsort((index[0].numpy(), index[1].numpy())))
+    indptr = torch.zeros(n + 1, dtype=torch.int64)
+    torch.cumsum(torch.bincount(index[1], minlength=n), 0, out=indptr[1:])
+    pattern = Pattern.trusted(indptr, index[0][order].to(index_dtype(n)), (n, n))
+    vertices = vertex_attributes_of_pyg(data)
+    for name in ("y", *MASKS):
+        array = getattr(data, name, None)
+        if isinstance(array, Tensor):
+            vertices[name] = array.detach().cpu()
+    edges = {
+        name: data[name].detach().cpu()
+        for name in data.edge_attrs()
+        if name != "edge_index" and isinstance(data[name], Tensor)
+    }
+    in_order = bool((order[1:] > order[:-1]).all())
+    x = getattr(data, "x", None)
+    features = _features(None if x is None else x.detach().cpu())
+    return Source("data", pattern, features, vertices, edges, None if in_order else order)
+
+
+def _features(x: Tensor | CSR | None) -> FeatureStore:
+    return MemoryRows(x) if isinstance(x, Tensor) else x
+
+
+def chosen(source: Source, input_nodes: Any) -> Tensor:
+    """The vertices that seeds are taken of, int64 [inputs].
+
+    Parameters
+    ----------
+    source : Source
+    input_nodes : Tensor of integers or bool [n], the name of a mask, a sequence, or None
+        ``None``: all of them.
+
+    Raises
+    ------
+    InputError
+        If they are no vertices, or one is there twice.
+    """
+    nodes = input_nodes
+    if isinstance(nodes, str):
+        if nodes not in source.vertices:
+            known = ", ".join(source.vertices) or "none"
+            raise InputError(f"input_nodes {nodes}: {source.name} has no such mask; it has {known}")
+        nodes = source.vertices[nodes]
+    if nodes is None:
+        return torch.arange(source.rows)
+    nodes = torch.as_tensor(nodes).detach().cpu()
+    if nodes.dtype == torch.bool:
+        if nodes.shape != (source.rows,):
+            raise InputError(
+                f"input_nodes: a mask must be bool [{source.rows}], got {list(nodes.shape)}"
+            )
+        return nodes.nonzero()[:, 0]
+    if nodes.dim() != 1 or nodes.is_floating_point():
+        raise InputError(f"input_nodes must be integers [k], got {nodes.dtype} {list(nodes.shape)}")
+    nodes = nodes.long()
+    if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < source.rows:
+        raise InputError(
+            f"input_nodes run from {int(nodes.min())} to {int(nodes.max())}, "
+            f"{source.name} has vertices 0 to {source.rows - 1}"
+        )
+    if len(nodes.unique()) < len(nodes):
+        raise InputError("input_nodes: a vertex is there twice")
+    return nodes
