@@ -11,7 +11,7 @@ from spgnn import kernels
 from spgnn.blocks import take_rows
 from spgnn.sampling import relabel
 from spgnn.sparse import CSR
-from spgnn.store import MemoryRows, Rows
+from spgnn.store import Counts, MemoryRows, Rows
 
 
 class Features:
@@ -20,16 +20,24 @@ class Features:
     Parameters
     ----------
     x : Rows or CSR [n, f], or None
+
+    Attributes
+    ----------
+    counts : Counts
+        What batches needed, each for itself; what was read is for the table to say.
     """
 
     def __init__(self, x: Rows | CSR | None) -> None:
         self.x = x
+        self.counts = Counts()
 
     def gather(self, wanted: Sequence[Tensor]) -> list[Tensor | CSR | None]:
         """Features of the vertices of each batch, int64 [m] each."""
         x = self.x
         if not isinstance(x, Rows):
             return [None if x is None else take_rows(x, ids) for ids in wanted]
+        needed = sum(len(ids) for ids in wanted)
+        self.counts.add(rows_needed=needed, bytes_needed=needed * x.row_bytes)
         if len(wanted) == 1 or isinstance(x, MemoryRows):
             return [x.gather(ids) for ids in wanted]
         x.prefetch(wanted)

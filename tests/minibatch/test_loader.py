@@ -1,0 +1,305 @@
+"""Loaders: what batches are, that nothing changes them, and how loaders end."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import spgnn
+from spgnn import CSR, InputError
+from spgnn import nn as ours
+from spgnn.data import Graph
+from spgnn.minibatch import Batch
+from spgnn.sampling import Draw, NeighborSampler, Sample
+from spgnn.store import DiskRows
+from tests.minibatch.graphs import CLASSES, F_IN, N, directed
+
+X = torch.randn(N, F_IN, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(N) % CLASSES
+MASK = torch.arange(N) % 3 > 0
+
+
+def graph(*, weighted: bool = False, vertex_ids: Tensor | None = None) -> Graph:
+    A = CSR.from_scipy(directed(weighted=weighted))
+    return Graph("small", A, True, vertex_ids, x=X, y=Y, train_mask=MASK)
+
+
+def told(batch: Batch) -> list[Tensor]:
+    """Everything that a batch is."""
+    found = [batch.n_id, batch.input_id, batch.edge_index, batch.x, batch.y, batch.train_mask]
+    for block in batch.layers:
+        found += [block.pattern.indptr, block.pattern.indices, block.vertex_ids]
+    return found
+
+
+def assert_same(one: list[Tensor], other: list[Tensor]) -> None:
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert torch.equal(a, b)
+
+
+def our_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("spgnn-")]
+
+
+@pytest.mark.parametrize("resample", [False, True])
+def test_fields(resample):
+    record = graph(weighted=True)
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "resample": resample}
+    loader = spgnn.NeighborLoader(record, [3, 2], "train_mask", **options)
+    inputs = MASK.nonzero()[:, 0]
+    assert len(loader) == 5
+    A, seen = record.adjacency.to_scipy().toarray(), []
+    rows = torch.arange(N).repeat_interleave(record.adjacency.row_lengths)
+    for number, batch in enumerate(loader):
+        seeds = batch.n_id[: batch.batch_size]
+        assert torch.equal(seeds, inputs[batch.input_id])
+        assert (batch.place.epoch, batch.place.number) == (0, number)
+        assert len(batch.n_id.unique()) == len(batch.n_id) == batch.num_nodes
+        assert torch.equal(batch.x, X[batch.n_id])
+        assert torch.equal(batch.y, Y[batch.n_id])
+        assert torch.equal(batch.train_mask, MASK[batch.n_id])
+        source, target = batch.n_id[batch.edge_index]
+        assert torch.equal(rows[batch.e_id], target)
+        assert torch.equal(record.adjacency.indices[batch.e_id].long(), source)
+        assert batch.edge_weight.tolist() == A[target, source].tolist()
+        assert sum(batch.num_sampled_nodes) == batch.num_nodes
+        assert sum(batch.num_sampled_edges) == batch.num_edges == batch.edge_index.shape[1]
+        # A hop's edges end at the vertices that the hop before found, which may have fewer.
+        ends, first = np.cumsum(batch.num_sampled_nodes), 0
+        for hop, (count, fanout) in enumerate(zip(batch.num_sampled_edges, [3, 2], strict=True)):
+            of_hop = batch.edge_index[1, first : first + count]
+            first += count
+            begin = ends[hop - 1] if hop else 0
+            assert bool(((of_hop >= begin) & (of_hop < ends[hop])).all())
+            drawn = torch.bincount(of_hop, minlength=int(ends[hop]))[begin:]
+            whole = record.adjacency.row_lengths[batch.n_id[begin : ends[hop]]]
+            assert torch.equal(drawn, whole.clamp(max=fanout))
+        seen.append(seeds)
+    assert torch.equal(torch.cat(seen).sort().values, inputs)
+    assert not our_threads()
+
+
+@pytest.mark.parametrize("resample", [False, True])
+def test_nothing_changes_a_batch(resample):
+    options: dict[str, Any] = {"batch_size": 7, "shuffle": True, "seed": 5, "resample": resample}
+    plain = spgnn.NeighborLoader(graph(), [4, 3, 2], "train_mask", num_workers=0, **options)
+    wanted = [[told(batch) for batch in plain] for _ in range(2)]
+    assert not torch.equal(wanted[0][0][1], wanted[1][0][1])
+    for workers, prefetch, superbatch in ((1, 1, 1), (3, 5, 1), (2, 2, 3), (1, 3, 4), (2, 0, 2)):
+        loader = spgnn.NeighborLoader(
+            graph(),
+            [4, 3, 2],
+            MASK,
+            num_workers=workers,
+            prefetch=prefetch,
+            superbatch=superbatch,
+            **options,
+        )
+        for epoch in wanted:
+            for one, other in zip(epoch, loader, strict=True):
+                assert_same(one, told(other))
+        assert_same(wanted[1][2], told(loader.sample(1, 2)))
+        loader.epoch = 1
+        assert_same(wanted[1][0], told(next(iter(loader))))
+
+
+def test_draws_follow_original_ids():
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
+    record = graph()
+    moved = record.relabel(order)
+    position = torch.empty(N, dtype=torch.int64)
+    position[order] = torch.arange(N)
+    inputs = MASK.nonzero()[:, 0]
+    one = spgnn.NeighborLoader(record, [3, 2], inputs, batch_size=9, shuffle=True)
+    other = spgnn.NeighborLoader(moved, [3, 2], position[inputs], batch_size=9, shuffle=True)
+    for a, b in zip(one, other, strict=True):
+        assert torch.equal(a.n_id, order[b.n_id])
+        assert torch.equal(a.vertex_ids, b.vertex_ids)
+        assert torch.equal(a.edge_index, b.edge_index)
+
+
+@pytest.mark.parametrize("kind", ["GCN", "GraphSAGE", "GIN", "GAT", "GATv2"])
+def test_whole_neighbourhoods_are_full_graph_training(kind):
+    record = graph(weighted=kind in ("GCN", "GIN"))
+    model = getattr(ours, kind)(F_IN, 6, 3, CLASSES, dropout=0.3)
+    whole = spgnn.distribute(record)
+    loader = spgnn.NeighborLoader(whole, [-1] * 3, batch_size=13, shuffle=True)
+    for batch in loader:
+        rows = batch.n_id[: batch.batch_size]
+        keys = ours.DropoutKeys(torch.arange(N), loader.seed, batch.place.step)
+        made, wanted = model(batch.x, batch.layers, batch.keys), model(X, whole, keys)[rows]
+        torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-5)
+        G = torch.cos(torch.arange(float(made.numel()))).view_as(made)
+        parameters = list(model.parameters())
+        mine = torch.autograd.grad(made, parameters, G)
+        for ours_, theirs in zip(mine, torch.autograd.grad(wanted, parameters, G), strict=True):
+            torch.testing.assert_close(ours_, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_modules_of_pyg():
+    geometric = pytest.importorskip("torch_geometric.nn")
+    utils, data = pytest.importorskip("torch_geometric.utils"), pyg_data(repeated=False)
+    loader = spgnn.NeighborLoader(data, [-1, -1], data.train_mask, batch_size=6, shuffle=True)
+    model = geometric.GCN(F_IN, 6, 2, CLASSES)
+    mine = ours.GCN(F_IN, 6, 2, CLASSES)
+    mine.load_state_dict(model.state_dict())
+    for batch in loader:
+        seeds, inner = (
+            batch.n_id[: batch.batch_size],
+            batch.n_id[: sum(batch.num_sampled_nodes[:2])],
+        )
+        nodes, _, _, hop = utils.k_hop_subgraph(seeds, 2, data.edge_index, num_nodes=N)
+        assert torch.equal(nodes, batch.n_id.sort().values)
+        kept = hop & torch.isin(data.edge_index[1], inner)
+        # What PyG's own loader finds: all edges that end at vertices of all hops but the last.
+        wanted = model(data.x, data.edge_index[:, kept])[seeds]
+        made = model(batch.x, batch.edge_index)[: batch.batch_size]
+        torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-5)
+        theirs = batch.pyg()
+        assert torch.equal(model(theirs.x, theirs.edge_index)[: theirs.batch_size], made)
+        square = mine(batch.x, batch.graph)[: batch.batch_size]
+        torch.testing.assert_close(square, wanted, rtol=1e-5, atol=1e-5)
+        trimmed = geometric.GraphSAGE(F_IN, 6, 2, CLASSES)
+        layered = ours.GraphSAGE(F_IN, 6, 2, CLASSES)
+        layered.load_state_dict(trimmed.state_dict())
+        wanted = trimmed(
+            batch.x,
+            batch.edge_index,
+            num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+            num_sampled_edges_per_hop=batch.num_sampled_edges,
+        )[: batch.batch_size]
+        torch.testing.assert_close(layered(batch.x, batch.layers), wanted, rtol=1e-5, atol=1e-5)
+
+
+def pyg_data(*, repeated: bool) -> Any:
+    data = pytest.importorskip("torch_geometric.data")
+    matrix = directed().tocoo()
+    edges = torch.from_numpy(np.stack((matrix.col, matrix.row)).astype(np.int64))
+    order = torch.randperm(edges.shape[1], generator=torch.Generator().manual_seed(2))
+    if repeated:
+        order = torch.cat((order, order[:9]))
+    edges = edges[:, order]
+    count = edges.shape[1]
+    attr = torch.arange(2.0 * count).view(-1, 2)
+    return data.Data(
+        x=X, edge_index=edges, edge_attr=attr, y=Y, train_mask=MASK, age=torch.arange(N) * 2
+    )
+
+
+def test_edges_of_pyg_data_one_by_one():
+    data = pyg_data(repeated=True)
+    met = torch.zeros(data.num_edges, dtype=torch.int64)
+    for batch in spgnn.NeighborLoader(data, [-1], batch_size=11):
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+        assert torch.equal(batch.layers[0].edge_attr, data.edge_attr[batch.e_id])
+        assert torch.equal(batch.age, 2 * batch.n_id)
+        met += torch.bincount(batch.e_id, minlength=data.num_edges)
+    assert met.tolist() == [1] * data.num_edges
+
+
+def test_features_on_disk_are_read_once_a_superbatch(tmp_path):
+    path = tmp_path / "x.bin"
+    path.write_bytes(X.numpy().tobytes())
+    store = DiskRows.open(path, 0, N, F_IN, torch.float32)
+    options: dict[str, Any] = {"batch_size": 6, "shuffle": True}
+    loader = spgnn.NeighborLoader(graph(), [3, 2], MASK, store=store, superbatch=3, **options)
+    needed = []
+    for batch in loader:
+        assert torch.equal(batch.x, X[batch.n_id])
+        needed.append(batch.n_id)
+    unions = [torch.cat(needed[i : i + 3]).unique() for i in range(0, len(needed), 3)]
+    assert store.counts.rows_read == sum(map(len, unions))
+    assert loader.features.counts.rows_needed == sum(map(len, needed))
+
+
+def test_leaving_early_ends_all_threads():
+    for workers in (1, 3):
+        loader = spgnn.NeighborLoader(graph(), [3], batch_size=2, num_workers=workers, prefetch=9)
+        batches = iter(loader)
+        next(batches)
+        assert our_threads()
+        batches.close()
+        assert not our_threads()
+        for _ in loader:
+            break
+        assert not our_threads()
+    assert loader.epoch == 2
+
+
+class Failing:
+    """A sampler that fails at one batch, and says when it has."""
+
+    def __init__(self, sampler: NeighborSampler, at: int) -> None:
+        self._sampler, self._at = sampler, at
+        self.failed = threading.Event()
+
+    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
+        if draw.batch == self._at:
+            raise RuntimeError(f"batch {draw.batch} fails")
+        if draw.batch > self._at:  # one thread does not begin this before that has ended
+            self.failed.set()
+        return self._sampler.sample(seeds, draw)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_failure_in_a_thread_comes_out(workers):
+    record = graph()
+    sampler = Failing(NeighborSampler(record.adjacency, [2]), at=3)
+    batches = iter(
+        spgnn.NeighborLoader(
+            record, [2], batch_size=2, sampler=sampler, num_workers=workers, prefetch=5
+        )
+    )
+    assert next(batches).place.number == 0
+    if workers == 1:
+        assert sampler.failed.wait(60)
+        expected = 0  # at once, though batches before it are ready
+    else:
+        expected = 2
+    with pytest.raises(RuntimeError, match="batch 3 fails"):
+        list(islice(batches, expected + 1))
+    assert not our_threads()
+
+
+def test_transform_and_last_batch():
+    loader = spgnn.NeighborLoader(
+        graph(), [2], MASK, batch_size=7, drop_last=True, transform=lambda batch: batch.n_id[:7]
+    )
+    found = torch.cat(list(loader))
+    assert len(loader) == 5
+    assert torch.equal(found, MASK.nonzero()[:35, 0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_neighbors": [-2]}, "num_neighbors must be an integer of at least -1"),
+        ({"num_neighbors": []}, "num_neighbors must name one number a hop, got none"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1"),
+        ({"sampler": "labour"}, "sampler labour: choose one of"),
+        ({"subgraph_type": "induced"}, "subgraph_type='induced' is not supported"),
+        ({"batchsize": 3}, "NeighborLoader has no option batchsize"),
+        ({"input_nodes": "train"}, "small has no such mask; it has y, train_mask"),
+        ({"input_nodes": [1, 60]}, "input_nodes run from 1 to 60, small has vertices 0 to 59"),
+        ({"input_nodes": [1, 1]}, "input_nodes: a vertex is there twice"),
+        (
+            {"input_nodes": torch.ones(3, dtype=torch.bool)},
+            r"a mask must be bool \[60\], got \[3\]",
+        ),
+        ({"normalise": "all"}, "normalise all: choose one of graph, batch"),
+        ({"data": 3}, "data of type int cannot be distributed"),
+        ({"data": None}, "from nothing"),
+    ],
+)
+def test_what_is_wrong_is_said(options, message):
+    given: dict[str, Any] = {"data": graph(), "num_neighbors": [2]} | options
+    with pytest.raises(InputError, match=message):
+        spgnn.NeighborLoader(**given)
