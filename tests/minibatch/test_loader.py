@@ -239,10 +239,11 @@ class Failing:
 
     def __init__(self, sampler: NeighborSampler, at: int) -> None:
         self._sampler, self._at = sampler, at
-        self.failed = threading.Event()
+        self.asked, self.failed = threading.Event(), threading.Event()
 
     def sample(self, seeds: Tensor, draw: Draw) -> Sample:
         if draw.batch == self._at:
+            assert self.asked.wait(60)
             raise RuntimeError(f"batch {draw.batch} fails")
         if draw.batch > self._at:  # one thread does not begin this before that has ended
             self.failed.set()
@@ -259,6 +260,7 @@ def test_failure_in_a_thread_comes_out(workers):
         )
     )
     assert next(batches).place.number == 0
+    sampler.asked.set()
     if workers == 1:
         assert sampler.failed.wait(60)
         expected = 0  # at once, though batches before it are ready
