@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, Generic, TypeVar
 
 Made = TypeVar("Made")
 Ready = TypeVar("Ready")
+Finish = Callable[[Sequence[Made]], Generator[Ready, None, None]]
 
 
 def in_order(
     make: Callable[[int], Made],
-    finish: Callable[[Sequence[Made]], Sequence[Ready]],
+    finish: Finish[Made, Ready],
     count: int,
     *,
     threads: int,
@@ -33,84 +34,120 @@ def in_order(
     make : callable
         Of a number.
     finish : callable
-        Of as many things that were made, as many that are ready; called in order.
+        Of several things that were made, those that are ready, one by one; called in order.
     count : int
     threads : int
         0: whoever iterates does everything.
     ahead : int
-        So many are made before they are asked for, but at least as many as are finished together.
+        At most so many are ready before they are asked for.
     together : int
+        So many are made before the first of them is finished.
     """
-    groups = (range(b, min(b + together, count)) for b in range(0, count, together))
     if not threads:
-        for group in groups:
+        for first in range(0, count, together):
+            group = range(first, min(first + together, count))
             yield from finish([make(number) for number in group])
         return
-    line = _Line(make, finish, threads)
+    line = _Line(make, finish, count, threads=threads, ahead=ahead, together=together)
     try:
-        for group in islice(groups, 1 + -(-ahead // together)):
-            line.put(group)
-        while (found := line.next()) is not None:
-            for following in islice(groups, 1):
-                line.put(following)
-            yield from found
+        yield from line.ready()
     finally:
         line.close()
 
 
 class _Line(Generic[Made, Ready]):
-    """Groups of numbers on their way."""
+    """Numbers on their way through the threads; see `in_order`."""
 
     def __init__(
         self,
         make: Callable[[int], Made],
-        finish: Callable[[Sequence[Made]], Sequence[Ready]],
+        finish: Finish[Made, Ready],
+        count: int,
+        *,
         threads: int,
+        ahead: int,
+        together: int,
     ) -> None:
-        self._make, self._finish = make, finish
-        self._makers = ThreadPoolExecutor(threads, "spgnn-sample")
-        self._finisher = ThreadPoolExecutor(1, "spgnn-fetch")
+        self._make, self._finish, self._count = make, finish, count
+        self._ahead, self._together = max(ahead, 1), together
         self._changed = threading.Condition()
-        self._ready: deque[Sequence[Ready]] = deque()
-        self._under_way = 0
+        self._ready: deque[Ready] = deque()
+        self._done = self._closed = False
         self._error: BaseException | None = None
+        self._makers = ThreadPoolExecutor(threads, "spgnn-sample")
+        self._finisher = threading.Thread(target=self._run, name="spgnn-fetch", daemon=True)
+        self._finisher.start()
 
-    def put(self, group: Sequence[int]) -> None:
-        """Begin with a group."""
-        self._under_way += 1
-        parts = [self._makers.submit(self._make, number) for number in group]
-        for part in parts:
-            part.add_done_callback(self._look)
-        self._finisher.submit(self._finished, parts).add_done_callback(self._look)
-
-    def next(self) -> Sequence[Ready] | None:
-        """The next group that is ready; ``None`` if none is under way."""
-        with self._changed:
-            while not self._ready and self._error is None:
-                if not self._under_way:
-                    return None
-                self._changed.wait()
-            if self._error is not None:
-                raise self._error
-            self._under_way -= 1
-            return self._ready.popleft()
+    def ready(self) -> Iterator[Ready]:
+        """What is ready, in order."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ready or self._done or self._error)
+                if self._error is not None:
+                    raise self._error
+                if not self._ready:
+                    return
+                found = self._ready.popleft()
+                self._changed.notify_all()
+            yield found
 
     def close(self) -> None:
         """End all threads; what has not begun will not begin."""
-        for pool in (self._makers, self._finisher):
-            pool.shutdown(wait=False, cancel_futures=True)
-        for pool in (self._makers, self._finisher):
-            pool.shutdown(wait=True)
-
-    def _finished(self, parts: Sequence[Future[Made]]) -> None:
-        found = self._finish([part.result() for part in parts])
         with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._makers.shutdown(wait=True, cancel_futures=True)
+        self._finisher.join()
+
+    def _run(self) -> None:
+        try:
+            self._finish_all()
+        except CancelledError:
+            pass
+        except BaseException as error:
+            self._fail(error)
+        with self._changed:
+            self._done = True
+            self._changed.notify_all()
+
+    def _finish_all(self) -> None:
+        begun: deque[Future[Made]] = deque()
+        numbers = iter(range(self._count))
+        for first in range(0, self._count, self._together):
+            size = min(self._together, self._count - first)
+            # While these are finished, others are made.
+            for number in numbers:
+                begun.append(self._begin(number))
+                if len(begun) == size + max(self._together, self._ahead):
+                    break
+            group = [begun.popleft().result() for _ in range(size)]
+            with closing(self._finish(group)) as finished:
+                for found in finished:
+                    if not self._put(found):
+                        return
+
+    def _begin(self, number: int) -> Future[Made]:
+        try:
+            future = self._makers.submit(self._make, number)
+        except RuntimeError:  # they have been sent home
+            raise CancelledError from None
+        future.add_done_callback(self._look)
+        return future
+
+    def _put(self, found: Ready) -> bool:
+        """Put down what is ready, as soon as there is room; whether anybody is interested."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._ready) < self._ahead)
             self._ready.append(found)
-            self._changed.notify()
+            self._changed.notify_all()
+            return not self._closed
 
     def _look(self, future: Future[Any]) -> None:
         error = None if future.cancelled() else future.exception()
         if error is not None:
-            with self._changed:
-                self._error = self._error or error
-                self._changed.notify()
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from spgnn import kernels
 from spgnn.blocks import take_rows
 from spgnn.sampling import relabel
 from spgnn.sparse import CSR
-from spgnn.store import Counts, MemoryRows, Rows
+from spgnn.store import CachedRows, Counts, MemoryRows, Rows
 
 
 class Features:
@@ -31,19 +31,38 @@ class Features:
         self.x = x
         self.counts = Counts()
 
-    def gather(self, wanted: Sequence[Tensor]) -> list[Tensor | CSR | None]:
-        """Features of the vertices of each batch, int64 [m] each."""
+    def of(self, wanted: Sequence[Tensor]) -> Generator[Tensor | CSR | None, None, None]:
+        """Features of the vertices of some batches, int64 [m] each, one after the other.
+
+        Of tables that can make something of it, all are announced first; of others that are not in
+        memory, rows that several batches need are fetched once, for all of them.
+        """
         x = self.x
         if not isinstance(x, Rows):
-            return [None if x is None else take_rows(x, ids) for ids in wanted]
+            yield from (None if x is None else take_rows(x, ids) for ids in wanted)
+            return
         needed = sum(len(ids) for ids in wanted)
         self.counts.add(rows_needed=needed, bytes_needed=needed * x.row_bytes)
-        if len(wanted) == 1 or isinstance(x, MemoryRows):
-            return [x.gather(ids) for ids in wanted]
-        x.prefetch(wanted)
-        listed = torch.cat(list(wanted))
-        nobody = listed.new_empty(0)
-        union, places = relabel(nobody, torch.tensor([len(listed)]), listed)
-        rows = x.gather(union)
-        sizes = [len(ids) for ids in wanted]
-        return [kernels.gather_rows(rows, part) for part in places.split(sizes)]
+        if isinstance(x, CachedRows) or x.fetches_together:
+            x.prefetch(wanted)
+            done = 0
+            try:
+                for ids in wanted:
+                    found = x.gather(ids)
+                    done += 1
+                    yield found
+            finally:
+                if done < len(wanted):
+                    x.forget()
+        elif len(wanted) == 1 or isinstance(x, MemoryRows):
+            yield from (x.gather(ids) for ids in wanted)
+        else:
+            yield from _together(x, wanted)
+
+
+def _together(x: Rows, wanted: Sequence[Tensor]) -> Iterator[Tensor]:
+    listed = torch.cat(list(wanted))
+    union, places = relabel(listed[:0], torch.tensor([len(listed)]), listed)
+    rows = x.gather(union)
+    for part in places.split([len(ids) for ids in wanted]):
+        yield kernels.gather_rows(rows, part)

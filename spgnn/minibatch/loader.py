@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -184,7 +185,8 @@ class NeighborLoader:
     def sample(self, epoch: int, number: int) -> Any:
         """One batch of any epoch, made here and now, transformed like the others."""
         made = self._sampled(epoch, number, self.order(epoch))
-        return self._finished([made])[0]
+        (batch,) = self._finished([made])
+        return batch
 
     def _sampled(self, epoch: int, number: int, order: Tensor) -> tuple[Sample, Tensor, Place]:
         places = order[number * self.batch_size : (number + 1) * self.batch_size]
@@ -192,14 +194,12 @@ class NeighborLoader:
         seeds = self.input_nodes[places]
         return self.sampler.sample(seeds, Draw(self.seed, epoch, number)), places, place
 
-    def _finished(self, made: Sequence[tuple[Sample, Tensor, Place]]) -> list[Any]:
-        rows = self.features.gather([sample.nodes for sample, _, _ in made])
+    def _finished(self, made: Sequence[tuple[Sample, Tensor, Place]]) -> Generator[Any, None, None]:
         of_graph = self.normalise == "graph"
-        found: list[Any] = []
-        for (sample, places, place), x in zip(made, rows, strict=True):
-            batch = Batch(self.source, sample, x, places, place, of_graph=of_graph).prepare()
-            found.append(batch if self.transform is None else self.transform(batch))
-        return found
+        with closing(self.features.of([sample.nodes for sample, _, _ in made])) as rows:
+            for (sample, places, place), x in zip(made, rows, strict=True):
+                batch = Batch(self.source, sample, x, places, place, of_graph=of_graph).prepare()
+                yield batch if self.transform is None else self.transform(batch)
 
 
 def _sampler(
