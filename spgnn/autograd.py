@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -93,6 +94,38 @@ class _PaperLayer(torch.autograd.Function):
         U = _Apply.apply(G_local[0], ctx.A, ctx.step.reversed())  # type: ignore[no-untyped-call]
         dH = U @ W.T if ctx.needs_input_grad[0] else None
         return dH, H_local.T @ U, None, None
+
+
+class _Procedure(torch.autograd.Function):
+    """A number that is computed in a way of its own, and so are the gradients behind it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, anchor: Tensor, value: Tensor, backward: Callable[[Tensor], None]
+    ) -> Tensor:
+        ctx.procedure = backward
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        ctx.procedure(gradients[0])
+        return None, None, None
+
+
+def with_backward(value: Tensor, backward: Callable[[Tensor], None]) -> Tensor:
+    """A number whose gradients a procedure makes.
+
+    Parameters
+    ----------
+    value : Tensor
+        A scalar.
+    backward : callable
+        Called once in backward, with the gradient of the number; it adds to the parameters' own
+        gradients.
+    """
+    anchor = torch.zeros((), dtype=value.dtype, requires_grad=True)
+    found: Tensor = _Procedure.apply(anchor, value, backward)  # type: ignore[no-untyped-call]
+    return found
 
 
 def product(A: Linear, H_local: Tensor) -> Tensor:

@@ -51,19 +51,7 @@ class Layers:
 
     def chosen(self, layer: int, part: int) -> Tensor | None:
         """Which rows of a part a layer makes, numbers in the part, rising; ``None``: all."""
-        targets = self.matrices[layer].targets
-        if targets is None:
-            return None
-        first, last = self.bounds[part : part + 2]
-        low, high = torch.searchsorted(targets, torch.tensor([first, last])).tolist()
-        return targets[low:high] - first
-
-    def made_bounds(self, layer: int) -> tuple[int, ...]:
-        """Parts of the rows that a layer makes."""
-        targets = self.matrices[layer].targets
-        if targets is None:
-            return self.bounds
-        return tuple(torch.searchsorted(targets, torch.tensor(self.bounds)).tolist())
+        return self.matrices[layer].chosen(part)
 
     def within(self, layer: int, part: int) -> Tensor | None:
         """Where the rows of a layer are among those of the layer before it; ``None``: the same."""
@@ -184,10 +172,13 @@ class Network:
                     yield part, chosen, H
                 else:
                     outgoing = self._handed_on(number, part, layers, H, keys)
+                    matrix = layers.matrices[number + 1]
                     if following is None:
-                        extra = layers.matrices[number + 1].halo_rows
-                        following = self.room.table("operand", layers.bounds, outgoing, extra)
-                    following.write_some(part, chosen, outgoing)
+                        at, extra = matrix.column_bounds, matrix.halo_rows
+                        following = self.room.table("operand", at, outgoing, extra)
+                    # The rows that a layer makes are the sources of the next one, if that has any.
+                    some = chosen if matrix.sources is None else None
+                    following.write_some(part, some, outgoing)
                 self._tell(layers)
             if operand is not None:
                 operand.release()
@@ -278,10 +269,9 @@ class Network:
         if number == self.segments.layers - 1:
             yield from ((part, None) for part in range(len(layers.bounds) - 1))
             return
-        G = self._products[number + 1]
-        panel = self.room.panel(G.width)
-        for part, dO in layers.matrices[number + 1].adjoints(G, panel, self.room.table_of):
-            chosen = layers.chosen(number, part)
+        G, matrix = self._products[number + 1], layers.matrices[number + 1]
+        for part, dO in matrix.adjoints(G, self.room.panel(G.width), self.room.table_of):
+            chosen = layers.chosen(number, part) if matrix.sources is None else None
             yield part, dO if chosen is None else dO[chosen]
 
     def _layer(
@@ -333,7 +323,7 @@ class Network:
         self._widths[number + 1] = H.shape[1]
         if self.segments.looks_at_itself(number + 1):
             own = _picked(H, layers.within(number + 1, part)).detach()
-            made = layers.made_bounds(number + 1)
+            made = layers.matrices[number + 1].row_bounds
             self._into(self._taken, number + 1, "taken", made, own).write(part, own)
         return self._operand(number + 1, H, part, layers.chosen(number, part), keys).detach()
 
@@ -382,14 +372,14 @@ class Network:
         if number in self._taken:
             assert isinstance(H_in, Tensor)
             dH = torch.zeros_like(H_in) if H_in.grad is None else H_in.grad
-            made = layers.made_bounds(number)
+            made = layers.matrices[number].row_bounds
             self._into(self._skipped, number, "skipped", made, dH).write(part, dH)
 
     def _product_table(self, number: int, layers: Layers, Z: Tensor) -> Table:
         """For a product, then its gradient, which a symmetric matrix is multiplied by."""
         matrix = layers.matrices[number]
-        extra = matrix.halo_rows if matrix.transposed is None else 0
-        return self.room.table("product", layers.made_bounds(number), Z, extra)
+        extra = 0 if matrix.thinned or matrix.transposed is not None else matrix.halo_rows
+        return self.room.table("product", layers.matrices[number].row_bounds, Z, extra)
 
     def _into(
         self,

@@ -72,10 +72,11 @@ class Room:
             counts=self.counts,
         )
 
-    def table_of(self, bounds: tuple[int, ...], width: int, dtype: torch.dtype) -> Table:
-        """A table for what a product of several panels makes."""
-        purpose = "product" if "product" in self.places.on_disk else "operand"
-        return self.table(purpose, bounds, torch.empty(0, width, dtype=dtype))
+    def table_of(
+        self, bounds: tuple[int, ...], width: int, dtype: torch.dtype, extra: int = 0
+    ) -> Table:
+        """A table for what is multiplied, or what a product of several panels makes."""
+        return self.table("operand", bounds, torch.empty(0, width, dtype=dtype), extra)
 
     def panel(self, width: int) -> int:
         """Columns of a panel of a table of some width."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,14 @@ def whole_matrix(
         if received is not None and received.rows:
             halo = (rows, rows + received.rows)
             to_others = _transposed(blocks, halo, keep, f"{name}H", adjacency.weighted)
-    return PartMatrix(blocks, found.loops, None, bounds, transposed, to_others, received)
+    return PartMatrix(
+        blocks,
+        bounds,
+        found.loops,
+        transposed=transposed,
+        to_others=to_others,
+        received=received,
+    )
 
 
 def _received(needed: Tensor, layout: RowLayout, mesh: Mesh) -> Received:
@@ -271,10 +278,14 @@ def reached(
     for number in range(layers - 1, -1, -1):
         count = comm.agree(_nonzeros(whole.blocks, wanted), "sum")
         if count > OWN_MATRIX * total:
+            if not bool(wanted.all()):
+                matrices[number] = replace(whole, targets=wanted.nonzero()[:, 0], thinned=True)
             break
-        matrices[number] = _of_rows(whole, wanted)
-        if number:
-            wanted = _sources(whole, matrices[number], wanted, looks[number])
+        matrix, sources = _of_rows(whole, wanted, looks[number])
+        # The rows of others are found by the numbers of all own ones.
+        compact = whole.received is None and number > 0
+        matrices[number] = _with_sources(matrix, sources) if compact else matrix
+        wanted = sources
     return Layers(matrices, whole.bounds)
 
 
@@ -289,38 +300,53 @@ def _nonzeros(blocks: Blocks, wanted: Tensor | None) -> int:
     return found
 
 
-def _of_rows(whole: PartMatrix, wanted: Tensor) -> PartMatrix:
-    """Some own rows, in memory, with their transpose."""
+def _of_rows(whole: PartMatrix, wanted: Tensor, looks: bool) -> tuple[PartMatrix, Tensor]:
+    """Some own rows, in memory; and own rows that any rank's are made of. Collective."""
     blocks = list[CSR]()
+    rows, columns = whole.bounds[-1], whole.blocks.columns
+    seen = torch.zeros(columns, dtype=torch.bool)
     for number, block in whole.blocks.stream():
-        chosen = wanted[slice(*whole.blocks.bounds[number : number + 2])].nonzero()[:, 0]
+        chosen = wanted[slice(*whole.bounds[number : number + 2])].nonzero()[:, 0]
         blocks.append(take_rows(block, chosen))
-    made = MemoryBlocks(blocks, whole.blocks.columns)
-    keep = Kept(None, False, 0, Transfers())
-    weighted = blocks[0].values is not None
-    transposed = _transposed(made, whole.bounds, keep, "", weighted)
-    to_others = None
-    if whole.halo_rows:
-        halo = (whole.bounds[-1], whole.blocks.columns)
-        to_others = _transposed(made, halo, keep, "", weighted)
-    targets = wanted.nonzero()[:, 0]
-    loops = None if whole.loops is None else whole.loops[targets]
-    return PartMatrix(made, loops, targets, whole.bounds, transposed, to_others, whole.received)
-
-
-def _sources(whole: PartMatrix, matrix: PartMatrix, wanted: Tensor, looks: bool) -> Tensor:
-    """Own rows that some rank's rows of a layer are made of. Collective."""
-    rows = whole.bounds[-1]
-    seen = torch.zeros(whole.blocks.columns, dtype=torch.bool)
-    for _, block in matrix.blocks.stream():
-        seen[block.indices.long()] = True
-    found = seen[:rows]
+        seen[blocks[-1].indices.long()] = True
+    sources = seen[:rows].clone()
     if looks or whole.loops is not None:
-        found |= wanted
+        sources |= wanted
     if whole.received is not None:
         asked = whole.received.halo.adjoint(seen[rows:, None].float())
-        found |= asked[:, 0] > 0
-    return found
+        sources |= asked[:, 0] > 0
+    targets = wanted.nonzero()[:, 0]
+    made = replace(
+        whole,
+        blocks=MemoryBlocks(blocks, columns),
+        loops=None if whole.loops is None else whole.loops[targets],
+        targets=targets,
+    )
+    return _with_transpose(made), sources
+
+
+def _with_transpose(matrix: PartMatrix) -> PartMatrix:
+    """The same with its other side in memory."""
+    blocks, keep = matrix.blocks, Kept(None, on_disk=False, sort_bytes=0, counts=Transfers())
+    weighted = any(block.values is not None for _, block in blocks.stream())
+    own = _transposed(blocks, matrix.column_bounds, keep, "", weighted)
+    to_others = None
+    if matrix.halo_rows:
+        halo = (blocks.columns - matrix.halo_rows, blocks.columns)
+        to_others = _transposed(blocks, halo, keep, "", weighted)
+    return replace(matrix, transposed=own, to_others=to_others)
+
+
+def _with_sources(matrix: PartMatrix, sources: Tensor) -> PartMatrix:
+    """The same with columns for these own rows alone; on one rank."""
+    number = torch.cumsum(sources, 0, dtype=index_dtype(len(sources) + 1)) - 1
+    kept = sources.nonzero()[:, 0]
+    blocks = list[CSR]()
+    for _, block in matrix.blocks.stream():
+        shape = block.shape[0], len(kept)
+        pattern = Pattern.trusted(block.indptr, number[block.indices.long()], shape)
+        blocks.append(CSR(pattern, block.values))
+    return _with_transpose(replace(matrix, blocks=MemoryBlocks(blocks, len(kept)), sources=kept))
 
 
 def even_bounds(starts: Callable[[int], int], rows: int, parts: int) -> tuple[int, ...]:

@@ -65,14 +65,16 @@ class Taken(HasMatrices):
 
     def forward(self, H: Tensor, step: Step) -> Tensor:
         """The product; what it is multiplied with does not matter any more."""
-        assert self._Z is not None
-        self._width = H.shape
-        return self._Z
+        # Given away: it will know its origin, which knows this object.
+        Z, self._Z = self._Z, None
+        assert Z is not None
+        self._shape = H.shape
+        return Z
 
     def adjoint(self, G: Tensor, step: Step) -> Tensor:
         """Keep the gradient; the rows that were multiplied get theirs elsewhere."""
         self.gradient = G
-        return G.new_zeros(self._width)
+        return G.new_zeros(self._shape)
 
 
 class Segments:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.autograd import with_backward
 from spgnn.comm import Communicator, Mesh
 from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
 from spgnn.data import GraphMeta, open_shards
@@ -359,9 +360,12 @@ class InParts(Task):
     def loss(self, epoch: int) -> Tensor:
         """A share of the mean over all training vertices. Collective."""
         keys = DropoutKeys(torch.empty(0, dtype=torch.int64), self.seed, epoch)
-        anchor = torch.zeros((), dtype=self.room.dtype, requires_grad=True)
-        share: Tensor = _Loss.apply(self, keys, anchor)  # type: ignore[no-untyped-call]
-        return share
+        total = torch.zeros((), dtype=self.room.dtype)
+        for part, chosen, H in self.network.outputs(self.training, keys, keep=True):
+            total += self.share(part, chosen, H).detach()
+        return with_backward(
+            total, lambda scale: self.network.backward(self.training, keys, self.share, scale)
+        )
 
     def share(self, part: int, chosen: Tensor | None, outputs: Tensor) -> Tensor:
         """The share of the loss that some rows of a part have."""
@@ -411,25 +415,6 @@ class InParts(Task):
 
     def _tick(self, done: int, total: int) -> None:
         self._bar("parts", done, total)
-
-
-class _Loss(torch.autograd.Function):
-    """forward: the loss, part by part; backward: gradients of all parameters, part by part."""
-
-    @staticmethod
-    def forward(ctx: Any, task: InParts, keys: DropoutKeys, anchor: Tensor) -> Tensor:
-        ctx.task, ctx.keys = task, keys
-        total = torch.zeros_like(anchor)
-        with torch.enable_grad():
-            for part, chosen, H in task.network.outputs(task.training, keys, keep=True):
-                total += task.share(part, chosen, H).detach()
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
-        task: InParts = ctx.task
-        task.network.backward(task.training, ctx.keys, task.share, gradients[0])
-        return None, None, None
 
 
 def _adjacency(found: Found, bounds: tuple[int, ...]) -> Adjacency:
