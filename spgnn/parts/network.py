@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -102,6 +102,24 @@ class Vertices:
         return found if chosen is None else found[chosen]
 
 
+class Piece(NamedTuple):
+    """The rows of one part that one layer makes."""
+
+    layers: Layers
+    number: int
+    part: int
+
+    @property
+    def chosen(self) -> Tensor | None:
+        """Which rows of the part; ``None``: all."""
+        return self.layers.chosen(self.number, self.part)
+
+    @property
+    def inside(self) -> Tensor | None:
+        """Of these, the rows that the next layer makes; ``None``: all."""
+        return self.layers.within(self.number + 1, self.part)
+
+
 # The share of a loss that some rows have: (part, rows of it or None for all, outputs).
 LossOf = Callable[[int, Tensor | None, Tensor], Tensor]
 
@@ -162,23 +180,24 @@ class Network:
         for number in range(last + 1):
             following: Table | None = None
             for part, Z in self._forward_products(number, layers, operand):
-                chosen = layers.chosen(number, part)
+                at = Piece(layers, number, part)
                 if keep and Z is not None:
                     if number not in self._products:
                         self._products[number] = self._product_table(number, layers, Z)
                     self._products[number].write(part, Z)
-                H, _ = self._layer(number, part, layers, Z, keys)
+                H, _ = self._layer(at, Z, keys)
                 if number == last:
-                    yield part, chosen, H
+                    yield part, at.chosen, H
                 else:
-                    outgoing = self._handed_on(number, part, layers, H, keys)
+                    outgoing = self._handed_on(at, H, keys)
                     matrix = layers.matrices[number + 1]
                     if following is None:
-                        at, extra = matrix.column_bounds, matrix.halo_rows
-                        following = self.room.table("operand", at, outgoing, extra)
+                        cuts, extra = matrix.column_bounds, matrix.halo_rows
+                        following = self.room.table("operand", cuts, outgoing, extra)
                     # The rows that a layer makes are the sources of the next one, if that has any.
-                    some = chosen if matrix.sources is None else None
-                    following.write_some(part, some, outgoing)
+                    following.write_some(
+                        part, at.chosen if matrix.sources is None else None, outgoing
+                    )
                 self._tell(layers)
             if operand is not None:
                 operand.release()
@@ -203,16 +222,16 @@ class Network:
         self._ticks = 0
         for number in range(last, -1, -1):
             for part, dO in self._adjoints(number, layers):
-                chosen = layers.chosen(number, part)
+                at = Piece(layers, number, part)
                 with torch.enable_grad():
-                    H_in = self._input(number, part, layers)
-                    H, product = self._layer(number, part, layers, None, keys, H_in)
+                    H_in = self._input(at)
+                    H, product = self._layer(at, None, keys, H_in)
                     if dO is None:
-                        ends, gradients = [loss(part, chosen, H)], [scale]
+                        ends, gradients = [loss(part, at.chosen, H)], [scale]
                     else:
-                        ends, gradients = self._ends(number, part, layers, H, dO, keys)
+                        ends, gradients = self._ends(at, H, dO, keys)
                 torch.autograd.backward(ends, gradients)
-                self._keep_gradients(number, part, layers, product.gradient, H_in)
+                self._keep_gradients(at, product.gradient, H_in)
                 self._tell(layers)
             _release(self._products.pop(number + 1, None))
             _release(self._taken.pop(number, None))
@@ -275,18 +294,12 @@ class Network:
             yield part, dO if chosen is None else dO[chosen]
 
     def _layer(
-        self,
-        number: int,
-        part: int,
-        layers: Layers,
-        Z: Tensor | None,
-        keys: DropoutKeys | None,
-        H_in: Features | None = None,
+        self, at: Piece, Z: Tensor | None, keys: DropoutKeys | None, H_in: Features | None = None
     ) -> tuple[Tensor, Taken]:
-        """What a layer makes of a part, of its product or the one that was kept."""
-        chosen = layers.chosen(number, part)
+        """What a layer makes, of its product or the one that was kept."""
+        number, part, chosen = at.number, at.part, at.chosen
         if H_in is None:
-            H_in = self._input(number, part, layers)
+            H_in = self._input(at)
         if Z is None and number in self._products:
             Z = self._products[number].read(part)
         if Z is not None:
@@ -296,36 +309,38 @@ class Network:
         ids = self.vertices.ids_of(part, chosen)
         return self.segments.layer(number, H_in, Z, ids, _of(keys, ids))
 
-    def _input(self, number: int, part: int, layers: Layers) -> Features:
+    def _input(self, at: Piece) -> Features:
         """What a layer takes; no rows where it does not look at them."""
-        learns = torch.is_grad_enabled()
+        number, part, learns = at.number, at.part, torch.is_grad_enabled()
+        if number in self._taken:
+            return self._taken[number].read(part).clone().requires_grad_(learns)
         if number:
-            if number in self._taken:
-                return self._taken[number].read(part).clone().requires_grad_(learns)
-            dtype = self.room.dtype
-            return torch.empty(0, self._widths[number], dtype=dtype).requires_grad_(learns)
-        chosen, table = layers.chosen(0, part), self.vertices.propagated
-        seen = self.segments.looks_at_itself(0)
-        X = self.vertices.features.rows(part) if seen or table is None else None
-        if chosen is not None and X is not None:
-            X = take_rows(X, chosen) if isinstance(X, CSR) else X[chosen]
+            return self._nobody(self._widths[number]).requires_grad_(learns)
+        chosen, table = at.chosen, self.vertices.propagated
+        X: Tensor | CSR | None = None
+        if self.segments.looks_at_itself(0):
+            X = self.vertices.features.rows(part)
+            if chosen is not None:
+                X = take_rows(X, chosen) if isinstance(X, CSR) else X[chosen]
         if table is None:
-            assert X is not None
-            return X
+            return self._nobody(self.segments.model.in_channels) if X is None else X
         assert not isinstance(X, CSR)
         AX = table.read(part).to(self.room.dtype)
         return Propagated(AX if chosen is None else AX[chosen], X)
 
-    def _handed_on(
-        self, number: int, part: int, layers: Layers, H: Tensor, keys: DropoutKeys | None
-    ) -> Tensor:
+    def _nobody(self, width: int) -> Tensor:
+        """What a layer takes that does not look at it."""
+        return torch.empty(0, width, dtype=self.room.dtype)
+
+    def _handed_on(self, at: Piece, H: Tensor, keys: DropoutKeys | None) -> Tensor:
         """What the next layer multiplies; what it looks at itself is kept."""
-        self._widths[number + 1] = H.shape[1]
-        if self.segments.looks_at_itself(number + 1):
-            own = _picked(H, layers.within(number + 1, part)).detach()
-            made = layers.matrices[number + 1].row_bounds
-            self._into(self._taken, number + 1, "taken", made, own).write(part, own)
-        return self._operand(number + 1, H, part, layers.chosen(number, part), keys).detach()
+        following = at.number + 1
+        self._widths[following] = H.shape[1]
+        if self.segments.looks_at_itself(following):
+            own = _picked(H, at.inside).detach()
+            cuts = at.layers.matrices[following].row_bounds
+            self._into(self._taken, following, "taken", cuts, own).write(at.part, own)
+        return self._operand(following, H, at.part, at.chosen, keys).detach()
 
     def _operand(
         self,
@@ -342,38 +357,31 @@ class Network:
         return found if scale is None else found * scale
 
     def _ends(
-        self,
-        number: int,
-        part: int,
-        layers: Layers,
-        H: Tensor,
-        dO: Tensor,
-        keys: DropoutKeys | None,
+        self, at: Piece, H: Tensor, dO: Tensor, keys: DropoutKeys | None
     ) -> tuple[list[Tensor], list[Tensor]]:
         """What a layer's output is used for, and the gradients of that."""
-        ends = [self._operand(number + 1, H, part, layers.chosen(number, part), keys)]
+        following = at.number + 1
+        ends = [self._operand(following, H, at.part, at.chosen, keys)]
         gradients = [dO]
-        if number + 1 in self._skipped:
-            ends.append(_picked(H, layers.within(number + 1, part)))
-            gradients.append(self._skipped[number + 1].read(part))
+        if following in self._skipped:
+            ends.append(_picked(H, at.inside))
+            gradients.append(self._skipped[following].read(at.part))
         return ends, gradients
 
-    def _keep_gradients(
-        self, number: int, part: int, layers: Layers, dZ: Tensor | None, H_in: Features
-    ) -> None:
+    def _keep_gradients(self, at: Piece, dZ: Tensor | None, H_in: Features) -> None:
         """For the layer before: of the product, in its place, and of what was looked at beside."""
+        number, part = at.number, at.part
         if number in self._products:
             table = self._products[number]
             if dZ is None:
-                dZ = torch.zeros_like(table.read(part))
-            chosen = layers.chosen(number, part)
-            scale = self.vertices.scale(self.vertices.row_scale, part, chosen)
+                dZ = torch.zeros(table.lengths[part], table.width, dtype=table.dtype)
+            scale = self.vertices.scale(self.vertices.row_scale, part, at.chosen)
             table.write(part, dZ if scale is None else dZ * scale)
         if number in self._taken:
             assert isinstance(H_in, Tensor)
             dH = torch.zeros_like(H_in) if H_in.grad is None else H_in.grad
-            made = layers.matrices[number].row_bounds
-            self._into(self._skipped, number, "skipped", made, dH).write(part, dH)
+            cuts = at.layers.matrices[number].row_bounds
+            self._into(self._skipped, number, "skipped", cuts, dH).write(part, dH)
 
     def _product_table(self, number: int, layers: Layers, Z: Tensor) -> Table:
         """For a product, then its gradient, which a symmetric matrix is multiplied by."""

@@ -55,6 +55,7 @@ class Room:
         bounds: tuple[int, ...],
         like: Tensor,
         extra: int = 0,
+        *,
         dtype: torch.dtype | None = None,
         panel: int | None = None,
     ) -> Table:

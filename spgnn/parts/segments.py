@@ -20,6 +20,7 @@ from spgnn.exchange import Step
 from spgnn.nn import DropoutKeys, Stack
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.propagation import HasMatrices, LayerGraph, Normalised
+from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
 
@@ -103,24 +104,28 @@ class Segments:
         """Whether a layer needs its input's rows again, beside the product."""
         return self.model.convolutions[number].looks_at_itself or len(self.model.residuals) > 0
 
-    def operand_widths(self, widths: Sequence[int], *, propagated: bool) -> tuple[int, ...]:
-        """Columns of what each layer multiplies in training; 0 for one that takes A·X.
+    def operands(self, widths: Sequence[int], *, sparse: bool) -> list[Tensor]:
+        """What each layer multiplies in training, of no vertices: its width, and if it learns.
 
         Parameters
         ----------
         widths : sequence of int
             Features, and what each layer makes.
-        propagated : bool
-            Whether the first layer takes A·X.
+        sparse : bool
+            Whether features are.
         """
         dtype = next(self.model.parameters()).dtype
         nobody = torch.empty(0, dtype=torch.int64)
         found = []
-        for number, width in enumerate(widths[:-1]):
-            H = torch.empty(0, width, dtype=dtype).requires_grad_(number > 0)
-            multiplies = number or not propagated
-            found.append(self.operand(number, H, nobody, None).shape[1] if multiplies else 0)
-        return tuple(found)
+        with torch.enable_grad():
+            for number, width in enumerate(widths[:-1]):
+                H: Features = torch.empty(0, width, dtype=dtype).requires_grad_(number > 0)
+                if sparse and not number:
+                    empty = torch.empty(0, dtype=torch.int32)
+                    start, none = torch.zeros(1, dtype=torch.int64), torch.empty(0, dtype=dtype)
+                    H = CSR.of(start, empty, (0, width), none)
+                found.append(self.operand(number, H, nobody, None))
+        return found
 
     def operand(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Tensor:
         """What a layer multiplies with the matrix, of these rows [rows, f]."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -37,6 +38,11 @@ class Table(ABC):
     def __init__(self, bounds: Sequence[int], width: int, dtype: torch.dtype) -> None:
         self.bounds, self.width, self.dtype = tuple(bounds), width, dtype
         self.rows, self.parts = self.bounds[-1], len(self.bounds) - 1
+
+    @property
+    def lengths(self) -> list[int]:
+        """Rows of each part."""
+        return [last - first for first, last in pairwise(self.bounds)]
 
     @abstractmethod
     def read(self, part: int) -> Tensor:
@@ -140,20 +146,30 @@ class DiskTable(Table):
         sizes = [
             padded((last - first) * rows * dtype.itemsize)
             for first, last in self._panels
-            for rows in self._lengths
+            for rows in self.lengths
         ]
         self._offsets = list(accumulate(sizes, initial=0))
         self._file = DirectFile(path, counts, create=True)
         self._held: Tensor | None = None
-
-    @property
-    def _lengths(self) -> list[int]:
-        return [last - first for first, last in pairwise(self.bounds)]
+        self._reader = ThreadPoolExecutor(1, "table")
+        self._ahead: dict[int, Future[Tensor]] = {}
 
     def read(self, part: int) -> Tensor:
-        """All columns of a part's rows."""
-        found = [self._stretch(number, part) for number in range(len(self._panels))]
-        return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+        """All columns of a part's rows; those of the next part are read meanwhile."""
+        found = self._ahead.pop(part, None)
+        rows = self._whole(part) if found is None else found.result()
+        following = part + 1
+        if following < self.parts and following not in self._ahead:
+            self._ahead[following] = self._reader.submit(self._whole, following)
+        return rows
+
+    def _whole(self, part: int) -> Tensor:
+        if len(self._panels) == 1:
+            return self._stretch(0, part)
+        found = torch.empty(self.lengths[part], self.width, dtype=self.dtype)
+        for number, (first, last) in enumerate(self._panels):
+            found[:, first:last] = self._stretch(number, part)
+        return found
 
     def write(self, part: int, values: Tensor) -> None:
         """Overwrite the rows of a part."""
@@ -181,6 +197,8 @@ class DiskTable(Table):
 
     def write_panel(self, part: int, first: int, values: Tensor) -> None:
         """Overwrite columns of a part's rows, which must be whole panels."""
+        if (stale := self._ahead.pop(part, None)) is not None:
+            stale.result()
         begins = [low for low, _ in self._panels]
         last = first + values.shape[1]
         for number in range(begins.index(first), len(begins)):
@@ -193,6 +211,8 @@ class DiskTable(Table):
     def release(self) -> None:
         """Remove the file."""
         self._held = None
+        self._reader.shutdown(cancel_futures=True)
+        self._ahead.clear()
         self._file.close()
         self._file.path.unlink(missing_ok=True)
 
@@ -201,7 +221,7 @@ class DiskTable(Table):
 
     def _stretch(self, panel: int, part: int) -> Tensor:
         first, last = self._panels[panel]
-        rows, width = self._lengths[part], last - first
+        rows, width = self.lengths[part], last - first
         nbytes = rows * width * self.dtype.itemsize
         if not nbytes:
             return torch.empty(rows, width, dtype=self.dtype)

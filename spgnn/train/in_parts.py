@@ -28,6 +28,7 @@ from spgnn.parts.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
 from spgnn.parts.budget import Budget, Sizes, decide
 from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
 from spgnn.parts.network import Layers, Network, Source, Vertices
+from spgnn.parts.predict import Forecast, Moved
 from spgnn.parts.room import Places, Room
 from spgnn.parts.rows import (
     Adjacency,
@@ -245,7 +246,7 @@ class InParts(Task):
         segments = Segments(self.model)
         sparse = isinstance(found.X, CSR)
         self.propagates = not sparse and not config.model.drops_features
-        sizes = self._sizes(segments, found, adjacency, seen, rows)
+        sizes = self.sizes = self._sizes(segments, found, adjacency, seen, rows)
         memory = max(storage.memory - idle_bytes, 1) if storage.memory else None
         if memory is None and storage.spill:
             memory = 0
@@ -304,6 +305,8 @@ class InParts(Task):
         config = self.config
         itemsize = 8 if config.training.dtype == "float64" else 4
         widths = widths_of(config, self.features, self.classes)
+        operands = segments.operands(widths, sparse=isinstance(found.X, CSR))
+        self._learns = operands[0].requires_grad and not self.propagates
         stored = 2 if config.storage.spill_dtype == "bfloat16" else itemsize
         entry = 4 + 4 * adjacency.weighted
         sides = 1 if adjacency.symmetric else 2
@@ -317,7 +320,10 @@ class InParts(Task):
             rows=rows,
             received=len(seen.needed),
             matrix_bytes=sides * (8 * rows + entry * found.starts(rows)),
-            operands=segments.operand_widths(widths, propagated=self.propagates),
+            operands=tuple(
+                0 if self.propagates and not number else operand.shape[1]
+                for number, operand in enumerate(operands)
+            ),
             widths=tuple(widths),
             features_bytes=stored * rows * self.features if self.propagates else 0,
             looks=tuple(segments.looks_at_itself(n) for n in range(segments.layers)),
@@ -407,6 +413,12 @@ class InParts(Task):
         size = f"{self.meta.vertices} vertices and {self.meta.edges} edges"
         layers = "→".join(map(str, widths_of(self.config, self.features, self.classes)))
         return {**self.described, "layers": layers, "seed": self.seed, "a graph of": size}
+
+    def forecast(self, *, one_panel: bool = False) -> Moved:
+        """Bytes that this rank reads and writes in an epoch of training."""
+        network, sizes = self.network, self.sizes
+        told = network, self.training, sizes.operands, sizes.widths
+        return Forecast(*told, learns=self._learns, one_panel=one_panel).bytes()
 
     def close(self) -> None:
         """Remove what lies on the disk."""

@@ -6,8 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
+import torch
 
 from spgnn.comm import connect
+from spgnn.data import Graph
+from spgnn.data.formats.npz import write_npz
+from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train.config import TrainConfig
 from spgnn.train.run import train
@@ -19,6 +24,8 @@ MODELS = (
     {"dropout": 0.5, "layers": 3, "hidden": 5},
     {"dropout": 0.5, "input_dropout": False, "model": "sage", "reach": False},
     {"model": "gin", "norm": "node", "residual": True, "layers": 3, "weight_decay": 0.1},
+    {"random_labels": 0.05, "layers": 3, "dropout": 0.2, "input_dropout": False},
+    {"random_labels": 0.03, "layers": 3, "model": "sage", "dropout": 0.2},
     {"model": "sage", "aggregate": "sum", "dropout": 0.3, "normalisation": "row"},
 )
 
@@ -50,3 +57,20 @@ def test_history_is_that_of_memory(model, ranks, tmp_path):
             check_equal(expected, found)
     for path in itertools.chain(tmp_path.rglob("*")):
         assert not path.is_file(), path
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("labelled", [0.0, 0.1])
+def test_directed_and_weighted(ranks, labelled, tmp_path):
+    """The adjoint is a product with the transpose, which is made, and lies on the disk as well."""
+    path = tmp_path / "graph.npz"
+    rng = np.random.default_rng(3)
+    A = sp.random_array((90, 90), density=0.06, rng=rng, format="csr", dtype=np.float32)
+    x = torch.from_numpy(rng.normal(size=(90, 5)).astype(np.float32))
+    write_npz(Graph("weighted", CSR.from_scipy(A), True, x=x), path)
+    base = {"dataset": str(path), "random_classes": 3, "random_labels": labelled, "layers": 3}
+    base |= {"epochs": 3, "model": "sage", "normalisation": "none", "dropout": 0.2}
+    flags = [base, {**base, "parts": 3}, {**base, "parts": 4, "spill": str(tmp_path / "spill")}]
+    for expected, *others in run_ranks(histories, ranks, flags):
+        for found in others:
+            check_equal(expected, found)
