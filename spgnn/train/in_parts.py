@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,12 @@ from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
 from spgnn.data import GraphMeta, open_shards
 from spgnn.data.graph import VertexData
 from spgnn.data.labels import labelled
-from spgnn.data.normalise import OWN_NORMALISATION, WITH_LOOPS, row_normalise_features
+from spgnn.data.normalise import (
+    OWN_NORMALISATION,
+    WITH_LOOPS,
+    Normalisation,
+    row_normalise_features,
+)
 from spgnn.data.shards import ShardDirectory
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
@@ -207,6 +212,8 @@ class InParts(Task):
     budget : Budget
     counts : Transfers
         What was read and written so far.
+    moved : Transfers
+        In the last epoch, without evaluating.
 
     Raises
     ------
@@ -216,6 +223,7 @@ class InParts(Task):
 
     def __init__(self, config: TrainConfig, comm: Communicator, idle_bytes: int) -> None:
         self.comm, self.config = comm, config
+        self.moved = Transfers()
         self.counts = Transfers()
         mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
         with memory_for(f"the rows of {config.data.dataset}"):
@@ -226,72 +234,88 @@ class InParts(Task):
         self._bar = ProgressBar(shown=comm.rank == 0)
 
     def _prepare(self, found: Found, mesh: Mesh, idle_bytes: int) -> None:
+        """Look at the rows, share out the memory, and build what epochs work on."""
         config, comm, storage = self.config, self.comm, self.config.storage
-        seed, first = config.training.seed, found.layout.range(comm.rank)[0]
-        rows = found.layout.range(comm.rank)[1] - first
+        first, last = found.layout.range(comm.rank)
+        rows = last - first
         self.features = self.meta.features if found.X is not None else config.data.random_features
         if not self.features:
             raise InputError(f"{self.meta.name} has no features; --random-features F makes some up")
         looked = even_bounds(found.starts, rows, storage.parts or 64)
-        kind = config.data.normalisation
-        if kind == "auto":
-            mean = config.model.aggregate == "mean"
-            kind = OWN_NORMALISATION[config.model.model] if mean else "none"
         adjacency = _adjacency(found, looked)
-        seen = inspected(adjacency, comm, kind, loops=config.model.model in WITH_LOOPS)
-        labels = on_every_rank(comm, lambda: Labelled.of(config, found, looked))
-        self.classes = labels.classes
-        self.model: Stack = model_of(config, self.features, labels.classes)
+        loops = config.model.model in WITH_LOOPS
+        seen = inspected(adjacency, comm, _normalisation(config), loops=loops)
+        self.labels = on_every_rank(comm, lambda: Labelled.of(config, found, looked))
+        self.classes = self.labels.classes
+        self.model: Stack = model_of(config, self.features, self.classes)
         self.model.to(weights_of(config.training.dtype))
         segments = Segments(self.model)
-        sparse = isinstance(found.X, CSR)
-        self.propagates = not sparse and not config.model.drops_features
-        sizes = self.sizes = self._sizes(segments, found, adjacency, seen, rows)
+        self.propagates = not isinstance(found.X, CSR) and not config.model.drops_features
+        self.sizes = self._sizes(segments, found, adjacency, seen, rows)
         memory = max(storage.memory - idle_bytes, 1) if storage.memory else None
         if memory is None and storage.spill:
             memory = 0
-        self.budget = _agreed(comm, sizes, memory, storage.parts or None, bool(storage.spill))
-        directory = _spill(storage.spill, comm)
+        parts = storage.parts or None
+        self.budget = _agreed(comm, self.sizes, memory, parts, spill=bool(storage.spill))
         dtype = torch.float64 if config.training.dtype == "float64" else torch.float32
-        self.room = Room(self.budget.places, directory, dtype, self.counts)
-        bounds = even_bounds(found.starts, rows, self.budget.parts)
-        adjacency = _adjacency(found, bounds)
-        on_disk = "matrix" in self.budget.places.on_disk
-        keep = Kept(directory, on_disk, self.budget.bytes // 4, self.counts)
-        self.whole = whole_matrix(adjacency, seen, mesh, keep)
+        self.room = Room(self.budget.places, _spill(storage.spill, comm), dtype, self.counts)
+        self._build(found, seen, mesh, segments, memory)
+
+    def _build(
+        self,
+        found: Found,
+        seen: Inspected,
+        mesh: Mesh,
+        segments: Segments,
+        memory: int | None,
+    ) -> None:
+        """The matrix, A·X, what each layer works on, and what it is trained towards."""
+        config, comm, room = self.config, self.comm, self.room
+        first, last = found.layout.range(comm.rank)
+        bounds = even_bounds(found.starts, last - first, self.budget.parts)
+        keep = Kept(
+            room.directory,
+            on_disk="matrix" in room.places.on_disk,
+            sort_bytes=self.budget.bytes // 4,
+            counts=self.counts,
+        )
+        self.whole = whole_matrix(_adjacency(found, bounds), seen, mesh, keep)
         vertices = Vertices(
             bounds,
             found.ids,
-            _to(seen.row_scale, dtype),
-            _to(seen.column_scale, dtype),
-            self._source(found, bounds, dtype),
+            None if seen.row_scale is None else seen.row_scale.to(room.dtype),
+            None if seen.column_scale is None else seen.column_scale.to(room.dtype),
+            self._source(found, bounds, room.dtype),
             None,
         )
         if self.propagates:
-            stored = torch.bfloat16 if storage.spill_dtype == "bfloat16" else dtype
-            columns = self._feature_columns(sizes, memory)
+            half = config.storage.spill_dtype == "bfloat16"
             table = propagated(
-                self.whole, vertices, self.features, self.room, columns=columns, stored=stored
+                self.whole,
+                vertices,
+                self.features,
+                room,
+                columns=self._feature_columns(memory),
+                stored=torch.bfloat16 if half else room.dtype,
             )
-            vertices = Vertices(**{**vars(vertices), "propagated": table})
-        self.network = Network(segments, vertices, self.room, self._tick)
-        looks = [segments.looks_at_itself(number) for number in range(segments.layers)]
-        everything = Layers([self.whole] * segments.layers, bounds)
-        reach = config.algorithm.reach
-        taken = [labels.taken_by(rows, training=training) for training in (True, False)]
-        self.training, self.evaluation = (
-            reached(self.whole, wanted, segments.layers, looks, comm) if reach else everything
-            for wanted in taken
-        )
-        self.labels = labels
-        self.objective = Objective.of(
-            config.aim, self.meta.name, labels.y, labels.masks, classes=labels.classes, comm=comm
-        )
+            vertices = replace(vertices, propagated=table)
+        self.network = Network(segments, vertices, room, self._tick)
+        self.training = self._layers(segments, self.labels.taken_by(last - first, training=True))
+        self.evaluation = self._layers(segments, self.labels.taken_by(last - first, training=False))
+        y, masks = self.labels.y, self.labels.masks
+        name, classes = self.meta.name, self.classes
+        self.objective = Objective.of(config.aim, name, y, masks, classes=classes, comm=comm)
         self.criterion = self.objective.criterion
-        train = labels.masks[0]
-        self._train_rows = labels.rows[train]
-        self._train_y = as_taken(self.objective.kind, labels.y)[train]
-        self.seed = seed
+        self._train_rows = self.labels.rows[masks[0]]
+        self._train_y = as_taken(self.objective.kind, y)[masks[0]]
+        self.seed = config.training.seed
+
+    def _layers(self, segments: Segments, wanted: Tensor) -> Layers:
+        """What each layer works on, if outputs of some rows are looked at. Collective."""
+        if not self.config.algorithm.reach:
+            return Layers([self.whole] * segments.layers, self.whole.bounds)
+        looks = [segments.looks_at_itself(number) for number in range(segments.layers)]
+        return reached(self.whole, wanted, segments.layers, looks, self.comm)
 
     def _sizes(
         self,
@@ -331,16 +355,14 @@ class InParts(Task):
             fixed_bytes=fixed,
         )
 
-    def _feature_columns(self, sizes: Sizes, memory: int | None) -> int:
+    def _feature_columns(self, memory: int | None) -> int:
         """Of a panel while A·X is made, the same on all ranks."""
-        width = 32
-        if memory is not None:
-            free = max(memory - sizes.fixed_bytes - self._held_bytes(sizes), 0) // 2
-            width = max(1, free // (sizes.itemsize * max(sizes.rows + sizes.received, 1)))
-        return -self.comm.agree(-min(width, self.features, 32 if memory is None else 128))
-
-    def _held_bytes(self, sizes: Sizes) -> int:
-        return 0 if "matrix" in self.budget.places.on_disk else sizes.matrix_bytes
+        sizes, width = self.sizes, 32
+        if memory:
+            matrix = 0 if "matrix" in self.room.places.on_disk else sizes.matrix_bytes
+            free = max(memory - sizes.fixed_bytes - matrix, 0) // 2
+            width = free // (sizes.itemsize * max(sizes.rows + sizes.received, 1))
+        return max(1, -self.comm.agree(-min(width, self.features)))
 
     def _source(self, found: Found, bounds: tuple[int, ...], dtype: torch.dtype) -> Source:
         """Features, as the first layer takes them."""
@@ -366,12 +388,16 @@ class InParts(Task):
     def loss(self, epoch: int) -> Tensor:
         """A share of the mean over all training vertices. Collective."""
         keys = DropoutKeys(torch.empty(0, dtype=torch.int64), self.seed, epoch)
+        before = self.counts.copy()
         total = torch.zeros((), dtype=self.room.dtype)
         for part, chosen, H in self.network.outputs(self.training, keys, keep=True):
             total += self.share(part, chosen, H).detach()
-        return with_backward(
-            total, lambda scale: self.network.backward(self.training, keys, self.share, scale)
-        )
+
+        def backward(scale: Tensor) -> None:
+            self.network.backward(self.training, keys, self.share, scale)
+            self.moved = self.counts.since(before)
+
+        return with_backward(total, backward)
 
     def share(self, part: int, chosen: Tensor | None, outputs: Tensor) -> Tensor:
         """The share of the loss that some rows of a part have."""
@@ -436,7 +462,7 @@ def _adjacency(found: Found, bounds: tuple[int, ...]) -> Adjacency:
 
 
 def _agreed(
-    comm: Communicator, sizes: Sizes, memory: int | None, parts: int | None, spill: bool
+    comm: Communicator, sizes: Sizes, memory: int | None, parts: int | None, *, spill: bool
 ) -> Budget:
     """The same on all ranks: the most parts, the narrowest panels that any of them asks for."""
     if memory == 0:
@@ -464,5 +490,9 @@ def _spill(directory: str | None, comm: Communicator) -> Path | None:
     return on_every_rank(comm, made)
 
 
-def _to(scale: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if scale is None else scale.to(dtype)
+def _normalisation(config: TrainConfig) -> Normalisation:
+    """What was asked for, or what the model is defined on."""
+    asked = config.data.normalisation
+    if asked != "auto":
+        return asked
+    return OWN_NORMALISATION[config.model.model] if config.model.aggregate == "mean" else "none"

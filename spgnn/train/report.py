@@ -91,8 +91,30 @@ def assemble_in_parts(config: TrainConfig, trainer: Trainer, idle_bytes: int) ->
             "classes": task.classes,
         },
         **measurements(trainer),
+        "storage": _storage(task),
         "memory": memory(comm, idle_bytes),
         "failure": trainer.failure,
+    }
+
+
+def _storage(task: InParts) -> Report:
+    """How the memory was shared out, and what an epoch read and wrote. Collective.
+
+    Amplification is what was transferred, whole pages, over what would have been asked for if all
+    columns of every operand were in memory at once.
+    """
+    planned, least, moved = task.forecast(), task.forecast(one_panel=True), task.moved
+    transferred = moved.moved_in + moved.moved_out
+    mine = [planned.read, planned.written, moved.read, moved.written, transferred]
+    names = "planned_read", "planned_written", "read", "written", "transferred"
+    by_rank = _gather(task.comm, [*mine, least.read + least.written])
+    *totals, needed = by_rank.sum(axis=0).astype(int).tolist()
+    return {
+        "parts": task.budget.parts,
+        "on_disk": sorted(task.budget.places.on_disk),
+        "panel_bytes": task.budget.places.panel_bytes,
+        **{f"{name}_bytes": total for name, total in zip(names, totals, strict=True)},
+        "amplification": totals[-1] / needed if needed else None,
     }
 
 
@@ -261,6 +283,13 @@ def show(report: Report) -> None:
         table.add_row(
             f"bytes per epoch, {title}",
             f"{volume['total_bytes']:,} in all, most sent by a rank {volume['max_send_bytes']:,}",
+        )
+    if (storage := report.get("storage")) is not None:
+        where = ", ".join(storage["on_disk"]) or "nothing"
+        table.add_row("parts of a rank's rows", f"{storage['parts']}; on the disk: {where}")
+        table.add_row(
+            "bytes per epoch, disk",
+            f"{storage['read_bytes']:,} read, {storage['written_bytes']:,} written",
         )
     levels = report["volume_by_level"]
     if levels is not None and levels["between"]["total_bytes"]:

@@ -32,7 +32,19 @@ MODELS = (
 
 def histories(rank: int, flags: list[dict[str, object]]) -> list[list[dict[str, float]]]:
     comm = connect("gloo")
-    return [train(TrainConfig.of(**given), comm)["history"] for given in flags]
+    found = []
+    for given in flags:
+        report = train(TrainConfig.of(**given), comm)
+        if "storage" in report:
+            check_bytes(report["storage"])
+        found.append(report["history"])
+    return found
+
+
+def check_bytes(storage: dict[str, int]) -> None:
+    """What was read and written is what was foretold, to the byte."""
+    for way in ("read", "written"):
+        assert storage[f"planned_{way}_bytes"] == storage[f"{way}_bytes"], storage
 
 
 def check_equal(expected, found) -> None:
