@@ -16,3 +16,10 @@ def transposed_order(
     t_indptr: npt.NDArray[Any],
     order: npt.NDArray[Any],
 ) -> None: ...
+def uniform_rows(
+    ids: npt.NDArray[Any],
+    streams: npt.NDArray[Any],
+    columns: npt.NDArray[Any],
+    out: npt.NDArray[Any],
+    threads: int,
+) -> None: ...

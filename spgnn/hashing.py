@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+
+from spgnn import _structure
 
 
 def uniform(
@@ -35,7 +38,7 @@ def uniform(
     -------
     float64 [rows], or [rows, columns]
     """
-    stream = (seed * 0x9E3779B97F4A7C15 + zlib.crc32(purpose.encode()) * 0xD1B54A32D192ED03) % 2**64
+    stream = _stream(seed, purpose)
     with np.errstate(over="ignore"):
         state = _mix(ids.astype(np.uint64) ^ np.uint64(stream))
         if second is not None:
@@ -43,6 +46,35 @@ def uniform(
         if columns is not None:
             state = _mix(state[:, None] + _mix(np.arange(columns, dtype=np.uint64))[None, :])
     return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def uniform_rows(
+    ids: npt.NDArray[np.int64], seed: int, columns: Sequence[tuple[str, int]], threads: int = 1
+) -> npt.NDArray[np.float32]:
+    """The numbers of `uniform`, of many columns at once.
+
+    Parameters
+    ----------
+    ids : int64 [rows]
+    seed : int
+    columns : sequence of (purpose, column)
+    threads : int
+
+    Returns
+    -------
+    float32 [rows, columns]
+    """
+    streams = np.array([_stream(seed, purpose) for purpose, _ in columns], np.uint64)
+    with np.errstate(over="ignore"):
+        numbers = _mix(np.array([column for _, column in columns], np.uint64))
+    found = np.empty((len(ids), len(columns)), np.float32)
+    given = np.ascontiguousarray(ids, np.int64)
+    _structure.uniform_rows(given, streams, numbers, found, threads)
+    return found
+
+
+def _stream(seed: int, purpose: str) -> int:
+    return (seed * 0x9E3779B97F4A7C15 + zlib.crc32(purpose.encode()) * 0xD1B54A32D192ED03) % 2**64
 
 
 def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

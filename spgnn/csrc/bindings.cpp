@@ -2,6 +2,7 @@
 #include <nanobind/ndarray.h>
 
 #include "transpose.hpp"
+#include "uniform_rows.hpp"
 
 namespace nb = nanobind;
 
@@ -59,10 +60,20 @@ void define_for(nb::module_& m) {
   m.def("transposed_order", &transposed_order<Index, std::int64_t>);
 }
 
+void uniform_rows(const Array<std::int64_t>& ids, const Array<std::uint64_t>& streams,
+                  const Array<std::uint64_t>& columns,
+                  nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> out, int threads) {
+  nb::gil_scoped_release released;
+  spgnn::uniform_rows(ids.data(), static_cast<std::int64_t>(ids.size()), streams.data(),
+                      columns.data(), static_cast<std::int64_t>(columns.size()), out.data(),
+                      threads);
+}
+
 }  // namespace
 
 NB_MODULE(_structure, m) {
-  m.doc() = "Structure of sparse patterns, on arrays that spgnn/sparse.py has checked.";
+  m.doc() = "What the lowest rooms leave to C++, on arrays that they have checked.";
+  m.def("uniform_rows", &uniform_rows);
   define_for<std::int32_t>(m);
   define_for<std::int64_t>(m);
 }

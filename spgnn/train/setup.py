@@ -23,7 +23,7 @@ from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Layered
 from spgnn.graph.rows import normalised
 from spgnn.graph.sharing import Placement, is_cut, opened_share, scattered_share
-from spgnn.hashing import uniform
+from spgnn.hashing import uniform, uniform_rows
 from spgnn.nn import Features, Propagated, densified, propagate_, stored_in, weights_of
 from spgnn.nn.loss import UNKNOWN
 from spgnn.progress import ProgressBar
@@ -232,13 +232,9 @@ def _random_features(vertex_ids: Tensor, features: int, seed: int) -> Tensor:
 
 def random_features(vertex_ids: Tensor, first: int, last: int, seed: int) -> Tensor:
     """Columns [first, last) of features that are made up."""
-    X = torch.empty(len(vertex_ids), last - first)
-    # A few columns at a time: the draws are made in 64 bits.
-    for begin in range(first // 8 * 8, last, 8):
-        low, high = max(begin, first), min(begin + 8, last)
-        draws = uniform(vertex_ids.numpy(), seed, f"x{begin}", high - begin)
-        X[:, low - first : high - first] = torch.from_numpy(draws[:, low - begin :])
-    return X
+    columns = [(f"x{column // 8 * 8}", column % 8) for column in range(first, last)]
+    threads = torch.get_num_threads()
+    return torch.from_numpy(uniform_rows(vertex_ids.numpy(), seed, columns, threads))
 
 
 def _propagates(config: TrainConfig, sparse: bool) -> bool:
