@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import count
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
