@@ -76,6 +76,34 @@ def directory_written_aside(path: AnyPath) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+def scratch_directory(parent: AnyPath, what: str) -> Path:
+    """An empty directory of this process in another one, which is made if it does not exist.
+
+    Whoever makes it removes it; what killed processes of this machine left there is removed now.
+
+    Parameters
+    ----------
+    parent : path
+    what : str
+        What an error calls it, say ``"--spill DIR"``.
+
+    Raises
+    ------
+    InputError
+        If it cannot be made.
+    """
+    target = Path(parent) / "spill"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target)
+        aside = _aside(target)
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+    except (OSError, ValueError) as error:
+        raise _unwritable(what, error) from None
+    return aside
+
+
 def check_writable(path: AnyPath, what: str) -> None:
     """Find out before long work whether a file can be written where it is to go.
 

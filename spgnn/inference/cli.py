@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from typing import Any
 
 from spgnn.comm import Communicator, connect, guarded, refuse
@@ -15,6 +16,8 @@ from spgnn.inference.forward import infer
 from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
 from spgnn.nn import multiplied_in, weights_of
 from spgnn.train.config import DESCRIBED, Model
+from spgnn.train.in_parts import InParts
+from spgnn.train.memory import resident_bytes
 from spgnn.train.network import model_of
 from spgnn.train.nodes import resolved
 from spgnn.train.run import OWN_FLAGS, start
@@ -70,16 +73,26 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
     state = on_rank_zero(comm, lambda: _read(config, weights))
     outputs = from_rank_zero(comm, lambda: outputs_of(state or {}, weights))
     settled = resolved(config.settled(outputs), comm)
-    problem = prepare(settled, comm)
     dtype = config.training.dtype
-    model = model_of(settled, problem.features, outputs).to(comm.device, weights_of(dtype))
-    deal_weights(model, state, weights, comm)
-    comm.settled()
-    with memory_for("the activations of a layer"), multiplied_in(dtype, comm.device):
-        rows = infer(model, problem.A, problem.X, layer=config.inference.layer or None)
-    write = write_npy if path.endswith(".npy") else write_parts
-    write(path, rows, problem.vertex_ids, comm, f"--output {path}")
-    return f"{path}: {problem.meta.vertices:,} vertices × {rows.shape[1]} {rows.dtype}"
+    with ExitStack() as stack:
+        if config.storage.asked:
+            task = InParts(settled, comm, resident_bytes(), outputs)
+            stack.callback(task.close)
+            deal_weights(task.model, state, weights, comm)
+            comm.settled()
+            meta, rows, ids = task.meta, task.all_outputs(), task.vertex_ids
+        else:
+            problem = prepare(settled, comm)
+            model = model_of(settled, problem.features, outputs)
+            model = model.to(comm.device, weights_of(dtype))
+            deal_weights(model, state, weights, comm)
+            comm.settled()
+            with memory_for("the activations of a layer"), multiplied_in(dtype, comm.device):
+                rows = infer(model, problem.A, problem.X, layer=config.inference.layer or None)
+            meta, ids = problem.meta, problem.vertex_ids
+        write = write_npy if path.endswith(".npy") else write_parts
+        write(path, rows, ids, comm, f"--output {path}")
+        return f"{path}: {meta.vertices:,} vertices × {rows.shape[1]} {rows.dtype}"
 
 
 def _check_output(path: str) -> None:

@@ -55,7 +55,12 @@ class InferConfig(TrainConfig):
             raise InputError(
                 f"--layer {self.inference.layer}: the model has --layers {self.model.layers}"
             )
-        self.settled(1).algorithm.distribution.check(ranks)
+        settled = self.settled(1)
+        settled.algorithm.distribution.check(ranks)
+        if self.storage.asked:
+            settled.check(ranks)
+            if self.inference.layer not in (0, self.model.layers):
+                raise InputError("--layer: with --memory, --spill or --parts, scores are written")
 
     def settled(self, outputs: int) -> TrainConfig:
         """The configuration of a model in evaluation, on a graph that may have no labels."""

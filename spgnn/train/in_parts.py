@@ -27,6 +27,7 @@ from spgnn.data.normalise import (
 from spgnn.data.shards import ShardDirectory
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
+from spgnn.files import scratch_directory
 from spgnn.graph.sharing import is_cut
 from spgnn.nn import DropoutKeys, Stack, weights_of
 from spgnn.parts.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
@@ -52,7 +53,7 @@ from spgnn.train.config import TrainConfig
 from spgnn.train.network import model_of, widths_of
 from spgnn.train.objective import Objective, as_taken
 from spgnn.train.setup import made_up_labels, masks_of, random_features, share_of
-from spgnn.train.task import Scores, Task, decaying_first
+from spgnn.train.task import Predictions, Scores, Task, decaying_first
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +205,8 @@ class InParts(Task):
         All ranks.
     idle_bytes : int
         Resident memory of this rank before it held any data.
+    outputs : int, optional
+        Nothing is to be learnt: the model makes so many columns.
 
     Attributes
     ----------
@@ -221,8 +224,10 @@ class InParts(Task):
         If the data set, the model or the budget is wrong; on all ranks alike.
     """
 
-    def __init__(self, config: TrainConfig, comm: Communicator, idle_bytes: int) -> None:
-        self.comm, self.config = comm, config
+    def __init__(
+        self, config: TrainConfig, comm: Communicator, idle_bytes: int, outputs: int | None = None
+    ) -> None:
+        self.comm, self.config, self._outputs = comm, config, outputs
         self.moved = Transfers()
         self.counts = Transfers()
         mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
@@ -245,8 +250,9 @@ class InParts(Task):
         adjacency = _adjacency(found, looked)
         loops = config.model.model in WITH_LOOPS
         seen = inspected(adjacency, comm, _normalisation(config), loops=loops)
-        self.labels = on_every_rank(comm, lambda: Labelled.of(config, found, looked))
-        self.classes = self.labels.classes
+        if self._outputs is None:
+            self.labels = on_every_rank(comm, lambda: Labelled.of(config, found, looked))
+        self.classes = self._outputs or self.labels.classes
         self.model: Stack = model_of(config, self.features, self.classes)
         self.model.to(weights_of(config.training.dtype))
         segments = Segments(self.model)
@@ -300,8 +306,15 @@ class InParts(Task):
             )
             vertices = replace(vertices, propagated=table)
         self.network = Network(segments, vertices, room, self._tick)
-        self.training = self._layers(segments, self.labels.taken_by(last - first, training=True))
-        self.evaluation = self._layers(segments, self.labels.taken_by(last - first, training=False))
+        self.everything = Layers([self.whole] * segments.layers, bounds)
+        if self._outputs is None:
+            self._aim(segments, last - first)
+
+    def _aim(self, segments: Segments, rows: int) -> None:
+        """What each layer works on, and what it is trained towards. Collective."""
+        config, comm = self.config, self.comm
+        self.training = self._layers(segments, self.labels.taken_by(rows, training=True))
+        self.evaluation = self._layers(segments, self.labels.taken_by(rows, training=False))
         y, masks = self.labels.y, self.labels.masks
         name, classes = self.meta.name, self.classes
         self.objective = Objective.of(config.aim, name, y, masks, classes=classes, comm=comm)
@@ -313,7 +326,7 @@ class InParts(Task):
     def _layers(self, segments: Segments, wanted: Tensor) -> Layers:
         """What each layer works on, if outputs of some rows are looked at. Collective."""
         if not self.config.algorithm.reach:
-            return Layers([self.whole] * segments.layers, self.whole.bounds)
+            return self.everything
         looks = [segments.looks_at_itself(number) for number in range(segments.layers)]
         return reached(self.whole, wanted, segments.layers, looks, self.comm)
 
@@ -429,6 +442,40 @@ class InParts(Task):
         assert found is not None
         return found
 
+    def all_outputs(self) -> Tensor:
+        """What the model makes of all own vertices [own rows, columns]. Collective.
+
+        In a file that is mapped into memory, if there is a directory to spill to.
+        """
+        rows = self.whole.bounds[-1]
+        found: Tensor | None = None
+        with torch.no_grad():
+            for part, _, H in self.network.outputs(self.everything, None, keep=False):
+                if found is None:
+                    found = self._mapped(rows, H)
+                found[slice(*self.whole.bounds[part : part + 2])] = H
+        assert found is not None
+        return found
+
+    def _mapped(self, rows: int, like: Tensor) -> Tensor:
+        if self.room.directory is None or not rows:
+            return like.new_empty(rows, like.shape[1])
+        path = self.room.directory / "outputs"
+        dtype = like.numpy().dtype
+        return torch.from_numpy(np.memmap(path, dtype, "w+", shape=(rows, like.shape[1])))
+
+    @property
+    def vertex_ids(self) -> Tensor:
+        """Original ids of own vertices, int64."""
+        given, rows = self.network.vertices.ids, self.whole.bounds[-1]
+        return torch.arange(given, given + rows) if isinstance(given, int) else given
+
+    def predictions(self) -> Predictions:
+        """Scores, and what follows, of all own vertices. Collective."""
+        scores = self.all_outputs().float()
+        arrays = self.objective.decided(scores) | {"scores": scores}
+        return Predictions(self.vertex_ids, arrays)
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """As Kipf & Welling (2017, section 5.2), only the first layer decays."""
         return decaying_first(self.model, self.model, self.config.training.weight_decay)
@@ -481,13 +528,7 @@ def _spill(directory: str | None, comm: Communicator) -> Path | None:
     """A rank's own directory for what does not fit; those of runs that were killed are removed."""
     if directory is None:
         return None
-
-    def made() -> Path:
-        path = Path(directory) / f"rank-{comm.rank}"
-        path.mkdir(parents=True, exist_ok=True)
-        return path
-
-    return on_every_rank(comm, made)
+    return on_every_rank(comm, lambda: scratch_directory(directory, f"--spill {directory}"))
 
 
 def _normalisation(config: TrainConfig) -> Normalisation:

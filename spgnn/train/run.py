@@ -159,7 +159,9 @@ def _train_in_parts(
         trainer = Trainer(task, config.training, comm, callbacks, config.flat())
         comm.settled()
         trainer.run()
-        return reporting.assemble_in_parts(config, trainer, idle)
+        report = reporting.assemble_in_parts(config, trainer, idle)
+        _write_predictions(config, trainer)
+        return {**report, "failure": trainer.failure}
     finally:
         task.close()
 

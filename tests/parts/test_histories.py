@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
 
-from spgnn.comm import connect
 from spgnn.data import Graph
 from spgnn.data.formats.npz import write_npz
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
-from spgnn.train.config import TrainConfig
-from spgnn.train.run import train
+from tests.parts.runs import SMALL, check_bytes, check_equal, reports
 
 # Everything in memory; everything on the disk.
-STORAGE = ({"parts": 1}, {"parts": 7}, {"parts": 2, "spill": True}, {"parts": 32, "spill": True})
+STORAGE = ({"parts": 1}, {"parts": 7}, {"parts": 2, "spill": True}, {"parts": 13, "spill": True})
 MODELS = (
     {},
     {"dropout": 0.5, "layers": 3, "hidden": 5},
@@ -31,34 +27,18 @@ MODELS = (
 
 
 def histories(rank: int, flags: list[dict[str, object]]) -> list[list[dict[str, float]]]:
-    comm = connect("gloo")
     found = []
-    for given in flags:
-        report = train(TrainConfig.of(**given), comm)
+    for report in reports(rank, flags):
         if "storage" in report:
             check_bytes(report["storage"])
         found.append(report["history"])
     return found
 
 
-def check_bytes(storage: dict[str, int]) -> None:
-    """What was read and written is what was foretold, to the byte."""
-    for way in ("read", "written"):
-        assert storage[f"planned_{way}_bytes"] == storage[f"{way}_bytes"], storage
-
-
-def check_equal(expected, found) -> None:
-    assert len(expected) == len(found)
-    for before, after in zip(expected, found, strict=True):
-        for name, value in before.items():
-            if name not in ("seconds", "epoch") and value is not None:
-                np.testing.assert_allclose(after[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
-
-
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: "-".join(map(str, model.values())))
 def test_history_is_that_of_memory(model, ranks, tmp_path):
-    base = {"dataset": "rmat-9-6", "random_features": 11, "random_classes": 4, "epochs": 4, **model}
+    base = {**SMALL, **model}
     spilled = [
         {**s, "spill": str(tmp_path / f"spill{i}")} if "spill" in s else s
         for i, s in enumerate(STORAGE)
@@ -67,7 +47,7 @@ def test_history_is_that_of_memory(model, ranks, tmp_path):
     for expected, *others in run_ranks(histories, ranks, flags):
         for found in others:
             check_equal(expected, found)
-    for path in itertools.chain(tmp_path.rglob("*")):
+    for path in tmp_path.rglob("*"):
         assert not path.is_file(), path
 
 

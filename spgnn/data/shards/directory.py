@@ -111,7 +111,13 @@ class ShardDirectory(GraphSource):
     def place(self, part: int, name: str) -> tuple[Path, int] | None:
         """Which file has an array of a part, and where in it its numbers begin.
 
-        ``None`` if there is no such array. They are not checked; whoever reads them does.
+        ``None`` if there is no such array. A sample of its numbers is compared with what was
+        written.
+
+        Raises
+        ------
+        InputError
+            If the file is missing, truncated or damaged.
         """
         return self._part(part).place(name)
 

@@ -131,8 +131,18 @@ class Part:
         return self._block(taken, indices[place], prefix, values)
 
     def place(self, name: str) -> tuple[Path, int] | None:
-        """The file of an array, and where its numbers begin; ``None`` if there is no such array."""
-        return (self._path(name), HEADER_BYTES) if name in self.records else None
+        """The file of an array, and where its numbers begin; ``None`` if there is no such array.
+
+        Its size, and a sample of its numbers, are those that were written.
+
+        Raises
+        ------
+        InputError
+        """
+        if name not in self.records:
+            return None
+        open_array(self._path(name), self.records[name], writable=False)
+        return self._path(name), HEADER_BYTES
 
     def vertex_ids(self) -> Tensor:
         """Where each vertex stood in the source."""

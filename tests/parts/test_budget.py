@@ -1,0 +1,64 @@
+"""How memory is shared out, and panels of columns."""
+
+from __future__ import annotations
+
+import pytest
+
+from spgnn.errors import InputError
+from spgnn.parts.budget import Budget, Sizes, decide, needed
+from spgnn.parts.room import Places
+from spgnn.testing import run_ranks
+from spgnn.train import in_parts
+from tests.parts.runs import SMALL, check_bytes, check_equal, reports
+
+SIZES = Sizes(
+    rows=10**6,
+    received=0,
+    matrix_bytes=10**8,
+    operands=(0, 16, 16),
+    widths=(128, 16, 16, 40),
+    features_bytes=512 * 10**6,
+    looks=(False, False, False),
+    itemsize=4,
+    fixed_bytes=10**7,
+)
+
+
+def test_what_is_least_used_goes_to_the_disk_first():
+    before: frozenset[str] = frozenset()
+    for memory in (10**10, 8 * 10**8, 4 * 10**8, 3 * 10**8, 15 * 10**7):
+        found = decide(SIZES, memory, None, spill=True)
+        assert found.bytes <= memory
+        assert found.bytes == needed(SIZES, found.parts, found.places)
+        assert found.places.on_disk >= before
+        before = found.places.on_disk
+    assert found.places.panel_bytes
+    assert decide(SIZES, 10**10, None, spill=True).places == Places()
+
+
+def test_too_little_memory_says_how_much_would_do():
+    with pytest.raises(InputError, match=r"--memory: .* MiB are needed: give --spill DIR"):
+        decide(SIZES, 10**8, None, spill=False)
+    with pytest.raises(InputError, match="one column of an operand must fit"):
+        decide(SIZES, 10**6, None, spill=True)
+
+
+def test_no_budget_keeps_all_in_memory():
+    assert decide(SIZES, None, 7, spill=True) == Budget(7, Places(), needed(SIZES, 7, Places()))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("model", [{"dropout": 0.5}, {"model": "sage", "random_labels": 0.1}])
+def test_panels_change_nothing(model, ranks, tmp_path, monkeypatch):
+    """Operands of which two or three columns are in memory at a time."""
+    everything = frozenset(("propagated", "skipped", "taken", "matrix", "product", "operand"))
+    tight = Budget(5, Places(everything, panel_bytes=12), 10**9)
+    monkeypatch.setattr(in_parts, "decide", lambda *args, **options: tight)
+    base = {**SMALL, "layers": 3, "hidden": 7, **model}
+    flags = [base, {**base, "memory": "4GB", "spill": str(tmp_path)}]
+    for expected, found in run_ranks(reports, ranks, flags):
+        check_equal(expected["history"], found["history"])
+        check_bytes(found["storage"])
+        assert found["storage"]["panel_bytes"] == 12
+        assert found["storage"]["amplification"] > 1
+    assert not list(tmp_path.iterdir())

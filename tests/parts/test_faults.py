@@ -1,0 +1,155 @@
+"""What goes wrong with a disk is said in one line, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from spgnn.comm import connect
+from spgnn.data.load import load_dataset
+from spgnn.data.shards import write_shards
+from spgnn.errors import InputError
+from spgnn.files import scratch_directory
+from spgnn.inference.cli import infer_to_file
+from spgnn.inference.config import InferConfig
+from spgnn.parts.blocks import BlockWriter, FileBlocks, Stretch
+from spgnn.sparse import CSR
+from spgnn.store.direct import DirectFile, Transfers
+from spgnn.testing import run_ranks
+from spgnn.train.config import TrainConfig
+from spgnn.train.run import train
+from tests.parts.runs import SMALL, check_equal, reports
+
+
+def alone(**flags):
+    return train(TrainConfig.of(**{**SMALL, **flags}), connect("gloo"))
+
+
+def failing(monkeypatch, name, number, after):
+    """A call of the system that fails from some call on."""
+    real, calls = getattr(os, name), []
+
+    def call(*args):
+        calls.append(args)
+        if len(calls) > after:
+            raise OSError(number, os.strerror(number))
+        return real(*args)
+
+    monkeypatch.setattr(os, name, call)
+
+
+@pytest.mark.parametrize("call", ["pwritev", "preadv"])
+def test_a_disk_that_fails_in_the_middle(call, tmp_path, monkeypatch):
+    spill, kept = tmp_path / "spill", tmp_path / "kept"
+    flags = {"checkpoint": str(kept), "checkpoint_every": 1}
+    straight = alone(**flags)
+    for path in kept.iterdir():
+        path.unlink()
+    kept.rmdir()
+    whole = alone(**flags, spill=str(spill), parts=3, epochs=2)
+    assert len(whole["history"]) == 2
+    wrong = {"pwritev": (errno.ENOSPC, "No space left"), "preadv": (errno.EIO, "Input/output")}
+    number, said = wrong[call]
+    with monkeypatch.context() as patched:
+        failing(patched, call, number, after=60)
+        with pytest.raises(InputError, match=rf"{re.escape(str(spill))}/.*: cannot be .*{said}"):
+            alone(**flags, spill=str(spill), parts=3, resume=True)
+    assert not list(spill.iterdir())
+    resumed = alone(**flags, spill=str(spill), parts=3, resume=True)
+    check_equal(straight["history"], resumed["history"])
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path):
+    mine = scratch_directory(tmp_path, "--spill")
+    dead = mine.with_name(mine.name.replace(f"-{os.getpid()}.", "-4194304."))
+    (dead / "inside").mkdir(parents=True)
+    other = tmp_path / "of-somebody-else"
+    other.mkdir()
+    assert scratch_directory(tmp_path, "--spill") == mine
+    assert sorted(tmp_path.iterdir()) == sorted([mine, other])
+
+
+def sharded(path, parts):
+    write_shards(load_dataset("sbm"), None, parts, path)
+    return path
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_directory_is_read_part_by_part(ranks, tmp_path):
+    base = {"dataset": str(sharded(tmp_path / "graph", ranks)), "epochs": 3, "dropout": 0.3}
+    flags = [base, {**base, "parts": 4}, {**base, "parts": 3, "spill": str(tmp_path / "spill")}]
+    for expected, *others in run_ranks(reports, ranks, flags):
+        for found in others:
+            check_equal(expected["history"], found["history"])
+
+
+@pytest.mark.parametrize("name", ["x", "indices", "indptr"])
+def test_a_truncated_file(name, tmp_path):
+    path = sharded(tmp_path / "graph", 1)
+    file = path / "part-00000" / f"{name}.npy"
+    with file.open("rb+") as opened:
+        opened.truncate(file.stat().st_size - 50)
+    with pytest.raises(InputError, match=rf"{name}\.npy: truncated"):
+        alone(dataset=str(path), spill=str(tmp_path / "spill"), random_features=0)
+
+
+def test_a_file_that_is_cut_while_it_is_read(tmp_path):
+    file = tmp_path / "rows"
+    file.write_bytes(bytes(10_000))
+    opened = DirectFile(file, Transfers())
+    os.truncate(file, 9000)
+    assert opened.read(100, 8900).tolist() == [0] * 8900
+    with pytest.raises(InputError, match=r"rows: ends after 9000 bytes; needs 9001"):
+        opened.read(101, 8900)
+
+
+def test_columns_that_do_not_exist(tmp_path):
+    A = CSR.of(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1], dtype=torch.int32), (2, 2))
+    writer = BlockWriter(tmp_path, "A", 2, weighted=False, counts=Transfers())
+    writer.add(A)
+    writer.finish()
+    (tmp_path / "A.indices").write_bytes(np.array([0, 1, 2], np.int32).tobytes())
+    where = {name: Stretch(tmp_path / f"A.{name}") for name in ("indptr", "indices")}
+    blocks = FileBlocks((0, 1, 2), 2, **where, values=None, counts=Transfers())
+    with pytest.raises(InputError, match=r"A\.indices: columns must be in \[0, 2\)"):
+        list(blocks.stream())
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"model": "gat"}, "--model gcn, sage or gin"),
+        ({"norm": "batch"}, "--norm none or node"),
+        ({"algo": "1.5d", "c": 1, "cover": "minimum"}, "--cover column"),
+        ({"task": "links"}, "labels of vertices"),
+        ({"dtype": "bfloat16"}, "--dtype float32 or float64"),
+        ({"memory": "5"}, "with a unit"),
+    ],
+)
+def test_what_parts_do_not_know(flags, said):
+    with pytest.raises(InputError, match=said):
+        TrainConfig.of(**{"parts": 3, **flags}).check(1)
+
+
+def written(rank, config):
+    infer_to_file(config, connect("gloo"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_inference_in_parts(ranks, tmp_path):
+    kept, scores = tmp_path / "kept", tmp_path / "scores.npz"
+    flags = {**SMALL, "checkpoint": str(kept), "predictions": str(scores), "parts": 3}
+    run_ranks(reports, ranks, [{**flags, "spill": str(tmp_path / "spill")}])
+    with np.load(scores) as file:
+        expected = file["scores"]
+    base = {"dataset": SMALL["dataset"], "random_features": 11, "weights": str(kept)}
+    for number, storage in enumerate(({}, {"parts": 5, "spill": str(tmp_path / "more")})):
+        output = str(tmp_path / f"{number}.npy")
+        run_ranks(written, ranks, InferConfig.of(**base, **storage, output=output))
+        np.testing.assert_allclose(np.load(output), expected, rtol=1e-5, atol=1e-6)
+    assert torch.isfinite(torch.from_numpy(expected)).all()
