@@ -2,6 +2,8 @@
 
 from spgnn.store.cached import CachedRows
 from spgnn.store.disk import DiskRows
+from spgnn.store.neighbors import DiskPattern
+from spgnn.store.packed import PackedRows, packed
 from spgnn.store.policy import POLICIES, Policy, hits, optimal_hits
 from spgnn.store.remote import RemoteRows
 from spgnn.store.rows import Counts, MemoryRows, Pending, Rows
@@ -11,14 +13,17 @@ __all__ = [
     "POLICIES",
     "CachedRows",
     "Counts",
+    "DiskPattern",
     "DiskRows",
     "MemoryRows",
+    "PackedRows",
     "Pending",
     "Policy",
     "RemoteRows",
     "Rows",
     "hits",
     "optimal_hits",
+    "packed",
     "uses",
     "visit_probability",
 ]

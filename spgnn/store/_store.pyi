@@ -32,6 +32,9 @@ class CacheTable:
 def copy_rows(
     source: _Bytes, from_row: _Ids, target: _Bytes, to_row: _Ids, row_bytes: int
 ) -> None: ...
+def copy_stretches(
+    source: _Bytes, begins: _Ids, lengths: _Ids, to: _Ids, target: _Bytes
+) -> None: ...
 def cache_table(
     policy: str, rows: int, slots: int, scores: npt.NDArray[np.float32]
 ) -> CacheTable: ...

@@ -147,15 +147,7 @@ class Rows(ABC):
         """
 
     def _checked(self, ids: Tensor) -> Int64Array:
-        if ids.dim() != 1 or ids.dtype != torch.int64:
-            raise InputError(f"row ids must be int64 [k], got {ids.dtype} {list(ids.shape)}")
-        wanted = np.ascontiguousarray(ids.numpy(force=True))
-        if len(wanted):
-            low, high = int(wanted.min()), int(wanted.max())
-            if low < 0 or high >= self.rows:
-                wrong = low if low < 0 else high
-                raise InputError(f"{self}: no row {wrong}; it has rows 0 to {self.rows - 1}")
-        return wanted
+        return check_ids(ids, self.rows, str(self))
 
     def _room(self, rows: int, out: Tensor | None) -> Tensor:
         if out is None:
@@ -190,6 +182,25 @@ class MemoryRows(Rows):
         """Copies at once; nothing is read."""
         copy_rows(self.table, ids, out, places)
         return Pending()
+
+
+def check_ids(ids: Tensor, rows: int, name: str) -> Int64Array:
+    """Numbers of rows, as NumPy has them.
+
+    Raises
+    ------
+    InputError
+        If they are not int64 [k] in [0, rows); says of what.
+    """
+    if ids.dim() != 1 or ids.dtype != torch.int64:
+        raise InputError(f"row ids must be int64 [k], got {ids.dtype} {list(ids.shape)}")
+    wanted = np.ascontiguousarray(ids.numpy(force=True))
+    if len(wanted):
+        low, high = int(wanted.min()), int(wanted.max())
+        if low < 0 or high >= rows:
+            wrong = low if low < 0 else high
+            raise InputError(f"{name}: no row {wrong}; it has rows 0 to {rows - 1}")
+    return wanted
 
 
 def copy_rows(

@@ -96,9 +96,10 @@ class Reader {
   int depth_;
 };
 
+using ConstBytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
 // Row from_row[i] of one table becomes row to_row[i] of another.
-void copy_rows(nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> source,
-               Ids from_row, Bytes target, Ids to_row, std::int64_t row_bytes) {
+void copy_rows(ConstBytes source, Ids from_row, Bytes target, Ids to_row, std::int64_t row_bytes) {
   nb::gil_scoped_release released;
   constexpr std::size_t kSoon = 8;  // rows lie anywhere: the processor is told a few ahead
   for (std::size_t i = 0; i < from_row.size(); ++i) {
@@ -107,6 +108,14 @@ void copy_rows(nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::de
     }
     std::memcpy(target.data() + to_row.data()[i] * row_bytes,
                 source.data() + from_row.data()[i] * row_bytes, row_bytes);
+  }
+}
+
+// Bytes [begins[i], begins[i] + lengths[i]) go to target[to[i]:].
+void copy_stretches(ConstBytes source, Ids begins, Ids lengths, Ids to, Bytes target) {
+  nb::gil_scoped_release released;
+  for (std::size_t i = 0; i < begins.size(); ++i) {
+    std::memcpy(target.data() + to.data()[i], source.data() + begins.data()[i], lengths.data()[i]);
   }
 }
 
@@ -169,6 +178,7 @@ NB_MODULE(_store, m) {
       .def("plan", &plan,
            "(from, to): slots that hold rows of the next batch, or get them; or −1.");
   m.def("copy_rows", &copy_rows, "source"_a, "from_row"_a, "target"_a, "to_row"_a, "row_bytes"_a);
+  m.def("copy_stretches", &copy_stretches, "source"_a, "begins"_a, "lengths"_a, "to"_a, "target"_a);
   m.def("cache_table", &make_table, "policy"_a, "rows"_a, "slots"_a, "scores"_a);
   m.def("fixed_cache_table", &make_fixed_table, "rows"_a, "kept"_a);
 }

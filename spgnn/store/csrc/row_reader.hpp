@@ -72,7 +72,8 @@ class DataFile {
   bool find_alignment() {
     AlignedBuffer buffer;
     for (const std::int64_t tried : {std::int64_t{512}, kBlock}) {
-      if (pread(handle_, buffer.data, tried, tried) >= 0) {
+      if (pread(handle_, buffer.data, tried, 0) >= 0 &&
+          pread(handle_, buffer.data, tried, tried) >= 0) {
         alignment_ = tried;
         return true;
       }
