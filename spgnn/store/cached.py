@@ -206,7 +206,7 @@ class CachedRows(Rows):
         change = self._planned.popleft() if self._planned else self._plan()
         distinct, missing = change.batch.distinct, change.missing
         if out is None or change.batch.inverse is not None:
-            out = torch.empty(len(distinct), self.width, dtype=self.dtype)
+            out = self._room(len(distinct), None)
         try:
             pending = self.behind.begin(distinct[missing], out, missing)
         except BaseException:

@@ -119,7 +119,7 @@ class RemoteRows(Rows):
         me = self._comm.rank
         begin, end = int(cuts[me]), int(cuts[me + 1])
         own = end - begin
-        table = torch.empty(len(rows), self.width, dtype=self.dtype)
+        table = self._room(len(rows), None)
         owner = np.repeat(np.arange(self.layout.parts), np.diff(cuts))
         local = rows - self.layout.offsets[owner]
         pending = self._exchange(np.delete(local, slice(begin, end)), cuts, table[own:])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
+from spgnn.kernels.recycling import new_rows
 from spgnn.layout import Int64Array
 from spgnn.store import _store
 
@@ -151,7 +152,7 @@ class Rows(ABC):
 
     def _room(self, rows: int, out: Tensor | None) -> Tensor:
         if out is None:
-            return torch.empty(rows, self.width, dtype=self.dtype)
+            return new_rows(rows, torch.empty(0, self.width, dtype=self.dtype))
         fits = out.shape == (rows, self.width) and out.dtype == self.dtype
         if not fits or not out.is_contiguous() or out.device.type != "cpu":
             raise InputError(

@@ -32,13 +32,15 @@ def visit_probability(
 ) -> Tensor:
     """The probability that a batch of neighbour sampling has a vertex: scores of ``"vip"``.
 
-    The analysis of SALIENT++ (Kaler et al., MLSys'23), hop by hop. A vertex of degree d that is in
-    a hop draws each of its neighbours with probability t = min(1, k/d), so
+    The analysis of SALIENT++ (Kaler et al., MLSys'23), hop by hop. A vertex of degree d that has
+    been found draws each of its neighbours with probability t = min(1, k/d), in every hop anew, so
+    a batch has found u with
 
-        p_0(v) = batch_size / seeds  for seeds        p_h(u) = 1 - prod_v (1 - t_h(v) p_{h-1}(v))
+        p_0(u) = batch_size / seeds for seeds
+        p_h(u) = 1 - (1 - p_{h-1}(u)) prod_v (1 - t_h(v) p_{h-1}(v))
 
-    over the rows v that name u, and a batch has u with 1 - prod_h (1 - p_h(u)). Exact where what
-    one vertex draws does not depend on what others draw, on a tree for instance.
+    over the rows v that name u. Exact where what leads to one vertex does not depend on what leads
+    to another, on a tree for instance.
 
     Parameters
     ----------
@@ -64,13 +66,11 @@ def visit_probability(
     first = _mask(seeds, n)
     lengths = np.diff(pattern.indptr.numpy())
     p = np.where(first, min(1.0, batch_size / max(int(first.sum()), 1)), 0.0)
-    missed = 1 - p
     for hop, fan_out in enumerate(num_neighbors):
         check_integer(f"num_neighbors[{hop}]", fan_out, -1)
         drawn = np.ones(n) if fan_out < 0 else np.minimum(1, fan_out / np.maximum(lengths, 1))
-        p = 1 - _product_over_rows(pattern, 1 - drawn * p)
-        missed *= 1 - p
-    return torch.from_numpy((1 - missed).astype(np.float32))
+        p = 1 - (1 - p) * _product_over_rows(pattern, 1 - drawn * p)
+    return torch.from_numpy(p.astype(np.float32))
 
 
 def _product_over_rows(

@@ -19,13 +19,11 @@ def csr(dense):
 def dense_reference(A, fan_outs, seeds, batch_size):
     p = np.zeros(len(A))
     p[seeds] = min(1, batch_size / len(seeds))
-    missed = 1 - p
     for k in fan_outs:
         degree = (A != 0).sum(1)
         drawn = np.ones(len(A)) if k < 0 else np.minimum(1, k / np.maximum(degree, 1))
-        p = 1 - np.where(A != 0, (1 - drawn * p)[:, None], 1).prod(0)
-        missed *= 1 - p
-    return 1 - missed
+        p = 1 - (1 - p) * np.where(A != 0, (1 - drawn * p)[:, None], 1).prod(0)
+    return p
 
 
 @pytest.mark.parametrize("fan_outs", [[], [0], [2], [-1], [3, 2], [1, -1, 2]])
@@ -55,12 +53,15 @@ def test_on_a_tree_it_is_the_share_of_all_draws():
         A[parent, these] = 1
     draws = 0
     seen = np.zeros(9)
-    for first in itertools.combinations(children[0], 2):
-        for second in itertools.combinations(children[1], 2):
-            batch = {0, *first} | (set(second) if 1 in first else set())
-            batch |= set(children[2]) if 2 in first else set()
-            seen[list(batch)] += 1
-            draws += 1
+    pairs = [list(itertools.combinations(range(3), 2))] * 3
+    # Vertex 0 draws two children, then two again, as does vertex 1 if it was found at first.
+    for first, second, third in itertools.product(*pairs):
+        batch = {0, *(children[0][i] for i in first)}
+        batch |= {children[1][i] for i in third} if 1 in batch else set()
+        batch |= set(children[2]) if 2 in batch else set()
+        batch |= {children[0][i] for i in second}
+        seen[list(batch)] += 1
+        draws += 1
     found = visit_probability(csr(A), [2, 2], torch.tensor([0]), 1)
     assert np.allclose(found, seen / draws, atol=1e-6)
 
