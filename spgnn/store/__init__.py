@@ -7,7 +7,8 @@ from spgnn.store.packed import PackedRows, packed
 from spgnn.store.policy import POLICIES, Policy, hits, optimal_hits
 from spgnn.store.remote import RemoteRows
 from spgnn.store.rows import Counts, MemoryRows, Pending, Rows
-from spgnn.store.visits import uses, visit_probability
+from spgnn.store.stacked import StackedRows
+from spgnn.store.visits import policy_for, uses, visit_probability
 
 __all__ = [
     "POLICIES",
@@ -21,9 +22,11 @@ __all__ = [
     "Policy",
     "RemoteRows",
     "Rows",
+    "StackedRows",
     "hits",
     "optimal_hits",
     "packed",
+    "policy_for",
     "uses",
     "visit_probability",
 ]

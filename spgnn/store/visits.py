@@ -9,9 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.errors import InputError, check_integer
+from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
+from spgnn.store.policy import POLICIES, Policy
 
 _PIECE = 1 << 22  # nonzeros that are worked on at once
 
@@ -71,6 +72,35 @@ def visit_probability(
         drawn = np.ones(n) if fan_out < 0 else np.minimum(1, fan_out / np.maximum(lengths, 1))
         p = 1 - (1 - p) * _product_over_rows(pattern, 1 - drawn * p)
     return torch.from_numpy(p.astype(np.float32))
+
+
+def policy_for(
+    name: str,
+    pattern: Pattern | CSR,
+    num_neighbors: Sequence[int],
+    seeds: Tensor,
+    batch_size: int,
+) -> Policy:
+    """A cache rule with the scores that suit a sampling.
+
+    Parameters
+    ----------
+    name : str
+        As `Policy` has them.
+    pattern, num_neighbors, seeds, batch_size
+        As `visit_probability` takes them.
+
+    Raises
+    ------
+    InputError
+        As `Policy` and `visit_probability`.
+    """
+    check_choice("cache policy", name, POLICIES)
+    if name == "degree":
+        return Policy(name, uses(pattern))
+    if name in ("vip", "belady"):
+        return Policy(name, visit_probability(pattern, num_neighbors, seeds, batch_size))
+    return Policy(name)
 
 
 def _product_over_rows(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spgnn.errors import InputError
-from spgnn.store import Counts, DiskRows, MemoryRows
+from spgnn.store import CachedRows, Counts, DiskRows, MemoryRows, StackedRows
 from spgnn.store.disk import finish, open_reader
 from spgnn.testing import run_ranks
 
@@ -162,3 +162,22 @@ def test_what_cannot_be_asked_for(tmp_path):
         DiskRows.open(path, -1, 1, 1, torch.float32)
     with pytest.raises(InputError, match="a table of rows must be"):
         MemoryRows(torch.zeros(3))
+
+
+def test_tables_one_after_another(tmp_path):
+    x = table(300, 5, torch.float32)
+    first = DiskRows.open(written(tmp_path / "x", x, 128), 128, 120, 5, torch.float32)
+    rows = StackedRows([first, MemoryRows(x[120:120]), MemoryRows(x[120:])])
+    for ids in (some_ids(300, 100), torch.arange(0), torch.arange(130, 300)):
+        assert torch.equal(rows.gather(ids), x[ids])
+        assert torch.equal(CachedRows(rows, "lru", 50 * 20).gather(ids), x[ids])
+    assert rows.counts.rows_needed == 270
+    own = some_ids(300, 100)[some_ids(300, 100) < 120]  # a cache asks for each of them once
+    assert rows.counts.rows_read == first.counts.rows_read == len(own) + len(own.unique())
+    assert str(rows) == f"{tmp_path / 'x'}, table of 0 rows, table of 180 rows"
+    with pytest.raises(InputError, match="no row 300; it has rows 0 to 299"):
+        rows.gather(torch.tensor([300]))
+    with pytest.raises(InputError, match=r"one width and dtype, got torch.float32 \[·, 5\] and t"):
+        StackedRows([first, MemoryRows(x[:, :3])])
+    with pytest.raises(InputError, match="one width and dtype, got none"):
+        StackedRows([])

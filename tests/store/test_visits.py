@@ -9,7 +9,7 @@ import torch
 
 from spgnn.errors import InputError
 from spgnn.sparse import CSR
-from spgnn.store import uses, visit_probability, visits
+from spgnn.store import POLICIES, policy_for, uses, visit_probability, visits
 
 
 def csr(dense):
@@ -76,3 +76,16 @@ def test_what_cannot_be_analysed():
         visit_probability(A, [2, -2], torch.tensor([1]), 1)
     with pytest.raises(InputError, match="batch_size must be an integer of at least 1"):
         visit_probability(A, [2], torch.tensor([1]), 0)
+
+
+def test_rules_get_the_scores_that_suit_them():
+    A, seeds = csr(np.random.default_rng(0).random((50, 50)) < 0.1), torch.arange(0, 50, 3)
+    visited = visit_probability(A, [3, 2], seeds, 4)
+    expected = {"degree": uses(A), "vip": visited, "belady": visited}
+    for name in POLICIES:
+        policy = policy_for(name, A, [3, 2], seeds, 4)
+        scores = expected.get(name)
+        assert policy.name == name
+        assert policy.scores is None if scores is None else torch.equal(policy.scores, scores)
+    with pytest.raises(InputError, match="cache policy random: choose one of"):
+        policy_for("random", A, [3, 2], seeds, 4)
