@@ -16,8 +16,10 @@ Bytes are those that the disk was asked for. The optimum is the fewest rows that
 from an empty cache that knows all batches of all epochs, times their size. Two columns compare: the
 seconds of the bounded mapped file (the better of the two), and of the rule "degree", over a way's.
 
-    python benchmarks/bench_store.py [--graph rmat18] [--width 256] [--share 4]
-        [--num-neighbors 15,10,5] [--batch-size 1024] [--train 0.1] [--epochs 2] [--superbatch 30]
+With --hits NAME,… nothing is read: the hit rates of all rules on these graphs, beside the bound.
+
+    python benchmarks/bench_store.py [--hits NAME,…] [--graph rmat18] [--width 256] [--share 4]
+        [--num-neighbors 15,10,5] [--batch-size 1024] [--train 0.1] [--epochs 4] [--superbatch 30]
         [--gap BYTES] [--turns 3] [--ways NAME,…] [--directory build] [--output FILE.md]
 """
 
@@ -43,7 +45,7 @@ from spgnn.data.sets.generators import rmat
 from spgnn.files import written_aside
 from spgnn.sampling import Draw, NeighborSampler
 from spgnn.sparse import CSR
-from spgnn.store import CachedRows, DiskRows, Policy, optimal_hits, uses, visit_probability
+from spgnn.store import CachedRows, DiskRows, Policy, hits, optimal_hits, uses, visit_probability
 
 RULES = ("none", "lru", "clock", "sieve", "degree", "vip", "belady")
 PAGE = mmap.PAGESIZE
@@ -231,25 +233,34 @@ def table(
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--graph", default="rmat18")
-    parser.add_argument("--width", type=int, default=256, help="float32 numbers a row")
-    parser.add_argument("--share", type=int, default=4, help="features over cache, in bytes")
-    parser.add_argument("--num-neighbors", default="15,10,5")
-    parser.add_argument("--batch-size", type=int, default=1024)
-    parser.add_argument("--train", type=float, default=0.1, help="share of the vertices")
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--superbatch", type=int, default=30, help="batches")
-    parser.add_argument(
-        "--gap", type=int, default=0, help="bytes that are rather read than skipped"
-    )
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--ways", default="", help="only those that begin with one of these")
-    parser.add_argument("--directory", default="build", help="where the features go")
-    parser.add_argument("--output", metavar="FILE.md")
-    options = parser.parse_args(arguments)
+def hit_rates(name: str, options: argparse.Namespace) -> str:
+    """Of all rules on one graph, a line of Markdown; what Belady's gets by superbatches as well."""
+    A = adjacency(name)
+    trace, scores = draw(A, options)
+    slots, needed = A.shape[0] // options.share, sum(map(len, trace))
+    found = [f"{name} | {len(trace)} × {needed // len(trace)}"]
+    for rule in RULES[1:]:
+        ahead = options.superbatch if rule == "belady" else 1
+        had = sum(hits(Policy(rule, scores.get(rule)), trace, slots, ahead))
+        found.append(f"{had / needed:.4f}")
+    best = optimal_hits(trace, slots)
+    return f"| {' | '.join(found)} | {best / needed:.4f} |\n"
+
+
+def all_hit_rates(options: argparse.Namespace) -> str:
+    """Of all rules on several graphs, Markdown."""
+    lines = [
+        f"Cache of 1/{options.share} of the rows; {options.num_neighbors}; {options.batch_size} "
+        f"seeds of {options.train:g} of the vertices; {options.epochs} epochs; superbatches of "
+        f"{options.superbatch}, each announced when the last one is used up.\n\n",
+        f"| graph | batches × rows | {' | '.join(RULES[1:])} | the bound |\n",
+        "|" + "---|" * (len(RULES) + 2) + "\n",
+    ]
+    return "".join([*lines, *(hit_rates(name, options) for name in options.hits.split(","))])
+
+
+def reading(options: argparse.Namespace) -> str:
+    """Every way of reading, Markdown."""
     A = adjacency(options.graph)
     trace, scores = draw(A, options)
     shape = A.shape[0], options.width
@@ -271,15 +282,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ways = {name: way for name, way in ways.items() if name.startswith(chosen)}
         taken = measure(ways, options.turns)
         speed = disk_speed(path, shape)
-    lines = [
+    return (
         f"{options.graph}: {shape[0]} rows of {4 * shape[1]} bytes, cache of {slots} rows, "
         f"{len(trace)} batches of {needed // len(trace)} rows "
         f"({options.num_neighbors}; {options.batch_size} seeds; {options.epochs} epochs), "
-        f"superbatch {options.superbatch}, gap {options.gap}. {speed}",
-        "",
-        table(taken, best, needed, 4 * shape[1]),
-    ]
-    text = "\n".join(lines)
+        f"superbatch {options.superbatch}, gap {options.gap}. {speed}\n\n"
+        f"{table(taken, best, needed, 4 * shape[1])}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--hits", metavar="NAME,…", help="only count hits on these graphs")
+    parser.add_argument("--graph", default="rmat18")
+    parser.add_argument("--width", type=int, default=256, help="float32 numbers a row")
+    parser.add_argument("--share", type=int, default=4, help="features over cache, in bytes")
+    parser.add_argument("--num-neighbors", default="15,10,5")
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--train", type=float, default=0.1, help="share of the vertices")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--superbatch", type=int, default=30, help="batches")
+    parser.add_argument(
+        "--gap", type=int, default=0, help="bytes that are rather read than skipped"
+    )
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--ways", default="", help="only those that begin with one of these")
+    parser.add_argument("--directory", default="build", help="where the features go")
+    parser.add_argument("--output", metavar="FILE.md")
+    options = parser.parse_args(arguments)
+    text = all_hit_rates(options) if options.hits else reading(options)
     print(text, end="")
     if options.output:
         with written_aside(options.output, f"--output {options.output}") as file:
