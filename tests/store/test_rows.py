@@ -1,6 +1,8 @@
 """Tables in memory and on a disk give the rows that were asked for, or say what is wrong."""
 
 import os
+import signal
+import warnings
 
 import numpy as np
 import pytest
@@ -112,6 +114,28 @@ def test_reading_goes_on_in_forked_ranks(tmp_path):
         return torch.equal(rows.gather(torch.arange(rank, 1000)), x[rank:])
 
     assert run_ranks(body, 2) == [True, True]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_is_being_read_when_a_process_is_forked(tmp_path, waits):
+    # The fork has none of the threads that read for its parent.
+    x = table(40_000, 128, torch.float32)
+    rows = DiskRows.open(written(tmp_path / "x", x), 0, 40_000, 128, torch.float32, gap=0)
+    ids = np.arange(0, 40_000, 2)
+    expected, out = x.numpy()[ids], torch.zeros(len(ids), 128)
+    pending = [rows.begin(ids, out)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of forks beside threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(100)  # ends it, if it hangs
+        if waits:
+            pending[0].wait()
+        pending.clear()
+        os._exit(0 if not waits or np.array_equal(out.numpy(), expected) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    pending[0].wait()
+    assert np.array_equal(out.numpy(), expected)
 
 
 @pytest.mark.parametrize("direct", [True, False])

@@ -22,11 +22,17 @@ using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::c
 // Reads under way; holds on to the memory that they fill.
 class Ticket {
  public:
-  Ticket(std::shared_ptr<spgnn::StretchJob> job, Bytes out)
-      : job_(std::move(job)), out_(std::move(out)) {}
+  Ticket(std::shared_ptr<spgnn::StretchJob> job, Bytes out, int depth)
+      : job_(std::move(job)), out_(std::move(out)), depth_(depth) {
+    submit();
+  }
   Ticket(Ticket&&) = default;
   ~Ticket() {
     if (!job_) return;
+    if (is_inherited()) {
+      leave_behind();
+      return;
+    }
     job_->give_up();
     nb::gil_scoped_release released;
     while (!job_->done_within(1000)) {
@@ -35,6 +41,7 @@ class Ticket {
 
   // What went wrong, or nothing. Ctrl-C is let through.
   std::string wait() {
+    if (is_inherited()) begin_again();
     for (bool done = false; !done;) {
       {
         nb::gil_scoped_release released;
@@ -48,8 +55,26 @@ class Ticket {
   std::int64_t reads() const { return job_->reads(); }
 
  private:
+  void submit() {
+    if (job_->reads() > 0) spgnn::ReadingPool::of_process().submit(job_, depth_);
+  }
+
+  // A fork has the memory of its parent, but none of the threads that were filling it.
+  bool is_inherited() const { return process_ != getpid(); }
+  void begin_again() {
+    auto fresh = std::make_shared<spgnn::StretchJob>(*job_);
+    leave_behind();
+    job_ = std::move(fresh);
+    process_ = getpid();
+    submit();
+  }
+  // Whoever held the job's lock when the process was forked holds it for ever.
+  void leave_behind() { new std::shared_ptr<spgnn::StretchJob>(std::move(job_)); }
+
   std::shared_ptr<spgnn::StretchJob> job_;
   Bytes out_;
+  int depth_;
+  pid_t process_ = getpid();
 };
 
 class Reader {
@@ -87,9 +112,8 @@ class Reader {
       std::vector<spgnn::Stretch> stretches(size);
       for (std::size_t i = 0; i < size; ++i) stretches[i] = stretch_of(i, data);
       job = std::make_shared<spgnn::StretchJob>(file_, std::move(stretches), gap);
-      if (job->reads() > 0) spgnn::ReadingPool::of_process().submit(job, depth_);
     }
-    return Ticket(std::move(job), std::move(out));
+    return Ticket(std::move(job), std::move(out), depth_);
   }
 
   std::shared_ptr<const spgnn::DataFile> file_;

@@ -115,7 +115,17 @@ class StretchJob : public ReadingJob {
       }
     }
     for (const Piece& piece : pieces_) bytes_ += piece.end - piece.begin;
-    expect(static_cast<std::int64_t>(pieces_.size()));
+    expect(reads());
+  }
+
+  // The same reads, none of which has begun.
+  StretchJob(const StretchJob& other)
+      : ReadingJob(),
+        file_(other.file_),
+        stretches_(other.stretches_),
+        pieces_(other.pieces_),
+        bytes_(other.bytes_) {
+    expect(reads());
   }
 
   // What the disk is asked for.
