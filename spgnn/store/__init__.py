@@ -3,6 +3,7 @@
 from spgnn.store.cached import CachedRows
 from spgnn.store.disk import DiskRows
 from spgnn.store.neighbors import DiskPattern
+from spgnn.store.optimum import Optimum
 from spgnn.store.packed import PackedRows, packed
 from spgnn.store.policy import POLICIES, Policy, hits, optimal_hits
 from spgnn.store.remote import RemoteRows
@@ -17,6 +18,7 @@ __all__ = [
     "DiskPattern",
     "DiskRows",
     "MemoryRows",
+    "Optimum",
     "PackedRows",
     "Pending",
     "Policy",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spgnn.errors import InputError, check_integer
 from spgnn.layout import Int64Array
+from spgnn.store.optimum import Optimum
 from spgnn.store.policy import Policy
 from spgnn.store.rows import Counts, Pending, Rows, copy_rows
 
@@ -72,20 +73,27 @@ class CachedRows(Rows):
     policy : Policy or str
     capacity : int
         Bytes of rows that are kept.
+    bound : bool
+        Also find out how many hits any policy could have had: four more bytes for each row.
 
     Attributes
     ----------
     slots : int
         Rows that are kept at most.
+    optimum : Optimum or None
+        Of what has been gathered, with `bound`.
     """
 
-    def __init__(self, rows: Rows, policy: Policy | str, capacity: int) -> None:
+    def __init__(
+        self, rows: Rows, policy: Policy | str, capacity: int, *, bound: bool = False
+    ) -> None:
         super().__init__(rows.rows, rows.width, rows.dtype)
         check_integer("capacity of a cache, in bytes,", capacity, 0)
         self.behind = rows
         self.policy = Policy(policy) if isinstance(policy, str) else policy
         kept = 0 if self.policy.name == "none" else capacity // max(rows.row_bytes, 1)
         self.slots = min(rows.rows, kept)
+        self.optimum = Optimum(rows.rows, self.slots) if bound else None
         self._kept = torch.empty(self.slots, rows.width, dtype=rows.dtype)
         self._lock = threading.Lock()
         self._empty()
@@ -153,6 +161,8 @@ class CachedRows(Rows):
             self._read_ahead(1 + AHEAD)
             flight = self._land()
             missed = len(flight.change.missing)
+            if self.optimum is not None:
+                self.optimum.add(flight.change.batch.distinct)
         self._asked.add(
             rows_needed=len(wanted),
             bytes_needed=len(wanted) * self.row_bytes,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spgnn.errors import InputError
-from spgnn.store import POLICIES, CachedRows, DiskRows, MemoryRows, Policy, hits
+from spgnn.store import POLICIES, CachedRows, DiskRows, MemoryRows, Policy, hits, optimal_hits
 
 from .test_policy import skewed_trace
 from .test_rows import table, written
@@ -81,6 +81,16 @@ def test_rows_that_repeat_are_read_once(tmp_path, name):
     assert cache.counts.hits == cache.counts.rows_needed - cache.counts.rows_read
     again = torch.tensor([5, 5, 9])
     assert torch.equal(cache.gather(again, out[:3]), x[again])
+
+
+def test_a_cache_knows_the_bound():
+    x = table(200, 3, torch.float32)
+    cache = CachedRows(MemoryRows(x), "lru", 50 * 12, bound=True)
+    trace = batches(3, repeats=True)
+    for batch in trace:
+        cache.gather(batch)
+    assert cache.optimum.hits == optimal_hits([batch.unique() for batch in trace], 50)
+    assert CachedRows(MemoryRows(x), "lru", 50 * 12).optimum is None
 
 
 def test_caches_before_caches(tmp_path):

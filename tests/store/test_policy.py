@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spgnn.errors import InputError
-from spgnn.store import POLICIES, Policy, hits, optimal_hits
+from spgnn.store import POLICIES, Optimum, Policy, hits, optimal_hits
 
 
 def random_trace(rng, rows, batches, largest):
@@ -176,6 +176,18 @@ def test_no_rule_beats_the_bound(slots):
         found = sum(hits(Policy(name, degrees), trace, slots, ahead=10))
         assert found <= best
         assert (found == 0) == (slots == 0 or name == "none")
+
+
+def test_the_bound_is_known_after_every_batch():
+    rng = np.random.default_rng(8)
+    traces = [(random_trace(rng, 12, 14, 8), int(rng.integers(0, 9))) for _ in range(150)]
+    traces += [(skewed_trace(seed, batches=100), slots) for seed, slots in enumerate((1, 30, 120))]
+    for trace, slots in traces:
+        optimum = Optimum(200, slots)
+        for now, batch in enumerate(trace):
+            optimum.add(batch)
+            if now % 9 == 4 or now == len(trace) - 1:
+                assert optimum.hits == optimal_hits(trace[: now + 1], slots)
 
 
 def test_announced_batches_can_be_called_off():
