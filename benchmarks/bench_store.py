@@ -20,7 +20,7 @@ With --hits NAME,… nothing is read: the hit rates of all rules on these graphs
 
     python benchmarks/bench_store.py [--hits NAME,…] [--graph rmat18] [--width 256] [--share 4]
         [--num-neighbors 15,10,5] [--batch-size 1024] [--train 0.1] [--epochs 4] [--superbatch 30]
-        [--gap BYTES] [--turns 3] [--ways NAME,…] [--directory build] [--output FILE.md]
+        [--gap 0] [--turns 3] [--ways NAME,…] [--directory build] [--output FILE.md]
 """
 
 from __future__ import annotations

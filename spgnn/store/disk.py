@@ -17,7 +17,7 @@ from spgnn.store.rows import Pending, Rows, as_bytes
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64)
 DEPTH = 32  # reads that are under way at once
-GAP = 4096  # bytes: a disk of 10^5 requests and 1 GB a second moves more in the time of one
+GAP = 1024  # bytes: few in vain, and a disk does only so many requests a second
 
 
 class DiskRows(Rows):
