@@ -21,6 +21,10 @@ FLAGS = [
     ("--hierarchy", "none", "4", "4"),
     ("--schedule", "overlap", "peers", "peers"),
     ("--buffer", 0, "1.5 KiB", 1536),
+    ("--memory", 0, "2GiB", 2**31),
+    ("--spill", None, "disk", "disk"),
+    ("--parts", 0, "7", 7),
+    ("--spill-dtype", "float32", "bfloat16", "bfloat16"),
     ("--partition", "gvb", "metis", "metis"),
     ("--edges", None, "edges.npy", "edges.npy"),
     ("--imbalance", 0.05, "0.1", 0.1),
@@ -57,6 +61,7 @@ FLAGS = [
     ("--normalisation", "auto", "row", "row"),
     ("--random-features", 0, "300", 300),
     ("--random-classes", 0, "24", 24),
+    ("--random-labels", 0.0, "0.25", 0.25),
     ("--runs", 1, "10", 10),
     ("--eval-every", 1, "10", 10),
     ("--patience", 0, "10", 10),
@@ -162,7 +167,9 @@ def test_records_have_all_flags_once():
     """Records are the one list of flags: no name is in two of them."""
     parts = [asdict(part) for part in vars(TrainConfig()).values()]
     assert sum(map(len, parts)) == len(TrainConfig().flat())
-    assert list(vars(TrainConfig())) == [*("data", "algorithm", "model", "aim", "training", "job")]
+    assert list(vars(TrainConfig())) == [
+        *("data", "algorithm", "storage", "model", "aim", "training", "job")
+    ]
 
 
 def test_help_says_what_every_flag_is(capsys):
