@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.errors import InputError, check_integer
+from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.pattern import Pattern, described
 from spgnn.sampling import _sampling
-from spgnn.sampling.rows import int64_list, sampled_rows
-from spgnn.sampling.sample import Draw, Hop, Sample
+from spgnn.sampling.arguments import (
+    Int64Array,
+    draw_keys,
+    hop_counts,
+    int64_list,
+    positive_list,
+    thread_count,
+    vertex_lists,
+)
+from spgnn.sampling.rows import sampled_rows, to_samples
+from spgnn.sampling.sample import Draw, Sample
 from spgnn.sparse import CSR
+
+_UNIFORM, _WEIGHTED, _LAST = range(3)  # as in hop.hpp
+TEMPORAL_STRATEGIES = ("uniform", "last")
 
 
 class NeighborSampler:
@@ -30,8 +41,19 @@ class NeighborSampler:
         How many neighbours of each vertex, the seeds' hop first; −1: all.
     replace : bool
         Whether a neighbour may be drawn more than once.
+    weights : Tensor, floating [nnz], optional
+        Neighbours are drawn in proportion to these; those of weight 0 are no neighbours. Hops then
+        say what each edge counts in a sum (`Hop.weights`).
+    disjoint : bool
+        Whether each seed has a tree of its own, which draws by itself. Seeds may then repeat.
     edge_ids : bool
         Whether hops say which nonzeros of the pattern they hold.
+    directed : bool
+        If not, a hop holds all edges from its sources to its targets, also those not drawn.
+    edge_times, node_times : Tensor, int64 [nnz], [cols], optional
+        Only edges and neighbours that are not later than the seed are drawn. Samples are disjoint.
+    temporal_strategy : {"uniform", "last"}
+        Any of these neighbours, or the latest.
     vertex_ids : Tensor, int64 [cols], optional
         Original ids: draws are functions of these, so that no partition changes them.
     row_ids : Tensor, int64 [rows], optional
@@ -51,26 +73,50 @@ class NeighborSampler:
         num_neighbors: Sequence[int],
         *,
         replace: bool = False,
+        weights: Tensor | None = None,
+        disjoint: bool = False,
         edge_ids: bool = False,
+        directed: bool = True,
+        edge_times: Tensor | None = None,
+        node_times: Tensor | None = None,
+        temporal_strategy: str = "uniform",
         vertex_ids: Tensor | None = None,
         row_ids: Tensor | None = None,
         threads: int | None = None,
     ) -> None:
-        self.num_neighbors = _fanouts(num_neighbors)
-        self.replace, self.edge_ids = replace, edge_ids
-        self.threads = _threads(threads)
-        rows = sampled_rows(pattern, vertex_ids, row_ids)
-        self.pattern = rows.pattern
-        self._neighbors = rows.neighbors()
+        check_choice("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES)
+        self.num_neighbors = hop_counts("num_neighbors", num_neighbors)
+        self.threads = thread_count(threads)
+        times = _entry_times(pattern, edge_times, node_times)
+        if weights is not None and temporal_strategy == "last":
+            raise InputError("temporal_strategy last takes no weights: nothing is drawn")
+        nnz = pattern.nnz if isinstance(pattern, Pattern | CSR) else 0
+        self._rows = sampled_rows(
+            pattern,
+            vertex_ids,
+            row_ids,
+            weights=None if weights is None else positive_list("weights", weights, nnz),
+            times=times,
+            threads=self.threads,
+        )
+        self.pattern = self._rows.pattern
+        self._temporal, self._node_times = times is not None, node_times
+        self._strategy = _UNIFORM if weights is None else _WEIGHTED
+        if self._temporal and temporal_strategy == "last":
+            self._strategy = _LAST
+        self._replace, self._edge_ids, self._directed = replace, edge_ids, directed
+        self.disjoint = disjoint or self._temporal
 
-    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
+    def sample(self, seeds: Tensor, draw: Draw, times: Tensor | None = None) -> Sample:
         """The neighbourhood of some vertices.
 
         Parameters
         ----------
         seeds : Tensor, int64 [seeds]
-            Each different.
+            Each different, unless samples are disjoint.
         draw : Draw
+        times : Tensor, int64 [seeds], optional
+            Nothing later is drawn; the seeds' ``node_times`` if not given.
 
         Returns
         -------
@@ -79,37 +125,62 @@ class NeighborSampler:
         Raises
         ------
         InputError
-            If a seed is no vertex or is given twice, or the pattern is not square.
+            If a seed is no vertex or is given twice, times do not fit, or the pattern is not
+            square.
         """
-        if self.pattern.shape[0] != self.pattern.shape[1]:
-            raise InputError(
-                f"several hops need a square pattern, this one is {list(self.pattern.shape)}; "
-                "take hops one by one (sample_hop)"
-            )
-        fanouts = np.array(self.num_neighbors, dtype=np.int64)
+        return self.sample_many([seeds], [draw], None if times is None else [times])[0]
+
+    def sample_many(
+        self,
+        seeds: Sequence[Tensor],
+        draws: Sequence[Draw],
+        times: Sequence[Tensor] | None = None,
+    ) -> list[Sample]:
+        """Several samples at once, each on a thread of its own: what `sample` says of each.
+
+        Parameters
+        ----------
+        seeds : sequence of Tensor, int64
+        draws : sequence of Draw
+        times : sequence of Tensor, int64, optional
+
+        Returns
+        -------
+        list of Sample
+        """
+        self._rows.check_square()
+        batches = vertex_lists("seeds", seeds, draws)
+        limits = [
+            self._limits(batch, None if times is None else times[b])
+            for b, batch in enumerate(batches)
+        ]
+        if self.disjoint and any(len(b) * self.pattern.shape[1] >= 2**63 for b in batches):
+            raise InputError("seeds: so many disjoint trees of so large a graph cannot be numbered")
         try:
-            nodes, hops = self._neighbors.sample(
-                int64_list("seeds", seeds), fanouts, *_key(draw), *self._how()
+            raw = self._rows.graph.neighbors(
+                batches,
+                limits if self._temporal else [],
+                self.num_neighbors,
+                draw_keys(draws),
+                self._strategy,
+                self._replace,
+                self.disjoint,
+                self._directed,
+                self._edge_ids,
+                self.threads,
             )
         except ValueError as error:
             raise InputError(f"seeds: {error}") from None
-        return Sample(
-            torch.from_numpy(nodes),
-            int(seeds.shape[0]),
-            [
-                Hop(
-                    torch.from_numpy(indptr),
-                    torch.from_numpy(indices),
-                    None if edge_ids is None else torch.from_numpy(edge_ids),
-                    None,
-                    sources,
-                )
-                for indptr, indices, edge_ids, sources in hops
-            ],
-        )
+        return to_samples(raw, batches)
 
     def sample_hop(
-        self, targets: Tensor, hop: int, draw: Draw
+        self,
+        targets: Tensor,
+        hop: int,
+        draw: Draw,
+        *,
+        roots: Tensor | None = None,
+        times: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """One hop alone, for some rows of the pattern.
 
@@ -120,6 +191,10 @@ class NeighborSampler:
         hop : int
             Which one: 0 is the seeds'.
         draw : Draw
+        roots : Tensor, int64 [targets], optional
+            The seed each belongs to (its place in the batch), where samples are disjoint.
+        times : Tensor, int64 [targets], optional
+            That of its seed, where there are times.
 
         Returns
         -------
@@ -132,28 +207,47 @@ class NeighborSampler:
         Raises
         ------
         InputError
-            If a target is no row, or there is no such hop.
+            If a target is no row, an array is missing, or there is no such hop.
         """
         hop = check_integer("hop", hop, 0, len(self.num_neighbors) - 1)
+        rows = int64_list("targets", targets)
+        for name, needed, given in (
+            ("roots", self.disjoint, roots),
+            ("times", self._temporal, times),
+        ):
+            if needed != (given is not None):
+                raise InputError(f"{name} must {'' if needed else 'not '}be given for this sampler")
         try:
-            indptr, columns, edge_ids = self._neighbors.sample_hop(
-                int64_list("targets", targets),
-                self.num_neighbors[hop],
+            indptr, columns, *rest = self._rows.graph.hop(
+                rows,
+                None if roots is None else int64_list("roots", roots, len(rows)),
+                None if times is None else int64_list("times", times, len(rows)),
+                int(self.num_neighbors[hop]),
                 hop,
-                *_key(draw),
-                *self._how(),
+                draw_keys([draw]),
+                self._strategy,
+                self._replace,
+                self._edge_ids,
+                self.threads,
             )
         except ValueError as error:
             raise InputError(f"targets: {error}") from None
-        return (
-            torch.from_numpy(indptr),
-            torch.from_numpy(columns),
-            None if edge_ids is None else torch.from_numpy(edge_ids),
-            None,
-        )
+        edge_ids, weights = (None if array is None else torch.from_numpy(array) for array in rest)
+        return torch.from_numpy(indptr), torch.from_numpy(columns), edge_ids, weights
 
-    def _how(self) -> tuple[bool, bool, int]:
-        return self.replace, self.edge_ids, self.threads
+    def _limits(self, seeds: Int64Array, times: Tensor | None) -> Int64Array:
+        if not self._temporal:
+            if times is not None:
+                raise InputError("times must not be given: neither edges nor nodes have any")
+            return np.empty(0, np.int64)
+        if times is not None:
+            return int64_list("times", times, len(seeds))
+        if self._node_times is None:
+            raise InputError("times of the seeds must be given where only edges have times")
+        if len(seeds) and not 0 <= seeds.min() <= seeds.max() < len(self._node_times):
+            raise InputError(f"seeds must be in [0, {len(self._node_times)})")
+        limits: Int64Array = self._node_times.numpy()[seeds]
+        return limits
 
 
 def relabel(
@@ -187,25 +281,28 @@ def relabel(
             f"indptr must be int64 [{len(listed) + 1}] and end at {columns.shape[0]}, "
             f"got {described(indptr)}"
         )
-    keys: npt.NDArray[np.int32] | npt.NDArray[np.int64] = columns.contiguous().numpy()
     try:
-        nodes, indices = _sampling.relabel(listed, keys, _threads(threads))
+        nodes, indices = _sampling.relabel(
+            listed, columns.contiguous().numpy(), thread_count(threads)
+        )
     except ValueError as error:
         raise InputError(f"targets: {error}") from None
     return torch.from_numpy(nodes), torch.from_numpy(indices)
 
 
-def _fanouts(num_neighbors: Sequence[int]) -> tuple[int, ...]:
-    if not isinstance(num_neighbors, list | tuple):
-        raise InputError(
-            f"num_neighbors must be a list of integers, got {type(num_neighbors).__name__}"
-        )
-    return tuple(check_integer("num_neighbors", count, -1) for count in num_neighbors)
-
-
-def _threads(threads: int | None) -> int:
-    return torch.get_num_threads() if threads is None else check_integer("threads", threads, 1)
-
-
-def _key(draw: Draw) -> tuple[int, int, int]:
-    return draw.seed % 2**64, draw.epoch % 2**64, draw.batch % 2**64
+def _entry_times(
+    pattern: Pattern | CSR, edge_times: Tensor | None, node_times: Tensor | None
+) -> Int64Array | None:
+    """The earliest time at which each entry may be drawn."""
+    if edge_times is None and node_times is None:
+        return None
+    if edge_times is None:
+        nodes = int64_list("node_times", node_times, pattern.shape[1])  # type: ignore[arg-type]
+        earliest: Int64Array = nodes[pattern.indices.numpy()]
+        return earliest
+    edges = int64_list("edge_times", edge_times, pattern.nnz)
+    if node_times is None:
+        return edges
+    nodes = int64_list("node_times", node_times, pattern.shape[1])
+    later: Int64Array = np.maximum(edges, nodes[pattern.indices.numpy()])
+    return later

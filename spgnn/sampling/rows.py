@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,88 +11,124 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.pattern import Pattern, described
+from spgnn.pattern import Pattern, numpy_index_dtype
 from spgnn.sampling import _sampling
+from spgnn.sampling.arguments import Int64Array, int64_list
+from spgnn.sampling.sample import Hop, Sample
 from spgnn.sparse import CSR
 
-Int64Array = npt.NDArray[np.int64]
+IndexArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class SampledRows:
-    """Arrays of CSR form whose rows list their columns by original id.
+    """The rows of a pattern, each in the order of its columns' original ids.
 
     Parameters
     ----------
     pattern : Pattern
         As the caller has it.
-    indptr, indices : NumPy arrays
-    ids : int64 [rows], or None
-        Original id of each row; None: its number.
-    order : int64 [nnz], or None
-        Which nonzero of the pattern each entry is; None: the same.
+    graph : Graph32 or Graph64
+        What C++ samples from.
     """
 
     pattern: Pattern
-    indptr: Int64Array
-    indices: npt.NDArray[np.int32] | npt.NDArray[np.int64]
-    ids: Int64Array | None
-    order: Int64Array | None
+    graph: _sampling._Graph
 
-    def neighbors(self) -> _sampling._Neighbors:
-        """What samples from them."""
-        kind = _sampling.Neighbors32 if self.indices.dtype == np.int32 else _sampling.Neighbors64
-        return kind(self.indptr, self.indices, self.pattern.shape[1], self.ids, self.order)
+    def check_square(self) -> None:
+        """Several hops are asked for."""
+        rows, cols = self.pattern.shape
+        if rows != cols:
+            raise InputError(
+                f"several hops need a square pattern, this one is [{rows}, {cols}]; "
+                "take hops one by one (sample_hop)"
+            )
 
 
 def sampled_rows(
-    source: Pattern | CSR, vertex_ids: Tensor | None, row_ids: Tensor | None
+    source: Pattern | CSR,
+    vertex_ids: Tensor | None = None,
+    row_ids: Tensor | None = None,
+    *,
+    weights: Float64Array | None = None,
+    times: Int64Array | None = None,
+    threads: int,
 ) -> SampledRows:
-    """Read a pattern; its arrays are shared unless a row lists its columns in another order."""
+    """Read a pattern; its arrays are shared unless a row lists its columns in another order.
+
+    Parameters
+    ----------
+    weights : float64 [nnz], optional
+        Entries of weight 0 are left out.
+    times : int64 [nnz], optional
+        They come first in the order of a row.
+    """
     pattern = source.pattern if isinstance(source, CSR) else source
     if not isinstance(pattern, Pattern):
         raise InputError(f"a Pattern or a CSR is sampled from, got {type(source).__name__}")
     rows, cols = pattern.shape
-    columns = _ids("vertex_ids", vertex_ids, cols)
+    columns = None if vertex_ids is None else int64_list("vertex_ids", vertex_ids, cols)
     if row_ids is not None:
-        ids = _ids("row_ids", row_ids, rows)
+        ids = int64_list("row_ids", row_ids, rows)
     elif columns is not None and rows > cols:
         raise InputError(f"row_ids must be given for a pattern of {rows} rows and {cols} columns")
     else:
         ids = None if columns is None else columns[:rows]
     indptr, indices = pattern.indptr.cpu().numpy(), pattern.indices.cpu().numpy()
-    order = _order(indptr, indices, columns)
+    kept: Int64Array | None = None
+    if weights is not None and not weights.all():
+        kept = np.flatnonzero(weights)
+        indptr = np.searchsorted(kept, indptr).astype(np.int64, copy=False)
+        indices, weights = indices[kept], weights[kept]
+        times = None if times is None else times[kept]
+    places, order = kept, _sampling.row_order(indptr, indices, columns, times, threads)
     if order is not None:
         indices = indices[order]
-    return SampledRows(pattern, indptr, indices, ids, order)
+        weights = None if weights is None else weights[order]
+        times = None if times is None else times[order]
+        places = order if kept is None else kept[order]
+    kind = _sampling.Graph32 if indices.dtype == np.int32 else _sampling.Graph64
+    first_entries = times is not None
+    graph = kind(
+        indptr, indices, cols, ids, columns, places, times, weights, first_entries, threads
+    )
+    return SampledRows(pattern, graph)
 
 
-def int64_list(what: str, values: Tensor) -> Int64Array:
-    """An argument that must be a list of integers."""
-    if not isinstance(values, Tensor) or values.dim() != 1 or values.dtype != torch.int64:
-        got = described(values) if isinstance(values, Tensor) else type(values).__name__
-        raise InputError(f"{what} must be a tensor, int64 [n], got {got}")
-    return values.cpu().contiguous().numpy()
+def vertices_in_proportion(masses: Float64Array, vertex_ids: Tensor | None) -> _sampling._Graph:
+    """All vertices as one row, in the order of their original ids; those of mass 0 are left out."""
+    vertices = np.arange(len(masses)) if vertex_ids is None else np.argsort(vertex_ids.numpy())
+    vertices = vertices[masses[vertices] > 0].astype(numpy_index_dtype(len(masses)))
+    kind = _sampling.Graph32 if vertices.dtype == np.int32 else _sampling.Graph64
+    indptr = np.array([0, len(vertices)], dtype=np.int64)
+    weights = masses[vertices]
+    return kind(indptr, vertices, len(masses), None, None, None, None, weights, True, 1)
 
 
-def _ids(what: str, ids: Tensor | None, length: int) -> Int64Array | None:
-    if ids is None:
-        return None
-    listed = int64_list(what, ids)
-    if len(listed) != length:
-        raise InputError(f"{what} must be int64 [{length}], got {described(ids)}")
-    return listed
+def to_samples(
+    raw: Sequence[_sampling._Sample], seeds: Sequence[Int64Array] | None = None
+) -> list[Sample]:
+    """What C++ returns, as tensors; without seeds, all nodes of a sample are seeds."""
+    return [
+        Sample(
+            torch.from_numpy(nodes),
+            len(nodes if seeds is None else seeds[i]),
+            [
+                Hop(
+                    torch.from_numpy(indptr),
+                    torch.from_numpy(indices),
+                    _tensor(edge_ids),
+                    _tensor(weights),
+                    sources,
+                )
+                for indptr, indices, edge_ids, weights, sources in hops
+            ],
+            _tensor(roots),
+        )
+        for i, (nodes, hops, roots) in enumerate(raw)
+    ]
 
 
-def _order(
-    indptr: Int64Array,
-    indices: npt.NDArray[np.int32] | npt.NDArray[np.int64],
-    ids: Int64Array | None,
-) -> Int64Array | None:
-    """Entries of each row by original id of their column; None if they are."""
-    keys = indices if ids is None else ids[indices]
-    falls = np.flatnonzero(keys[1:] < keys[:-1]) + 1
-    if np.isin(falls, indptr).all():
-        return None
-    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    return np.lexsort((keys, rows)).astype(np.int64, copy=False)
+def _tensor(array: npt.NDArray[np.generic] | None) -> Tensor | None:
+    return None if array is None else torch.from_numpy(array)

@@ -1,11 +1,17 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
 
-#include <memory>
 #include <optional>
+#include <vector>
 
+#include "labor.hpp"
+#include "layerwise.hpp"
+#include "negatives.hpp"
 #include "neighbors.hpp"
+#include "order.hpp"
+#include "walks.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -15,10 +21,16 @@ namespace {
 template <class T>
 using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = Array<std::int64_t>;
+using Keys = nb::ndarray<const std::uint64_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
 
 template <class T>
 std::span<const T> span_of(const Array<T>& array) {
   return {array.data(), array.size()};
+}
+
+template <class T>
+std::span<const T> span_of(const std::optional<Array<T>>& array) {
+  return array ? span_of(*array) : std::span<const T>();
 }
 
 template <class T>
@@ -34,65 +46,173 @@ nb::object to_numpy(spgnn::Buffer<T>&& values) {
   return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {size}, owner));
 }
 
-spgnn::Draw draw_of(std::uint64_t seed, std::uint64_t epoch, std::uint64_t batch) {
-  return {seed, epoch, batch};
+template <class T>
+nb::object to_numpy_if(bool there, spgnn::Buffer<T>&& values) {
+  return there ? to_numpy(std::move(values)) : nb::none();
 }
 
-// Keeps the arrays that it reads.
+spgnn::Draw draw_of(const Keys& keys, std::size_t i) {
+  return {keys(i, 0), keys(i, 1), keys(i, 2)};
+}
+
+nb::tuple to_python(spgnn::Sampled&& sampled, bool edge_ids) {
+  nb::list hops;
+  for (spgnn::SampledHop& hop : sampled.hops) {
+    hops.append(nb::make_tuple(to_numpy(std::move(hop.indptr)), to_numpy(std::move(hop.indices)),
+                               to_numpy_if(edge_ids, std::move(hop.edge_ids)),
+                               to_numpy_if(hop.weighted, std::move(hop.weights)), hop.sources));
+  }
+  const bool disjoint = sampled.roots.data() != nullptr;
+  return nb::make_tuple(to_numpy(std::move(sampled.nodes)), hops,
+                        to_numpy_if(disjoint, std::move(sampled.roots)));
+}
+
+// Samples of some batches: one with all threads, or many with one each.
+template <class SampleOne>
+nb::list sample_all(std::size_t batches, int threads, bool edge_ids, const SampleOne& sample) {
+  std::vector<spgnn::Sampled> sampled(batches);
+  {
+    nb::gil_scoped_release released;
+    if (batches == 1) {
+      sampled[0] = sample(0, threads);
+    } else {
+      spgnn::parallel_chunks(batches, threads,
+                             [&](std::int64_t b, int) { sampled[b] = sample(b, 1); });
+    }
+  }
+  nb::list samples;
+  for (spgnn::Sampled& one : sampled) samples.append(to_python(std::move(one), edge_ids));
+  return samples;
+}
+
+// Rows to sample from; keeps the arrays that it reads, and makes tables of the weights.
 template <class Index>
-class HeldNeighbors : public spgnn::Neighbors<Index> {
+class Graph {
  public:
-  HeldNeighbors(Ints indptr, Array<Index> indices, std::int64_t cols, std::optional<Ints> ids,
-                std::optional<Ints> order)
-      : spgnn::Neighbors<Index>({indptr.data(), indices.data(), data_of(ids), data_of(order),
-                                 static_cast<std::int64_t>(indptr.size()) - 1, cols}),
-        indptr_(indptr),
+  Graph(Ints indptr, Array<Index> indices, std::int64_t cols, std::optional<Ints> ids,
+        std::optional<Ints> column_ids, std::optional<Ints> order, std::optional<Ints> times,
+        std::optional<Array<double>> weights, bool first_entries, int threads)
+      : indptr_(indptr),
         indices_(indices),
         ids_(ids),
-        order_(order) {}
+        column_ids_(column_ids),
+        order_(order),
+        times_(times),
+        tables_(cols) {
+    const std::int64_t rows = static_cast<std::int64_t>(indptr.size()) - 1;
+    if (weights) {
+      nb::gil_scoped_release released;
+      if (first_entries) sums_ = spgnn::row_sums(indptr.data(), rows, weights->data(), threads);
+      if (!times) aliases_ = spgnn::alias_tables(indptr.data(), rows, weights->data(), threads);
+    }
+    view_ = {indptr.data(),  indices.data(),
+             data_of(ids),   data_of(column_ids),
+             data_of(order), data_of(times),
+             sums_.data(),   aliases_.data(),
+             rows,           cols};
+  }
+
+  nb::list neighbors(const std::vector<Ints>& seeds, const std::vector<Ints>& limits, Ints fanouts,
+                     Keys draws, int strategy, bool replace, bool disjoint, bool directed,
+                     bool edge_ids, int threads) {
+    const spgnn::HopOptions options{static_cast<spgnn::Strategy>(strategy), replace, disjoint,
+                                    directed, edge_ids};
+    return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
+      const auto latest = limits.empty() ? std::span<const std::int64_t>() : span_of(limits[b]);
+      return spgnn::sample_neighbors(view_, tables_, span_of(seeds[b]), latest, span_of(fanouts),
+                                     draw_of(draws, b), options, own);
+    });
+  }
+
+  nb::tuple hop(Ints targets, std::optional<Ints> roots, std::optional<Ints> limits,
+                std::int64_t fanout, std::uint64_t hop, Keys draw, int strategy, bool replace,
+                bool edge_ids, int threads) const {
+    const spgnn::HopOptions options{static_cast<spgnn::Strategy>(strategy), replace, false, true,
+                                    edge_ids};
+    spgnn::Entries<Index> entries;
+    {
+      nb::gil_scoped_release released;
+      entries = spgnn::sample_hop(view_, span_of(targets), span_of(roots), span_of(limits), fanout,
+                                  hop, draw_of(draw, 0), options, threads);
+    }
+    return nb::make_tuple(to_numpy(std::move(entries.indptr)), to_numpy(std::move(entries.columns)),
+                          to_numpy_if(edge_ids, std::move(entries.edge_ids)),
+                          to_numpy_if(entries.weighted, std::move(entries.weights)));
+  }
+
+  nb::list labor(const std::vector<Ints>& seeds, Ints fanouts, Keys draws, int iterations,
+                 bool same_every_hop, bool edge_ids, int threads) {
+    const spgnn::LaborOptions options{iterations, same_every_hop, edge_ids};
+    return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
+      const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets) {
+        const spgnn::HopDraws hashes(draw_of(draws, b), same_every_hop ? 0 : k);
+        return spgnn::LaborHop<Index>(view_, tables_, targets, fanouts(k), hashes, options, own)
+            .run();
+      };
+      return spgnn::sample_layers(view_, tables_, span_of(seeds[b]), fanouts.size(), own, hop);
+    });
+  }
+
+  nb::list ladies(const std::vector<Ints>& seeds, Ints counts, Keys draws, Array<double> squares,
+                  bool edge_ids, int threads) {
+    return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
+      const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets) {
+        const spgnn::HopDraws hashes(draw_of(draws, b), k);
+        return spgnn::ladies_hop(view_, tables_, targets, squares.data(), counts(k), hashes,
+                                 edge_ids, own);
+      };
+      return spgnn::sample_layers(view_, tables_, span_of(seeds[b]), counts.size(), own, hop);
+    });
+  }
+
+  nb::list fastgcn(const std::vector<Ints>& seeds, Ints counts, Keys draws, const Graph& vertices,
+                   bool edge_ids, int threads) {
+    return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
+      const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets) {
+        const spgnn::HopDraws hashes(draw_of(draws, b), k);
+        return spgnn::fastgcn_hop(view_, vertices.view_, tables_, targets, counts(k), hashes,
+                                  edge_ids, own);
+      };
+      return spgnn::sample_layers(view_, tables_, span_of(seeds[b]), counts.size(), own, hop);
+    });
+  }
+
+  // All entries between some vertices, as a hop of no draws that leads to no new ones.
+  nb::list induced(const std::vector<Ints>& vertices, bool edge_ids, int threads) {
+    return sample_all(vertices.size(), threads, edge_ids, [&](std::size_t b, int own) {
+      return spgnn::induced_sample(view_, tables_, span_of(vertices[b]), edge_ids, own);
+    });
+  }
+
+  nb::object walks(Ints starts, std::int64_t length, Keys draw, int threads) const {
+    spgnn::Buffer<std::int64_t> walks;
+    {
+      nb::gil_scoped_release released;
+      walks = spgnn::random_walks(view_, span_of(starts), length, draw_of(draw, 0), threads);
+    }
+    return to_numpy(std::move(walks));
+  }
+
+  nb::object negatives(Ints sources, std::int64_t count, const Graph& vertices, bool by_weight,
+                       bool excluded, Keys draw, int threads) const {
+    spgnn::Buffer<std::int64_t> drawn;
+    {
+      nb::gil_scoped_release released;
+      const spgnn::Negatives<Index> negatives(view_, vertices.view_, by_weight, excluded);
+      drawn = negatives.draw(span_of(sources), count, draw_of(draw, 0), threads);
+    }
+    return to_numpy(std::move(drawn));
+  }
 
  private:
   Ints indptr_;
   Array<Index> indices_;
-  std::optional<Ints> ids_, order_;
+  std::optional<Ints> ids_, column_ids_, order_, times_;
+  spgnn::Tables tables_;
+  spgnn::Buffer<double> sums_;
+  spgnn::BigArray<spgnn::Alias> aliases_;
+  spgnn::Rows<Index> view_;
 };
-
-nb::tuple sample_to_python(spgnn::Sampled&& sampled, bool edge_ids) {
-  nb::list hops;
-  for (spgnn::SampledHop& hop : sampled.hops) {
-    nb::object ids = edge_ids ? to_numpy(std::move(hop.edge_ids)) : nb::none();
-    hops.append(nb::make_tuple(to_numpy(std::move(hop.indptr)), to_numpy(std::move(hop.indices)),
-                               ids, hop.sources));
-  }
-  return nb::make_tuple(to_numpy(std::move(sampled.nodes)), hops);
-}
-
-template <class Index>
-nb::tuple sample(HeldNeighbors<Index>& neighbors, Ints seeds, Ints fanouts, std::uint64_t seed,
-                 std::uint64_t epoch, std::uint64_t batch, bool replace, bool edge_ids,
-                 int threads) {
-  spgnn::Sampled sampled;
-  {
-    nb::gil_scoped_release released;
-    sampled = neighbors.sample(span_of(seeds), span_of(fanouts), draw_of(seed, epoch, batch),
-                               {replace, edge_ids, threads});
-  }
-  return sample_to_python(std::move(sampled), edge_ids);
-}
-
-template <class Index>
-nb::tuple sample_hop(const HeldNeighbors<Index>& neighbors, Ints targets, std::int64_t fanout,
-                     std::uint64_t hop, std::uint64_t seed, std::uint64_t epoch,
-                     std::uint64_t batch, bool replace, bool edge_ids, int threads) {
-  spgnn::Entries<Index> entries;
-  {
-    nb::gil_scoped_release released;
-    entries = neighbors.hop(span_of(targets), fanout, hop, draw_of(seed, epoch, batch),
-                            {replace, edge_ids, threads});
-  }
-  return nb::make_tuple(to_numpy(std::move(entries.indptr)), to_numpy(std::move(entries.columns)),
-                        edge_ids ? to_numpy(std::move(entries.edge_ids)) : nb::none());
-}
 
 template <class Index>
 nb::tuple relabel(Ints targets, Array<Index> columns, int threads) {
@@ -106,16 +226,43 @@ nb::tuple relabel(Ints targets, Array<Index> columns, int threads) {
 }
 
 template <class Index>
+nb::object row_order(Ints indptr, Array<Index> indices, std::optional<Ints> ids,
+                     std::optional<Ints> times, int threads) {
+  spgnn::Buffer<std::int64_t> order;
+  {
+    nb::gil_scoped_release released;
+    order =
+        spgnn::row_order(span_of(indptr), indices.data(), data_of(ids), data_of(times), threads);
+  }
+  const bool moved = order.data() != nullptr;
+  return to_numpy_if(moved, std::move(order));
+}
+
+template <class Index>
 void define_for(nb::module_& m, const char* name) {
-  using Neighbors = HeldNeighbors<Index>;
-  nb::class_<Neighbors>(m, name, "Rows to sample from.")
-      .def(nb::init<Ints, Array<Index>, std::int64_t, std::optional<Ints>, std::optional<Ints>>(),
-           "indptr"_a, "indices"_a, "cols"_a, "ids"_a.none(), "order"_a.none())
-      .def("sample", &sample<Index>, "seeds"_a, "fanouts"_a, "seed"_a, "epoch"_a, "batch"_a,
-           "replace"_a, "edge_ids"_a, "threads"_a,
-           "(nodes, [(indptr, indices, edge_ids, sources), …])")
-      .def("sample_hop", &sample_hop<Index>, "targets"_a, "fanout"_a, "hop"_a, "seed"_a, "epoch"_a,
-           "batch"_a, "replace"_a, "edge_ids"_a, "threads"_a, "(indptr, columns, edge_ids)");
+  using G = Graph<Index>;
+  nb::class_<G>(m, name, "Rows to sample from.")
+      .def(nb::init<Ints, Array<Index>, std::int64_t, std::optional<Ints>, std::optional<Ints>,
+                    std::optional<Ints>, std::optional<Ints>, std::optional<Array<double>>, bool,
+                    int>(),
+           "indptr"_a, "indices"_a, "cols"_a, "ids"_a.none(), "column_ids"_a.none(),
+           "order"_a.none(), "times"_a.none(), "weights"_a.none(), "first_entries"_a, "threads"_a)
+      .def("neighbors", &G::neighbors, "seeds"_a, "limits"_a, "fanouts"_a, "draws"_a, "strategy"_a,
+           "replace"_a, "disjoint"_a, "directed"_a, "edge_ids"_a, "threads"_a)
+      .def("hop", &G::hop, "targets"_a, "roots"_a.none(), "limits"_a.none(), "fanout"_a, "hop"_a,
+           "draw"_a, "strategy"_a, "replace"_a, "edge_ids"_a, "threads"_a)
+      .def("labor", &G::labor, "seeds"_a, "fanouts"_a, "draws"_a, "iterations"_a,
+           "same_every_hop"_a, "edge_ids"_a, "threads"_a)
+      .def("ladies", &G::ladies, "seeds"_a, "counts"_a, "draws"_a, "squares"_a, "edge_ids"_a,
+           "threads"_a)
+      .def("fastgcn", &G::fastgcn, "seeds"_a, "counts"_a, "draws"_a, "vertices"_a, "edge_ids"_a,
+           "threads"_a)
+      .def("induced", &G::induced, "vertices"_a, "edge_ids"_a, "threads"_a)
+      .def("walks", &G::walks, "starts"_a, "length"_a, "draw"_a, "threads"_a)
+      .def("negatives", &G::negatives, "sources"_a, "count"_a, "vertices"_a, "by_weight"_a,
+           "excluded"_a, "draw"_a, "threads"_a);
+  m.def("row_order", &row_order<Index>, "indptr"_a, "indices"_a, "ids"_a.none(), "times"_a.none(),
+        "threads"_a);
   m.def("relabel", &relabel<Index>, "targets"_a, "columns"_a, "threads"_a, "(nodes, indices)");
 }
 
@@ -123,6 +270,6 @@ void define_for(nb::module_& m, const char* name) {
 
 NB_MODULE(_sampling, m) {
   m.doc() = "Neighbourhoods of a few vertices, on arrays that spgnn/sampling has checked.";
-  define_for<std::int32_t>(m, "Neighbors32");
-  define_for<std::int64_t>(m, "Neighbors64");
+  define_for<std::int32_t>(m, "Graph32");
+  define_for<std::int64_t>(m, "Graph64");
 }

@@ -1,4 +1,7 @@
-// Which of a row's entries are sampled.
+// Which of a row's entries are sampled, where all of them are alike.
+//
+// A chooser takes k of the entries [start, start + degree), degree > k where none may come twice,
+// and may be told beforehand what it is going to be asked.
 #pragma once
 
 #include <algorithm>
@@ -7,36 +10,106 @@
 #include <vector>
 
 #include "hash.hpp"
+#include "rows.hpp"
 
 namespace spgnn {
 
-// k of degree > k positions, each set equally likely: R. W. Floyd's algorithm (Bentley & Floyd,
-// CACM 1987). Position j is drawn from [0, degree − k + j] and replaced by the last of these if it
-// was chosen before.
-class WithoutReplacement {
+// Offsets in a row that were chosen, at most `kRoom`: all of them are compared, without a branch.
+// They stay in registers, for a vector that was written number by number is slow to load.
+template <int kRoom>
+class ScannedSet {
  public:
-  // Room for fan-outs of at most `most`.
-  explicit WithoutReplacement(std::int64_t most) {
-    if (most > kScanned) seen_.resize(std::bit_ceil(static_cast<std::uint64_t>(2 * most)));
-  }
-
-  void operator()(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws draws,
-                  std::int64_t* positions) {
-    if (degree <= 64) {
-      by_mask(start, degree, k, draws, positions);
-    } else if (k <= 8) {
-      by_scan<8>(start, degree, k, draws, positions);
-    } else if (k <= 16) {
-      by_scan<16>(start, degree, k, draws, positions);
-    } else if (k <= kScanned) {
-      by_scan<kScanned>(start, degree, k, draws, positions);
-    } else {
-      by_table(start, degree, k, draws, positions);
+  ScannedSet() {
+    for (std::uint32_t i = 0; i < kRoom / 4; ++i) {
+      chosen_[i] = ~Four{};
+      places_[i] = Four{4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3};
     }
+  }
+  bool has(std::uint32_t offset) const {
+    Four found{};
+    for (const Four& four : chosen_) found |= four == offset;
+    const auto halves = reinterpret_cast<Two>(found);
+    return (halves[0] | halves[1]) != 0;
+  }
+  void add(std::uint32_t offset) {
+    for (int i = 0; i < kRoom / 4; ++i) {
+      const auto here = reinterpret_cast<Four>(places_[i] == count_);
+      chosen_[i] = (chosen_[i] & ~here) | (here & offset);
+    }
+    ++count_;
   }
 
  private:
-  static constexpr int kScanned = 32;
+  using Four [[gnu::vector_size(16)]] = std::uint32_t;
+  using Two [[gnu::vector_size(16)]] = std::uint64_t;
+  Four chosen_[kRoom / 4], places_[kRoom / 4];
+  std::uint32_t count_ = 0;
+};
+
+// Any number of them; memory is the caller's.
+class HashedSet {
+ public:
+  HashedSet(std::vector<std::uint32_t>& memory, std::int64_t most) : slots_(memory) {
+    const std::uint64_t size = std::bit_ceil(static_cast<std::uint64_t>(2 * most));
+    shift_ = 64 - std::countr_zero(size);
+    slots_.assign(size, kFree);
+  }
+  bool has(std::uint32_t offset) const { return slots_[place(offset)] == offset; }
+  void add(std::uint32_t offset) { slots_[place(offset)] = offset; }
+
+ private:
+  static constexpr std::uint32_t kFree = ~std::uint32_t{0};
+  std::uint64_t place(std::uint32_t offset) const {
+    std::uint64_t i = (offset * kGolden) >> shift_;
+    while (slots_[i] != kFree && slots_[i] != offset) i = (i + 1) & (slots_.size() - 1);
+    return i;
+  }
+
+  std::vector<std::uint32_t>& slots_;
+  int shift_;
+};
+
+// choose(set) with an empty set for at most so many offsets.
+template <class Choose>
+auto with_set(std::int64_t most, std::vector<std::uint32_t>& memory, const Choose& choose) {
+  if (most <= 8) return choose(ScannedSet<8>());
+  if (most <= 16) return choose(ScannedSet<16>());
+  if (most <= 32) return choose(ScannedSet<32>());
+  return choose(HashedSet(memory, most));
+}
+
+// Each set equally likely: R. W. Floyd's algorithm (Bentley & Floyd, CACM 1987). Offset j is drawn
+// from [0, degree − k + j] and replaced by the last of these if it was chosen before.
+template <class Index>
+class UniformWithoutReplacement {
+ public:
+  static constexpr bool kWeighs = false;
+  explicit UniformWithoutReplacement(const Rows<Index>&) {}
+  [[gnu::always_inline]] void prefetch(std::int64_t, std::int64_t, std::int64_t,
+                                       VertexDraws) const {}
+
+  void operator()(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws draws,
+                  std::int64_t* positions, float*) {
+    if (degree <= 64) {
+      by_mask(start, degree, k, draws, positions);
+      return;
+    }
+    with_set(k, memory_,
+             [&](auto&& chosen) { return by_set(chosen, start, degree, k, draws, positions); });
+  }
+
+ private:
+  template <class Set>
+  static void by_set(Set& chosen, std::int64_t start, std::int64_t degree, std::int64_t k,
+                     VertexDraws draws, std::int64_t* positions) {
+    for (std::int64_t j = 0; j < k; ++j) {
+      const std::uint64_t last = degree - k + j;
+      const auto drawn = static_cast<std::uint32_t>(below(draws[j], last + 1));
+      const auto taken = chosen.has(drawn) ? static_cast<std::uint32_t>(last) : drawn;
+      chosen.add(taken);
+      positions[j] = start + taken;
+    }
+  }
 
   static void by_mask(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws draws,
                       std::int64_t* positions) {
@@ -49,52 +122,38 @@ class WithoutReplacement {
     }
   }
 
-  template <int kRoom>
-  static void by_scan(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws draws,
-                      std::int64_t* positions) {
-    std::uint32_t chosen[kRoom];
-    std::fill(chosen, chosen + kRoom, ~std::uint32_t{0});
-    for (std::int64_t j = 0; j < k; ++j) {
-      const auto last = static_cast<std::uint32_t>(degree - k + j);
-      const auto drawn = static_cast<std::uint32_t>(below(draws[j], std::uint64_t{last} + 1));
-      std::uint32_t seen = 0;
-      for (int i = 0; i < kRoom; ++i) seen |= chosen[i] == drawn;
-      chosen[j] = seen ? last : drawn;
-      positions[j] = start + chosen[j];
-    }
-  }
-
-  void by_table(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws draws,
-                std::int64_t* positions) {
-    const std::uint64_t slots = std::bit_ceil(static_cast<std::uint64_t>(2 * k));
-    const int shift = 64 - std::countr_zero(slots);
-    std::fill_n(seen_.begin(), slots, -1);
-    const auto place = [&](std::int64_t value) {
-      std::uint64_t i = (static_cast<std::uint64_t>(value) * kGolden) >> shift;
-      while (seen_[i] >= 0 && seen_[i] != value) i = (i + 1) & (slots - 1);
-      return i;
-    };
-    for (std::int64_t j = 0; j < k; ++j) {
-      const std::int64_t last = degree - k + j;
-      auto taken = static_cast<std::int64_t>(below(draws[j], last + 1));
-      if (seen_[place(taken)] == taken) taken = last;
-      seen_[place(taken)] = taken;
-      positions[j] = start + taken;
-    }
-  }
-
-  std::vector<std::int64_t> seen_;
+  std::vector<std::uint32_t> memory_;
 };
 
-// k positions, drawn one by one.
-class WithReplacement {
+// Drawn one by one.
+template <class Index>
+class UniformWithReplacement {
  public:
-  explicit WithReplacement(std::int64_t) {}
+  static constexpr bool kWeighs = false;
+  explicit UniformWithReplacement(const Rows<Index>&) {}
+  [[gnu::always_inline]] void prefetch(std::int64_t, std::int64_t, std::int64_t,
+                                       VertexDraws) const {}
+
   void operator()(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws draws,
-                  std::int64_t* positions) const {
+                  std::int64_t* positions, float*) const {
     for (std::int64_t j = 0; j < k; ++j) {
       positions[j] = start + static_cast<std::int64_t>(below(draws[j], degree));
     }
+  }
+};
+
+// The latest ones: entries are in the order of their times.
+template <class Index>
+class Latest {
+ public:
+  static constexpr bool kWeighs = false;
+  explicit Latest(const Rows<Index>&) {}
+  [[gnu::always_inline]] void prefetch(std::int64_t, std::int64_t, std::int64_t,
+                                       VertexDraws) const {}
+
+  void operator()(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws,
+                  std::int64_t* positions, float*) const {
+    for (std::int64_t j = 0; j < k; ++j) positions[j] = start + degree - k + j;
   }
 };
 

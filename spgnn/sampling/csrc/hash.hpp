@@ -37,6 +37,10 @@ class HopDraws {
   HopDraws(const Draw& draw, std::uint64_t hop)
       : state_(mixed(mixed(mixed(mixed(draw.seed) ^ draw.epoch) ^ draw.batch) ^ hop)) {}
   VertexDraws of(std::uint64_t id) const { return VertexDraws(mixed(state_ ^ id)); }
+  // The draws of a vertex in one of many trees.
+  VertexDraws of(std::uint64_t id, std::uint64_t root) const {
+    return VertexDraws(mixed(mixed(state_ ^ id) ^ mixed(root)));
+  }
 
  private:
   std::uint64_t state_;

@@ -26,6 +26,11 @@ class Numbering {
 
   std::int64_t size() const { return size_; }
   const Key* keys() const { return keys_.data(); }
+  // −1 if it has none. Not after those that were said to be the last.
+  std::int64_t find(Key key) const {
+    const std::uint32_t found = table_.find(part(key), key, kMostNumbers);
+    return found == kMostNumbers ? -1 : std::int64_t{found};
+  }
 
   // numbers[e] = the number of keys[e]; new ones follow in the order found. Nothing is asked about
   // them afterwards if they are the `last`.

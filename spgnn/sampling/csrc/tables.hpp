@@ -39,7 +39,9 @@ class ArrayTable {
   // Forgets all entries; they were below `numbers`.
   void end(std::uint32_t numbers) { base_ += numbers; }
 
-  void prefetch(int, std::uint64_t key) const { __builtin_prefetch(&entries_[key], 1); }
+  [[gnu::always_inline]] void prefetch(int, std::uint64_t key) const {
+    __builtin_prefetch(&entries_[key], 1);
+  }
 
   // The number of the key, which is `fresh` if it has none yet.
   std::uint32_t number(int, std::uint64_t key, std::uint32_t fresh) {
@@ -72,7 +74,7 @@ class HashTable {
   }
   void end(std::uint32_t numbers) { base_ += numbers; }
 
-  void prefetch(int part, std::uint64_t key) const {
+  [[gnu::always_inline]] void prefetch(int part, std::uint64_t key) const {
     const Part& its = parts_[part];
     __builtin_prefetch(&its.slots[home(its, key)], 1);
   }

@@ -1,0 +1,249 @@
+// From seeds to a sample, hop by hop; how the entries of a hop are drawn is somebody else's matter.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "induced.hpp"
+#include "numbering.hpp"
+#include "pool.hpp"
+#include "rows.hpp"
+
+namespace spgnn {
+
+// One hop of a sample; its columns are numbers of the sample's nodes.
+struct SampledHop {
+  Buffer<std::int64_t> indptr;
+  Buffer<std::int32_t> indices;
+  Buffer<std::int64_t> edge_ids;
+  Buffer<float> weights;
+  bool weighted = false;
+  std::int64_t sources = 0;
+};
+
+struct Sampled {
+  Buffer<std::int64_t> nodes;
+  Buffer<std::int64_t> roots;  // where trees are disjoint
+  std::vector<SampledHop> hops;
+};
+
+inline void check_vertex(std::int64_t vertex, std::int64_t end, const char* what) {
+  if (vertex >= 0 && vertex < end) return;
+  throw std::invalid_argument(std::string(what) + " " + std::to_string(vertex) + " outside [0, " +
+                              std::to_string(end) + ")");
+}
+
+// Above so many vertices a table of all of them is slower than one of those found.
+inline constexpr std::int64_t kMostInArray = std::int64_t{1} << 26;
+
+// Tables that are kept for the next sample.
+class Tables {
+ public:
+  explicit Tables(std::int64_t keys) : keys_(keys) {}
+
+  template <class Use>
+  auto with_table(const Use& use) {
+    if (keys_ > kMostInArray) return with_hashes(use);
+    const auto table = arrays_.take([&] { return std::make_unique<ArrayTable>(keys_); });
+    return use(*table);
+  }
+  template <class Use>
+  auto with_hashes(const Use& use) {
+    const auto table = hashes_.take([] { return std::make_unique<HashTable>(); });
+    return use(*table);
+  }
+
+ private:
+  std::int64_t keys_;
+  Pool<ArrayTable> arrays_;
+  Pool<HashTable> hashes_;
+};
+
+// A sample while it grows: vertices, each once, or (root, vertex) pairs, each once.
+template <class Index, class Table, bool kDisjoint>
+class Growth {
+ public:
+  using Key = std::conditional_t<kDisjoint, std::uint64_t, Index>;
+
+  Growth(const Rows<Index>& rows, Table& table, std::span<const std::int64_t> seeds,
+         std::span<const std::int64_t> limits, int threads)
+      : rows_(rows), limits_(limits), threads_(threads), numbering_(table, threads) {
+    const auto count = static_cast<std::int64_t>(seeds.size());
+    Buffer<Key> keys(count);
+    Buffer<std::int32_t> numbers(count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      check_vertex(seeds[i], rows.rows, "seed");
+      keys[i] = key(i, seeds[i]);
+    }
+    numbering_.add(keys.data(), count, numbers.data(), false);
+    check_once(seeds, numbers);
+    take_apart();
+  }
+
+  // draw(hop, targets) gives the entries of a hop.
+  template <class DrawHop>
+  Sampled grow(std::int64_t hops, bool directed, bool edge_ids, const DrawHop& draw) {
+    Sampled sampled;
+    std::vector<std::int64_t> sizes{numbering_.size()};
+    for (std::int64_t k = 0; k < hops; ++k) {
+      Entries<Index> entries = draw(k, targets());
+      SampledHop& hop = sampled.hops.emplace_back();
+      hop.indices = Buffer<std::int32_t>(entries.columns.size());
+      add(entries, hop, directed && k + 1 == hops);
+      hop.indptr = std::move(entries.indptr);
+      hop.edge_ids = std::move(entries.edge_ids);
+      hop.weights = std::move(entries.weights);
+      hop.weighted = entries.weighted;
+      hop.sources = numbering_.size();
+      sizes.push_back(hop.sources);
+    }
+    for (std::int64_t k = 0; k < hops && !directed; ++k) {
+      sampled.hops[k] = between(sizes[k], sizes[k + 1], edge_ids);
+    }
+    finish(sampled);
+    return sampled;
+  }
+
+ private:
+  Key key(std::int64_t root, std::int64_t vertex) const {
+    return static_cast<Key>(kDisjoint ? root * rows_.cols + vertex : vertex);
+  }
+
+  Targets<Index> targets() const {
+    if constexpr (kDisjoint) {
+      return {vertices_.data(), numbering_.size(), roots_.data(),
+              limits_.empty() ? nullptr : limit_of_.data()};
+    } else {
+      return {numbering_.keys(), numbering_.size()};
+    }
+  }
+
+  void add(const Entries<Index>& entries, SampledHop& hop, bool last) {
+    const std::int64_t count = entries.columns.size();
+    if constexpr (kDisjoint) {
+      Buffer<Key> keys(count);
+      const std::int64_t targets = entries.indptr.size() - 1;
+      for (std::int64_t i = 0; i < targets; ++i) {
+        for (std::int64_t e = entries.indptr[i]; e < entries.indptr[i + 1]; ++e) {
+          keys[e] = key(roots_[i], entries.columns[e]);
+        }
+      }
+      numbering_.add(keys.data(), count, hop.indices.data(), last);
+    } else {
+      numbering_.add(entries.columns.data(), count, hop.indices.data(), last);
+    }
+    take_apart();
+  }
+
+  // Roots and vertices of the pairs that are new.
+  void take_apart() {
+    if constexpr (kDisjoint) {
+      const std::int64_t known = vertices_.size(), all = numbering_.size();
+      vertices_.resize(all);
+      roots_.resize(all);
+      if (!limits_.empty()) limit_of_.resize(all);
+      for (std::int64_t i = known; i < all; ++i) {
+        const std::uint64_t pair = numbering_.keys()[i];
+        roots_[i] = static_cast<std::int32_t>(pair / rows_.cols);
+        vertices_[i] = static_cast<Index>(pair % rows_.cols);
+        if (!limits_.empty()) limit_of_[i] = limits_[roots_[i]];
+      }
+    }
+  }
+
+  void check_once(std::span<const std::int64_t> seeds, const Buffer<std::int32_t>& numbers) const {
+    if (numbering_.size() == static_cast<std::int64_t>(seeds.size())) return;
+    for (std::size_t i = 0;; ++i) {
+      if (numbers[i] != static_cast<std::int32_t>(i)) {
+        throw std::invalid_argument("seed " + std::to_string(seeds[i]) + " is given twice");
+      }
+    }
+  }
+
+  // All entries between the first so many nodes.
+  SampledHop between(std::int64_t targets, std::int64_t sources, bool edge_ids) {
+    SampledHop hop;
+    const auto number = [&](std::int64_t i, std::int64_t column) {
+      return numbering_.find(key(kDisjoint ? roots_[i] : 0, column));
+    };
+    Targets<Index> rows = this->targets();
+    rows.count = targets;
+    induce(rows_, rows, sources, number, edge_ids, threads_, hop.indptr, hop.indices, hop.edge_ids);
+    hop.sources = sources;
+    return hop;
+  }
+
+  void finish(Sampled& sampled) const {
+    const Targets<Index> all = targets();
+    sampled.nodes = Buffer<std::int64_t>(all.count);
+    std::copy_n(all.rows, all.count, sampled.nodes.data());
+    if constexpr (kDisjoint) {
+      sampled.roots = Buffer<std::int64_t>(all.count);
+      std::copy_n(all.roots, all.count, sampled.roots.data());
+    }
+  }
+
+  const Rows<Index>& rows_;
+  std::span<const std::int64_t> limits_;
+  int threads_;
+  Numbering<Table, Key> numbering_;
+  Buffer<Index> vertices_;
+  Buffer<std::int32_t> roots_;
+  Buffer<std::int64_t> limit_of_;
+};
+
+// A sample of which draw(k, targets) gives the hops.
+template <class Index, class DrawHop>
+Sampled sample_layers(const Rows<Index>& rows, Tables& tables, std::span<const std::int64_t> seeds,
+                      std::int64_t hops, int threads, const DrawHop& draw) {
+  return tables.with_table([&](auto& table) {
+    using Table = std::remove_reference_t<decltype(table)>;
+    Growth<Index, Table, false> growth(rows, table, seeds, {}, threads);
+    return growth.grow(hops, true, false, draw);
+  });
+}
+
+// The vertices alone, and all entries between them.
+template <class Index>
+Sampled induced_sample(const Rows<Index>& rows, Tables& tables,
+                       std::span<const std::int64_t> vertices, bool edge_ids, int threads) {
+  return tables.with_table([&](auto& table) {
+    using Table = std::remove_reference_t<decltype(table)>;
+    Growth<Index, Table, false> growth(rows, table, vertices, {}, threads);
+    return growth.grow(1, false, edge_ids, [](std::int64_t, const Targets<Index>& targets) {
+      Entries<Index> none;
+      none.indptr = Buffer<std::int64_t>(targets.count + 1);
+      none.resize(0, false, false);
+      return none;
+    });
+  });
+}
+
+// Targets and the columns that they lack, in the order found; and the columns as their numbers.
+template <class Index>
+std::pair<Buffer<std::int64_t>, Buffer<std::int32_t>> relabel(std::span<const std::int64_t> targets,
+                                                              std::span<const Index> columns,
+                                                              int threads) {
+  HashTable table;
+  Numbering<HashTable, std::int64_t> numbering(table, threads);
+  const auto seeds = static_cast<std::int64_t>(targets.size());
+  const auto count = static_cast<std::int64_t>(columns.size());
+  Buffer<std::int32_t> indices(std::max(seeds, count));
+  numbering.add(targets.data(), seeds, indices.data(), false);
+  if (numbering.size() != seeds) throw std::invalid_argument("a target is given twice");
+  Buffer<std::int64_t> keys(count);
+  std::copy(columns.begin(), columns.end(), keys.data());
+  indices.resize(count);
+  numbering.add(keys.data(), count, indices.data(), true);
+  Buffer<std::int64_t> nodes(numbering.size());
+  std::copy_n(numbering.keys(), numbering.size(), nodes.data());
+  return {std::move(nodes), std::move(indices)};
+}
+
+}  // namespace spgnn

@@ -1,0 +1,151 @@
+"""Layer-wise sampling: so many vertices a hop, for all targets together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from spgnn.errors import InputError
+from spgnn.pattern import Pattern
+from spgnn.sampling.arguments import (
+    draw_keys,
+    hop_counts,
+    positive_list,
+    thread_count,
+    vertex_lists,
+)
+from spgnn.sampling.rows import sampled_rows, to_samples, vertices_in_proportion
+from spgnn.sampling.sample import Draw, Sample
+from spgnn.sparse import CSR
+
+
+class LadiesSampler:
+    """LADIES: vertices in proportion to what they mean to the targets (Zou et al., NeurIPS 2019).
+
+    A hop draws ``num_nodes`` of the targets' neighbours without replacement, vertex t in proportion
+    to Σ_s A_st² over the targets s, and takes all edges between these and the targets. For many
+    batches these are the rows of one product of sparse matrices (Tripathy, Yelick & Buluç, MLSys
+    2024): `sample_many`. `Hop.weights` make sums unbiased.
+
+    Parameters
+    ----------
+    pattern : Pattern or CSR [n, n]
+        Row i lists whom vertex i aggregates from.
+    num_nodes : sequence of int
+        How many vertices, the seeds' hop first; −1: all neighbours.
+    values : Tensor, floating [nnz], optional
+        |A|; one over the row's length if not given. Entries of 0 are no edges.
+    edge_ids, vertex_ids, threads
+        As in `NeighborSampler`.
+
+    Raises
+    ------
+    InputError
+        If an argument is none of these.
+    """
+
+    def __init__(
+        self,
+        pattern: Pattern | CSR,
+        num_nodes: Sequence[int],
+        *,
+        values: Tensor | None = None,
+        edge_ids: bool = False,
+        vertex_ids: Tensor | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.num_nodes = hop_counts("num_nodes", num_nodes)
+        self.threads = thread_count(threads)
+        self._edge_ids = edge_ids
+        self._squares = squares_of(pattern, values)
+        kept = self._squares if values is not None else None
+        self._rows = sampled_rows(pattern, vertex_ids, weights=kept, threads=self.threads)
+        self._rows.check_square()
+        self.pattern = self._rows.pattern
+
+    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
+        """The neighbourhood of some vertices, each given once: int64 [seeds]."""
+        return self.sample_many([seeds], [draw])[0]
+
+    def sample_many(self, seeds: Sequence[Tensor], draws: Sequence[Draw]) -> list[Sample]:
+        """Several samples at once, each on a thread of its own."""
+        batches = vertex_lists("seeds", seeds, draws)
+        how = self.num_nodes, draw_keys(draws), self._squares, self._edge_ids, self.threads
+        try:
+            return to_samples(self._rows.graph.ladies(batches, *how), batches)
+        except ValueError as error:
+            raise InputError(f"seeds: {error}") from None
+
+
+class FastGCNSampler:
+    """FastGCN: vertices of the whole graph, whoever the targets are (Chen, Ma & Xiao, ICLR 2018).
+
+    A hop draws ``num_nodes`` of all vertices without replacement, vertex t in proportion to
+    Σ_s A_st² over all rows s, and takes all edges between these and the targets; some targets may
+    get none. `Hop.weights` make sums unbiased.
+
+    Parameters
+    ----------
+    pattern, num_nodes, values, edge_ids, vertex_ids, threads
+        As in `LadiesSampler`; ``num_nodes`` of −1: all vertices.
+
+    Raises
+    ------
+    InputError
+        If an argument is none of these.
+    """
+
+    def __init__(
+        self,
+        pattern: Pattern | CSR,
+        num_nodes: Sequence[int],
+        *,
+        values: Tensor | None = None,
+        edge_ids: bool = False,
+        vertex_ids: Tensor | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.num_nodes = hop_counts("num_nodes", num_nodes)
+        self.threads = thread_count(threads)
+        self._edge_ids = edge_ids
+        squares = squares_of(pattern, values)
+        kept = squares if values is not None else None
+        self._rows = sampled_rows(pattern, vertex_ids, weights=kept, threads=self.threads)
+        self._rows.check_square()
+        self.pattern = self._rows.pattern
+        self._vertices = vertices_in_proportion(column_sums(self.pattern, squares), vertex_ids)
+
+    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
+        """The neighbourhood of some vertices, each given once: int64 [seeds]."""
+        return self.sample_many([seeds], [draw])[0]
+
+    def sample_many(self, seeds: Sequence[Tensor], draws: Sequence[Draw]) -> list[Sample]:
+        """Several samples at once, each on a thread of its own."""
+        batches = vertex_lists("seeds", seeds, draws)
+        how = self.num_nodes, draw_keys(draws), self._vertices, self._edge_ids, self.threads
+        try:
+            return to_samples(self._rows.graph.fastgcn(batches, *how), batches)
+        except ValueError as error:
+            raise InputError(f"seeds: {error}") from None
+
+
+def squares_of(source: Pattern | CSR, values: Tensor | None) -> npt.NDArray[np.float64]:
+    """A² of each entry, A having rows of sum 1 if no values are given."""
+    if values is not None:
+        return positive_list("values", values, source.nnz) ** 2
+    lengths = source.row_lengths.cpu().numpy()
+    squares: npt.NDArray[np.float64] = np.repeat(
+        1 / np.maximum(lengths, 1).astype(float) ** 2, lengths
+    )
+    return squares
+
+
+def column_sums(pattern: Pattern, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Sums over the rows: float64 [cols]."""
+    sums: npt.NDArray[np.float64] = np.bincount(
+        pattern.indices.cpu().numpy(), values, minlength=pattern.shape[1]
+    )
+    return sums
