@@ -5,9 +5,9 @@
 Batches of 1024 seeds, the same for all. Every contestant has a process of its own, in the
 environment whose interpreter is named, and they take turns, some batches each; the others wait.
 GraphBolt draws and compacts hop by hop on its graph of int32 indices; ``dgl`` is
-``dgl.dataloading.NeighborSampler.sample_blocks``, which is dgl.sampling and its blocks. No data pipe
-is timed. Ours gives every vertex of the outer hops anew neighbours, as theirs do. A ratio is that of
-edges per second in the same round, against the better of the two in that round.
+``dgl.dataloading.NeighborSampler.sample_blocks``, which is dgl.sampling and its blocks. No data
+pipe is timed. Ours gives every vertex of the outer hops anew neighbours, as theirs do. A ratio is
+that of edges per second in the same round, against the better of the two in that round.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Reads ``fanouts how first count`` lines (``15,10,5 uniform 0 20``) and answers e
 that so many batches took, and with the edges and vertices in them.
 """
 
+# ruff: noqa: PLC0415 (runs where not all libraries are)
+
 from __future__ import annotations
 
 import sys
@@ -17,7 +19,7 @@ BATCH = 1024
 
 def spgnn(indptr, indices, weights):
     from spgnn.pattern import Pattern
-    from spgnn.sampling import Draw, NeighborSampler
+    from spgnn.sampling import Draw, LaborSampler, NeighborSampler
 
     n = len(indptr) - 1
     pattern = Pattern(indptr, indices, (n, n))

@@ -28,7 +28,7 @@ class LaborSampler:
     num_neighbors : sequence of int
         How many neighbours of each vertex on average, the seeds' hop first; −1: all.
     iterations : int
-        How often vertices that many targets would take are made more important: LABOR-0, LABOR-1, ….
+        How often vertices that many targets would take are made more important: the i of LABOR-i.
     layer_dependency : bool
         Whether a vertex has the same random number in all hops, so that hops overlap more.
     edge_ids, vertex_ids, threads

@@ -137,15 +137,12 @@ def squares_of(source: Pattern | CSR, values: Tensor | None) -> npt.NDArray[np.f
     if values is not None:
         return positive_list("values", values, source.nnz) ** 2
     lengths = source.row_lengths.cpu().numpy()
-    squares: npt.NDArray[np.float64] = np.repeat(
-        1 / np.maximum(lengths, 1).astype(float) ** 2, lengths
-    )
+    of_row = 1 / np.maximum(lengths, 1).astype(np.float64) ** 2
+    squares: npt.NDArray[np.float64] = np.repeat(of_row, lengths)
     return squares
 
 
 def column_sums(pattern: Pattern, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Sums over the rows: float64 [cols]."""
-    sums: npt.NDArray[np.float64] = np.bincount(
-        pattern.indices.cpu().numpy(), values, minlength=pattern.shape[1]
-    )
-    return sums
+    sums = np.bincount(pattern.indices.cpu().numpy(), values, minlength=pattern.shape[1])
+    return sums.astype(np.float64, copy=False)

@@ -101,7 +101,7 @@ def negatives(
     vertex_ids: Tensor | None = None,
     threads: int | None = None,
 ) -> Tensor:
-    """What a `NegativeSampler` of these arguments draws; make one where there is more than one draw.
+    """What a `NegativeSampler` of these arguments draws; for many draws, make one.
 
     Returns
     -------

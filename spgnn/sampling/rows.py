@@ -82,7 +82,8 @@ def sampled_rows(
         indptr = np.searchsorted(kept, indptr).astype(np.int64, copy=False)
         indices, weights = indices[kept], weights[kept]
         times = None if times is None else times[kept]
-    places, order = kept, _sampling.row_order(indptr, indices, columns, times, threads)
+    places: Int64Array | None = kept
+    order = _sampling.row_order(indptr, indices, columns, times, threads)
     if order is not None:
         indices = indices[order]
         weights = None if weights is None else weights[order]

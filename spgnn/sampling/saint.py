@@ -26,9 +26,9 @@ class SaintSampler:
     """Subgraphs of drawn vertices (Zeng et al., GraphSAINT, ICLR 2020).
 
     ``node`` draws ``size`` vertices in proportion to Σ_s A_st², A having rows of sum 1; ``edge``
-    draws ``size`` times a vertex that has neighbours and one of these (in an undirected graph, edges
-    in proportion to 1/d_u + 1/d_v); ``walk`` takes what ``size`` walks of ``length`` steps from
-    uniform vertices meet. All with replacement; the subgraph has all edges between them.
+    draws ``size`` times a vertex that has neighbours and one of these (in an undirected graph,
+    edges in proportion to 1/d_u + 1/d_v); ``walk`` takes what ``size`` walks of ``length`` steps
+    from uniform vertices meet. All with replacement; the subgraph has all edges between them.
 
     How often vertices and edges come is estimated from ``estimates`` subgraphs, as in the paper:
     `Hop.weights` are one over the chance of an edge given that its row is there (so sums over
@@ -138,7 +138,7 @@ class SaintSampler:
         for k in range(count):
             sample = self._subgraph(self._vertices(Draw(seed, _ESTIMATE, k)))
             of_vertex[sample.nodes] += 1
-            of_edge[sample.hops[0].edge_ids] += 1  # type: ignore[index]
+            of_edge[sample.hops[0].edge_ids] += 1
         self.node_weights = count / (of_vertex.clamp(min=1).float() * max(vertices, 1))
         rows = of_vertex.repeat_interleave(self.pattern.row_lengths)
         self._edge_weights = rows.clamp(min=1) / of_edge.clamp(min=1)

@@ -147,7 +147,7 @@ def test_bad_arguments():
         NeighborSampler(graph, [3, -2])
     with pytest.raises(InputError, match="num_neighbors must be a list"):
         NeighborSampler(graph, 3)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"vertex_ids must be int64 \[20\]"):
+    with pytest.raises(InputError, match=r"vertex_ids must be a tensor, int64 \[20\]"):
         NeighborSampler(graph, [3], vertex_ids=torch.arange(19))
     with pytest.raises(InputError, match="threads"):
         NeighborSampler(graph, [3], threads=0)
