@@ -69,26 +69,24 @@ def sampled_rows(
         raise InputError(f"a Pattern or a CSR is sampled from, got {type(source).__name__}")
     rows, cols = pattern.shape
     columns = None if vertex_ids is None else int64_list("vertex_ids", vertex_ids, cols)
+    if row_ids is None and columns is not None and rows > cols:
+        raise InputError(f"row_ids must be given for a pattern of {rows} rows and {cols} columns")
+    ids = None if columns is None else columns[:rows]
     if row_ids is not None:
         ids = int64_list("row_ids", row_ids, rows)
-    elif columns is not None and rows > cols:
-        raise InputError(f"row_ids must be given for a pattern of {rows} rows and {cols} columns")
-    else:
-        ids = None if columns is None else columns[:rows]
     indptr, indices = pattern.indptr.cpu().numpy(), pattern.indices.cpu().numpy()
-    kept: Int64Array | None = None
+    places: Int64Array | None = None
     if weights is not None and not weights.all():
-        kept = np.flatnonzero(weights)
+        places = kept = np.flatnonzero(weights)
         indptr = np.searchsorted(kept, indptr).astype(np.int64, copy=False)
         indices, weights = indices[kept], weights[kept]
         times = None if times is None else times[kept]
-    places: Int64Array | None = kept
     order = _sampling.row_order(indptr, indices, columns, times, threads)
     if order is not None:
         indices = indices[order]
         weights = None if weights is None else weights[order]
         times = None if times is None else times[order]
-        places = order if kept is None else kept[order]
+        places = order if places is None else places[order]
     kind = _sampling.Graph32 if indices.dtype == np.int32 else _sampling.Graph64
     first_entries = times is not None
     graph = kind(

@@ -59,7 +59,7 @@ class HopSampler {
 
  private:
   static constexpr std::int64_t kAhead = 16;
-  static constexpr std::int64_t kRowsAhead = 6;
+  static constexpr std::int64_t kRowsAhead = 8;
   static constexpr std::int64_t kInBlock = 512, kMostInBlock = 64;
 
   std::int64_t end_of(std::int64_t task) const {

@@ -67,7 +67,7 @@ class Negatives {
 
   std::int64_t any(std::uint64_t random) const {
     if (!by_weight_) return vertices_.indices[below(random, vertices_.indptr[1])];
-    return vertices_.indices[AliasDrawer(vertices_, 0, vertices_.indptr[1]).draw(random)];
+    return vertices_.indices[AliasDrawer(vertices_, 0, vertices_.indptr[1]).draw(random).offset];
   }
 
   bool is_edge(std::int64_t source, std::int64_t vertex) const {

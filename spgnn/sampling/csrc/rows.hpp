@@ -10,9 +10,10 @@ namespace spgnn {
 
 // One entry of an alias table (Walker, 1977): it stands for itself with a chance of keep / 2^32,
 // else for the row's entry `other`.
-struct Alias {
+// Shares of the row's weights come along, so that one line of the cache says everything.
+struct alignas(16) Alias {
   std::uint32_t keep, other;
-  float share;  // of the weights of its row
+  float share, other_share;
 };
 
 // Columns of each row in a canonical order, so that what is drawn depends on the graph alone.

@@ -51,21 +51,33 @@ inline float quick_exponential(std::uint64_t random) {
            2 * s * (1 + t * (1.0F / 3 + t * (1.0F / 5 + t * (1.0F / 7 + t / 9)))));
 }
 
-// The mean of 1 / (1 − exp(−share·t)) where t is the sum of so many exponential numbers, n ≥ 2:
-// Σ_j (1 + j·share)^−n, by Euler and Maclaurin, who are good to five digits where n·share ≤ 2.
+// The mean of 1 / (1 − exp(−share·t)) where t is the sum of n ≥ 2 exponential numbers: it is
+// Σ_j (1 + j·share)^−n, here by Euler and Maclaurin, to five digits where n·share ≤ 2.
 inline float mean_factor(float share, float n) {
+  const float p2 = share * share;
+  const float first = share * n, third = first * (n + 1) * (n + 2) * p2;
+  const float fifth = third * (n + 3) * (n + 4) * p2, seventh = fifth * (n + 5) * (n + 6) * p2;
+  const float ninth = seventh * (n + 7) * (n + 8) * p2;
+  return 1 / (share * (n - 1)) + 0.5F + first / 12 - third / 720 + fifth / 30240 -
+         seventh / 1209600 + ninth / 47900160;
+}
+
+// The same for any share: the first terms apart, until the rest is that of a small one.
+inline float mean_factor_of_heavy(float share, float n) {
   float sum = 0, term = 1;
   while (share * n > 2 && term > 1e-7F) {
-    // The first one apart: the rest are the same for a smaller share.
     sum += term;
     term *= std::pow(1 + share, -n);
     share /= 1 + share;
   }
-  const float p2 = share * share;
-  const float third = share * n * (n + 1) * (n + 2) * p2;
-  const float fifth = third * (n + 3) * (n + 4) * p2;
-  return sum + term * (1 / (share * (n - 1)) + 0.5F + share * n / 12 - third / 720 + fifth / 30240);
+  return term > 1e-7F ? sum + term * mean_factor(share, n) : sum;
 }
+
+// An entry of a row, and its share of the weights.
+struct Drawn {
+  std::uint32_t offset;
+  float share;
+};
 
 // An entry in proportion to its weight: one look-up, in a table made once.
 class AliasDrawer {
@@ -77,14 +89,17 @@ class AliasDrawer {
   [[gnu::always_inline]] void prefetch(std::uint64_t random) const {
     __builtin_prefetch(row_ + below(random, degree_));
   }
-  std::uint32_t draw(std::uint64_t random) const {
+  Drawn draw(std::uint64_t random) const {
     const auto product = static_cast<unsigned __int128>(random) * degree_;
     const auto slot = static_cast<std::uint32_t>(product >> 64);
     const auto fraction = static_cast<std::uint32_t>(static_cast<std::uint64_t>(product) >> 32);
-    // Both are loaded, for which of them is nothing to predict.
-    const std::uint32_t keep = row_[slot].keep, other = row_[slot].other;
-    const std::uint32_t swap = 0U - static_cast<std::uint32_t>(fraction >= keep);
-    return slot ^ ((slot ^ other) & swap);
+    // All of it is loaded, for which half is taken is nothing to predict.
+    const Alias entry = row_[slot];
+    const std::uint32_t swap = 0U - static_cast<std::uint32_t>(fraction >= entry.keep);
+    const auto own = std::bit_cast<std::uint32_t>(entry.share);
+    const auto other = std::bit_cast<std::uint32_t>(entry.other_share);
+    return {slot ^ ((slot ^ entry.other) & swap),
+            std::bit_cast<float>(own ^ ((own ^ other) & swap))};
   }
   [[gnu::always_inline]] void prefetch_all() const {
     const char* row = reinterpret_cast<const char*>(row_);
@@ -108,10 +123,11 @@ class SumDrawer {
 
   [[gnu::always_inline]] void prefetch(std::uint64_t) const {}
   [[gnu::always_inline]] void prefetch_all() const {}
-  std::uint32_t draw(std::uint64_t random) const {
+  Drawn draw(std::uint64_t random) const {
     const double at = unit(random) * row_[degree_ - 1];
-    const auto offset = std::upper_bound(row_, row_ + degree_, at) - row_;
-    return static_cast<std::uint32_t>(std::min<std::int64_t>(offset, degree_ - 1));
+    const std::int64_t place = std::upper_bound(row_, row_ + degree_, at) - row_;
+    const auto offset = static_cast<std::uint32_t>(std::min(place, degree_ - 1));
+    return {offset, share(offset)};
   }
   float share(std::uint32_t offset) const {
     const double before = offset > 0 ? row_[offset - 1] : 0;
@@ -199,19 +215,25 @@ class WeightedWithoutReplacement {
     const std::int64_t patience = 8 * k + 32;
     std::int64_t taken = 0, drawn = 0;
     for (; drawn < patience; ++drawn) {
-      const std::uint32_t offset = drawer.draw(draws[drawn]);
-      if (chosen.has(offset)) continue;
+      const Drawn entry = drawer.draw(draws[drawn]);
+      if (chosen.has(entry.offset)) continue;
       if (taken == k) break;
-      chosen.add(offset);
-      offsets[taken] = offset;
-      factors[taken++] = drawer.share(offset);
+      chosen.add(entry.offset);
+      offsets[taken] = entry.offset;
+      factors[taken++] = entry.share;
     }
     if (drawn == patience) {
       draw_rest(chosen, drawer, degree, k, taken, draws, offsets, factors);
       return;
     }
     const auto arrivals = static_cast<float>(drawn + 1);
-    for (std::int64_t j = 0; j < k; ++j) factors[j] = mean_factor(factors[j], arrivals);
+    float heaviest = 0;
+    for (std::int64_t j = 0; j < k; ++j) heaviest = std::max(heaviest, factors[j]);
+    if (heaviest * arrivals <= 2) {
+      for (std::int64_t j = 0; j < k; ++j) factors[j] = mean_factor(factors[j], arrivals);
+    } else {
+      for (std::int64_t j = 0; j < k; ++j) factors[j] = mean_factor_of_heavy(factors[j], arrivals);
+    }
   }
 
   // Few heavy entries were drawn again and again: the rest by their times of arrival, which are
@@ -265,9 +287,9 @@ class WeightedWithReplacement {
                   std::int64_t* positions, float* factors) const {
     const Drawer drawer(rows_, start, degree);
     for (std::int64_t j = 0; j < k; ++j) {
-      const std::uint32_t offset = drawer.draw(draws[j]);
-      positions[j] = start + offset;
-      factors[j] = 1 / (static_cast<float>(k) * drawer.share(offset));
+      const Drawn entry = drawer.draw(draws[j]);
+      positions[j] = start + entry.offset;
+      factors[j] = 1 / (static_cast<float>(k) * entry.share);
     }
   }
 
@@ -312,7 +334,7 @@ inline BigArray<Alias> alias_tables(const std::int64_t* indptr, std::int64_t row
     for (std::int64_t j = 0; j < degree; ++j) {
       const double share = weights[start + j] / sum;
       const auto offset = static_cast<std::uint32_t>(j);
-      row[j] = {~std::uint32_t{0}, offset, static_cast<float>(share)};
+      row[j] = {~std::uint32_t{0}, offset, static_cast<float>(share), static_cast<float>(share)};
       chances[j] = share * static_cast<double>(degree);
       (chances[j] < 1 ? small : large).push_back(offset);
     }
@@ -321,6 +343,7 @@ inline BigArray<Alias> alias_tables(const std::int64_t* indptr, std::int64_t row
       small.pop_back();
       row[little].keep = static_cast<std::uint32_t>(chances[little] * 0x1p32);
       row[little].other = much;
+      row[little].other_share = row[much].share;
       chances[much] -= 1 - chances[little];
       if (chances[much] >= 1) continue;
       large.pop_back();
