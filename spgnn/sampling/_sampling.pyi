@@ -34,6 +34,7 @@ class _Graph:
         replace: bool,
         disjoint: bool,
         directed: bool,
+        resample: bool,
         edge_ids: bool,
         threads: int,
     ) -> list[_Sample]: ...

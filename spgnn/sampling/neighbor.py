@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace as replaced
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from spgnn.sampling.arguments import (
     vertex_lists,
 )
 from spgnn.sampling.rows import sampled_rows, to_samples
-from spgnn.sampling.sample import Draw, Sample
+from spgnn.sampling.sample import Draw, Hop, Sample
 from spgnn.sparse import CSR
 
 _UNIFORM, _WEIGHTED, _LAST = range(3)  # as in hop.hpp
@@ -30,8 +31,6 @@ TEMPORAL_STRATEGIES = ("uniform", "last")
 
 class NeighborSampler:
     """So many neighbours of each vertex, hop by hop (GraphSAGE; Hamilton et al., NeurIPS 2017).
-
-    Each hop draws neighbours of *everything* found so far, the seeds included.
 
     Parameters
     ----------
@@ -50,6 +49,9 @@ class NeighborSampler:
         Whether hops say which nonzeros of the pattern they hold.
     directed : bool
         If not, a hop holds all edges from its sources to its targets, also those not drawn.
+    resample : bool
+        Whether each hop draws for everything found so far. If not, a vertex draws once, where it
+        is found, and keeps what it drew: all hops are beginnings of one matrix, as PyG has them.
     edge_times, node_times : Tensor, int64 [nnz], [cols], optional
         Only edges and neighbours that are not later than the seed are drawn. Samples are disjoint.
     temporal_strategy : {"uniform", "last"}
@@ -77,6 +79,7 @@ class NeighborSampler:
         disjoint: bool = False,
         edge_ids: bool = False,
         directed: bool = True,
+        resample: bool = True,
         edge_times: Tensor | None = None,
         node_times: Tensor | None = None,
         temporal_strategy: str = "uniform",
@@ -85,7 +88,7 @@ class NeighborSampler:
         threads: int | None = None,
     ) -> None:
         check_choice("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES)
-        self.num_neighbors = hop_counts("num_neighbors", num_neighbors)
+        self.num_neighbors = tuple(hop_counts("num_neighbors", num_neighbors).tolist())
         self.threads = thread_count(threads)
         times = _entry_times(pattern, edge_times, node_times)
         if weights is not None and temporal_strategy == "last":
@@ -104,7 +107,10 @@ class NeighborSampler:
         self._strategy = _UNIFORM if weights is None else _WEIGHTED
         if self._temporal and temporal_strategy == "last":
             self._strategy = _LAST
-        self._replace, self._edge_ids, self._directed = replace, edge_ids, directed
+        if not (directed or resample):
+            raise InputError("directed=False holds all edges: there is nothing to draw once")
+        self._replace, self._edge_ids = replace, edge_ids
+        self._directed, self._resample = directed, resample
         self.disjoint = disjoint or self._temporal
 
     def sample(self, seeds: Tensor, draw: Draw, times: Tensor | None = None) -> Sample:
@@ -160,18 +166,20 @@ class NeighborSampler:
             raw = self._rows.graph.neighbors(
                 batches,
                 limits if self._temporal else [],
-                self.num_neighbors,
+                np.array(self.num_neighbors, dtype=np.int64),
                 draw_keys(draws),
                 self._strategy,
                 self._replace,
                 self.disjoint,
                 self._directed,
+                self._resample,
                 self._edge_ids,
                 self.threads,
             )
         except ValueError as error:
             raise InputError(f"seeds: {error}") from None
-        return to_samples(raw, batches)
+        samples = to_samples(raw, batches)
+        return samples if self._resample else [_as_one_matrix(sample) for sample in samples]
 
     def sample_hop(
         self,
@@ -222,7 +230,7 @@ class NeighborSampler:
                 rows,
                 None if roots is None else int64_list("roots", roots, len(rows)),
                 None if times is None else int64_list("times", times, len(rows)),
-                int(self.num_neighbors[hop]),
+                self.num_neighbors[hop],
                 hop,
                 draw_keys([draw]),
                 self._strategy,
@@ -288,6 +296,31 @@ def relabel(
     except ValueError as error:
         raise InputError(f"targets: {error}") from None
     return torch.from_numpy(nodes), torch.from_numpy(indices)
+
+
+def _as_one_matrix(sample: Sample) -> Sample:
+    """Hops that hold the rows of what the hop before found, one under the other."""
+    if not sample.hops:
+        return sample
+    ends, edges = [torch.zeros(1, dtype=torch.int64)], 0
+    for hop in sample.hops:
+        ends.append(hop.indptr[1:] + edges)
+        edges += hop.edges
+    indptr, indices = torch.cat(ends), torch.cat([hop.indices for hop in sample.hops])
+    edge_ids = _joined([hop.edge_ids for hop in sample.hops])
+    weights = _joined([hop.weights for hop in sample.hops])
+    hops, rows, end = [], 0, 0
+    for hop in sample.hops:
+        rows, end = rows + hop.targets, end + hop.edges
+        ids = None if edge_ids is None else edge_ids[:end]
+        factors = None if weights is None else weights[:end]
+        hops.append(Hop(indptr[: rows + 1], indices[:end], ids, factors, hop.sources))
+    return replaced(sample, hops=hops)
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    there = [part for part in parts if part is not None]
+    return torch.cat(there) if there else None
 
 
 def _entry_times(

@@ -299,3 +299,29 @@ def test_bad_calls(graph):
     full = CSR.from_scipy(np.ones((4, 4), dtype=bool))
     with pytest.raises(InputError, match="vertex 2 has an edge with every vertex"):
         NegativeSampler(full).sample(torch.tensor([2]), 1, Draw(0))
+
+
+def test_a_vertex_may_draw_once(graph):
+    """All hops are beginnings of one matrix, whose rows are what a hop alone draws."""
+    for more in ({}, {"weights": graph.values}, {"disjoint": True}, {"replace": True}):
+        sampler = NeighborSampler(graph, [4, 3, 2], resample=False, edge_ids=True, **more)
+        sample = sampler.sample(SEEDS, Draw(2))
+        check_shape(graph.pattern, sample, SEEDS)
+        first = 0
+        for k, hop in enumerate(sample.hops):
+            roots = {"roots": sample.batch[first : hop.targets]} if sampler.disjoint else {}
+            indptr, columns, edge_ids, weights = sampler.sample_hop(
+                sample.nodes[first : hop.targets], k, Draw(2), **roots
+            )
+            begin = int(hop.indptr[first])
+            assert torch.equal(hop.indptr[first:] - begin, indptr)
+            assert torch.equal(sample.nodes[hop.indices[begin:].long()], columns.long())
+            assert torch.equal(hop.edge_ids[begin:], edge_ids)
+            assert weights is None or torch.equal(hop.weights[begin:], weights)
+            outer = sample.hops[-1]
+            assert torch.equal(outer.indptr[: hop.targets + 1], hop.indptr)
+            assert torch.equal(outer.indices[: hop.edges], hop.indices)
+            first = hop.targets
+    with pytest.raises(InputError, match="nothing to draw once"):
+        NeighborSampler(graph, [3], directed=False, resample=False)
+    assert NeighborSampler(graph, [], resample=False).sample(SEEDS, Draw(0)).hops == []

@@ -114,9 +114,9 @@ class Graph {
 
   nb::list neighbors(const std::vector<Ints>& seeds, const std::vector<Ints>& limits, Ints fanouts,
                      Keys draws, int strategy, bool replace, bool disjoint, bool directed,
-                     bool edge_ids, int threads) {
-    const spgnn::HopOptions options{static_cast<spgnn::Strategy>(strategy), replace, disjoint,
-                                    directed, edge_ids};
+                     bool resample, bool edge_ids, int threads) {
+    const spgnn::HopOptions options{
+        static_cast<spgnn::Strategy>(strategy), replace, disjoint, directed, resample, edge_ids};
     return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
       const auto latest = limits.empty() ? std::span<const std::int64_t>() : span_of(limits[b]);
       return spgnn::sample_neighbors(view_, tables_, span_of(seeds[b]), latest, span_of(fanouts),
@@ -127,8 +127,8 @@ class Graph {
   nb::tuple hop(Ints targets, std::optional<Ints> roots, std::optional<Ints> limits,
                 std::int64_t fanout, std::uint64_t hop, Keys draw, int strategy, bool replace,
                 bool edge_ids, int threads) const {
-    const spgnn::HopOptions options{static_cast<spgnn::Strategy>(strategy), replace, false, true,
-                                    edge_ids};
+    const spgnn::HopOptions options{
+        static_cast<spgnn::Strategy>(strategy), replace, false, true, true, edge_ids};
     spgnn::Entries<Index> entries;
     {
       nb::gil_scoped_release released;
@@ -248,7 +248,7 @@ void define_for(nb::module_& m, const char* name) {
            "indptr"_a, "indices"_a, "cols"_a, "ids"_a.none(), "column_ids"_a.none(),
            "order"_a.none(), "times"_a.none(), "weights"_a.none(), "first_entries"_a, "threads"_a)
       .def("neighbors", &G::neighbors, "seeds"_a, "limits"_a, "fanouts"_a, "draws"_a, "strategy"_a,
-           "replace"_a, "disjoint"_a, "directed"_a, "edge_ids"_a, "threads"_a)
+           "replace"_a, "disjoint"_a, "directed"_a, "resample"_a, "edge_ids"_a, "threads"_a)
       .def("hop", &G::hop, "targets"_a, "roots"_a.none(), "limits"_a.none(), "fanout"_a, "hop"_a,
            "draw"_a, "strategy"_a, "replace"_a, "edge_ids"_a, "threads"_a)
       .def("labor", &G::labor, "seeds"_a, "fanouts"_a, "draws"_a, "iterations"_a,

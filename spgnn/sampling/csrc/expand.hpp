@@ -86,16 +86,21 @@ class Growth {
     take_apart();
   }
 
-  // draw(hop, targets) gives the entries of a hop.
+  // draw(hop, targets) gives the entries of a hop. Targets are all that was found before, or what
+  // the hop before found (`resample` or not).
   template <class DrawHop>
-  Sampled grow(std::int64_t hops, bool directed, bool edge_ids, const DrawHop& draw) {
+  Sampled grow(std::int64_t hops, bool directed, bool resample, bool edge_ids,
+               const DrawHop& draw) {
     Sampled sampled;
+    std::int64_t done = 0;
     std::vector<std::int64_t> sizes{numbering_.size()};
     for (std::int64_t k = 0; k < hops; ++k) {
-      Entries<Index> entries = draw(k, targets());
+      const Targets<Index> targets = this->targets(done);
+      Entries<Index> entries = draw(k, targets);
       SampledHop& hop = sampled.hops.emplace_back();
       hop.indices = Buffer<std::int32_t>(entries.columns.size());
-      add(entries, hop, directed && k + 1 == hops);
+      add(entries, hop, done, directed && k + 1 == hops);
+      if (!resample) done += targets.count;
       hop.indptr = std::move(entries.indptr);
       hop.edge_ids = std::move(entries.edge_ids);
       hop.weights = std::move(entries.weights);
@@ -115,23 +120,24 @@ class Growth {
     return static_cast<Key>(kDisjoint ? root * rows_.cols + vertex : vertex);
   }
 
-  Targets<Index> targets() const {
+  // All nodes but the first so many.
+  Targets<Index> targets(std::int64_t first = 0) const {
     if constexpr (kDisjoint) {
-      return {vertices_.data(), numbering_.size(), roots_.data(),
-              limits_.empty() ? nullptr : limit_of_.data()};
+      return {vertices_.data() + first, numbering_.size() - first, roots_.data() + first,
+              limits_.empty() ? nullptr : limit_of_.data() + first};
     } else {
-      return {numbering_.keys(), numbering_.size()};
+      return {numbering_.keys() + first, numbering_.size() - first};
     }
   }
 
-  void add(const Entries<Index>& entries, SampledHop& hop, bool last) {
+  void add(const Entries<Index>& entries, SampledHop& hop, std::int64_t first, bool last) {
     const std::int64_t count = entries.columns.size();
     if constexpr (kDisjoint) {
       Buffer<Key> keys(count);
       const std::int64_t targets = entries.indptr.size() - 1;
       for (std::int64_t i = 0; i < targets; ++i) {
         for (std::int64_t e = entries.indptr[i]; e < entries.indptr[i + 1]; ++e) {
-          keys[e] = key(roots_[i], entries.columns[e]);
+          keys[e] = key(roots_[first + i], entries.columns[e]);
         }
       }
       numbering_.add(keys.data(), count, hop.indices.data(), last);
@@ -205,7 +211,7 @@ Sampled sample_layers(const Rows<Index>& rows, Tables& tables, std::span<const s
   return tables.with_table([&](auto& table) {
     using Table = std::remove_reference_t<decltype(table)>;
     Growth<Index, Table, false> growth(rows, table, seeds, {}, threads);
-    return growth.grow(hops, true, false, draw);
+    return growth.grow(hops, true, true, false, draw);
   });
 }
 
@@ -216,7 +222,7 @@ Sampled induced_sample(const Rows<Index>& rows, Tables& tables,
   return tables.with_table([&](auto& table) {
     using Table = std::remove_reference_t<decltype(table)>;
     Growth<Index, Table, false> growth(rows, table, vertices, {}, threads);
-    return growth.grow(1, false, edge_ids, [](std::int64_t, const Targets<Index>& targets) {
+    return growth.grow(1, false, true, edge_ids, [](std::int64_t, const Targets<Index>& targets) {
       Entries<Index> none;
       none.indptr = Buffer<std::int64_t>(targets.count + 1);
       none.resize(0, false, false);

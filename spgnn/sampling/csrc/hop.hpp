@@ -169,6 +169,7 @@ struct HopOptions {
   bool replace = false;
   bool disjoint = false;
   bool directed = true;
+  bool resample = true;
   bool edge_ids = false;
 };
 

@@ -24,7 +24,7 @@ Sampled sample_neighbors(const Rows<Index>& rows, Tables& tables,
   const auto grow = [&]<bool kDisjoint>(auto& table) {
     using Table = std::remove_reference_t<decltype(table)>;
     Growth<Index, Table, kDisjoint> growth(rows, table, seeds, limits, threads);
-    return growth.grow(fanouts.size(), options.directed, options.edge_ids, hop);
+    return growth.grow(fanouts.size(), options.directed, options.resample, options.edge_ids, hop);
   };
   if (options.disjoint) {
     return tables.with_hashes([&](auto& table) { return grow.template operator()<true>(table); });
