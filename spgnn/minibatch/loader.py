@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from time import perf_counter
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,14 +15,14 @@ from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.hashing import uniform
 from spgnn.minibatch.ahead import in_order
 from spgnn.minibatch.batch import Batch, Place
+from spgnn.minibatch.counts import Sampled
 from spgnn.minibatch.expansion import Once
 from spgnn.minibatch.features import Features
+from spgnn.minibatch.names import SAMPLERS
 from spgnn.minibatch.source import Source, chosen, source_of
 from spgnn.sampling import Draw, NeighborSampler, Sample, Sampler
 from spgnn.store import Rows
 
-SamplerName = Literal["neighbor"]
-SAMPLERS: tuple[str, ...] = get_args(SamplerName)
 Scaling = Literal["graph", "batch"]
 # Options of PyG's loader that stand for what is done anyway.
 _PYG = {
@@ -85,6 +86,8 @@ class NeighborLoader:
     seed : int
     data_dir : str, optional
         Where named sets are looked for.
+    rank, ranks : int
+        Of several loaders alike, this one hands out batches rank, rank + ranks, … of each epoch.
     options
         Other ones of PyG's loader; none but their defaults.
 
@@ -95,6 +98,8 @@ class NeighborLoader:
     source : Source
     features : Features
         With the counts of rows asked for and read.
+    sampled : Sampled
+        With the counts of edges that were drawn.
 
     Raises
     ------
@@ -125,6 +130,8 @@ class NeighborLoader:
         transform: Callable[[Batch], Any] | None = None,
         seed: int = 0,
         data_dir: str | None = None,
+        rank: int = 0,
+        ranks: int = 1,
         **options: Any,
     ) -> None:
         _check_options(options)
@@ -138,7 +145,9 @@ class NeighborLoader:
         self.normalise = normalise
         self.source: Source = source_of(data, store, data_dir)
         self.input_nodes = chosen(self.source, input_nodes)
-        self.features = Features(self.source.x)
+        self.features, self.sampled = Features(self.source.x), Sampled()
+        self.ranks = check_integer("ranks", ranks, 1)
+        self.rank = check_integer("rank", rank, 0, ranks - 1)
         self.epoch = 0
         if edge_ids is None:
             edge_ids = bool(self.source.edges)
@@ -156,17 +165,22 @@ class NeighborLoader:
             )
         )
 
-    def __len__(self) -> int:
-        """Batches of an epoch."""
+    @property
+    def batches(self) -> int:
+        """Batches of an epoch, those of all ranks."""
         full, rest = divmod(len(self.input_nodes), self.batch_size)
         return full + (rest > 0 and not self.drop_last)
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return len(range(self.rank, self.batches, self.ranks))
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         order = self.order(epoch)
         return in_order(
-            lambda number: self._sampled(epoch, number, order),
+            lambda turn: self._sampled(epoch, self.rank + turn * self.ranks, order),
             self._finished,
             len(self),
             threads=self.num_workers if self.prefetch else 0,
@@ -182,6 +196,12 @@ class NeighborLoader:
         draws = uniform(ids, self.seed, f"order of epoch {epoch}")
         return torch.from_numpy(np.lexsort((ids, draws)))
 
+    def trace(self, epoch: int) -> Iterator[Tensor]:
+        """The vertices of each batch of an epoch, int64 [m] each; drawn again, and not counted."""
+        order = self.order(epoch)
+        for number in range(self.rank, self.batches, self.ranks):
+            yield self._drawn(epoch, number, order)[0].nodes
+
     def sample(self, epoch: int, number: int) -> Any:
         """One batch of any epoch, made here and now, transformed like the others."""
         made = self._sampled(epoch, number, self.order(epoch))
@@ -189,10 +209,15 @@ class NeighborLoader:
         return batch
 
     def _sampled(self, epoch: int, number: int, order: Tensor) -> tuple[Sample, Tensor, Place]:
+        place = Place(self.seed, epoch, number, epoch * self.batches + number)
+        begun = perf_counter()
+        sample, places = self._drawn(epoch, number, order)
+        self.sampled.add(sample, perf_counter() - begun)
+        return sample, places, place
+
+    def _drawn(self, epoch: int, number: int, order: Tensor) -> tuple[Sample, Tensor]:
         places = order[number * self.batch_size : (number + 1) * self.batch_size]
-        place = Place(self.seed, epoch, number, epoch * len(self) + number)
-        seeds = self.input_nodes[places]
-        return self.sampler.sample(seeds, Draw(self.seed, epoch, number)), places, place
+        return self.sampler.sample(self.input_nodes[places], Draw(self.seed, epoch, number)), places
 
     def _finished(self, made: Sequence[tuple[Sample, Tensor, Place]]) -> Generator[Any, None, None]:
         of_graph = self.normalise == "graph"

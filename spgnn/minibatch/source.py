@@ -133,14 +133,15 @@ def _source(data: Any, data_dir: str | None) -> Source:
     return of_graph(opener(data, beside, "graph", data_dir)().source.graph())
 
 
-def of_graph(graph: Graph) -> Source:
-    """Of our own record; a mask of several columns stays as it is."""
+def of_graph(graph: Graph, x: Tensor | FeatureStore = None) -> Source:
+    """Of our own record, with its own features or others."""
     A = graph.adjacency
     found = {name: getattr(graph, name) for name in ("y", *MASKS)}
     vertices = {name: array for name, array in found.items() if array is not None}
     edges = {} if A.values is None else {"edge_weight": A.values}
     ids = graph.vertex_ids
-    return Source(graph.name, A.pattern, _features(graph.x), vertices, edges, None, ids)
+    features = _features(graph.x if x is None else x)
+    return Source(graph.name, A.pattern, features, vertices, edges, None, ids)
 
 
 def _of_ranks(graph: DistGraph) -> Source:
@@ -187,7 +188,7 @@ def _of_pyg(data: Any) -> Source:
     return Source("data", pattern, features, vertices, edges, None if in_order else order)
 
 
-def _features(x: Tensor | CSR | None) -> FeatureStore:
+def _features(x: Tensor | FeatureStore) -> FeatureStore:
     return MemoryRows(x) if isinstance(x, Tensor) else x
 
 

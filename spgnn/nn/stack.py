@@ -282,6 +282,20 @@ class Stack(nn.Module):
             return H
         return dropout(H, self.dropout, _on(keys, ids_of(on)), number)
 
+    def made_by(self, number: int, H: Features, graph: LayerGraph) -> Tensor:
+        """What one layer makes, with its norm and activation, of what the one before made.
+
+        For whoever works layer by layer; nothing is dropped. Collective.
+
+        Parameters
+        ----------
+        number : int
+            Of the layer, from 0 on.
+        H : Tensor or CSR [columns, f]
+        graph : LayerGraph
+        """
+        return self._layer(number, self.convolutions[number], H, graph, None)
+
     def _layer(
         self,
         number: int,

@@ -65,8 +65,16 @@ def load(
     optimizer: torch.optim.Optimizer,
     signature: Mapping[str, Any],
     comm: Communicator,
+    *,
+    steps: int = 1,
 ) -> History:
     """Read the checkpoint into model and optimiser on all ranks; returns its history. Collective.
+
+    Parameters
+    ----------
+    directory, model, optimizer, signature, comm
+    steps : int
+        Of the optimiser in an epoch.
 
     Raises
     ------
@@ -76,7 +84,7 @@ def load(
     """
     path = Path(directory or "") / FILE
     wanted = _state(model, optimizer)
-    found = on_rank_zero(comm, lambda: _read(path, wanted, signature))
+    found = on_rank_zero(comm, lambda: _read(path, wanted, signature, steps))
     tensors = {} if found is None else found[0]
     history: History = share(comm, None if found is None else found[1])
     for name, like in wanted.items():
@@ -151,7 +159,7 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tens
 
 
 def _read(
-    path: Path, wanted: Mapping[str, Tensor], signature: Mapping[str, Any]
+    path: Path, wanted: Mapping[str, Tensor], signature: Mapping[str, Any], steps: int
 ) -> tuple[dict[str, Tensor], History]:
     """Everything in the file, checked against what this run needs."""
     arrays = _arrays(path)
@@ -175,7 +183,7 @@ def _read(
         impossible = (
             not _is_finite(tensors[name])
             or (key == "exp_avg_sq" and bool((tensors[name] < 0).any()))
-            or (key == "step" and float(tensors[name]) != len(history))
+            or (key == "step" and float(tensors[name]) != steps * len(history))
         )
         if impossible:
             raise InputError(f"{path}: a damaged checkpoint: '{name}' holds impossible numbers")

@@ -59,7 +59,11 @@ class Trainer:
         Why training ended before it was done, the same on all ranks.
     first_epoch : int
         Epochs that a resumed run had trained before.
+    steps_per_epoch : int
+        Of the optimiser.
     """
+
+    steps_per_epoch = 1
 
     def __init__(
         self,
@@ -98,7 +102,12 @@ class Trainer:
         check_replicated(self.task.model, self.comm)
         if options.resume:
             self.history = checkpoint.load(
-                options.checkpoint, self.task.model, self.optimizer, self.signature, self.comm
+                options.checkpoint,
+                self.task.model,
+                self.optimizer,
+                self.signature,
+                self.comm,
+                steps=self.steps_per_epoch,
             )
             self.first_epoch = len(self.history)
         self._followed = self.comm.agree(len(self._callbacks)) > 0

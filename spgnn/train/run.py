@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import torch
 
@@ -25,7 +26,7 @@ from spgnn.files import check_writable
 from spgnn.train import checkpoint
 from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
-from spgnn.train.config import TrainConfig, parse
+from spgnn.train.config import Job, TrainConfig, parse
 from spgnn.train.in_parts import InParts
 from spgnn.train.loop import Trainer
 from spgnn.train.memory import begin_epochs, give_back_freed, keep_freed, resident_bytes
@@ -54,12 +55,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return start(config, lambda: run_rank(config, given))
 
 
-def start(config: TrainConfig, rank: Callable[[], int]) -> int:
+class Startable(Protocol):
+    """Any command's configuration, as far as ranks are started by it."""
+
+    @property
+    def job(self) -> Job:
+        """Where it runs."""
+
+    def check(self, ranks: int) -> None:
+        """Refuse what cannot work on that many ranks."""
+
+
+def start(config: Startable, rank: Callable[[], int]) -> int:
     """Be one rank of a launcher's job, or fork ``--nproc`` ranks; returns the exit status.
 
     Parameters
     ----------
-    config : TrainConfig
+    config : TrainConfig, or that of another command
         Checked for as many ranks as there will be.
     rank : callable
         What each rank does; returns its exit status.

@@ -1,0 +1,186 @@
+"""An epoch of mini-batches of GraphSAGE, sampled and trained, beside DGL's two loaders.
+
+    SPGNN_DATA=DIR python benchmarks/bench_loader.py --peer PYTHON [--sets NAME,…]
+        [--fanouts 15,10,5] [--features F] [--batches N] [--turns N] [--output FILE.md]
+
+PYTHON is an interpreter that has DGL 2.1. All contestants live at the same time and take turns;
+each trains as many batches of 1024 seeds, with Adam, on the same graph and features. "once" is our
+loader as it is by default (a vertex is expanded once, as in PyG), "resampled" draws neighbours
+anew in each layer, as DGL does. PyG's own loader needs pyg-lib or torch-sparse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import kernel_graphs
+import numpy as np
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+
+import spgnn
+from spgnn import CSR, nn
+from spgnn.data import Graph
+
+SETS = "reddit-sayit,uk-2007-05-100k,rmat-20-16,sbm-20-16"
+PEERS = ("dgl-worker", "graphbolt")
+CLASSES, BATCH = 47, 1024
+BAR = 1.5
+
+
+class Ours:
+    """Our loader and layers, in this process."""
+
+    def __init__(self, graph: Graph, options: dict[str, Any], *, resample: bool) -> None:
+        self.loader = spgnn.NeighborLoader(
+            graph,
+            options["fanouts"],
+            "train_mask",
+            batch_size=BATCH,
+            shuffle=True,
+            resample=resample,
+        )
+        widths = [graph.features, *options["hidden"], CLASSES]
+        self.model = nn.GraphSAGE.of(widths)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), 0.003)
+
+    def epoch(self, what: str) -> tuple[float, int, int]:
+        started, edges, vertices = perf_counter(), 0, 0
+        for batch in self.loader:
+            if what == "train":
+                out = self.model(batch.x, batch.layers)
+                loss = F.cross_entropy(out, batch.y[: batch.batch_size])
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+            edges += batch.sampled_edges
+            vertices += batch.num_nodes
+        return perf_counter() - started, edges, vertices
+
+
+class Peer:
+    """A loader of DGL, in a process of its own."""
+
+    def __init__(self, python: str, folder: str, contestant: str, options: dict[str, Any]) -> None:
+        worker = Path(__file__).with_name("loader_worker.py")
+        command = [python, str(worker), folder, contestant, json.dumps(options)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._ask("ready")
+
+    def epoch(self, what: str) -> tuple[float, int, int]:
+        seconds, edges, vertices = self._ask(what).split()
+        return float(seconds), int(edges), int(vertices)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _ask(self, line: str) -> str:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(line, file=self._process.stdin, flush=True)
+        for answer in self._process.stdout:
+            if answer.startswith("answer: "):
+                return answer.removeprefix("answer: ").strip()
+        raise SystemExit("a peer has ended")
+
+
+def compare(name: str, options: argparse.Namespace) -> list[str]:
+    """Lines of the table for one graph."""
+    A = kernel_graphs.load(name, 0)
+    n, rng = A.shape[0], np.random.default_rng(0)
+    seeds = np.sort(rng.choice(n, min(n, options.batches * BATCH), replace=False))
+    x = rng.standard_normal((n, options.features), dtype=np.float32)
+    y = rng.integers(0, CLASSES, n)
+    given = {
+        "fanouts": [int(k) for k in options.fanouts.split(",")],
+        "batch_size": BATCH,
+        "hidden": [256, 256],
+        "classes": CLASSES,
+        "threads": options.threads,
+    }
+    mask = torch.zeros(n, dtype=torch.bool)
+    mask[torch.from_numpy(seeds)] = True
+    contestants: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        arrays = {"x": x, "y": y, "seeds": seeds}
+        arrays |= {"indptr": A.indptr.astype(np.int64), "indices": A.indices.astype(np.int32)}
+        for each, array in arrays.items():
+            np.save(f"{folder}/{each}.npy", array)
+        for peer in PEERS if options.peer else ():
+            contestants[peer] = Peer(options.peer, folder, peer, given)
+    graph = Graph(name, CSR.from_scipy(A), False, x=torch.from_numpy(x), y=torch.from_numpy(y), train_mask=mask)
+    for kind in ("once", "resampled"):
+        contestants[kind] = Ours(graph, given, resample=kind == "resampled")
+    lines = []
+    for what in ("train", "sample"):
+        found: dict[str, list[tuple[float, int, int]]] = {kind: [] for kind in contestants}
+        for turn in range(options.turns + 1):
+            for kind, contestant in contestants.items():
+                told = contestant.epoch(what)
+                if turn:  # the first one only warms up
+                    found[kind].append(told)
+        seconds = {kind: [t[0] for t in told] for kind, told in found.items()}
+        for kind, told in found.items():
+            best = [min(seconds[p][turn] for p in contestants if p in PEERS) if options.peer else told[turn][0] for turn in range(options.turns)]
+            ratios = sorted(b / t[0] for b, t in zip(best, told, strict=True))
+            lines.append(
+                f"| {name} | {what} | {kind} | {median(seconds[kind]):.3f} | {told[0][1] / 1e6:.2f} | "
+                f"{told[0][2] / 1e6:.3f} | {median(t[1] / t[0] for t in told) / 1e6:.1f} | "
+                f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) |"
+            )
+            print(lines[-1], flush=True)
+    for contestant in contestants.values():
+        if isinstance(contestant, Peer):
+            contestant.close()
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--peer", metavar="PYTHON", help="with DGL 2.1; without, ours alone")
+    parser.add_argument("--sets", default=SETS, metavar="NAME,…")
+    parser.add_argument("--fanouts", default="15,10,5")
+    parser.add_argument("--features", type=int, default=100)
+    parser.add_argument("--batches", type=int, default=20, help="of 1024 seeds, an epoch")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--scratch", metavar="DIR", help="for the arrays that peers read")
+    parser.add_argument("--output", type=Path, metavar="FILE.md")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    lines = [
+        "# An epoch of mini-batches",
+        "",
+        f"`python benchmarks/bench_loader.py {' '.join(sys.argv[1:])}` at {commit}, torch "
+        f"{torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores. GraphSAGE "
+        f"{options.features}-256-256-{CLASSES}, Adam; medians of {options.turns} turns. Ratio: the "
+        f"best peer's seconds over these, turn by turn (bar: {BAR}). \"sample\": without training.",
+        "",
+        "| graph | what | loader | seconds | M edges | M vertices | M edges/s | ratio |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for name in options.sets.split(","):
+        lines += compare(name, options)
+    if options.output:
+        options.output.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Train a graph neural network on sampled neighbourhoods.
+
+One process:      python experiments/minibatch.py --dataset sbm
+Forked ranks:     python experiments/minibatch.py --nproc 2 --dataset sbm
+torchrun:         torchrun --nproc-per-node 2 experiments/minibatch.py --dataset sbm
+MPI:              mpiexec -n 2 python experiments/minibatch.py --dataset sbm
+Time to accuracy: python experiments/minibatch.py --dataset sbm --compare full --plot scores.png
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Hundreds of ranks would each log that a client's host name is unknown, or a group is destroyed.
+# Read when torch is imported, hence before it.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+from spgnn.minibatch.run import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""The mini-batch command's configuration: records whose fields are its flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from spgnn.errors import InputError
+from spgnn.minibatch.names import PolicyName, SamplerName
+from spgnn.train.config import Aim, Data, Job, TrainConfig
+from spgnn.train.config import Model as OfWhole
+from spgnn.train.config import Training as Usual
+from spgnn.train.flags import Config, Flag, Record
+from spgnn.train.judged import check_metric
+
+# Flags of full-graph training that mean nothing here, and what they must be.
+_FIXED: dict[str, Any] = {
+    "normalisation": "auto",
+    "task": "vertices",
+    "inductive": False,
+    "label_propagation": 0.0,
+    "runs": 1,
+    "dtype": "float32",
+    "device": "auto",
+}
+
+
+@dataclass(frozen=True)
+class Model(OfWhole):
+    """The network."""
+
+    model: Annotated[
+        Literal["gcn", "sage", "gin", "gat", "gatv2"],
+        Flag("of Kipf & Welling, GraphSAGE (mean), Xu et al., Veličković et al., or Brody et al."),
+    ] = "sage"
+    layers: Annotated[int, Flag("0: one for each of --num-neighbors", high=1000)] = 0
+    hidden: Annotated[int, Flag("width of the layers between", low=1)] = 256
+    input_dropout: Annotated[bool, Flag("drop the features as well, not hidden layers alone")] = (
+        False
+    )
+
+
+@dataclass(frozen=True)
+class Sampling(Record):
+    """Which neighbourhoods a step sees."""
+
+    sampler: SamplerName = "neighbor"
+    num_neighbors: Annotated[
+        str, Flag("of each vertex, the seeds' hop first; -1: all of them", "N,N,…")
+    ] = "15,10,5"
+    batch_size: Annotated[int, Flag("seeds of a batch", low=1)] = 1024
+    replace: Annotated[bool, Flag("draw with replacement")] = False
+    resample: Annotated[
+        bool, Flag("draw neighbours of a vertex anew in each layer, rather than once")
+    ] = False
+    degrees: Annotated[
+        Literal["graph", "batch"], Flag("that layers are scaled by: of the whole graph, or as PyG")
+    ] = "graph"
+    workers: Annotated[int, Flag("threads that sample; 0: none beside the training", high=1024)] = 1
+    prefetch: Annotated[int, Flag("batches made ahead", high=100_000)] = 2
+    superbatch: Annotated[
+        int, Flag("batches sampled before the first one's features are read", low=1, high=1_000_000)
+    ] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.fanouts
+
+    @property
+    def fanouts(self) -> list[int]:
+        """Neighbours of each vertex, hop by hop."""
+        words = self.num_neighbors.split(",")
+        try:
+            found = [int(word) for word in words if len(word) < 10]
+        except ValueError:
+            found = []
+        if len(found) != len(words) or min(found) < -1:
+            raise InputError(
+                f"--num-neighbors {self.num_neighbors}: must be numbers of neighbours, one a "
+                "layer, as in 15,10,5; -1 is all of them"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Storage(Record):
+    """Where features lie."""
+
+    store: Annotated[
+        Literal["memory", "disk"],
+        Flag("disk: read rows of features when they are needed, past the page cache"),
+    ] = "memory"
+    store_dir: Annotated[
+        str | None, Flag("features of sets that are not graph directories are written there", "DIR")
+    ] = None
+    cache: Annotated[
+        int, Flag("rows of features in memory: 200MB, 2GiB", "BYTES", in_bytes=True)
+    ] = 0
+    cache_policy: Annotated[
+        PolicyName, Flag("which rows these are; belady: what is needed soonest in the superbatch")
+    ] = "belady"
+
+
+@dataclass(frozen=True)
+class Comparison(Record):
+    """What is trained beside, for time to accuracy."""
+
+    compare: Annotated[
+        Literal["none", "full"], Flag("full: the same model on the whole graph in every step")
+    ] = "none"
+    full_epochs: Annotated[int, Flag("of full-graph training", low=1)] = 200
+    full_lr: Annotated[float, Flag("its learning rate")] = 0.01
+    plot: Annotated[str | None, Flag("draw scores against seconds of training", "FILE")] = None
+
+
+@dataclass(frozen=True)
+class Training(Usual):
+    """How long, with which steps, and what is kept of it."""
+
+    epochs: Annotated[int, Flag(low=1)] = 10
+    lr: float = 0.003
+    weight_decay: Annotated[float, Flag("of the first layer")] = 0.0
+    checkpoint_every: Annotated[int, Flag("epochs", "N", low=1)] = 1
+
+
+@dataclass(frozen=True)
+class MiniBatchConfig(Config):
+    """One run of mini-batch training. ``MiniBatchConfig.of(hidden=64)`` sets flags by name."""
+
+    data: Data = field(default_factory=Data)
+    model: Model = Model()
+    sampling: Sampling = Sampling()
+    storage: Storage = Storage()
+    aim: Aim = field(default_factory=Aim)
+    training: Training = Training()
+    comparison: Comparison = Comparison()
+    job: Job = field(default_factory=Job)
+
+    def check(self, ranks: int) -> None:
+        """Refuse what cannot work on that many ranks.
+
+        Raises
+        ------
+        InputError
+            Names the flag and what would be right.
+        """
+        for name, wanted in _FIXED.items():
+            given = self.flat()[name]
+            if given != wanted:
+                flag = f"--{name.replace('_', '-')}"
+                raise InputError(f"{flag} {given}: mini-batches know {wanted} only")
+        hops, layers = len(self.sampling.fanouts), self.model.layers
+        if layers and layers != hops:
+            raise InputError(f"--layers {layers} needs as many --num-neighbors, got {hops}")
+        if self.storage.cache and self.storage.store == "memory":
+            raise InputError("--cache needs --store disk: features in memory need none")
+        check_metric(self.aim.loss, self.aim.metric)
+        training = self.training
+        if training.resume and training.checkpoint is None:
+            raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
+        if training.warmup and training.warmup >= training.epochs:
+            raise InputError(
+                f"--warmup {training.warmup} must be less than --epochs {training.epochs}"
+            )
+        if self.storage.store == "disk" and self.model.jk != "none":
+            raise InputError("--store disk needs --jk none: evaluation goes layer by layer")
+        if self.comparison.compare == "full" and ranks > 1:
+            raise InputError(f"--compare full needs one rank, not {ranks}")
+        if self.comparison.compare == "full" and self.storage.store == "disk":
+            raise InputError("--compare full needs --store memory")
+
+    def settled(self) -> MiniBatchConfig:
+        """The same with as many layers as there are hops."""
+        model = replace(self.model, layers=len(self.sampling.fanouts))
+        return replace(self, model=model)
+
+    def of_whole_graph(self) -> TrainConfig:
+        """Full-graph training of the same model."""
+        known = {
+            *vars(Data()),
+            *vars(OfWhole()),
+            *vars(Aim()),
+            *vars(Usual()),
+        }
+        same = {name: value for name, value in self.settled().flat().items() if name in known}
+        same |= {"epochs": self.comparison.full_epochs, "lr": self.comparison.full_lr}
+        same |= {"checkpoint": None, "resume": False}
+        return TrainConfig.of(**same)
+
+
+def parse(arguments: Sequence[str] | None = None) -> MiniBatchConfig:
+    """Read the command line; a wrong flag is an InputError."""
+    about = "Train a graph neural network on sampled neighbourhoods."
+    return MiniBatchConfig.read(arguments, prog="minibatch.py", description=about)

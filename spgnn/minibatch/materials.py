@@ -1,0 +1,170 @@
+"""From a data set's name to what batches are drawn from, on every rank the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.data import Graph, GraphMeta, GraphSource, open_source
+from spgnn.data.labels import labelled
+from spgnn.data.memory import check_memory
+from spgnn.data.normalise import row_normalise_features
+from spgnn.data.shards import ShardDirectory
+from spgnn.data.splits import seeded_split
+from spgnn.errors import InputError
+from spgnn.files import written_aside
+from spgnn.hashing import uniform
+from spgnn.minibatch.config import MiniBatchConfig
+from spgnn.minibatch.source import Source, of_graph
+from spgnn.progress import ProgressBar
+from spgnn.sparse import CSR
+from spgnn.store import CachedRows, DiskRows, Policy, Rows, uses, visit_probability
+
+FILE = "features.bin"
+
+
+@dataclass(frozen=True, eq=False)
+class Materials:
+    """What training is made of.
+
+    Attributes
+    ----------
+    source : Source
+    meta : GraphMeta
+    y : Tensor [n] or [n, columns]
+    masks : train, validation and test, bool [n] each
+    classes : int
+    seeds : Tensor int64
+        Training vertices that have a label.
+    """
+
+    source: Source
+    meta: GraphMeta
+    y: Tensor
+    masks: list[Tensor]
+    classes: int
+    seeds: Tensor
+
+    @property
+    def features(self) -> int:
+        """Width of the features."""
+        x = self.source.x
+        assert x is not None
+        return x.width if isinstance(x, Rows) else x.shape[1]
+
+
+@contextmanager
+def materials(config: MiniBatchConfig, rank: int = 0) -> Iterator[Materials]:
+    """Everything that one rank draws from; what had to be written for it is removed at the end.
+
+    Raises
+    ------
+    InputError
+        If the data set cannot be read, or has not what training needs.
+    """
+    data = config.data
+    with ProgressBar(shown=rank == 0) as progress:
+        opened = open_source(
+            data.dataset, data.data_dir, progress=progress, graph_split=data.graphs_of_splits
+        )
+    graph = opened.graph()
+    if data.symmetrise and graph.directed:
+        graph = graph.symmetrised()
+    graph = graph.select_split(data.split) if graph.splits > 1 else graph
+    y, classes = _labels(config, graph)
+    masks = _masks(config, graph, y)
+    with _features(config, opened, graph, masks[0] & labelled(y), rank) as x:
+        source = of_graph(graph, x)
+        source.vertices.update(y=y)
+        seeds = (masks[0] & labelled(y)).nonzero()[:, 0]
+        yield Materials(source, opened.meta, y, masks, classes, seeds)
+
+
+@contextmanager
+def _features(
+    config: MiniBatchConfig, opened: GraphSource, graph: Graph, seeds: Tensor, rank: int
+) -> Iterator[Tensor | CSR | Rows]:
+    """Where the features are read from."""
+    storage, width = config.storage, config.data.random_features
+    x = graph.x
+    if x is None:
+        if not width:
+            raise InputError(f"{graph.name} has no features; --random-features F makes some up")
+        check_memory(f"--random-features {width}", 4 * graph.vertices * width)
+        x = _random(graph, width, config.training.seed)
+    norm = config.data.feature_norm
+    normalised = norm == "row" or (norm == "auto" and opened.meta.bag_of_words)
+    if storage.store == "memory":
+        yield row_normalise_features(x) if normalised else x
+        return
+    if isinstance(x, CSR):
+        raise InputError(f"--store disk needs dense features; those of {graph.name} are sparse")
+    place = None
+    if isinstance(opened, ShardDirectory) and opened.meta.parts == 1 and graph.x is not None:
+        place = opened.place(0, "x")
+    if place is not None and not normalised:
+        path, offset = place
+        yield _cached(
+            config, DiskRows.open(path, offset, x.shape[0], x.shape[1], x.dtype), graph, seeds
+        )
+        return
+    if storage.store_dir is None:
+        why = "its features are to be normalised" if place else "it is no graph directory"
+        raise InputError(f"--store disk: {config.data.dataset} needs --store-dir DIR: {why}")
+    path = Path(storage.store_dir) / (FILE if not rank else f"{rank}-{FILE}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with written_aside(path, f"--store-dir {storage.store_dir}") as file:
+            rows = row_normalise_features(x) if normalised else x
+            file.write(rows.contiguous().numpy().view(np.uint8).data)
+        on_disk = DiskRows.open(path, 0, x.shape[0], x.shape[1], x.dtype)
+        yield _cached(config, on_disk, graph, seeds)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _cached(config: MiniBatchConfig, rows: Rows, graph: Graph, seeds: Tensor) -> Rows:
+    storage, sampling = config.storage, config.sampling
+    if not storage.cache or storage.cache_policy == "none":
+        return rows
+    scores = None
+    if storage.cache_policy in ("degree", "belady"):
+        scores = uses(graph.adjacency)
+    elif storage.cache_policy == "vip":
+        scores = visit_probability(graph.adjacency, sampling.fanouts, seeds, sampling.batch_size)
+    return CachedRows(rows, Policy(storage.cache_policy, scores), storage.cache)
+
+
+def _random(graph: Graph, width: int, seed: int) -> Tensor:
+    ids = np.arange(graph.vertices) if graph.vertex_ids is None else graph.vertex_ids.numpy()
+    x = torch.empty(graph.vertices, width)
+    for first in range(0, width, 8):  # the draws are made in 64 bits
+        draws: Any = uniform(ids, seed, f"x{first}", min(8, width - first))
+        x[:, first : first + 8] = torch.from_numpy(draws)
+    return x
+
+
+def _labels(config: MiniBatchConfig, graph: Graph) -> tuple[Tensor, int]:
+    if graph.y is not None:
+        return graph.y, graph.classes
+    classes = config.data.random_classes
+    if not classes:
+        raise InputError(f"{graph.name} has no labels; --random-classes C makes some up")
+    ids = np.arange(graph.vertices) if graph.vertex_ids is None else graph.vertex_ids.numpy()
+    draws = uniform(ids, config.training.seed, "y")
+    return torch.from_numpy((draws * classes).astype(np.int64)), classes
+
+
+def _masks(config: MiniBatchConfig, graph: Graph, y: Tensor) -> list[Tensor]:
+    if graph.train_mask is None:
+        ids = graph.vertices if graph.vertex_ids is None else graph.vertex_ids
+        return list(seeded_split(ids, y, config.training.seed))
+    found = [graph.train_mask, graph.val_mask, graph.test_mask]
+    return [torch.zeros_like(graph.train_mask) if mask is None else mask for mask in found]

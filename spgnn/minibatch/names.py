@@ -1,0 +1,9 @@
+"""Names of samplers and cache policies, as flags and arguments have them."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+SamplerName = Literal["neighbor"]
+SAMPLERS: tuple[str, ...] = get_args(SamplerName)
+PolicyName = Literal["belady", "degree", "vip", "lru", "clock", "sieve", "none"]

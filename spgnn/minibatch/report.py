@@ -1,0 +1,193 @@
+"""The report of mini-batch training: one JSON object and one table, gathered from all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from spgnn.comm import Communicator
+from spgnn.errors import InputError
+from spgnn.minibatch.config import MiniBatchConfig
+from spgnn.minibatch.train import BatchTrainer
+from spgnn.store import CachedRows, Rows, optimal_hits
+from spgnn.train import report as usual
+
+Report = dict[str, Any]
+# Rows in the trace of which the best hit rate is found: 8 bytes each, for a while.
+LONGEST_TRACE = 1 << 25
+_SHARES = ("acc", "f1_micro", "f1_macro", "roc_auc", "r2")
+
+
+def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) -> Report:
+    """The report of the mini-batch command, the same on every rank. Collective.
+
+    Parameters
+    ----------
+    config : MiniBatchConfig
+    trainer : BatchTrainer
+        After it has run.
+    idle_bytes : int
+        Resident memory of this rank before it held any data.
+    """
+    task, comm = trainer.task, trainer.comm
+    meta = task.made_of.meta
+    found = usual.measurements(trainer)
+    return {
+        "config": config.flat(),
+        "world_size": comm.size,
+        "graph": {
+            "name": meta.name,
+            "vertices": meta.vertices,
+            "edges": meta.edges,
+            "features": task.made_of.features,
+            "classes": task.made_of.classes,
+        },
+        **found,
+        "seconds_to": seconds_to(found["history"]),
+        "batches_per_epoch": trainer.batches,
+        "sampler": _sampler(comm, trainer),
+        "features": _features(config, comm, trainer),
+        "memory": usual.memory(comm, idle_bytes),
+        "failure": trainer.failure,
+    }
+
+
+def seconds_to(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds of training until a score was reached, for every whole percent above all before.
+
+    The score is that on the test set, or on the validation set without one, by what is reported
+    first; evaluation takes no time.
+    """
+    names = [name for record in history for name in record]
+    scores = [f"{split}_{share}" for split in ("test", "val") for share in _SHARES]
+    known = [name for name in scores if name in names]
+    usable = [n for n in known if any(record.get(n) is not None for record in history)]
+    found: dict[str, float] = {}
+    if not usable:
+        return found
+    seconds, best = 0.0, -1
+    for record in history:
+        seconds += record["seconds"]
+        score = record.get(usable[0])
+        percent = -1 if score is None else int(score * 100 + 1e-9)
+        for reached in range(max(best + 1, 0), percent + 1):
+            found[f"{reached / 100:.2f}"] = seconds
+        best = max(best, percent)
+    return found
+
+
+def _sampler(comm: Communicator, trainer: BatchTrainer) -> Report:
+    """What all ranks have sampled; the rate is that of their sampling threads together."""
+    sampled = trainer.task.loader.sampled
+    counts = [sampled.batches, sampled.vertices, sampled.edges]
+    batches, vertices, edges = _summed(comm, counts)
+    seconds, rate = _summed(comm, [sampled.seconds, sampled.edges_per_second])
+    return {
+        "batches": int(batches),
+        "vertices": int(vertices),
+        "edges": int(edges),
+        "seconds": seconds,
+        "edges_per_second": rate,
+    }
+
+
+def _features(config: MiniBatchConfig, comm: Communicator, trainer: BatchTrainer) -> Report:
+    """What training asked of the features, and what was read for it; evaluation apart."""
+    features, x = trainer.task.loader.features, trainer.task.loader.source.x
+    told = dict.fromkeys(("rows_needed", "rows_read", "bytes_needed", "bytes_read", "hits"), 0)
+    if isinstance(x, Rows):
+        told |= trainer.rows_read
+        told |= {name: getattr(features.counts, name) for name in ("rows_needed", "bytes_needed")}
+    summed = dict(zip(told, map(int, _summed(comm, list(told.values()))), strict=True))
+    rate = summed.pop("hits") / max(summed["rows_needed"], 1)
+    cached = isinstance(x, CachedRows)
+    best = _optimal(trainer, x.slots) if isinstance(x, CachedRows) else None
+    return {
+        **summed,
+        "hit_rate": rate if cached else None,
+        "optimal_hit_rate": best,
+        "cache_rows": x.slots if isinstance(x, CachedRows) else 0,
+        "policy": config.storage.cache_policy if cached else None,
+    }
+
+
+def _optimal(trainer: BatchTrainer, slots: int) -> float | None:
+    """The best that any rule could do on this rank's batches, all of them known beforehand.
+
+    Batches are drawn again: they are functions of their numbers. `None` if that would be too much.
+    """
+    loader, needed = trainer.task.loader, trainer.task.loader.features.counts.rows_needed
+    epochs = range(trainer.first_epoch, len(trainer.history))
+    if not needed or needed > LONGEST_TRACE:
+        return None
+
+    def trace() -> Iterator[torch.Tensor]:
+        for epoch in epochs:
+            yield from loader.trace(epoch)
+
+    return optimal_hits(trace(), slots) / needed
+
+
+def _summed(comm: Communicator, numbers: Sequence[float]) -> list[float]:
+    mine = torch.from_numpy(np.asarray(numbers, np.float64))
+    comm.all_reduce(mine).wait()
+    return [float(number) for number in mine]
+
+
+def publish(report: Report, path: str | None) -> None:
+    """Write the report and print the table; what went wrong is said last.
+
+    Raises
+    ------
+    InputError
+        If the report cannot be written, or training ended before it was done.
+    """
+    trouble = report["failure"]
+    if path is not None:
+        try:
+            usual.write(report, path)
+        except InputError as error:
+            trouble = trouble or str(error)
+    show(report)
+    if trouble:
+        raise InputError(trouble)
+
+
+def show(report: Report) -> None:
+    """Print the closing table."""
+    graph, config = report["graph"], report["config"]
+    table = Table(
+        title=f"{graph['name']}: {graph['vertices']:,} vertices, {graph['edges']:,} edges, "
+        f"{report['world_size']} ranks, {config['sampler']} {config['num_neighbors']}, "
+        f"{report['batches_per_epoch']} batches of {config['batch_size']}",
+        show_header=False,
+        title_justify="left",
+    )
+    last = report["history"][-1] if report["history"] else {}
+    for name, value in last.items():
+        if name not in ("epoch", "lr", "seconds") and value is not None:
+            table.add_row(name.replace("_", " "), f"{value:.4f}")
+    table.add_row("seconds per epoch", f"{report['epoch_seconds']['median']:.4f}")
+    table.add_row("sampled edges per second", f"{report['sampler']['edges_per_second']:,.0f}")
+    told = report["features"]
+    table.add_row("feature rows", f"{told['rows_needed']:,} needed, {told['rows_read']:,} read")
+    if told["hit_rate"] is not None:
+        best = told["optimal_hit_rate"]
+        beside = "" if best is None else f" (at best {best:.2%})"
+        table.add_row(f"hits of the cache, {told['policy']}", f"{told['hit_rate']:.2%}{beside}")
+    for name, seconds in list(report["seconds_to"].items())[-3:]:
+        table.add_row(f"seconds to {name}", f"{seconds:.3f}")
+    full = report.get("full")
+    if full is not None:
+        for name, seconds in list(full["seconds_to"].items())[-3:]:
+            table.add_row(f"full graph: seconds to {name}", f"{seconds:.3f}")
+    console = Console()
+    with console.capture() as drawn:
+        console.print(table)
+    # Rich would end the process where nobody reads.
+    print(drawn.get(), end="")

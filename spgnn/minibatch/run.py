@@ -1,0 +1,119 @@
+"""One mini-batch training job under any launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spgnn import command
+from spgnn.comm import Communicator, connect, guarded, refuse
+from spgnn.comm.rank_zero import on_every_rank, on_rank_zero
+from spgnn.errors import InputError, memory_for
+from spgnn.files import check_writable
+from spgnn.minibatch import report as reporting
+from spgnn.minibatch.config import MiniBatchConfig, parse
+from spgnn.minibatch.materials import materials
+from spgnn.minibatch.plot import check_plot, plot_scores
+from spgnn.minibatch.train import BatchTask, BatchTrainer
+from spgnn.train import checkpoint
+from spgnn.train import train as train_whole
+from spgnn.train.callbacks import Callback, check_log_directory, logs_in
+from spgnn.train.memory import begin_epochs, give_back_freed, keep_freed, resident_bytes
+from spgnn.train.run import OWN_FLAGS, start
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The mini-batch command; returns its exit status."""
+    try:
+        config = parse(arguments)
+    except InputError as error:
+        return refuse(error)
+    return start(config, lambda: run_rank(config))
+
+
+def run_rank(config: MiniBatchConfig) -> int:
+    """The whole job on one rank: connect, train, write and print the report on rank 0."""
+    try:
+        comm = connect(config.job.backend, "cpu")
+    except InputError as error:
+        return refuse(error)
+    with guarded(comm):
+        report = train(config, comm)
+    if comm.rank != 0:
+        return 0
+    return command.run(lambda: reporting.publish(report, config.job.json))
+
+
+def train(
+    config: MiniBatchConfig, comm: Communicator, callbacks: Sequence[Callback] = ()
+) -> reporting.Report:
+    """Prepare the data, train, and return the report. Collective.
+
+    Parameters
+    ----------
+    config : MiniBatchConfig
+    comm : Communicator
+        All ranks: each takes every P-th batch, and gradients are averaged.
+    callbacks : sequence of Callback
+        Told of the run, on rank 0.
+
+    Raises
+    ------
+    InputError
+        If ranks were started with different flags, or the data set, the checkpoint or a place to
+        write to is wrong.
+    """
+    common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
+    comm.check_agreement("flags", **common)
+    config.check(comm.size)
+    config = config.settled()
+    on_rank_zero(comm, lambda: _check_targets(config))
+    give_back_freed()
+    idle = resident_bytes()
+    made = materials(config, comm.rank)
+    with memory_for(f"what is known of {config.data.dataset}"):
+        made_of = on_every_rank(comm, made.__enter__)
+    try:
+        task = on_every_rank(comm, lambda: BatchTask(config, made_of, comm))
+        log = config.job.log
+        logs = logs_in(log) if log is not None and comm.rank == 0 else []
+        trainer = BatchTrainer(task, config, comm, [*callbacks, *logs])
+        keep_freed() if comm.size == 1 else begin_epochs()
+        comm.settled()
+        trainer.run()
+        if config.job.predictions is not None and trainer.failure is None:
+            trainer.write_predictions(config.job.predictions)
+        report = reporting.assemble(config, trainer, idle)
+    finally:
+        made.__exit__(None, None, None)
+    if config.comparison.compare == "full":
+        report["full"] = _of_whole_graph(config, comm)
+    if config.comparison.plot is not None:
+        on_rank_zero(comm, lambda: plot_scores(report, str(config.comparison.plot)))
+    return report
+
+
+def _of_whole_graph(config: MiniBatchConfig, comm: Communicator) -> reporting.Report:
+    """The same model trained on the whole graph, on the same machine."""
+    found = train_whole(config.of_whole_graph(), comm)
+    kept = {name: found[name] for name in ("config", "history", "best", "epoch_seconds", "memory")}
+    return kept | {"seconds_to": reporting.seconds_to(found["history"])}
+
+
+def _check_targets(config: MiniBatchConfig) -> None:
+    """Try every place to write to before anything takes long."""
+    job, plot = config.job, config.comparison.plot
+    if job.json is not None:
+        check_writable(job.json, "--json")
+    if job.predictions is not None:
+        if not job.predictions.endswith(".npz"):
+            raise InputError(f"--predictions {job.predictions}: its name must end in .npz")
+        check_writable(job.predictions, "--predictions")
+    if job.write_config is not None:
+        raise InputError("--write-config is not known here; a report is such a file: --json FILE")
+    if plot is not None:
+        _ = check_plot(plot)
+        check_writable(plot, "--plot")
+    if job.log is not None:
+        check_log_directory(job.log)
+    if config.training.checkpoint is not None:
+        checkpoint.check_target(config.training.checkpoint, config.training.resume)

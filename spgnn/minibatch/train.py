@@ -1,0 +1,223 @@
+"""Training on batches: the trainer of whole graphs, with a step a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spgnn.comm import Communicator
+from spgnn.comm.rank_zero import share
+from spgnn.comm.solo import SoloCommunicator
+from spgnn.minibatch.batch import Batch
+from spgnn.minibatch.config import MiniBatchConfig
+from spgnn.minibatch.loader import NeighborLoader
+from spgnn.minibatch.materials import Materials
+from spgnn.minibatch.whole import of_all
+from spgnn.nn import MODELS, Stack
+from spgnn.store import Rows
+from spgnn.train import Scores, Task, Trainer
+from spgnn.train.callbacks import Callback
+from spgnn.train.objective import Objective, as_taken
+from spgnn.train.task import Predictions
+
+
+class BatchTask(Task):
+    """A model that finds what labels say of each vertex, learnt batch by batch.
+
+    Parameters
+    ----------
+    config : MiniBatchConfig
+        Settled.
+    made_of : Materials
+    comm : Communicator
+        All ranks, which hold the same.
+
+    Attributes
+    ----------
+    model : Stack
+    loader : NeighborLoader
+        Of this rank's batches.
+    """
+
+    model: Stack
+
+    def __init__(self, config: MiniBatchConfig, made_of: Materials, comm: Communicator) -> None:
+        self.made_of, self.comm = made_of, comm
+        meta = made_of.meta
+        self.objective = Objective.of(
+            config.aim,
+            meta.name,
+            made_of.y,
+            made_of.masks,
+            classes=made_of.classes,
+            comm=SoloCommunicator(),
+        )
+        self.criterion = self.objective.criterion
+        self.model = model_of(config, made_of.features, made_of.classes)
+        self.weight_decay = config.training.weight_decay
+        how = config.sampling
+        self.loader = NeighborLoader(
+            replace(made_of.source, vertices={"y": as_taken(self.objective.kind, made_of.y)}),
+            how.fanouts,
+            made_of.seeds,
+            batch_size=how.batch_size,
+            shuffle=True,
+            replace=how.replace,
+            sampler=how.sampler,
+            resample=how.resample,
+            normalise=how.degrees,
+            superbatch=how.superbatch,
+            prefetch=how.prefetch,
+            num_workers=how.workers,
+            seed=config.training.seed,
+            rank=comm.rank,
+            ranks=comm.size,
+        )
+        size = f"{meta.vertices} vertices and {meta.edges} edges"
+        self._signature = {
+            **config.model.described,
+            "layers": "→".join(map(str, [made_of.features, *_widths(config, made_of.classes)])),
+            "seed": config.training.seed,
+            "a graph of": size,
+            "batches of": f"{how.batch_size} × {comm.size} with {how.num_neighbors} neighbours",
+        }
+
+    def loss(self, epoch: int) -> Tensor:
+        """Of the first batch of an epoch."""
+        self.loader.epoch = epoch
+        return self.loss_of(next(iter(self.loader)))
+
+    def loss_of(self, batch: Batch) -> Tensor:
+        """The mean over the seeds of a batch."""
+        out = self.model(batch.x, batch.layers, batch.keys)
+        y = batch.y[: batch.batch_size]
+        everybody = torch.ones(batch.batch_size, dtype=torch.bool)
+        loss = self.objective.loss
+        return loss.share(out, y, everybody, float(loss.weight_of(y, everybody)))
+
+    def scores(self) -> Scores:
+        """Validation loss and scores of the exact model on the whole graph. Collective."""
+        alone = SoloCommunicator()
+        found = self.objective.scores(self.outputs(), alone) if self.comm.rank == 0 else None
+        told: Scores = share(self.comm, found)
+        return told
+
+    def outputs(self) -> Tensor:
+        """What the model makes of every vertex, with all of its neighbours."""
+        return of_all(self.model, self.made_of.source)
+
+    def predictions(self) -> Predictions:
+        """Scores of every vertex, and what follows; each rank says its share of them."""
+        scores, ids = self.outputs().float(), torch.arange(self.made_of.source.rows)
+        mine = ids.tensor_split(self.comm.size)[self.comm.rank]
+        arrays = self.objective.decided(scores) | {"scores": scores}
+        originals = self.made_of.source.ids_of(mine)
+        return Predictions(originals, {name: array[mine] for name, array in arrays.items()})
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The first layer decays, as in full-graph training."""
+        first = self.model.parameters_by_layer()[0]
+        known = set(map(id, first))
+        others = [p for p in self.model.parameters() if id(p) not in known]
+        decaying = {"params": first, "weight_decay": self.weight_decay}
+        return [decaying, {"params": others, "weight_decay": 0.0}] if others else [decaying]
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """Model, layers, seed, size of the graph, and the batches."""
+        return self._signature
+
+
+class BatchTrainer(Trainer):
+    """Trains a `BatchTask`: a step for as many batches as there are ranks, gradients averaged.
+
+    Parameters
+    ----------
+    task : BatchTask
+    config : MiniBatchConfig
+    comm : Communicator
+    callbacks : sequence of Callback
+
+    Attributes
+    ----------
+    batches : int
+        Of an epoch, over all ranks.
+    rows_read : dict of int
+        What training has had read of the features.
+    """
+
+    task: BatchTask
+
+    def __init__(
+        self,
+        task: BatchTask,
+        config: MiniBatchConfig,
+        comm: Communicator,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        super().__init__(task, config.training, comm, callbacks, config.flat())
+        loader = task.loader
+        self.batches = loader.batches
+        self.steps_per_epoch = -(-self.batches // comm.size)
+        self.rows_read = dict.fromkeys(("rows_read", "bytes_read", "hits"), 0)
+
+    def train_epoch(self, epoch: int) -> Tensor:
+        """A step for every batch; the mean of their losses. Collective."""
+        model, loader = self.task.model.train(), self.task.loader
+        loader.epoch, total = epoch, torch.zeros(())
+        before = self._counts()
+        batches: Iterator[Batch] = iter(loader)
+        try:
+            for step in range(self.steps_per_epoch):
+                together = min(self.comm.size, self.batches - step * self.comm.size)
+                loss = torch.zeros(())
+                for batch in islice(batches, 1):  # in the last step, not for every rank
+                    with self._precision():
+                        loss = self.task.loss_of(batch) / together
+                    loss.backward()
+                    loss = loss.detach()
+                total += self._sum_gradients(loss) * together
+                if self.options.clip:
+                    nn.utils.clip_grad_norm_(model.parameters(), self.options.clip)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+        finally:
+            _closed(batches)
+            for name, count in self._counts().items():
+                self.rows_read[name] += count - before[name]
+        return total / max(self.batches, 1)
+
+    def _counts(self) -> dict[str, int]:
+        """Of the table of features so far; evaluation reads it as well."""
+        x = self.task.loader.source.x
+        if not isinstance(x, Rows):
+            return dict.fromkeys(self.rows_read, 0)
+        counts = x.counts
+        return {name: getattr(counts, name) for name in self.rows_read}
+
+
+def model_of(config: MiniBatchConfig, features: int, classes: int) -> Stack:
+    """The model that the flags describe, its weights drawn from the seed."""
+    how = config.model
+    return MODELS[how.model].of(
+        [features, *_widths(config, classes)],
+        dropout=how.dropout,
+        input_dropout=how.input_dropout,
+        seed=config.training.seed,
+        **how.options,
+    )
+
+
+def _widths(config: MiniBatchConfig, classes: int) -> list[int]:
+    return [*[config.model.hidden] * (config.model.layers - 1), classes]
+
+
+def _closed(batches: Any) -> None:
+    close: Callable[[], None] | None = getattr(batches, "close", None)
+    if close is not None:
+        close()
