@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.autograd import autocast, product
 from spgnn.errors import InputError
+from spgnn.nn.block import Block
 from spgnn.nn.convolution import multiplies_first
 from spgnn.nn.features import Features, Propagated, features_beside
 from spgnn.nn.products import Kind, operator_of
@@ -62,6 +63,46 @@ def aggregated(
     if multiplies_first(H_local, W.shape[1], graph):
         return product(A, H_local @ W)
     return product(A, H_local) @ W
+
+
+class Weights(NamedTuple):
+    """Of a layer that looks at the neighbours of a vertex and, apart from them, at itself.
+
+    Attributes
+    ----------
+    neighbours, itself : Tensor [f_out, f_in]
+    bias : Tensor [f_out], optional
+    """
+
+    neighbours: Tensor
+    itself: Tensor
+    bias: Tensor | None
+
+
+def with_itself(
+    aggr: Aggregation, H_local: Features, weights: Weights, graph: LayerGraph, layer: str
+) -> Tensor:
+    """``aggr(H) W_l + H W_r + b`` [rows, f_out]; a tensor of its own. Collective.
+
+    Parameters
+    ----------
+    aggr, H_local, graph, layer
+        As of `aggregated`.
+    weights : Weights
+    """
+    W, itself, bias = weights
+    if (
+        isinstance(graph, Block)
+        and isinstance(H_local, Tensor)
+        and aggr in LINEAR
+        and not multiplies_first(H_local, W.shape[0], graph)
+    ):
+        both = product(graph.matrix(LINEAR[aggr]).beside_own, H_local)
+        added = torch.zeros_like(W[:, 0]) if bias is None else bias
+        return both @ torch.cat((W, itself, added[:, None]), 1).T
+    Z_local = aggregated(aggr, H_local, W.T, graph, layer)
+    Z_local = add_itself_(Z_local, H_local, itself.T, graph)
+    return Z_local if bias is None else Z_local.add_(bias.to(Z_local.dtype))
 
 
 def add_itself_(Z_local: Tensor, H_local: Features, W: Tensor, graph: LayerGraph) -> Tensor:

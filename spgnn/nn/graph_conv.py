@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
-from spgnn.nn.aggregation import AGGREGATIONS, LINEAR, Aggregation, add_itself_, aggregated
+from spgnn.nn.aggregation import AGGREGATIONS, LINEAR, Aggregation, Weights, with_itself
 from spgnn.nn.convolution import Convolution, check_channels, check_options, linear
 from spgnn.nn.features import Features
 from spgnn.nn.propagation import LayerGraph
@@ -59,7 +59,5 @@ class GraphConv(Convolution):
         """
         if LINEAR.get(self.aggr) != "none" and getattr(graph, "edge_weight", None) is not None:
             raise InputError(f"GraphConv: aggr {self.aggr} of weighted edges is not supported")
-        Z_local = aggregated(self.aggr, H_local, self.lin_rel.weight.T, graph, "GraphConv")
-        Z_local = add_itself_(Z_local, H_local, self.lin_root.weight.T, graph)
-        bias = self.lin_rel.bias
-        return Z_local if bias is None else Z_local.add_(bias.to(Z_local.dtype))
+        weights = Weights(self.lin_rel.weight, self.lin_root.weight, self.lin_rel.bias)
+        return with_itself(self.aggr, H_local, weights, graph, "GraphConv")

@@ -14,6 +14,7 @@ from spgnn.autograd import named
 from spgnn.comm.solo import SoloCommunicator
 from spgnn.errors import InputError
 from spgnn.exchange import Plan, Stage, Step
+from spgnn.kernels.recycling import new_rows
 from spgnn.operands import Operands
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
@@ -95,6 +96,11 @@ class LocalMatrix:
         """What runs attention over the nonzeros."""
         return Attention(Plan((Stage(self.block, None, ()),)), {"everyone": _ALONE})
 
+    @cached_property
+    def beside_own(self) -> BesideOwn:
+        """The same, with the rows' own vertices beside what is made of their neighbours."""
+        return BesideOwn(self)
+
     def _in(self, like: Tensor) -> tuple[CSR, Tensor | None]:
         """The block and its diagonal for operands of a dtype."""
         found = self._as.get(like.dtype)
@@ -103,3 +109,40 @@ class LocalMatrix:
             column = None if self.diagonal is None else self.diagonal[:, None].to(like.dtype)
             found = self._as[like.dtype] = block, column
         return found
+
+
+class BesideOwn:
+    """H to ``[A·H, own rows of H, ones]``, side by side [rows, 2 f + 1]; affine.
+
+    One dense product then maps both and adds a bias, and the gradient in H is made in one piece.
+
+    Parameters
+    ----------
+    A : LocalMatrix
+        Without a diagonal.
+    """
+
+    def __init__(self, A: LocalMatrix) -> None:
+        assert A.diagonal is None
+        self.A, self.rows, self.columns = A, A.rows, A.columns
+        self.handle = named(self)
+
+    def next_step(self, H_local: Tensor) -> Step:
+        """Check an operand."""
+        return self.A.next_step(H_local)
+
+    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+        """H [columns, f] to [rows, 2 f + 1], without autograd."""
+        f = H_local.shape[1]
+        both = new_rows(self.rows, H_local.new_empty(0, 2 * f + 1))
+        kernels.spmm(self.A.block.to(H_local.dtype), H_local, out=both[:, :f])
+        both[:, f : 2 * f] = H_local[: self.rows]
+        both[:, 2 * f] = 1
+        return both
+
+    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+        """G [rows, 2 f + 1] to [columns, f], without autograd; ones have no gradient."""
+        f = G_local.shape[1] // 2
+        dH = kernels.spmm(self.A.block.T.to(G_local.dtype), G_local[:, :f])
+        dH[: self.rows] += G_local[:, f : 2 * f]
+        return dH

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.errors import InputError, check_choice
-from spgnn.nn.aggregation import AGGREGATIONS, LINEAR, Aggregation, add_itself_, aggregated
+from spgnn.nn.aggregation import (
+    AGGREGATIONS,
+    LINEAR,
+    Aggregation,
+    Weights,
+    add_itself_,
+    aggregated,
+    with_itself,
+)
 from spgnn.nn.convolution import (
     Convolution,
     Linear,
@@ -82,12 +90,17 @@ class SAGEConv(Convolution):
             If there is no matrix, and H is not propagated; if it is, without H beside it. If H is
             sparse or propagated, and the largest neighbour is asked for.
         """
-        neighbours = H_local if self.lin is None else _projected(self.lin, H_local)
-        Z_local = aggregated(self.aggr, neighbours, self.lin_l.weight.T, graph, "SAGEConv")
-        if self.lin_r is not None:
-            Z_local = add_itself_(Z_local, H_local, self.lin_r.weight.T, graph)
-        if self.lin_l.bias is not None:
-            Z_local = Z_local.add_(self.lin_l.bias.to(Z_local.dtype))
+        W, bias = self.lin_l.weight, self.lin_l.bias
+        if self.lin is None and self.lin_r is not None:
+            weights = Weights(W, self.lin_r.weight, bias)
+            Z_local = with_itself(self.aggr, H_local, weights, graph, "SAGEConv")
+        else:
+            neighbours = H_local if self.lin is None else _projected(self.lin, H_local)
+            Z_local = aggregated(self.aggr, neighbours, W.T, graph, "SAGEConv")
+            if self.lin_r is not None:
+                Z_local = add_itself_(Z_local, H_local, self.lin_r.weight.T, graph)
+            if bias is not None:
+                Z_local = Z_local.add_(bias.to(Z_local.dtype))
         return F.normalize(Z_local, dim=-1) if self.normalize else Z_local
 
 
