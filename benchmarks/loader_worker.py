@@ -38,7 +38,7 @@ def dgl_loader(arrays, options, workers):
     graph = graph.int().formats("csc")
     graph.ndata["x"] = torch.from_numpy(arrays["x"])
     graph.ndata["y"] = torch.from_numpy(arrays["y"])
-    # DGL names the outermost hop first.
+    # DGL names the outermost hop first, and so does GraphBolt.
     sampler = dgl.dataloading.NeighborSampler(
         options["fanouts"][::-1], prefetch_node_feats=["x"], prefetch_labels=["y"]
     )
@@ -63,7 +63,8 @@ def graphbolt_loader(arrays, options):
     seeds = torch.from_numpy(arrays["seeds"]).int()
     items = gb.ItemSet((seeds, y[seeds.long()]), names=("seed_nodes", "labels"))
     pipe = gb.ItemSampler(items, batch_size=options["batch_size"], shuffle=True)
-    pipe = pipe.sample_neighbor(graph, [torch.tensor([k]) for k in options["fanouts"]])
+    fanouts = [torch.tensor([k]) for k in options["fanouts"][::-1]]
+    pipe = pipe.sample_neighbor(graph, fanouts)
     pipe = pipe.fetch_feature(store, node_feature_keys=["feat"])
     pipe = pipe.to_dgl() if hasattr(pipe, "to_dgl") else pipe
     for batch in gb.DataLoader(pipe, num_workers=0):
