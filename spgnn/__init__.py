@@ -8,7 +8,7 @@ from spgnn.errors import InputError
 from spgnn.graph import DistGraph, distribute
 from spgnn.inference import infer
 from spgnn.layout import Axes, RowLayout
-from spgnn.minibatch import NeighborLoader
+from spgnn.minibatch import LinkNeighborLoader, NeighborLoader
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
@@ -19,6 +19,7 @@ __all__ = [
     "DistGraph",
     "DistMatrix",
     "InputError",
+    "LinkNeighborLoader",
     "Mesh",
     "NeighborLoader",
     "Pattern",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Protocol
 
 import torch
@@ -14,7 +14,9 @@ from spgnn.sampling import Draw, Hop, Sample, relabel
 class HopSampler(Protocol):
     """Draws neighbours of some vertices, hop by hop."""
 
-    num_neighbors: tuple[int, ...]
+    @property
+    def num_neighbors(self) -> Sized:
+        """One number a hop."""
 
     def sample_hop(
         self, targets: Tensor, hop: int, draw: Draw

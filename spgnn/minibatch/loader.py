@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from time import perf_counter
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -16,17 +16,15 @@ from spgnn.hashing import uniform
 from spgnn.minibatch.ahead import in_order
 from spgnn.minibatch.batch import Batch, Place
 from spgnn.minibatch.counts import Sampled
-from spgnn.minibatch.expansion import Once
 from spgnn.minibatch.features import Features
-from spgnn.minibatch.names import SAMPLERS
+from spgnn.minibatch.samplers import Drawing
 from spgnn.minibatch.source import Source, chosen, source_of
-from spgnn.sampling import Draw, NeighborSampler, Sample, Sampler
+from spgnn.sampling import Draw, Sample, Sampler
 from spgnn.store import Rows
 
 Scaling = Literal["graph", "batch"]
 # Options of PyG's loader that stand for what is done anyway.
 _PYG = {
-    "subgraph_type": "directional",
     "directed": True,
     "is_sorted": False,
     "filter_per_worker": None,
@@ -61,12 +59,24 @@ class NeighborLoader:
         Whether a neighbour may be drawn more than once.
     disjoint : bool
         Every seed has a neighbourhood of its own.
+    subgraph_type : {"directional", "induced"}
+        The edges that were drawn, or all between the vertices of neighbouring hops.
+    time_attr : str, optional
+        Times of vertices or of edges: nothing later than the seed is drawn; disjoint.
+    input_time : Tensor of integers [inputs], optional
+        Times of the seeds; by default those of these vertices.
+    temporal_strategy : {"uniform", "last"}
+        Any of the neighbours that are early enough, or the latest.
     weight_attr : str, optional
-        What is known of the edges under this name says how likely they are drawn.
+        What is known of the edges under this name says how likely they are drawn; layers of ours
+        are told what each stands for.
     sampler : str or Sampler
-        ``neighbor``; or whatever makes samples.
+        ``neighbor``; ``labor``, in which neighbours of several vertices are drawn together (Balin &
+        Çatalyürek 2023); ``ladies`` or ``fastgcn``, of which `num_neighbors` are vertices of a
+        whole layer (Zou et al. 2019; Chen, Ma & Xiao 2018); or whatever makes samples.
     resample : bool
         Draw neighbours of a vertex anew in each layer, as DGL does; otherwise once, as PyG does.
+        Other samplers than ``neighbor``, and disjoint samples, always do.
     normalise : {"graph", "batch"}
         What `Batch.layers` are scaled by: degrees in the whole graph, so that each layer estimates
         that of full-graph training; or degrees in the batch, as layers of PyG see it.
@@ -118,6 +128,10 @@ class NeighborLoader:
         drop_last: bool = False,
         replace: bool = False,
         disjoint: bool = False,
+        subgraph_type: Literal["directional", "induced"] = "directional",
+        time_attr: str | None = None,
+        input_time: Tensor | None = None,
+        temporal_strategy: str = "uniform",
         weight_attr: str | None = None,
         sampler: str | Sampler = "neighbor",
         resample: bool = False,
@@ -151,19 +165,26 @@ class NeighborLoader:
         self.epoch = 0
         if edge_ids is None:
             edge_ids = bool(self.source.edges)
-        self.sampler = (
-            sampler
-            if not isinstance(sampler, str)
-            else _sampler(
+        check_choice("subgraph_type", subgraph_type, ("directional", "induced"))
+        self._times = _checked_times(input_time, time_attr, len(self.input_nodes))
+        self.sampler: Sampler
+        if isinstance(sampler, str):
+            drawing = Drawing(
                 sampler,
-                self.source,
-                num_neighbors,
-                replace=replace,
-                edge_ids=edge_ids,
-                resample=resample,
-                threads=None if num_workers < 2 else 1,
+                replace,
+                disjoint,
+                subgraph_type == "induced",
+                resample,
+                weight_attr,
+                time_attr,
+                temporal_strategy,
             )
-        )
+            threads = None if self.num_workers < 2 else 1
+            self.sampler = drawing.of(
+                self.source, num_neighbors, edge_ids=edge_ids, threads=threads
+            )
+        else:
+            self.sampler = sampler
 
     @property
     def batches(self) -> int:
@@ -192,7 +213,7 @@ class NeighborLoader:
         """Places of the seeds among the input nodes, in the order of an epoch."""
         if not self.shuffle:
             return torch.arange(len(self.input_nodes))
-        ids = self.source.ids_of(self.input_nodes).numpy()
+        ids = self._input_ids().numpy()
         draws = uniform(ids, self.seed, f"order of epoch {epoch}")
         return torch.from_numpy(np.lexsort((ids, draws)))
 
@@ -200,7 +221,7 @@ class NeighborLoader:
         """The vertices of each batch of an epoch, int64 [m] each; drawn again, and not counted."""
         order = self.order(epoch)
         for number in range(self.rank, self.batches, self.ranks):
-            yield self._drawn(epoch, number, order)[0].nodes
+            yield self._drawn(epoch, number, order).sample.nodes
 
     def sample(self, epoch: int, number: int) -> Any:
         """One batch of any epoch, made here and now, transformed like the others."""
@@ -208,47 +229,60 @@ class NeighborLoader:
         (batch,) = self._finished([made])
         return batch
 
-    def _sampled(self, epoch: int, number: int, order: Tensor) -> tuple[Sample, Tensor, Place]:
-        place = Place(self.seed, epoch, number, epoch * self.batches + number)
+    def _input_ids(self) -> Tensor:
+        """Original ids of the input nodes: the order of an epoch is a function of them."""
+        return self.source.ids_of(self.input_nodes)
+
+    def _inputs(self, places: Tensor, draw: Draw) -> tuple[Tensor, dict[str, Tensor]]:
+        """The seeds of some inputs, and what else their batch is told."""
+        return self.input_nodes[places], {}
+
+    def _sampled(self, epoch: int, number: int, order: Tensor) -> _Drawn:
         begun = perf_counter()
-        sample, places = self._drawn(epoch, number, order)
-        self.sampled.add(sample, perf_counter() - begun)
-        return sample, places, place
+        drawn = self._drawn(epoch, number, order)
+        self.sampled.add(drawn.sample, perf_counter() - begun)
+        return drawn
 
-    def _drawn(self, epoch: int, number: int, order: Tensor) -> tuple[Sample, Tensor]:
+    def _drawn(self, epoch: int, number: int, order: Tensor) -> _Drawn:
         places = order[number * self.batch_size : (number + 1) * self.batch_size]
-        return self.sampler.sample(self.input_nodes[places], Draw(self.seed, epoch, number)), places
+        draw = Draw(self.seed, epoch, number)
+        seeds, told = self._inputs(places, draw)
+        sampler: Any = self.sampler
+        times = () if self._times is None else (self._times[places],)
+        sample = sampler.sample(seeds, draw, *times)
+        step = epoch * self.batches + number
+        return _Drawn(sample, places, Place(self.seed, epoch, number, step), told)
 
-    def _finished(self, made: Sequence[tuple[Sample, Tensor, Place]]) -> Generator[Any, None, None]:
+    def _finished(self, made: Sequence[_Drawn]) -> Generator[Any, None, None]:
         of_graph = self.normalise == "graph"
-        with closing(self.features.of([sample.nodes for sample, _, _ in made])) as rows:
-            for (sample, places, place), x in zip(made, rows, strict=True):
+        with closing(self.features.of([drawn.sample.nodes for drawn in made])) as rows:
+            for (sample, places, place, told), x in zip(made, rows, strict=True):
                 batch = Batch(self.source, sample, x, places, place, of_graph=of_graph).prepare()
+                vars(batch).update(told)
                 yield batch if self.transform is None else self.transform(batch)
 
 
-def _sampler(
-    name: str,
-    source: Source,
-    num_neighbors: Sequence[int],
-    *,
-    replace: bool,
-    edge_ids: bool,
-    resample: bool,
-    threads: int | None,
-) -> Sampler:
-    check_choice("sampler", name, SAMPLERS)
-    made = NeighborSampler(
-        source.pattern,
-        list(num_neighbors),
-        replace=replace,
-        edge_ids=edge_ids,
-        vertex_ids=source.vertex_ids,
-        threads=threads,
-    )
-    if not made.num_neighbors:
-        raise InputError("num_neighbors must name one number a hop, got none")
-    return made if resample else Once(made)
+class _Drawn(NamedTuple):
+    """A sample on its way to become a batch."""
+
+    sample: Sample
+    places: Tensor
+    place: Place
+    told: dict[str, Tensor]
+
+
+def _checked_times(times: Any, attr: str | None, inputs: int) -> Tensor | None:
+    """Times of the input nodes."""
+    if times is None:
+        return None
+    found = torch.as_tensor(times)
+    if attr is None:
+        raise InputError("input_time needs time_attr: times of vertices or edges to compare with")
+    if found.shape != (inputs,) or found.is_floating_point():
+        raise InputError(
+            f"input_time must be integers [{inputs}], one an input node, got {list(found.shape)}"
+        )
+    return found.long()
 
 
 def _check_options(options: dict[str, Any]) -> None:

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-SamplerName = Literal["neighbor"]
+SamplerName = Literal["neighbor", "labor", "ladies", "fastgcn"]
 SAMPLERS: tuple[str, ...] = get_args(SamplerName)
 PolicyName = Literal["belady", "degree", "vip", "lru", "clock", "sieve", "none"]

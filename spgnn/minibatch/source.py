@@ -60,11 +60,14 @@ class Source:
     @cached_property
     def edge_weight(self) -> Tensor | None:
         """Weights of the nonzeros, float32 [nnz]."""
-        weight = self.edges.get("edge_weight")
-        if weight is None:
+        if "edge_weight" not in self.edges:
             return None
-        weight = weight.reshape(-1).float()
-        return weight if self.edge_ids is None else weight[self.edge_ids]
+        return self.of_nonzeros("edge_weight").reshape(-1).float()
+
+    def of_nonzeros(self, name: str) -> Tensor:
+        """What is known of the edges under a name, in the order of the pattern."""
+        found = self.edges[name]
+        return found if self.edge_ids is None else found[self.edge_ids]
 
     def ids_of(self, nodes: Tensor) -> Tensor:
         """Original ids of some vertices."""

@@ -97,9 +97,11 @@ def with_itself(
         and aggr in LINEAR
         and not multiplies_first(H_local, W.shape[0], graph)
     ):
-        both = product(graph.matrix(LINEAR[aggr]).beside_own, H_local)
-        added = torch.zeros_like(W[:, 0]) if bias is None else bias
-        return both @ torch.cat((W, itself, added[:, None]), 1).T
+        both = product(graph.matrix(LINEAR[aggr]).beside_own(H_local.shape[1]), H_local)
+        rest = W.new_zeros(len(W), both.shape[1] - 2 * W.shape[1])
+        if bias is not None:
+            rest = torch.cat((bias[:, None], rest[:, 1:]), 1)
+        return both @ torch.cat((W, itself, rest), 1).T
     Z_local = aggregated(aggr, H_local, W.T, graph, layer)
     Z_local = add_itself_(Z_local, H_local, itself.T, graph)
     return Z_local if bias is None else Z_local.add_(bias.to(Z_local.dtype))

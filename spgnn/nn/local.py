@@ -40,6 +40,7 @@ class LocalMatrix:
         self.operands = Operands(_ALONE)
         self.handle = named(self)
         self._as: dict[torch.dtype, tuple[CSR, Tensor | None]] = {}
+        self._beside: dict[int, BesideOwn] = {}
 
     def next_step(self, H_local: Tensor) -> Step:
         """Check an operand.
@@ -49,11 +50,7 @@ class LocalMatrix:
         InputError
             If it has not one row for each column.
         """
-        if H_local.dim() != 2 or H_local.shape[0] != self.columns:
-            shape, given = [self.rows, self.columns], list(H_local.shape)
-            hops = "; layers of several hops take a batch's own graph" if len(given) == 2 else ""
-            raise InputError(f"a block {shape} multiplies {self.columns} rows, got {given}{hops}")
-        return Step()
+        return _checked(H_local, self.block)
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
         """``B·H + d·H``, without autograd."""
@@ -96,10 +93,12 @@ class LocalMatrix:
         """What runs attention over the nonzeros."""
         return Attention(Plan((Stage(self.block, None, ()),)), {"everyone": _ALONE})
 
-    @cached_property
-    def beside_own(self) -> BesideOwn:
-        """The same, with the rows' own vertices beside what is made of their neighbours."""
-        return BesideOwn(self)
+    def beside_own(self, width: int) -> BesideOwn:
+        """What has the rows' own vertices beside what is made of neighbours, of so wide an H."""
+        if width not in self._beside:
+            assert self.diagonal is None
+            self._beside[width] = BesideOwn(self.block, width)
+        return self._beside[width]
 
     def _in(self, like: Tensor) -> tuple[CSR, Tensor | None]:
         """The block and its diagonal for operands of a dtype."""
@@ -112,37 +111,51 @@ class LocalMatrix:
 
 
 class BesideOwn:
-    """H to ``[A·H, own rows of H, ones]``, side by side [rows, 2 f + 1]; affine.
+    """H to ``[A·H, own rows of H, ones]``, side by side; affine.
 
     One dense product then maps both and adds a bias, and the gradient in H is made in one piece.
+    Columns of zeros make their number a multiple of 16, which dense products like.
 
     Parameters
     ----------
-    A : LocalMatrix
-        Without a diagonal.
+    block : CSR [rows, columns]
+        A.
+    width : int
+        f.
     """
 
-    def __init__(self, A: LocalMatrix) -> None:
-        assert A.diagonal is None
-        self.A, self.rows, self.columns = A, A.rows, A.columns
+    def __init__(self, block: CSR, width: int) -> None:
+        self.block = block
+        self.rows, self.columns = block.shape
+        self.width, self.wide = width, -(-(2 * width + 1) // 16) * 16
         self.handle = named(self)
 
     def next_step(self, H_local: Tensor) -> Step:
         """Check an operand."""
-        return self.A.next_step(H_local)
+        return _checked(H_local, self.block)
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
-        """H [columns, f] to [rows, 2 f + 1], without autograd."""
-        f = H_local.shape[1]
-        both = new_rows(self.rows, H_local.new_empty(0, 2 * f + 1))
-        kernels.spmm(self.A.block.to(H_local.dtype), H_local, out=both[:, :f])
+        """H [columns, f] to [rows, 2 f + 1 and a few], without autograd."""
+        f = self.width
+        both = new_rows(self.rows, H_local.new_empty(0, self.wide))
+        kernels.spmm(self.block.to(H_local.dtype), H_local, out=both[:, :f])
         both[:, f : 2 * f] = H_local[: self.rows]
         both[:, 2 * f] = 1
+        both[:, 2 * f + 1 :] = 0
         return both
 
     def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
-        """G [rows, 2 f + 1] to [columns, f], without autograd; ones have no gradient."""
-        f = G_local.shape[1] // 2
-        dH = kernels.spmm(self.A.block.T.to(G_local.dtype), G_local[:, :f])
+        """The gradient in H of one in all columns, without autograd; ones have none."""
+        f = self.width
+        dH = kernels.spmm(self.block.T.to(G_local.dtype), G_local[:, :f])
         dH[: self.rows] += G_local[:, f : 2 * f]
         return dH
+
+
+def _checked(H_local: Tensor, block: CSR) -> Step:
+    """Refuse what a block does not multiply."""
+    if H_local.dim() != 2 or H_local.shape[0] != block.shape[1]:
+        shape, given = list(block.shape), list(H_local.shape)
+        hops = "; layers of several hops take a batch's own graph" if len(given) == 2 else ""
+        raise InputError(f"a block {shape} multiplies {shape[1]} rows, got {given}{hops}")
+    return Step()

@@ -1,0 +1,91 @@
+"""The sampler that a loader's arguments describe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from spgnn.errors import InputError, check_choice
+from spgnn.minibatch.expansion import Once
+from spgnn.minibatch.names import SAMPLERS
+from spgnn.minibatch.source import Source
+from spgnn.sampling import FastGCNSampler, LaborSampler, LadiesSampler, NeighborSampler, Sampler
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How neighbourhoods are drawn: arguments of `NeighborLoader` of these names."""
+
+    sampler: str = "neighbor"
+    replace: bool = False
+    disjoint: bool = False
+    induced: bool = False
+    resample: bool = False
+    weight_attr: str | None = None
+    time_attr: str | None = None
+    temporal_strategy: str = "uniform"
+
+    def of(
+        self, source: Source, num_neighbors: Sequence[int], *, edge_ids: bool, threads: int | None
+    ) -> Sampler:
+        """The sampler of a graph.
+
+        Raises
+        ------
+        InputError
+            If an argument is wrong, or does not go with the sampler.
+        """
+        check_choice("sampler", self.sampler, SAMPLERS)
+        if isinstance(num_neighbors, Sequence) and not len(num_neighbors):
+            raise InputError("num_neighbors must name one number a hop, got none")
+        given: dict[str, Any] = {"edge_ids": edge_ids, "threads": threads}
+        given["vertex_ids"] = source.vertex_ids
+        if self.sampler == "neighbor":
+            return self._neighbors(source, num_neighbors, given)
+        for name in ("replace", "disjoint", "induced", "weight_attr", "time_attr"):
+            if getattr(self, name):
+                raise InputError(f"sampler {self.sampler} knows no {name}")
+        if self.sampler == "labor":
+            return LaborSampler(source.pattern, num_neighbors, **given)
+        kind = LadiesSampler if self.sampler == "ladies" else FastGCNSampler
+        weight = source.edge_weight
+        values = None if weight is None else weight.abs()
+        return kind(source.pattern, num_neighbors, values=values, **given)
+
+    def _neighbors(
+        self, source: Source, num_neighbors: Sequence[int], given: dict[str, Any]
+    ) -> Sampler:
+        made = NeighborSampler(
+            source.pattern,
+            num_neighbors,
+            replace=self.replace,
+            weights=self._weights(source),
+            disjoint=self.disjoint,
+            directed=not self.induced,
+            temporal_strategy=self.temporal_strategy,
+            **given | self._times(source),
+        )
+        whole = self.resample or self.induced or made.disjoint
+        return made if whole else Once(made)
+
+    def _weights(self, source: Source) -> Tensor | None:
+        name = self.weight_attr
+        if name is None:
+            return None
+        if name not in source.edges:
+            known = ", ".join(source.edges) or "nothing"
+            raise InputError(f"weight_attr {name}: of edges, {source.name} knows {known}")
+        return source.of_nonzeros(name).reshape(-1).float()
+
+    def _times(self, source: Source) -> dict[str, Tensor]:
+        name = self.time_attr
+        if name is None:
+            return {}
+        if name in source.vertices:
+            return {"node_times": source.vertices[name].reshape(-1).long()}
+        if name in source.edges:
+            return {"edge_times": source.of_nonzeros(name).reshape(-1).long()}
+        raise InputError(f"time_attr {name}: {source.name} knows no such thing")
