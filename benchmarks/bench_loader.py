@@ -25,7 +25,6 @@ from typing import Any
 
 import kernel_graphs
 import numpy as np
-import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 
@@ -34,7 +33,7 @@ from spgnn import CSR, nn
 from spgnn.data import Graph
 
 SETS = "reddit-sayit,uk-2007-05-100k,rmat-20-16,sbm-20-16"
-PEERS = ("dgl-worker", "graphbolt")
+PEERS = ("dgl", "graphbolt")
 CLASSES, BATCH = 47, 1024
 BAR = 1.5
 
@@ -56,6 +55,7 @@ class Ours:
         self.optimizer = torch.optim.Adam(self.model.parameters(), 0.003)
 
     def epoch(self, what: str) -> tuple[float, int, int]:
+        """Seconds, edges and vertices of one epoch."""
         started, edges, vertices = perf_counter(), 0, 0
         for batch in self.loader:
             if what == "train":
@@ -81,16 +81,19 @@ class Peer:
         self._ask("ready")
 
     def epoch(self, what: str) -> tuple[float, int, int]:
+        """As ours."""
         seconds, edges, vertices = self._ask(what).split()
         return float(seconds), int(edges), int(vertices)
 
     def close(self) -> None:
+        """End it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
     def _ask(self, line: str) -> str:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         print(line, file=self._process.stdin, flush=True)
         for answer in self._process.stdout:
             if answer.startswith("answer: "):
@@ -122,7 +125,14 @@ def compare(name: str, options: argparse.Namespace) -> list[str]:
             np.save(f"{folder}/{each}.npy", array)
         for peer in PEERS if options.peer else ():
             contestants[peer] = Peer(options.peer, folder, peer, given)
-    graph = Graph(name, CSR.from_scipy(A), False, x=torch.from_numpy(x), y=torch.from_numpy(y), train_mask=mask)
+    graph = Graph(
+        name,
+        CSR.from_scipy(A),
+        False,
+        x=torch.from_numpy(x),
+        y=torch.from_numpy(y),
+        train_mask=mask,
+    )
     for kind in ("once", "resampled"):
         contestants[kind] = Ours(graph, given, resample=kind == "resampled")
     lines = []
@@ -133,19 +143,28 @@ def compare(name: str, options: argparse.Namespace) -> list[str]:
                 told = contestant.epoch(what)
                 if turn:  # the first one only warms up
                     found[kind].append(told)
-        seconds = {kind: [t[0] for t in told] for kind, told in found.items()}
-        for kind, told in found.items():
-            best = [min(seconds[p][turn] for p in contestants if p in PEERS) if options.peer else told[turn][0] for turn in range(options.turns)]
-            ratios = sorted(b / t[0] for b, t in zip(best, told, strict=True))
-            lines.append(
-                f"| {name} | {what} | {kind} | {median(seconds[kind]):.3f} | {told[0][1] / 1e6:.2f} | "
-                f"{told[0][2] / 1e6:.3f} | {median(t[1] / t[0] for t in told) / 1e6:.1f} | "
-                f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) |"
-            )
-            print(lines[-1], flush=True)
+        lines += table(name, what, found)
+        print(*lines[-len(found) :], sep="\n", flush=True)
     for contestant in contestants.values():
         if isinstance(contestant, Peer):
             contestant.close()
+    return lines
+
+
+def table(name: str, what: str, found: dict[str, list[tuple[float, int, int]]]) -> list[str]:
+    """A line for each contestant."""
+    peers = [told for kind, told in found.items() if kind in PEERS]
+    lines = []
+    for kind, told in found.items():
+        seconds = [each[0] for each in told]
+        best = [min(each[0] for each in turn) for turn in zip(*peers, strict=True)] or seconds
+        ratios = sorted(b / s for b, s in zip(best, seconds, strict=True))
+        rate = median(each[1] / each[0] for each in told) / 1e6
+        lines.append(
+            f"| {name} | {what} | {kind} | {median(seconds):.3f} | {told[0][1] / 1e6:.2f} | "
+            f"{told[0][2] / 1e6:.3f} | {rate:.1f} | "
+            f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) |"
+        )
     return lines
 
 
@@ -169,9 +188,9 @@ def main() -> None:
         "# An epoch of mini-batches",
         "",
         f"`python benchmarks/bench_loader.py {' '.join(sys.argv[1:])}` at {commit}, torch "
-        f"{torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores. GraphSAGE "
-        f"{options.features}-256-256-{CLASSES}, Adam; medians of {options.turns} turns. Ratio: the "
-        f"best peer's seconds over these, turn by turn (bar: {BAR}). \"sample\": without training.",
+        f"{torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores. "
+        f"GraphSAGE {options.features}-256-256-{CLASSES}, Adam; medians of {options.turns} turns. Ratio: the "
+        f'best peer\'s seconds over these, turn by turn (bar: {BAR}). "sample": without training.',
         "",
         "| graph | what | loader | seconds | M edges | M vertices | M edges/s | ratio |",
         "|---|---|---|---:|---:|---:|---:|---:|",

@@ -4,11 +4,13 @@ Arguments: a file of arrays, the contestant, and a JSON text of options. Answers
 seconds and the sampled edges of an epoch.
 """
 
+import itertools
 import json
 import sys
 import time
 
 import dgl
+import dgl.graphbolt as gb
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -20,18 +22,19 @@ class SAGE(torch.nn.Module):
 
     def __init__(self, widths):
         super().__init__()
-        pairs = zip(widths, widths[1:])
+        pairs = itertools.pairwise(widths)
         self.layers = torch.nn.ModuleList(SAGEConv(a, b, "mean") for a, b in pairs)
 
     def forward(self, blocks, x):
-        for number, (layer, block) in enumerate(zip(self.layers, blocks)):
+        """Scores of the seeds."""
+        for number, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
             x = layer(block, x)
             if number < len(self.layers) - 1:
                 x = F.relu(x)
         return x
 
 
-def dgl_loader(arrays, options, workers):
+def dgl_loader(arrays, options):
     n = len(arrays["indptr"]) - 1
     parts = torch.from_numpy(arrays["indptr"]), torch.from_numpy(arrays["indices"]).long()
     graph = dgl.graph(("csc", (*parts, torch.tensor([], dtype=torch.int64))), num_nodes=n)
@@ -43,16 +46,15 @@ def dgl_loader(arrays, options, workers):
         options["fanouts"][::-1], prefetch_node_feats=["x"], prefetch_labels=["y"]
     )
     seeds = torch.from_numpy(arrays["seeds"]).int()
+    # Without a worker process, its prefetching of features on a CPU ends the process.
     loader = dgl.dataloading.DataLoader(
-        graph, seeds, sampler, batch_size=options["batch_size"], shuffle=True, num_workers=workers
+        graph, seeds, sampler, batch_size=options["batch_size"], shuffle=True, num_workers=1
     )
     for _, _, blocks in loader:
         yield blocks, blocks[0].srcdata["x"], blocks[-1].dstdata["y"]
 
 
 def graphbolt_loader(arrays, options):
-    import dgl.graphbolt as gb
-
     graph = gb.fused_csc_sampling_graph(
         torch.from_numpy(arrays["indptr"]), torch.from_numpy(arrays["indices"])
     )
@@ -78,8 +80,7 @@ def main():
     names = "indptr", "indices", "x", "y", "seeds"
     arrays = {name: np.load(f"{path}/{name}.npy") for name in names}
     make = {
-        "dgl": lambda: dgl_loader(arrays, options, 0),
-        "dgl-worker": lambda: dgl_loader(arrays, options, 1),
+        "dgl": lambda: dgl_loader(arrays, options),
         "graphbolt": lambda: graphbolt_loader(arrays, options),
     }[contestant]
     model = SAGE([arrays["x"].shape[1], *options["hidden"], options["classes"]])
