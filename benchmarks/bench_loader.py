@@ -190,7 +190,9 @@ def main() -> None:
         f"`python benchmarks/bench_loader.py {' '.join(sys.argv[1:])}` at {commit}, torch "
         f"{torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores. "
         f"GraphSAGE {options.features}-256-256-{CLASSES}, Adam; medians of {options.turns} turns. "
-        f'Ratio: the best peer\'s seconds over these, turn by turn (bar: {BAR}). "sample": without training.',
+        f"Ratio: the best peer's seconds over these, turn by turn (bar: {BAR}).",
+        "",
+        "sample: without training. Edges are those of all layers.",
         "",
         "| graph | what | loader | seconds | M edges | M vertices | M edges/s | ratio |",
         "|---|---|---|---:|---:|---:|---:|---:|",
