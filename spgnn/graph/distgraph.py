@@ -113,6 +113,11 @@ class DistGraph:
         return self._share.meta
 
     @property
+    def share(self) -> RankShare:
+        """What this rank was given, in memory of the CPU."""
+        return self._share
+
+    @property
     def layout(self) -> RowLayout:
         """Which rank owns which rows."""
         return self._share.layout

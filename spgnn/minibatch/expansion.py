@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Generator, Sequence, Sized
 from typing import Protocol
 
 import torch
@@ -41,26 +41,55 @@ class Once:
 
     def sample(self, seeds: Tensor, draw: Draw) -> Sample:
         """The neighbourhood of the seeds, int64 [seeds], each different."""
-        nodes, expanded, edges = seeds, 0, 0
-        drawn, ends, sizes = [], [seeds.new_zeros(1)], []
-        for hop in range(len(self._sampler.num_neighbors)):
-            found = self._sampler.sample_hop(nodes[expanded:], hop, draw)
-            indptr = found[0]
-            padded = torch.cat((indptr.new_zeros(expanded), indptr))
-            expanded = len(nodes)
-            nodes, indices = relabel(nodes, padded, found[1])
-            ends.append(indptr[1:] + edges)
-            edges += len(indices)
-            drawn.append((indices, *found[2:]))
-            sizes.append((expanded, edges, len(nodes)))
-        whole = torch.cat(ends)
-        columns, edge_ids, weights = (_joined(part) for part in zip(*drawn, strict=True))
-        assert columns is not None
-        hops = [
-            Hop(whole[: rows + 1], columns[:end], _first(edge_ids, end), _first(weights, end), cols)
-            for rows, end, cols in sizes
-        ]
-        return Sample(nodes, len(seeds), hops)
+        growth = once(seeds, len(self._sampler.num_neighbors))
+        try:
+            hop, targets = 0, next(growth)
+            while True:
+                targets = growth.send(self._sampler.sample_hop(targets, hop, draw))
+                hop += 1
+        except StopIteration as grown:
+            sample: Sample = grown.value
+            return sample
+
+
+Found = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+"""Of some targets: indptr, columns, numbers of edges, weights."""
+Growth = Generator[Tensor, Found, Sample]
+"""Yields the targets of one hop after the other, is sent what was drawn, and returns the sample."""
+
+
+def once(seeds: Tensor, hops: int) -> Growth:
+    """A sample in which every vertex is expanded once; whoever drives it draws."""
+    nodes, expanded, edges = seeds, 0, 0
+    drawn, ends, sizes = [], [seeds.new_zeros(1)], []
+    for _ in range(hops):
+        found = yield nodes[expanded:]
+        indptr = found[0]
+        padded = torch.cat((indptr.new_zeros(expanded), indptr))
+        expanded = len(nodes)
+        nodes, indices = relabel(nodes, padded, found[1])
+        ends.append(indptr[1:] + edges)
+        edges += len(indices)
+        drawn.append((indices, *found[2:]))
+        sizes.append((expanded, edges, len(nodes)))
+    whole = torch.cat(ends)
+    columns, edge_ids, weights = (_joined(part) for part in zip(*drawn, strict=True))
+    assert columns is not None
+    made = [
+        Hop(whole[: rows + 1], columns[:end], _first(edge_ids, end), _first(weights, end), cols)
+        for rows, end, cols in sizes
+    ]
+    return Sample(nodes, len(seeds), made)
+
+
+def anew(seeds: Tensor, hops: int) -> Growth:
+    """A sample in which each hop draws for all that was found before it."""
+    nodes, made = seeds, []
+    for _ in range(hops):
+        indptr, columns, edge_ids, weights = yield nodes
+        nodes, indices = relabel(nodes, indptr, columns)
+        made.append(Hop(indptr, indices, edge_ids, weights, len(nodes)))
+    return Sample(nodes, len(seeds), made)
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:

@@ -1,0 +1,218 @@
+"""Loaders of one rank of many: the batches of a single process, dealt to the ranks in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator
+from spgnn.data.distribute import RankShare
+from spgnn.errors import check_integer
+from spgnn.graph import DistGraph
+from spgnn.hashing import uniform
+from spgnn.minibatch.batch import Batch, Place
+from spgnn.minibatch.facts import Facts
+from spgnn.minibatch.questions import Table, taken
+from spgnn.minibatch.rank import RankGraph, mask_of
+from spgnn.nn.block import Degrees
+from spgnn.sampling import Draw, Sample, relabel
+
+
+def seed_order(ids: Tensor, seed: int, epoch: int) -> Tensor:
+    """Places of some vertices in the order of an epoch, which original ids alone decide."""
+    draws = uniform(ids.numpy(), seed, f"order of epoch {epoch}")
+    return torch.from_numpy(np.lexsort((ids.numpy(), draws)))
+
+
+class DistributedLoader:
+    """Batches of a graph that is distributed over ranks; all its calls are collective.
+
+    Batch b of epoch e is the one that `NeighborLoader` makes of the whole graph on one process;
+    rank r gets the batches t·P + r. Several rounds are sampled at once, hop by hop: a vertex is
+    expanded by the rank that owns it, and features, labels and ids of all their vertices come in
+    one exchange, each row once.
+
+    Parameters
+    ----------
+    graph : DistGraph or RankShare
+    comm : Communicator
+        All ranks.
+    num_neighbors : sequence of int
+        How many neighbours of each vertex, the seeds' hop first; −1: all.
+    input_nodes : Tensor bool [own rows], or the name of a mask
+    batch_size : int
+        Seeds of a batch.
+    shuffle, drop_last, replace, resample
+        As of `NeighborLoader`.
+    of_graph : bool
+        Whether layers are scaled by the degrees of the whole graph, as by default there.
+    superbatch : int
+        Rounds that are sampled at once.
+    x : Tensor, CSR or Rows [own rows, f], optional
+        Features of own vertices, in the place of the graph's.
+    seed : int
+
+    Attributes
+    ----------
+    epoch : int
+        The one that the next iteration is.
+    batches : int
+        Of an epoch, on all ranks together.
+    """
+
+    def __init__(
+        self,
+        graph: DistGraph | RankShare,
+        comm: Communicator,
+        num_neighbors: Sequence[int],
+        input_nodes: Tensor | str = "train_mask",
+        *,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        replace: bool = False,
+        resample: bool = False,
+        of_graph: bool = True,
+        superbatch: int = 1,
+        x: Table | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.batch_size = check_integer("batch_size", batch_size, 1)
+        self.superbatch = check_integer("superbatch", superbatch, 1)
+        self.seed = check_integer("seed", seed, 0)
+        comm.check_agreement(
+            "DistributedLoader",
+            num_neighbors=tuple(num_neighbors),
+            batch_size=batch_size,
+            seed=seed,
+            superbatch=superbatch,
+            options=(shuffle, drop_last, replace, resample),
+        )
+        self.shuffle, self.resample, self.of_graph = shuffle, resample, of_graph
+        own = mask_of(graph, input_nodes, comm)
+        self.ranks = RankGraph.of(graph, comm, x)
+        self._sampler = self.ranks.sampler(num_neighbors, replace=replace)
+        self._rows, self._ids = self.ranks.inputs(own)
+        full, rest = divmod(len(self._rows), batch_size)
+        self.batches = full + (rest > 0 and not drop_last)
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        """Rounds of an epoch: each is one batch a rank, but the last one perhaps not for all."""
+        full, rest = divmod(self.batches, self.ranks.comm.size)
+        return full + (rest > 0)
+
+    def __iter__(self) -> Iterator[Batch | None]:
+        """The rank's batches of the next epoch; ``None`` in a round that has none for it."""
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        order = seed_order(self._ids, self.seed, epoch) if self.shuffle else None
+        for first in range(0, len(self), self.superbatch):
+            rounds = range(first, min(first + self.superbatch, len(self)))
+            made = self.made(epoch, [self._number(t) for t in rounds], order)
+            yield from made
+            yield from [None] * (len(rounds) - len(made))
+
+    def made(self, epoch: int, numbers: Sequence[int], order: Tensor | None = None) -> list[Batch]:
+        """Batches of an epoch, by their numbers; those that there are not are left out.
+
+        Parameters
+        ----------
+        epoch : int
+        numbers : sequence of int
+            This rank's.
+        order : Tensor int64 [inputs], optional
+            Of the seeds in this epoch; by default as they are.
+        """
+        places, draws = [], []
+        for number in numbers:
+            if number < self.batches:
+                stretch = slice(number * self.batch_size, (number + 1) * self.batch_size)
+                place = torch.arange(len(self._rows)) if order is None else order
+                places.append(
+                    (place[stretch], Place(self.seed, epoch, number, self._step(epoch, number)))
+                )
+                draws.append(Draw(self.seed, epoch, number))
+        seeds = [self._rows[place] for place, _ in places]
+        samples = self._sampler.sample(seeds, draws, resample=self.resample)
+        return finished(self.ranks, samples, places, of_graph=self.of_graph)
+
+    def _number(self, turn: int) -> int:
+        return turn * self.ranks.comm.size + self.ranks.comm.rank
+
+    def _step(self, epoch: int, number: int) -> int:
+        return epoch * self.batches + number
+
+
+class _Batched:
+    """What a batch asks of its graph, for its own vertices alone, in their order."""
+
+    edge_ids = None
+
+    def __init__(self, facts: Facts, edges: Tensor | None) -> None:
+        self._facts = facts
+        y = facts.y
+        self.vertices: dict[str, Any] = {} if y is None else {"y": _InOrder(y)}
+        self.edges = {} if edges is None else {"edge_weight": edges}
+
+    def ids_of(self, nodes: Tensor) -> Tensor:
+        """They are original ids already."""
+        return nodes
+
+    def degrees(self, nodes: Tensor) -> Degrees:
+        """Of the first vertices."""
+        return self._facts.of(slice(len(nodes))).degrees
+
+
+class _InOrder:
+    """One row for each vertex of a batch, for a batch that looks all of them up."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+
+    def __getitem__(self, nodes: Tensor) -> Tensor:
+        return self._rows[: len(nodes)]
+
+
+def finished(
+    ranks: RankGraph,
+    samples: Sequence[tuple[Sample, Tensor | None]],
+    places: Sequence[tuple[Tensor, Place]],
+    *,
+    of_graph: bool,
+) -> list[Batch]:
+    """Batches of samples, with features of all of them from one exchange. Collective.
+
+    Parameters
+    ----------
+    ranks : RankGraph
+    samples : sequence of (Sample, Tensor or None)
+        As `DistributedSampler.sample` returns them.
+    places : sequence of (Tensor, Place)
+        Which input nodes the seeds are, and where each batch stands.
+    of_graph : bool
+    """
+    nodes = [sample.nodes for sample, _ in samples]
+    listed = torch.cat([*nodes, torch.zeros(0, dtype=torch.int64)])
+    union, where = relabel(listed[:0], torch.tensor([len(listed)]), listed)
+    x, facts = ranks.fetched(union)
+    found = []
+    for (sample, edges), (inputs, place), mine in zip(
+        samples, places, where.long().split([len(n) for n in nodes]), strict=True
+    ):
+        known = facts.of(mine)
+        found.append(
+            Batch(
+                _Batched(known, edges),
+                replace(sample, nodes=known.ids),
+                taken(x, mine),
+                inputs,
+                place,
+                of_graph=of_graph,
+            )
+        )
+    return found
