@@ -97,6 +97,13 @@ class Block:
         """All that its rows need: H itself [columns, f]."""
         return H
 
+    def arrived(self, made: Tensor) -> Tensor:
+        """What the layer takes [columns, f], of the rows that the layer before it made: the same.
+
+        Where some of its columns come from elsewhere, a subclass adds them.
+        """
+        return made
+
     @cached_property
     def local_edge_index(self) -> Tensor:
         """Columns and rows of its edges, int64 [2, edges]."""

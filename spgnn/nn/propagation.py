@@ -113,6 +113,11 @@ def own_rows(graph: LayerGraph, H_local: Tensor) -> Tensor:
     return kernels.gather_rows(H_local, graph.targets)
 
 
+def arrived(graph: LayerGraph, made: Tensor) -> Tensor:
+    """What a layer takes [columns, f], where the layer before it made these rows."""
+    return graph.arrived(made) if isinstance(graph, Block) else made
+
+
 def comm_of(graph: Graph | Communicator) -> Communicator | None:
     """All ranks that a graph is distributed over; ``None`` if it does not know them."""
     if isinstance(graph, Communicator):

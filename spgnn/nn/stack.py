@@ -20,7 +20,15 @@ from spgnn.nn.dropout import DropoutKeys, dropout
 from spgnn.nn.features import Features, Propagated, features_beside
 from spgnn.nn.jumping import JumpingKnowledge
 from spgnn.nn.norm import Norm, applied, norm_of, takes_all_rows
-from spgnn.nn.propagation import Graph, LayerGraph, Propagation, by_layer, ids_of, own_rows
+from spgnn.nn.propagation import (
+    Graph,
+    LayerGraph,
+    Propagation,
+    arrived,
+    by_layer,
+    ids_of,
+    own_rows,
+)
 from spgnn.sparse import CSR
 
 Jumps = Literal["last", "cat", "max", "lstm"]
@@ -278,6 +286,8 @@ class Stack(nn.Module):
         self, number: int, H: Features, on: LayerGraph, keys: DropoutKeys | None
     ) -> Features:
         """What a layer takes, after dropout."""
+        if number and isinstance(H, Tensor):
+            H = arrived(on, H)
         if isinstance(H, Propagated) or not (number or self.input_dropout):
             return H
         return dropout(H, self.dropout, _on(keys, ids_of(on)), number)
