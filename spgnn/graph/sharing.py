@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
+import numpy as np
 import numpy.typing as npt
+import torch
 
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import on_every_rank, on_rank_zero
@@ -17,6 +19,7 @@ from spgnn.data.graph import VertexData
 from spgnn.data.normalise import add_self_loops
 from spgnn.data.shards import is_graph_directory
 from spgnn.data.source import MemorySource
+from spgnn.data.splits import seeded_split
 from spgnn.errors import InputError, meant, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.partition import METHODS, partition, read_labels
@@ -41,6 +44,8 @@ class Placement:
     edges : str, optional
         A file with the part of each nonzero, for a vertex cut.
     imbalance : float
+    balance : tuple of {"nnz", "vertices", "train"}
+        What every part gets an equal share of.
     seed : int
     symmetrise : bool
         Make a directed graph undirected before it is partitioned.
@@ -52,6 +57,7 @@ class Placement:
     partition: str | npt.ArrayLike = "gvb"
     edges: str | None = None
     imbalance: float = 0.05
+    balance: tuple[str, ...] = ("nnz",)
     seed: int = 0
     symmetrise: bool = False
     split: int | None = 0
@@ -127,11 +133,28 @@ def _opened(
             source = MemorySource(source.graph().symmetrised())
         structure = source.structure()
         edges = None if how.edges is None else read_edges(how.edges, structure.nnz, parts)
-        labels, report = _labels(how, structure, parts)
+        mask = _training_mask(source, how) if "train" in how.balance else None
+        labels, report = _labels(how, structure, parts, mask)
         return source, labels, edges, report
 
 
-def _labels(how: Placement, A: CSR, parts: int) -> tuple[Int32Array, dict[str, Any] | None]:
+def _training_mask(source: GraphSource, how: Placement) -> npt.NDArray[np.bool_]:
+    """Training vertices of the whole graph, those of the seeded split if it names none."""
+    masks, labels = [], []
+    for _, piece in source.pieces():
+        one = _one_split(piece, how.split or 0, source.meta.name)
+        masks.append(one.train_mask)
+        labels.append(one.y)
+    if masks[0] is not None:
+        return torch.cat([mask for mask in masks if mask is not None]).numpy()
+    ids = source.meta.vertices if source.vertex_ids is None else source.vertex_ids
+    y = None if labels[0] is None else torch.cat([part for part in labels if part is not None])
+    return seeded_split(ids, y, how.seed)[0].numpy()
+
+
+def _labels(
+    how: Placement, A: CSR, parts: int, mask: npt.NDArray[np.bool_] | None
+) -> tuple[Int32Array, dict[str, Any] | None]:
     method = how.partition
     if not isinstance(method, str):
         return check_labels(method, A.shape[0], parts)[0], None
@@ -151,6 +174,8 @@ def _labels(how: Placement, A: CSR, parts: int) -> tuple[Int32Array, dict[str, A
         method=method,
         objective=objective,
         imbalance=how.imbalance,
+        balance=how.balance,
+        train_mask=mask,
         seed=how.seed,
         # Nobody else can make a partition of two levels.
         nodes=how.algorithm.nodes(parts) if method == "gvb" else None,

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from time import perf_counter
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.errors import check_integer
+from spgnn.comm import Communicator
+from spgnn.data.distribute import RankShare
+from spgnn.errors import InputError, check_integer
 from spgnn.hashing import uniform
+from spgnn.minibatch.batch import Batch, Place
 from spgnn.minibatch.boundary import Boundary
-from spgnn.minibatch.exact import DistributedSampler
+from spgnn.minibatch.counts import Sampled
+from spgnn.minibatch.distributed import finished
+from spgnn.minibatch.exact import DistributedSampler, Drawn
+from spgnn.minibatch.rank import RankGraph
+from spgnn.nn.loss import UNKNOWN
 from spgnn.partition import partition
 from spgnn.sampling import Draw, Hop, Sample, relabel
 from spgnn.sparse import CSR
@@ -83,7 +92,7 @@ class ClusterSampler:
             for first in range(0, len(order), self.each)
         ]
 
-    def sample(self, batches: Sequence[Tensor]) -> list[Sample]:
+    def sample(self, batches: Sequence[Tensor]) -> list[tuple[Sample, Tensor | None]]:
         """Several batches at once; ranks may have different numbers of them. Collective.
 
         Parameters
@@ -93,20 +102,21 @@ class ClusterSampler:
 
         Returns
         -------
-        list of Sample
-            Seeds are all vertices of the clusters. All hops but the first are the same.
+        list of (Sample, Tensor or None)
+            As of :meth:`DistributedSampler.sample`. Seeds are all vertices of the clusters; all
+            hops but the first are the same.
         """
         asking = self._sampler.asking([Draw(0)] * len(batches))
         nodes, new = list(batches), list(batches)
-        parts: list[list[tuple[Tensor, Tensor, Tensor | None]]] = [[] for _ in batches]
+        parts: list[list[Drawn]] = [[] for _ in batches]
         for hop in range(self._sampler.hops):
-            for batch, found in enumerate(asking.rows_of(new, hop)):
-                indptr, columns, edge_ids, _ = found
-                parts[batch].append((indptr, columns, edge_ids))
+            for batch, drawn in enumerate(asking.rows_of(new, hop)):
+                parts[batch].append(drawn)
                 if hop + 1 < self._sampler.hops:
                     known = nodes[batch]
-                    before = indptr.new_zeros(len(known) - len(new[batch]))
-                    nodes[batch], _ = relabel(known, torch.cat((before, indptr)), columns)
+                    before = drawn.indptr.new_zeros(len(known) - len(new[batch]))
+                    indptr = torch.cat((before, drawn.indptr))
+                    nodes[batch], _ = relabel(known, indptr, drawn.columns)
                     new[batch] = nodes[batch][len(known) :]
         return [
             self._joined(len(seeds), found, rows)
@@ -114,11 +124,11 @@ class ClusterSampler:
         ]
 
     def _joined(
-        self, seeds: int, nodes: Tensor, parts: Sequence[tuple[Tensor, Tensor, Tensor | None]]
-    ) -> Sample:
+        self, seeds: int, nodes: Tensor, parts: Sequence[Drawn]
+    ) -> tuple[Sample, Tensor | None]:
         """The matrix of a batch: rows of the vertices hop by hop, columns that are among them."""
-        lengths = torch.cat([indptr.diff() for indptr, _, _ in parts])
-        columns = torch.cat([part for _, part, _ in parts])
+        lengths = torch.cat([part.indptr.diff() for part in parts])
+        columns = torch.cat([part.columns for part in parts])
         by_number = nodes.argsort()
         place = torch.searchsorted(nodes[by_number], columns).clamp_(max=max(len(nodes) - 1, 0))
         inside = nodes[by_number[place]] == columns
@@ -126,15 +136,89 @@ class ClusterSampler:
         torch.cumsum(inside, 0, out=before[1:])
         indptr = before[torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))]
         indices = by_number[place[inside]].int()
-        numbered = [edges for _, _, edges in parts if edges is not None]
-        edge_ids = torch.cat(numbered)[inside] if numbered else None
-        square = Hop(indptr, indices, edge_ids, None, len(nodes))
+        known = [part.edges for part in parts if part.edges is not None]
+        edges = torch.cat(known)[inside] if known else None
+        numbers = None if edges is None else torch.arange(len(edges))
+        square = Hop(indptr, indices, numbers, None, len(nodes))
         end = int(indptr[seeds])
-        first = Hop(
-            indptr[: seeds + 1],
-            indices[:end],
-            None if edge_ids is None else edge_ids[:end],
-            None,
-            len(nodes),
-        )
-        return Sample(nodes, seeds, [first, *[square] * (self.layers - 1)])
+        of_seeds = None if numbers is None else numbers[:end]
+        first = Hop(indptr[: seeds + 1], indices[:end], of_seeds, None, len(nodes))
+        return Sample(nodes, seeds, [first, *[square] * (self.layers - 1)]), edges
+
+
+class ClusterLoader:
+    """Batches of whole clusters of each rank's part of the graph; all calls are collective.
+
+    Seeds are all vertices of the clusters; only training vertices have labels.
+
+    Parameters
+    ----------
+    share : RankShare
+        With a training mask.
+    comm : Communicator
+        All ranks.
+    layers : int
+        Of the model.
+    clusters : int
+        Of each rank.
+    each : int
+        Clusters of a batch.
+    boundary : int
+        Hops around the clusters; as many as layers make their rows exact.
+    of_graph : bool
+        Whether layers are scaled by the degrees of the whole graph.
+    seed : int
+
+    Attributes
+    ----------
+    epoch : int
+        The one that the next iteration is.
+    sampled : Sampled
+        What this rank's batches were so far.
+    """
+
+    def __init__(
+        self,
+        share: RankShare,
+        comm: Communicator,
+        layers: int,
+        *,
+        clusters: int,
+        each: int = 1,
+        boundary: int = 0,
+        of_graph: bool = True,
+        seed: int = 0,
+    ) -> None:
+        check_integer("boundary", boundary, 0)
+        comm.check_agreement("ClusterLoader", options=(layers, clusters, each, boundary, seed))
+        mask, y = share.data.train_mask, share.data.y
+        if mask is None or y is None:
+            raise InputError(f"{share.meta.name}: cluster batches need labels and a training mask")
+        seen = y.clone()
+        seen[~mask] = float("nan") if y.is_floating_point() else UNKNOWN
+        self.ranks = RankGraph.of(replace(share, data=replace(share.data, y=seen)), comm)
+        sampler = self.ranks.sampler([-1] * (boundary + 1))
+        labels = clusters_of(self.ranks.block, self.ranks.boundary, clusters, seed)
+        self._clusters = ClusterSampler(labels, sampler, self.ranks.boundary, layers, each)
+        self._of_graph, self._seed, self._comm = of_graph, seed, comm
+        self._length = comm.agree(len(self._clusters.batches(seed, 0)))
+        self.epoch, self.sampled = 0, Sampled()
+
+    def __len__(self) -> int:
+        """Rounds of an epoch: each is one batch a rank, but the last ones perhaps not for all."""
+        return self._length
+
+    def __iter__(self) -> Iterator[Batch | None]:
+        """The rank's batches of the next epoch; ``None`` in a round that has none for it."""
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        batches = self._clusters.batches(self._seed, epoch)
+        for turn in range(self._length):
+            started = perf_counter()
+            samples = self._clusters.sample(batches[turn : turn + 1])
+            self.sampled.add([sample for sample, _ in samples], perf_counter() - started)
+            number = turn * self._comm.size + self._comm.rank
+            place = Place(self._seed, epoch, number, epoch * self._length + turn)
+            inputs = [batch - self.ranks.boundary.first for batch in batches[turn : turn + 1]]
+            places = [(own, place) for own in inputs]
+            made = finished(self.ranks, samples, places, of_graph=self._of_graph)
+            yield made[0] if made else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from spgnn.errors import InputError
+from spgnn.minibatch.historical import History
 from spgnn.minibatch.names import PolicyName, SamplerName
 from spgnn.train.config import Aim, Data, Job, TrainConfig
 from spgnn.train.config import Model as OfWhole
@@ -103,6 +104,71 @@ class Storage(Record):
 
 
 @dataclass(frozen=True)
+class Distribution(Record):
+    """What ranks hold, and what they know of each other's vertices."""
+
+    distributed: Annotated[
+        Literal["none", "exact", "local", "historical", "cluster"],
+        Flag(
+            "none: every rank holds the whole graph; otherwise its part. exact: the same batches; "
+            "local: neighbours of its part; historical: and past rows of others; cluster: whole "
+            "clusters of its part"
+        ),
+    ] = "none"
+    partition: Annotated[str, Flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
+    balance: Annotated[
+        str, Flag("what parts get equal shares of: nnz, vertices, train, or several", "A,B")
+    ] = "nnz"
+    imbalance: Annotated[float, Flag("allowed excess of the largest part")] = 0.05
+    historical: Annotated[
+        str | None,
+        Flag(
+            "rows of each layer's cache; iterations that a row lives, and after which it may be "
+            "used; most rows sent to a peer for each layer",
+            "SIZE,LIFE,DELAY,PUSH",
+        ),
+    ] = None
+    misses: Annotated[
+        Literal["drop", "fetch"], Flag("rows that are not in a cache: left out, or made here")
+    ] = "drop"
+    correct_every: Annotated[
+        int, Flag("local: average models only after so many steps, and correct them", "STEPS")
+    ] = 0
+    correct_steps: Annotated[int, Flag("of a correction, each on an exact batch a rank")] = 1
+    clusters: Annotated[int, Flag("of each rank's part", low=1)] = 16
+    clusters_a_batch: Annotated[int, Flag("of --distributed cluster", low=1)] = 1
+    boundary: Annotated[int, Flag("hops around clusters that belong to a batch", "HOPS")] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.historical is not None:
+            History.parsed(self.historical)
+
+    def check(self, ranks: int) -> None:
+        """Refuse flags that do not go together.
+
+        Raises
+        ------
+        InputError
+        """
+        mode = self.distributed
+        if (mode == "historical") != (self.historical is not None):
+            raise InputError(
+                "--distributed historical and --historical SIZE,LIFE,DELAY,PUSH need each other"
+            )
+        needs = {"misses": "historical", "correct_every": "local", "correct_steps": "local"}
+        needs |= {"clusters": "cluster", "clusters_a_batch": "cluster", "boundary": "cluster"}
+        default = Distribution()
+        for name, wanted in needs.items():
+            if getattr(self, name) != getattr(default, name) and mode != wanted:
+                flag = f"--{name.replace('_', '-')} {getattr(self, name)}"
+                raise InputError(f"{flag} needs --distributed {wanted}, not {mode}")
+        for name in ("partition", "balance", "imbalance"):
+            if getattr(self, name) != getattr(default, name) and mode == "none":
+                raise InputError(f"--{name} {getattr(self, name)} needs --distributed")
+
+
+@dataclass(frozen=True)
 class Comparison(Record):
     """What is trained beside, for time to accuracy."""
 
@@ -132,6 +198,7 @@ class MiniBatchConfig(Config):
     model: Model = Model()
     sampling: Sampling = Sampling()
     storage: Storage = Storage()
+    distribution: Distribution = Distribution()
     aim: Aim = field(default_factory=Aim)
     training: Training = Training()
     comparison: Comparison = Comparison()
@@ -165,10 +232,25 @@ class MiniBatchConfig(Config):
             )
         if self.storage.store == "disk" and self.model.jk != "none":
             raise InputError("--store disk needs --jk none: evaluation goes layer by layer")
+        self._check_distribution(ranks)
         if self.comparison.compare == "full" and ranks > 1:
             raise InputError(f"--compare full needs one rank, not {ranks}")
         if self.comparison.compare == "full" and self.storage.store == "disk":
             raise InputError("--compare full needs --store memory")
+
+    def _check_distribution(self, ranks: int) -> None:
+        how = self.distribution
+        how.check(ranks)
+        if how.distributed == "none":
+            return
+        if self.storage.store != "memory":
+            raise InputError(f"--distributed {how.distributed} needs --store memory")
+        if self.sampling.sampler != "neighbor":
+            raise InputError(f"--distributed {how.distributed} needs --sampler neighbor")
+        if how.distributed in ("local", "historical") and self.model.jk != "none":
+            raise InputError(f"--distributed {how.distributed} needs --jk none")
+        if how.correct_every and self.training.resume:
+            raise InputError("--resume: ranks that train on their own have moments of their own")
 
     def settled(self) -> MiniBatchConfig:
         """The same with as many layers as there are hops."""
@@ -186,6 +268,7 @@ class MiniBatchConfig(Config):
         same = {name: value for name, value in self.settled().flat().items() if name in known}
         same |= {"epochs": self.comparison.full_epochs, "lr": self.comparison.full_lr}
         same |= {"checkpoint": None, "resume": False}
+        same |= {name: getattr(self.distribution, name) for name in ("partition", "imbalance")}
         return TrainConfig.of(**same)
 
 

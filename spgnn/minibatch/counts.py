@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from spgnn.sampling import Sample
 
@@ -23,12 +24,12 @@ class Sampled:
         self.seconds = 0.0
         self._lock = threading.Lock()
 
-    def add(self, sample: Sample, seconds: float) -> None:
-        """Count one more."""
+    def add(self, samples: Sequence[Sample], seconds: float) -> None:
+        """Count some more."""
         with self._lock:
-            self.batches += 1
-            self.vertices += len(sample.nodes)
-            self.edges += sum(hop.edges for hop in sample.hops)
+            self.batches += len(samples)
+            self.vertices += sum(len(sample.nodes) for sample in samples)
+            self.edges += sum(hop.edges for sample in samples for hop in sample.hops)
             self.seconds += seconds
 
     @property

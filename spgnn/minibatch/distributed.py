@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from spgnn.errors import check_integer
 from spgnn.graph import DistGraph
 from spgnn.hashing import uniform
 from spgnn.minibatch.batch import Batch, Place
+from spgnn.minibatch.counts import Sampled
 from spgnn.minibatch.facts import Facts
 from spgnn.minibatch.questions import Table, taken
 from spgnn.minibatch.rank import RankGraph, mask_of
@@ -63,6 +65,8 @@ class DistributedLoader:
         The one that the next iteration is.
     batches : int
         Of an epoch, on all ranks together.
+    sampled : Sampled
+        What this rank's batches were so far.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class DistributedLoader:
         full, rest = divmod(len(self._rows), batch_size)
         self.batches = full + (rest > 0 and not drop_last)
         self.epoch = 0
+        self.sampled = Sampled()
 
     def __len__(self) -> int:
         """Rounds of an epoch: each is one batch a rank, but the last one perhaps not for all."""
@@ -116,6 +121,11 @@ class DistributedLoader:
             made = self.made(epoch, [self._number(t) for t in rounds], order)
             yield from made
             yield from [None] * (len(rounds) - len(made))
+
+    def round(self, epoch: int, turn: int) -> Batch | None:
+        """The batch of any round; ``None`` if that has none for this rank. Collective."""
+        order = seed_order(self._ids, self.seed, epoch) if self.shuffle else None
+        return next(iter(self.made(epoch, [self._number(turn)], order)), None)
 
     def made(self, epoch: int, numbers: Sequence[int], order: Tensor | None = None) -> list[Batch]:
         """Batches of an epoch, by their numbers; those that there are not are left out.
@@ -138,7 +148,9 @@ class DistributedLoader:
                 )
                 draws.append(Draw(self.seed, epoch, number))
         seeds = [self._rows[place] for place, _ in places]
+        started = perf_counter()
         samples = self._sampler.sample(seeds, draws, resample=self.resample)
+        self.sampled.add([sample for sample, _ in samples], perf_counter() - started)
         return finished(self.ranks, samples, places, of_graph=self.of_graph)
 
     def _number(self, turn: int) -> int:

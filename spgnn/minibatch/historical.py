@@ -184,8 +184,8 @@ class Historical:
         For the first layer.
     caches : list of EmbeddingCache
         For the others.
-    push : Push
-        To the caches of others, but for features.
+    push : Push, optional
+        To the caches of others, but for features; without, nothing is known of them.
     misses : {"drop", "fetch"}
     """
 
@@ -193,14 +193,15 @@ class Historical:
     boundary: Boundary
     features: HaloFeatures
     caches: list[EmbeddingCache]
-    push: Push
+    push: Push | None
     misses: Misses
     _made: list[Made] = field(default_factory=list)
 
     def begin(self, iteration: int) -> None:
         """Take in what may be used from this iteration on. Collective."""
-        for layer, made, halo, rows in self.push.arrived(iteration):
-            self.caches[layer].put(halo, rows, made)
+        if self.push is not None:
+            for layer, made, halo, rows in self.push.arrived(iteration):
+                self.caches[layer].put(halo, rows, made)
         none = torch.zeros(0, dtype=torch.int64)
         self._made = [(none, cache.rows(none)) for cache in self.caches]
 
@@ -226,7 +227,8 @@ class Historical:
 
     def end(self, iteration: int) -> None:
         """Send what this iteration made. Collective."""
-        self.push.begin(iteration, self._made)
+        if self.push is not None:
+            self.push.begin(iteration, self._made)
 
     def sample(self, seeds: Tensor, draw: Draw, iteration: int) -> list[PartialHop]:
         """The layers of one batch, the outermost first. Collective if misses are fetched.

@@ -240,7 +240,7 @@ class NeighborLoader:
     def _sampled(self, epoch: int, number: int, order: Tensor) -> _Drawn:
         begun = perf_counter()
         drawn = self._drawn(epoch, number, order)
-        self.sampled.add(drawn.sample, perf_counter() - begun)
+        self.sampled.add([drawn.sample], perf_counter() - begun)
         return drawn
 
     def _drawn(self, epoch: int, number: int, order: Tensor) -> _Drawn:

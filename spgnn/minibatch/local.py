@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.graph import DistGraph
 from spgnn.minibatch.batch import Place
+from spgnn.minibatch.counts import Sampled
 from spgnn.minibatch.distributed import seed_order
 from spgnn.minibatch.embeddings import EmbeddingCache, Hits
 from spgnn.minibatch.facts import Facts
@@ -30,7 +32,7 @@ from spgnn.minibatch.questions import Questions, Table, answered, stacked, taken
 from spgnn.minibatch.rank import RankGraph, mask_of
 from spgnn.nn import DropoutKeys, Stack
 from spgnn.nn.block import Block, block_pattern
-from spgnn.sampling import Draw
+from spgnn.sampling import Draw, Sample
 from spgnn.sparse import CSR
 
 
@@ -132,6 +134,8 @@ class HistoricalLoader:
         The one that the next iteration is.
     iteration : int
         Iterations so far.
+    sampled : Sampled
+        What this rank's batches were so far.
 
     Raises
     ------
@@ -180,6 +184,7 @@ class HistoricalLoader:
         self.past = self._past(num_neighbors, widths, mask, misses, dtype, replace=replace)
         self._around = self.ranks.around.packed()
         self.epoch = self.iteration = 0
+        self.sampled = Sampled()
 
     def __len__(self) -> int:
         """Iterations of an epoch, on all ranks alike."""
@@ -198,13 +203,17 @@ class HistoricalLoader:
             place = Place(self.seed, epoch, number, now)
             self.past.begin(now)
             seeds = self._inputs[inputs] + self.ranks.boundary.first
+            started = perf_counter()
             hops = self.past.sample(seeds, Draw(self.seed, epoch, number), now)
+            sample = Sample(hops[0].nodes, len(seeds), [hop.hop for hop in hops])
+            self.sampled.add([sample], perf_counter() - started)
             yield self._batch(hops, inputs, place)
             self.past.end(now)
 
     def drain(self) -> None:
         """Wait for rows that are still on their way, when training is over. Collective."""
-        self.past.push.drain()
+        if self.past.push is not None:
+            self.past.push.drain()
 
     def report(self) -> dict[str, Any]:
         """What the caches were good for, over all ranks. Collective.
@@ -219,7 +228,8 @@ class HistoricalLoader:
         counted = torch.tensor([[h.asked, h.found, h.ages] for h in hits])
         self._comm.all_reduce(counted).wait()
         total = [Hits(*row) for row in counted.tolist()]
-        pushed = torch.tensor([self.past.push.sent_bytes])
+        push = self.past.push
+        pushed = torch.tensor([0 if push is None else push.sent_bytes])
         self._comm.all_reduce(pushed).wait()
         return {
             "hit_rate": [h.rate for h in total],
@@ -249,17 +259,19 @@ class HistoricalLoader:
             layout=ranks.layout,
             comm=self._comm,
         )
-        push = Push(
-            ranks.boundary,
-            widths,
-            dtype,
-            delay=history.delay,
-            most=history.push,
-            degrees=ranks.block.row_lengths,
-            comm=self._comm,
-            # What is there lives on for a while.
-            pause=max(history.life // 2, 1),
-        )
+        push = None
+        if self.history is not None:
+            push = Push(
+                ranks.boundary,
+                widths,
+                dtype,
+                delay=history.delay,
+                most=history.push,
+                degrees=ranks.block.row_lengths,
+                comm=self._comm,
+                # What is there lives on for a while.
+                pause=max(history.life // 2, 1),
+            )
         caches = [EmbeddingCache(halo, w, history.size, history.life, dtype) for w in widths]
         sampler = ranks.sampler(num_neighbors, replace=replace)
         return Historical(sampler, ranks.boundary, features, caches, push, misses)
@@ -286,6 +298,7 @@ class HistoricalLoader:
         if self.past.misses == "fetch":
             questions = Questions(makes, ranks.layout, self._comm)
             made = answered(questions, taken(ranks.x, questions.asked))
+            ranks.count(makes, made)
         else:
             made = taken(ranks.x, makes - ranks.boundary.first)
         rows = stacked(made, self.past.features.rows(hop.slots))

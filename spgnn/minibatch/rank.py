@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from spgnn.minibatch.facts import Facts, loops_of
 from spgnn.minibatch.questions import Questions, Table, answered, taken
 from spgnn.sampling import NeighborSampler
 from spgnn.sparse import CSR
+from spgnn.store import Counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,8 @@ class RankGraph:
     layout : RowLayout
     comm : Communicator
         All ranks.
+    counts : Counts
+        Rows of features that were asked for, and those that came from other ranks.
     """
 
     block: CSR
@@ -47,6 +50,7 @@ class RankGraph:
     boundary: Boundary
     layout: RowLayout
     comm: Communicator
+    counts: Counts = field(default_factory=Counts)
 
     @classmethod
     def of(
@@ -114,7 +118,19 @@ class RankGraph:
         """
         questions = Questions(rows, self.layout, self.comm)
         x = answered(questions, taken(self.x, questions.asked))
+        self.count(rows, x)
         return x, self.facts.unpacked(questions.answered(self.facts.packed()[questions.asked]))
+
+    def count(self, rows: Tensor, x: Tensor | CSR) -> None:
+        """Rows of features are there, each needed once."""
+        row_bytes = x.nbytes / max(len(rows), 1)
+        remote = int((~self.boundary.is_own(rows)).sum())
+        self.counts.add(
+            rows_needed=len(rows),
+            bytes_needed=x.nbytes,
+            rows_read=remote,
+            bytes_read=int(remote * row_bytes),
+        )
 
     def inputs(self, own: Tensor) -> tuple[Tensor, Tensor]:
         """The input nodes of all ranks, by original id. Collective.

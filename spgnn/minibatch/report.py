@@ -13,6 +13,7 @@ from rich.table import Table
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.minibatch.config import MiniBatchConfig
+from spgnn.minibatch.counts import Sampled
 from spgnn.minibatch.train import BatchTrainer
 from spgnn.store import CachedRows, Rows, optimal_hits
 from spgnn.train import report as usual
@@ -50,7 +51,7 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
         **found,
         "seconds_to": seconds_to(found["history"]),
         "batches_per_epoch": trainer.batches,
-        "sampler": _sampler(comm, trainer),
+        "sampler": sampled(comm, trainer.task.loader.sampled),
         "features": _features(config, comm, trainer),
         "memory": usual.memory(comm, idle_bytes),
         "failure": trainer.failure,
@@ -81,12 +82,10 @@ def seconds_to(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
-def _sampler(comm: Communicator, trainer: BatchTrainer) -> Report:
+def sampled(comm: Communicator, mine: Sampled) -> Report:
     """What all ranks have sampled; the rate is that of their sampling threads together."""
-    sampled = trainer.task.loader.sampled
-    counts = [sampled.batches, sampled.vertices, sampled.edges]
-    batches, vertices, edges = _summed(comm, counts)
-    seconds, rate = _summed(comm, [sampled.seconds, sampled.edges_per_second])
+    batches, vertices, edges = summed(comm, [mine.batches, mine.vertices, mine.edges])
+    seconds, rate = summed(comm, [mine.seconds, mine.edges_per_second])
     return {
         "batches": int(batches),
         "vertices": int(vertices),
@@ -103,12 +102,12 @@ def _features(config: MiniBatchConfig, comm: Communicator, trainer: BatchTrainer
     if isinstance(x, Rows):
         told |= trainer.rows_read
         told |= {name: getattr(features.counts, name) for name in ("rows_needed", "bytes_needed")}
-    summed = dict(zip(told, map(int, _summed(comm, list(told.values()))), strict=True))
-    rate = summed.pop("hits") / max(summed["rows_needed"], 1)
+    total = dict(zip(told, map(int, summed(comm, list(told.values()))), strict=True))
+    rate = total.pop("hits") / max(total["rows_needed"], 1)
     cached = isinstance(x, CachedRows)
     best = _optimal(trainer, x.slots) if isinstance(x, CachedRows) else None
     return {
-        **summed,
+        **total,
         "hit_rate": rate if cached else None,
         "optimal_hit_rate": best,
         "cache_rows": x.slots if isinstance(x, CachedRows) else 0,
@@ -133,7 +132,8 @@ def _optimal(trainer: BatchTrainer, slots: int) -> float | None:
     return optimal_hits(trace(), slots) / needed
 
 
-def _summed(comm: Communicator, numbers: Sequence[float]) -> list[float]:
+def summed(comm: Communicator, numbers: Sequence[float]) -> list[float]:
+    """Each number's sum over all ranks. Collective."""
     mine = torch.from_numpy(np.asarray(numbers, np.float64))
     comm.all_reduce(mine).wait()
     return [float(number) for number in mine]
@@ -176,6 +176,10 @@ def show(report: Report) -> None:
     table.add_row("sampled edges per second", f"{report['sampler']['edges_per_second']:,.0f}")
     told = report["features"]
     table.add_row("feature rows", f"{told['rows_needed']:,} needed, {told['rows_read']:,} read")
+    past = report.get("historical")
+    if past is not None:
+        rates = ", ".join("–" if rate is None else f"{rate:.1%}" for rate in past["hit_rate"])
+        table.add_row("hits of rows of others, by layer", rates)
     if told["hit_rate"] is not None:
         best = told["optimal_hit_rate"]
         beside = "" if best is None else f" (at best {best:.2%})"

@@ -13,8 +13,10 @@ from spgnn.minibatch import report as reporting
 from spgnn.minibatch.config import MiniBatchConfig, parse
 from spgnn.minibatch.materials import materials
 from spgnn.minibatch.plot import check_plot, plot_scores
+from spgnn.minibatch.ranked import RankedTask, RankedTrainer
+from spgnn.minibatch.ranked_report import of_ranks
 from spgnn.minibatch.train import BatchTask, BatchTrainer
-from spgnn.train import checkpoint
+from spgnn.train import Trainer, checkpoint
 from spgnn.train import train as train_whole
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
 from spgnn.train.memory import begin_epochs, give_back_freed, keep_freed, resident_bytes
@@ -69,27 +71,52 @@ def train(
     on_rank_zero(comm, lambda: _check_targets(config))
     give_back_freed()
     idle = resident_bytes()
-    made = materials(config, comm.rank)
-    with memory_for(f"what is known of {config.data.dataset}"):
-        made_of = on_every_rank(comm, made.__enter__)
-    try:
-        task = on_every_rank(comm, lambda: BatchTask(config, made_of, comm))
-        log = config.job.log
-        logs = logs_in(log) if log is not None and comm.rank == 0 else []
-        trainer = BatchTrainer(task, config, comm, [*callbacks, *logs])
-        keep_freed() if comm.size == 1 else begin_epochs()
-        comm.settled()
-        trainer.run()
-        if config.job.predictions is not None and trainer.failure is None:
-            trainer.write_predictions(config.job.predictions)
-        report = reporting.assemble(config, trainer, idle)
-    finally:
-        made.__exit__(None, None, None)
+    on = _on_whole if config.distribution.distributed == "none" else _on_parts
+    report = on(config, comm, callbacks, idle)
     if config.comparison.compare == "full":
         report["full"] = _of_whole_graph(config, comm)
     if config.comparison.plot is not None:
         on_rank_zero(comm, lambda: plot_scores(report, str(config.comparison.plot)))
     return report
+
+
+def _on_whole(
+    config: MiniBatchConfig, comm: Communicator, callbacks: Sequence[Callback], idle: int
+) -> reporting.Report:
+    """Train where each rank holds the whole graph."""
+    made = materials(config, comm.rank)
+    with memory_for(f"what is known of {config.data.dataset}"):
+        made_of = on_every_rank(comm, made.__enter__)
+    try:
+        task = on_every_rank(comm, lambda: BatchTask(config, made_of, comm))
+        trainer = BatchTrainer(task, config, comm, [*callbacks, *_logs(config, comm)])
+        _run(trainer, config)
+        return reporting.assemble(config, trainer, idle)
+    finally:
+        made.__exit__(None, None, None)
+
+
+def _on_parts(
+    config: MiniBatchConfig, comm: Communicator, callbacks: Sequence[Callback], idle: int
+) -> reporting.Report:
+    """Train where each rank holds its part of the graph."""
+    task = RankedTask(config, comm)
+    trainer = RankedTrainer(task, config, comm, [*callbacks, *_logs(config, comm)])
+    _run(trainer, config)
+    task.close()
+    return of_ranks(config, trainer, idle)
+
+
+def _logs(config: MiniBatchConfig, comm: Communicator) -> Sequence[Callback]:
+    return logs_in(config.job.log) if config.job.log is not None and comm.rank == 0 else []
+
+
+def _run(trainer: Trainer, config: MiniBatchConfig) -> None:
+    keep_freed() if trainer.comm.size == 1 else begin_epochs()
+    trainer.comm.settled()
+    trainer.run()
+    if config.job.predictions is not None and trainer.failure is None:
+        trainer.write_predictions(config.job.predictions)
 
 
 def _of_whole_graph(config: MiniBatchConfig, comm: Communicator) -> reporting.Report:

@@ -10,34 +10,38 @@ from torch import Tensor, nn
 from spgnn.comm import Communicator
 
 
-def average_gradients(model: nn.Module, comm: Communicator, seeds: int) -> int:
-    """Make every gradient that of the mean loss over the seeds of all ranks. Collective.
-
-    One all-reduce. A rank without a batch takes part with no seeds, and gets the others' gradients.
+def average_gradients(
+    model: nn.Module, comm: Communicator, weight: float, loss: Tensor | None = None
+) -> Tensor:
+    """Make every gradient the weighted mean of those of all ranks. Collective; one all-reduce.
 
     Parameters
     ----------
     model : Module
-        The same on all ranks; each has the gradient of the mean loss over its own seeds.
+        The same on all ranks; each has gradients of its own batch.
     comm : Communicator
-    seeds : int
+    weight : float
+        Of this rank's gradients, such as its seeds; a rank without a batch takes part with 0.
+    loss : Tensor, scalar, optional
         Of this rank's batch.
 
     Returns
     -------
-    int
-        Seeds of all ranks.
+    Tensor [2]
+        The loss, averaged alike, and the sum of the weights.
     """
-    if comm.size == 1:
-        return seeds
     learning = [p for p in model.parameters() if p.requires_grad]
-    gradients = [torch.zeros_like(p) if p.grad is None or not seeds else p.grad for p in learning]
-    count = gradients[0].new_tensor([float(seeds)])
-    flat = torch.cat([*(g.reshape(-1) * seeds for g in gradients), count])
+    gradients = [torch.zeros_like(p) if p.grad is None or not weight else p.grad for p in learning]
+    own = gradients[0].new_zeros(2)
+    own[1] = weight
+    if loss is not None and weight:
+        own[0] = loss.detach() * weight
+    flat = torch.cat([*(g.reshape(-1) * weight for g in gradients), own])
     comm.all_reduce(flat).wait()
-    total = flat[-1]
-    _write_back(learning, flat[:-1] / total.clamp(min=1), grad=True)
-    return int(total)
+    total = flat[-1].clone()
+    flat /= total.clamp(min=torch.finfo(flat.dtype).tiny)
+    _write_back(learning, flat[:-2], grad=True)
+    return torch.stack((flat[-2], total))
 
 
 def average_parameters(model: nn.Module, comm: Communicator) -> None:

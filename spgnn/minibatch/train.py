@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import share
 from spgnn.comm.solo import SoloCommunicator
+from spgnn.data import GraphMeta
 from spgnn.minibatch.batch import Batch
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.loader import NeighborLoader
@@ -78,14 +79,7 @@ class BatchTask(Task):
             rank=comm.rank,
             ranks=comm.size,
         )
-        size = f"{meta.vertices} vertices and {meta.edges} edges"
-        self._signature = {
-            **config.model.described,
-            "layers": "→".join(map(str, [made_of.features, *_widths(config, made_of.classes)])),
-            "seed": config.training.seed,
-            "a graph of": size,
-            "batches of": f"{how.batch_size} × {comm.size} with {how.num_neighbors} neighbours",
-        }
+        self._signature = signature_of(config, made_of.features, made_of.classes, meta, comm)
 
     def loss(self, epoch: int) -> Tensor:
         """Of the first batch of an epoch."""
@@ -121,11 +115,7 @@ class BatchTask(Task):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The first layer decays, as in full-graph training."""
-        first = self.model.parameters_by_layer()[0]
-        known = set(map(id, first))
-        others = [p for p in self.model.parameters() if id(p) not in known]
-        decaying = {"params": first, "weight_decay": self.weight_decay}
-        return [decaying, {"params": others, "weight_decay": 0.0}] if others else [decaying]
+        return decaying_first(self.model, self.weight_decay)
 
     @property
     def signature(self) -> Mapping[str, Any]:
@@ -211,6 +201,29 @@ def model_of(config: MiniBatchConfig, features: int, classes: int) -> Stack:
         seed=config.training.seed,
         **how.options,
     )
+
+
+def decaying_first(model: Stack, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameters as an optimiser takes them, of which those of the first layer decay."""
+    first = model.parameters_by_layer()[0]
+    known = set(map(id, first))
+    others = [p for p in model.parameters() if id(p) not in known]
+    decaying = {"params": first, "weight_decay": weight_decay}
+    return [decaying, {"params": others, "weight_decay": 0.0}] if others else [decaying]
+
+
+def signature_of(
+    config: MiniBatchConfig, features: int, classes: int, meta: GraphMeta, comm: Communicator
+) -> dict[str, Any]:
+    """What a checkpoint has to be of: model, layers, seed, size of the graph, and the batches."""
+    how = config.sampling
+    return {
+        **config.model.described,
+        "layers": "→".join(map(str, [features, *_widths(config, classes)])),
+        "seed": config.training.seed,
+        "a graph of": f"{meta.vertices} vertices and {meta.edges} edges",
+        "batches of": f"{how.batch_size} × {comm.size} with {how.num_neighbors} neighbours",
+    }
 
 
 def _widths(config: MiniBatchConfig, classes: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,7 +92,7 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     # The block row has become L, S and R; it must not be in memory beside the features.
     share = replace(share, adjacency=None)
     with memory_for(f"the features of {share.meta.name}"):
-        given = on_every_rank(comm, lambda: _features(config, share))
+        given = on_every_rank(comm, lambda: features_of(config, share))
         # Before A·X is written over X.
         X_seen = None if seen is None else _chosen_rows(given, masks[0])
         X = _ready(config, A, given, device)
@@ -135,7 +136,7 @@ class _Sought:
 def _sought(config: TrainConfig, share: RankShare, comm: Communicator) -> tuple[RankShare, _Sought]:
     """What is to be learnt, and what of the graph is left for learning it. Collective."""
     if config.aim.task == "vertices":
-        y, classes = _labels(config, share)
+        y, classes = labels_of(config, share)
         masks = masks_of(share.data, share.vertex_ids, y, config.training.seed)
         return share, _Sought(y, classes, masks, masks[0] & labelled(y))
     held = config.aim.val_links, config.aim.test_links
@@ -146,14 +147,24 @@ def _sought(config: TrainConfig, share: RankShare, comm: Communicator) -> tuple[
     return share, _Sought(unknown, 0, [nobody] * 3, everybody, links)
 
 
-def share_of(config: TrainConfig, comm: Communicator) -> tuple[RankShare, dict[str, Any] | None]:
-    """A rank's part of the graph; rank 0 alone looks what the name stands for."""
+def share_of(
+    config: TrainConfig, comm: Communicator, balance: Sequence[str] = ("nnz",)
+) -> tuple[RankShare, dict[str, Any] | None]:
+    """A rank's part of the graph; rank 0 alone looks what the name stands for.
+
+    Parameters
+    ----------
+    config, comm
+    balance : sequence of str
+        What parts that are made here get equal shares of; see :func:`spgnn.partition.partition`.
+    """
     data, how = config.data, config.algorithm
     placement = Placement(
         how.distribution,
         how.partition,
         edges=how.edges,
         imbalance=how.imbalance,
+        balance=tuple(balance),
         seed=config.training.seed,
         symmetrise=data.symmetrise,
         split=data.split,
@@ -211,7 +222,8 @@ def _chosen_rows(X: Tensor | CSR, chosen: Tensor) -> Tensor | CSR:
     return take_rows(X, chosen.nonzero()[:, 0]) if isinstance(X, CSR) else X[chosen]
 
 
-def _features(config: TrainConfig, share: RankShare) -> Tensor | CSR:
+def features_of(config: TrainConfig, share: RankShare) -> Tensor | CSR:
+    """Features of this rank's vertices, normalised as the flags say; may overwrite the share's."""
     X, norm = share.data.x, config.data.feature_norm
     if X is None:
         width = config.data.random_features
@@ -270,7 +282,7 @@ def _ready(
     return propagate_(A, stored, keep=config.model.keeps_features)
 
 
-def _labels(config: TrainConfig, share: RankShare) -> tuple[Tensor, int]:
+def labels_of(config: TrainConfig, share: RankShare) -> tuple[Tensor, int]:
     """Labels of this rank's vertices, and how many classes or columns there are."""
     if share.data.y is not None:
         return share.data.y, share.meta.classes
