@@ -53,6 +53,7 @@ class Way:
     way: str
     history: History | None = None
     misses: str = "drop"
+    past: str = "float32"
     epochs: int = 20
     hidden: int = 64
     fanouts: tuple[int, ...] = (10, 5, 5)
@@ -86,6 +87,7 @@ def train(rank: int, how: Way) -> dict[str, Any]:
             hidden_widths(model),
             history=how.history,
             misses=how.misses,
+            dtype=getattr(torch, how.past),
             **options,
         )
     optimizer = torch.optim.Adam(model.parameters(), lr=how.lr)
@@ -128,7 +130,13 @@ def ways(graph: str, arguments: argparse.Namespace) -> Iterator[tuple[str, int, 
                 yield (
                     f"{text} {misses}",
                     ranks,
-                    Way(way="historical", history=history, misses=misses, **base),
+                    Way(
+                        way="historical",
+                        history=history,
+                        misses=misses,
+                        past=arguments.past,
+                        **base,
+                    ),
                 )
 
 
@@ -147,6 +155,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--historical", nargs="+", default=["1000000,8,1,2000", "1000000,32,1,500"])
+    parser.add_argument("--past", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--misses", default="drop")
     arguments = parser.parse_args()
     for graph in arguments.graphs:

@@ -131,6 +131,9 @@ class Distribution(Record):
     misses: Annotated[
         Literal["drop", "fetch"], Flag("rows that are not in a cache: left out, or made here")
     ] = "drop"
+    past: Annotated[
+        Literal["float32", "bfloat16"], Flag("of historical rows, sent and kept")
+    ] = "float32"
     correct_every: Annotated[
         int, Flag("local: average models only after so many steps, and correct them", "STEPS")
     ] = 0
@@ -156,7 +159,7 @@ class Distribution(Record):
             raise InputError(
                 "--distributed historical and --historical SIZE,LIFE,DELAY,PUSH need each other"
             )
-        needs = {"misses": "historical", "correct_every": "local", "correct_steps": "local"}
+        needs = {"misses": "historical", "past": "historical", "correct_every": "local", "correct_steps": "local"}
         needs |= {"clusters": "cluster", "clusters_a_batch": "cluster", "boundary": "cluster"}
         default = Distribution()
         for name, wanted in needs.items():

@@ -19,10 +19,12 @@ class Learnt(Protocol):
     """What is trained; see `spgnn.minibatch.ranked.RankedTask`."""
 
     @property
-    def model(self) -> nn.Module: ...
+    def model(self) -> nn.Module:
+        """The same on all ranks after a correction."""
 
     @property
-    def comm(self) -> Communicator: ...
+    def comm(self) -> Communicator:
+        """All ranks."""
 
     def loss_of(self, batch: Batch | None) -> tuple[Tensor | None, float]:
         """The mean over the seeds of a batch, and what they weigh."""

@@ -250,6 +250,7 @@ def _loader(config: MiniBatchConfig, share: RankShare, model: Stack, comm: Commu
         shuffle=True,
         replace=sampling.replace,
         misses=how.misses,
+        dtype=torch.bfloat16 if how.past == "bfloat16" else torch.float32,
         of_graph=of_graph,
         seed=config.training.seed,
     )
