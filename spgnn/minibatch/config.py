@@ -159,7 +159,8 @@ class Distribution(Record):
             raise InputError(
                 "--distributed historical and --historical SIZE,LIFE,DELAY,PUSH need each other"
             )
-        needs = {"misses": "historical", "past": "historical", "correct_every": "local", "correct_steps": "local"}
+        needs = {"misses": "historical", "past": "historical"}
+        needs |= {"correct_every": "local", "correct_steps": "local"}
         needs |= {"clusters": "cluster", "clusters_a_batch": "cluster", "boundary": "cluster"}
         default = Distribution()
         for name, wanted in needs.items():
