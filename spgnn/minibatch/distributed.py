@@ -37,7 +37,8 @@ class DistributedLoader:
     Batch b of epoch e is the one that `NeighborLoader` makes of the whole graph on one process;
     rank r gets the batches t·P + r. Several rounds are sampled at once, hop by hop: a vertex is
     expanded by the rank that owns it, and features, labels and ids of all their vertices come in
-    one exchange, each row once.
+    one exchange, each row once. Only edges have no numbers of the graph: `Batch.e_id` numbers those
+    of the batch.
 
     Parameters
     ----------

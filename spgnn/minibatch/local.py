@@ -200,7 +200,7 @@ class HistoricalLoader:
             now, self.iteration = self.iteration, self.iteration + 1
             inputs = order[turn * self.batch_size : (turn + 1) * self.batch_size]
             number = turn * self._comm.size + self._comm.rank
-            place = Place(self.seed, epoch, number, now)
+            place = Place(self.seed, epoch, number, epoch * self._length + turn)
             self.past.begin(now)
             seeds = self._inputs[inputs] + self.ranks.boundary.first
             started = perf_counter()
