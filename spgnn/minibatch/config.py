@@ -131,9 +131,9 @@ class Distribution(Record):
     misses: Annotated[
         Literal["drop", "fetch"], Flag("rows that are not in a cache: left out, or made here")
     ] = "drop"
-    past: Annotated[
-        Literal["float32", "bfloat16"], Flag("of historical rows, sent and kept")
-    ] = "float32"
+    past: Annotated[Literal["float32", "bfloat16"], Flag("of historical rows, sent and kept")] = (
+        "float32"
+    )
     correct_every: Annotated[
         int, Flag("local: average models only after so many steps, and correct them", "STEPS")
     ] = 0
