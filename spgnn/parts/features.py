@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from spgnn.parts.blocks import Stretch, rows_of
+from spgnn.parts.layers import Source, Vertices
 from spgnn.parts.matrix import PartMatrix
-from spgnn.parts.network import Source, Vertices
 from spgnn.parts.room import Room
 from spgnn.parts.table import MemoryTable, Table, panels_of
 from spgnn.sparse import CSR

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from spgnn.parts.blocks import Blocks
 from spgnn.parts.features import OnDisk
+from spgnn.parts.layers import Layers
 from spgnn.parts.matrix import PartMatrix
-from spgnn.parts.network import Layers, Network
+from spgnn.parts.network import Network
 from spgnn.parts.table import panels_of
 
 

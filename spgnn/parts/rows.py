@@ -20,8 +20,8 @@ from spgnn.data.normalise import Normalisation, first_not_below, row_sums
 from spgnn.exchange import Algorithm, build
 from spgnn.layout import RowLayout
 from spgnn.parts.blocks import Blocks, Collector, MemoryBlocks, rows_of
+from spgnn.parts.layers import Layers
 from spgnn.parts.matrix import PartMatrix, Received
-from spgnn.parts.network import Layers
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,22 @@ from torch import Tensor
 
 from spgnn.autograd import with_backward
 from spgnn.comm import Communicator, Mesh
-from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
-from spgnn.data import GraphMeta, open_shards
-from spgnn.data.graph import VertexData
-from spgnn.data.labels import labelled
+from spgnn.comm.rank_zero import on_every_rank
 from spgnn.data.normalise import (
     OWN_NORMALISATION,
     WITH_LOOPS,
     Normalisation,
     row_normalise_features,
 )
-from spgnn.data.shards import ShardDirectory
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
-from spgnn.graph.sharing import is_cut
 from spgnn.nn import DropoutKeys, Stack, weights_of
-from spgnn.parts.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
+from spgnn.parts.blocks import Stretch
 from spgnn.parts.budget import Budget, Sizes, decide
 from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
-from spgnn.parts.network import Layers, Network, Source, Vertices
+from spgnn.parts.layers import Layers, Source, Vertices
+from spgnn.parts.network import Network
 from spgnn.parts.predict import Forecast, Moved
 from spgnn.parts.room import Places, Room
 from spgnn.parts.rows import (
@@ -50,149 +45,11 @@ from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.store.direct import Transfers
 from spgnn.train.config import TrainConfig
+from spgnn.train.found import Found, Labelled, adjacency_of, found_in
 from spgnn.train.network import model_of, widths_of
 from spgnn.train.objective import Objective, as_taken
-from spgnn.train.setup import made_up_labels, masks_of, random_features, share_of
+from spgnn.train.setup import random_features
 from spgnn.train.task import Predictions, Scores, Task, decaying_first
-
-
-@dataclass(frozen=True, eq=False)
-class Found:
-    """What a rank finds of a data set, before anything is made of it.
-
-    Attributes
-    ----------
-    meta : GraphMeta
-    layout : RowLayout
-    blocks : callable
-        Bounds of parts to own rows of the adjacency.
-    starts : callable
-        Nonzeros before an own row.
-    ids : Tensor int64 [own rows], or int
-    data : VertexData
-        Labels and masks.
-    X : Tensor or CSR, Stretch, or None
-        Features, where they lie.
-    """
-
-    meta: GraphMeta
-    layout: Any
-    blocks: Callable[[tuple[int, ...]], Blocks]
-    starts: Callable[[int], int]
-    ids: Tensor | int
-    data: VertexData
-    X: Tensor | CSR | Stretch | None
-
-
-def found_in(config: TrainConfig, comm: Communicator, counts: Transfers) -> Found:
-    """Own rows of the data set: of a graph directory what is read later, else all. Collective."""
-    name = config.data.dataset
-    if from_rank_zero(comm, lambda: is_cut(name, comm.size)):
-        return on_every_rank(comm, lambda: _in_directory(config, open_shards(name), comm, counts))
-    share, _ = share_of(config, comm)
-    adjacency = share.adjacency
-    assert adjacency is not None
-    return Found(
-        share.meta,
-        share.layout,
-        lambda bounds: MemoryBlocks.of(adjacency, bounds),
-        lambda row: int(adjacency.indptr[row]),
-        share.vertex_ids,
-        share.data,
-        share.data.x,
-    )
-
-
-def _in_directory(
-    config: TrainConfig, shards: ShardDirectory, comm: Communicator, counts: Transfers
-) -> Found:
-    if shards.meta.parts != comm.size:
-        raise InputError(
-            f"{shards.directory}: holds {shards.meta.parts} parts, but there are {comm.size} "
-            f"ranks; write it with --parts {comm.size}"
-        )
-    if config.data.symmetrise:
-        raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
-    rank, meta = comm.rank, shards.meta
-    where = {name: shards.place(rank, name) for name in ("indptr", "indices", "values", "x")}
-    stretch = {name: None if place is None else Stretch(*place) for name, place in where.items()}
-    first, last = shards.layout.range(rank)
-    indptr, indices = stretch["indptr"], stretch["indices"]
-    assert indptr is not None
-    assert indices is not None
-    offsets = np.memmap(indptr.path, "<i8", "r", indptr.offset, (last - first + 1,))
-    ids, data = shards.vertices_of(rank)
-
-    def blocks(bounds: tuple[int, ...]) -> Blocks:
-        return FileBlocks(
-            bounds,
-            meta.vertices,
-            indptr=indptr,
-            indices=indices,
-            values=stretch["values"] if meta.weighted else None,
-            counts=counts,
-        )
-
-    return Found(
-        meta,
-        shards.layout,
-        blocks,
-        lambda row: int(offsets[row]),
-        first if ids is None else ids,
-        data.select_split(config.data.split),
-        shards.features_of(rank) or stretch["x"],
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Labelled:
-    """Labels and masks of the vertices that have any.
-
-    Attributes
-    ----------
-    rows : Tensor int64 [labelled]
-        Own rows, rising.
-    y : Tensor [labelled] or [labelled, columns]
-    masks : list of Tensor bool [labelled]
-        Train, validation, test.
-    classes : int
-    """
-
-    rows: Tensor
-    y: Tensor
-    masks: list[Tensor]
-    classes: int
-
-    @classmethod
-    def of(cls, config: TrainConfig, found: Found, bounds: tuple[int, ...]) -> Labelled:
-        """A part at a time: most vertices of the largest graphs have no label."""
-        rows, labels, masks = list[Tensor](), list[Tensor](), list[list[Tensor]]()
-        classes = found.meta.classes if found.data.y is not None else config.data.random_classes
-        if not classes:
-            raise InputError(f"{found.meta.name} has no labels; --random-classes C makes some up")
-        for first, last in pairwise(bounds):
-            here = slice(first, last)
-            ids = (
-                torch.arange(first, last) + found.ids
-                if isinstance(found.ids, int)
-                else found.ids[here]
-            )
-            data = VertexData(**found.data.take(here))
-            y = made_up_labels(config, ids) if data.y is None else data.y
-            split = masks_of(data, ids, y, config.training.seed)
-            some = labelled(y) & (split[0] | split[1] | split[2])
-            chosen = some.nonzero()[:, 0]
-            rows.append(chosen + first)
-            labels.append(y[chosen])
-            masks.append([mask[chosen] for mask in split])
-        joined = [torch.cat(parts) for parts in zip(*masks, strict=True)]
-        return cls(torch.cat(rows), torch.cat(labels), joined, classes)
-
-    def taken_by(self, rows: int, *, training: bool) -> Tensor:
-        """Own rows whose outputs are looked at, bool [rows]."""
-        found = torch.zeros(rows, dtype=torch.bool)
-        found[self.rows[self.masks[0]] if training else self.rows] = True
-        return found
 
 
 class InParts(Task):
@@ -247,7 +104,7 @@ class InParts(Task):
         if not self.features:
             raise InputError(f"{self.meta.name} has no features; --random-features F makes some up")
         looked = even_bounds(found.starts, rows, storage.parts or 64)
-        adjacency = _adjacency(found, looked)
+        adjacency = adjacency_of(found, looked)
         loops = config.model.model in WITH_LOOPS
         seen = inspected(adjacency, comm, _normalisation(config), loops=loops)
         if self._outputs is None:
@@ -285,7 +142,7 @@ class InParts(Task):
             sort_bytes=self.budget.bytes // 4,
             counts=self.counts,
         )
-        self.whole = whole_matrix(_adjacency(found, bounds), seen, mesh, keep)
+        self.whole = whole_matrix(adjacency_of(found, bounds), seen, mesh, keep)
         vertices = Vertices(
             bounds,
             found.ids,
@@ -500,12 +357,6 @@ class InParts(Task):
 
     def _tick(self, done: int, total: int) -> None:
         self._bar("parts", done, total)
-
-
-def _adjacency(found: Found, bounds: tuple[int, ...]) -> Adjacency:
-    weighted = found.meta.weighted
-    symmetric = not found.meta.directed and not weighted
-    return Adjacency(found.blocks(bounds), found.layout, symmetric, weighted)
 
 
 def _agreed(

@@ -56,7 +56,7 @@ def test_a_disk_that_fails_in_the_middle(call, tmp_path, monkeypatch):
     wrong = {"pwritev": (errno.ENOSPC, "No space left"), "preadv": (errno.EIO, "Input/output")}
     number, said = wrong[call]
     with monkeypatch.context() as patched:
-        failing(patched, call, number, after=60)
+        failing(patched, call, number, after=20)
         with pytest.raises(InputError, match=rf"{re.escape(str(spill))}/.*: cannot be .*{said}"):
             alone(**flags, spill=str(spill), parts=3, resume=True)
     assert not list(spill.iterdir())
