@@ -73,11 +73,11 @@ def main() -> None:
         generate_block_model(graph, options.vertices, options.nonzeros)
     speed = disk_speed(graph / "part-00000" / "indices.npy")
     print(f"disk: {speed / 1e9:.2f} GB/s\n")
-    print(
-        "| model | hidden | labelled | share | asked MiB | peak/asked | parts | on the disk "
-        "| panel | read GB | written GB | foretold | amplification | s | in memory s | ratio | s of disk |"
-    )
-    print("|---" * 17 + "|")
+    titles = ["model", "hidden", "labelled", "share", "asked MiB", "peak/asked", "parts"]
+    titles += ["on the disk", "panel", "read GB", "written GB", "foretold", "amplification"]
+    titles += ["s", "in memory s", "ratio", "s of disk"]
+    print("| " + " | ".join(titles) + " |")
+    print("|---" * len(titles) + "|")
     for model in options.models:
         for hidden in options.hidden:
             for labels in options.labels:
