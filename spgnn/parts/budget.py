@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spgnn.errors import InputError
@@ -34,6 +33,10 @@ class Sizes:
         Of A·X, if that is made; else 0.
     looks : tuple of bool
         Whether each layer looks at its input beside the product.
+    made : tuple of int
+        Own rows that each layer makes, at most.
+    sources : tuple of int
+        Own rows that each layer's product is made of, at most.
     itemsize : int
         Bytes of a number.
     fixed_bytes : int
@@ -47,6 +50,8 @@ class Sizes:
     widths: tuple[int, ...]
     features_bytes: int
     looks: tuple[bool, ...]
+    made: tuple[int, ...]
+    sources: tuple[int, ...]
     itemsize: int
     fixed_bytes: int
 
@@ -122,36 +127,44 @@ def needed(sizes: Sizes, parts: int, places: Places) -> int:
 
 def _live(sizes: Sizes, layer: int, places: Places) -> int:
     """Tables while a layer is worked on, forward or backward, whichever are more."""
-    row = sizes.itemsize * sizes.rows
-    extended = sizes.itemsize * (sizes.rows + sizes.received)
+    item, layers = sizes.itemsize, len(sizes.operands)
 
-    def kept(purpose: str, widths: Sequence[int]) -> int:
-        return 0 if purpose in places.on_disk else row * sum(widths)
+    def product(number: int) -> int:
+        held = number < layers and "product" not in places.on_disk
+        return item * sizes.made[number] * sizes.operands[number] if held else 0
+
+    def taken(number: int, purpose: str) -> int:
+        held = 0 < number < layers and sizes.looks[number] and purpose not in places.on_disk
+        return item * sizes.made[number] * sizes.widths[number] if held else 0
+
+    def in_panels(rows: int, number: int) -> int:
+        """What is multiplied; by panels, if it lies on the disk."""
+        width = item * (sizes.operands[number] if number < layers else 0)
+        if "operand" in places.on_disk and places.panel_bytes:
+            width = min(places.panel_bytes, width)
+        return (rows + sizes.received) * width
 
     def operand(number: int) -> int:
-        width = sizes.operands[number] if number < len(sizes.operands) else 0
-        if "operand" in places.on_disk and places.panel_bytes:
-            return (sizes.rows + sizes.received) * min(places.panel_bytes, width * sizes.itemsize)
-        return extended * width
+        return in_panels(sizes.sources[number], number) if number < layers else 0
 
-    products = kept("product", sizes.operands[: layer + 1])
-    looked = [w for w, looks in zip(sizes.widths, sizes.looks, strict=False) if looks]
-    taken = kept("taken", looked[1 : layer + 2])
-    # An operand on the disk is in memory by panels, one at a time.
-    both = operand(layer) + (0 if "operand" in places.on_disk else operand(layer + 1))
-    forward = both + products + taken
-    # Backward, the gradient of a product is multiplied: as an operand, if it lies on the disk.
-    read = operand(layer) if "product" in places.on_disk else 0
-    backward = read + products + taken + kept("skipped", looked[1 : layer + 2][-2:])
+    kept = sum(product(number) + taken(number, "taken") for number in range(layer + 1))
+    # An operand on the disk is in memory one at a time.
+    following = 0 if "operand" in places.on_disk else operand(layer + 1)
+    forward = operand(layer) + following + kept + taken(layer + 1, "taken")
+    # Backward, the gradient of the next product is multiplied, spread over all rows.
+    read = in_panels(sizes.rows, layer + 1) if layer + 1 < layers else 0
+    skipped = taken(layer + 1, "skipped") + taken(layer, "skipped")
+    backward = read + kept + product(layer + 1) + taken(layer + 1, "taken") + skipped
     return max(forward, backward)
 
 
 def _block_bytes(sizes: Sizes, parts: int) -> int:
     """What one part needs while it is worked on, with two blocks of the matrix."""
-    rows = _UNEVEN * sizes.rows / parts
-    widest = max(*sizes.widths, *sizes.operands)
+    number = range(len(sizes.made))
+    widths = [max(sizes.widths[n], sizes.widths[n + 1], sizes.operands[n]) for n in number]
+    most = max(made * width for made, width in zip(sizes.made, widths, strict=True))
     blocks = 2 * _UNEVEN * sizes.matrix_bytes / parts
-    return int(blocks + _COPIES * sizes.itemsize * rows * widest)
+    return int(blocks + _COPIES * sizes.itemsize * _UNEVEN * most / parts)
 
 
 def _parts(sizes: Sizes, memory: int) -> int:

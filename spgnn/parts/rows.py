@@ -274,9 +274,9 @@ def reached(
     comm : Communicator
     """
     matrices = [whole] * layers
-    total = comm.agree(_nonzeros(whole.blocks, None), "sum")
+    total = comm.agree(nonzeros_in(whole.blocks, None), "sum")
     for number in range(layers - 1, -1, -1):
-        count = comm.agree(_nonzeros(whole.blocks, wanted), "sum")
+        count = comm.agree(nonzeros_in(whole.blocks, wanted), "sum")
         if count > OWN_MATRIX * total:
             if not bool(wanted.all()):
                 matrices[number] = replace(whole, targets=wanted.nonzero()[:, 0], thinned=True)
@@ -289,8 +289,8 @@ def reached(
     return Layers(matrices, whole.bounds)
 
 
-def _nonzeros(blocks: Blocks, wanted: Tensor | None) -> int:
-    """In some rows."""
+def nonzeros_in(blocks: Blocks, wanted: Tensor | None) -> int:
+    """Nonzeros in some rows, bool [rows], or in all of them; reads row offsets alone."""
     found = 0
     for number in range(blocks.number):
         lengths = blocks.row_lengths(number)

@@ -32,11 +32,13 @@ from spgnn.parts.network import Network
 from spgnn.parts.predict import Forecast, Moved
 from spgnn.parts.room import Places, Room
 from spgnn.parts.rows import (
+    OWN_MATRIX,
     Adjacency,
     Inspected,
     Kept,
     even_bounds,
     inspected,
+    nonzeros_in,
     reached,
     whole_matrix,
 )
@@ -85,13 +87,17 @@ class InParts(Task):
         self, config: TrainConfig, comm: Communicator, idle_bytes: int, outputs: int | None = None
     ) -> None:
         self.comm, self.config, self._outputs = comm, config, outputs
-        self.moved = Transfers()
-        self.counts = Transfers()
+        self.counts, self.moved = Transfers(), Transfers()
+        self.room = Room(Places(), None, torch.float32, self.counts)
         mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
         with memory_for(f"the rows of {config.data.dataset}"):
             found = found_in(config, comm, self.counts)
             self.meta = found.meta
-            self._prepare(found, mesh, idle_bytes)
+            try:
+                self._prepare(found, mesh, idle_bytes)
+            except BaseException:
+                self.room.close()
+                raise
         self.described = config.model.described
         self._bar = ProgressBar(shown=comm.rank == 0)
 
@@ -199,6 +205,7 @@ class InParts(Task):
         config = self.config
         itemsize = 8 if config.training.dtype == "float64" else 4
         widths = widths_of(config, self.features, self.classes)
+        made, sources, own_bytes = self._reach(adjacency, rows, len(seen.needed))
         operands = segments.operands(widths, sparse=isinstance(found.X, CSR))
         self._learns = operands[0].requires_grad and not self.propagates
         stored = 2 if config.storage.spill_dtype == "bfloat16" else itemsize
@@ -210,6 +217,7 @@ class InParts(Task):
             fixed += found.X.nbytes
         elif isinstance(found.X, CSR):
             fixed += 2 * found.X.nnz * 8
+        fixed += own_bytes
         return Sizes(
             rows=rows,
             received=len(seen.needed),
@@ -221,9 +229,32 @@ class InParts(Task):
             widths=tuple(widths),
             features_bytes=stored * rows * self.features if self.propagates else 0,
             looks=tuple(segments.looks_at_itself(n) for n in range(segments.layers)),
+            made=made,
+            sources=sources,
             itemsize=itemsize,
             fixed_bytes=fixed,
         )
+
+    def _reach(
+        self, adjacency: Adjacency, rows: int, received: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Rows that layers make, rows these are made of, bytes of a matrix of few rows; at most."""
+        layers = self.config.model.layers
+        everything = (rows,) * layers
+        if self._outputs is not None or not self.config.algorithm.reach:
+            return everything, everything, 0
+        last = len(self.labels.rows)
+        wanted = self.labels.taken_by(rows, training=False)
+        nonzeros = nonzeros_in(adjacency.blocks, wanted)
+        if nonzeros > OWN_MATRIX * nonzeros_in(adjacency.blocks, None):
+            return (*everything[1:], last), everything, 0
+        before = min(rows, nonzeros + last)
+        # On several ranks, its columns are all own rows.
+        columns = rows if received else before
+        own_bytes = 2 * (8 * (nonzeros + last) + 8 * columns) + 8 * before
+        if layers == 1:
+            return (last,), (columns,), own_bytes
+        return (*everything[2:], before, last), (*everything[1:], columns), own_bytes
 
     def _feature_columns(self, memory: int | None) -> int:
         """Of a panel while A·X is made, the same on all ranks."""

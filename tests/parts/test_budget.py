@@ -19,6 +19,8 @@ SIZES = Sizes(
     widths=(128, 16, 16, 40),
     features_bytes=512 * 10**6,
     looks=(False, False, False),
+    made=(10**6, 10**6, 10**6),
+    sources=(10**6, 10**6, 10**6),
     itemsize=4,
     fixed_bytes=10**7,
 )
