@@ -54,6 +54,10 @@ from spgnn.train.setup import random_features
 from spgnn.train.task import Predictions, Scores, Task, decaying_first
 
 
+# What libraries take once they are used: thread pools, buffers, code that is loaded late.
+_LIBRARIES = 64 << 20
+
+
 class InParts(Task):
     """Vertices that are learnt by a model whose rows are worked through in parts. Collective.
 
@@ -121,7 +125,7 @@ class InParts(Task):
         segments = Segments(self.model)
         self.propagates = not isinstance(found.X, CSR) and not config.model.drops_features
         self.sizes = self._sizes(segments, found, adjacency, seen, rows)
-        memory = max(storage.memory - idle_bytes, 1) if storage.memory else None
+        memory = max(storage.memory - idle_bytes - _LIBRARIES, 1) if storage.memory else None
         if memory is None and storage.spill:
             memory = 0
         parts = storage.parts or None

@@ -169,6 +169,7 @@ def _train_in_parts(
     task = InParts(config, comm, idle)
     try:
         trainer = Trainer(task, config.training, comm, callbacks, config.flat())
+        keep_freed() if comm.size == 1 else begin_epochs()
         comm.settled()
         trainer.run()
         report = reporting.assemble_in_parts(config, trainer, idle)

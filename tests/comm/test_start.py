@@ -90,7 +90,9 @@ def test_ranks_die_with_torchrun(tmp_path):
         agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "here"}
         os.environ.update(rank_of_two(number, port, SPGNN_START_SECONDS="300", **agent))
         connect("gloo").barrier()
-        (tmp_path / str(number)).write_text(str(os.getpid()))
+        begun = tmp_path / f"{number}.begun"  # a name is there once there is something in the file
+        begun.write_text(str(os.getpid()))
+        begun.rename(tmp_path / str(number))
         time.sleep(1000)
 
     def torchrun() -> None:
