@@ -43,7 +43,6 @@ from spgnn.parts.rows import (
     whole_matrix,
 )
 from spgnn.parts.segments import Segments
-from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.store.direct import Transfers
 from spgnn.train.config import TrainConfig
@@ -102,7 +101,6 @@ class InParts(Task):
                 self.room.close()
                 raise
         self.described = config.model.described
-        self._bar = ProgressBar(shown=comm.rank == 0)
 
     def _prepare(self, found: Found, mesh: Mesh, idle_bytes: int) -> None:
         """Look at the rows, share out the memory, and build what epochs work on."""
@@ -390,7 +388,8 @@ class InParts(Task):
         self.room.close()
 
     def _tick(self, done: int, total: int) -> None:
-        self._bar("parts", done, total)
+        if self.progress is not None:
+            self.progress("parts of this epoch", done, total)
 
 
 def _agreed(

@@ -113,6 +113,7 @@ class Trainer:
         self._followed = self.comm.agree(len(self._callbacks)) > 0
         self._tell(lambda callback: callback.on_start(self._config, list(self.history)))
         with ProgressBar(shown=self.comm.rank == 0) as bar:
+            self.task.progress = bar
             while not self._is_done():
                 record = self._epoch(len(self.history))
                 self.failure = _not_finite(record)
@@ -122,6 +123,7 @@ class Trainer:
                     self._tell(partial(_tell_of_epoch, record=self.history[-1]))
                 if self.failure is None:
                     self._save_sometimes()
+        self.task.progress = None
         report = {"history": list(self.history), "failure": self.failure}
         self._tell(lambda callback: callback.on_end(report))
 

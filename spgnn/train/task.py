@@ -19,6 +19,7 @@ from spgnn.nn import (
     matrices_of,
     recorded_products,
 )
+from spgnn.progress import Progress
 from spgnn.train.config import TrainConfig
 from spgnn.train.judged import Criterion
 from spgnn.train.network import model_of, widths_of
@@ -51,10 +52,13 @@ class Task(Protocol):
         Its parameters are the same on all ranks, and stay so.
     criterion : Criterion
         The score by which the best epoch is told and training stops early.
+    progress : Progress, optional
+        While a trainer runs: is told how far long work inside an epoch is.
     """
 
     model: nn.Module
     criterion: Criterion = Criterion()
+    progress: Progress | None = None
 
     @abstractmethod
     def loss(self, epoch: int) -> Tensor:

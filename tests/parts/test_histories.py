@@ -7,10 +7,13 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from spgnn.comm import connect
 from spgnn.data import Graph
 from spgnn.data.formats.npz import write_npz
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
+from spgnn.train.config import TrainConfig
+from spgnn.train.in_parts import InParts
 from tests.parts.runs import SMALL, check_bytes, check_equal, reports
 
 # Everything in memory; everything on the disk.
@@ -66,3 +69,12 @@ def test_directed_and_weighted(ranks, labelled, tmp_path):
     for expected, *others in run_ranks(histories, ranks, flags):
         for found in others:
             check_equal(expected, found)
+
+
+def test_progress_inside_an_epoch():
+    task = InParts(TrainConfig.of(**SMALL, parts=5), connect("gloo"), 0)
+    told: list[tuple[int, int]] = []
+    task.progress = lambda what, done, total: told.append((done, total))
+    task.loss(0).backward()
+    # Three layers of five parts, forward and backward.
+    assert told == [(number + 1, 15) for number in range(15)] * 2
