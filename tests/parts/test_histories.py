@@ -78,3 +78,18 @@ def test_progress_inside_an_epoch():
     task.loss(0).backward()
     # Three layers of five parts, forward and backward.
     assert told == [(number + 1, 15) for number in range(15)] * 2
+
+
+def test_ranks_without_vertices(tmp_path):
+    path = tmp_path / "graph.npz"
+    A = sp.csr_array(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], np.float32))
+    x = torch.arange(6.0).view(3, 2)
+    y = torch.tensor([0, 1, 1])
+    everybody = torch.ones(3, dtype=torch.bool)
+    graph = Graph("path", CSR.from_scipy(A), False, x=x, y=y, train_mask=everybody)
+    write_npz(graph, path)
+    base = {"dataset": str(path), "epochs": 3, "partition": "block"}
+    flags = [base, {**base, "parts": 3}, {**base, "parts": 2, "spill": str(tmp_path / "spill")}]
+    for expected, *others in run_ranks(histories, 4, flags):
+        for found in others:
+            check_equal(expected, found)
