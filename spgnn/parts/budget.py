@@ -8,8 +8,9 @@ from spgnn.errors import InputError
 from spgnn.parts.room import Places
 
 MOST_PARTS = 4096
+SPILLED_PARTS = 8  # where nothing says how many
 # What goes to the disk first: what is read and written least often for its size.
-_ORDER = ("propagated", "skipped", "taken", "matrix", "product", "operand")
+ORDER = ("propagated", "skipped", "taken", "matrix", "product", "operand")
 _BLOCK_SHARE = 0.25  # of the memory, for what one part needs while it is worked on
 _UNEVEN = 1.5  # the largest part over the average
 _COPIES = 8  # of a part's rows, forward and backward, in the widest layer
@@ -74,18 +75,23 @@ class Budget:
     bytes: int
 
 
-def decide(sizes: Sizes, memory: int | None, parts: int | None, *, spill: bool) -> Budget:
+def decide(
+    sizes: Sizes, memory: int | None, parts: int | None, *, spill: bool, itself: int = 0
+) -> Budget:
     """Parts, and what lies on the disk, so that a rank needs at most so much memory.
 
     Parameters
     ----------
     sizes : Sizes
     memory : int, optional
-        Bytes, beside what the process itself takes; ``None``: as much as it takes.
+        Bytes, beside what the process itself takes; ``None``: as much as it takes, or as little as
+        can be if there is a directory to write to.
     parts : int, optional
         If it is given, so many.
     spill : bool
         Whether there is a directory to write to.
+    itself : int
+        Bytes that the process takes by itself, for messages.
 
     Raises
     ------
@@ -93,21 +99,22 @@ def decide(sizes: Sizes, memory: int | None, parts: int | None, *, spill: bool) 
         If it cannot be done; says with how much memory it could.
     """
     if memory is None:
-        chosen = parts or 1
-        return Budget(chosen, Places(), needed(sizes, chosen, Places()))
+        places = Places(frozenset(ORDER)) if spill else Places()
+        chosen = parts or (SPILLED_PARTS if spill else 1)
+        return Budget(chosen, places, needed(sizes, chosen, places))
     number = parts or _parts(sizes, memory)
     on_disk: list[str] = []
     found = Budget(number, Places(), needed(sizes, number, Places()))
-    for purpose in _ORDER if spill else ():
+    for purpose in ORDER if spill else ():
         if found.bytes <= memory:
             return found
         on_disk.append(purpose)
         places = Places(frozenset(on_disk))
         if purpose == "operand":
-            return _by_panels(sizes, memory, number, places)
+            return _by_panels(sizes, memory, number, places, itself)
         found = Budget(number, places, needed(sizes, number, places))
     if found.bytes > memory:
-        raise _too_little(memory, found.bytes, "give --spill DIR, or more")
+        raise _too_little(memory, found.bytes, itself, "give --spill DIR, or more")
     return found
 
 
@@ -175,7 +182,7 @@ def _parts(sizes: Sizes, memory: int) -> int:
     return min(number, max(sizes.rows, 1))
 
 
-def _by_panels(sizes: Sizes, memory: int, parts: int, places: Places) -> Budget:
+def _by_panels(sizes: Sizes, memory: int, parts: int, places: Places, itself: int) -> Budget:
     """The widest panel of operands that leaves the rest its room."""
     columns = max(sizes.operands)
     while columns:
@@ -185,11 +192,12 @@ def _by_panels(sizes: Sizes, memory: int, parts: int, places: Places) -> Budget:
             return found
         columns = columns * 3 // 4
     least = needed(sizes, MOST_PARTS, replace(places, panel_bytes=sizes.itemsize))
-    raise _too_little(memory, least, "one column of an operand must fit; give more")
+    raise _too_little(memory, least, itself, "one column of an operand must fit; give more")
 
 
-def _too_little(memory: int, least: int, advice: str) -> InputError:
+def _too_little(memory: int, least: int, itself: int, advice: str) -> InputError:
+    asked, enough, taken = (-(-n // 2**20) for n in (memory + itself, least + itself, itself))
     return InputError(
-        f"--memory: {memory / 2**20:.0f} MiB beside the process itself are too few; about "
-        f"{least / 2**20:.0f} MiB are needed: {advice}"
+        f"--memory: {asked} MiB are too few; about {enough} MiB are needed, {taken} of them by the "
+        f"process itself: {advice}"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
 from spgnn.nn import DropoutKeys, Stack, weights_of
 from spgnn.parts.blocks import Stretch
-from spgnn.parts.budget import Budget, Sizes, decide
+from spgnn.parts.budget import ORDER, Budget, Sizes, decide
 from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
 from spgnn.parts.layers import Layers, Source, Vertices
 from spgnn.parts.network import Network
@@ -122,11 +122,12 @@ class InParts(Task):
         segments = Segments(self.model)
         self.propagates = not isinstance(found.X, CSR) and not config.model.drops_features
         self.sizes = self._sizes(segments, found, adjacency, seen, rows)
-        memory = max(storage.memory - idle_bytes - _LIBRARIES, 1) if storage.memory else None
-        if memory is None and storage.spill:
-            memory = 0
-        parts = storage.parts or None
-        self.budget = _agreed(comm, self.sizes, memory, parts, spill=bool(storage.spill))
+        itself = idle_bytes + _LIBRARIES
+        memory = storage.memory - itself if storage.memory else None
+        parts, spill = storage.parts or None, bool(storage.spill)
+        self.budget = _agreed(
+            comm, lambda: decide(self.sizes, memory, parts, spill=spill, itself=itself)
+        )
         dtype = torch.float64 if config.training.dtype == "float64" else torch.float32
         self.room = Room(self.budget.places, _spill(storage.spill, comm), dtype, self.counts)
         self._build(found, seen, mesh, segments, memory)
@@ -392,20 +393,14 @@ class InParts(Task):
             self.progress("parts of this epoch", done, total)
 
 
-def _agreed(
-    comm: Communicator, sizes: Sizes, memory: int | None, parts: int | None, *, spill: bool
-) -> Budget:
+def _agreed(comm: Communicator, decided: Callable[[], Budget]) -> Budget:
     """The same on all ranks: the most parts, the narrowest panels that any of them asks for."""
-    if memory == 0:
-        everything = frozenset(("propagated", "skipped", "taken", "matrix", "product", "operand"))
-        return Budget(parts or 8, Places(everything), 1 << 30)
-    mine = on_every_rank(comm, lambda: decide(sizes, memory, parts, spill=spill))
-    number = comm.agree(mine.parts)
-    order = ("propagated", "skipped", "taken", "matrix", "product", "operand")
+    mine = on_every_rank(comm, decided)
     depth = comm.agree(len(mine.places.on_disk))
-    panel = comm.agree(-(mine.places.panel_bytes or 1 << 40))
-    places = Places(frozenset(order[:depth]), 0 if -panel == 1 << 40 else -panel)
-    return Budget(number, places, mine.bytes)
+    widest = 1 << 40
+    panel = -comm.agree(-(mine.places.panel_bytes or widest))
+    places = Places(frozenset(ORDER[:depth]), 0 if panel == widest else panel)
+    return Budget(comm.agree(mine.parts), places, mine.bytes)
 
 
 def _spill(directory: str | None, comm: Communicator) -> Path | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spgnn.errors import InputError
-from spgnn.parts.budget import Budget, Sizes, decide, needed
+from spgnn.parts.budget import ORDER, Budget, Sizes, decide, needed
 from spgnn.parts.room import Places
 from spgnn.testing import run_ranks
 from spgnn.train import in_parts
@@ -39,22 +39,26 @@ def test_what_is_least_used_goes_to_the_disk_first():
 
 
 def test_too_little_memory_says_how_much_would_do():
-    with pytest.raises(InputError, match=r"--memory: .* MiB are needed: give --spill DIR"):
-        decide(SIZES, 10**8, None, spill=False)
+    with pytest.raises(
+        InputError,
+        match=r"--memory: 196 MiB are .*, 100 of them by the process itself: give --spill DIR",
+    ):
+        decide(SIZES, 10**8, None, spill=False, itself=100 * 2**20)
     with pytest.raises(InputError, match="one column of an operand must fit"):
         decide(SIZES, 10**6, None, spill=True)
 
 
-def test_no_budget_keeps_all_in_memory():
-    assert decide(SIZES, None, 7, spill=True) == Budget(7, Places(), needed(SIZES, 7, Places()))
+def test_without_a_budget():
+    assert decide(SIZES, None, 7, spill=False) == Budget(7, Places(), needed(SIZES, 7, Places()))
+    assert decide(SIZES, None, None, spill=False).parts == 1
+    assert decide(SIZES, None, 7, spill=True).places.on_disk == set(ORDER)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("model", [{"dropout": 0.5}, {"model": "sage", "random_labels": 0.1}])
 def test_panels_change_nothing(model, ranks, tmp_path, monkeypatch):
     """Operands of which two or three columns are in memory at a time."""
-    everything = frozenset(("propagated", "skipped", "taken", "matrix", "product", "operand"))
-    tight = Budget(5, Places(everything, panel_bytes=12), 10**9)
+    tight = Budget(5, Places(frozenset(ORDER), panel_bytes=12), 10**9)
     monkeypatch.setattr(in_parts, "decide", lambda *args, **options: tight)
     base = {**SMALL, "layers": 3, "hidden": 7, **model}
     flags = [base, {**base, "memory": "4GB", "spill": str(tmp_path)}]
