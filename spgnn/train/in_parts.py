@@ -53,7 +53,7 @@ from spgnn.train.setup import random_features
 from spgnn.train.task import Predictions, Scores, Task, decaying_first
 
 # What libraries take once they are used: thread pools, buffers, code that is loaded late.
-_LIBRARIES = 64 << 20
+_LIBRARIES = 96 << 20
 
 
 class InParts(Task):
