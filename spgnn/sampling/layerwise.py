@@ -37,7 +37,7 @@ class LadiesSampler:
     num_nodes : sequence of int
         How many vertices, the seeds' hop first; −1: all neighbours.
     values : Tensor, floating [nnz], optional
-        |A|; one over the row's length if not given. Entries of 0 are no edges.
+        Absolute values of A; one over the row's length if not given. Entries of 0 are no edges.
     edge_ids, vertex_ids, threads
         As in `NeighborSampler`.
 
