@@ -26,7 +26,7 @@ train: build
 
 # Two processes, for the ranks of a test mostly wait for one another: ONE of the halves is named,
 # the other one is whatever else there is. Each prints when it is done.
-ONE := tests/kernels tests/train
+ONE := tests/kernels tests/train tests/parts tests/nn
 PYTEST = $(BIN)/python -m pytest -q -m 'not slow' -o cache_dir=.pytest_cache/$@
 
 test: build lint
