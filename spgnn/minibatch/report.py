@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from spgnn.comm import Communicator
-from spgnn.errors import InputError
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.counts import Sampled
 from spgnn.minibatch.train import BatchTrainer
@@ -140,22 +139,8 @@ def summed(comm: Communicator, numbers: Sequence[float]) -> list[float]:
 
 
 def publish(report: Report, path: str | None) -> None:
-    """Write the report and print the table; what went wrong is said last.
-
-    Raises
-    ------
-    InputError
-        If the report cannot be written, or training ended before it was done.
-    """
-    trouble = report["failure"]
-    if path is not None:
-        try:
-            usual.write(report, path)
-        except InputError as error:
-            trouble = trouble or str(error)
-    show(report)
-    if trouble:
-        raise InputError(trouble)
+    """Write the report and print its table, as those of full-graph training."""
+    usual.publish(report, path, show)
 
 
 def show(report: Report) -> None:

@@ -136,23 +136,11 @@ class FileBlocks(Blocks):
         self._buffers: list[dict[str, Bytes]] = []
 
     @property
-    def nonzeros(self) -> list[int]:
-        """Of each block."""
-        return list(self._nonzeros)
-
-    @property
     def nbytes(self) -> int:
         """Row offsets, columns, and values if there are any."""
         entry = self._index.itemsize + (0 if self._where[2] is None else 4)
         offsets = 8 * (self.bounds[-1] + self.number)
         return offsets + entry * sum(self._nonzeros)
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Memory of the two blocks that are held at a time."""
-        rows = max(b - a for a, b in pairwise(self.bounds))
-        entry = self._index.itemsize + (0 if self._where[2] is None else 4)
-        return 2 * (8 * rows + entry * max(self._nonzeros) + 6 * PAGE)
 
     def stream(self) -> Iterator[tuple[int, CSR]]:
         """All blocks in turn; the memory of one is used again for the next but one."""
@@ -171,10 +159,6 @@ class FileBlocks(Blocks):
         """Read from the row offsets alone."""
         first, last = self.bounds[number : number + 2]
         return self._numbers(0, {}, first, last + 1, torch.int64).diff()
-
-    def let_go(self) -> None:
-        """Give up the memory of the blocks."""
-        self._buffers = []
 
     def _read_starts(self) -> Tensor:
         """Where each block's nonzeros begin, int64 [K + 1]."""

@@ -191,10 +191,6 @@ class DiskTable(Table):
                     found[begin:end, a - first : b - first] = here
         return found
 
-    def let_go(self) -> None:
-        """Give up the memory of the last panel."""
-        self._held = None
-
     def write_panel(self, part: int, first: int, values: Tensor) -> None:
         """Overwrite columns of a part's rows, which must be whole panels."""
         if (stale := self._ahead.pop(part, None)) is not None:

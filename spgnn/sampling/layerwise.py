@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +23,56 @@ from spgnn.sampling.rows import sampled_rows, to_samples, vertices_in_proportion
 from spgnn.sampling.sample import Draw, Sample
 from spgnn.sparse import CSR
 
+Squares = npt.NDArray[np.float64]
 
-class LadiesSampler:
+
+class LayerWise:
+    """What samplers of layers share. Parameters are those of :class:`LadiesSampler`."""
+
+    def __init__(
+        self,
+        pattern: Pattern | CSR,
+        num_nodes: Sequence[int],
+        *,
+        values: Tensor | None = None,
+        edge_ids: bool = False,
+        vertex_ids: Tensor | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.num_nodes = hop_counts("num_nodes", num_nodes)
+        self.threads = thread_count(threads)
+        self._edge_ids = edge_ids
+        squares = squares_of(pattern, values)
+        kept = squares if values is not None else None
+        self._rows = sampled_rows(pattern, vertex_ids, weights=kept, threads=self.threads)
+        self._rows.check_square()
+        self.pattern = self._rows.pattern
+        self._chances = self._found(squares, vertex_ids)
+
+    @abstractmethod
+    def _found(self, squares: Squares, vertex_ids: Tensor | None) -> Any:
+        """What vertices are drawn in proportion to, as the extension takes it."""
+
+    @property
+    @abstractmethod
+    def _draw(self) -> Callable[..., Any]:
+        """What draws in the extension."""
+
+    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
+        """The neighbourhood of some vertices, each given once: int64 [seeds]."""
+        return self.sample_many([seeds], [draw])[0]
+
+    def sample_many(self, seeds: Sequence[Tensor], draws: Sequence[Draw]) -> list[Sample]:
+        """Several samples at once, each on a thread of its own."""
+        batches = vertex_lists("seeds", seeds, draws)
+        how = self.num_nodes, draw_keys(draws), self._chances, self._edge_ids, self.threads
+        try:
+            return to_samples(self._draw(batches, *how), batches)
+        except ValueError as error:
+            raise InputError(f"seeds: {error}") from None
+
+
+class LadiesSampler(LayerWise):
     """LADIES: vertices in proportion to what they mean to the targets (Zou et al., NeurIPS 2019).
 
     A hop draws ``num_nodes`` of the targets' neighbours without replacement, vertex t in proportion
@@ -47,40 +97,15 @@ class LadiesSampler:
         If an argument is none of these.
     """
 
-    def __init__(
-        self,
-        pattern: Pattern | CSR,
-        num_nodes: Sequence[int],
-        *,
-        values: Tensor | None = None,
-        edge_ids: bool = False,
-        vertex_ids: Tensor | None = None,
-        threads: int | None = None,
-    ) -> None:
-        self.num_nodes = hop_counts("num_nodes", num_nodes)
-        self.threads = thread_count(threads)
-        self._edge_ids = edge_ids
-        self._squares = squares_of(pattern, values)
-        kept = self._squares if values is not None else None
-        self._rows = sampled_rows(pattern, vertex_ids, weights=kept, threads=self.threads)
-        self._rows.check_square()
-        self.pattern = self._rows.pattern
+    def _found(self, squares: Squares, vertex_ids: Tensor | None) -> Squares:
+        return squares
 
-    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
-        """The neighbourhood of some vertices, each given once: int64 [seeds]."""
-        return self.sample_many([seeds], [draw])[0]
-
-    def sample_many(self, seeds: Sequence[Tensor], draws: Sequence[Draw]) -> list[Sample]:
-        """Several samples at once, each on a thread of its own."""
-        batches = vertex_lists("seeds", seeds, draws)
-        how = self.num_nodes, draw_keys(draws), self._squares, self._edge_ids, self.threads
-        try:
-            return to_samples(self._rows.graph.ladies(batches, *how), batches)
-        except ValueError as error:
-            raise InputError(f"seeds: {error}") from None
+    @property
+    def _draw(self) -> Callable[..., Any]:
+        return self._rows.graph.ladies
 
 
-class FastGCNSampler:
+class FastGCNSampler(LayerWise):
     """FastGCN: vertices of the whole graph, whoever the targets are (Chen, Ma & Xiao, ICLR 2018).
 
     A hop draws ``num_nodes`` of all vertices without replacement, vertex t in proportion to
@@ -98,38 +123,12 @@ class FastGCNSampler:
         If an argument is none of these.
     """
 
-    def __init__(
-        self,
-        pattern: Pattern | CSR,
-        num_nodes: Sequence[int],
-        *,
-        values: Tensor | None = None,
-        edge_ids: bool = False,
-        vertex_ids: Tensor | None = None,
-        threads: int | None = None,
-    ) -> None:
-        self.num_nodes = hop_counts("num_nodes", num_nodes)
-        self.threads = thread_count(threads)
-        self._edge_ids = edge_ids
-        squares = squares_of(pattern, values)
-        kept = squares if values is not None else None
-        self._rows = sampled_rows(pattern, vertex_ids, weights=kept, threads=self.threads)
-        self._rows.check_square()
-        self.pattern = self._rows.pattern
-        self._vertices = vertices_in_proportion(column_sums(self.pattern, squares), vertex_ids)
+    def _found(self, squares: Squares, vertex_ids: Tensor | None) -> Any:
+        return vertices_in_proportion(column_sums(self.pattern, squares), vertex_ids)
 
-    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
-        """The neighbourhood of some vertices, each given once: int64 [seeds]."""
-        return self.sample_many([seeds], [draw])[0]
-
-    def sample_many(self, seeds: Sequence[Tensor], draws: Sequence[Draw]) -> list[Sample]:
-        """Several samples at once, each on a thread of its own."""
-        batches = vertex_lists("seeds", seeds, draws)
-        how = self.num_nodes, draw_keys(draws), self._vertices, self._edge_ids, self.threads
-        try:
-            return to_samples(self._rows.graph.fastgcn(batches, *how), batches)
-        except ValueError as error:
-            raise InputError(f"seeds: {error}") from None
+    @property
+    def _draw(self) -> Callable[..., Any]:
+        return self._rows.graph.fastgcn
 
 
 def squares_of(source: Pattern | CSR, values: Tensor | None) -> npt.NDArray[np.float64]:

@@ -14,12 +14,7 @@ from torch import Tensor
 from spgnn.autograd import with_backward
 from spgnn.comm import Communicator, Mesh
 from spgnn.comm.rank_zero import on_every_rank
-from spgnn.data.normalise import (
-    OWN_NORMALISATION,
-    WITH_LOOPS,
-    Normalisation,
-    row_normalise_features,
-)
+from spgnn.data.normalise import WITH_LOOPS, row_normalise_features
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
@@ -49,7 +44,7 @@ from spgnn.train.config import TrainConfig
 from spgnn.train.found import Found, Labelled, adjacency_of, found_in
 from spgnn.train.network import model_of, widths_of
 from spgnn.train.objective import Objective, as_taken
-from spgnn.train.setup import random_features
+from spgnn.train.setup import normalisation_of, random_features
 from spgnn.train.task import Predictions, Scores, Task, decaying_first
 
 # What libraries take once they are used: thread pools, buffers, code that is loaded late.
@@ -113,7 +108,7 @@ class InParts(Task):
         looked = even_bounds(found.starts, rows, storage.parts or 64)
         adjacency = adjacency_of(found, looked)
         loops = config.model.model in WITH_LOOPS
-        seen = inspected(adjacency, comm, _normalisation(config), loops=loops)
+        seen = inspected(adjacency, comm, normalisation_of(config), loops=loops)
         if self._outputs is None:
             self.labels = on_every_rank(comm, lambda: Labelled.of(config, found, looked))
         self.classes = self._outputs or self.labels.classes
@@ -408,11 +403,3 @@ def _spill(directory: str | None, comm: Communicator) -> Path | None:
     if directory is None:
         return None
     return on_every_rank(comm, lambda: scratch_directory(directory, f"--spill {directory}"))
-
-
-def _normalisation(config: TrainConfig) -> Normalisation:
-    """What was asked for, or what the model is defined on."""
-    asked = config.data.normalisation
-    if asked != "auto":
-        return asked
-    return OWN_NORMALISATION[config.model.model] if config.model.aggregate == "mean" else "none"

@@ -215,8 +215,17 @@ def write(report: Report, path: str) -> None:
         file.write(text.encode())
 
 
-def publish(report: Report, path: str | None) -> None:
+def publish(
+    report: Report, path: str | None, shown: Callable[[Report], None] | None = None
+) -> None:
     """Write the report and print the table; what went wrong is said last.
+
+    Parameters
+    ----------
+    report : dict
+    path : str, optional
+    shown : callable, optional
+        Prints another table than that of :func:`show`.
 
     Raises
     ------
@@ -229,7 +238,7 @@ def publish(report: Report, path: str | None) -> None:
             write(report, path)
         except InputError as error:
             trouble = trouble or str(error)
-    show(report)
+    (shown or show)(report)
     if trouble:
         raise InputError(trouble)
 

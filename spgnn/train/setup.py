@@ -18,7 +18,12 @@ from spgnn.data.distribute import Pairs, RankShare, held_out, induced
 from spgnn.data.graph import VertexData
 from spgnn.data.labels import labelled
 from spgnn.data.memory import check_memory
-from spgnn.data.normalise import OWN_NORMALISATION, WITH_LOOPS, row_normalise_features
+from spgnn.data.normalise import (
+    OWN_NORMALISATION,
+    WITH_LOOPS,
+    Normalisation,
+    row_normalise_features,
+)
 from spgnn.data.splits import seeded_split
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Layered
@@ -198,10 +203,8 @@ def _matrices(
     wanted : Tensor bool [own rows], optional
         Vertices that the loss looks at.
     """
-    model, asked = config.model.model, config.data.normalisation
-    own = OWN_NORMALISATION[model] if config.model.aggregate == "mean" else "none"
-    kind = own if asked == "auto" else asked
-    rows = normalised(share, mesh.rank, kind, loops=model in WITH_LOOPS)
+    loops = config.model.model in WITH_LOOPS
+    rows = normalised(share, mesh.rank, normalisation_of(config), loops=loops)
     rows = rows.to(weights_of(config.training.dtype))
     A = rows.matrix(share.layout, mesh, config.algorithm.distribution, config.algorithm.overlap)
     if wanted is None:
@@ -215,6 +218,14 @@ def _matrices(
         wanted=wanted.nonzero()[:, 0],
         propagated=_propagates(config, isinstance(share.data.x, CSR)),
     )
+
+
+def normalisation_of(config: TrainConfig) -> Normalisation:
+    """What was asked for, or what the model is defined on."""
+    asked = config.data.normalisation
+    if asked != "auto":
+        return asked
+    return OWN_NORMALISATION[config.model.model] if config.model.aggregate == "mean" else "none"
 
 
 def _chosen_rows(X: Tensor | CSR, chosen: Tensor) -> Tensor | CSR:
