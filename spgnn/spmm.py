@@ -38,7 +38,7 @@ from spgnn.operands import Operands
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
-Noted = tuple[int, torch.dtype, bool] | Weighed
+Noted = tuple[int, torch.dtype, bool, int] | Weighed
 
 
 class DistMatrix:
@@ -67,7 +67,7 @@ class DistMatrix:
 
     Attributes
     ----------
-    record : list of (width, dtype, adjoint), or Weighed
+    record : list of (width, dtype, adjoint, number of the product), or Weighed
         What was multiplied on the meta device: such products move nothing and are only noted.
     """
 
@@ -283,7 +283,7 @@ class DistMatrix:
         """``A·H`` without autograd. Collective."""
         step = self.next_step(H_local) if step is None else step
         if H_local.is_meta:
-            self.record.append((H_local.shape[1], H_local.dtype, False))
+            self.record.append((H_local.shape[1], H_local.dtype, False, step.product))
             return H_local.new_empty(self.rows, H_local.shape[1])
         return self.executor.forward(H_local, step)
 
@@ -291,7 +291,7 @@ class DistMatrix:
         """``Aᵀ·G``: the same plan run backwards; same counts, same bytes. Collective."""
         step = self.operands.next(G_local, self.rows).reversed() if step is None else step
         if G_local.is_meta:
-            self.record.append((G_local.shape[1], G_local.dtype, True))
+            self.record.append((G_local.shape[1], G_local.dtype, True, step.product))
             return G_local.new_empty(self.columns, G_local.shape[1])
         return self.executor.adjoint(G_local.contiguous(), step)
 

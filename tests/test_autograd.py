@@ -163,7 +163,7 @@ def test_meta_tensors_are_only_recorded():
     H = torch.zeros(N, 7, device="meta", requires_grad=True)
     (A @ H).sum().backward()
     assert H.grad.shape == (N, 7)
-    assert A.record == [(7, torch.float32, False), (7, torch.float32, True)]
+    assert A.record == [(7, torch.float32, False, 0), (7, torch.float32, True, 0)]
 
 
 def test_compiled_in_one_graph():

@@ -6,12 +6,13 @@ from spgnn.exchange.algorithm import ALGOS, Algo, Algorithm
 from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
 from spgnn.exchange.layers import Layered, LayerPlan, layered
-from spgnn.exchange.levels import Level, by_level, messages_by_level
+from spgnn.exchange.levels import Level, by_level, carried_by_level
 from spgnn.exchange.peers import SCHEDULES, Peers, Schedule
 from spgnn.exchange.plan import Hop, Plan, Stage
+from spgnn.exchange.route import Names, Route
 from spgnn.exchange.schedule import Executor
 from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build, build_all, grid
-from spgnn.exchange.traffic import Traffic, Volume
+from spgnn.exchange.traffic import Carried, Traffic, Volume
 from spgnn.exchange.turn import Turn, Turned
 from spgnn.exchange.wire import Broadcast, Exact, Flight, Step, Steps, Wire
 from spgnn.exchange.workspace import Workspace
@@ -24,6 +25,7 @@ __all__ = [
     "Algo",
     "Algorithm",
     "Broadcast",
+    "Carried",
     "Cover",
     "Demand",
     "Exact",
@@ -33,8 +35,10 @@ __all__ = [
     "LayerPlan",
     "Layered",
     "Level",
+    "Names",
     "Peers",
     "Plan",
+    "Route",
     "Schedule",
     "Scheme",
     "Stage",
@@ -50,11 +54,11 @@ __all__ = [
     "build",
     "build_all",
     "by_level",
+    "carried_by_level",
     "demand",
     "grid",
     "hierarchical",
     "layered",
-    "messages_by_level",
     "trade",
     "trade_all",
 ]

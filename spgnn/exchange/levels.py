@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
 import torch
 
 from spgnn.exchange.plan import Plan
-from spgnn.exchange.traffic import Messages, Priced, Traffic
+from spgnn.exchange.traffic import Carried, Traffic
 from spgnn.layout import Axes
 
 Level = Literal["inside", "between"]
@@ -24,7 +24,6 @@ def by_level(
     *,
     node_size: int,
     adjoint: bool = False,
-    wires: Mapping[str, Priced] | None = None,
 ) -> dict[Level, Traffic]:
     """What one product moves inside nodes, and between them; of any scheme.
 
@@ -35,36 +34,30 @@ def by_level(
     axes : Axes
         Of the scheme that made it.
     rank : int
-    width, dtype, adjoint, wires
+    width, dtype, adjoint
         As for :meth:`Plan.traffic`.
     node_size : int
         So many neighbouring ranks are a node.
     """
-    messages = plan.messages(width, adjoint=adjoint)
-    return messages_by_level(messages, axes, rank, dtype, node_size=node_size, wires=wires)
+    carried = (moved.carried(dtype) for moved in plan.messages(width, adjoint=adjoint))
+    return carried_by_level(carried, axes, rank, node_size=node_size)
 
 
-def messages_by_level(
-    messages: Iterable[Messages],
-    axes: Axes,
-    rank: int,
-    dtype: torch.dtype = torch.float32,
-    *,
-    node_size: int,
-    wires: Mapping[str, Priced] | None = None,
+def carried_by_level(
+    exchanges: Iterable[Carried], axes: Axes, rank: int, *, node_size: int
 ) -> dict[Level, Traffic]:
     """What exchanges move inside nodes, and between them.
 
     Parameters
     ----------
-    messages : iterable of Messages
+    exchanges : iterable of Carried
         Of this rank.
-    axes, rank, dtype, node_size, wires
+    axes, rank, node_size
         As for :func:`by_level`.
     """
     found: dict[Level, Traffic] = {"inside": Traffic(), "between": Traffic()}
-    for moved in messages:
+    for moved in exchanges:
         away = np.array(axes.group(moved.axis, rank)) // node_size != rank // node_size
-        found["inside"] += moved.traffic(dtype, wires, ~away)
-        found["between"] += moved.traffic(dtype, wires, away)
+        found["inside"] += moved.traffic(~away)
+        found["between"] += moved.traffic(away)
     return found

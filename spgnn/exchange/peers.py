@@ -32,7 +32,7 @@ from spgnn.exchange.schedule import (
     packed,
     product,
 )
-from spgnn.exchange.wire import Exact, Flight, Step, Wire
+from spgnn.exchange.wire import Flight, Step, Wire
 from spgnn.exchange.workspace import Workspace
 from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern, index_dtype
@@ -66,7 +66,7 @@ class Peers(Executor):
     Raises
     ------
     InputError
-        If the plan cannot be run in groups, or rows do not travel as they are.
+        If the plan cannot be run in groups, or a wire keeps rows.
     """
 
     def __init__(
@@ -92,8 +92,10 @@ class Peers(Executor):
                     "schedule peers needs a plan of one exchange in rounds a stage; "
                     "build it with schedule='peers'"
                 )
-        if not all(isinstance(wire, Exact) for wire in self.wires):
-            raise InputError("schedule peers needs rows that travel as they are")
+        if any(wire.remembers for wire in self.wires):
+            raise InputError(
+                "schedule peers needs wires that keep no rows: no delay, no feedback, no bound"
+            )
 
     def check(self, width: int, dtype: torch.dtype) -> None:
         """Refuse a product that cannot keep within the budget; on all ranks alike.
@@ -160,7 +162,7 @@ class Grouped(Exchange):
                 rows = lying_ready(hop, H_local)
                 if rows is None:
                     rows = packed(hop, H_local, groups.sent[number])
-                flights[number] = self._fly(hop, rows, groups.received[number], step)
+                flights[number] = self._fly(hop, rows, groups.received[number], step, number)
 
             for number in range(len(groups.pieces))[: groups.flights]:
                 start(number)
@@ -186,7 +188,7 @@ class Grouped(Exchange):
             def start(number: int) -> None:
                 piece, back = groups.pieces[number], groups.received[number]
                 kernels.spmm(piece.remote.T, G_local, out=back)
-                flights[number] = self._fly(piece.hop, back, groups.sent[number], step)
+                flights[number] = self._fly(piece.hop, back, groups.sent[number], step, number)
 
             for number in range(len(groups.pieces))[: groups.flights]:
                 start(number)
@@ -201,9 +203,10 @@ class Grouped(Exchange):
                     start(number + groups.flights)
         return dH_local
 
-    def _fly(self, hop: Hop, rows: Tensor, out: Tensor, step: Step) -> Flight:
+    def _fly(self, hop: Hop, rows: Tensor, out: Tensor, step: Step, group: int) -> Flight:
         wire, comm = self._peers.wires[self.first], self._peers.mesh[hop.axis]
-        return wire.begin(rows, out, hop, comm, step.at(self.first))
+        route = hop.route(adjoint=step.adjoint)
+        return wire.begin(rows, out, route, comm, step.at(self.first, group))
 
 
 class _Buffers:
@@ -315,7 +318,8 @@ def cut(stage: Stage, groups: Sequence[Group], rounds: Rounds) -> list[Piece]:
         leaving = torch.from_numpy(_listed(sent, counts.send)).to(hop.send.device)
         send = take_rows(hop.send, leaving)
         fewer = RowCounts(sent.lengths, got.lengths, counts.largest)
-        hops.append(replace(hop, send=send, counts=fewer, rounds=None))
+        route = hop.route().taken(leaving, torch.from_numpy(arriving).to(leaving.device), fewer)
+        hops.append(replace(hop, send=send, counts=fewer, rounds=None, names=route.names))
     sizes = [each.counts.received for each in hops]
     return [
         Piece(*pair) for pair in zip(hops, _columns_of(remote, group_of, place, sizes), strict=True)

@@ -7,7 +7,7 @@ ranks. Plans hold numbers only: they can be pickled, made for ranks that do not 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -17,7 +17,8 @@ from torch import Tensor
 
 from spgnn.comm import RowCounts
 from spgnn.exchange.rounds import Rounds
-from spgnn.exchange.traffic import Messages, Priced, Traffic, Volume
+from spgnn.exchange.route import Names, Route
+from spgnn.exchange.traffic import Messages, Traffic, Volume
 from spgnn.layout import LOCAL
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
@@ -43,6 +44,8 @@ class Hop:
         What it takes to exchange with a few peers at a time.
     sums : Tensor bool [received rows], optional
         Which of the received rows are sums of several; ``None`` where nobody asked for sums.
+    names : Names, optional
+        Of the rows, for wires that draw.
     """
 
     axis: str
@@ -52,6 +55,11 @@ class Hop:
     broadcast: bool = False
     rounds: Rounds | None = None
     sums: Tensor | None = None
+    names: Names | None = None
+
+    def route(self, *, adjoint: bool = False) -> Route:
+        """Which rows go where; or, in the adjoint, come back."""
+        return self._returned if adjoint else self._sent
 
     @cached_property
     def volume(self) -> Volume:
@@ -68,9 +76,11 @@ class Hop:
         relay, sums = self.relay, self.sums
         if relay is not None:
             relay = relay.to(target)
-        if sums is not None and not isinstance(target, torch.dtype):
-            sums = sums.to(target)
-        return replace(self, send=self.send.to(target), relay=relay, sums=sums)
+        names = self.names
+        if not isinstance(target, torch.dtype):
+            sums = None if sums is None else sums.to(target)
+            names = None if names is None else names.to(target)
+        return replace(self, send=self.send.to(target), relay=relay, sums=sums, names=names)
 
     def unscaled(self) -> Hop:
         """The same rows as they are."""
@@ -87,6 +97,14 @@ class Hop:
         """The factor of each selected row."""
         scale, rows = self.send.col_scale, self.selected_rows
         return None if scale is None or rows is None else scale[rows]
+
+    @cached_property
+    def _sent(self) -> Route:
+        return Route(self.counts, self.names)
+
+    @cached_property
+    def _returned(self) -> Route:
+        return self._sent.reversed()
 
     @property
     def near(self) -> bool:
@@ -264,9 +282,8 @@ class Plan:
         dtype: torch.dtype = torch.float32,
         *,
         adjoint: bool = False,
-        wires: Mapping[str, Priced] | None = None,
     ) -> dict[str, Traffic]:
-        """What one product moves, by axis of the mesh.
+        """What one product moves, by axis of the mesh, of rows that travel as they are.
 
         Parameters
         ----------
@@ -276,13 +293,11 @@ class Plan:
             Of the operand.
         adjoint : bool
             Of Aᵀ·G rather than A·H.
-        wires : mapping of axis to wire, optional
-            How rows travel; by default as they are.
         """
         found: dict[str, Traffic] = {}
         for moved in self.messages(width, adjoint=adjoint):
             so_far = found.get(moved.axis, Traffic())
-            found[moved.axis] = so_far + moved.traffic(dtype, wires)
+            found[moved.axis] = so_far + moved.traffic(dtype)
         return found
 
     def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:

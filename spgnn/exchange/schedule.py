@@ -12,6 +12,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.comm import Communicator
 from spgnn.exchange.plan import Factor, Hop, Plan, Stage, run_of
+from spgnn.exchange.traffic import Carried
 from spgnn.exchange.wire import Flight, Step, Wire, wire_of
 from spgnn.exchange.workspace import Workspace
 from spgnn.kernels.recycling import new_rows
@@ -83,6 +84,17 @@ class Executor:
     def widest(self, dtype: torch.dtype) -> int | None:
         """The most columns of a product, if there is a limit."""
         return None
+
+    def carried(self, width: int, dtype: torch.dtype, step: Step) -> Iterator[Carried]:
+        """What one product moves, exchange by exchange, as the wires carry it."""
+        wires = enumerate(zip(self.plan.hops, self.wires, strict=True))
+        for moved in self.plan.messages(width, adjoint=step.adjoint):
+            if not moved.wired:
+                yield moved.carried(dtype)
+                continue
+            number, (hop, wire) = next(wires)
+            route = hop.route(adjoint=step.adjoint)
+            yield Carried(moved.axis, *wire.bytes(route, moved.width, dtype, step.at(number)))
 
     def exchange(self, stage: Stage, first: int = 0) -> Exchange:
         """What runs ``L + R·Π·S``, and can be taken apart for what is not a product."""
@@ -217,8 +229,8 @@ class Exchange:
     def fly(self, hop: int, rows: Tensor, out: Tensor, step: Step) -> Flight:
         """Hand the rows of one hop to its wire."""
         executor, number, which = self.executor, self.first + hop, self.stage.hops[hop]
-        comm = executor.mesh[which.axis]
-        return executor.wires[number].begin(rows, out, which, comm, step.at(number))
+        comm, route = executor.mesh[which.axis], which.route(adjoint=step.adjoint)
+        return executor.wires[number].begin(rows, out, route, comm, step.at(number))
 
 
 class Arriving:

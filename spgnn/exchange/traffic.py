@@ -1,10 +1,8 @@
-"""What exchanges move: rows, and bytes as wires carry them."""
+"""What exchanges move: rows, and their bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,16 +38,32 @@ class Traffic:
         )
 
 
-class Priced(Protocol):
-    """What knows the bytes of rows that travel its way (a wire)."""
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """Bytes that one exchange moves between a rank and its peers along an axis.
 
-    def bytes(self, rows: int, width: int, dtype: torch.dtype) -> int:
-        """Bytes of so many rows [rows, width]."""
+    Attributes
+    ----------
+    axis : str
+    sent, received : int64 [peers]
+        Bytes to and from each of them.
+    """
+
+    axis: str
+    sent: Int64Array
+    received: Int64Array
+
+    def traffic(self, peers: npt.NDArray[np.bool_] | None = None) -> Traffic:
+        """Bytes and messages; of some peers only, if they are given [peers]."""
+        sent, received = self.sent, self.received
+        if peers is not None:
+            sent, received = sent[peers], received[peers]
+        return Traffic(int(sent.sum()), int(received.sum()), int(np.count_nonzero(sent)))
 
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """What one exchange moves between a rank and its peers along an axis.
+    """Rows that one exchange moves between a rank and its peers along an axis.
 
     Attributes
     ----------
@@ -67,30 +81,11 @@ class Messages:
     width: int
     wired: bool = True
 
-    def traffic(
-        self,
-        dtype: torch.dtype,
-        wires: Mapping[str, Priced] | None = None,
-        peers: npt.NDArray[np.bool_] | None = None,
-    ) -> Traffic:
-        """Bytes and messages; of some peers only, if they are given [peers]."""
-        wire = EXACT if wires is None or not self.wired else wires.get(self.axis, EXACT)
-        sent, received = self.sent, self.received
-        if peers is not None:
-            sent, received = sent[peers], received[peers]
-        return Traffic(
-            wire.bytes(int(sent.sum()), self.width, dtype),
-            wire.bytes(int(received.sum()), self.width, dtype),
-            int(np.count_nonzero(sent)) if self.width else 0,
-        )
+    def carried(self, dtype: torch.dtype) -> Carried:
+        """The bytes of these rows as they are."""
+        row_bytes = self.width * dtype.itemsize
+        return Carried(self.axis, self.sent * row_bytes, self.received * row_bytes)
 
-
-class AsTheyAre:
-    """Rows that travel as they are: width × bytes of an element each."""
-
-    def bytes(self, rows: int, width: int, dtype: torch.dtype) -> int:
-        """Bytes of so many rows [rows, width]."""
-        return rows * width * dtype.itemsize
-
-
-EXACT = AsTheyAre()
+    def traffic(self, dtype: torch.dtype) -> Traffic:
+        """Bytes and messages of these rows as they are."""
+        return self.carried(dtype).traffic()

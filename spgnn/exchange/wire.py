@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from spgnn.comm import Communicator
 from spgnn.exchange.plan import Hop
-from spgnn.exchange.traffic import AsTheyAre
+from spgnn.exchange.route import Route
+from spgnn.layout import Int64Array
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,19 @@ class Step:
     hop : int
         Of the plan.
     adjoint : bool
+    group : int
+        Of the peers whose rows are under way together, where not all are.
     """
 
     epoch: int = 0
     product: int = 0
     hop: int = 0
     adjoint: bool = False
+    group: int = 0
 
-    def at(self, hop: int) -> Step:
+    def at(self, hop: int, group: int = 0) -> Step:
         """The same product at one of its hops."""
-        return replace(self, hop=hop)
+        return replace(self, hop=hop, group=group)
 
     def reversed(self) -> Step:
         """The adjoint of this product, or the product of this adjoint."""
@@ -66,43 +71,87 @@ class Flight(Protocol):
         """Return when all of them are there. Waiting again does nothing."""
 
 
-class Wire(Protocol):
-    """Carries the rows of a hop, and keeps what that takes, by step."""
+Moved = tuple[Int64Array, Int64Array]
+"""Bytes to and from each peer, int64 [peers] both."""
 
-    def begin(self, rows: Tensor, out: Tensor, hop: Hop, comm: Communicator, step: Step) -> Flight:
+
+class Wire(Protocol):
+    """Carries the rows of a hop, and keeps what that takes, by step.
+
+    Attributes
+    ----------
+    remembers : bool
+        Whether it keeps anything of one product for another.
+    """
+
+    remembers: bool = False
+
+    @abstractmethod
+    def begin(
+        self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
+    ) -> Flight:
         """Start Π: `rows` of everyone become `out`; if ``step.adjoint``, Πᵀ.
 
         Parameters
         ----------
-        rows : Tensor
-            Forward [n_send, f], adjoint [n_recv, f].
-        out : Tensor
-            Forward [n_recv, f], adjoint [n_send, f].
-        hop : Hop
+        rows : Tensor [rows to send, f]
+            Grouped by receiver.
+        out : Tensor [rows to receive, f]
+            Grouped by sender; all of it is written.
+        route : Route
+            Of this direction.
         comm : Communicator
             Of the peers along the hop's axis.
         step : Step
         """
 
-    def bytes(self, rows: int, width: int, dtype: torch.dtype) -> int:
-        """Bytes of so many rows [rows, width] on their way. Exact: the ledger counts the same."""
+    @abstractmethod
+    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
+        """What a step moves; exact, the ledger counts the same.
+
+        Of steps to come, where that does not depend on data; else of the last one like it.
+
+        Parameters
+        ----------
+        route : Route
+            Of the step's direction.
+        width : int
+        dtype : torch.dtype
+            Of the rows.
+        step : Step
+        """
+
+
+class AsTheyAre:
+    """Rows that travel as they are: width × bytes of an element each."""
+
+    remembers = False
+
+    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
+        """What a step moves."""
+        row_bytes = width * dtype.itemsize
+        return route.counts.send * row_bytes, route.counts.recv * row_bytes
 
 
 class Exact(AsTheyAre):
     """Only needed rows, by one all-to-allv; the adjoint sends them back where they came from."""
 
-    def begin(self, rows: Tensor, out: Tensor, hop: Hop, comm: Communicator, step: Step) -> Flight:
-        """One all-to-allv with the hop's counts, or with these swapped."""
-        counts = hop.counts.reversed() if step.adjoint else hop.counts
-        return comm.alltoallv(rows, out, counts)
+    def begin(
+        self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
+    ) -> Flight:
+        """One all-to-allv."""
+        return comm.alltoallv(rows, out, route.counts)
 
 
 class Broadcast(AsTheyAre):
     """Every rank broadcasts all its rows (CAGNET); the adjoint sums them back at their owner."""
 
-    def begin(self, rows: Tensor, out: Tensor, hop: Hop, comm: Communicator, step: Step) -> Flight:
+    def begin(
+        self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
+    ) -> Flight:
         """One broadcast of each rank's rows, or one reduction to each rank."""
-        sizes = [int(size) for size in hop.counts.recv]
+        peers = route.counts.send if step.adjoint else route.counts.recv
+        sizes = [int(size) for size in peers]
         if step.adjoint:
             blocks = list(rows.split(sizes))
             blocks[comm.rank] = out.zero_()

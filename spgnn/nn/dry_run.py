@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.attention import Weighed
-from spgnn.exchange.traffic import Messages
+from spgnn.exchange import Carried, Step
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.propagation import Matrices, Propagation, matrices_of
 from spgnn.sparse import CSR
@@ -19,16 +19,21 @@ from spgnn.spmm import DistMatrix, Noted
 
 
 class RecordedProduct(NamedTuple):
-    """A product with A, or with Aᵀ if `adjoint`, of an operand of that width."""
+    """A product with A, or with Aᵀ if `adjoint`, of an operand of that width.
+
+    The `product`-th of an epoch, in the order of their forwards.
+    """
 
     A: DistMatrix
     width: int
     dtype: torch.dtype
     adjoint: bool
+    product: int
 
-    def messages(self) -> Iterator[Messages]:
-        """What it moves, exchange by exchange."""
-        return self.A.plan.messages(self.width, adjoint=self.adjoint)
+    def carried(self, epoch: int = 0) -> Iterator[Carried]:
+        """What it moves in an epoch, exchange by exchange."""
+        step = Step(epoch, self.product, adjoint=self.adjoint)
+        return self.A.executor.carried(self.width, self.dtype, step)
 
 
 class RecordedAttention(NamedTuple):
@@ -41,15 +46,16 @@ class RecordedAttention(NamedTuple):
     heads: int
     whole_rows: bool
 
-    def messages(self) -> Iterator[Messages]:
-        """What it moves, exchange by exchange."""
-        return self.A.attention.pieces.messages(
+    def carried(self, epoch: int = 0) -> Iterator[Carried]:
+        """What it moves in any epoch, exchange by exchange."""
+        messages = self.A.attention.pieces.messages(
             self.width,
             self.heads,
             self.dtype,
             whole_rows=self.whole_rows,
             adjoint=self.adjoint,
         )
+        return (moved.carried(self.dtype) for moved in messages)
 
 
 Recorded = RecordedProduct | RecordedAttention

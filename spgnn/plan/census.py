@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 
 from spgnn.exchange.plan import Hop, Plan, Stage
-from spgnn.exchange.traffic import EXACT
 from spgnn.exchange.turn import Turn, Turned
 from spgnn.layout import Axes, Int64Array
 
@@ -240,8 +239,7 @@ class Census:
 
 def priced(rows: Int64Array, width: Width, dtype: torch.dtype) -> Int64Array:
     """Bytes of rows on their way."""
-    nbytes: Any = EXACT.bytes(rows, width, dtype)  # type: ignore[arg-type]
-    return np.asarray(nbytes, np.int64)
+    return np.asarray(rows * width * dtype.itemsize, np.int64)
 
 
 def sum_of(arrays: Sequence[Int64Array]) -> Int64Array:

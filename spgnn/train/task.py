@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
 from spgnn.comm import Communicator
-from spgnn.exchange import messages_by_level
+from spgnn.exchange import carried_by_level
 from spgnn.nn import (
     GAT,
     DropoutKeys,
@@ -174,33 +175,34 @@ class GraphTask(Task):
         told = {"layers": self._layers, "seed": self.seed, "a graph of": size}
         return {**self.described, **told}
 
-    def planned_bytes(self) -> tuple[int, int]:
-        """What this rank sends and receives of rows in one epoch, according to the plan alone."""
+    def planned_bytes(self, epoch: int = 0) -> tuple[int, int]:
+        """What this rank sends and receives of rows in an epoch, according to plans and wires."""
         sent, received = 0, 0
-        for product in self._products():
-            for moved in (message.traffic(product.dtype) for message in product.messages()):
-                sent += moved.sent_bytes
-                received += moved.received_bytes
+        for product in self._products:
+            for moved in product.carried(epoch):
+                sent += int(moved.sent.sum())
+                received += int(moved.received.sum())
         return sent, received
 
-    def planned_between(self, node_size: int) -> int:
+    def planned_between(self, node_size: int, epoch: int = 0) -> int:
         """What of these bytes this rank sends to other nodes of so many neighbouring ranks."""
         sent = 0
-        for product in self._products():
-            mesh, dtype = product.A.mesh, product.dtype
-            moved = messages_by_level(
-                product.messages(), mesh.axes, mesh.rank, dtype, node_size=node_size
+        for product in self._products:
+            mesh = product.A.mesh
+            moved = carried_by_level(
+                product.carried(epoch), mesh.axes, mesh.rank, node_size=node_size
             )
             sent += moved["between"].sent_bytes
         return sent
 
     def _check_budget(self) -> None:
         """Refuse a budget that an epoch would exceed: before it begins, naming what it needs."""
-        made = self._products()
+        made = list(self._products)
         made += recorded_products(self.network, self.problem.X, self.problem.A, self.dtype)
         for product in sorted(made, key=lambda product: -product.width):
             product.A.executor.check(product.width, product.dtype)
 
+    @cached_property
     def _products(self) -> list[Recorded]:
         """Those of one training epoch."""
         rows = self.problem.training

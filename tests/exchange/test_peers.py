@@ -169,10 +169,10 @@ class Counting(Exact):
     def __init__(self) -> None:
         self.messages = self.most = 0
 
-    def begin(self, rows, out, hop, comm, step):
+    def begin(self, rows, out, route, comm, step):
         self.messages += 1
         self.most = max(self.most, out.untyped_storage().nbytes())
-        return super().begin(rows, out, hop, comm, step)
+        return super().begin(rows, out, route, comm, step)
 
 
 def copies(rank: int) -> list[int]:

@@ -22,9 +22,9 @@ class Recording(Exact):
     def __init__(self) -> None:
         self.steps: list[Step] = []
 
-    def begin(self, rows, out, hop, comm, step):
+    def begin(self, rows, out, route, comm, step):
         self.steps.append(step)
-        return super().begin(rows, out, hop, comm, step)
+        return super().begin(rows, out, route, comm, step)
 
 
 def matrix_with(wires: list, c: int) -> DistMatrix:

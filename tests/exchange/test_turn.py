@@ -106,9 +106,9 @@ class Recording(Exact):
     def __init__(self) -> None:
         self.seen: list[tuple[int, int, bool]] = []
 
-    def begin(self, rows, out, hop, comm, step):
+    def begin(self, rows, out, route, comm, step):
         self.seen.append((step.hop, rows.shape[1], step.adjoint))
-        return super().begin(rows, out, hop, comm, step)
+        return super().begin(rows, out, route, comm, step)
 
 
 def matrix_of(comm: Communicator, algorithm: Algorithm) -> tuple[DistMatrix, slice]:
@@ -153,7 +153,7 @@ def check_executor(rank: int) -> None:
     X = torch.zeros(A.own_rows, 7, device="meta", requires_grad=True)
     (A @ X).sum().backward()
     assert X.grad.shape == X.shape
-    assert A.record == [(7, torch.float32, False), (7, torch.float32, True)]
+    assert A.record == [(7, torch.float32, False, 2), (7, torch.float32, True, 2)]
     assert moved(comm.ledger.since(before)) == (0, 0)
     assert A.plan.multiplications(5) == share * A.plan.nonzeros
     assert recorded.plan.shape == (len(H_local), len(H_local))

@@ -1,0 +1,66 @@
+"""Which rows go where in one exchange, and what they are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spgnn.comm import RowCounts
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """What both ends call the rows of an exchange, so that they draw the same of them.
+
+    A row of H has the original id of its vertex. A partial sum has a number of its sender's own.
+
+    Attributes
+    ----------
+    sent : Tensor int64 [rows to send]
+    received : Tensor int64 [rows received]
+    """
+
+    sent: Tensor
+    received: Tensor
+
+    def to(self, device: torch.device | str) -> Names:
+        """The same on a device."""
+        return Names(self.sent.to(device), self.received.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """Which rows go where in one exchange, in one direction.
+
+    Attributes
+    ----------
+    counts : RowCounts
+        Rows to and from each peer.
+    names : Names, optional
+        Of these rows.
+    """
+
+    counts: RowCounts
+    names: Names | None = None
+
+    def reversed(self) -> Route:
+        """The way back."""
+        names = self.names
+        turned = None if names is None else Names(names.received, names.sent)
+        return Route(self.counts.reversed(), turned)
+
+    def taken(self, sent: Tensor, received: Tensor, counts: RowCounts) -> Route:
+        """Some of the rows.
+
+        Parameters
+        ----------
+        sent, received : Tensor int64
+            Numbers of those that are sent, and received, rising.
+        counts : RowCounts
+            To and from each peer.
+        """
+        names = self.names
+        fewer = None if names is None else Names(names.sent[sent], names.received[received])
+        return Route(counts, fewer)
