@@ -31,12 +31,14 @@ from spgnn.exchange import (
     Workspace,
     build,
 )
+from spgnn.exchange.naming import named as named_rows
 from spgnn.exchange.vertex_cut import checked_labels
 from spgnn.halo import Halo
 from spgnn.layout import RowLayout
 from spgnn.operands import Operands
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
+from spgnn.wires import Layer, Setting, wires_of
 
 Noted = tuple[int, torch.dtype, bool, int] | Weighed
 
@@ -306,6 +308,32 @@ class DistMatrix:
         """
         shared = self.executor.workspace
         return DistMatrix(plan, self.layout, self.mesh, workspace=shared, **self._how)
+
+    def approximated(self, setting: Setting, ids: Tensor) -> DistMatrix:
+        """The same matrix on approximate wires. Collective.
+
+        Both share their buffers, so they may not be multiplied at the same time. Wires ask which
+        epoch it is: call `begin_epoch` at the beginning of each.
+
+        Parameters
+        ----------
+        setting : Setting
+        ids : Tensor int64 [columns]
+            Original ids of the vertices whose rows it takes.
+
+        Raises
+        ------
+        InputError
+            If whole block rows are broadcast, or wires keep rows that the schedule has no room for.
+        """
+        plan = named_rows(self.plan, ids, self.mesh, self.mesh.rank)
+        shared, wires = self.executor.workspace, wires_of(plan, setting)
+        return DistMatrix(plan, self.layout, self.mesh, wires, workspace=shared, **self._how)
+
+    @property
+    def wires(self) -> list[Layer]:
+        """Those of its wires that approximate."""
+        return [wire for wire in self.executor.wires if isinstance(wire, Layer)]
 
     def _with(self, plan: Plan) -> DistMatrix:
         wires = copy.deepcopy(self.executor.wires)

@@ -22,6 +22,7 @@ FLOORS = [
     {"kernels", "comm"},
     {"store", "sampling"},
     {"exchange"},
+    {"wires"},
     {"autograd", "operands"},
     {"halo", "attention"},
     {"spmm"},

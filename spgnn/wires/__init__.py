@@ -1,0 +1,23 @@
+"""Approximate wires: what is lost of rows on their way, when they are used, and the error."""
+
+from __future__ import annotations
+
+from spgnn.wires.approximation import BITS, Approximation, Dials
+from spgnn.wires.base import Layer, Setting
+from spgnn.wires.delayed import Delayed, Never
+from spgnn.wires.errors import Errors
+from spgnn.wires.quantised import Quantised
+from spgnn.wires.stack import wires_of
+
+__all__ = [
+    "BITS",
+    "Approximation",
+    "Delayed",
+    "Dials",
+    "Errors",
+    "Layer",
+    "Never",
+    "Quantised",
+    "Setting",
+    "wires_of",
+]

@@ -1,0 +1,158 @@
+"""What is asked of approximate wires, and what they ask for in each epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeVar, get_args
+
+from spgnn.errors import InputError, check_choice
+
+Number = TypeVar("Number", int, float)
+Staged = tuple[tuple[int, Number], ...]
+"""Values, each from an epoch on, rising from epoch 0."""
+
+BITS = (32, 16, 8, 4, 2, 1)
+Level = Literal["all", "between"]
+LEVELS: tuple[str, ...] = get_args(Level)
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """What is lost of rows on their way, and when they are used; by default nothing, and at once.
+
+    Attributes
+    ----------
+    bits : values from an epoch on
+        Of each element: 16 are bfloat16, fewer are rounded between a row's least and largest. 32
+        stand for rows as they are.
+    feedback : bool
+        Add what was lost of a row to the one that is sent next in its place.
+    adaptive : int
+        Share out the bits between rows, anew after so many epochs; 0: all rows have the same.
+    delay : int or None
+        Epochs from sending a row to using it; ``None``: nothing is ever sent.
+    bins : int
+        Send one of so many bins of rows in each epoch.
+    smoothing : float in [0, 1)
+        Of delayed rows: how much of the running mean stays when a row arrives.
+    exact_last : int
+        Epochs at the end in which everything travels as it is, and at once.
+    fresh : float
+        Send rows only that have moved by more than this share of their norm since they were last
+        sent; 0: all.
+    sampling : values from an epoch on, in (0, 1]
+        Share of rows that are sent, drawn anew each time.
+    components : values from an epoch on, in (0, 1]
+        Share of the columns of each row that are sent, drawn anew each time.
+    tolerance : float or None
+        Of the loss: how far it may be from exact, as a share of it. The values above are then where
+        a controller begins.
+    level : {"all", "between"}
+        Which hops: all, or under a hierarchy those between nodes.
+    """
+
+    bits: Staged[int] = ((0, 32),)
+    feedback: bool = False
+    adaptive: int = 0
+    delay: int | None = 0
+    bins: int = 1
+    smoothing: float = 0.0
+    exact_last: int = 0
+    fresh: float = 0.0
+    sampling: Staged[float] = ((0, 1.0),)
+    components: Staged[float] = ((0, 1.0),)
+    tolerance: float | None = None
+    level: Level = "all"
+
+    def __post_init__(self) -> None:
+        check_choice("level", self.level, LEVELS)
+        for _, bits in self.bits:
+            if bits not in BITS:
+                raise InputError(f"bits must be one of {', '.join(map(str, BITS))}, got {bits}")
+        for name in ("sampling", "components"):
+            for _, share in getattr(self, name):
+                if not 0 < share <= 1:
+                    never = "; to send nothing, delay it for ever" if not share else ""
+                    raise InputError(f"{name} must be in (0, 1], got {share}{never}")
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is approximated."""
+        return self == Approximation(tolerance=self.tolerance, level=self.level) and not (
+            self.tolerance
+        )
+
+    @property
+    def quantises(self) -> bool:
+        """Whether rows may travel in fewer bits."""
+        return any(bits < 32 for _, bits in self.bits) or bool(self.tolerance)
+
+    @property
+    def samples(self) -> bool:
+        """Whether rows may be left out."""
+        return any(share < 1 for _, share in self.sampling)
+
+    @property
+    def drops_components(self) -> bool:
+        """Whether columns of rows may be left out."""
+        return any(share < 1 for _, share in self.components)
+
+
+class Dials:
+    """What wires ask for in each epoch; a controller may turn them.
+
+    Parameters
+    ----------
+    asked : Approximation
+    epochs : int
+        Of the whole run, or 0 if that is not known: none is the last then.
+
+    Attributes
+    ----------
+    bits, delay, sampling : optional
+        What a controller has set, in place of what was asked for.
+    """
+
+    def __init__(self, asked: Approximation, epochs: int = 0) -> None:
+        self.asked = asked
+        self._exact_from = epochs - asked.exact_last if epochs and asked.exact_last else None
+        self.bits: int | None = None
+        self.delay: int | None = None
+        self.sampling: float | None = None
+
+    def is_exact(self, epoch: int) -> bool:
+        """Whether this is one of the last epochs, which are exact."""
+        return self._exact_from is not None and epoch >= self._exact_from
+
+    def bits_at(self, epoch: int) -> int:
+        """Bits of an element."""
+        if self.is_exact(epoch):
+            return 32
+        return at(self.asked.bits, epoch) if self.bits is None else self.bits
+
+    def delay_at(self, epoch: int) -> int:
+        """Epochs from sending to using; asked of delays that end."""
+        if self.is_exact(epoch):
+            return 0
+        asked = self.asked.delay if self.delay is None else self.delay
+        assert asked is not None
+        return asked
+
+    def bins_at(self, epoch: int) -> int:
+        """Bins that take turns; never more than epochs of delay, so that each row is used once."""
+        return self.asked.bins if self.delay is None else min(self.asked.bins, max(1, self.delay))
+
+    def sampling_at(self, epoch: int) -> float:
+        """Share of rows."""
+        if self.is_exact(epoch):
+            return 1.0
+        return at(self.asked.sampling, epoch) if self.sampling is None else self.sampling
+
+    def components_at(self, epoch: int) -> float:
+        """Share of columns."""
+        return 1.0 if self.is_exact(epoch) else at(self.asked.components, epoch)
+
+
+def at(values: Staged[Number], epoch: int) -> Number:
+    """The value of an epoch."""
+    return [value for first, value in values if first <= epoch][-1]

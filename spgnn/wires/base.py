@@ -1,0 +1,105 @@
+"""What all approximate wires are."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator
+from spgnn.exchange import Flight, Route, Step, Wire
+from spgnn.exchange.wire import Moved
+from spgnn.wires.approximation import Dials
+from spgnn.wires.draws import key_of
+from spgnn.wires.errors import Errors
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What all wires of one matrix share.
+
+    Attributes
+    ----------
+    dials : Dials
+    errors : Errors
+    seed : int
+    matrix : int
+        Its number among those of a model: layers draw for themselves.
+    """
+
+    dials: Dials
+    errors: Errors
+    seed: int = 0
+    matrix: int = 0
+
+    def key(self, step: Step, purpose: str) -> int:
+        """64 bits for the draws of one step."""
+        return key_of(self.seed, self.matrix, step, purpose)
+
+
+class Layer(Wire):
+    """A wire that does something to rows, and hands them to another one.
+
+    Parameters
+    ----------
+    inner : Wire
+        Carries what is left to carry.
+    setting : Setting
+    """
+
+    def __init__(self, inner: Wire, setting: Setting) -> None:
+        self.inner, self.setting = inner, setting
+        self._forget()
+
+    def _forget(self) -> None:
+        """Keep nothing of earlier products."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Layer:
+        # Of another matrix: it asks the same dials, and begins anew.
+        other = copy.copy(self)
+        other.inner = copy.deepcopy(self.inner, memo)
+        other._forget()
+        return other
+
+    @property
+    def remembers(self) -> bool:  # type: ignore[override]
+        """Whether it keeps anything of one product for another."""
+        return self.inner.remembers
+
+    def begin(
+        self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
+    ) -> Flight:
+        """Hand the rows on."""
+        return self.inner.begin(rows, out, route, comm, step)
+
+    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
+        """What the other one moves."""
+        return self.inner.bytes(route, width, dtype, step)
+
+    def land(self) -> None:
+        """Wait for all rows that are under way. Collective."""
+        if isinstance(self.inner, Layer):
+            self.inner.land()
+
+    def state(self) -> State:
+        """What it keeps, by name; collective if rows are under way.
+
+        A wire that is given it goes on as this one would. Tensors are those that the wire uses.
+        """
+        inner = self.inner.state() if isinstance(self.inner, Layer) else {}
+        return {f"inner.{name}": tensor for name, tensor in inner.items()}
+
+    def load(self, state: State) -> None:
+        """Go on from a state; tensors are taken over."""
+        if isinstance(self.inner, Layer):
+            inner = {k.removeprefix("inner."): v for k, v in state.items() if k[:6] == "inner."}
+            self.inner.load(inner)
+
+
+def line_name(step: Step) -> str:
+    """What a line of products, one an epoch, is called in a state."""
+    return f"{step.product}{'t' if step.adjoint else ''}"

@@ -1,0 +1,320 @@
+"""Rows that are used epochs after they were sent."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn import kernels
+from spgnn.comm import Communicator, RowCounts
+from spgnn.exchange import Flight, Route, Step, Wire
+from spgnn.exchange.wire import Moved
+from spgnn.layout import Int64Array
+from spgnn.wires.base import Layer, Setting, State, line_name
+from spgnn.wires.pool import Pool
+
+
+@dataclass(eq=False)
+class Parcel:
+    """Rows of one epoch on their way to one line.
+
+    Attributes
+    ----------
+    epoch : int
+        In which they were sent.
+    places : Tensor int64 [rows], or None
+        Where they go among the rows of the line; ``None`` for all.
+    rows : Tensor [rows, f]
+    flight : Flight or None
+        ``None`` once they have landed.
+    copy : Tensor or None
+        What is sent, until then.
+    """
+
+    epoch: int
+    places: Tensor | None
+    rows: Tensor
+    flight: Flight | None
+    copy: Tensor | None = None
+
+
+@dataclass(eq=False)
+class Line:
+    """What a wire keeps of one product of each epoch, in one direction.
+
+    Attributes
+    ----------
+    opened : int
+        The first epoch.
+    held : Tensor [received rows, f]
+        What is used in the place of rows that are under way.
+    times : Tensor int32 [received rows], or None
+        How often each of them has arrived, where means are taken.
+    parcels : deque of Parcel
+        Under way, or landed and not used yet.
+    """
+
+    opened: int
+    held: Tensor
+    times: Tensor | None
+    parcels: deque[Parcel] = field(default_factory=deque)
+
+
+class Delayed(Layer):
+    """Rows sent in epoch e are used in epoch e + R; gradients too.
+
+    All of them in each epoch (PipeGCN, Wan et al., ICLR'22: R = 1), or one of several bins in turn
+    (cd-r of DistGNN, Md et al., SC'21: as many bins as R). Row k of a message is in bin k modulo
+    their number, which both ends know. The first epoch of a line is exact, and what arrives then is
+    held. With smoothing, what is held is a running mean whose weights add up to one from the first
+    arrival on (Kingma & Ba, ICLR'15, section 3).
+
+    Parameters
+    ----------
+    inner : Wire
+    setting : Setting
+    """
+
+    remembers = True
+
+    def __init__(self, inner: Wire, setting: Setting) -> None:
+        super().__init__(inner, setting)
+        self._bins: dict[tuple[bool, int, int], Bin] = {}
+
+    def _forget(self) -> None:
+        self._lines: dict[str, Line] = {}
+        self._pool = Pool()
+
+    def begin(
+        self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
+    ) -> Flight:
+        """Send rows of now; `out` becomes what was sent before."""
+        line = self._line(out, step)
+        if line is None or line.opened == step.epoch:
+            flight = self.inner.begin(rows, out, route, comm, step)
+            return flight if line is None else _Held(flight, line, out)
+        dials = self.setting.dials
+        part = self._part(route, step)
+        if part is None:
+            sent, landing = (self._pool.take(len(each), *_kind(out)) for each in (rows, out))
+            sent.copy_(rows)
+        else:
+            sent = self._pool.take(len(part.sent), *_kind(out))
+            landing = self._pool.take(len(part.received), *_kind(out))
+            kernels.gather_rows(rows, part.sent, out=sent)
+        travels = route if part is None else part.route
+        flight = self.inner.begin(sent, landing, travels, comm, step)
+        places = None if part is None else part.received
+        line.parcels.append(Parcel(step.epoch, places, landing, flight, sent))
+        return _Late(self, line, step, step.epoch - dials.delay_at(step.epoch), out)
+
+    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
+        """All rows where a line is opened, or nothing is delayed; else those of a bin."""
+        line = self._lines.get(line_name(step))
+        opened = 0 if line is None else line.opened
+        part = None
+        if step.epoch > opened and self.setting.dials.delay_at(step.epoch):
+            part = self._part(route, step)
+        travels = route if part is None else part.route
+        return self.inner.bytes(travels, width, dtype, step)
+
+    def land(self) -> None:
+        """Wait for all rows that are under way; they stay unused. Collective."""
+        for line in self._lines.values():
+            self._land(line)
+        super().land()
+
+    def state(self) -> State:
+        """Rows that are held, and rows that have landed. Collective."""
+        self.land()
+        found = super().state()
+        for name, line in self._lines.items():
+            found[f"{name}.opened"] = torch.tensor(line.opened)
+            found[f"{name}.held"] = line.held
+            if line.times is not None:
+                found[f"{name}.times"] = line.times
+            for number, parcel in enumerate(line.parcels):
+                found[f"{name}.{number}.epoch"] = torch.tensor(parcel.epoch)
+                found[f"{name}.{number}.rows"] = parcel.rows
+                if parcel.places is not None:
+                    found[f"{name}.{number}.places"] = parcel.places
+        return found
+
+    def load(self, state: State) -> None:
+        """Go on from a state."""
+        super().load(state)
+        self._lines = {}
+        for name in [key.removesuffix(".held") for key in state if key.endswith(".held")]:
+            if name.startswith("inner."):
+                continue
+            opened, held = int(state[f"{name}.opened"]), state[f"{name}.held"]
+            line = self._lines[name] = Line(opened, held, state.get(f"{name}.times"))
+            while (rows := state.get(f"{name}.{len(line.parcels)}.rows")) is not None:
+                own = f"{name}.{len(line.parcels)}"
+                places = state.get(f"{own}.places")
+                line.parcels.append(Parcel(int(state[f"{own}.epoch"]), places, rows, None))
+
+    def use(self, line: Line, parcel: Parcel, step: Step) -> None:
+        """Put the rows of a parcel, which has landed, into the place of those that are held."""
+        self._landed(parcel)
+        rows, places, smoothing = parcel.rows, parcel.places, self.setting.dials.asked.smoothing
+        held = line.held if places is None else line.held[places]
+        errors = self.setting.errors
+        if errors.measured(step.epoch):
+            errors.add("delay", step, rows - held, rows)
+        if line.times is not None:
+            times = line.times if places is None else line.times[places]
+            times += 1
+            share = (1 - smoothing) / (1 - torch.pow(smoothing, times.to(torch.float64)))
+            rows = torch.lerp(held, rows, share.to(held.dtype)[:, None])
+            if places is not None:
+                line.times[places] = times
+        if places is None:
+            line.held.copy_(rows)
+        else:
+            line.held[places] = rows
+        self._pool.give(parcel.rows)
+
+    def _line(self, out: Tensor, step: Step) -> Line | None:
+        """The line of a product, opened if there is none; ``None`` while nothing is delayed."""
+        name, delay = line_name(step), self.setting.dials.delay_at(step.epoch)
+        line = self._lines.get(name)
+        stale = line is not None and (line.held.shape != out.shape or line.held.dtype != out.dtype)
+        if line is not None and (stale or not delay):
+            # Waited for in the order in which all ranks began them.
+            self._land(line)
+            line = self._lines.pop(name, None) and None
+        if line is None and delay:
+            times = None
+            if self.setting.dials.asked.smoothing:
+                times = torch.ones(len(out), dtype=torch.int32, device=out.device)
+            line = self._lines[name] = Line(step.epoch, torch.empty_like(out), times)
+        return line
+
+    def _part(self, route: Route, step: Step) -> Bin | None:
+        """The rows whose turn it is; ``None`` for all."""
+        bins = self.setting.dials.bins_at(step.epoch)
+        if bins == 1:
+            return None
+        key = step.adjoint, bins, step.epoch % bins
+        if key not in self._bins:
+            self._bins[key] = Bin.of(route, bins, step.epoch % bins)
+        return self._bins[key]
+
+    def _land(self, line: Line) -> None:
+        for parcel in line.parcels:
+            self._landed(parcel)
+
+    def _landed(self, parcel: Parcel) -> None:
+        if parcel.flight is not None:
+            parcel.flight.wait()
+            parcel.flight = None
+        if parcel.copy is not None:
+            self._pool.give(parcel.copy)
+            parcel.copy = None
+
+
+@dataclass(frozen=True, eq=False)
+class Bin:
+    """One of several shares of the rows of an exchange.
+
+    Attributes
+    ----------
+    sent, received : Tensor int64
+        Numbers of its rows.
+    route : Route
+        Of these alone.
+    """
+
+    sent: Tensor
+    received: Tensor
+    route: Route
+
+    @classmethod
+    def of(cls, route: Route, bins: int, number: int) -> Bin:
+        """Row k of each message, where k modulo `bins` is `number`."""
+        counts, names = route.counts, route.names
+        device = torch.device("cpu") if names is None else names.sent.device
+        sent, received = (
+            torch.from_numpy(_every(each, bins, number)).to(device)
+            for each in (counts.send, counts.recv)
+        )
+        send, receive, largest = (
+            np.maximum(0, (each - number + bins - 1) // bins)
+            for each in (counts.send, counts.recv, np.int64(counts.largest))
+        )
+        fewer = RowCounts(send, receive, int(largest))
+        return cls(sent, received, route.taken(sent, received, fewer))
+
+
+class _Held:
+    """Rows of now under way; once there, they are kept as well."""
+
+    def __init__(self, flight: Flight, line: Line, out: Tensor) -> None:
+        self._flight: Flight | None = flight
+        self._line, self._out = line, out
+
+    def wait(self) -> None:
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.wait()
+            self._line.held.copy_(self._out)
+
+
+class _Late:
+    """Rows of an earlier epoch, which have had all the time since."""
+
+    def __init__(self, wire: Delayed, line: Line, step: Step, until: int, out: Tensor) -> None:
+        self._wire, self._line, self._step = wire, line, step
+        self._until, self._out = until, out
+        self._waited = False
+
+    def wait(self) -> None:
+        if self._waited:
+            return
+        self._waited = True
+        parcels = self._line.parcels
+        while parcels and parcels[0].epoch <= self._until:
+            self._wire.use(self._line, parcels.popleft(), self._step)
+        self._out.copy_(self._line.held)
+
+
+class Never(Layer):
+    """Nothing is sent (0c of DistGNN): rows of others are zero, until epochs that are exact."""
+
+    def begin(
+        self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
+    ) -> Flight:
+        """Zeros, at once."""
+        if self.setting.dials.is_exact(step.epoch):
+            return self.inner.begin(rows, out, route, comm, step)
+        out.zero_()
+        return _Landed()
+
+    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
+        """None."""
+        if self.setting.dials.is_exact(step.epoch):
+            return self.inner.bytes(route, width, dtype, step)
+        nothing = np.zeros(len(route.counts.send), np.int64)
+        return nothing, nothing
+
+
+class _Landed:
+    """Nothing under way."""
+
+    def wait(self) -> None:
+        pass
+
+
+def _every(counts: Int64Array, bins: int, number: int) -> Int64Array:
+    begins = np.cumsum(counts) - counts
+    within = np.arange(int(counts.sum())) - np.repeat(begins, counts)
+    return np.flatnonzero(within % bins == number)
+
+
+def _kind(like: Tensor) -> tuple[int, torch.dtype, torch.device]:
+    return like.shape[1], like.dtype, like.device

@@ -1,0 +1,121 @@
+"""Rows in fewer bits: rounded at random between the least and the largest of each row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spgnn import kernels
+from spgnn.comm import Communicator
+from spgnn.errors import InputError
+from spgnn.exchange import Exact, Flight, Route, Step
+from spgnn.exchange.wire import Moved
+from spgnn.wires.base import Layer, Setting, State, line_name
+from spgnn.wires.pool import Pool
+
+
+class Quantised(Layer):
+    """Rows of so many bits an element, each direction rounded by itself (Sylvie, EC-Graph, AdaQP).
+
+    A row's least element and its step are rounded outward to bfloat16, and these are what both ends
+    use; so what arrives is unbiased. With feedback, what was lost of a row is added to the one that
+    is sent in its place in the next epoch (Seide et al., Interspeech'14).
+
+    Parameters
+    ----------
+    setting : Setting
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(Exact(), setting)
+        self._feedback = setting.dials.asked.feedback
+
+    def _forget(self) -> None:
+        self._residuals: dict[str, Tensor] = {}
+        self._pool = Pool()
+
+    @property
+    def remembers(self) -> bool:  # type: ignore[override]
+        """Whether what was lost is kept."""
+        return self._feedback
+
+    def begin(
+        self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
+    ) -> Flight:
+        """Pack, and one all-to-allv of bytes; unpacked when they are waited for."""
+        if not rows.is_floating_point():
+            raise InputError(f"rows of {rows.dtype} cannot be sent in fewer bits: use float32")
+        bits = self._bits(step, rows.dtype)
+        if bits is None or not rows.shape[1]:
+            return self.inner.begin(rows, out, route, comm, step)
+        assert route.names is not None
+        packed_width = kernels.packed_bytes(rows.shape[1], bits)
+        packed, landing = (
+            self._pool.take(len(each), packed_width, torch.uint8, rows.device)
+            for each in (rows, out)
+        )
+        errors, residual = self.setting.errors, self._residual(rows, step)
+        measured = errors.measured(step.epoch)
+        kernels.quantise_rows(
+            rows,
+            bits,
+            route.names.sent,
+            # Ranks that send gradients of the same vertex must not round them alike.
+            self.setting.key(step, f"round {comm.job.rank if step.adjoint else 0}"),
+            residual=residual,
+            lost=errors.account("rounding", step, rows.device) if measured else None,
+            out=packed,
+        )
+        flight = comm.alltoallv(packed, landing, route.counts)
+        return _Unpacking(flight, (packed, landing), out, bits, self._pool)
+
+    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
+        """Packed rows."""
+        bits = self._bits(step, dtype)
+        if bits is None or not width:
+            return self.inner.bytes(route, width, dtype, step)
+        row_bytes = kernels.packed_bytes(width, bits)
+        return route.counts.send * row_bytes, route.counts.recv * row_bytes
+
+    def state(self) -> State:
+        """What was lost of each row."""
+        return {f"lost.{name}": tensor for name, tensor in self._residuals.items()}
+
+    def load(self, state: State) -> None:
+        """Go on from a state."""
+        self._residuals = {name.removeprefix("lost."): tensor for name, tensor in state.items()}
+
+    def _bits(self, step: Step, dtype: torch.dtype) -> int | None:
+        """Bits of an element, or ``None`` where rows have no more anyway."""
+        bits = self.setting.dials.bits_at(step.epoch)
+        return bits if bits < min(32, 8 * dtype.itemsize) else None
+
+    def _residual(self, rows: Tensor, step: Step) -> Tensor | None:
+        if not self._feedback:
+            return None
+        name = line_name(step)
+        kept = self._residuals.get(name)
+        if kept is None or kept.shape != rows.shape or kept.dtype != rows.dtype:
+            kept = self._residuals[name] = torch.zeros_like(rows)
+        return kept
+
+
+class _Unpacking:
+    """Bytes under way, which become rows."""
+
+    def __init__(
+        self, flight: Flight, packed: tuple[Tensor, Tensor], out: Tensor, bits: int, pool: Pool
+    ) -> None:
+        self._flight: Flight | None = flight
+        self._packed, self._out = packed, out
+        self._bits, self._pool = bits, pool
+
+    def wait(self) -> None:
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return
+        flight.wait()
+        out = self._out
+        kernels.dequantise_rows(self._packed[1], self._bits, out.shape[1], out.dtype, out=out)
+        for buffer in self._packed:
+            self._pool.give(buffer)
