@@ -6,6 +6,7 @@ Each is a registered torch operator (``torch.ops.spgnn.*``) that runs where its 
 from spgnn.kernels.attention import AttentionDropout
 from spgnn.kernels.attention_operators import attention, attention_v2
 from spgnn.kernels.dropout import dropout_rows
+from spgnn.kernels.quantise import dequantise_rows, packed_bytes, packed_size, quantise_rows
 from spgnn.kernels.rows import gather_rows, scatter_add_rows
 from spgnn.kernels.sddmm import sddmm
 from spgnn.kernels.softmax import edge_softmax
@@ -15,9 +16,13 @@ __all__ = [
     "AttentionDropout",
     "attention",
     "attention_v2",
+    "dequantise_rows",
     "dropout_rows",
     "edge_softmax",
     "gather_rows",
+    "packed_bytes",
+    "packed_size",
+    "quantise_rows",
     "scatter_add_rows",
     "sddmm",
     "spmm",

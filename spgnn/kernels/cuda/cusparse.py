@@ -9,8 +9,22 @@ import torch
 from torch import Tensor
 
 from spgnn.kernels import reference
+from spgnn.kernels.quantise_reference import dequantise_into as dequantise_rows
+from spgnn.kernels.quantise_reference import quantise_into as quantise_rows
 from spgnn.pattern import INT32_LIMIT, Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
+
+__all__ = [
+    "dequantise_rows",
+    "dropout_rows",
+    "edge_softmax",
+    "gather_rows",
+    "quantise_rows",
+    "row_sums",
+    "scatter_add_rows",
+    "sddmm",
+    "spmm",
+]
 
 GATHERED_BYTES = 2**26  # of rows that are gathered at a time, where there is no kernel
 

@@ -1,0 +1,231 @@
+"""Rows in few bits: packed before they are sent, unpacked where they arrive.
+
+Not differentiable: autograd's functions call these on rows and on gradients.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spgnn.errors import InputError, check_integer
+from spgnn.kernels import quantise_reference
+from spgnn.kernels.checks import check_is, check_list, check_out
+from spgnn.kernels.library import define, on_cuda
+from spgnn.pattern import described
+from spgnn.sparse import SUM_DTYPE
+
+BITS = (16, 8, 4, 2, 1)
+HEADER = 4  # bytes of a row's minimum and scale
+
+
+def packed_bytes(width: int, bits: int) -> int:
+    """Bytes of a packed row of so many columns.
+
+    Raises
+    ------
+    InputError
+        If the bits are none of 16, 8, 4, 2 and 1.
+    """
+    width = check_integer("width", width, 0)
+    bits = _check_bits(bits)
+    return 2 * width if bits == 16 else HEADER + (width * bits + 7) // 8
+
+
+def packed_size(width: int, bits: Tensor) -> int:
+    """Bytes of packed rows one after another, each with bits of its own.
+
+    Parameters
+    ----------
+    width : int
+        Columns of each row.
+    bits : Tensor, uint8 [n]
+        16, 8, 4, 2 or 1 for each row.
+
+    Raises
+    ------
+    InputError
+        If some bits are none of these.
+    """
+    check_is("bits", bits, Tensor)
+    if bits.dim() != 1 or bits.dtype != torch.uint8:
+        raise InputError(f"bits must be an integer or uint8 [n], got {described(bits)}")
+    counts = torch.bincount(bits, minlength=17).tolist()
+    wrong = [b for b, count in enumerate(counts) if count and b not in BITS]
+    if wrong:
+        _check_bits(wrong[0])
+    return sum(counts[b] * packed_bytes(width, b) for b in BITS)
+
+
+def quantise_rows(
+    X: Tensor,
+    bits: int | Tensor,
+    ids: Tensor,
+    key: int,
+    *,
+    stochastic: bool = True,
+    residual: Tensor | None = None,
+    lost: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Pack rows: each as its minimum and scale in bfloat16, and a code of few bits per element.
+
+    ``code = floor((x - minimum) / scale + u)`` with u in [0, 1) a pure function of
+    ``(key, ids[i], column)``: the same on every device, rank and number of threads, and unbiased.
+    16 bits: bfloat16, rounded stochastically. docs/kernels.md defines every bit. What bfloat16
+    cannot hold arrives non-finite, and so does all of a row (at 8 bits and fewer) with a NaN or an
+    infinity in it, or whose range float32 cannot hold. Scales below 2⁻¹¹⁰ are raised to it.
+
+    Parameters
+    ----------
+    X : Tensor [n, f], float32, float64 or bfloat16
+    bits : 16, 8, 4, 2 or 1, or Tensor, uint8 [n]
+        Of all rows, or of each.
+    ids : Tensor, int64 [n]
+        Global number of the vertex in each row.
+    key : int
+        64 bits (signed or unsigned) made from seed, epoch and step.
+    stochastic : bool
+        False: to the nearest code, or bfloat16.
+    residual : Tensor [n, f], dtype of X, optional
+        Error feedback: what is sent is X + residual, and residual becomes, in place, what of that
+        does not arrive (0 where what arrives is not finite).
+    lost : Tensor [2], float64, optional
+        Sum of (arrived - X)² and sum of X² are added to it.
+    out : Tensor, uint8 [n, packed_bytes(f, bits)], or [packed_size(f, bits)], optional
+        Where to write.
+
+    Returns
+    -------
+    Tensor, uint8
+        A packed row in each row; with a tensor of bits, packed rows one after another.
+
+    Raises
+    ------
+    InputError
+        If types, shapes, dtypes or devices do not fit, or bits are none of those.
+    """
+    _check_rows(X)
+    row_bits = bits if isinstance(bits, Tensor) else None
+    uniform = 0 if row_bits is not None else _check_bits(bits)
+    shape = _packed_shape(X.shape[0], X.shape[1], bits, X)
+    check_list("ids", ids, X, torch.int64)
+    if ids.shape[0] != X.shape[0]:
+        raise InputError(f"ids has {ids.shape[0]} entries for {X.shape[0]} rows of X")
+    signed_key = (check_integer("key", key, -(2**63), 2**64 - 1) + 2**63) % 2**64 - 2**63
+    if residual is not None:
+        check_out("residual", residual, X.shape[0], X)
+    if lost is not None:
+        _check_array("lost", lost, (2,), torch.float64, X)
+    if out is None:
+        out = X.new_empty(shape, dtype=torch.uint8)
+    else:
+        _check_array("out", out, shape, torch.uint8, X)
+    _quantise(X, uniform, row_bits, ids, signed_key, bool(stochastic), residual, lost, out)
+    return out
+
+
+def dequantise_rows(
+    packed: Tensor,
+    bits: int | Tensor,
+    width: int,
+    dtype: torch.dtype,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Unpack rows: ``minimum + scale · code``.
+
+    Parameters
+    ----------
+    packed : Tensor, uint8
+        Of `quantise_rows`.
+    bits : 16, 8, 4, 2 or 1, or Tensor, uint8 [n]
+        As there.
+    width : int
+        Columns of each row.
+    dtype : torch.dtype
+        float32, float64 or bfloat16 (rounded to the nearest).
+    out : Tensor [n, width], dtype, optional
+        Where to write; unit column stride.
+
+    Returns
+    -------
+    Tensor [n, width]
+
+    Raises
+    ------
+    InputError
+        If types, shapes, dtypes or devices do not fit, or bits are none of those.
+    """
+    check_is("packed", packed, Tensor)
+    width = check_integer("width", width, 0)
+    if dtype not in SUM_DTYPE:
+        raise InputError(f"rows are unpacked to float32, float64 or bfloat16, got {dtype}")
+    row_bits = bits if isinstance(bits, Tensor) else None
+    uniform = 0 if row_bits is not None else _check_bits(bits)
+    rows = row_bits.shape[0] if row_bits is not None else packed.shape[0] if packed.dim() else 0
+    _check_array("packed", packed, _packed_shape(rows, width, bits, packed), torch.uint8, packed)
+    if out is None:
+        out = packed.new_empty((rows, width), dtype=dtype)
+    else:
+        check_is("out", out, Tensor)
+        _check_array("out", out, (rows, width), dtype, packed)
+        check_out("out", out, rows, out.new_empty((0, width)))
+    _dequantise(packed, uniform, row_bits, out)
+    return out
+
+
+def _check_rows(X: Tensor) -> None:
+    check_is("X", X, Tensor)
+    if X.dtype not in SUM_DTYPE:
+        raise InputError(
+            f"rows of {X.dtype} cannot be quantised; float32, float64 and bfloat16 can"
+        )
+    if X.dim() != 2:
+        raise InputError(f"X must be [rows, f], got {described(X)}")
+    if X.requires_grad and torch.is_grad_enabled():
+        raise InputError("quantising rows is not differentiable; call under torch.no_grad()")
+
+
+def _check_bits(bits: object) -> int:
+    number = check_integer("bits", bits, 1, 16)
+    if number not in BITS:
+        raise InputError(f"bits must be 16, 8, 4, 2 or 1, got {number}")
+    return number
+
+
+def _packed_shape(rows: int, width: int, bits: int | Tensor, X: Tensor) -> tuple[int, ...]:
+    if not isinstance(bits, Tensor):
+        return rows, packed_bytes(width, bits)
+    if bits.device != X.device:
+        raise InputError(f"bits are on {bits.device}, rows on {X.device}")
+    size = packed_size(width, bits)
+    if bits.shape[0] != rows:
+        raise InputError(f"bits has {bits.shape[0]} entries for {rows} rows")
+    return (size,)
+
+
+def _check_array(
+    name: str, array: Tensor, shape: tuple[int, ...], dtype: torch.dtype, X: Tensor
+) -> None:
+    check_is(name, array, Tensor)
+    if (array.shape, array.dtype, array.device) != (shape, dtype, X.device):
+        raise InputError(
+            f"{name} must be {dtype} {list(shape)} on {X.device}, "
+            f"got {array.dtype} {list(array.shape)} on {array.device}"
+        )
+    if not array.is_contiguous() and dtype in (torch.uint8, torch.float64) and name != "out":
+        raise InputError(f"{name} must be contiguous, got strides {array.stride()}")
+
+
+_quantise = define(
+    "quantise_rows(Tensor X, int bits, Tensor? row_bits, Tensor ids, int key, bool stochastic, "
+    "Tensor(a!)? residual, Tensor(b!)? lost, Tensor(c!) out) -> ()",
+    cpu=quantise_reference.quantise_into,
+    cuda=on_cuda("quantise_rows"),
+)
+_dequantise = define(
+    "dequantise_rows(Tensor packed, int bits, Tensor? row_bits, Tensor(a!) out) -> ()",
+    cpu=quantise_reference.dequantise_into,
+    cuda=on_cuda("dequantise_rows"),
+)
