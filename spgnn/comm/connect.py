@@ -116,7 +116,7 @@ def _mind_the_end(comm: Communicator) -> None:
 
     def leave() -> None:
         if world() is comm:  # and this is not a fork
-            comm.leave()
+            comm.job.end()
 
     sys.excepthook = end_all
     atexit.register(leave)

@@ -140,6 +140,10 @@ class Job:
     def leave(self) -> None:
         """Leave without waiting for the others, which learn of it."""
 
+    def end(self) -> None:
+        """The process ends: leave, and whatever else must be over by then."""
+        self.leave()
+
 
 class Farewells:
     """Which ranks have ended, and before which calls."""
@@ -154,6 +158,10 @@ class Farewells:
         """Take note of a :meth:`Job.farewell`."""
         rank, begun = json.loads(farewell)
         self._begun[rank] = begun
+
+    def begun(self, rank: int, group: str) -> int:
+        """How many calls of a group, named by its key, a rank began that has ended; else 0."""
+        return self._begun.get(rank, {}).get(group, 0)
 
     def missing_in(self, call: Call) -> int | None:
         """A rank that ended before it came to this call, which hence waits in vain."""

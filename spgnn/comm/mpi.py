@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
@@ -13,8 +12,9 @@ from mpi4py import MPI
 from torch import Tensor
 
 from spgnn.comm.base import Communicator
+from spgnn.comm.callring import CallRing
 from spgnn.comm.counts import RowCounts
-from spgnn.comm.job import Call, CommunicationError, Group, MismatchError
+from spgnn.comm.job import Call, Group, MismatchError
 from spgnn.comm.launched import Place
 from spgnn.comm.mpijob import MPIJob
 from spgnn.comm.placement import Node, choose
@@ -22,7 +22,7 @@ from spgnn.comm.solo import SoloCommunicator
 from spgnn.comm.transport import Reduction, Wait
 from spgnn.errors import InputError
 
-_DATA, _CALL = 0, 1  # tags
+_DATA = 0  # tag; a ring of calls has another
 # What is shorter is sent at once, or soon after.
 _LONG_BYTES = 2**16
 _TYPES = {
@@ -65,9 +65,8 @@ class MPICommunicator(Communicator):
         super().__init__(comm.Get_rank(), job, group)
         self._comm = comm
         self._mpi_job = job
-        self._calls: deque[bytes] = deque()  # ours, not yet compared
-        self._told: deque[tuple[Any, bytes]] = deque()  # on their way
-        job.hearers.append(self._compare_calls)
+        self._ring = CallRing(comm, group)
+        job.rings.append(self._ring)
 
     @classmethod
     def connect(cls, place: Place, backend: str, device: str) -> MPICommunicator:
@@ -112,13 +111,13 @@ class MPICommunicator(Communicator):
         return self._waiter([self._comm.Ibcast(_bytes(buffer), root)], nbytes=buffer.nbytes)
 
     def _reduce(self, buffer: Tensor, root: int) -> Wait:
-        self._mpi_job.poll(self._has_compared_calls)
+        self._mpi_job.poll(self._ring.has_compared)
         operand, op = _operand(buffer, "sum")
         here, there = (MPI.IN_PLACE, operand) if self.rank == root else (operand, None)
         return self._waiter([self._comm.Ireduce(here, there, op, root)], nbytes=buffer.nbytes)
 
     def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait:
-        self._mpi_job.poll(self._has_compared_calls)
+        self._mpi_job.poll(self._ring.has_compared)
         operand, mpi_op = _operand(buffer, op)
         request = self._comm.Iallreduce(MPI.IN_PLACE, operand, mpi_op)
         return self._waiter([request], nbytes=buffer.nbytes)
@@ -130,7 +129,7 @@ class MPICommunicator(Communicator):
         return self._waiter([self._comm.Irecv(_bytes(buffer), peer, _DATA)], [buffer.numel()])
 
     def _split(self, group: Group) -> Communicator:
-        self._mpi_job.poll(self._has_compared_calls)
+        self._mpi_job.poll(self._ring.has_compared)
         self._waiter([self._comm.Ibarrier()])()  # MPI's own wait would keep processors busy.
         part = self._comm.Split(group.ranks[0], list(group.ranks).index(self.job.rank))
         if len(group.ranks) == 1:
@@ -138,61 +137,37 @@ class MPICommunicator(Communicator):
         return MPICommunicator(self._mpi_job, group, part)
 
     def _announce(self, call: Call) -> None:
-        words = f"{call.number} {call.what}".encode()
-        self._calls.append(words)
-        request = self._comm.Isend([words, MPI.BYTE], (self.rank + 1) % self.size, _CALL)
-        self._told.append((request, words))
-        while self._told and self._told[0][0].Test():
-            self._told.popleft()
-
-    def _compare_calls(self) -> None:
-        """Compare with what the rank before us in the group has told so far."""
-        status = MPI.Status()
-        before = (self.rank - 1) % self.size
-        while self._calls and self._comm.Iprobe(before, _CALL, status):
-            theirs = bytearray(status.Get_count(MPI.BYTE))
-            self._comm.Recv([theirs, MPI.BYTE], before, _CALL)
-            ours = self._calls.popleft()
-            if theirs != ours:
-                number, what = ours.decode().split(" ", 1)
-                other = theirs.decode().split(" ", 1)[1]
-                ranks = self.group.ranks
-                raise CommunicationError(
-                    f"ranks do not agree on call {number} of group {self.group.name}: {other} on "
-                    f"rank {ranks[before]}; {what} on rank {ranks[self.rank]}"
-                )
-
-    def _has_compared_calls(self) -> bool:
-        self._compare_calls()
-        return not self._calls
+        self._ring.tell(call)
 
     def _waiter(self, requests: list[Any], lengths: Sequence[int] = (), nbytes: int = 0) -> Wait:
         """Wait for requests, of which the first are receives of so many bytes."""
+        job = self._mpi_job
+        call = job.waiting
+        assert call is not None, "operations begin inside of a call"
         statuses = [MPI.Status() for _ in requests] if lengths else None
         is_long = nbytes >= _LONG_BYTES
-        if is_long:
-            self._mpi_job.progress.began()
 
         def done() -> bool:
             try:
                 return bool(MPI.Request.Testall(requests, statuses))
             except MPI.Exception:
-                self._compare_calls()  # It may know more.
+                self._ring.compare()  # It may know more.
                 raise
 
         def wait() -> None:
             try:
-                self._mpi_job.poll(done, self._compare_calls)
-                self._compare_calls()
+                job.poll(done, self._ring.compare)
+                self._ring.compare()
             except BaseException:
-                self._mpi_job.abandon(requests, receives=len(lengths))
+                job.abandon(requests, receives=len(lengths))
                 raise
-            if is_long:
-                self._mpi_job.progress.ended()
+            finally:
+                job.ended(wait, is_long)
             for status, length in zip(statuses or (), lengths, strict=False):
                 if status.Get_count(MPI.BYTE) != length:
                     raise MismatchError("data of another size arrived")
 
+        job.began(wait, self._blocked(call), is_long)
         return wait
 
     def _translated(self, error: Exception) -> Exception:

@@ -7,14 +7,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import count
 from typing import Any, NoReturn
 
 import torch
 from mpi4py import MPI
 
+from spgnn.comm.callring import CallRing
 from spgnn.comm.job import CommunicationError, Farewells, Job, ended_before
+from spgnn.comm.transport import Wait
 
 # mpiexec forwards what ranks print; what is under way when a job is aborted may be lost.
 FORWARDING_SECONDS = 0.5
@@ -32,9 +34,9 @@ class MPIJob(Job):
 
     Attributes
     ----------
-    hearers : list of callables
-        Receive what other ranks have said in each communicator; MPI may crash in the end if
-        thousands of messages were sent that nobody has received.
+    rings : list of CallRing
+        Of each communicator. MPI never ends if something long was sent that nobody has received,
+        and may crash if it was thousands of messages.
     progress : Progress
     """
 
@@ -47,13 +49,15 @@ class MPIJob(Job):
         self._sent: list[Any] = []
         self._abandoned: list[Any] = []
         self._left = False
-        self.hearers: list[Callable[[], None]] = []
+        self._is_complete = False
+        self._under_way: dict[Wait, AbstractContextManager[None]] = {}
+        self.rings: list[CallRing] = []
         self.progress = Progress(lambda: self._control.Iprobe(MPI.ANY_SOURCE, _ENDED))
 
     def poll(
         self,
         done: Callable[[], bool],
-        look: Callable[[], None] | None = None,
+        look: Callable[[], object] | None = None,
         patient: bool = False,
     ) -> None:
         """Return as soon as `done` says so; hear meanwhile what other ranks say.
@@ -69,6 +73,14 @@ class MPIJob(Job):
             If a rank has ended that the present call waits for.
         """
         self.progress.pause()
+        try:
+            self._poll(done, look, patient)
+        finally:
+            self.progress.resume()
+
+    def _poll(
+        self, done: Callable[[], bool], look: Callable[[], object] | None, patient: bool
+    ) -> None:
         start = time.monotonic()
         next_look = start + _LOOK_SECONDS
         pause = 1e-5
@@ -112,22 +124,69 @@ class MPIJob(Job):
         MPI.COMM_WORLD.Abort(status)
         raise SystemExit(status)
 
+    def began(self, wait: Wait, blocked: AbstractContextManager[None], is_long: bool) -> None:
+        """An operation is under way until `wait` has returned, which may block.
+
+        Parameters
+        ----------
+        wait : callable
+        blocked : context manager
+            What surrounds it if nobody but the job waits.
+        is_long : bool
+            Whether it needs help to make progress.
+        """
+        self._under_way[wait] = blocked
+        if is_long:
+            self.progress.began()
+
+    def ended(self, wait: Wait, is_long: bool) -> None:
+        """The operation is complete, or given up."""
+        del self._under_way[wait]
+        if is_long:
+            self.progress.ended()
+
     def close(self) -> None:
         """Leave after all ranks have come here or have ended."""
         self._say_farewell()
-        self.poll(lambda: len(self._farewells) == self.size - 1, patient=True)
-        for hear in self.hearers:
-            hear()
+        self._complete()
         self.leave()
 
     def leave(self) -> None:
         """Leave without waiting for the others, but not without a word."""
         if not self._left:
             with suppress(CommunicationError):
-                for hear in self.hearers:
-                    hear()
+                for ring in self.rings:
+                    ring.compare()
         self._say_farewell()
         self.progress.stop()
+
+    def end(self) -> None:
+        """MPI is about to be finalised, which waits for the others in any case."""
+        self.leave()
+        try:
+            self._complete()
+        except CommunicationError as error:
+            self.fail(str(error))
+
+    def _complete(self) -> None:
+        """See to it that nothing is on its way when MPI is finalised: that would never end."""
+        if self._is_complete:
+            return
+        self._is_complete = True
+        for wait, blocked in list(self._under_way.items()):
+            with blocked:
+                wait()
+        self.poll(lambda: len(self._farewells) == self.size - 1, self._are_silent, patient=True)
+        try:
+            self.poll(self._are_silent)
+        except TimeoutError:
+            raise CommunicationError(
+                f"waited {self.timeout:g} s for other ranks at the end of the job"
+            ) from None
+
+    def _are_silent(self) -> bool:
+        silent = [ring.is_silent(self._farewells) for ring in self.rings]
+        return all(silent) and all(request.Test() for request in self._sent)
 
     def _say_farewell(self) -> None:
         if not self._left:
@@ -189,11 +248,16 @@ class Progress:
         """Somebody waits, and polls."""
         self._needed.clear()
 
+    def resume(self) -> None:
+        """Nobody waits any more."""
+        if self._under_way and self._possible:
+            self._needed.set()
+
     def ended(self) -> None:
         """An operation is complete."""
         self._under_way -= 1
-        if self._under_way and self._possible:
-            self._needed.set()
+        if not self._under_way:
+            self._needed.clear()
 
     def stop(self) -> None:
         """End the thread: MPI must not be called once it is finalised."""

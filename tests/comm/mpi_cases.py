@@ -28,8 +28,6 @@ def main(path: Path, sizes: list[int]) -> None:
             world.barrier()
         for _ in range(1000):  # The root runs ahead, and so does what it tells of its calls.
             world.scatter(torch.zeros(world.size), torch.zeros(1), [1] * world.size)
-        # MPI must have nothing left on its way when it is finalised: once it never ended.
-        world.barrier()
         if world.rank == 0:
             print(f"checked on {sizes} ranks")
 
