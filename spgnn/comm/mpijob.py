@@ -235,6 +235,11 @@ class Progress:
         self._thread: threading.Thread | None = None
         self._possible = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether something is under way that nobody waits for."""
+        return self._needed.is_set()
+
     def began(self) -> None:
         """An operation is under way."""
         self._under_way += 1

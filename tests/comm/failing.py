@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from spgnn import InputError
-from spgnn.comm import Communicator, connect, guarded
+from spgnn.comm import Communicator, Pending, RowCounts, connect, guarded
 
 MESSAGE = "the seventh bridge is missing"
 
@@ -21,7 +21,8 @@ def run(directory: Path, how: str, where: str, victim: int, backend: str = "auto
     """One rank: rank `victim` fails in the way `how` while all others are busy in `where`.
 
     `how` is input, error, unguarded (an error that only `connect` sees to) or kill; `where` is
-    collective, computing or sleeping.
+    collective, computing or sleeping, or exchanging: then long exchanges are under way, of which
+    the victim has begun the first, and the others compute before they wait.
 
     Every rank leaves its process id in ``directory/RANK``; the victim leaves the time on the
     machine's monotonic clock in ``directory/failed`` as its last deed.
@@ -33,11 +34,22 @@ def run(directory: Path, how: str, where: str, victim: int, backend: str = "auto
         aside.write_text(str(os.getpid()))
         aside.rename(directory / str(comm.rank))
         comm.barrier()
+        under_way = [exchange(comm)] if where == "exchanging" else []
         if comm.rank == victim:
             (directory / "failed").write_text(str(time.monotonic()))
             _fail(how)
+        if under_way:
+            under_way.append(exchange(comm))
+            torch.ones(200, 200) @ torch.ones(200, 200)
+            under_way.pop().wait()
         _be_busy(comm, where)
     return 0
+
+
+def exchange(comm: Communicator) -> Pending:
+    """Begin an all-to-all of more than transports send before it is asked for."""
+    counts = RowCounts([50_000] * comm.size, [50_000] * comm.size, 50_000)
+    return comm.alltoallv(torch.ones(counts.sent), torch.empty(counts.received), counts)
 
 
 def _fail(how: str) -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 import torch
 
 from spgnn.comm import CommunicationError, Communicator, connect, guarded
+from spgnn.comm.mpijob import MPIJob
+from spgnn.testing import throttled
 from tests import products, training
 from tests.comm import protocol, quarrels
+from tests.comm.failing import exchange
 
 
 def main(path: Path, sizes: list[int]) -> None:
@@ -17,11 +20,13 @@ def main(path: Path, sizes: list[int]) -> None:
     torch.set_num_threads(1)
     world = connect("mpi")
     with guarded(world):
+        check_progress(world)
         check_quarrels(world)
         for size in sizes:
             part = world.subgroup([range(size), range(size, world.size)][: 1 + (size < world.size)])
             if world.rank < size:
                 protocol.check_all(part)
+                check_under_debug(throttled(part, 1000, 1e-6))
                 # On gloo every case is checked; here the backend is what is new.
                 products.check_all(part, every=3 if size <= 4 else 15)
                 training.check_history(part, path, every=2 if size <= 4 else 6)
@@ -30,6 +35,24 @@ def main(path: Path, sizes: list[int]) -> None:
             world.scatter(torch.zeros(world.size), torch.zeros(1), [1] * world.size)
         if world.rank == 0:
             print(f"checked on {sizes} ranks")
+
+
+def check_progress(world: Communicator) -> None:
+    """MPI is helped with a long exchange also after somebody has waited for something else."""
+    assert isinstance(world.job, MPIJob)
+    pending = exchange(world)
+    world.barrier()
+    assert world.job.progress.is_needed
+    pending.wait()
+    assert not world.job.progress.is_needed
+
+
+def check_under_debug(comm: Communicator) -> None:
+    """Exchanges under way while calls are compared, beside each other and on a slow link."""
+    comm.job.debug = True
+    protocol.check_outstanding(comm)
+    protocol.check_alltoallv(comm, torch.float32)
+    comm.job.debug = False
 
 
 def check_quarrels(world: Communicator) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
-from spgnn.comm import Communicator, RowCounts
+from spgnn.comm import Communicator, Pending, RowCounts
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.bool)
 
@@ -22,6 +24,7 @@ def check_all(comm: Communicator) -> None:
         check_scatter_and_gather(comm)
     comm.message_limit = whole
     check_two_under_way(comm)
+    check_outstanding(comm)
     check_subgroups(comm)
     comm.barrier()
 
@@ -125,6 +128,53 @@ def check_two_under_way(comm: Communicator) -> None:
     expected = torch.arange(comm.size, dtype=torch.float32)[:, None].expand(-1, 2)
     assert torch.equal(got_a, expected)
     assert torch.equal(got_b, -expected)
+
+
+def check_outstanding(comm: Communicator) -> None:
+    """Exchanges that stay under way while much else happens, as those of delayed rows do."""
+    halves = [range(0, comm.size, 2), range(1, comm.size, 2)][: min(comm.size, 2)]
+    half = comm.subgroup(halves, name="half")
+    orders: list[Callable[[int], int]] = [lambda n: n, lambda n: -n, lambda n: n * 7 % 10]
+    for order in orders:
+        under_way = []
+        for number in range(10):
+            part = half if number % 3 == 1 else comm
+            under_way.append(_Outstanding(part, number))
+            if number % 4 == 0:
+                check_two_under_way(half)
+        check_reductions(comm)
+        check_reductions(half)
+        check_scatter_and_gather(comm)
+        check_scatter_and_gather(half)
+        check_alltoallv(comm, torch.float64)
+        check_subgroups(comm)
+        comm.check_agreement("what goes on", ranks=comm.size)
+        for number in sorted(range(10), key=order):
+            under_way[number].check()
+            comm.barrier()
+
+
+class _Outstanding:
+    """An exchange of uneven rows, some of them long and some none; what has to arrive."""
+
+    def __init__(self, comm: Communicator, number: int) -> None:
+        rank, size = comm.rank, comm.size
+        rng = np.random.default_rng(100 * size + number)
+        # Beyond what transports send before it is asked for; all ranks draw the same.
+        rows = rng.integers(0, 3, (size, size)) * (20_000 if number % 2 else 3)
+        width = 1 + number % 3
+        whole = [
+            [torch.from_numpy(rng.standard_normal((n, width))) for n in to] for to in rows.tolist()
+        ]
+        self.send = torch.cat(whole[rank])
+        self.expected = torch.cat([theirs[rank] for theirs in whole])
+        self.received = torch.zeros_like(self.expected)
+        counts = RowCounts(rows[rank], rows[:, rank], rows.max())
+        self.pending: Pending = comm.alltoallv(self.send, self.received, counts)
+
+    def check(self) -> None:
+        self.pending.wait()
+        assert torch.equal(self.received, self.expected)
 
 
 def check_subgroups(comm: Communicator) -> None:

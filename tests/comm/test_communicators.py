@@ -25,6 +25,11 @@ def test_gloo(ranks):
     run_ranks(lambda rank: protocol.check_all(connect()), ranks)
 
 
+def test_under_debug(monkeypatch):
+    monkeypatch.setenv("SPGNN_DEBUG", "1")
+    run_ranks(lambda rank: protocol.check_outstanding(connect()), 3)
+
+
 def test_staged_through_host_memory(monkeypatch):
     """As CUDA tensors are where the transport cannot reach them."""
     monkeypatch.setattr(Transport, "_reaches", lambda self, buffer: False)

@@ -39,6 +39,8 @@ CASES = [
     ("kill", "computing", 2),
     ("kill", "computing", 0),
     ("kill", "sleeping", 1),
+    ("input", "exchanging", 1),
+    ("kill", "exchanging", 0),
 ]
 
 
@@ -85,6 +87,7 @@ LONGER = [
     ("unguarded", "collective"),
     ("error", "computing"),
     ("kill", "collective"),
+    ("input", "exchanging"),
 ]
 
 
@@ -104,7 +107,8 @@ def test_under_torchrun(tmp_path, how, where):
 
 @needs_mpi
 @pytest.mark.parametrize(
-    ("how", "where"), slow_but(("kill", "computing"), ("unguarded", "collective"))
+    ("how", "where"),
+    slow_but(("kill", "computing"), ("unguarded", "collective"), ("input", "exchanging")),
 )
 def test_under_mpiexec(tmp_path, how, where):
     ended = _subprocess([MPIEXEC, "-n", "2", sys.executable, "-m"], tmp_path, how, where)
