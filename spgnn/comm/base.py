@@ -46,6 +46,8 @@ class Communicator(Transport):
     :attr:`message_limit` bytes are split.
     """
 
+    _apart: Communicator | None = None
+
     @property
     def ledger(self) -> Ledger:
         """The rank's whole account, of this group and all others."""
@@ -58,7 +60,7 @@ class Communicator(Transport):
 
     @abstractmethod
     def _split(self, group: Group) -> Communicator:
-        """The communicator of a subgroup; not of the whole group."""
+        """A communicator of a subgroup, or of the same ranks."""
 
     def settled(self) -> None:
         """Set-up is over: from now on this rank waits minutes for the others, not hours.
@@ -109,6 +111,21 @@ class Communicator(Transport):
         key = f"{self.group.key}/{call.number}:{ranks[0]}"
         with self._blocked(call):
             return self._split(Group(key, name or f"of {shown_ranks(ranks)}", ranks))
+
+    def apart(self) -> Communicator:
+        """The same ranks once more, for what is under way for long. Collective when first asked.
+
+        Backends carry out the operations of one communicator in turn, so those that nobody waits
+        for yet would hold up the others.
+        """
+        if self.size == 1:
+            return self
+        if self._apart is None:
+            call, group = self._next_call("apart"), self.group
+            with self._blocked(call):
+                key = f"{group.key}/{call.number}:apart"
+                self._apart = self._split(Group(key, f"{group.name}, apart", group.ranks))
+        return self._apart
 
     def barrier(self) -> None:
         """Return when all ranks of the group have entered."""

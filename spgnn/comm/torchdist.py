@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -37,6 +38,8 @@ class TorchJob(Job):
     ----------
     under_way : int
         Operations that were begun and not waited for yet.
+    groups : int
+        That this rank has had torch make.
     """
 
     def __init__(self, place: Place, meeting: Meeting, device: torch.device) -> None:
@@ -44,7 +47,7 @@ class TorchJob(Job):
         self._store = meeting.store  # On rank 0, the store itself may live in this process.
         self._watch = Watch(meeting.store, meeting.host, self, meeting.patience)
         self._members: list[TorchCommunicator] = []
-        self.under_way = 0
+        self.under_way = self.groups = 0
         self._left = False
         on_gloo_error(self._end_on_gloo_error)
 
@@ -180,14 +183,21 @@ class TorchCommunicator(Communicator):
         return self._waiter(dist.irecv(buffer, group=self.process_group, group_src=peer), buffer)
 
     def _split(self, group: Group) -> Communicator:
+        job = self._torch_job
+        # torch calls a group after its ranks and the number of groups that a rank has made before:
+        # whoever has made fewer makes some of its own, or its peers wait for another name.
+        most = torch.tensor([job.groups])
+        self.maximise_uncounted(most)
         if len(group.ranks) == 1:
-            return SoloCommunicator(self.job, group)
-        part = dist.new_group(
-            list(group.ranks),
-            timeout=_span(self.job.timeout),
-            use_local_synchronization=True,
-        )
-        return TorchCommunicator(self._torch_job, group, part)
+            return SoloCommunicator(job, group)
+        while job.groups < int(most):
+            self._new_group([job.rank])
+        return TorchCommunicator(job, group, self._new_group(group.ranks))
+
+    def _new_group(self, ranks: Sequence[int]) -> Any:
+        self._torch_job.groups += 1
+        span = _span(self.job.timeout)
+        return dist.new_group(list(ranks), timeout=span, use_local_synchronization=True)
 
     def _waiter(self, work: Any, buffer: Tensor) -> Wait:
         job = self._torch_job

@@ -107,7 +107,7 @@ class Delayed(Layer):
             landing = self._pool.take(len(part.received), *_kind(out))
             kernels.gather_rows(rows, part.sent, out=sent)
         travels = route if part is None else part.route
-        flight = self.inner.begin(sent, landing, travels, comm, step)
+        flight = self.inner.begin(sent, landing, travels, comm.apart(), step)
         places = None if part is None else part.received
         line.parcels.append(Parcel(step.epoch, places, landing, flight, sent))
         return _Late(self, line, step, step.epoch - dials.delay_at(step.epoch), out)

@@ -26,6 +26,7 @@ def check_all(comm: Communicator) -> None:
     check_two_under_way(comm)
     check_outstanding(comm)
     check_subgroups(comm)
+    check_groups_of_groups(comm)
     comm.barrier()
 
 
@@ -138,7 +139,7 @@ def check_outstanding(comm: Communicator) -> None:
     for order in orders:
         under_way = []
         for number in range(10):
-            part = half if number % 3 == 1 else comm
+            part = (comm, half, comm.apart())[number % 3]
             under_way.append(_Outstanding(part, number))
             if number % 4 == 0:
                 check_two_under_way(half)
@@ -190,6 +191,17 @@ def check_subgroups(comm: Communicator) -> None:
         part.all_reduce(buffer).wait()
         assert float(buffer) == sum(members)
         assert comm.ledger.since(before).of("all_reduce").calls == 1
+
+
+def check_groups_of_groups(comm: Communicator) -> None:
+    """Some ranks make more groups than others, and then one together; and the same ranks again."""
+    first = comm.subgroup([range(1), range(1, comm.size)][: comm.size])
+    second = first.subgroup([[rank] for rank in range(first.size)])
+    assert second.size == 1
+    halves = comm.subgroup([range(0, comm.size, 2), range(1, comm.size, 2)][: min(2, comm.size)])
+    for group in (comm.apart(), halves.apart(), comm.subgroup([range(comm.size)]).apart()):
+        assert group.agree(1, "sum") == group.size
+    assert comm.apart() is comm.apart()
 
 
 def _rows(count: int, source: int, target: int) -> torch.Tensor:
