@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError, check_integer
-from spgnn.kernels import quantise_reference
 from spgnn.kernels.checks import check_is, check_list, check_out
-from spgnn.kernels.library import define, on_cuda
+from spgnn.kernels.library import address, by_type, define, native, on_cuda, threads, unit_stride
 from spgnn.pattern import described
 from spgnn.sparse import SUM_DTYPE
 
 BITS = (16, 8, 4, 2, 1)
 HEADER = 4  # bytes of a row's minimum and scale
+_QUANTISE, _DEQUANTISE = by_type("quantise_rows"), by_type("dequantise_rows")
 
 
 def packed_bytes(width: int, bits: int) -> int:
@@ -50,11 +50,11 @@ def packed_size(width: int, bits: Tensor) -> int:
     check_is("bits", bits, Tensor)
     if bits.dim() != 1 or bits.dtype != torch.uint8:
         raise InputError(f"bits must be an integer or uint8 [n], got {described(bits)}")
-    counts = torch.bincount(bits, minlength=17).tolist()
-    wrong = [b for b, count in enumerate(counts) if count and b not in BITS]
-    if wrong:
-        _check_bits(wrong[0])
-    return sum(counts[b] * packed_bytes(width, b) for b in BITS)
+    width, on_host = check_integer("width", width, 0), bits.contiguous().cpu()
+    size = native.packed_size(on_host.data_ptr(), len(on_host), width)
+    if size < 0:
+        raise InputError(f"bits must be 16, 8, 4, 2 or 1, got {-1 - size}")
+    return int(size)
 
 
 def quantise_rows(
@@ -168,9 +168,7 @@ def dequantise_rows(
     if out is None:
         out = packed.new_empty((rows, width), dtype=dtype)
     else:
-        check_is("out", out, Tensor)
-        _check_array("out", out, (rows, width), dtype, packed)
-        check_out("out", out, rows, out.new_empty((0, width)))
+        check_out("out", out, rows, packed.new_empty((0, width), dtype=dtype))
     _dequantise(packed, uniform, row_bits, out)
     return out
 
@@ -208,24 +206,67 @@ def _packed_shape(rows: int, width: int, bits: int | Tensor, X: Tensor) -> tuple
 def _check_array(
     name: str, array: Tensor, shape: tuple[int, ...], dtype: torch.dtype, X: Tensor
 ) -> None:
+    """Refuse what is not exactly this, without gaps."""
     check_is(name, array, Tensor)
     if (array.shape, array.dtype, array.device) != (shape, dtype, X.device):
         raise InputError(
             f"{name} must be {dtype} {list(shape)} on {X.device}, "
             f"got {array.dtype} {list(array.shape)} on {array.device}"
         )
-    if not array.is_contiguous() and dtype in (torch.uint8, torch.float64) and name != "out":
+    if not array.is_contiguous():
         raise InputError(f"{name} must be contiguous, got strides {array.stride()}")
+
+
+def _on_cpu(
+    X: Tensor,
+    bits: int,
+    row_bits: Tensor | None,
+    ids: Tensor,
+    key: int,
+    stochastic: bool,
+    residual: Tensor | None,
+    lost: Tensor | None,
+    out: Tensor,
+) -> None:
+    X, ids = unit_stride(X), ids.contiguous()
+    row_bits = row_bits if row_bits is None else row_bits.contiguous()
+    _QUANTISE[X.dtype](
+        (X.data_ptr(), X.stride(0)),
+        X.shape[1],
+        X.shape[0],
+        (0, False),
+        (bits, address(row_bits)),
+        ids.data_ptr(),
+        native.mix64(key % 2**64),
+        stochastic,
+        (address(residual), 0 if residual is None else residual.stride(0)),
+        address(lost),
+        out.data_ptr(),
+        threads(X.numel()),
+    )
+
+
+def _back_on_cpu(packed: Tensor, bits: int, row_bits: Tensor | None, out: Tensor) -> None:
+    row_bits = row_bits if row_bits is None else row_bits.contiguous()
+    _DEQUANTISE[out.dtype](
+        packed.data_ptr(),
+        out.shape[1],
+        out.shape[0],
+        (0, False),
+        (bits, address(row_bits)),
+        (out.data_ptr(), out.stride(0)),
+        threads(out.numel()),
+    )
 
 
 _quantise = define(
     "quantise_rows(Tensor X, int bits, Tensor? row_bits, Tensor ids, int key, bool stochastic, "
     "Tensor(a!)? residual, Tensor(b!)? lost, Tensor(c!) out) -> ()",
-    cpu=quantise_reference.quantise_into,
+    cpu=_on_cpu,
     cuda=on_cuda("quantise_rows"),
 )
 _dequantise = define(
     "dequantise_rows(Tensor packed, int bits, Tensor? row_bits, Tensor(a!) out) -> ()",
-    cpu=quantise_reference.dequantise_into,
+    cpu=_back_on_cpu,
     cuda=on_cuda("dequantise_rows"),
 )

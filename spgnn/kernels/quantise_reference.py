@@ -168,7 +168,8 @@ def _low_and_scale(V: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     scale = scale + ((reach < span) | (reach == span) & (beyond > 0)).long()
     least = int(_bits(torch.tensor(LEAST_SCALE))) >> 16
     scale = torch.where(scale > 0, torch.clamp(scale, min=least), 0)
-    fits = V.isfinite().all(1) & (scale < 0x7F80) & ((low & 0x7F80) < 0x7F80)
+    fits = V.isfinite().all(1) & (_float32(scale << 16) * most).isfinite()
+    fits &= (low & 0x7F80) < 0x7F80
     return low, scale, fits
 
 

@@ -18,7 +18,7 @@ def some_ids(count):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_packed_rows_are_those_of_the_definition(dtype, columns):
+def test_packed_rows_are_those_of_the_definition(instruction_set, dtype, columns):
     X, ids = random_dense(70, columns, 1, dtype, padding=3), some_ids(70)
     for bits in BITS:
         for stochastic in (True, False):

@@ -18,3 +18,4 @@ T* at(Address address) {
 }
 
 void define_attention(nanobind::module_& m);
+void define_quantise(nanobind::module_& m);

@@ -17,6 +17,7 @@ template <class T>
 inline constexpr SegmentKernels<T> kSegments{lanes_of, summarise<T>, exponentials<T>,
                                              sum_products<T>, spread<T>};
 extern const AttentionTable attention_table;  // compiled by itself, see attention_table.hpp
+extern const QuantiseTable quantise_table;    // and see quantise_table.hpp
 
 #define SPGNN_QUOTE(name) #name
 #define SPGNN_NAME_OF(macro) SPGNN_QUOTE(macro)
@@ -29,6 +30,7 @@ extern const KernelTable table{
      kRows<double, std::int64_t>, kRows<Bfloat16, std::int32_t>, kRows<Bfloat16, std::int64_t>},
     {dropout_rows<float>, dropout_rows<double>, dropout_rows<Bfloat16>},
     {kSegments<float>, kSegments<double>, kSegments<Bfloat16>},
-    &attention_table};
+    &attention_table,
+    &quantise_table};
 
 }  // namespace spgnn::SPGNN_ISA

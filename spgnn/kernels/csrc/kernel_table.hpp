@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "attention_types.hpp"
+#include "quantise_types.hpp"
 #include "types.hpp"
 
 namespace spgnn {
@@ -78,6 +79,16 @@ struct AttentionKernels {
 using AttentionTable =
     std::tuple<AttentionKernels<float>, AttentionKernels<double>, AttentionKernels<Bfloat16>>;
 
+// Packed rows of a span lie one after another, from the address given on.
+template <class T>
+struct QuantiseKernels {
+  void (*quantise)(const QuantiseOperands<T>&, Span rows, std::uint8_t* packed, Lost* lost);
+  void (*dequantise)(const DequantiseOperands<T>&, Span rows, const std::uint8_t* packed);
+};
+
+using QuantiseTable =
+    std::tuple<QuantiseKernels<float>, QuantiseKernels<double>, QuantiseKernels<Bfloat16>>;
+
 struct KernelTable {
   const char* name;
   std::tuple<SpmmKernels<float, std::int32_t>, SpmmKernels<float, std::int64_t>,
@@ -91,6 +102,7 @@ struct KernelTable {
   std::tuple<DropoutKernel<float>, DropoutKernel<double>, DropoutKernel<Bfloat16>> dropout;
   std::tuple<SegmentKernels<float>, SegmentKernels<double>, SegmentKernels<Bfloat16>> segments;
   const AttentionTable* attention;
+  const QuantiseTable* quantise;
 };
 
 namespace baseline {

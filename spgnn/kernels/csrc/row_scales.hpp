@@ -1,0 +1,202 @@
+// Minimum, scale and random numbers of rows that are to be packed.
+#pragma once
+
+#include <utility>
+
+#include "quantise_types.hpp"
+#include "rows_kernel.hpp"
+#include "sixteen.hpp"
+
+namespace spgnn::SPGNN_ISA {
+
+inline constexpr int kBatch = 16;  // rows whose scales are made together
+inline constexpr std::uint32_t kInfinity = 0x7f800000u;
+inline constexpr std::uint32_t kLeastScale = 0x08800000u;  // 2⁻¹¹⁰
+inline constexpr std::uint32_t kNanHeader = 0x7fc07fc0u;
+
+// One row, as the inner loops want it.
+template <class T>
+struct QuantisedRow {
+  const T* x;
+  T* residual;  // or null
+  std::int64_t columns;
+  bool stochastic;
+  Sum<T> low, inverse, scale;   // of 8 bits and fewer
+  std::uint32_t start, factor;  // of its random numbers
+  Lost* lost;                   // or null
+};
+
+// What is sent: x, with what was lost of it before.
+template <class T>
+SPGNN_INLINE Reals<Sum<T>> load_sent(const QuantisedRow<T>& row, std::int64_t c, int lanes) {
+  auto sent = load_group(row.x + c, lanes);
+  if (row.residual) {
+    const auto before = load_group(row.residual + c, lanes);
+    for_each_vector<Reals<Sum<T>>>([&](int i) { sent.v[i] += before.v[i]; });
+  }
+  return sent;
+}
+
+// Of some rows, the smallest and the largest number of every lane.
+template <class S>
+struct RowExtremes {
+  static constexpr int kLanes = Reals<S>::kLanes;
+  using Vector = typename Reals<S>::Vector;
+  Vector low[kBatch], high[kBatch];
+};
+
+// A row with a NaN or an infinity in it gets an infinity as its largest number.
+template <class T>
+SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, RowExtremes<Sum<T>>& found, int place) {
+  using S = Sum<T>;
+  using Real = Reals<S>;
+  using Vector = typename Real::Vector;
+  const Vector beyond = Vector{} + static_cast<S>(__builtin_inf());
+  Real low, high, odd{};
+  for_each_vector<Real>([&](int i) { low.v[i] = beyond, high.v[i] = -beyond; });
+  const auto see = [&](const Real& x, int lanes) {
+    for_each_vector<Real>([&](int i) {
+      Vector smallest = x.v[i], largest = x.v[i];
+      if (lanes < kGroup) {
+        decltype(beyond < beyond) lane;
+        for (int l = 0; l < Real::kLanes; ++l) lane[l] = i * Real::kLanes + l;
+        smallest = lane < lanes ? smallest : low.v[i];
+        largest = lane < lanes ? largest : high.v[i];
+      }
+      low.v[i] = smaller(low.v[i], smallest);
+      high.v[i] = larger(high.v[i], largest);
+      odd.v[i] += x.v[i] * S{0};
+    });
+  };
+  std::int64_t c = 0;
+  for (; c + kGroup <= row.columns; c += kGroup) see(load_sent(row, c, kGroup), kGroup);
+  if (c < row.columns) {
+    const int lanes = static_cast<int>(row.columns - c);
+    see(load_sent(row, c, lanes), lanes);
+  }
+  for_each_vector<Real>([&](int i) {
+    high.v[i] = odd.v[i] == odd.v[i] ? high.v[i] : beyond;
+    if (i == 0) return;
+    low.v[0] = smaller(low.v[0], low.v[i]);
+    high.v[0] = larger(high.v[0], high.v[i]);
+  });
+  found.low[place] = low.v[0];
+  found.high[place] = high.v[0];
+}
+
+// Lanes of a and b that stand kUnit apart, the one or the other of each two such.
+template <int kUnit, int kOffset, class Vector, std::size_t... kLane>
+SPGNN_INLINE Vector interleaved(Vector a, Vector b, std::index_sequence<kLane...>) {
+  constexpr int kLanes = sizeof...(kLane);
+  using Mask = decltype(a < b);
+  constexpr auto from = [](int lane) {
+    const int in_pair = lane % (2 * kUnit), base = lane - in_pair + kOffset;
+    return in_pair < kUnit ? base + in_pair : kLanes + base + in_pair - kUnit;
+  };
+  return __builtin_shuffle(a, b, Mask{from(static_cast<int>(kLane))...});
+}
+
+// Lane i of the result combines all lanes of vector i.
+template <int kUnit, class Vector, class Combine>
+SPGNN_INLINE Vector across(Vector* vectors, Combine combine) {
+  constexpr int kLanes = sizeof(Vector) / sizeof(vectors[0][0]);
+  using Lanes = std::make_index_sequence<kLanes>;
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes / kUnit / 2; ++i) {
+    const Vector a = vectors[2 * i], b = vectors[2 * i + 1];
+    vectors[i] =
+        combine(interleaved<kUnit, 0>(a, b, Lanes()), interleaved<kUnit, kUnit>(a, b, Lanes()));
+  }
+  if constexpr (2 * kUnit < kLanes) {
+    return across<2 * kUnit>(vectors, combine);
+  } else {
+    return vectors[0];
+  }
+}
+
+// Scales and random numbers of some rows.
+template <class S>
+struct RowScales {
+  S levels[kBatch];  // 2^bits − 1
+  S low[kBatch], inverse[kBatch], scale[kBatch];
+  std::uint32_t header[kBatch], start[kBatch], factor[kBatch];
+};
+
+// bfloat16 in the upper halves: not above x, not below x ≥ 0.
+SPGNN_INLINE WordVector rounded_down(FloatVector x) {
+  const auto bits = reinterpret_cast<WordVector>(x + 0.0f);  // one zero for both
+  const auto negative = reinterpret_cast<WordVector>(reinterpret_cast<IntVector>(bits) >> 31);
+  return (bits + (negative & 0xffffu)) & 0xffff0000u;
+}
+SPGNN_INLINE WordVector rounded_up(FloatVector x) {
+  return (reinterpret_cast<WordVector>(x) + 0xffffu) & 0xffff0000u;
+}
+
+SPGNN_INLINE void make_scales(const FloatVector& smallest, const FloatVector& largest, int at,
+                              RowScales<float>& found) {
+  const auto levels = load_vector<FloatVector>(found.levels + at);
+  const WordVector low_bits = rounded_down(smallest);
+  const auto low = reinterpret_cast<FloatVector>(low_bits);
+  const FloatVector span = largest - low, back = span - largest;
+  const FloatVector beyond = (largest - (span - back)) - (low + back);  // Knuth's two-sum
+  WordVector scale_bits = rounded_up(span / levels);
+  const FloatVector reach = reinterpret_cast<FloatVector>(scale_bits) * levels;
+  const auto short_of = (reach < span) | ((reach == span) & (beyond > 0.0f));
+  scale_bits += reinterpret_cast<WordVector>(short_of) & 0x10000u;
+  const WordVector least = WordVector{} + kLeastScale;
+  const auto is_zero = reinterpret_cast<WordVector>(scale_bits == 0u);
+  const auto is_small = reinterpret_cast<WordVector>(scale_bits < least);
+  scale_bits = ~is_zero & ((is_small & least) | (~is_small & scale_bits));
+  const auto scale = reinterpret_cast<FloatVector>(scale_bits);
+  const auto most_bits = reinterpret_cast<WordVector>(scale * levels);
+  const auto fits =
+      reinterpret_cast<WordVector>((most_bits < kInfinity) & ((low_bits & kInfinity) < kInfinity));
+  const auto inverse = reinterpret_cast<WordVector>(65536.0f / scale);
+  store_vector(found.low + at, low);
+  store_vector(found.scale + at, scale);
+  store_vector(found.inverse + at, fits & ~is_zero & inverse);
+  store_vector(found.header + at, (fits & ((low_bits >> 16) | scale_bits)) | (~fits & kNanHeader));
+}
+
+// The same, row by row: bfloat16 is looked for between the two floats around a double.
+inline void make_scales(const DoubleVector& smallest, const DoubleVector& largest, int at,
+                        RowScales<double>& found) {
+  for (int i = 0; i < Reals<double>::kLanes; ++i) {
+    const auto as_float = [](std::uint32_t bits) { return __builtin_bit_cast(float, bits); };
+    const auto as_bits = [](float x) { return __builtin_bit_cast(std::uint32_t, x); };
+    const double wanted = smallest[i];
+    auto nearest = static_cast<float>(wanted);
+    if (nearest > wanted) nearest = __builtin_nextafterf(nearest, -__builtin_inff());
+    std::uint32_t low_bits = as_bits(nearest + 0.0f);
+    low_bits = (low_bits + (low_bits >> 31) * 0xffffu) & 0xffff0000u;
+    const double low = as_float(low_bits), levels = found.levels[at + i];
+    const double span = largest[i] - low, back = span - largest[i];
+    const double beyond = (largest[i] - (span - back)) - (low + back);
+    nearest = static_cast<float>(span / levels);
+    if (nearest < span / levels) nearest = __builtin_nextafterf(nearest, __builtin_inff());
+    std::uint32_t scale_bits = (as_bits(nearest) + 0xffffu) & 0xffff0000u;
+    const double reach = as_float(scale_bits) * levels;
+    if (reach < span || (reach == span && beyond > 0)) scale_bits += 0x10000u;
+    if (scale_bits != 0 && scale_bits < kLeastScale) scale_bits = kLeastScale;
+    const float most = as_float(scale_bits) * static_cast<float>(levels);
+    const bool fits = as_bits(most) < kInfinity && (low_bits & kInfinity) < kInfinity;
+    const double scale = as_float(scale_bits);
+    found.low[at + i] = low;
+    found.scale[at + i] = scale;
+    found.inverse[at + i] = fits && scale_bits != 0 ? 65536 / scale : 0;
+    found.header[at + i] = fits ? low_bits >> 16 | scale_bits : kNanHeader;
+  }
+}
+
+template <class S>
+SPGNN_INLINE void make_scales(RowExtremes<S>& extremes, int count, RowScales<S>& found) {
+  using Vector = typename RowExtremes<S>::Vector;
+  constexpr int kLanes = RowExtremes<S>::kLanes;
+  for (int at = 0; at < count; at += kLanes) {
+    const Vector low = across<1>(extremes.low + at, [](auto a, auto b) { return smaller(a, b); });
+    const Vector high = across<1>(extremes.high + at, [](auto a, auto b) { return larger(a, b); });
+    make_scales(low, high, at, found);
+  }
+}
+
+}  // namespace spgnn::SPGNN_ISA
