@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from spgnn.wires.approximation import BITS, Approximation, Dials
 from spgnn.wires.base import Layer, Setting
+from spgnn.wires.components import Components
 from spgnn.wires.delayed import Delayed, Never
 from spgnn.wires.errors import Errors
 from spgnn.wires.quantised import Quantised
+from spgnn.wires.sampled import Sampled
 from spgnn.wires.stack import wires_of
 
 __all__ = [
     "BITS",
     "Approximation",
+    "Components",
     "Delayed",
     "Dials",
     "Errors",
     "Layer",
     "Never",
     "Quantised",
+    "Sampled",
     "Setting",
     "wires_of",
 ]

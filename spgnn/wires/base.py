@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -39,6 +39,10 @@ class Setting:
     def key(self, step: Step, purpose: str) -> int:
         """64 bits for the draws of one step."""
         return key_of(self.seed, self.matrix, step, purpose)
+
+    def shared_key(self, step: Step, purpose: str) -> int:
+        """64 bits for what a product and its adjoint draw alike."""
+        return self.key(replace(step, adjoint=False), purpose)
 
 
 class Layer(Wire):

@@ -15,6 +15,7 @@ from spgnn.exchange import Flight, Route, Step, Wire
 from spgnn.exchange.wire import Moved
 from spgnn.layout import Int64Array
 from spgnn.wires.base import Layer, Setting, State, line_name
+from spgnn.wires.part import Part
 from spgnn.wires.pool import Pool
 
 
@@ -83,7 +84,7 @@ class Delayed(Layer):
 
     def __init__(self, inner: Wire, setting: Setting) -> None:
         super().__init__(inner, setting)
-        self._bins: dict[tuple[bool, int, int], Bin] = {}
+        self._bins: dict[tuple[bool, int, int], Part] = {}
 
     def _forget(self) -> None:
         self._lines: dict[str, Line] = {}
@@ -195,14 +196,14 @@ class Delayed(Layer):
             line = self._lines[name] = Line(step.epoch, torch.empty_like(out), times)
         return line
 
-    def _part(self, route: Route, step: Step) -> Bin | None:
+    def _part(self, route: Route, step: Step) -> Part | None:
         """The rows whose turn it is; ``None`` for all."""
         bins = self.setting.dials.bins_at(step.epoch)
         if bins == 1:
             return None
         key = step.adjoint, bins, step.epoch % bins
         if key not in self._bins:
-            self._bins[key] = Bin.of(route, bins, step.epoch % bins)
+            self._bins[key] = bin_of(route, bins, step.epoch % bins)
         return self._bins[key]
 
     def _land(self, line: Line) -> None:
@@ -218,37 +219,20 @@ class Delayed(Layer):
             parcel.copy = None
 
 
-@dataclass(frozen=True, eq=False)
-class Bin:
-    """One of several shares of the rows of an exchange.
-
-    Attributes
-    ----------
-    sent, received : Tensor int64
-        Numbers of its rows.
-    route : Route
-        Of these alone.
-    """
-
-    sent: Tensor
-    received: Tensor
-    route: Route
-
-    @classmethod
-    def of(cls, route: Route, bins: int, number: int) -> Bin:
-        """Row k of each message, where k modulo `bins` is `number`."""
-        counts, names = route.counts, route.names
-        device = torch.device("cpu") if names is None else names.sent.device
-        sent, received = (
-            torch.from_numpy(_every(each, bins, number)).to(device)
-            for each in (counts.send, counts.recv)
-        )
-        send, receive, largest = (
-            np.maximum(0, (each - number + bins - 1) // bins)
-            for each in (counts.send, counts.recv, np.int64(counts.largest))
-        )
-        fewer = RowCounts(send, receive, int(largest))
-        return cls(sent, received, route.taken(sent, received, fewer))
+def bin_of(route: Route, bins: int, number: int) -> Part:
+    """Row k of each message, where k modulo `bins` is `number`."""
+    counts, names = route.counts, route.names
+    device = torch.device("cpu") if names is None else names.sent.device
+    sent, received = (
+        torch.from_numpy(_every(each, bins, number)).to(device)
+        for each in (counts.send, counts.recv)
+    )
+    send, receive, largest = (
+        np.maximum(0, (each - number + bins - 1) // bins)
+        for each in (counts.send, counts.recv, np.int64(counts.largest))
+    )
+    fewer = RowCounts(send, receive, int(largest))
+    return Part(sent, received, route.taken(sent, received, fewer))
 
 
 class _Held:

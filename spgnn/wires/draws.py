@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import zlib
 
+from torch import Tensor
+
 from spgnn.exchange import Step
 
 _GOLDEN, _ODD = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
+# Of the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
+_MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def key_of(seed: int, matrix: int, step: Step, purpose: str) -> int:
@@ -25,3 +29,36 @@ def key_of(seed: int, matrix: int, step: Step, purpose: str) -> int:
     words = f"{purpose} {matrix} {step.product} {step.hop} {step.adjoint:d} {step.epoch}"
     high, low = zlib.crc32(words.encode()), zlib.crc32(words[::-1].encode(), 0xFFFFFFFF)
     return (seed * _GOLDEN + ((high << 32) | low) * _ODD) % 2**64
+
+
+def drawn(names: Tensor, key: int) -> Tensor:
+    """A number for each name: uniform over all of int64, the same wherever it is drawn.
+
+    Parameters
+    ----------
+    names : Tensor int64 [rows]
+    key : int
+        64 bits.
+    """
+    z = names ^ _signed(key)
+    z += _signed(_GOLDEN)
+    for shift, factor in _MIXING:
+        z ^= _shifted(z, shift)
+        z *= _signed(factor)
+    z ^= _shifted(z, 31)
+    return z
+
+
+def chosen(names: Tensor, key: int, share: float) -> Tensor:
+    """Which of them are drawn, each with the same probability, below 1; bool [rows]."""
+    return drawn(names, key) < int(share * 2**64) - 2**63
+
+
+def _shifted(z: Tensor, bits: int) -> Tensor:
+    """To the right, as if there was no sign."""
+    return (z >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+
+
+def _signed(word: int) -> int:
+    """64 bits as int64 has them."""
+    return word - 2**64 if word >= 2**63 else word

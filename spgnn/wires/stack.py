@@ -7,8 +7,10 @@ from spgnn.exchange import Exact, Hop, Plan, Wire
 from spgnn.exchange.wire import wire_of
 from spgnn.layout import NODE
 from spgnn.wires.base import Setting
+from spgnn.wires.components import Components
 from spgnn.wires.delayed import Delayed, Never
 from spgnn.wires.quantised import Quantised
+from spgnn.wires.sampled import Sampled
 
 
 def wires_of(plan: Plan, setting: Setting) -> list[Wire]:
@@ -36,6 +38,10 @@ def _wire(hop: Hop, setting: Setting) -> Wire:
         raise InputError("approximate wires need --exchange sparsity-aware: rows, not block rows")
     asked = setting.dials.asked
     wire: Wire = Quantised(setting) if asked.quantises else Exact()
+    if asked.drops_components:
+        wire = Components(wire, setting)
+    if asked.samples:
+        wire = Sampled(wire, setting)
     if asked.delay is None:
         return Never(wire, setting)
     if asked.delay:

@@ -1,0 +1,129 @@
+"""Some columns of each row, drawn anew in each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator
+from spgnn.exchange import Flight, Route, Step
+from spgnn.exchange.wire import Moved
+from spgnn.wires.base import Layer
+from spgnn.wires.draws import drawn
+from spgnn.wires.errors import squared_norm
+from spgnn.wires.pool import Pool
+
+# Rows whose columns are looked up at a time: their numbers stay in cache.
+_BLOCK = 4096
+
+
+class Components(Layer):
+    """Of the f columns of each row, k are sent, as f/k of them; the others arrive as zeros.
+
+    Variable-rate compression (VARCO, Cerviño et al., 2024): the share of columns may change from
+    epoch to epoch. A row has k neighbours in an order of the columns that is drawn in each step,
+    from a place on that is drawn of its name; so each column is among them with probability k/f. A
+    product and its adjoint have the same columns. Both ends know them: no numbers travel.
+
+    Parameters
+    ----------
+    inner : Wire
+    setting : Setting
+    """
+
+    def _forget(self) -> None:
+        self._pool = Pool()
+
+    def begin(
+        self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
+    ) -> Flight:
+        """Send the columns that are drawn; whatever is not among them is zero."""
+        width = rows.shape[1]
+        count = self._count(width, step)
+        if count == width:
+            return self.inner.begin(rows, out, route, comm, step)
+        assert route.names is not None
+        sent, landing = (
+            self._pool.take(len(each), count, each.dtype, each.device) for each in (rows, out)
+        )
+        columns_of = Columns(self.setting.shared_key(step, "columns"), width, count, rows.device)
+        for block, columns in columns_of.blocks(route.names.sent):
+            torch.gather(rows[block], 1, columns, out=sent[block])
+        scale = width / count
+        if self.setting.errors.measured(step.epoch):
+            whole, kept = squared_norm(rows), squared_norm(sent)
+            made = whole - kept + (scale - 1) ** 2 * kept
+            account = self.setting.errors.account("components", step, rows.device)
+            account.add_(torch.stack((made, whole)))
+        sent *= scale
+        flight = self.inner.begin(sent, landing, route, comm, step)
+        arriving = columns_of.blocks(route.names.received)
+        return _Spread(flight, (sent, landing), out, arriving, self._pool)
+
+    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
+        """Of the columns that are sent."""
+        return self.inner.bytes(route, self._count(width, step), dtype, step)
+
+    def _count(self, width: int, step: Step) -> int:
+        share = self.setting.dials.components_at(step.epoch)
+        return min(width, max(1, ceil(share * width)))
+
+
+class Columns:
+    """Columns of each row of one step.
+
+    Parameters
+    ----------
+    key : int
+    width, count : int
+        How many there are, and how many of them are drawn.
+    device : torch.device
+    """
+
+    def __init__(self, key: int, width: int, count: int, device: torch.device) -> None:
+        self._key, self._width = key, width
+        numbers = torch.arange(width, device=device)
+        order = drawn(numbers, ~key % 2**64).argsort(stable=True)
+        self._windows = order[(numbers[:, None] + numbers[:count]) % width]
+
+    def blocks(self, names: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Some rows at a time, and their columns, int64 [rows, count].
+
+        Parameters
+        ----------
+        names : Tensor int64 [rows]
+        """
+        begins = drawn(names, self._key).remainder_(self._width)
+        for first in range(0, len(names), _BLOCK):
+            block = slice(first, min(first + _BLOCK, len(names)))
+            yield block, self._windows[begins[block]]
+
+
+class _Spread:
+    """Columns under way to their places; there are zeros in the others."""
+
+    def __init__(
+        self,
+        flight: Flight,
+        buffers: tuple[Tensor, Tensor],
+        out: Tensor,
+        places: Iterator[tuple[slice, Tensor]],
+        pool: Pool,
+    ) -> None:
+        self._flight: Flight | None = flight
+        self._buffers, self._out = buffers, out
+        self._places, self._pool = places, pool
+
+    def wait(self) -> None:
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return
+        flight.wait()
+        self._out.zero_()
+        for block, columns in self._places:
+            self._out[block].scatter_(1, columns, self._buffers[1][block])
+        for buffer in self._buffers:
+            self._pool.give(buffer)

@@ -1,0 +1,149 @@
+"""Every wire under every scheme: exact where it should be, its bytes, its adjoint, its mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from spgnn import DistMatrix, Mesh
+from spgnn.comm import Communicator, connect
+from spgnn.exchange import COVERS, Algorithm, Step, carried_by_level
+from spgnn.testing import run_ranks
+from spgnn.wires import Approximation, Dials, Errors, Setting
+from tests.matrices import block_row, random_matrix, uneven_layout
+
+N, F, EPOCHS = 26, 5, 4
+SCHEMES = {
+    "1d": Algorithm("1d"),
+    "1.5d": Algorithm("1.5d", 2),
+    "feature": Algorithm("feature", 2),
+    "2d": Algorithm("2d"),
+    "3d": Algorithm("3d", 2),
+    "vertex-cut": Algorithm("vertex-cut"),
+    "hierarchy": Algorithm("1d", node_size=2),
+    "1.5d hierarchy": Algorithm("1.5d", 2, node_size=2),
+    "peers": Algorithm("1d", schedule="peers", buffer=4096),
+    "vertex-cut peers": Algorithm("vertex-cut", schedule="peers", buffer=4096),
+}
+ALL_COVERS = ("1d", "hierarchy")
+LINEAR = {
+    "sampled": Approximation(sampling=((0, 0.6),)),
+    "components": Approximation(components=((0, 0.5),)),
+    "both": Approximation(sampling=((0, 0.6),), components=((0, 0.5),)),
+    "sampled between nodes": Approximation(sampling=((0, 0.6),), level="between"),
+}
+KEEPING = {
+    "delayed": Approximation(delay=2, bins=2),
+    "delayed samples": Approximation(delay=1, sampling=((0, 0.6),), components=((0, 0.5),)),
+}
+CHANGING = {
+    "falling": Approximation(sampling=((0, 1.0), (1, 0.3)), components=((0, 1.0), (2, 0.4))),
+    "never": Approximation(delay=None),
+}
+
+
+class Trial:
+    """One matrix under one scheme, on this rank."""
+
+    def __init__(self, comm: Communicator, scheme: str, cover: str) -> None:
+        self.comm = comm
+        algorithm = replace(SCHEMES[scheme], cover=cover)
+        self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
+        layout = uneven_layout(N, comm.size, seed=3)
+        self.own = slice(*layout.range(comm.rank))
+        A = random_matrix(N, 0.2, 1, weighted=True)
+        block = block_row(A, self.own.start, self.own.stop)
+        self.exact = DistMatrix.build(block, layout, self.mesh, algorithm=algorithm)
+        rng = np.random.default_rng(comm.rank)
+        rows = self.own.stop - self.own.start
+        self.H, self.G = torch.from_numpy(rng.standard_normal((2, rows, F)))
+
+    def on(self, asked: Approximation, epochs: int = 0) -> DistMatrix:
+        """The matrix on approximate wires."""
+        setting = Setting(Dials(asked, epochs), Errors(), seed=5)
+        return self.exact.approximated(setting, torch.arange(self.own.start, self.own.stop))
+
+    def summed(self, number: torch.Tensor) -> float:
+        total = number.clone()
+        self.comm.all_reduce(total).wait()
+        return float(total)
+
+
+def trials(comm: Communicator, schemes: list[str]) -> Iterator[tuple[str, Trial]]:
+    for scheme in schemes:
+        for cover in COVERS if scheme in ALL_COVERS else ("minimum",):
+            yield f"{scheme} {cover}", Trial(comm, scheme, cover)
+
+
+def settings_for(scheme: str) -> dict[str, Approximation]:
+    return LINEAR | CHANGING | ({} if "peers" in scheme else KEEPING)
+
+
+def check_exact(rank: int, schemes: list[str]) -> None:
+    """At their exact settings, wires hand on rows as they are."""
+    for what, trial in trials(connect(), schemes):
+        Z, dH = trial.exact.forward(trial.H), trial.exact.adjoint(trial.G)
+        for name, asked in settings_for(what).items():
+            # All epochs are among the last ones; or the first has nothing to do yet.
+            matrices = [trial.on(replace(asked, exact_last=1), 1)]
+            matrices += [trial.on(asked)] if name == "falling" else []
+            for A in matrices:
+                assert A.wires or asked.level == "between", (what, name)
+                A.begin_epoch(0)
+                assert torch.equal(A.forward(trial.H), Z), (what, name)
+                assert torch.equal(A.adjoint(trial.G), dH), (what, name)
+
+
+def check_bytes(rank: int, schemes: list[str]) -> None:
+    """The ledger counts what wires say, in both directions, by level."""
+    comm = connect()
+    comm.ledger.node_size = 2
+    for what, trial in trials(comm, schemes):
+        for name, asked in settings_for(what).items():
+            A = trial.on(asked)
+            for epoch in range(EPOCHS):
+                for step in (Step(epoch), Step(epoch).reversed()):
+                    before = comm.ledger.copy()
+                    _ = A.adjoint(trial.G, step) if step.adjoint else A.forward(trial.H, step)
+                    moved = comm.ledger.since(before).of("alltoall")
+                    carried = A.executor.carried(F, torch.float64, step)
+                    level = carried_by_level(carried, trial.mesh.axes, rank, node_size=2)
+                    inside, between = level["inside"], level["between"]
+                    said = [
+                        inside.sent_bytes + between.sent_bytes,
+                        inside.received_bytes + between.received_bytes,
+                        between.sent_bytes,
+                        between.received_bytes,
+                    ]
+                    assert said == [
+                        moved.sent_bytes,
+                        moved.received_bytes,
+                        moved.sent_between,
+                        moved.received_between,
+                    ], (what, name, step)
+            for wire in A.wires:
+                wire.land()
+
+
+def check_adjoint(rank: int, schemes: list[str]) -> None:
+    """The adjoint of a product has its draws: <A~ H, G> is <H, A~ᵀ G>; others have their own."""
+    for what, trial in trials(connect(), schemes):
+        exact = trial.exact.forward(trial.H)
+        for name, asked in LINEAR.items():
+            A, seen = trial.on(asked), set()
+            for step in (Step(0), Step(0, 1), Step(1)):
+                Z, dH = A.forward(trial.H, step), A.adjoint(trial.G, step.reversed())
+                forward = trial.summed((Z * trial.G).sum())
+                assert forward == pytest.approx(trial.summed((dH * trial.H).sum()), rel=1e-12)
+                seen.add(trial.summed((Z - exact).abs().sum()))
+            if "hierarchy" in what or "between" not in name:
+                assert len(seen) == 3, (what, name)
+
+
+@pytest.mark.parametrize("check", [check_exact, check_bytes, check_adjoint])
+def test_wires_under_schemes(check):
+    run_ranks(check, 4, list(SCHEMES))

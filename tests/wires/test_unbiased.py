@@ -1,0 +1,97 @@
+"""Products over wires that draw are exact on average; so are their adjoints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from scipy.stats import norm
+
+from spgnn import CSR, DistMatrix, Mesh, RowLayout
+from spgnn.comm import RowCounts
+from spgnn.comm.solo import SoloCommunicator
+from spgnn.exchange import Hop, Plan, Stage, Step
+from spgnn.pattern import Selection
+from spgnn.wires import Approximation, Dials, Errors, Layer, Setting
+
+N, F, SEEDS = 60, 6, 2000
+CASES = {
+    "sampled": Approximation(sampling=((0, 0.3),)),
+    "components": Approximation(components=((0, 0.3),)),
+    "sampled components": Approximation(sampling=((0, 0.5),), components=((0, 0.5),)),
+}
+
+
+def sending_to_itself(A: sp.csr_array) -> DistMatrix:
+    """A on one rank, which sends itself the rows of the second half of its columns."""
+    half = N // 2
+    local, remote = A.copy().tolil(), A[:, half:]
+    local[:, half:] = 0
+    rows = N - half
+    send = CSR(Selection(torch.arange(half, N, dtype=torch.int32), N))
+    hop = Hop("row", send, RowCounts([rows], [rows], rows))
+    stage = Stage(CSR.from_scipy(sp.csr_array(local)), CSR.from_scipy(remote), (hop,))
+    return DistMatrix(Plan((stage,)), RowLayout.even(N, 1), Mesh.grid(SoloCommunicator()))
+
+
+def reseed(wire: object, seed: int) -> None:
+    if isinstance(wire, Layer):
+        wire.setting = replace(wire.setting, seed=seed)
+        reseed(wire.inner, seed)
+
+
+class Mean:
+    """Of errors, over seeds."""
+
+    def __init__(self) -> None:
+        self.errors: list[np.ndarray] = []
+
+    def scores(self) -> np.ndarray:
+        """By entry: the mean error in standard errors; those of entries that are exact left out."""
+        errors = np.stack(self.errors)
+        noisy = np.abs(errors).max(axis=0) > 1e-9
+        errors = errors[:, noisy]
+        return errors.mean(axis=0) / (errors.std(axis=0, ddof=1) / np.sqrt(len(errors)))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_products_and_adjoints_are_unbiased(case):
+    """Draws are hashes, so that scores are the same in every run."""
+    dense = sp.random_array((N, N), density=0.2, rng=np.random.default_rng(0), format="csr")
+    exact = sending_to_itself(dense)
+    A = exact.approximated(Setting(Dials(CASES[case]), Errors()), torch.arange(N))
+    H, G = torch.from_numpy(np.random.default_rng(1).standard_normal((2, N, F)))
+    Z, dH = dense @ H.numpy(), dense.T @ G.numpy()
+    np.testing.assert_allclose(exact.forward(H).numpy(), Z, atol=1e-12)
+    forward, adjoint = Mean(), Mean()
+    for seed in range(SEEDS):
+        for wire in A.wires:
+            reseed(wire, seed)
+        forward.errors.append(A.forward(H, Step()).numpy() - Z)
+        adjoint.errors.append(A.adjoint(G, Step().reversed()).numpy() - dH)
+    for z in (forward.scores(), adjoint.scores()):
+        assert len(z) > N * F / 3
+        # All together are in the interval that 99.9 % of such sets of scores are in.
+        assert np.abs(z).max() < norm.isf(0.0005 / len(z))
+        # And they are spread as they should be; entries of a row have draws in common.
+        assert 0.5 < np.square(z).mean() < 1.6
+        assert np.mean(np.abs(z) > norm.isf(0.025)) < 0.12
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_errors_are_what_is_reported(case):
+    """What wires say that they lost is how far the rows that arrive are from exact."""
+    setting = Setting(Dials(CASES[case]), Errors())
+    exact = sending_to_itself(sp.csr_array(sp.eye_array(N)))
+    A = exact.approximated(setting, torch.arange(N))
+    H = torch.from_numpy(np.random.default_rng(1).standard_normal((N, F)))
+    lost = (A.forward(H, Step(3)) - H).square().sum()
+    rows = H[N // 2 :]
+    accounts = setting.errors.sums()
+    if len(accounts) == 1:
+        (account,) = accounts.values()
+        torch.testing.assert_close(account, torch.stack((lost, rows.square().sum())))
+    assert len(accounts) == len(case.split())
