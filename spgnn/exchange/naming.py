@@ -65,8 +65,9 @@ def _(stage: Stage, ids: Tensor, mesh: Communicators, numbers: _Numbers) -> Stag
     received = ids[:0]
     for hop in stage.hops:
         sent = _names_of(hop, ids, received, numbers)
-        arriving = swapped(mesh[hop.axis], sent, hop.counts)
-        hops.append(replace(hop, names=Names(sent, arriving)))
+        comm = mesh[hop.axis]
+        arriving = swapped(comm, sent, hop.counts)
+        hops.append(replace(hop, names=Names(sent, arriving, comm.rank)))
         received = torch.cat((received, arriving))
     return replace(stage, hops=tuple(hops))
 

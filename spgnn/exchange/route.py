@@ -20,14 +20,17 @@ class Names:
     ----------
     sent : Tensor int64 [rows to send]
     received : Tensor int64 [rows received]
+    me : int
+        What the peers call this rank.
     """
 
     sent: Tensor
     received: Tensor
+    me: int = 0
 
     def to(self, device: torch.device | str) -> Names:
         """The same on a device."""
-        return Names(self.sent.to(device), self.received.to(device))
+        return Names(self.sent.to(device), self.received.to(device), self.me)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,7 @@ class Route:
     def reversed(self) -> Route:
         """The way back."""
         names = self.names
-        turned = None if names is None else Names(names.received, names.sent)
+        turned = None if names is None else Names(names.received, names.sent, names.me)
         return Route(self.counts.reversed(), turned)
 
     def taken(self, sent: Tensor, received: Tensor, counts: RowCounts) -> Route:
@@ -62,5 +65,6 @@ class Route:
             To and from each peer.
         """
         names = self.names
-        fewer = None if names is None else Names(names.sent[sent], names.received[received])
-        return Route(counts, fewer)
+        if names is not None:
+            names = Names(names.sent[sent], names.received[received], names.me)
+        return Route(counts, names)

@@ -12,7 +12,7 @@ from spgnn.comm import Communicator
 from spgnn.exchange import Flight, Route, Step
 from spgnn.exchange.wire import Moved
 from spgnn.wires.base import Layer
-from spgnn.wires.draws import drawn
+from spgnn.wires.draws import drawn, pairs
 from spgnn.wires.errors import squared_norm
 from spgnn.wires.pool import Pool
 
@@ -45,12 +45,12 @@ class Components(Layer):
         count = self._count(width, step)
         if count == width:
             return self.inner.begin(rows, out, route, comm, step)
-        assert route.names is not None
         sent, landing = (
             self._pool.take(len(each), count, each.dtype, each.device) for each in (rows, out)
         )
         columns_of = Columns(self.setting.shared_key(step, "columns"), width, count, rows.device)
-        for block, columns in columns_of.blocks(route.names.sent):
+        leaving, arriving = pairs(route, step)
+        for block, columns in columns_of.blocks(leaving):
             torch.gather(rows[block], 1, columns, out=sent[block])
         scale = width / count
         if self.setting.errors.measured(step.epoch):
@@ -60,8 +60,7 @@ class Components(Layer):
             account.add_(torch.stack((made, whole)))
         sent *= scale
         flight = self.inner.begin(sent, landing, route, comm, step)
-        arriving = columns_of.blocks(route.names.received)
-        return _Spread(flight, (sent, landing), out, arriving, self._pool)
+        return _Spread(flight, (sent, landing), out, columns_of.blocks(arriving), self._pool)
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
         """Of the columns that are sent."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import zlib
 
+import torch
 from torch import Tensor
 
-from spgnn.exchange import Step
+from spgnn.exchange import Route, Step
+from spgnn.exchange.route import Names
+from spgnn.layout import Int64Array
 
 _GOLDEN, _ODD = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
 # Of the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
@@ -31,6 +34,18 @@ def key_of(seed: int, matrix: int, step: Step, purpose: str) -> int:
     return (seed * _GOLDEN + ((high << 32) | low) * _ODD) % 2**64
 
 
+def pairs(route: Route, step: Step) -> tuple[Tensor, Tensor]:
+    """Names of the rows that are sent, and received, each with its receiver in the product.
+
+    A product and its adjoint have the same ones; what goes to several ranks has several.
+    """
+    names, counts = route.names, route.counts
+    assert names is not None
+    if step.adjoint:
+        return names.sent + _of_rank(names.me), names.received + _by_peer(counts.recv, names)
+    return names.sent + _by_peer(counts.send, names), names.received + _of_rank(names.me)
+
+
 def drawn(names: Tensor, key: int) -> Tensor:
     """A number for each name: uniform over all of int64, the same wherever it is drawn.
 
@@ -52,6 +67,15 @@ def drawn(names: Tensor, key: int) -> Tensor:
 def chosen(names: Tensor, key: int, share: float) -> Tensor:
     """Which of them are drawn, each with the same probability, below 1; bool [rows]."""
     return drawn(names, key) < int(share * 2**64) - 2**63
+
+
+def _by_peer(counts: Int64Array, names: Names) -> Tensor:
+    ranks = torch.tensor([_of_rank(rank) for rank in range(len(counts))])
+    return ranks.repeat_interleave(torch.tensor(counts)).to(names.sent.device)
+
+
+def _of_rank(rank: int) -> int:
+    return _signed(rank * _ODD % 2**64)
 
 
 def _shifted(z: Tensor, bits: int) -> Tensor:

@@ -13,7 +13,7 @@ from spgnn.exchange import Flight, Route, Step
 from spgnn.exchange.wire import Moved
 from spgnn.sparse import SUM_DTYPE
 from spgnn.wires.base import Layer
-from spgnn.wires.draws import chosen
+from spgnn.wires.draws import chosen, pairs
 from spgnn.wires.part import Part
 from spgnn.wires.pool import Pool
 
@@ -23,7 +23,8 @@ class Sampled(Layer):
 
     Boundary sampling (BNS-GCN, Wan et al., MLSys'22). A product and its adjoint have the same
     sample and the same factor, so that one is the transpose of the other; both are unbiased. Both
-    ends draw by name: no numbers of rows travel. Products of an epoch draw for themselves.
+    ends draw by names of the row and of its receiver: no numbers of rows travel. The receivers of a
+    row draw each for themselves, and so do the products of an epoch.
 
     Parameters
     ----------
@@ -63,10 +64,8 @@ class Sampled(Layer):
         return self.inner.bytes(route, width, dtype, step)
 
     def _drawn(self, route: Route, share: float, step: Step) -> Part:
-        assert route.names is not None
         key = self.setting.shared_key(step, "sample")
-        names = route.names
-        return Part.where(route, *(chosen(n, key, share) for n in (names.sent, names.received)))
+        return Part.where(route, *(chosen(names, key, share) for names in pairs(route, step)))
 
     def _room(self, numbers: Tensor, of: Tensor, share: float) -> Tensor:
         """A buffer for the rows of a sample, with room for most others."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -147,3 +148,24 @@ def check_adjoint(rank: int, schemes: list[str]) -> None:
 @pytest.mark.parametrize("check", [check_exact, check_bytes, check_adjoint])
 def test_wires_under_schemes(check):
     run_ranks(check, 4, list(SCHEMES))
+
+
+def samples_of(rank: int) -> list[tuple[int, int]]:
+    """Vertices whose rows arrive here in one step, and how many could."""
+    trial = Trial(connect(), "1d", "column")
+    A = trial.on(Approximation(sampling=((0, 0.5),)))
+    ones = torch.ones(len(trial.H), 1, dtype=torch.float64)
+    (wire,), (hop,) = A.wires, A.plan.hops
+    out = torch.empty(hop.counts.received, 1, dtype=torch.float64)
+    rows = ones[hop.selected_rows]
+    wire.begin(rows, out, hop.route(), trial.mesh[hop.axis], Step()).wait()
+    return [(int(name), int(x)) for name, x in zip(hop.names.received, out, strict=True)]
+
+
+def test_receivers_of_a_row_draw_for_themselves():
+    found: dict[int, set[int]] = {}
+    for name, arrived in chain.from_iterable(run_ranks(samples_of, 4)):
+        found.setdefault(name, set()).add(arrived)
+    assert set().union(*found.values()) == {0, 2}
+    # Else half of the gradient of a vertex with many receivers would be missing at once.
+    assert any(len(arrived) == 2 for arrived in found.values())
