@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from spgnn.attention import check_attention
@@ -15,6 +15,7 @@ from spgnn.errors import InputError, meant
 from spgnn.exchange import Algo, Cover, Schedule, Strategy
 from spgnn.exchange import Algorithm as Distribution
 from spgnn.nn import Order, Precision
+from spgnn.train.approximate import Wires
 from spgnn.train.flags import Config, Flag, Record
 from spgnn.train.judged import METRICS, RESIDUALS, check_metric
 
@@ -368,6 +369,7 @@ class TrainConfig(Config):
 
     data: Data = Data()
     algorithm: Algorithm = Algorithm()
+    wires: Wires = field(default_factory=Wires)
     storage: Storage = Storage()
     model: Model = Model()
     aim: Aim = Aim()
@@ -398,6 +400,7 @@ class TrainConfig(Config):
             raise InputError(
                 f"--warmup {training.warmup} must be less than --epochs {training.epochs}"
             )
+        self.wires.check(self)
         if self.storage.asked:
             self._check_storage()
         if training.resume and training.checkpoint is None:

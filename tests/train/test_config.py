@@ -25,6 +25,17 @@ FLAGS = [
     ("--spill", None, "disk", "disk"),
     ("--parts", 0, "7", 7),
     ("--spill-dtype", "float32", "bfloat16", "bfloat16"),
+    ("--bits", "32", "2,8@50,32@90", "2,8@50,32@90"),
+    ("--adaptive-bits", 0, "20", 20),
+    ("--delay", "0", "never", "never"),
+    ("--delay-bins", 1, "5", 5),
+    ("--smoothing", 0.0, "0.5", 0.5),
+    ("--exact-last", 0, "10", 10),
+    ("--fresh", 0.0, "0.01", 0.01),
+    ("--boundary-sampling", "1", "0.1,0.5@100", "0.1,0.5@100"),
+    ("--components", "1", "0.25", "0.25"),
+    ("--tolerance", None, "0", 0.0),
+    ("--approximate", "all", "between", "between"),
     ("--partition", "gvb", "metis", "metis"),
     ("--edges", None, "edges.npy", "edges.npy"),
     ("--imbalance", 0.05, "0.1", 0.1),
@@ -90,7 +101,7 @@ FLAGS = [
 SWITCHES = [("--symmetrise", "symmetrise", True), ("--resume", "resume", True)]
 SWITCHES += [("--no-overlap", "overlap", False), ("--no-reach", "reach", False)]
 SWITCHES += [("--inductive", "inductive", True)]
-SWITCHES += [("--residual", "residual", True)]
+SWITCHES += [("--residual", "residual", True), ("--error-feedback", "error_feedback", True)]
 SWITCHES += [("--no-input-dropout", "input_dropout", False)]
 CHOICES = {
     "--model": ["gcn", "sage", "gin", "gat", "gatv2"],
@@ -104,6 +115,7 @@ CHOICES = {
     "--cover": ["column", "row", "minimum"],
     "--schedule": ["overlap", "peers"],
     "--order": ["auto", "paper"],
+    "--approximate": ["all", "between"],
     "--backend": ["auto", "gloo", "nccl", "mpi"],
     "--device": ["auto", "cpu", "cuda"],
     "--feature-norm": ["auto", "row", "none"],
@@ -168,7 +180,7 @@ def test_records_have_all_flags_once():
     parts = [asdict(part) for part in vars(TrainConfig()).values()]
     assert sum(map(len, parts)) == len(TrainConfig().flat())
     assert list(vars(TrainConfig())) == [
-        *("data", "algorithm", "storage", "model", "aim", "training", "job")
+        *("data", "algorithm", "wires", "storage", "model", "aim", "training", "job"),
     ]
 
 

@@ -1,0 +1,235 @@
+"""Flags of approximate wires, and what they can be combined with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+from spgnn.errors import InputError, meant
+from spgnn.train.flags import Flag, Record
+from spgnn.wires import BITS, Approximation
+from spgnn.wires.approximation import Level, Staged
+
+if TYPE_CHECKING:
+    from spgnn.train.config import TrainConfig
+
+Number = TypeVar("Number", int, float)
+NEVER = "never"
+# Where a controller begins that is given nothing but a tolerance.
+FIRST_BITS = 4
+_LONGEST = 20  # characters of a number
+
+
+@dataclass(frozen=True)
+class Wires(Record):
+    """What may be lost of rows on their way, and when they are used."""
+
+    bits: Annotated[
+        str,
+        Flag("of an element that is sent: 32, 16, 8, 4, 2 or 1; 2,8@50: 8 from epoch 50 on", "B"),
+    ] = "32"
+    error_feedback: Annotated[
+        bool, Flag("add what rounding lost of a row to the one that is sent next in its place")
+    ] = False
+    adaptive_bits: Annotated[
+        int, Flag("--bits on average, shared out between rows anew every N epochs; 0: never", "N")
+    ] = 0
+    delay: Annotated[
+        str, Flag("rows are used R epochs after they were sent; never: nothing is sent", "R|never")
+    ] = "0"
+    delay_bins: Annotated[int, Flag("send one of B bins of rows an epoch", "B", low=1)] = 1
+    smoothing: Annotated[
+        float, Flag("of delayed rows: share of the running mean that stays", "GAMMA", high=1)
+    ] = 0.0
+    exact_last: Annotated[int, Flag("exact wires in the last epochs", "K")] = 0
+    fresh: Annotated[
+        float, Flag("send rows only that moved by more than this share of their norm", "BOUND")
+    ] = 0.0
+    boundary_sampling: Annotated[
+        str, Flag("share of rows that is sent, drawn each epoch; 0.1,0.5@100: a schedule", "P")
+    ] = "1"
+    components: Annotated[
+        str, Flag("share of the columns of each row that is sent; may be a schedule", "P")
+    ] = "1"
+    tolerance: Annotated[
+        float | None,
+        Flag("of the loss: bits, delay and sample are chosen to keep it that near exact", "EPS"),
+    ] = None
+    approximate: Annotated[
+        Level, Flag("what is sent anywhere, or under --hierarchy between nodes alone")
+    ] = "all"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.approximation
+
+    @property
+    def approximation(self) -> Approximation:
+        """What all this asks of wires; the exact one where nothing is lost and nothing is late."""
+        bits = _staged("--bits", self.bits, _bits)
+        sampling = _staged("--boundary-sampling", self.boundary_sampling, _share)
+        components = _staged("--components", self.components, _share)
+        delay = self._delay
+        left = (
+            *(value < 32 for _, value in bits),
+            *(share < 1 for _, share in (*sampling, *components)),
+            delay != 0,
+            self.fresh > 0,
+        )
+        if not self.tolerance and not any(left):
+            return Approximation(tolerance=self.tolerance, level=self.approximate)
+        if self.tolerance == 0:
+            return Approximation(tolerance=0.0, level=self.approximate)
+        if not any(left):
+            bits = ((0, FIRST_BITS),)
+        return Approximation(
+            bits=bits,
+            feedback=self.error_feedback,
+            adaptive=self.adaptive_bits,
+            delay=delay,
+            bins=self.delay_bins,
+            smoothing=self.smoothing,
+            exact_last=self.exact_last,
+            fresh=self.fresh,
+            sampling=sampling,
+            components=components,
+            tolerance=self.tolerance,
+            level=self.approximate,
+        )
+
+    def check(self, config: TrainConfig) -> None:
+        """Refuse what makes no sense, alone or with the other flags.
+
+        Raises
+        ------
+        InputError
+            Names the flag and what would be right.
+        """
+        epochs, asked = config.training.epochs, self.approximation
+        if self._delay is not None and self._delay >= epochs:
+            raise InputError(f"--delay {self.delay} must be less than --epochs {epochs}")
+        if self.exact_last > epochs:
+            raise InputError(f"--exact-last {self.exact_last} exceeds --epochs {epochs}")
+        if not self._delay:
+            for flag, value, unset in (
+                ("--delay-bins", self.delay_bins, 1),
+                ("--smoothing", self.smoothing, 0),
+            ):
+                if value != unset:
+                    raise InputError(f"{flag} {value} needs --delay R of one epoch or more")
+        if not asked.quantises and self.tolerance != 0:
+            for flag, value in (
+                ("--error-feedback", self.error_feedback),
+                (f"--adaptive-bits {self.adaptive_bits}", self.adaptive_bits),
+            ):
+                if value:
+                    raise InputError(f"{flag} needs --bits 16 or fewer")
+        if self.approximate == "between" and config.algorithm.hierarchy in ("none", "1"):
+            raise InputError(
+                "--approximate between needs --hierarchy auto or N: it says what a node is"
+            )
+        if self.tolerance:
+            self._check_controlled()
+        if not asked.exact:
+            _check_composed(self._named, asked, config)
+
+    def _check_controlled(self) -> None:
+        """A controller turns bits, delay and sample, and nothing else."""
+        if self._delay is None:
+            raise InputError("--tolerance needs --delay R: what is never sent has no less error")
+        for flag, text in (("--bits", self.bits), ("--boundary-sampling", self.boundary_sampling)):
+            if "@" in text:
+                raise InputError(f"{flag} {text} is changed by --tolerance: give one to begin with")
+        for flag, value, unset in (
+            ("--components", self.components, "1"),
+            ("--fresh", self.fresh, 0.0),
+        ):
+            if value != unset:
+                raise InputError(f"--tolerance cannot change {flag} {value}: leave one of them out")
+
+    @property
+    def _delay(self) -> int | None:
+        text = self.delay
+        if text == NEVER:
+            return None
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            hint = meant(text, (NEVER,))
+            raise InputError(f"--delay {text}: must be a number of epochs from 0, or never{hint}")
+        return int(text)
+
+    @property
+    def _named(self) -> str:
+        """The first flag that makes wires approximate."""
+        unset = Wires()
+        names = (
+            *("bits", "delay", "boundary_sampling", "components", "fresh", "tolerance"),
+            *("error_feedback", "adaptive_bits"),
+        )
+        name = next(name for name in names if getattr(self, name) != getattr(unset, name))
+        return f"--{name.replace('_', '-')} {getattr(self, name)}"
+
+
+def _check_composed(named: str, asked: Approximation, config: TrainConfig) -> None:
+    """What approximate wires cannot be combined with."""
+    how, model = config.algorithm, config.model
+    if config.storage.asked:
+        raise InputError(f"{named} needs rows in memory: no --memory, --spill or --parts")
+    if how.exchange != "sparsity-aware":
+        raise InputError(f"{named} needs --exchange sparsity-aware: rows, not whole block rows")
+    if model.attends:
+        raise InputError(
+            f"{named} needs --model gcn, sage or gin: {model.model} also exchanges unfinished "
+            "softmaxes, which are exact"
+        )
+    if model.aggregate == "max":
+        raise InputError(f"{named} needs --aggregate mean or sum: there is no product under max")
+    if how.plan is not None:
+        raise InputError(
+            f"{named} needs its own --algo: --plan prices rows as they are; take what it chooses "
+            "without"
+        )
+    remembered = {
+        f"--delay {asked.delay}": asked.delay,
+        "--error-feedback": asked.feedback,
+        f"--fresh {asked.fresh}": asked.fresh,
+        f"--adaptive-bits {asked.adaptive}": asked.adaptive,
+    }
+    kept = next((flag for flag, value in remembered.items() if value), None)
+    if how.schedule == "peers" and kept is not None:
+        raise InputError(
+            f"{kept} needs --schedule overlap: it keeps rows that peers has no room for"
+        )
+
+
+def _staged(flag: str, text: str, kind: Callable[[str], Number | None]) -> Staged[Number]:
+    """Values, each from an epoch on, as in ``2,8@50,32@90``."""
+    found: list[tuple[int, Number]] = []
+    for number, word in enumerate(text.split(",")):
+        value, at, epoch = word.strip().partition("@")
+        known = kind(value) if len(value) <= _LONGEST else None
+        first = int(epoch) if epoch.isascii() and epoch.isdigit() and len(epoch) < 10 else 0
+        if known is None or bool(at) != bool(number) or (found and first <= found[-1][0]):
+            raise InputError(f"{flag} {text}: {_WANTED[flag]}")
+        found.append((first, known))
+    return tuple(found)
+
+
+def _bits(text: str) -> int | None:
+    return next((bits for bits in BITS if str(bits) == text), None)
+
+
+def _share(text: str) -> float | None:
+    try:
+        share = float(text)
+    except ValueError:
+        return None
+    return share if 0 < share <= 1 else None
+
+
+_SHARES = "a share in (0, 1], or a schedule as in 0.1,0.5@100"
+_WANTED = {
+    "--bits": "must be 32, 16, 8, 4, 2 or 1, or a schedule as in 2,8@50,32@90: 8 from epoch 50 on",
+    "--boundary-sampling": f"must be {_SHARES}; --delay never sends nothing",
+    "--components": f"must be {_SHARES}; --delay never sends nothing",
+}

@@ -1,0 +1,120 @@
+"""Flags of approximate wires: what they stand for, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from spgnn import InputError
+from spgnn.train import TrainConfig
+from spgnn.wires import Approximation
+
+
+@pytest.mark.parametrize(
+    ("flags", "asked"),
+    [
+        ({}, Approximation()),
+        ({"bits": 8}, Approximation(bits=((0, 8),))),
+        (
+            {"bits": "2, 8@50,32@90", "error_feedback": True, "adaptive_bits": 7},
+            Approximation(bits=((0, 2), (50, 8), (90, 32)), feedback=True, adaptive=7),
+        ),
+        ({"delay": "never"}, Approximation(delay=None)),
+        (
+            {"delay": 5, "delay_bins": 3, "smoothing": 0.5, "exact_last": 2},
+            Approximation(delay=5, bins=3, smoothing=0.5, exact_last=2),
+        ),
+        ({"fresh": 0.01}, Approximation(fresh=0.01)),
+        ({"boundary_sampling": "0.1,1@9"}, Approximation(sampling=((0, 0.1), (9, 1.0)))),
+        ({"components": "1e-1"}, Approximation(components=((0, 0.1),))),
+        (
+            {"delay": 1, "approximate": "between", "hierarchy": 2},
+            Approximation(delay=1, level="between"),
+        ),
+        # A tolerance alone begins with few bits; with other flags, with these.
+        ({"tolerance": 0.1}, Approximation(bits=((0, 4),), tolerance=0.1)),
+        ({"tolerance": 0.1, "delay": 2}, Approximation(delay=2, tolerance=0.1)),
+        # Nothing is lost and nothing late.
+        ({"tolerance": 0.0, "bits": 2}, Approximation(tolerance=0.0)),
+        ({"bits": "32,32@4", "boundary_sampling": "1.0", "exact_last": 5}, Approximation()),
+    ],
+    ids=str,
+)
+def test_flags_stand_for_approximations(flags, asked):
+    config = TrainConfig.of(**flags)
+    config.check(4)
+    assert config.wires.approximation == asked
+    assert asked.exact == (asked in (Approximation(), Approximation(tolerance=0.0)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"bits": 3}, "--bits 3: must be 32, 16, 8, 4, 2 or 1, or a schedule"),
+        ({"bits": "8,4"}, "--bits 8,4: must be"),
+        ({"bits": "8@3"}, "--bits 8@3: must be"),
+        ({"bits": "8,4@9,2@9"}, "--bits 8,4@9,2@9: must be"),
+        ({"bits": "8,4@-1"}, "--bits 8,4@-1: must be"),
+        ({"bits": ""}, "--bits: an empty name"),
+        ({"boundary_sampling": 0}, "--boundary-sampling 0: must be .*--delay never sends nothing"),
+        ({"boundary_sampling": "nan"}, "--boundary-sampling nan: must be a share in"),
+        ({"boundary_sampling": 1.5}, "--boundary-sampling 1.5: must be a share in"),
+        ({"components": "0.5,0@7"}, "--components 0.5,0@7: must be a share"),
+        ({"delay": -1}, "--delay -1: must be a number of epochs from 0, or never"),
+        ({"delay": "nevr"}, "--delay nevr: must be .*did you mean 'never'"),
+        ({"delay_bins": 0}, "--delay-bins: '0' must be an integer ≥ 1"),
+        ({"smoothing": 1}, r"--smoothing: '1' must be in \[0, 1\)"),
+        ({"tolerance": -1}, r"--tolerance: '-1' must be in \[0, inf\)"),
+    ],
+)
+def test_wrong_values(flags, said):
+    with pytest.raises(InputError, match=said):
+        TrainConfig.of(**flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"delay": 10, "epochs": 10}, "--delay 10 must be less than --epochs 10"),
+        ({"delay_bins": 3}, "--delay-bins 3 needs --delay R"),
+        ({"delay_bins": 3, "delay": "never"}, "--delay-bins 3 needs --delay R"),
+        ({"smoothing": 0.5}, "--smoothing 0.5 needs --delay R"),
+        ({"exact_last": 11, "epochs": 10}, "--exact-last 11 exceeds --epochs 10"),
+        ({"error_feedback": True}, "--error-feedback needs --bits 16 or fewer"),
+        ({"adaptive_bits": 5, "delay": 1}, "--adaptive-bits 5 needs --bits 16 or fewer"),
+        ({"approximate": "between"}, "--approximate between needs --hierarchy"),
+        ({"tolerance": 0.1, "delay": "never"}, "--tolerance needs --delay R"),
+        ({"tolerance": 0.1, "bits": "2,4@5"}, "--bits 2,4@5 is changed by --tolerance"),
+        ({"tolerance": 0.1, "fresh": 0.1}, "--tolerance cannot change --fresh 0.1"),
+        ({"bits": 8, "exchange": "oblivious"}, "--bits 8 needs --exchange sparsity-aware"),
+        ({"delay": 2, "model": "gat"}, "--delay 2 needs --model gcn, sage or gin: gat also"),
+        ({"bits": 4, "model": "sage", "aggregate": "max"}, "--bits 4 needs --aggregate mean"),
+        ({"fresh": 0.1, "parts": 2}, "--fresh 0.1 needs rows in memory: no --memory"),
+        ({"components": 0.5, "plan": "auto"}, "--components 0.5 needs its own --algo: --plan"),
+        (
+            {"bits": 4, "error_feedback": True, "schedule": "peers", "buffer": 9},
+            "--error-feedback needs --schedule overlap",
+        ),
+        ({"delay": 3, "schedule": "peers", "buffer": 9}, "--delay 3 needs --schedule overlap"),
+    ],
+)
+def test_combinations_that_cannot_work(flags, said):
+    with pytest.raises(InputError, match=said):
+        TrainConfig.of(**flags).check(4)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"bits": 4, "schedule": "peers", "buffer": 9},
+        {"delay": "never", "schedule": "peers", "buffer": 9},
+        {"bits": 32, "delay": 0, "tolerance": 0, "exchange": "oblivious"},
+        {"approximate": "between", "hierarchy": "auto", "bits": 2},
+        {"delay": 9, "epochs": 10, "exact_last": 10, "ghosts": 1, "dtype": "float64"},
+        {"bits": 8, "task": "links"},
+        {"bits": 8, "inductive": True, "label_propagation": 0.5},
+        {"tolerance": 0.1, "adaptive_bits": 5, "error_feedback": True, "delay": 1},
+    ],
+    ids=str,
+)
+def test_combinations_that_work(flags):
+    TrainConfig.of(**flags).check(4)
