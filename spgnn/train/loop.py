@@ -124,6 +124,7 @@ class Trainer:
                 if self.failure is None:
                     self._save_sometimes()
         self.task.progress = None
+        self.task.finish()
         report = {"history": list(self.history), "failure": self.failure}
         self._tell(lambda callback: callback.on_end(report))
 
@@ -208,6 +209,7 @@ class Trainer:
         rate = self.rates.apply(self.optimizer, self.history)
         with memory_for(f"activations and gradients of epoch {epoch}"):
             loss = self.measured.epoch(lambda: self.train_epoch(epoch))
+            self.task.end_epoch(epoch)
             last = epoch + 1 == options.epochs
             evaluated = last or (epoch + 1) % options.eval_every == 0
             scores = self.evaluate() if evaluated and math.isfinite(loss) else {}

@@ -27,6 +27,7 @@ from spgnn.train.repeated import AT_BEST, statistics, summary
 from spgnn.train.rows import TrainingRows
 from spgnn.train.setup import Problem
 from spgnn.train.task import GraphTask
+from spgnn.train.wiring import Planned
 
 Report = dict[str, Any]
 TITLES = {"acc": "accuracy"}
@@ -46,7 +47,7 @@ def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
     """
     task, comm = trainer.task, trainer.comm
     assert isinstance(task, GraphTask)
-    meta, planned = task.problem.meta, task.planned_bytes()
+    meta, planned = task.problem.meta, _planned(task)
     return {
         "config": config.flat(),
         "world_size": comm.size,
@@ -58,8 +59,8 @@ def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
             "classes": task.problem.classes,
         },
         **measurements(trainer),
-        "planned_volume": _volume(comm, *planned),
-        "planned_volume_by_level": _by_level(comm, planned[0], task.planned_between),
+        "planned_volume": _volume(comm, planned.sent, planned.received),
+        "planned_volume_by_level": _by_level(comm, planned.sent, planned.between),
         "work": _work(comm, task.problem),
         "ghosts": _ghosts(comm, task.problem.training),
         "memory": memory(comm, idle_bytes),
@@ -135,7 +136,7 @@ def measurements(trainer: Trainer) -> Report:
         },
         "breakdown_seconds": dict(zip(CATEGORIES, per_category.tolist(), strict=True)),
         "volume": _volume(comm, sent, _per_epoch(measured.received_bytes)),
-        "volume_by_level": _by_level(comm, sent, lambda _: _per_epoch(measured.sent_between)),
+        "volume_by_level": _by_level(comm, sent, _per_epoch(measured.sent_between)),
     }
 
 
@@ -320,7 +321,16 @@ def show(report: Report) -> None:
     print(drawn.get(), end="")
 
 
-def _per_epoch(counts: list[int]) -> int:
+def _planned(task: GraphTask) -> Planned:
+    """What an epoch moves; a mean where that changes with the epochs."""
+    if task.wiring is not None:
+        per_epoch = zip(*task.wiring.planned, strict=True) if task.wiring.planned else [()] * 3
+        return Planned(*(_per_epoch(counts) for counts in per_epoch))
+    size = task.comm.ledger.node_size
+    return Planned(*task.planned_bytes(), task.planned_between(size) if size else 0)
+
+
+def _per_epoch(counts: Sequence[int]) -> int:
     return sum(counts) // max(len(counts), 1)
 
 
@@ -335,9 +345,7 @@ def _volume(comm: Communicator, sent: int, received: int) -> dict[str, int | flo
     }
 
 
-def _by_level(
-    comm: Communicator, sent: int, between: Callable[[int], int]
-) -> dict[str, dict[str, int]] | None:
+def _by_level(comm: Communicator, sent: int, crossing: int) -> dict[str, dict[str, int]] | None:
     """Bytes inside nodes and between them; ``None`` where it is not known which ranks are a node.
 
     Parameters
@@ -345,13 +353,11 @@ def _by_level(
     comm : Communicator
     sent : int
         By this rank.
-    between : callable
-        How many of them go to other nodes, of so many ranks each.
+    crossing : int
+        How many of them go to other nodes.
     """
-    size = comm.ledger.node_size
-    if not size:
+    if not comm.ledger.node_size:
         return None
-    crossing = between(size)
     inside, between_nodes = _gather(comm, [sent - crossing, crossing]).T
     return {
         level: {"total_bytes": int(by_rank.sum()), "max_send_bytes": int(by_rank.max())}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -26,6 +27,7 @@ from spgnn.train.judged import Criterion
 from spgnn.train.network import model_of, widths_of
 from spgnn.train.objective import Objective, as_taken
 from spgnn.train.setup import Problem
+from spgnn.train.wiring import Planned, Wiring
 
 Scores = dict[str, float | None]
 
@@ -83,6 +85,12 @@ class Task(Protocol):
         """
         return None
 
+    def end_epoch(self, epoch: int) -> None:
+        """Called after each epoch of training, on all ranks; may be collective."""
+
+    def finish(self) -> None:
+        """Called once no epoch follows, on all ranks; may be collective."""
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The parameters as torch's optimisers take them."""
         return [{"params": list(self.model.parameters())}]
@@ -130,6 +138,8 @@ class GraphTask(Task):
         these and what stands before them.
     model : Module
         All that is trained; here the network.
+    wiring : Wiring, optional
+        Where wires approximate: those of this run.
 
     Raises
     ------
@@ -140,6 +150,11 @@ class GraphTask(Task):
     def __init__(
         self, config: TrainConfig, problem: Problem, comm: Communicator, outputs: int
     ) -> None:
+        asked, training = config.wires.approximation, config.training
+        self.wiring: Wiring | None = None
+        if not asked.exact:
+            self.wiring = Wiring(asked, problem.training, training.seed, training.epochs)
+            problem = replace(problem, training=self.wiring.training)
         self.problem = problem
         self.comm = comm
         self.seed = config.training.seed
@@ -163,6 +178,18 @@ class GraphTask(Task):
             A.begin_epoch(epoch)
         return DropoutKeys(rows.vertex_ids, self.seed, epoch)
 
+    def end_epoch(self, epoch: int) -> None:
+        """Note what approximate wires have moved: it may not be the same in another epoch."""
+        if self.wiring is not None:
+            size = self.comm.ledger.node_size
+            between = self.planned_between(size, epoch) if size else 0
+            self.wiring.planned.append(Planned(*self.planned_bytes(epoch), between))
+
+    def finish(self) -> None:
+        """Wait for rows that no epoch uses."""
+        if self.wiring is not None:
+            self.wiring.land()
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """As Kipf & Welling (2017, section 5.2), only the first layer decays."""
         return decaying_first(self.layers, self.model, self.weight_decay)
@@ -176,7 +203,10 @@ class GraphTask(Task):
         return {**self.described, **told}
 
     def planned_bytes(self, epoch: int = 0) -> tuple[int, int]:
-        """What this rank sends and receives of rows in an epoch, according to plans and wires."""
+        """What this rank sends and receives of rows in an epoch, according to plans and wires.
+
+        Where wires approximate, of the last epoch, or of one whose bytes do not depend on data.
+        """
         sent, received = 0, 0
         for product in self._products:
             for moved in product.carried(epoch):

@@ -1,0 +1,113 @@
+"""Training on approximate wires: where they are put, what they move, and what exact ones do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spgnn.comm import connect
+from spgnn.testing import run_ranks
+from spgnn.train import Problem, TrainConfig, Trainer, prepare, task_of, train
+from spgnn.train import report as reporting
+from spgnn.train.nodes import resolved
+from spgnn.train.repeated import of_run
+from tests.training import write_dataset
+
+EPOCHS = 5
+
+
+def base(directory: Path) -> TrainConfig:
+    path = write_dataset(directory / "graph.npz")
+    return TrainConfig.of(
+        dataset=path, epochs=EPOCHS, eval_every=3, hidden=8, partition="random", seed=3, lr=0.05
+    )
+
+
+def trained(config: TrainConfig, problem: Problem | None = None) -> dict:
+    """The report of a run on the ranks that there are; several may share their data."""
+    comm = connect()
+    config = resolved(config, comm)
+    config.check(comm.size)
+    problem = prepare(config, comm) if problem is None else problem
+    trainer = Trainer(task_of(config, problem, comm), config.training, comm)
+    trainer.run()
+    return reporting.assemble(config, trainer, 0)
+
+
+def scores(history: list[dict]) -> list[dict]:
+    return [
+        {name: value for name, value in record.items() if name != "seconds" and value is not None}
+        for record in history
+    ]
+
+
+SCHEMES = [
+    {"reach": False},
+    {"cover": "minimum", "dropout": 0.5},
+    {"algo": "1.5d", "c": 2, "cover": "row"},
+    {"algo": "feature", "c": 2},
+    {"algo": "vertex-cut"},
+    {"hierarchy": 2},
+    {"ghosts": 1},
+    {"order": "paper"},
+    {"model": "sage", "norm": "batch", "layers": 2},
+    {"label_propagation": 0.5},
+    {"inductive": True},
+    {"layers": 1},
+    {"dtype": "float64"},
+    {"dtype": "bfloat16"},
+]
+
+
+def check_schemes(rank: int, schemes: list[TrainConfig]) -> None:
+    for config in schemes:
+        problem = prepare(config, connect())
+        exact = trained(config, problem)
+        # On wires that never approximate, to the last bit; and on late ones.
+        wired = trained(config.but(delay=1, exact_last=EPOCHS), problem)
+        assert scores(wired["history"]) == scores(exact["history"]), config
+        for name in ("volume", "planned_volume", "volume_by_level", "planned_volume_by_level"):
+            assert wired[name] == exact[name], config
+        late = trained(config.but(delay=2, delay_bins=2, smoothing=0.3, exact_last=1), problem)
+        assert late["volume"] == late["planned_volume"], config
+        assert late["volume_by_level"] == late["planned_volume_by_level"], config
+        moved = [report["volume"]["total_bytes"] for report in (late, exact)]
+        if moved[1]:
+            assert 0 < moved[0] < moved[1], config
+            assert scores(late["history"]) != scores(exact["history"]), config
+        else:
+            assert scores(late["history"]) == scores(exact["history"]), config
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_every_scheme_has_its_wires(tmp_path, half):
+    schemes = [base(tmp_path).but(**flags) for flags in SCHEMES[half::2]]
+    run_ranks(check_schemes, 4, schemes)
+
+
+def check_runs(rank: int, config: TrainConfig) -> None:
+    """Each run has wires of its own, which begin anew; a run that stops early leaves nothing."""
+    comm = connect()
+    both = train(config.but(runs=2), comm)
+    problem = prepare(config, comm)
+    for number, run in enumerate(both["runs"]):
+        alone = trained(of_run(config.but(runs=2), number).but(runs=1), problem)
+        assert scores(alone["history"]) == scores(run["history"])
+    assert both["volume"] == both["planned_volume"]
+    stopped = trained(config.but(epochs=60, lr=0.5, patience=2, eval_every=1), problem)
+    assert len(stopped["history"]) < 60
+    assert stopped["volume"] == stopped["planned_volume"]
+    # Nothing is sent; so no rank has rows of others.
+    never = trained(config.but(delay="never", schedule="peers", buffer=2000))
+    assert never["volume"]["total_bytes"] == never["planned_volume"]["total_bytes"] == 0
+    assert never["history"][-1]["val_acc"] is not None
+    exact = config.but(delay=0)
+    links = exact.but(task="links", tolerance=0.0, bits=8)
+    assert scores(trained(links)["history"]) == scores(trained(links.but(bits=32))["history"])
+    late = trained(links.but(tolerance=None, bits=32, delay=1, delay_bins=2))
+    assert scores(late["history"]) != scores(trained(links)["history"])
+
+
+def test_runs_stops_and_links(tmp_path):
+    run_ranks(check_runs, 3, base(tmp_path).but(delay=1))
