@@ -98,6 +98,13 @@ class Wires(Record):
             level=self.approximate,
         )
 
+    @property
+    def described(self) -> str:
+        """The flags that are not as they are by default."""
+        unset = Wires()
+        given = {name: v for name, v in vars(self).items() if v != getattr(unset, name)}
+        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
+
     def check(self, config: TrainConfig) -> None:
         """Refuse what makes no sense, alone or with the other flags.
 

@@ -1,5 +1,7 @@
 """Checkpoints: weights, optimiser and history in one file, which rank 0 alone writes and reads.
 
+What ranks keep of their own lies beside it (:mod:`spgnn.train.rank_files`).
+
 The random state needs no room: every draw is a function of the seed and the epoch.
 """
 
@@ -22,9 +24,11 @@ from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import on_rank_zero, share
 from spgnn.errors import InputError
 from spgnn.files import check_writable, written_aside
+from spgnn.train import rank_files
+from spgnn.train.rank_files import TaskState
 
 FILE = "checkpoint.npz"
-_PROGRESS = "progress"
+_PROGRESS, _KEPT = "progress", "kept"
 Arrays = dict[str, npt.NDArray[Any]]
 History = list[dict[str, Any]]
 
@@ -35,8 +39,16 @@ def save(
     optimizer: torch.optim.Optimizer,
     signature: Mapping[str, Any],
     history: History,
+    *,
+    kept: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the checkpoint; called on rank 0, since weights are replicated.
+
+    Parameters
+    ----------
+    directory, model, optimizer, signature, history
+    kept : mapping, optional
+        What :func:`spgnn.train.rank_files.write` says of the files of all ranks.
 
     Raises
     ------
@@ -48,7 +60,8 @@ def save(
         if not _is_finite(tensor):
             raise InputError(f"{name} is not finite after {len(history)} epochs; not saved")
         arrays[name] = _to_array(tensor)
-    told = json.dumps({"signature": dict(signature), "history": history}, allow_nan=False)
+    progress = {"signature": dict(signature), "history": history}
+    told = json.dumps(progress if kept is None else {**progress, _KEPT: kept}, allow_nan=False)
     arrays[_PROGRESS] = np.frombuffer(told.encode(), np.uint8)
     target, what = Path(directory) / FILE, f"--checkpoint {directory}"
     try:
@@ -67,14 +80,23 @@ def load(
     comm: Communicator,
     *,
     steps: int = 1,
-) -> History:
-    """Read the checkpoint into model and optimiser on all ranks; returns its history. Collective.
+    kept: TaskState | None = None,
+) -> tuple[History, TaskState | None]:
+    """Read the checkpoint into model and optimiser on all ranks. Collective.
 
     Parameters
     ----------
     directory, model, optimizer, signature, comm
     steps : int
         Of the optimiser in an epoch.
+    kept : TaskState, optional
+        What the task keeps beside its model.
+
+    Returns
+    -------
+    history : list of dict
+    kept : TaskState or None
+        What it had kept, on this rank.
 
     Raises
     ------
@@ -87,20 +109,22 @@ def load(
     found = on_rank_zero(comm, lambda: _read(path, wanted, signature, steps))
     tensors = {} if found is None else found[0]
     history: History = share(comm, None if found is None else found[1])
+    told = rank_files.checked(share(comm, None if found is None else found[2]))
+    state = rank_files.read(path, told, kept, comm)
     for name, like in wanted.items():
         tensor = tensors[name] if name in tensors else torch.empty_like(like, device="cpu")
         comm.broadcast(tensor, root=0).wait()
         tensors[name] = tensor
     model.load_state_dict({name: tensors[f"weight/{name}"] for name in model.state_dict()})
-    state: dict[int, dict[str, Tensor]] = {}
+    moments: dict[int, dict[str, Tensor]] = {}
     for name in wanted:
         kind, _, rest = name.partition("/")
         if kind == "optimizer":
             index, _, key = rest.partition("/")
-            state.setdefault(int(index), {})[key] = tensors[name]
+            moments.setdefault(int(index), {})[key] = tensors[name]
     groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
-    return history
+    optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    return history, state
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -160,11 +184,12 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tens
 
 def _read(
     path: Path, wanted: Mapping[str, Tensor], signature: Mapping[str, Any], steps: int
-) -> tuple[dict[str, Tensor], History]:
+) -> tuple[dict[str, Tensor], History, dict[str, Any] | None]:
     """Everything in the file, checked against what this run needs."""
     arrays = _arrays(path)
-    told = arrays.pop(_PROGRESS, None)
-    history = _history(path, told, signature)
+    progress = _told(path, arrays.pop(_PROGRESS, None))
+    _check_signature(path, progress["signature"], signature)
+    history: History = progress["history"]
     for name in (*wanted, *arrays):
         if name not in arrays:
             raise InputError(f"{path}: a damaged checkpoint: no array '{name}'")
@@ -187,7 +212,7 @@ def _read(
         )
         if impossible:
             raise InputError(f"{path}: a damaged checkpoint: '{name}' holds impossible numbers")
-    return tensors, history
+    return tensors, history, progress[_KEPT]
 
 
 def _arrays(path: Path) -> Arrays:
@@ -212,29 +237,27 @@ def _arrays(path: Path) -> Arrays:
         raise InputError(f"{path}: not a checkpoint, or a damaged one ({said})") from None
 
 
-def _history(path: Path, told: Any, signature: Mapping[str, Any]) -> History:
-    """What the file says of its run, if that can be and is the run to be resumed."""
-    progress = _told(path, told)
-    theirs = progress["signature"]
-    history: History = progress["history"]
+def _check_signature(path: Path, theirs: Mapping[str, Any], signature: Mapping[str, Any]) -> None:
+    """Refuse another run than the one to be resumed."""
     differing = [k for k in {**theirs, **signature} if theirs.get(k) != signature.get(k)]
     if differing:
         name = differing[0]
         raise InputError(
             f"{path}: was made with {name} {theirs.get(name)}, not {signature.get(name)}"
         )
-    return history
 
 
 def _told(path: Path, told: Any) -> dict[str, Any]:
-    """The signature and the history that a file holds, if they can be."""
+    """What a file holds of a run, if that can be: signature, history, and what ranks kept."""
     try:
         progress = json.loads(told.tobytes().decode(), parse_constant=_refuse_constant)
         if not isinstance(progress["history"], list):
             raise TypeError("no list of epochs")
         for epoch, record in enumerate(progress["history"]):
             _check_record(record, epoch)
-        return {"signature": dict(progress["signature"]), "history": progress["history"]}
+        kept = rank_files.checked(progress.get(_KEPT))
+        signature, history = dict(progress["signature"]), progress["history"]
+        return {"signature": signature, "history": history, _KEPT: kept}
     except Exception as error:
         said = str(error) or type(error).__name__
         raise InputError(f"{path}: a damaged checkpoint: its progress ({said})") from None

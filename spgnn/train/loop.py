@@ -19,7 +19,7 @@ from spgnn.graph.output import write_npz
 from spgnn.graph.parameters import check_replicated
 from spgnn.nn import multiplied_in, weights_of
 from spgnn.progress import ProgressBar
-from spgnn.train import checkpoint
+from spgnn.train import checkpoint, rank_files
 from spgnn.train.callbacks import Callback
 from spgnn.train.config import Training
 from spgnn.train.measure import Measurements
@@ -101,15 +101,7 @@ class Trainer:
         options = self.options
         check_replicated(self.task.model, self.comm)
         if options.resume:
-            self.history = checkpoint.load(
-                options.checkpoint,
-                self.task.model,
-                self.optimizer,
-                self.signature,
-                self.comm,
-                steps=self.steps_per_epoch,
-            )
-            self.first_epoch = len(self.history)
+            self._resume()
         self._followed = self.comm.agree(len(self._callbacks)) > 0
         self._tell(lambda callback: callback.on_start(self._config, list(self.history)))
         with ProgressBar(shown=self.comm.rank == 0) as bar:
@@ -127,6 +119,20 @@ class Trainer:
         self.task.finish()
         report = {"history": list(self.history), "failure": self.failure}
         self._tell(lambda callback: callback.on_end(report))
+
+    def _resume(self) -> None:
+        self.history, kept = checkpoint.load(
+            self.options.checkpoint,
+            self.task.model,
+            self.optimizer,
+            self.signature,
+            self.comm,
+            steps=self.steps_per_epoch,
+            kept=self.task.state(),
+        )
+        self.first_epoch = len(self.history)
+        if kept is not None:
+            self.task.load_state(kept)
 
     def train_epoch(self, epoch: int) -> Tensor:
         """One forward, one backward, one step; the loss over all ranks, a scalar. Collective."""
@@ -253,14 +259,18 @@ class Trainer:
         options, epochs = self.options, len(self.history)
         if not options.checkpoint or (epochs % options.checkpoint_every and not self._is_done()):
             return
-        directory, model = options.checkpoint, self.task.model
+        directory, model, state = options.checkpoint, self.task.model, self.task.state()
+        told = dict[str, Any]()
         try:
+            if state is not None:
+                told["kept"] = rank_files.write(directory, state, epochs, self.comm)
             on_rank_zero(
                 self.comm,
                 lambda: checkpoint.save(
-                    directory, model, self.optimizer, self.signature, self.history
+                    directory, model, self.optimizer, self.signature, self.history, **told
                 ),
             )
+            rank_files.remove_others(directory, told.get("kept"), self.comm)
         except InputError as error:
             self.failure = str(error)
 

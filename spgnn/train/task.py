@@ -26,6 +26,7 @@ from spgnn.train.config import TrainConfig
 from spgnn.train.judged import Criterion
 from spgnn.train.network import model_of, widths_of
 from spgnn.train.objective import Objective, as_taken
+from spgnn.train.rank_files import TaskState
 from spgnn.train.setup import Problem
 from spgnn.train.wiring import Planned, Wiring
 
@@ -87,9 +88,11 @@ class Task(Protocol):
 
     def end_epoch(self, epoch: int) -> None:
         """Called after each epoch of training, on all ranks; may be collective."""
+        return
 
     def finish(self) -> None:
         """Called once no epoch follows, on all ranks; may be collective."""
+        return
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The parameters as torch's optimisers take them."""
@@ -99,6 +102,17 @@ class Task(Protocol):
     def signature(self) -> Mapping[str, Any]:
         """What a checkpoint must have been made with to be resumed: names, numbers and texts."""
         return {}
+
+    def state(self) -> TaskState | None:
+        """What a checkpoint has to keep beside the model; called on all ranks, may be collective.
+
+        Before the first epoch it says what will be kept.
+        """
+        return None
+
+    def load_state(self, state: TaskState) -> None:
+        """Go on from what `state` gave on this rank."""
+        return
 
 
 def decaying_first(layers: Stack, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -150,10 +164,10 @@ class GraphTask(Task):
     def __init__(
         self, config: TrainConfig, problem: Problem, comm: Communicator, outputs: int
     ) -> None:
-        asked, training = config.wires.approximation, config.training
+        wires, training = config.wires, config.training
         self.wiring: Wiring | None = None
-        if not asked.exact:
-            self.wiring = Wiring(asked, problem.training, training.seed, training.epochs)
+        if not wires.approximation.exact:
+            self.wiring = Wiring(wires, problem.training, training.seed, training.epochs)
             problem = replace(problem, training=self.wiring.training)
         self.problem = problem
         self.comm = comm
@@ -200,7 +214,18 @@ class GraphTask(Task):
         meta = self.problem.meta
         size = f"{meta.vertices} vertices and {meta.edges} edges"
         told = {"layers": self._layers, "seed": self.seed, "a graph of": size}
+        if self.wiring is not None:
+            told["wires"] = self.wiring.described
         return {**self.described, **told}
+
+    def state(self) -> TaskState | None:
+        """What approximate wires keep. Collective: rows under way land."""
+        return None if self.wiring is None else self.wiring.state()
+
+    def load_state(self, state: TaskState) -> None:
+        """Wires that go on where others were."""
+        assert self.wiring is not None
+        self.wiring.load(state)
 
     def planned_bytes(self, epoch: int = 0) -> tuple[int, int]:
         """What this rank sends and receives of rows in an epoch, according to plans and wires.

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 from torch import Tensor
 
+from spgnn.layout import Int64Array
 from spgnn.nn import Matrices, Propagation, matrices_of
 from spgnn.spmm import DistMatrix
+from spgnn.train.approximate import Wires
+from spgnn.train.rank_files import TaskState, place_of
 from spgnn.train.rows import TrainingRows
-from spgnn.wires import Approximation, Dials, Errors, Layer, Setting
+from spgnn.wires import Dials, Errors, Layer, Setting
 
 
 class Planned(NamedTuple):
@@ -34,7 +38,8 @@ class Wiring:
 
     Parameters
     ----------
-    asked : Approximation
+    wires : Wires
+        The flags.
     exact : TrainingRows
     seed : int
     epochs : int
@@ -42,6 +47,8 @@ class Wiring:
 
     Attributes
     ----------
+    described : str
+        What was asked for.
     exact : TrainingRows
         On exact wires.
     training : TrainingRows
@@ -53,9 +60,10 @@ class Wiring:
     planned : list of Planned, one each epoch
     """
 
-    def __init__(self, asked: Approximation, exact: TrainingRows, seed: int, epochs: int) -> None:
+    def __init__(self, wires: Wires, exact: TrainingRows, seed: int, epochs: int) -> None:
         self.exact = exact
-        self.dials = Dials(asked, epochs)
+        self.described = wires.described
+        self.dials = Dials(wires.approximation, epochs)
         self.errors: list[Errors] = []
         self.planned: list[Planned] = []
         self._seed = seed
@@ -65,13 +73,53 @@ class Wiring:
 
     def land(self) -> None:
         """Wait for all rows that are under way. Collective."""
-        for wire in self.wires:
+        for _, wire in self._numbered:
             wire.land()
 
+    def state(self) -> TaskState:
+        """What wires keep, by their matrix and their hop. Collective: rows under way land."""
+        if not self._remembers:
+            return TaskState({}, None)
+        own = {
+            f"{which}.{name}": tensor
+            for which, wire in self._numbered
+            for name, tensor in wire.state().items()
+        }
+        return TaskState({}, own, self._place)
+
+    def load(self, state: TaskState) -> None:
+        """Wires go on from a state."""
+        device, own = self.exact.vertex_ids.device, state.own
+        if own is None:
+            return
+        for which, wire in self._numbered:
+            names = [name for name in own if name.startswith(f"{which}.")]
+            wire.load({n.removeprefix(f"{which}."): own[n].to(device) for n in names})
+
     @property
-    def wires(self) -> list[Layer]:
-        """Those of all matrices, in an order that all ranks know."""
-        return [wire for A in self.matrices for wire in A.wires]
+    def _remembers(self) -> bool:
+        """Whether wires keep anything of one epoch for another, of all ranks alike."""
+        asked = self.dials.asked
+        return bool(asked.delay or asked.feedback or asked.fresh or asked.adaptive)
+
+    @property
+    def _numbered(self) -> list[tuple[str, Layer]]:
+        return [
+            (f"{matrix}.{hop}", wire)
+            for matrix, A in enumerate(self.matrices)
+            for hop, wire in enumerate(A.executor.wires)
+            if isinstance(wire, Layer)
+        ]
+
+    @cached_property
+    def _place(self) -> str:
+        """Which rows travel where: another partition, or another way to exchange, has others."""
+        numbers = list[Int64Array]()
+        for A in self.matrices:
+            for hop in A.plan.hops:
+                assert hop.names is not None
+                numbers += [hop.counts.send, hop.counts.recv, hop.names.sent.cpu().numpy()]
+        return place_of(numbers)
 
     def _put(self, graph: Matrices, ids: Tensor) -> Matrices:
         if not isinstance(graph, Sequence):

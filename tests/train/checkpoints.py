@@ -42,7 +42,7 @@ def load(
     signature: dict[str, object] = SIGNATURE,
 ) -> list[dict[str, Any]]:
     """The history of a checkpoint that is read into model and optimiser."""
-    return checkpoint.load(str(directory), model, optimizer, signature, SoloCommunicator())
+    return checkpoint.load(str(directory), model, optimizer, signature, SoloCommunicator())[0]
 
 
 def rewrite(path: Path, change: dict[str, Any]) -> None:

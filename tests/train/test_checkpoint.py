@@ -62,7 +62,7 @@ def test_resumed_on_other_ranks(tmp_path, optimizer, dropout, order, model):
 def test_checkpoints_are_made_every_so_often_and_at_the_end(tmp_path, monkeypatch):
     path = write_dataset(tmp_path / "graph.npz")
     saved = []
-    monkeypatch.setattr(checkpoint, "save", lambda *given: saved.append(len(given[-1])))
+    monkeypatch.setattr(checkpoint, "save", lambda *given, **_: saved.append(len(given[-1])))
     config = TrainConfig.of(dataset=path, checkpoint="unused", checkpoint_every=3, epochs=8)
     train(config.but(partition="block"), connect())
     assert saved == [3, 6, 8]

@@ -1,0 +1,163 @@
+"""Runs on approximate wires, stopped anywhere: resumed, they are as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spgnn.testing import run_ranks
+from spgnn.train import TrainConfig, checkpoint, main
+from tests.comm.jobs import Ended, Forked
+from tests.train.command import check_refused, run, without_torch
+from tests.train.test_wiring import base, scores, trained
+from tests.training import write_dataset
+
+LATE = {"delay": 3, "delay_bins": 2, "smoothing": 0.5}
+SETTINGS = [
+    LATE,
+    {"delay": 1, "dtype": "bfloat16"},
+    {"delay": 2, "dropout": 0.5, "cover": "minimum", "hierarchy": 2},
+    {"delay": 2, "algo": "vertex-cut", "model": "sage"},
+    {"delay": 2, "algo": "feature", "c": 2, "task": "links"},
+    {"delay": "never"},
+]
+
+
+def check_resumed(rank: int, settings: list[TrainConfig], directory: Path) -> None:
+    for number, config in enumerate(settings):
+        kept = config.but(checkpoint=directory / str(number), checkpoint_every=2, epochs=6)
+        straight = trained(config.but(epochs=6))
+        # Two epochs, then two and two more; each time nothing is left of wires but the files.
+        for epochs in (4, 5, 6):
+            resumed = trained(kept.but(epochs=epochs, resume=epochs > 4))
+            # A plan has the layers' rows, and not those of drawn pairs.
+            for name in ("volume", "volume_by_level") if config.aim.task == "vertices" else ():
+                assert resumed[name] == resumed[f"planned_{name}"], config
+        assert scores(resumed["history"]) == scores(straight["history"]), config
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_resumed_histories_are_identical(tmp_path, half):
+    settings = [base(tmp_path).but(eval_every=1, **flags) for flags in SETTINGS[half::2]]
+    run_ranks(check_resumed, 4, settings, tmp_path)
+    for number in range(3):
+        files = sorted(path.name for path in (tmp_path / str(number)).iterdir())
+        remembers = settings[number].wires.delay != "never"
+        assert len(files) == 1 + 4 * remembers
+        assert files[0] == checkpoint.FILE
+        assert all(name.startswith("wires-6-") for name in files[1:])
+
+
+def flags_of(directory: Path) -> list[object]:
+    """A run of two ranks whose rows are late."""
+    path = directory / "graph.npz"
+    if not path.exists():
+        write_dataset(path)
+    flags = ["--dataset", path, "--checkpoint", directory / "run", "--checkpoint-every", 2]
+    flags += ["--nproc", 2, "--delay", 2, "--delay-bins", 2, "--smoothing", 0.5]
+    return [*flags, "--epochs", 6, "--json", directory / "report.json"]
+
+
+def killed(directory: Path, spoil: Callable[[], None]) -> Ended:
+    """The command, some of whose functions were spoilt."""
+
+    def body() -> int:
+        spoil()
+        short = ["--threads", "1", "--partition", "random"]
+        return main([*short, *map(str, flags_of(directory))])
+
+    return without_torch(Forked(body, directory).wait())
+
+
+def history(directory: Path) -> list[dict]:
+    return scores(json.loads((directory / "report.json").read_text())["history"])
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory) -> list[dict]:
+    directory = tmp_path_factory.mktemp("straight")
+    assert run(directory, *flags_of(directory)).status == 0
+    return history(directory)
+
+
+def kill_at_sync(number: int) -> None:
+    """Each rank dies in the number-th of its own files; of rank 0, every second is a checkpoint."""
+    synced = [0]
+    sync = os.fsync
+
+    def counted(file: int) -> None:
+        synced[0] += 1
+        if synced[0] == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        sync(file)
+
+    os.fsync = counted
+
+
+def kill_before_removal() -> None:
+    """A rank dies where it would remove what the second checkpoint does not name."""
+
+    def killed_by(path: Path, missing_ok: bool = False) -> None:
+        if path.name.startswith("wires-2-"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        unlink(path, missing_ok)
+
+    unlink, Path.unlink = Path.unlink, killed_by  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "epochs"),
+    [
+        (lambda: kill_at_sync(2), None),  # the wires are there, a checkpoint not yet
+        (lambda: kill_at_sync(3), 2),  # half of the second wires
+        (lambda: kill_at_sync(4), 2),  # all of them, but not the checkpoint that names them
+        (kill_before_removal, 4),
+    ],
+)
+def test_killed_runs_go_on(tmp_path, straight, spoil, epochs):
+    ended = killed(tmp_path, spoil)
+    assert ended.status != 0
+    flags = flags_of(tmp_path)
+    if epochs is None:
+        assert not (tmp_path / "run" / checkpoint.FILE).exists()
+    else:
+        assert checkpoint_epochs(tmp_path) == epochs
+        flags.append("--resume")
+    again = run(tmp_path, *flags)
+    assert again.status == 0, again.err
+    assert history(tmp_path) == straight
+    assert sum(path.name.startswith("wires-") for path in (tmp_path / "run").iterdir()) == 2
+
+
+def checkpoint_epochs(directory: Path) -> int:
+    with np.load(directory / "run" / checkpoint.FILE) as file:
+        return len(json.loads(file["progress"].tobytes())["history"])
+
+
+def test_files_that_do_not_fit(tmp_path):
+    flags = [*flags_of(tmp_path), "--epochs", 4]
+    assert run(tmp_path, *flags).status == 0
+    flags += ["--resume", "--epochs", 6]
+    for other, words in (
+        (["--nproc", 3], ["was made on 2 ranks, not 3", "checkpoint.npz"]),
+        (["--partition", "block"], ["holds rows of another partition", "wires-4-"]),
+        (["--delay", 1], ["was made with wires --delay 2 --delay-bins 2", "not --delay 1 --delay"]),
+        (["--delay", 0, "--delay-bins", 1, "--smoothing", 0], ["was made with wires --delay 2"]),
+    ):
+        check_refused(run(tmp_path, *flags, *other), *words)
+    (mine,) = (tmp_path / "run").glob("wires-4-1-*")
+    whole = mine.read_bytes()
+    for damaged in (whole[:-50], whole[:200] + b"\0\1\2" + whole[203:], b""):
+        mine.write_bytes(damaged)
+        check_refused(run(tmp_path, *flags), str(mine), "a damaged file of a checkpoint")
+    (theirs,) = (tmp_path / "run").glob("wires-4-0-*")
+    mine.write_bytes(theirs.read_bytes())
+    check_refused(run(tmp_path, *flags), "its contents are not what the checkpoint says")
+    mine.unlink()
+    check_refused(run(tmp_path, *flags), f"there is no {mine}")
