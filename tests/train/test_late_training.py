@@ -1,0 +1,239 @@
+"""Training on late rows, end to end, against a dense simulation that keeps every epoch.
+
+PipeGCN (1D, all rows one epoch late) and DistGNN's 0c, cd-0 and cd-r (a vertex cut by Libra's
+rule, partial sums late by r epochs in r bins).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+
+from spgnn.comm import connect
+from spgnn.partition import cut_vertices
+from spgnn.partition.edge_files import write_edges
+from spgnn.testing import run_ranks
+from spgnn.train import TrainConfig, prepare, train
+from tests.training import dense_matrix, initial_parameters, write_dataset
+
+EPOCHS, RANKS, HIDDEN = 12, 3, 8
+
+
+@dataclass
+class Late:
+    """Exchanges of rows by epoch, bins and delay, from the definition.
+
+    Rows are [n, f] matrices of every rank; `lists` name the rows that one rank sends another.
+    """
+
+    delay: int | None
+    bins: int
+    exact_last: int
+    sent: dict[tuple, list[torch.Tensor]] = field(default_factory=dict)
+
+    def used(self, epoch: int, place: int) -> int | None:
+        if epoch >= EPOCHS - self.exact_last:
+            return epoch
+        if self.delay is None:
+            return None
+        if self.delay == 0 or epoch == 0:
+            return epoch
+        there = [e for e in range(1, epoch - self.delay + 1) if e % self.bins == place % self.bins]
+        return max(there, default=0)
+
+    def received(
+        self, line: tuple, epoch: int, rows: list[torch.Tensor], lists: dict[tuple, list[int]]
+    ) -> list[torch.Tensor]:
+        """For each rank, [ranks, n, f]: what every other one's rows are there."""
+        history = self.sent.setdefault(line, [])
+        assert len(history) == epoch
+        history.append(torch.stack(rows).detach().clone())
+        found = [torch.zeros_like(history[-1]) for _ in rows]
+        for (source, target), vertices in lists.items():
+            for place, vertex in enumerate(vertices):
+                when = self.used(epoch, place)
+                if when is not None:
+                    found[target][source, vertex] = history[when][source, vertex]
+        return found
+
+
+class Simulated:
+    """A·M, where nonzeros are multiplied by the rank of their label, and rows come late."""
+
+    def __init__(self, A: np.ndarray, owners: np.ndarray, labels: np.ndarray, late: Late) -> None:
+        self.late = late
+        self.own = [torch.from_numpy(owners == rank)[:, None] for rank in range(RANKS)]
+        self.parts = [torch.from_numpy(A * (labels == rank)) for rank in range(RANKS)]
+        self.expand, self.fold = {}, {}
+        for here in range(RANKS):
+            columns = np.flatnonzero(self.parts[here].numpy().any(axis=0))
+            rows = np.flatnonzero(self.parts[here].numpy().any(axis=1))
+            for there in set(range(RANKS)) - {here}:
+                self.expand[there, here] = columns[owners[columns] == there].tolist()
+                self.fold[here, there] = rows[owners[rows] == there].tolist()
+
+    def spread(self, line: tuple, epoch: int, M: torch.Tensor, lists: dict) -> list[torch.Tensor]:
+        """Each rank's view of M: its own rows of now, others' as they arrive."""
+        got = self.late.received(line, epoch, [M * own for own in self.own], lists)
+        return [M * own + rows.sum(dim=0) for own, rows in zip(self.own, got, strict=True)]
+
+    def gathered(
+        self, line: tuple, epoch: int, sums: list[torch.Tensor], lists: dict
+    ) -> torch.Tensor:
+        """Sums at the owners of their rows: own ones of now, others' as they arrive."""
+        got = self.late.received(line, epoch, sums, lists)
+        return sum(
+            (mine + rows.sum(dim=0)) * own
+            for own, mine, rows in zip(self.own, sums, got, strict=True)
+        )
+
+    def product(self, layer: int, epoch: int, M: torch.Tensor) -> torch.Tensor:
+        simulated = self
+
+        class Product(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, M):
+                views = simulated.spread((layer, "expand"), epoch, M, simulated.expand)
+                sums = [A @ view for A, view in zip(simulated.parts, views, strict=True)]
+                return simulated.gathered((layer, "fold"), epoch, sums, simulated.fold)
+
+            @staticmethod
+            def backward(ctx, G):
+                back = {(b, a): rows for (a, b), rows in simulated.fold.items()}
+                views = simulated.spread((layer, "unfold"), epoch, G, back)
+                sums = [A.T @ view for A, view in zip(simulated.parts, views, strict=True)]
+                back = {(b, a): rows for (a, b), rows in simulated.expand.items()}
+                return simulated.gathered((layer, "collect"), epoch, sums, back)
+
+        return Product.apply(M)
+
+
+def simulated_losses(path: Path, config: TrainConfig, owners, labels) -> list[float]:
+    with np.load(path) as file:
+        data = dict(file)
+    n, wires = int(data["shape"][0]), config.wires.approximation
+    ones = np.ones(len(data["indices"]))
+    A = sp.csr_array((ones, data["indices"], data["indptr"]), shape=(n, n)).toarray()
+    A_hat = dense_matrix(A, "gcn", "sym")
+    A_hat = A_hat.numpy() if isinstance(A_hat, torch.Tensor) else A_hat
+    late = Late(wires.delay, wires.bins, wires.exact_last)
+    matrix = Simulated(A_hat, owners, labels, late)
+    X = torch.from_numpy(data["x"]).double()
+    X = X / X.sum(dim=1, keepdim=True).clamp(min=1)
+    y = torch.from_numpy(data["y"])
+    chosen = torch.from_numpy(data["train_mask"]) & (y >= 0)
+    layers = initial_parameters("gcn", [X.shape[1], HIDDEN, HIDDEN, 4], config.training.seed)
+    optimizer = torch.optim.Adam(
+        [
+            {"params": layers[0], "weight_decay": config.training.weight_decay},
+            {"params": [*layers[1], *layers[2]], "weight_decay": 0.0},
+        ],
+        lr=config.training.lr,
+    )
+    losses = []
+    for epoch in range(EPOCHS):
+        (W, b), *others = layers
+        H = torch.from_numpy(A_hat) @ X @ W + b
+        for number, (W, b) in enumerate(others):
+            H = matrix.product(number, epoch, torch.relu(H) @ W) + b
+        loss = F.cross_entropy(H[chosen], y[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def losses_of(rank: int, config: TrainConfig) -> tuple[list[float], int, np.ndarray]:
+    comm = connect()
+    report = train(config, comm)
+    assert report["volume"] == report["planned_volume"]
+    ids = prepare(config, comm).vertex_ids.numpy()
+    losses = [record["loss"] for record in report["history"]]
+    return losses, report["volume"]["total_bytes"], ids
+
+
+def found(config: TrainConfig) -> tuple[list[float], int, np.ndarray]:
+    """Losses, bytes of an epoch, and the owner of each vertex."""
+    ranks = run_ranks(losses_of, RANKS, config)
+    owners = np.empty(sum(len(ids) for *_, ids in ranks), np.int64)
+    for rank, (_, _, ids) in enumerate(ranks):
+        owners[ids] = rank
+    return *ranks[0][:2], owners
+
+
+def base(directory: Path, **flags: object) -> TrainConfig:
+    path = write_dataset(directory / "graph.npz")
+    return TrainConfig.of(
+        **{
+            "dataset": path,
+            "epochs": EPOCHS,
+            "eval_every": 5,
+            "hidden": HIDDEN,
+            "layers": 3,
+            "partition": "block",
+            "dtype": "float64",
+            "reach": False,
+            "lr": 0.05,
+            "seed": 3,
+            **flags,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"delay": 1},
+        {"delay": 1, "exact_last": 3},
+        {"delay": 3, "delay_bins": 2},
+        {"delay": "never"},
+    ],
+    ids=str,
+)
+def test_pipelined_epochs(tmp_path, flags):
+    config = base(tmp_path, **flags)
+    losses, _, owners = found(config)
+    labels = np.repeat(owners[:, None], len(owners), axis=1)
+    expected = simulated_losses(tmp_path / "graph.npz", config, owners, labels)
+    np.testing.assert_allclose(losses, expected, rtol=1e-6)
+
+
+def test_distgnn(tmp_path):
+    """0c, cd-0 and cd-r on Libra's cut; cd-0 is exact, and bytes fall as they should."""
+    path = write_dataset(tmp_path / "graph.npz")
+    with np.load(path) as file:
+        n = int(file["shape"][0])
+        A = sp.csr_array((np.ones(len(file["indices"])), file["indices"], file["indptr"]), (n, n))
+    cut = cut_vertices(A, RANKS, imbalance=0.5)
+    write_edges(tmp_path / "edges.npy", cut.edges, RANKS)
+    np.savetxt(tmp_path / "owners.txt", cut.owners, "%d")
+    config = base(
+        tmp_path,
+        algo="vertex-cut",
+        edges=str(tmp_path / "edges.npy"),
+        partition=str(tmp_path / "owners.txt"),
+    )
+    labels = np.zeros((n, n), np.int64)
+    labels[np.repeat(np.arange(n), np.diff(A.indptr)), A.indices] = cut.edges
+    labels[np.arange(n), np.arange(n)] = cut.owners
+    moved = {}
+    for name, flags in {
+        "0c": {"delay": "never"},
+        "cd-0": {},
+        "cd-4": {"delay": 4, "delay_bins": 4},
+    }.items():
+        run = config.but(**flags)
+        losses, moved[name], owners = found(run)
+        np.testing.assert_array_equal(owners, cut.owners)
+        expected = simulated_losses(path, run, owners, labels)
+        np.testing.assert_allclose(losses, expected, rtol=1e-6, err_msg=name)
+    assert moved["0c"] == 0
+    # The first of the epochs moves everything, the others a bin.
+    assert moved["cd-4"] < moved["cd-0"] * (1 / EPOCHS + 1 / 4 + 0.05)
