@@ -43,16 +43,25 @@ class Route:
         Rows to and from each peer.
     names : Names, optional
         Of these rows.
+    whole : Route, optional
+        If these are only some of the rows of an exchange: the route of all of them.
+    places : (Tensor int64 [rows to send], Tensor int64 [rows received]), optional
+        Then: their numbers among all.
     """
 
     counts: RowCounts
     names: Names | None = None
+    whole: Route | None = None
+    places: tuple[Tensor, Tensor] | None = None
 
     def reversed(self) -> Route:
         """The way back."""
         names = self.names
         turned = None if names is None else Names(names.received, names.sent, names.me)
-        return Route(self.counts.reversed(), turned)
+        if self.whole is None or self.places is None:
+            return Route(self.counts.reversed(), turned)
+        sent, received = self.places
+        return Route(self.counts.reversed(), turned, self.whole.reversed(), (received, sent))
 
     def taken(self, sent: Tensor, received: Tensor, counts: RowCounts) -> Route:
         """Some of the rows.
@@ -67,4 +76,7 @@ class Route:
         names = self.names
         if names is not None:
             names = Names(names.sent[sent], names.received[received], names.me)
-        return Route(counts, names)
+        if self.whole is None or self.places is None:
+            return Route(counts, names, self, (sent, received))
+        leaving, arriving = self.places
+        return Route(counts, names, self.whole, (leaving[sent], arriving[received]))

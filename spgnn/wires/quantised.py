@@ -48,24 +48,12 @@ class Quantised(Layer):
         bits = self._bits(step, rows.dtype)
         if bits is None or not rows.shape[1]:
             return self.inner.begin(rows, out, route, comm, step)
-        assert route.names is not None
         packed_width = kernels.packed_bytes(rows.shape[1], bits)
         packed, landing = (
             self._pool.take(len(each), packed_width, torch.uint8, rows.device)
             for each in (rows, out)
         )
-        errors, residual = self.setting.errors, self._residual(rows, step)
-        measured = errors.measured(step.epoch)
-        kernels.quantise_rows(
-            rows,
-            bits,
-            route.names.sent,
-            # Ranks that send gradients of the same vertex must not round them alike.
-            self.setting.key(step, f"round {comm.job.rank if step.adjoint else 0}"),
-            residual=residual,
-            lost=errors.account("rounding", step, rows.device) if measured else None,
-            out=packed,
-        )
+        self._pack(rows, bits, packed, route, step, by=comm.job.rank if step.adjoint else 0)
         flight = comm.alltoallv(packed, landing, route.counts)
         return _Unpacking(flight, (packed, landing), out, bits, self._pool)
 
@@ -90,13 +78,40 @@ class Quantised(Layer):
         bits = self.setting.dials.bits_at(step.epoch)
         return bits if bits < min(32, 8 * dtype.itemsize) else None
 
-    def _residual(self, rows: Tensor, step: Step) -> Tensor | None:
+    def _pack(
+        self, rows: Tensor, bits: int | Tensor, out: Tensor, route: Route, step: Step, *, by: int
+    ) -> None:
+        """Write rows in fewer bits; what is lost of them is kept, with feedback, and reported.
+
+        Ranks that send gradients of the same vertex must not round them alike: `by` tells them
+        apart.
+        """
+        assert route.names is not None
+        errors, kept = self.setting.errors, self._kept(rows, route, step)
+        some = None if route.places is None else route.places[0]
+        residual = kept if kept is None or some is None else kernels.gather_rows(kept, some)
+        kernels.quantise_rows(
+            rows,
+            bits,
+            route.names.sent,
+            self.setting.key(step, f"round {by}"),
+            residual=residual,
+            lost=errors.account("rounding", step, rows.device)
+            if errors.measured(step.epoch)
+            else None,
+            out=out,
+        )
+        if kept is not None and residual is not None and some is not None:
+            kept.index_copy_(0, some, residual)
+
+    def _kept(self, rows: Tensor, route: Route, step: Step) -> Tensor | None:
+        """What was lost of all rows of the exchange, whichever of them are sent now."""
         if not self._feedback:
             return None
-        name = line_name(step)
+        name, count = line_name(step), (route.whole or route).counts.sent
         kept = self._residuals.get(name)
-        if kept is None or kept.shape != rows.shape or kept.dtype != rows.dtype:
-            kept = self._residuals[name] = torch.zeros_like(rows)
+        if kept is None or kept.shape != (count, rows.shape[1]) or kept.dtype != rows.dtype:
+            kept = self._residuals[name] = rows.new_zeros(count, rows.shape[1])
         return kept
 
 

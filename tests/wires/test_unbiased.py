@@ -10,31 +10,19 @@ import scipy.sparse as sp
 import torch
 from scipy.stats import norm
 
-from spgnn import CSR, DistMatrix, Mesh, RowLayout
-from spgnn.comm import RowCounts
-from spgnn.comm.solo import SoloCommunicator
-from spgnn.exchange import Hop, Plan, Stage, Step
-from spgnn.pattern import Selection
+from spgnn.exchange import Step
 from spgnn.wires import Approximation, Dials, Errors, Layer, Setting
+from tests.wires.single import N, diagonal, sending_to_itself
 
-N, F, SEEDS = 60, 6, 2000
+F, SEEDS = 6, 2000
 CASES = {
     "sampled": Approximation(sampling=((0, 0.3),)),
     "components": Approximation(components=((0, 0.3),)),
+    "8 bits": Approximation(((0, 8),)),
+    "2 bits": Approximation(((0, 2),)),
+    "16 bits": Approximation(((0, 16),)),
     "sampled components": Approximation(sampling=((0, 0.5),), components=((0, 0.5),)),
 }
-
-
-def sending_to_itself(A: sp.csr_array) -> DistMatrix:
-    """A on one rank, which sends itself the rows of the second half of its columns."""
-    half = N // 2
-    local, remote = A.copy().tolil(), A[:, half:]
-    local[:, half:] = 0
-    rows = N - half
-    send = CSR(Selection(torch.arange(half, N, dtype=torch.int32), N))
-    hop = Hop("row", send, RowCounts([rows], [rows], rows))
-    stage = Stage(CSR.from_scipy(sp.csr_array(local)), CSR.from_scipy(remote), (hop,))
-    return DistMatrix(Plan((stage,)), RowLayout.even(N, 1), Mesh.grid(SoloCommunicator()))
 
 
 def reseed(wire: object, seed: int) -> None:
@@ -50,11 +38,15 @@ class Mean:
         self.errors: list[np.ndarray] = []
 
     def scores(self) -> np.ndarray:
-        """By entry: the mean error in standard errors; those of entries that are exact left out."""
+        """By entry: the mean error in standard errors, where enough happens."""
         errors = np.stack(self.errors)
-        noisy = np.abs(errors).max(axis=0) > 1e-9
-        errors = errors[:, noisy]
-        return errors.mean(axis=0) / (errors.std(axis=0, ddof=1) / np.sqrt(len(errors)))
+        mean, deviation = errors.mean(axis=0), errors.std(axis=0, ddof=1)
+        spread = np.ptp(errors, axis=0)
+        spread = np.median(spread[spread > 1e-9])
+        # An element next to a code is rounded to another one in a few of the draws, or in none.
+        often = deviation > 0.07 * spread
+        assert (np.abs(mean[~often]) <= 0.01 * spread).all()
+        return mean[often] / (deviation[often] / np.sqrt(len(errors)))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -85,7 +77,7 @@ def test_products_and_adjoints_are_unbiased(case):
 def test_errors_are_what_is_reported(case):
     """What wires say that they lost is how far the rows that arrive are from exact."""
     setting = Setting(Dials(CASES[case]), Errors())
-    exact = sending_to_itself(sp.csr_array(sp.eye_array(N)))
+    exact = sending_to_itself(diagonal())
     A = exact.approximated(setting, torch.arange(N))
     H = torch.from_numpy(np.random.default_rng(1).standard_normal((N, F)))
     lost = (A.forward(H, Step(3)) - H).square().sum()
@@ -94,4 +86,4 @@ def test_errors_are_what_is_reported(case):
     if len(accounts) == 1:
         (account,) = accounts.values()
         torch.testing.assert_close(account, torch.stack((lost, rows.square().sum())))
-    assert len(accounts) == len(case.split())
+    assert len(accounts) == (1 + (case == "sampled components"))

@@ -1,0 +1,59 @@
+"""What was lost of a row is added to the one that is sent next in its place, whoever else is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from spgnn import DistMatrix, kernels
+from spgnn.exchange import Step
+from spgnn.wires import Approximation, Delayed, Dials, Errors, Quantised, Setting
+from tests.wires.single import N, diagonal, sending_to_itself
+
+F, EPOCHS = 4, 9
+HALF = N // 2
+
+
+def rows_of(epoch: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(epoch).standard_normal((N, F)))
+
+
+def on_wires(asked: Approximation) -> tuple[DistMatrix, Setting]:
+    setting = Setting(Dials(asked), Errors(), seed=3)
+    return sending_to_itself(diagonal()).approximated(setting, torch.arange(N)), setting
+
+
+@pytest.mark.parametrize("bins", [1, 2, 3])
+def test_residuals_are_those_of_the_rows_that_are_sent(bins):
+    """Bins of rows have as many rows as one another, and residuals of their own."""
+    A, setting = on_wires(Approximation(((0, 2),), feedback=True, delay=1, bins=bins))
+    residual = torch.zeros(HALF, F, dtype=torch.float64)
+    for epoch in range(EPOCHS):
+        A.begin_epoch(epoch)
+        H = rows_of(epoch)
+        A.forward(H)
+        sent = torch.arange(HALF)
+        if epoch and bins > 1:
+            sent = sent[sent % bins == epoch % bins]
+        part = residual[sent]
+        key = setting.key(Step(epoch), "round 0")
+        kernels.quantise_rows(H[HALF:][sent], 2, HALF + sent, key, residual=part)
+        residual[sent] = part
+        (wire,) = A.wires
+        assert isinstance(wire, Delayed)
+        assert isinstance(wire.inner, Quantised)
+        (kept,) = wire.inner.state().values()
+        torch.testing.assert_close(kept, residual, rtol=0, atol=0)
+
+
+def test_what_is_lost_arrives_later():
+    """The sum of all that arrived is the sum of all that was sent, but for what is kept."""
+    A, _ = on_wires(Approximation(((0, 2),), feedback=True))
+    sent, arrived = torch.zeros(2, N, F, dtype=torch.float64)
+    for epoch in range(EPOCHS):
+        A.begin_epoch(epoch)
+        sent += rows_of(epoch)
+        arrived += A.forward(rows_of(epoch))
+    (kept,) = A.wires[0].state().values()
+    torch.testing.assert_close((sent - arrived)[HALF:], kept)
