@@ -7,6 +7,7 @@ from spgnn.wires.base import Layer, Setting
 from spgnn.wires.components import Components
 from spgnn.wires.delayed import Delayed, Never
 from spgnn.wires.errors import Errors
+from spgnn.wires.fresh import Fresh
 from spgnn.wires.quantised import Quantised
 from spgnn.wires.sampled import Sampled
 from spgnn.wires.stack import wires_of
@@ -18,6 +19,7 @@ __all__ = [
     "Delayed",
     "Dials",
     "Errors",
+    "Fresh",
     "Layer",
     "Never",
     "Quantised",

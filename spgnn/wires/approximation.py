@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, TypeVar, get_args
 
 from spgnn.errors import InputError, check_choice
@@ -74,6 +75,29 @@ class Approximation:
                 if not 0 < share <= 1:
                     never = "; to send nothing, delay it for ever" if not share else ""
                     raise InputError(f"{name} must be in (0, 1], got {share}{never}")
+        self._check_composition()
+
+    def _check_composition(self) -> None:
+        """Refuse what cannot be had together: some wires keep rows, and need all of them."""
+        if not 0 <= self.fresh < inf:
+            raise InputError(f"fresh must be a share of a row's norm, 0 or more, got {self.fresh}")
+        if self.adaptive < 0:
+            raise InputError(f"adaptive must be a number of epochs, 0 or more, got {self.adaptive}")
+        parts = {
+            "sampling": self.samples,
+            "components": self.drops_components,
+            "bins": self.bins > 1,
+            "fresh": bool(self.fresh),
+        }
+        refused = {
+            "fresh": (self.fresh, ("sampling", "components", "bins"), "keeps what all rows were"),
+            "adaptive": (self.adaptive, tuple(parts), "chooses between rows that are always sent"),
+            "feedback": (self.feedback, ("components",), "keeps what all columns have lost"),
+        }
+        for name, (asked, others, why) in refused.items():
+            for other in others if asked else ():
+                if parts[other]:
+                    raise InputError(f"{name} {why}: it cannot be had with {other}")
 
     @property
     def exact(self) -> bool:

@@ -14,6 +14,7 @@ from spgnn.exchange.wire import Moved
 from spgnn.wires.base import Layer
 from spgnn.wires.draws import drawn, pairs
 from spgnn.wires.errors import squared_norm
+from spgnn.wires.flights import Then
 from spgnn.wires.pool import Pool
 
 # Rows whose columns are looked up at a time: their numbers stay in cache.
@@ -60,7 +61,14 @@ class Components(Layer):
             account.add_(torch.stack((made, whole)))
         sent *= scale
         flight = self.inner.begin(sent, landing, route, comm, step)
-        return _Spread(flight, (sent, landing), out, columns_of.blocks(arriving), self._pool)
+
+        def spread() -> None:
+            out.zero_()
+            for block, columns in columns_of.blocks(arriving):
+                out[block].scatter_(1, columns, landing[block])
+            self._pool.give(sent, landing)
+
+        return Then(flight, spread)
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
         """Of the columns that are sent."""
@@ -99,30 +107,3 @@ class Columns:
         for first in range(0, len(names), _BLOCK):
             block = slice(first, min(first + _BLOCK, len(names)))
             yield block, self._windows[begins[block]]
-
-
-class _Spread:
-    """Columns under way to their places; there are zeros in the others."""
-
-    def __init__(
-        self,
-        flight: Flight,
-        buffers: tuple[Tensor, Tensor],
-        out: Tensor,
-        places: Iterator[tuple[slice, Tensor]],
-        pool: Pool,
-    ) -> None:
-        self._flight: Flight | None = flight
-        self._buffers, self._out = buffers, out
-        self._places, self._pool = places, pool
-
-    def wait(self) -> None:
-        flight, self._flight = self._flight, None
-        if flight is None:
-            return
-        flight.wait()
-        self._out.zero_()
-        for block, columns in self._places:
-            self._out[block].scatter_(1, columns, self._buffers[1][block])
-        for buffer in self._buffers:
-            self._pool.give(buffer)

@@ -15,6 +15,7 @@ from spgnn.exchange import Flight, Route, Step, Wire
 from spgnn.exchange.wire import Moved
 from spgnn.layout import Int64Array
 from spgnn.wires.base import Layer, Setting, State, line_name
+from spgnn.wires.flights import Landed, Then
 from spgnn.wires.part import Part
 from spgnn.wires.pool import Pool
 
@@ -97,7 +98,10 @@ class Delayed(Layer):
         line = self._line(out, step)
         if line is None or line.opened == step.epoch:
             flight = self.inner.begin(rows, out, route, comm, step)
-            return flight if line is None else _Held(flight, line, out)
+            if line is None:
+                return flight
+            held = line.held
+            return Then(flight, lambda: held.copy_(out))
         dials = self.setting.dials
         part = self._part(route, step)
         if part is None:
@@ -235,20 +239,6 @@ def bin_of(route: Route, bins: int, number: int) -> Part:
     return Part(sent, received, route.taken(sent, received, fewer))
 
 
-class _Held:
-    """Rows of now under way; once there, they are kept as well."""
-
-    def __init__(self, flight: Flight, line: Line, out: Tensor) -> None:
-        self._flight: Flight | None = flight
-        self._line, self._out = line, out
-
-    def wait(self) -> None:
-        flight, self._flight = self._flight, None
-        if flight is not None:
-            flight.wait()
-            self._line.held.copy_(self._out)
-
-
 class _Late:
     """Rows of an earlier epoch, which have had all the time since."""
 
@@ -277,7 +267,7 @@ class Never(Layer):
         if self.setting.dials.is_exact(step.epoch):
             return self.inner.begin(rows, out, route, comm, step)
         out.zero_()
-        return _Landed()
+        return Landed()
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
         """None."""
@@ -285,13 +275,6 @@ class Never(Layer):
             return self.inner.bytes(route, width, dtype, step)
         nothing = np.zeros(len(route.counts.send), np.int64)
         return nothing, nothing
-
-
-class _Landed:
-    """Nothing under way."""
-
-    def wait(self) -> None:
-        pass
 
 
 def _every(counts: Int64Array, bins: int, number: int) -> Int64Array:

@@ -23,11 +23,11 @@ class Pool:
             found = torch.empty(nbytes, dtype=torch.uint8, device=device)
         return found[:nbytes].view(dtype).view(rows, width)
 
-    def give(self, rows: Tensor) -> None:
-        """Give a buffer back."""
-        storage = rows.untyped_storage()
-        whole = torch.empty(0, dtype=torch.uint8, device=rows.device)
-        self._free.append(whole.set_(storage))
+    def give(self, *buffers: Tensor) -> None:
+        """Give buffers back."""
+        for rows in buffers:
+            whole = torch.empty(0, dtype=torch.uint8, device=rows.device)
+            self._free.append(whole.set_(rows.untyped_storage()))
 
     def __deepcopy__(self, memo: object) -> Pool:
         return Pool()

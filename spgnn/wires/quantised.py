@@ -11,6 +11,7 @@ from spgnn.errors import InputError
 from spgnn.exchange import Exact, Flight, Route, Step
 from spgnn.exchange.wire import Moved
 from spgnn.wires.base import Layer, Setting, State, line_name
+from spgnn.wires.flights import Then
 from spgnn.wires.pool import Pool
 
 
@@ -55,7 +56,12 @@ class Quantised(Layer):
         )
         self._pack(rows, bits, packed, route, step, by=comm.job.rank if step.adjoint else 0)
         flight = comm.alltoallv(packed, landing, route.counts)
-        return _Unpacking(flight, (packed, landing), out, bits, self._pool)
+
+        def unpack() -> None:
+            kernels.dequantise_rows(landing, bits, out.shape[1], out.dtype, out=out)
+            self._pool.give(packed, landing)
+
+        return Then(flight, unpack)
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
         """Packed rows."""
@@ -113,24 +119,3 @@ class Quantised(Layer):
         if kept is None or kept.shape != (count, rows.shape[1]) or kept.dtype != rows.dtype:
             kept = self._residuals[name] = rows.new_zeros(count, rows.shape[1])
         return kept
-
-
-class _Unpacking:
-    """Bytes under way, which become rows."""
-
-    def __init__(
-        self, flight: Flight, packed: tuple[Tensor, Tensor], out: Tensor, bits: int, pool: Pool
-    ) -> None:
-        self._flight: Flight | None = flight
-        self._packed, self._out = packed, out
-        self._bits, self._pool = bits, pool
-
-    def wait(self) -> None:
-        flight, self._flight = self._flight, None
-        if flight is None:
-            return
-        flight.wait()
-        out = self._out
-        kernels.dequantise_rows(self._packed[1], self._bits, out.shape[1], out.dtype, out=out)
-        for buffer in self._packed:
-            self._pool.give(buffer)

@@ -14,6 +14,7 @@ from spgnn.exchange.wire import Moved
 from spgnn.sparse import SUM_DTYPE
 from spgnn.wires.base import Layer
 from spgnn.wires.draws import chosen, pairs
+from spgnn.wires.flights import Then
 from spgnn.wires.part import Part
 from spgnn.wires.pool import Pool
 
@@ -54,7 +55,12 @@ class Sampled(Layer):
         if self.setting.errors.measured(step.epoch):
             self._measure(rows, part, share, step)
         flight = self.inner.begin(sent, landing, part.route, comm, step)
-        return _Sparse(flight, (sent, landing), out, part.received, self._pool)
+
+        def spread() -> None:
+            kernels.scatter_add_rows(out.zero_(), part.received, landing)
+            self._pool.give(sent, landing)
+
+        return Then(flight, spread)
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
         """Of the rows in the sample."""
@@ -80,28 +86,3 @@ class Sampled(Layer):
         made = whole - sent + (1 / share - 1) ** 2 * sent
         account = self.setting.errors.account("sampling", step, rows.device)
         account.add_(torch.stack((made, whole)))
-
-
-class _Sparse:
-    """Rows under way to some places; there are zeros in the others."""
-
-    def __init__(
-        self,
-        flight: Flight,
-        buffers: tuple[Tensor, Tensor],
-        out: Tensor,
-        places: Tensor,
-        pool: Pool,
-    ) -> None:
-        self._flight: Flight | None = flight
-        self._buffers, self._out, self._places = buffers, out, places
-        self._pool = pool
-
-    def wait(self) -> None:
-        flight, self._flight = self._flight, None
-        if flight is None:
-            return
-        flight.wait()
-        kernels.scatter_add_rows(self._out.zero_(), self._places, self._buffers[1])
-        for buffer in self._buffers:
-            self._pool.give(buffer)

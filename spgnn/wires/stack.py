@@ -9,6 +9,7 @@ from spgnn.layout import NODE
 from spgnn.wires.base import Setting
 from spgnn.wires.components import Components
 from spgnn.wires.delayed import Delayed, Never
+from spgnn.wires.fresh import Fresh
 from spgnn.wires.quantised import Quantised
 from spgnn.wires.sampled import Sampled
 
@@ -42,6 +43,8 @@ def _wire(hop: Hop, setting: Setting) -> Wire:
         wire = Components(wire, setting)
     if asked.samples:
         wire = Sampled(wire, setting)
+    if asked.fresh:
+        wire = Fresh(wire, setting)
     if asked.delay is None:
         return Never(wire, setting)
     if asked.delay:
