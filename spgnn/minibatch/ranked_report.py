@@ -7,7 +7,7 @@ from typing import Any
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.local import HistoricalLoader
 from spgnn.minibatch.ranked import RankedTrainer
-from spgnn.minibatch.report import Report, sampled, seconds_to, summed
+from spgnn.minibatch.report import Report, sampled, summed
 from spgnn.train import report as usual
 
 
@@ -40,7 +40,6 @@ def of_ranks(config: MiniBatchConfig, trainer: RankedTrainer, idle_bytes: int) -
             "classes": task.classes,
         },
         **found,
-        "seconds_to": seconds_to(found["history"]),
         "batches_per_epoch": len(loader) * comm.size,
         "sampler": sampled(comm, loader.sampled),
         "features": _features(trainer),

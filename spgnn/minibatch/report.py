@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from spgnn.train import report as usual
 Report = dict[str, Any]
 # Rows in the trace of which the best hit rate is found: 8 bytes each, for a while.
 LONGEST_TRACE = 1 << 25
-_SHARES = ("acc", "f1_micro", "f1_macro", "roc_auc", "r2")
 
 
 def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) -> Report:
@@ -48,37 +47,12 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
             "classes": task.made_of.classes,
         },
         **found,
-        "seconds_to": seconds_to(found["history"]),
         "batches_per_epoch": trainer.batches,
         "sampler": sampled(comm, trainer.task.loader.sampled),
         "features": _features(config, comm, trainer),
         "memory": usual.memory(comm, idle_bytes),
         "failure": trainer.failure,
     }
-
-
-def seconds_to(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Seconds of training until a score was reached, for every whole percent above all before.
-
-    The score is that on the test set, or on the validation set without one, by what is reported
-    first; evaluation takes no time.
-    """
-    names = [name for record in history for name in record]
-    scores = [f"{split}_{share}" for split in ("test", "val") for share in _SHARES]
-    known = [name for name in scores if name in names]
-    usable = [n for n in known if any(record.get(n) is not None for record in history)]
-    found: dict[str, float] = {}
-    if not usable:
-        return found
-    seconds, best = 0.0, -1
-    for record in history:
-        seconds += record["seconds"]
-        score = record.get(usable[0])
-        percent = -1 if score is None else int(score * 100 + 1e-9)
-        for reached in range(max(best + 1, 0), percent + 1):
-            found[f"{reached / 100:.2f}"] = seconds
-        best = max(best, percent)
-    return found
 
 
 def sampled(comm: Communicator, mine: Sampled) -> Report:

@@ -23,10 +23,12 @@ from spgnn.train.loop import Trainer
 from spgnn.train.measure import timed
 from spgnn.train.memory import peak_bytes
 from spgnn.train.objective import SPLITS
+from spgnn.train.reached import seconds_to
 from spgnn.train.repeated import AT_BEST, statistics, summary
 from spgnn.train.rows import TrainingRows
 from spgnn.train.setup import Problem
 from spgnn.train.task import GraphTask
+from spgnn.train.wire_errors import DIRECTIONS, relative_errors
 from spgnn.train.wiring import Planned
 
 Report = dict[str, Any]
@@ -61,6 +63,7 @@ def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
         **measurements(trainer),
         "planned_volume": _volume(comm, planned.sent, planned.received),
         "planned_volume_by_level": _by_level(comm, planned.sent, planned.between),
+        "approximation": _approximation(comm, task),
         "work": _work(comm, task.problem),
         "ghosts": _ghosts(comm, task.problem.training),
         "memory": memory(comm, idle_bytes),
@@ -126,9 +129,11 @@ def measurements(trainer: Trainer) -> Report:
     seconds = _gather(comm, measured.seconds).max(axis=0).tolist()
     counted = timed(seconds) or [0.0]
     per_category = _gather(comm, measured.mean_breakdown()).max(axis=0)
+    history = _completed(trainer, seconds)
     return {
-        "history": _completed(trainer, seconds),
+        "history": history,
         "best": best(trainer),
+        "seconds_to": seconds_to(history),
         "epoch_seconds": {
             "median": median(counted),
             "min": min(counted),
@@ -284,6 +289,8 @@ def show(report: Report) -> None:
         "seconds per epoch",
         f"{epoch['median']:.4f} (min {epoch['min']:.4f}, max {epoch['max']:.4f})",
     )
+    for name, seconds in list(report["seconds_to"].items())[-1:]:
+        table.add_row(f"seconds to {name}", f"{seconds:.3f}")
     spent = report["breakdown_seconds"]
     table.add_row("of which", "  ".join(f"{name} {spent[name]:.4f}" for name in CATEGORIES))
     for name, title in (("planned_volume", "planned"), ("volume", "counted")):
@@ -294,6 +301,11 @@ def show(report: Report) -> None:
             f"bytes per epoch, {title}",
             f"{volume['total_bytes']:,} in all, most sent by a rank {volume['max_send_bytes']:,}",
         )
+    if (approximation := report.get("approximation")) is not None:
+        for direction in DIRECTIONS:
+            errors = [e["error"] for e in approximation["errors"] if e["direction"] == direction]
+            shown = ", ".join("–" if error is None else f"{error:.2%}" for error in errors)
+            table.add_row(f"error of wires, {direction}", shown or "none measured")
     if (storage := report.get("storage")) is not None:
         where = ", ".join(storage["on_disk"]) or "nothing"
         table.add_row("parts of a rank's rows", f"{storage['parts']}; on the disk: {where}")
@@ -328,6 +340,16 @@ def _planned(task: GraphTask) -> Planned:
         return Planned(*(_per_epoch(counts) for counts in per_epoch))
     size = task.comm.ledger.node_size
     return Planned(*task.planned_bytes(), task.planned_between(size) if size else 0)
+
+
+def _approximation(comm: Communicator, task: GraphTask) -> Report | None:
+    """What wires were asked for, and the errors that they made; ``None`` of exact ones."""
+    if task.wiring is None:
+        return None
+    return {
+        "wires": task.wiring.described,
+        "errors": relative_errors(task.wiring.errors, comm),
+    }
 
 
 def _per_epoch(counts: Sequence[int]) -> int:

@@ -16,10 +16,10 @@ from spgnn import InputError, nn
 from spgnn.comm import SoloCommunicator, connect
 from spgnn.data import load_dataset
 from spgnn.minibatch.config import MiniBatchConfig, parse
-from spgnn.minibatch.report import seconds_to
 from spgnn.minibatch.run import main, train
 from spgnn.testing import run_ranks
 from spgnn.train import train as train_whole
+from spgnn.train.reached import seconds_to
 from tests.comm.jobs import Forked
 from tests.train.command import check_refused, without_torch
 from tests.training import TOLERANCE, write_dataset

@@ -52,7 +52,7 @@ def test_keys_and_types(tmp_path, ranks):
     contract = {"config", "world_size", "graph", "history", "epoch_seconds", "breakdown_seconds"}
     contract |= {"volume", "planned_volume", "volume_by_level", "planned_volume_by_level"}
     contract |= {"best", "work", "ghosts", "memory", "partition", "failure", "plan"}
-    contract |= {"runs", "mean", "std"}
+    contract |= {"runs", "mean", "std", "seconds_to", "approximation"}
     assert set(found) == contract
     assert found["world_size"] == ranks
     assert found["failure"] is None
@@ -78,6 +78,12 @@ def test_keys_and_types(tmp_path, ranks):
             assert all(0 <= score <= 1 for score in scores)
         else:
             assert scores == [None] * 3
+    # Whole percents of the test score, from 0 on, and the seconds after which each was reached.
+    best = max(found["history"][epoch]["test_acc"] for epoch in (1, 2))
+    reached = [f"{percent / 100:.2f}" for percent in range(int(best * 100 + 1e-9) + 1)]
+    assert list(found["seconds_to"]) == reached
+    assert list(found["seconds_to"].values()) == sorted(found["seconds_to"].values())
+    assert found["approximation"] is None
     seconds = found["epoch_seconds"]
     assert set(seconds) == {"median", "min", "max"}
     # Neither the first epoch, which faults pages in, counts, nor the second, which is clocked.

@@ -18,14 +18,14 @@ from tests.train.command import check_refused, run, without_torch
 from tests.train.test_wiring import base, scores, trained
 from tests.training import write_dataset
 
-LATE = {"delay": 3, "delay_bins": 2, "smoothing": 0.5}
+LATE = {"delay": 3, "delay_bins": 2, "smoothing": 0.5, "bits": 2, "error_feedback": True}
 SETTINGS = [
     LATE,
-    {"delay": 1, "dtype": "bfloat16"},
+    {"delay": 1, "dtype": "bfloat16", "bits": 4, "error_feedback": True},
     {"delay": 2, "dropout": 0.5, "cover": "minimum", "hierarchy": 2},
     {"delay": 2, "algo": "vertex-cut", "model": "sage"},
     {"delay": 2, "algo": "feature", "c": 2, "task": "links"},
-    {"delay": "never"},
+    {"bits": "1,4@3", "delay": 0},
 ]
 
 
@@ -48,7 +48,7 @@ def test_resumed_histories_are_identical(tmp_path, half):
     run_ranks(check_resumed, 4, settings, tmp_path)
     for number in range(3):
         files = sorted(path.name for path in (tmp_path / str(number)).iterdir())
-        remembers = settings[number].wires.delay != "never"
+        remembers = settings[number].wires.delay != "0"
         assert len(files) == 1 + 4 * remembers
         assert files[0] == checkpoint.FILE
         assert all(name.startswith("wires-6-") for name in files[1:])
@@ -60,7 +60,7 @@ def flags_of(directory: Path) -> list[object]:
     if not path.exists():
         write_dataset(path)
     flags = ["--dataset", path, "--checkpoint", directory / "run", "--checkpoint-every", 2]
-    flags += ["--nproc", 2, "--delay", 2, "--delay-bins", 2, "--smoothing", 0.5]
+    flags += ["--nproc", 2, "--delay", 2, "--bits", 4, "--error-feedback"]
     return [*flags, "--epochs", 6, "--json", directory / "report.json"]
 
 
@@ -147,8 +147,8 @@ def test_files_that_do_not_fit(tmp_path):
     for other, words in (
         (["--nproc", 3], ["was made on 2 ranks, not 3", "checkpoint.npz"]),
         (["--partition", "block"], ["holds rows of another partition", "wires-4-"]),
-        (["--delay", 1], ["was made with wires --delay 2 --delay-bins 2", "not --delay 1 --delay"]),
-        (["--delay", 0, "--delay-bins", 1, "--smoothing", 0], ["was made with wires --delay 2"]),
+        (["--delay", 1], ["was made with wires --bits 4", "--delay 2, not", "--delay 1"]),
+        (["--delay", 0, "--bits", 32, "--no-error-feedback"], ["was made with wires --bits 4"]),
     ):
         check_refused(run(tmp_path, *flags, *other), *words)
     (mine,) = (tmp_path / "run").glob("wires-4-1-*")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from spgnn.train.repeated import of_run
 from tests.training import write_dataset
 
 EPOCHS = 5
+LATE = {"delay": 2, "delay_bins": 2, "smoothing": 0.3, "exact_last": 1}
+LATE |= {"bits": "2,8@2", "error_feedback": True}
 
 
 def base(directory: Path) -> TrainConfig:
@@ -69,7 +73,7 @@ def check_schemes(rank: int, schemes: list[TrainConfig]) -> None:
         assert scores(wired["history"]) == scores(exact["history"]), config
         for name in ("volume", "planned_volume", "volume_by_level", "planned_volume_by_level"):
             assert wired[name] == exact[name], config
-        late = trained(config.but(delay=2, delay_bins=2, smoothing=0.3, exact_last=1), problem)
+        late = trained(config.but(**LATE), problem)
         assert late["volume"] == late["planned_volume"], config
         assert late["volume_by_level"] == late["planned_volume_by_level"], config
         moved = [report["volume"]["total_bytes"] for report in (late, exact)]
@@ -111,3 +115,40 @@ def check_runs(rank: int, config: TrainConfig) -> None:
 
 def test_runs_stops_and_links(tmp_path):
     run_ranks(check_runs, 3, base(tmp_path).but(delay=1))
+
+
+def check_errors(rank: int, config: TrainConfig) -> None:
+    """Errors are there by product and direction, the same on all ranks, and of the right size."""
+    comm, problem = connect(), prepare(config, connect())
+    found = {}
+    for bits in (8, 4):
+        report = trained(config.but(bits=bits, reach=False), problem)
+        assert report["volume"] == report["planned_volume"]
+        told = report["approximation"]
+        assert told["wires"] == f"--bits {bits}"
+        comm.check_agreement("errors", errors=json.dumps(told))
+        errors = found[bits] = told["errors"]
+        # Two products move anything: that of X does not.
+        named = [(each["product"], each["direction"]) for each in errors]
+        assert named == [(p, way) for p in (0, 1) for way in ("forward", "adjoint")]
+        assert all(set(each["by"]) == {"rounding"} for each in errors)
+        assert all(each["error"] == each["by"]["rounding"] for each in errors)
+    # Four bits fewer make the steps between the codes 17 times as large.
+    for coarse, fine in zip(found[4], found[8], strict=True):
+        assert 0 < fine["error"] < 0.02
+        assert 10 < coarse["error"] / fine["error"] < 25
+    late = trained(config.but(bits=4, delay=1), problem)["approximation"]["errors"]
+    for each in late:
+        assert set(each["by"]) == {"rounding", "delay"}
+        assert each["error"] == math.hypot(*each["by"].values())
+    never = trained(config.but(delay="never"), problem)["approximation"]
+    assert never["wires"] == "--delay never"
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_errors_are_reported(tmp_path, ranks):
+    config = base(tmp_path)
+    if ranks == 1:  # nothing travels
+        assert trained(config.but(bits=4))["approximation"] == {"wires": "--bits 4", "errors": []}
+        return
+    run_ranks(check_errors, ranks, config)
