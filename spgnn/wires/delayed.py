@@ -192,7 +192,8 @@ class Delayed(Layer):
         if line is not None and (stale or not delay):
             # Waited for in the order in which all ranks began them.
             self._land(line)
-            line = self._lines.pop(name, None) and None
+            del self._lines[name]
+            line = None
         if line is None and delay:
             times = None
             if self.setting.dials.asked.smoothing:
