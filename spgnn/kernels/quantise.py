@@ -5,12 +5,24 @@ Not differentiable: autograd's functions call these on rows and on gradients.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from spgnn.errors import InputError, check_integer
 from spgnn.kernels.checks import check_is, check_list, check_out
-from spgnn.kernels.library import address, by_type, define, native, on_cuda, threads, unit_stride
+from spgnn.kernels.library import (
+    address,
+    by_type,
+    define,
+    dense,
+    native,
+    on_cuda,
+    threads,
+    unit_stride,
+)
+from spgnn.kernels.rows import check_range
 from spgnn.pattern import described
 from spgnn.sparse import SUM_DTYPE
 
@@ -67,6 +79,7 @@ def quantise_rows(
     residual: Tensor | None = None,
     lost: Tensor | None = None,
     out: Tensor | None = None,
+    rows: Tensor | None = None,
 ) -> Tensor:
     """Pack rows: each as its minimum and scale in bfloat16, and a code of few bits per element.
 
@@ -78,7 +91,7 @@ def quantise_rows(
 
     Parameters
     ----------
-    X : Tensor [n, f], float32, float64 or bfloat16
+    X : Tensor [n, f] ([any, f] with ``rows``), float32, float64 or bfloat16
     bits : 16, 8, 4, 2 or 1, or Tensor, uint8 [n]
         Of all rows, or of each.
     ids : Tensor, int64 [n]
@@ -94,6 +107,8 @@ def quantise_rows(
         Sum of (arrived - X)² and sum of X² are added to it.
     out : Tensor, uint8 [n, packed_bytes(f, bits)], or [packed_size(f, bits)], optional
         Where to write.
+    rows : Tensor [n], int32 or int64, optional
+        The rows of X to pack, in place of all; each may repeat.
 
     Returns
     -------
@@ -105,23 +120,23 @@ def quantise_rows(
     InputError
         If types, shapes, dtypes or devices do not fit, or bits are none of those.
     """
-    _check_rows(X)
-    row_bits = bits if isinstance(bits, Tensor) else None
-    uniform = 0 if row_bits is not None else _check_bits(bits)
-    shape = _packed_shape(X.shape[0], X.shape[1], bits, X)
+    _check_matrix(X)
+    count = X.shape[0] if rows is None else _check_list(rows, X)
+    row_bits, all_bits, shape = _layout(count, X.shape[1], bits, X)
     check_list("ids", ids, X, torch.int64)
-    if ids.shape[0] != X.shape[0]:
-        raise InputError(f"ids has {ids.shape[0]} entries for {X.shape[0]} rows of X")
+    if ids.shape[0] != count:
+        raise InputError(f"ids has {ids.shape[0]} entries for {count} rows")
     signed_key = (check_integer("key", key, -(2**63), 2**64 - 1) + 2**63) % 2**64 - 2**63
     if residual is not None:
-        check_out("residual", residual, X.shape[0], X)
+        check_out("residual", residual, count, X)
     if lost is not None:
         _check_array("lost", lost, (2,), torch.float64, X)
     if out is None:
         out = X.new_empty(shape, dtype=torch.uint8)
     else:
         _check_array("out", out, shape, torch.uint8, X)
-    _quantise(X, uniform, row_bits, ids, signed_key, bool(stochastic), residual, lost, out)
+    into = _quantise if torch.compiler.is_compiling() else _quantise._op
+    into(X, all_bits, row_bits, ids, signed_key, bool(stochastic), rows, residual, lost, out)
     return out
 
 
@@ -132,6 +147,7 @@ def dequantise_rows(
     dtype: torch.dtype,
     *,
     out: Tensor | None = None,
+    rows: Tensor | None = None,
 ) -> Tensor:
     """Unpack rows: ``minimum + scale · code``.
 
@@ -145,12 +161,15 @@ def dequantise_rows(
         Columns of each row.
     dtype : torch.dtype
         float32, float64 or bfloat16 (rounded to the nearest).
-    out : Tensor [n, width], dtype, optional
+    out : Tensor [n, width] ([any, width] with ``rows``), dtype, optional
         Where to write; unit column stride.
+    rows : Tensor [n], int32 or int64, optional
+        The rows of ``out`` to write, in place of all: different ones.
 
     Returns
     -------
-    Tensor [n, width]
+    Tensor
+        ``out``
 
     Raises
     ------
@@ -161,19 +180,24 @@ def dequantise_rows(
     width = check_integer("width", width, 0)
     if dtype not in SUM_DTYPE:
         raise InputError(f"rows are unpacked to float32, float64 or bfloat16, got {dtype}")
-    row_bits = bits if isinstance(bits, Tensor) else None
-    uniform = 0 if row_bits is not None else _check_bits(bits)
-    rows = row_bits.shape[0] if row_bits is not None else packed.shape[0] if packed.dim() else 0
-    _check_array("packed", packed, _packed_shape(rows, width, bits, packed), torch.uint8, packed)
-    if out is None:
-        out = packed.new_empty((rows, width), dtype=dtype)
+    count = len(bits) if isinstance(bits, Tensor) else len(packed) if packed.dim() else 0
+    row_bits, all_bits, shape = _layout(count, width, bits, packed)
+    _check_array("packed", packed, shape, torch.uint8, packed)
+    if rows is not None and _check_list(rows, packed) != count:
+        raise InputError(f"rows has {rows.shape[0]} entries for {count} packed rows")
+    if out is not None:
+        written = count if rows is None or out.dim() == 0 else out.shape[0]
+        check_out("out", out, written, packed.new_empty((0, width), dtype=dtype))
+    elif rows is None:
+        out = packed.new_empty((count, width), dtype=dtype)
     else:
-        check_out("out", out, rows, packed.new_empty((0, width), dtype=dtype))
-    _dequantise(packed, uniform, row_bits, out)
+        raise InputError("rows are those of out: give both")
+    into = _dequantise if torch.compiler.is_compiling() else _dequantise._op
+    into(packed, all_bits, row_bits, rows, out)
     return out
 
 
-def _check_rows(X: Tensor) -> None:
+def _check_matrix(X: Tensor) -> None:
     check_is("X", X, Tensor)
     if X.dtype not in SUM_DTYPE:
         raise InputError(
@@ -192,15 +216,23 @@ def _check_bits(bits: object) -> int:
     return number
 
 
-def _packed_shape(rows: int, width: int, bits: int | Tensor, X: Tensor) -> tuple[int, ...]:
+def _check_list(rows: Tensor, X: Tensor) -> int:
+    check_list("rows", rows, X, torch.int32, torch.int64)
+    return rows.shape[0]
+
+
+def _layout(
+    count: int, width: int, bits: int | Tensor, X: Tensor
+) -> tuple[Tensor | None, int, tuple[int, ...]]:
+    """Bits of each row, or of all; and the shape of so many packed rows."""
     if not isinstance(bits, Tensor):
-        return rows, packed_bytes(width, bits)
+        return None, _check_bits(bits), (count, packed_bytes(width, bits))
+    size = packed_size(width, bits)
     if bits.device != X.device:
         raise InputError(f"bits are on {bits.device}, rows on {X.device}")
-    size = packed_size(width, bits)
-    if bits.shape[0] != rows:
-        raise InputError(f"bits has {bits.shape[0]} entries for {rows} rows")
-    return (size,)
+    if bits.shape[0] != count:
+        raise InputError(f"bits has {bits.shape[0]} entries for {count} rows")
+    return bits, 0, (size,)
 
 
 def _check_array(
@@ -217,56 +249,52 @@ def _check_array(
         raise InputError(f"{name} must be contiguous, got strides {array.stride()}")
 
 
-def _on_cpu(
-    X: Tensor,
-    bits: int,
-    row_bits: Tensor | None,
-    ids: Tensor,
-    key: int,
-    stochastic: bool,
-    residual: Tensor | None,
-    lost: Tensor | None,
-    out: Tensor,
-) -> None:
-    X, ids = unit_stride(X), ids.contiguous()
-    row_bits = row_bits if row_bits is None else row_bits.contiguous()
+def _on_cpu(*arguments: Any) -> None:
+    X, all_bits, row_bits, ids, key, stochastic, rows, residual, lost, out = arguments
+    X, ids, row_bits, rows = unit_stride(X), ids.contiguous(), dense(row_bits), dense(rows)
+    check_range(rows, X.shape[0])
     _QUANTISE[X.dtype](
         (X.data_ptr(), X.stride(0)),
         X.shape[1],
-        X.shape[0],
-        (0, False),
-        (bits, address(row_bits)),
+        len(ids),
+        (address(rows), rows is not None and rows.dtype == torch.int64),
+        (all_bits, address(row_bits)),
         ids.data_ptr(),
         native.mix64(key % 2**64),
         stochastic,
         (address(residual), 0 if residual is None else residual.stride(0)),
         address(lost),
         out.data_ptr(),
-        threads(X.numel()),
+        threads(len(ids) * X.shape[1]),
     )
 
 
-def _back_on_cpu(packed: Tensor, bits: int, row_bits: Tensor | None, out: Tensor) -> None:
-    row_bits = row_bits if row_bits is None else row_bits.contiguous()
+def _back_on_cpu(
+    packed: Tensor, all_bits: int, row_bits: Tensor | None, rows: Tensor | None, out: Tensor
+) -> None:
+    row_bits, rows = dense(row_bits), dense(rows)
+    check_range(rows, out.shape[0])
+    count = out.shape[0] if rows is None else rows.shape[0]
     _DEQUANTISE[out.dtype](
         packed.data_ptr(),
         out.shape[1],
-        out.shape[0],
-        (0, False),
-        (bits, address(row_bits)),
+        count,
+        (address(rows), rows is not None and rows.dtype == torch.int64),
+        (all_bits, address(row_bits)),
         (out.data_ptr(), out.stride(0)),
-        threads(out.numel()),
+        threads(count * out.shape[1]),
     )
 
 
 _quantise = define(
     "quantise_rows(Tensor X, int bits, Tensor? row_bits, Tensor ids, int key, bool stochastic, "
-    "Tensor(a!)? residual, Tensor(b!)? lost, Tensor(c!) out) -> ()",
+    "Tensor? rows, Tensor(a!)? residual, Tensor(b!)? lost, Tensor(c!) out) -> ()",
     cpu=_on_cpu,
     cuda=on_cuda("quantise_rows"),
 )
 _dequantise = define(
-    "dequantise_rows(Tensor packed, int bits, Tensor? row_bits, Tensor(a!) out) -> ()",
+    "dequantise_rows(Tensor packed, int bits, Tensor? row_bits, Tensor? rows, Tensor(a!) out) "
+    "-> ()",
     cpu=_back_on_cpu,
     cuda=on_cuda("dequantise_rows"),
 )

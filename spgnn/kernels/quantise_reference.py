@@ -6,6 +6,7 @@ What tests compare with, and what runs on CUDA without CuPy. All integers are in
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ def quantise_rows(
     V = V if residual is None else V + residual.to(V.dtype)
     halves = random_halves(ids, X.shape[1], key)
     halves = halves if stochastic else torch.full_like(halves, HALF)
-    each = torch.full((len(X),), bits) if isinstance(bits, int) else bits
+    each = torch.full((len(X),), bits, device=X.device) if isinstance(bits, int) else bits
     ends = torch.cumsum(_sizes(X.shape[1], each), 0)
     packed = X.new_empty(int(ends[-1]) if len(ends) else 0, dtype=torch.uint8)
     for width, rows, places in _groups(X.shape[1], each):
@@ -78,25 +79,13 @@ def dequantise_rows(packed: Tensor, bits: Tensor, columns: int, dtype: torch.dty
     return Y
 
 
-def quantise_into(
-    X: Tensor,
-    bits: int,
-    row_bits: Tensor | None,
-    ids: Tensor,
-    key: int,
-    stochastic: bool,
-    residual: Tensor | None,
-    lost: Tensor | None,
-    out: Tensor,
-) -> None:
+def quantise_into(*arguments: Any) -> None:
     """The operator: packed rows into ``out``, what was lost into ``residual`` and ``lost``."""
+    X, all_bits, row_bits, ids, key, stochastic, rows, residual, lost, out = arguments
+    bits = all_bits if row_bits is None else row_bits
+    X = X if rows is None else X[rows]
     packed, arrived, left = quantise_rows(
-        X,
-        bits if row_bits is None else row_bits,
-        ids,
-        key,
-        stochastic=stochastic,
-        residual=residual,
+        X, bits, ids, key, stochastic=stochastic, residual=residual
     )
     out.copy_(packed.view(out.shape))
     if residual is not None:
@@ -106,10 +95,14 @@ def quantise_into(
         lost += torch.stack(((arrived.double() - exact).square().sum(), exact.square().sum()))
 
 
-def dequantise_into(packed: Tensor, bits: int, row_bits: Tensor | None, out: Tensor) -> None:
+def dequantise_into(
+    packed: Tensor, all_bits: int, row_bits: Tensor | None, rows: Tensor | None, out: Tensor
+) -> None:
     """The operator: unpacked rows into ``out``."""
-    each = torch.full((len(out),), bits) if row_bits is None else row_bits
-    out.copy_(dequantise_rows(packed.flatten(), each, out.shape[1], out.dtype))
+    count = len(out) if rows is None else len(rows)
+    bits = torch.full((count,), all_bits, device=out.device) if row_bits is None else row_bits
+    found = dequantise_rows(packed.flatten(), bits, out.shape[1], out.dtype)
+    out[slice(None) if rows is None else rows] = found
 
 
 def _sizes(columns: int, bits: Tensor) -> Tensor:
@@ -159,7 +152,7 @@ def _low_and_scale(V: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     smallest, largest = V.amin(1), V.amax(1)
     low = _down(smallest)
     wide = _float32(low << 16).to(V.dtype)
-    span = largest - wide
+    span = largest - wide + 0.0  # no -0
     # The rounding error of the difference (Knuth's two-sum).
     back = span - largest
     beyond = (largest - (span - back)) - (wide + back)

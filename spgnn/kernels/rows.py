@@ -122,8 +122,9 @@ def _check_rows(rows: Tensor, scale: Tensor | None, X: Tensor) -> None:
         raise InputError("scale is a constant; it cannot require a gradient")
 
 
-def _check_range(rows: Tensor, limit: int) -> None:
-    if not _IN_RANGE[rows.dtype](rows.data_ptr(), rows.shape[0], limit):
+def check_range(rows: Tensor | None, limit: int) -> None:
+    """Refuse a list, on the CPU and without gaps, that names a row which is not there."""
+    if rows is not None and not _IN_RANGE[rows.dtype](rows.data_ptr(), rows.shape[0], limit):
         outside = rows[(rows < 0) | (rows >= limit)]
         raise InputError(f"row {int(outside[0])} outside [0, {limit})")
 
@@ -132,7 +133,7 @@ def _on_cpu(kernels: Any, X: Tensor, rows: Tensor, scale: Tensor | None, Y: Tens
     """Listed rows of X to Y, or rows of X to listed rows of Y."""
     listed = X if kernels is _GATHER else Y
     X, rows, scale = unit_stride(X), rows.contiguous(), dense(scale)
-    _check_range(rows, listed.shape[0])
+    check_range(rows, listed.shape[0])
     kernels[X.dtype, rows.dtype](
         X.data_ptr(),
         X.stride(0),

@@ -1,6 +1,7 @@
 // Rows packed into few bits; docs/kernels.md defines every one of them.
 #pragma once
 
+#include "row_notes.hpp"
 #include "row_scales.hpp"
 
 namespace spgnn::SPGNN_ISA {
@@ -28,20 +29,18 @@ struct RandomWords {
   WordVector factor;
   bool stochastic;
 
-  template <class T>
-  SPGNN_INLINE explicit RandomWords(const QuantisedRow<T>& row) : stochastic(row.stochastic) {
-    for_each_vector<Words>([&](int i) {
-      for (int lane = 0; lane < Words::kLanes; ++lane) {
-        place.v[i][lane] = static_cast<std::uint32_t>(i * Words::kLanes + lane) * kWeyl;
-      }
-      place.v[i] += row.start;
+  SPGNN_INLINE RandomWords(std::uint32_t start, std::uint32_t odd, bool drawn)
+      : factor(WordVector{} + odd), stochastic(drawn) {
+    for_each_vector<Words>([&](auto i) {
+      place.v[i] = start + by_lane<WordVector>([&](int lane) {
+                     return static_cast<std::uint32_t>(i * Words::kLanes + lane) * kWeyl;
+                   });
     });
-    factor = WordVector{} + row.factor;
   }
 
   SPGNN_INLINE Words next() {
     Words found;
-    for_each_vector<Words>([&](int i) {
+    for_each_vector<Words>([&](auto i) {
       WordVector z = place.v[i];
       place.v[i] += kGroup * kWeyl;
       z = (z ^ (z >> 16)) * factor;
@@ -51,229 +50,198 @@ struct RandomWords {
   }
 };
 
-// Sums of squares in sixteen lanes.
-struct LostLanes {
-  Reals<double> error{}, size{};
-
-  template <class Real>
-  SPGNN_INLINE void add(const Real& arrived, const Real& x, int lanes) {
-    const Reals<double> a = doubled(arrived), b = doubled(x);
-    for_each_vector<Reals<double>>([&](int i) {
-      LongVector lane;
-      for (int l = 0; l < Reals<double>::kLanes; ++l) lane[l] = i * Reals<double>::kLanes + l;
-      const DoubleVector e = lane < lanes ? a.v[i] - b.v[i] : DoubleVector{};
-      error.v[i] += rounded(e * e);
-      size.v[i] += rounded(b.v[i] * b.v[i]);
-    });
-  }
-
-  static double total(const Reals<double>& group) {
-    double lanes[kGroup];
-    std::memcpy(lanes, &group, sizeof(group));
-    for (int half = kGroup / 2; half > 0; half /= 2) {
-      for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    }
-    return lanes[0];
-  }
-  void add_to(Lost& lost) const {
-    lost.error += total(error);
-    lost.size += total(size);
-  }
-};
-
-// Takes note of what arrives in place of x.
-template <class T>
-SPGNN_INLINE void take_note(const QuantisedRow<T>& row, LostLanes& sums, std::int64_t c,
-                            const Reals<Sum<T>>& sent, Reals<Sum<T>> arrived, int lanes) {
-  using Real = Reals<Sum<T>>;
-  if constexpr (sizeof(T) == 2) {
-    T stored[kGroup];
-    store_group(stored, arrived, kGroup);
-    arrived = load_group(stored, kGroup);
-  }
-  if (row.lost) sums.add(arrived, load_group(row.x + c, lanes), lanes);
-  if (row.residual) {
-    Real left;
-    for_each_vector<Real>([&](int i) {
-      // Of what is not finite nothing can be sent later: ∞ − ∞ is not zero, nor is NaN − NaN.
-      const typename Real::Vector zero = arrived.v[i] - arrived.v[i];
-      left.v[i] = zero == zero ? sent.v[i] - arrived.v[i] : typename Real::Vector{};
-    });
-    store_group(row.residual + c, left, lanes);
-  }
-}
-
-// Sixteen codes, or fewer, of the columns from c on.
-template <class T, int kBits, bool kNotes>
-SPGNN_INLINE Bytes codes_of(const QuantisedRow<T>& row, LostLanes& sums, std::int64_t c,
-                            const Words& random, int lanes) {
-  using Real = Reals<Sum<T>>;
-  const Real sent = load_sent(row, c, lanes);
-  Real steps;
-  for_each_vector<Real>([&](int i) { steps.v[i] = (sent.v[i] - row.low) * row.inverse; });
-  Words codes = nearest_integers(steps);
-  for_each_vector<Words>([&](int i) { codes.v[i] = (codes.v[i] + random.v[i]) >> 16; });
-  Bytes bytes = as_bytes(codes);
-  if (lanes < kGroup) bytes = first_bytes(bytes, lanes);
-  if constexpr (kNotes) {
-    std::uint8_t stored[kGroup];
-    std::memcpy(stored, &bytes, sizeof(bytes));
-    Real arrived = as_reals<Sum<T>>(unpack_codes<8>(stored));
-    for_each_vector<Real>([&](int i) { arrived.v[i] = row.low + row.scale * arrived.v[i]; });
-    take_note(row, sums, c, sent, arrived, lanes);
-  }
-  return bytes;
-}
-
-// f(first column, columns, random words) for groups of sixteen columns and the rest.
-template <class T, class Function>
-SPGNN_INLINE void for_each_group(const QuantisedRow<T>& row, Function f) {
-  RandomWords random(row);
-  const auto halves = [](const Words& words, bool upper) {
+// f(first column, columns, random halves) for groups of sixteen columns, and for the rest.
+template <class Function>
+SPGNN_INLINE void for_each_group(std::int64_t columns, RandomWords random, Function f) {
+  const auto halves = [](const Words& words, auto upper) __attribute__((always_inline)) {
     Words found;
     for_each_vector<Words>(
-        [&](int i) { found.v[i] = upper ? words.v[i] >> 16 : words.v[i] & 0xffffu; });
+        [&](auto i) { found.v[i] = upper ? words.v[i] >> 16 : words.v[i] & 0xffffu; });
     return found;
   };
+  constexpr std::false_type kLower;
+  constexpr std::true_type kUpper;
   std::int64_t c = 0;
-  for (; c + 2 * kGroup <= row.columns; c += 2 * kGroup) {
+  for (; c + 2 * kGroup <= columns; c += 2 * kGroup) {
     const Words words = random.next();
-    f(c, kGroup, halves(words, false));
-    f(c + kGroup, kGroup, halves(words, true));
+    f(c, kGroup, halves(words, kLower));
+    f(c + kGroup, kGroup, halves(words, kUpper));
   }
-  if (c == row.columns) return;
-  const Words words = random.next();
-  if (c + kGroup <= row.columns) {
-    f(c, kGroup, halves(words, false));
+  if (c == columns) return;
+  Words words = random.next();
+  if (c + kGroup <= columns) {
+    f(c, kGroup, halves(words, kLower));
     c += kGroup;
-    if (c < row.columns) f(c, static_cast<int>(row.columns - c), halves(words, true));
-  } else {
-    f(c, static_cast<int>(row.columns - c), halves(words, false));
+    for_each_vector<Words>([&](auto i) { words.v[i] >>= 16; });
+    if (c == columns) return;
   }
+  f(c, static_cast<int>(columns - c), halves(words, kLower));
 }
 
 template <class T, int kBits, bool kNotes>
-void pack_row(const QuantisedRow<T>& row, std::uint8_t* to) {
-  LostLanes sums;
-  for_each_group(row, [&](std::int64_t c, int lanes, const Words& random) {
-    const Bytes codes = codes_of<T, kBits, kNotes>(row, sums, c, random, lanes);
-    std::uint8_t* place = to + c * kBits / 8;
-    if (lanes == kGroup) {
-      pack_codes<kBits>(codes, place);
-    } else {
-      std::uint8_t last[kGroup];
-      pack_codes<kBits>(codes, last);
-      std::memcpy(place, last, static_cast<std::size_t>((lanes * kBits + 7) / 8));
-    }
-  });
-  if (kNotes && row.lost) sums.add_to(*row.lost);
+SPGNN_INLINE void pack_row(const QuantisedRow<T>& given, RandomWords random, LostLanes& sums,
+                           std::uint8_t* to) {
+  using S = Sum<T>;
+  using Real = Reals<S>;
+  const QuantisedRow<T> row = given;  // what is written could not be this copy
+  for_each_group(
+      row.columns, random,
+      [&](std::int64_t c, int lanes, const Words& halves) __attribute__((always_inline)) {
+        const Real sent = load_sent<kNotes>(row, c, lanes);
+        Real steps;
+        for_each_vector<Real>([&](auto i) { steps.v[i] = (sent.v[i] - row.low) * row.inverse; });
+        Words codes = nearest_integers(steps);
+        for_each_vector<Words>([&](auto i) { codes.v[i] = (codes.v[i] + halves.v[i]) >> 16; });
+        Bytes bytes = as_bytes(codes);
+        std::uint8_t* const place = to + c * kBits / 8;
+        if (lanes == kGroup) {
+          pack_codes<kBits>(bytes, place);
+        } else {
+          std::uint8_t last[kGroup];
+          bytes = first_bytes(bytes, lanes);
+          pack_codes<kBits>(bytes, last);
+          std::memcpy(place, last, static_cast<std::size_t>((lanes * kBits + 7) / 8));
+        }
+        if constexpr (kNotes) {
+          Real arrived = as_reals<S>(as_words(bytes));
+          for_each_vector<Real>([&](auto i) { arrived.v[i] = row.low + row.scale * arrived.v[i]; });
+          take_note(row, sums, c, sent, arrived, lanes);
+        }
+      });
 }
 
 // 16 bits: bfloat16, rounded by the random numbers.
 template <class T, bool kNotes>
-void round_row(const QuantisedRow<T>& row, std::uint8_t* to) {
-  LostLanes sums;
-  for_each_group(row, [&](std::int64_t c, int lanes, const Words& random) {
-    const auto sent = load_sent(row, c, lanes);
-    const Reals<float> narrow = single(sent);
-    Words numbers;
-    for_each_vector<Words>([&](int i) {
-      const auto number = reinterpret_cast<WordVector>(narrow.v[i]);
-      const auto is_nan = reinterpret_cast<WordVector>(narrow.v[i] != narrow.v[i]);
-      const WordVector up = (number + random.v[i]) & 0xffff0000u;
-      numbers.v[i] = (is_nan & (number | 0x400000u) & 0xffff0000u) | (~is_nan & up);
-    });
-    Bfloat16 stored[kGroup];
-    store_upper_halves(stored, numbers);
-    std::memcpy(to + 2 * c, stored, static_cast<std::size_t>(2 * lanes));
-    if constexpr (kNotes) {
-      Reals<float> arrived = load_group(stored, kGroup);
-      if constexpr (sizeof(T) == 8) {
-        take_note(row, sums, c, sent, doubled(arrived), lanes);
-      } else {
-        take_note(row, sums, c, sent, arrived, lanes);
-      }
-    }
-  });
-  if (kNotes && row.lost) sums.add_to(*row.lost);
+SPGNN_INLINE void round_row(const QuantisedRow<T>& given, RandomWords random, LostLanes& sums,
+                            std::uint8_t* to) {
+  using Real = Reals<Sum<T>>;
+  const QuantisedRow<T> row = given;
+  for_each_group(
+      row.columns, random,
+      [&](std::int64_t c, int lanes, const Words& halves) __attribute__((always_inline)) {
+        const Real sent = load_sent<kNotes>(row, c, lanes);
+        const Reals<float> narrow = single(sent);
+        Reals<float> arrived;
+        for_each_vector<Words>([&](auto i) {
+          const auto number = reinterpret_cast<WordVector>(narrow.v[i]);
+          const auto is_nan = reinterpret_cast<WordVector>(narrow.v[i] != narrow.v[i]);
+          const WordVector quiet = number | (is_nan & 0x400000u);
+          arrived.v[i] =
+              reinterpret_cast<FloatVector>((quiet + (~is_nan & halves.v[i])) & 0xffff0000u);
+        });
+        store_upper_halves(to + 2 * c, arrived, lanes);
+        if constexpr (kNotes) {
+          if constexpr (sizeof(T) == 8) {
+            take_note(row, sums, c, sent, doubled(arrived), lanes);
+          } else {
+            take_note(row, sums, c, sent, arrived, lanes);
+          }
+        }
+      });
 }
 
 // A row that its header cannot hold arrives as NaN.
 template <class T>
-void refuse_row(const QuantisedRow<T>& row, std::uint8_t* to, std::int64_t bytes) {
+void refuse_row(const QuantisedRow<T>& row, LostLanes& sums, std::uint8_t* to, std::int64_t bytes) {
   std::memset(to, 0, static_cast<std::size_t>(bytes));
   if (row.residual) {
     std::memset(row.residual, 0, static_cast<std::size_t>(row.columns) * sizeof(T));
   }
-  if (row.lost) {
-    row.lost->error = row.lost->size = __builtin_nan("");
-  }
-}
-
-template <class T, bool kNotes>
-void pack_any_row(const QuantisedRow<T>& row, std::uint32_t header, int bits, std::uint8_t* to) {
-  if (bits == 16) return round_row<T, kNotes>(row, to);
-  std::memcpy(to, &header, kHeaderBytes);
-  std::uint8_t* const codes = to + kHeaderBytes;
-  if (header == kNanHeader) {
-    return refuse_row(row, codes, packed_bytes(row.columns, bits) - kHeaderBytes);
-  }
-  switch (bits) {
-    case 8:
-      return pack_row<T, 8, kNotes>(row, codes);
-    case 4:
-      return pack_row<T, 4, kNotes>(row, codes);
-    case 2:
-      return pack_row<T, 2, kNotes>(row, codes);
-    default:
-      return pack_row<T, 1, kNotes>(row, codes);
-  }
+  sums.error.v[0] += __builtin_nan("");
+  sums.size.v[0] += __builtin_nan("");
 }
 
 template <class T>
-SPGNN_INLINE QuantisedRow<T> sent_row(const QuantiseOperands<T>& a, std::int64_t i) {
-  QuantisedRow<T> row{};
+SPGNN_INLINE QuantisedRow<T> row_of(const QuantiseOperands<T>& a, std::int64_t i) {
+  QuantisedRow<T> row;
   row.x = a.x + listed_row(a.rows, i) * a.x_stride;
   row.residual = a.residual ? a.residual + i * a.residual_stride : nullptr;
   row.columns = a.columns;
-  row.stochastic = a.stochastic;
   return row;
+}
+
+// Some rows of the same bits, one after another from `to` on.
+template <class T, int kBits, bool kNotes>
+void pack_rows(const QuantiseOperands<T>& a, const RowScales<Sum<T>>& scales, std::int64_t first,
+               Span batch, std::uint8_t* to, LostLanes* lost) {
+  using Vector = typename Reals<Sum<T>>::Vector;
+  const std::int64_t bytes = packed_bytes(a.columns, kBits);
+  LostLanes sums;
+  if (kNotes && lost) sums = *lost;
+  for (std::int64_t i = batch.begin; i < batch.end; ++i, to += bytes) {
+    QuantisedRow<T> row = row_of(a, first + i);
+    row.counted = lost != nullptr;
+    const RandomWords random(scales.start[i], scales.factor[i], a.stochastic);
+    if constexpr (kBits == 16) {
+      round_row<T, kNotes>(row, random, sums, to);
+    } else {
+      std::memcpy(to, &scales.header[i], kHeaderBytes);
+      if (scales.header[i] == kNanHeader) [[unlikely]] {
+        refuse_row(row, sums, to + kHeaderBytes, bytes - kHeaderBytes);
+        continue;
+      }
+      row.low = Vector{} + scales.low[i];
+      row.scale = Vector{} + scales.scale[i];
+      row.inverse = Vector{} + scales.inverse[i];
+      pack_row<T, kBits, kNotes>(row, random, sums, to + kHeaderBytes);
+    }
+  }
+  if (kNotes && lost) *lost = sums;
+}
+
+template <class T, bool kNotes>
+constexpr auto pack_rows_of(int bits) {
+  return bits == 16  ? pack_rows<T, 16, kNotes>
+         : bits == 8 ? pack_rows<T, 8, kNotes>
+         : bits == 4 ? pack_rows<T, 4, kNotes>
+         : bits == 2 ? pack_rows<T, 2, kNotes>
+                     : pack_rows<T, 1, kNotes>;
+}
+
+// Scales and random numbers of rows from `first` on.
+template <class T>
+void prepare(const QuantiseOperands<T>& a, std::int64_t first, int count,
+             RowScales<Sum<T>>& scales) {
+  for (int i = 0; i < count; ++i) {
+    const auto id = static_cast<std::uint64_t>(a.ids[first + i]);
+    const std::uint64_t stream = mix64(a.seed + kGolden * (id + 1));
+    scales.start[i] = static_cast<std::uint32_t>(stream);
+    scales.factor[i] = static_cast<std::uint32_t>(stream >> 32) | 1u;
+  }
+  if (!a.bits.each && a.bits.all == 16) return;
+  RowExtremes<Sum<T>> extremes;
+  for (int i = 0; i < count; ++i) {
+    scales.levels[i] = static_cast<Sum<T>>((1u << bits_of(a.bits, first + i)) - 1);
+    const QuantisedRow<T> row = row_of(a, first + i);
+    if (row.residual) {
+      find_extremes<T, true>(row, extremes, i);
+    } else {
+      find_extremes<T, false>(row, extremes, i);
+    }
+  }
+  make_scales(extremes, count, scales);
 }
 
 // All rows of a span, one after another from `to` on.
 template <class T>
 void quantise_rows(const QuantiseOperands<T>& a, Span rows, std::uint8_t* to, Lost* lost) {
-  RowExtremes<Sum<T>> extremes;
   RowScales<Sum<T>> scales;
+  LostLanes sums;
   const std::int64_t fitting = kBatchBytes / (a.columns * std::int64_t{sizeof(T)} + 1);
   const std::int64_t most = fitting < 1 ? 1 : fitting < kBatch ? fitting : kBatch;
   for (std::int64_t first = rows.begin; first < rows.end; first += most) {
-    const int count = static_cast<int>(rows.end - first < most ? rows.end - first : most);
-    for (int i = 0; i < count; ++i) {
-      const auto id = static_cast<std::uint64_t>(a.ids[first + i]);
-      const std::uint64_t stream = mix64(a.seed + kGolden * (id + 1));
-      scales.start[i] = static_cast<std::uint32_t>(stream);
-      scales.factor[i] = static_cast<std::uint32_t>(stream >> 32) | 1u;
-      scales.levels[i] = static_cast<Sum<T>>((1u << bits_of(a.bits, first + i)) - 1);
-    }
-    if (a.bits.each || a.bits.all != 16) {
-      for (int i = 0; i < count; ++i) find_extremes(sent_row(a, first + i), extremes, i);
-      make_scales(extremes, count, scales);
-    }
-    for (int i = 0; i < count; ++i) {
-      QuantisedRow<T> row = sent_row(a, first + i);
-      row.low = scales.low[i], row.inverse = scales.inverse[i], row.scale = scales.scale[i];
-      row.start = scales.start[i], row.factor = scales.factor[i];
-      row.lost = lost;
-      const int bits = bits_of(a.bits, first + i);
-      if (row.residual || lost) {
-        pack_any_row<T, true>(row, scales.header[i], bits, to);
-      } else {
-        pack_any_row<T, false>(row, scales.header[i], bits, to);
-      }
-      to += packed_bytes(a.columns, bits);
+    const std::int64_t count = rows.end - first < most ? rows.end - first : most;
+    prepare(a, first, static_cast<int>(count), scales);
+    for (std::int64_t begin = 0, end; begin < count; begin = end) {
+      const int bits = bits_of(a.bits, first + begin);
+      for (end = begin + 1; end < count && bits_of(a.bits, first + end) == bits;) ++end;
+      const auto pack =
+          a.residual || lost ? pack_rows_of<T, true>(bits) : pack_rows_of<T, false>(bits);
+      pack(a, scales, first, {begin, end}, to, lost ? &sums : nullptr);
+      to += (end - begin) * packed_bytes(a.columns, bits);
     }
   }
+  if (lost) *lost = sums.total();
 }
 
 }  // namespace spgnn::SPGNN_ISA

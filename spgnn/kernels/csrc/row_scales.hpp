@@ -3,9 +3,8 @@
 
 #include <utility>
 
-#include "quantise_types.hpp"
+#include "row_notes.hpp"
 #include "rows_kernel.hpp"
-#include "sixteen.hpp"
 
 namespace spgnn::SPGNN_ISA {
 
@@ -13,29 +12,6 @@ inline constexpr int kBatch = 16;  // rows whose scales are made together
 inline constexpr std::uint32_t kInfinity = 0x7f800000u;
 inline constexpr std::uint32_t kLeastScale = 0x08800000u;  // 2⁻¹¹⁰
 inline constexpr std::uint32_t kNanHeader = 0x7fc07fc0u;
-
-// One row, as the inner loops want it.
-template <class T>
-struct QuantisedRow {
-  const T* x;
-  T* residual;  // or null
-  std::int64_t columns;
-  bool stochastic;
-  Sum<T> low, inverse, scale;   // of 8 bits and fewer
-  std::uint32_t start, factor;  // of its random numbers
-  Lost* lost;                   // or null
-};
-
-// What is sent: x, with what was lost of it before.
-template <class T>
-SPGNN_INLINE Reals<Sum<T>> load_sent(const QuantisedRow<T>& row, std::int64_t c, int lanes) {
-  auto sent = load_group(row.x + c, lanes);
-  if (row.residual) {
-    const auto before = load_group(row.residual + c, lanes);
-    for_each_vector<Reals<Sum<T>>>([&](int i) { sent.v[i] += before.v[i]; });
-  }
-  return sent;
-}
 
 // Of some rows, the smallest and the largest number of every lane.
 template <class S>
@@ -46,22 +22,23 @@ struct RowExtremes {
 };
 
 // A row with a NaN or an infinity in it gets an infinity as its largest number.
-template <class T>
+template <class T, bool kNotes>
 SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, RowExtremes<Sum<T>>& found, int place) {
   using S = Sum<T>;
   using Real = Reals<S>;
   using Vector = typename Real::Vector;
   const Vector beyond = Vector{} + static_cast<S>(__builtin_inf());
   Real low, high, odd{};
-  for_each_vector<Real>([&](int i) { low.v[i] = beyond, high.v[i] = -beyond; });
+  for_each_vector<Real>([&](auto i) { low.v[i] = beyond, high.v[i] = -beyond; });
   const auto see = [&](const Real& x, int lanes) {
-    for_each_vector<Real>([&](int i) {
+    for_each_vector<Real>([&](auto i) {
       Vector smallest = x.v[i], largest = x.v[i];
       if (lanes < kGroup) {
-        decltype(beyond < beyond) lane;
-        for (int l = 0; l < Real::kLanes; ++l) lane[l] = i * Real::kLanes + l;
-        smallest = lane < lanes ? smallest : low.v[i];
-        largest = lane < lanes ? largest : high.v[i];
+        const auto within = by_lane<Vector>([&](int lane) {
+                              return static_cast<S>(i * Real::kLanes + lane);
+                            }) < static_cast<S>(lanes);
+        smallest = within ? smallest : low.v[i];
+        largest = within ? largest : high.v[i];
       }
       low.v[i] = smaller(low.v[i], smallest);
       high.v[i] = larger(high.v[i], largest);
@@ -69,19 +46,21 @@ SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, RowExtremes<Sum<T>>&
     });
   };
   std::int64_t c = 0;
-  for (; c + kGroup <= row.columns; c += kGroup) see(load_sent(row, c, kGroup), kGroup);
-  if (c < row.columns) {
-    const int lanes = static_cast<int>(row.columns - c);
-    see(load_sent(row, c, lanes), lanes);
+  for (; c + kGroup <= row.columns; c += kGroup) see(load_sent<kNotes>(row, c, kGroup), kGroup);
+  if (c < row.columns && c > 0) {
+    see(load_sent<kNotes>(row, row.columns - kGroup, kGroup), kGroup);
+  } else if (c < row.columns) {
+    const int lanes = static_cast<int>(row.columns);
+    see(load_sent<kNotes>(row, 0, lanes), lanes);
   }
-  for_each_vector<Real>([&](int i) {
+  for_each_vector<Real>([&](auto i) {
     high.v[i] = odd.v[i] == odd.v[i] ? high.v[i] : beyond;
     if (i == 0) return;
     low.v[0] = smaller(low.v[0], low.v[i]);
     high.v[0] = larger(high.v[0], high.v[i]);
   });
-  found.low[place] = low.v[0];
-  found.high[place] = high.v[0];
+  found.low[place] = row.columns ? low.v[0] : Vector{};
+  found.high[place] = row.columns ? high.v[0] : Vector{};
 }
 
 // Lanes of a and b that stand kUnit apart, the one or the other of each two such.
@@ -137,7 +116,7 @@ SPGNN_INLINE void make_scales(const FloatVector& smallest, const FloatVector& la
   const auto levels = load_vector<FloatVector>(found.levels + at);
   const WordVector low_bits = rounded_down(smallest);
   const auto low = reinterpret_cast<FloatVector>(low_bits);
-  const FloatVector span = largest - low, back = span - largest;
+  const FloatVector span = (largest - low) + 0.0f, back = span - largest;  // no −0
   const FloatVector beyond = (largest - (span - back)) - (low + back);  // Knuth's two-sum
   WordVector scale_bits = rounded_up(span / levels);
   const FloatVector reach = reinterpret_cast<FloatVector>(scale_bits) * levels;
@@ -170,7 +149,7 @@ inline void make_scales(const DoubleVector& smallest, const DoubleVector& larges
     std::uint32_t low_bits = as_bits(nearest + 0.0f);
     low_bits = (low_bits + (low_bits >> 31) * 0xffffu) & 0xffff0000u;
     const double low = as_float(low_bits), levels = found.levels[at + i];
-    const double span = largest[i] - low, back = span - largest[i];
+    const double span = (largest[i] - low) + 0.0, back = span - largest[i];
     const double beyond = (largest[i] - (span - back)) - (low + back);
     nearest = static_cast<float>(span / levels);
     if (nearest < span / levels) nearest = __builtin_nextafterf(nearest, __builtin_inff());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <type_traits>
+#include <utility>
 
 #include "simd.hpp"
 
@@ -29,11 +30,22 @@ template <class S>
 using Reals = Group<std::conditional_t<sizeof(S) == 8, DoubleVector, FloatVector>>;
 using Words = Group<WordVector>;
 
-// f(number of a vector) for each of a group.
+// f(number of a vector), each a constant, for all vectors of a group: arrays of vectors stay in
+// registers only where every index is known.
 template <class AnyGroup, class Function>
 SPGNN_INLINE void for_each_vector(Function f) {
-#pragma GCC unroll 8
-  for (int i = 0; i < AnyGroup::kVectors; ++i) f(i);
+  [&]<int... kNumber>(std::integer_sequence<int, kNumber...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<int, kNumber>()), ...);
+  }(std::make_integer_sequence<int, AnyGroup::kVectors>());
+}
+
+// A vector of f(lane).
+template <class Vector, class Function>
+SPGNN_INLINE Vector by_lane(Function f) {
+  constexpr int kLanes = sizeof(Vector) / sizeof(Vector{}[0]);
+  return [&]<int... kLane>(std::integer_sequence<int, kLane...>) __attribute__((always_inline)) {
+    return Vector{f(kLane)...};
+  }(std::make_integer_sequence<int, kLanes>());
 }
 
 // Lanes of vector i of a group of which only the first so many count.
@@ -48,7 +60,7 @@ template <class T>
 SPGNN_INLINE Reals<Sum<T>> load_group(const T* p, int lanes) {
   using Found = Reals<Sum<T>>;
   Found found;
-  for_each_vector<Found>([&](int i) {
+  for_each_vector<Found>([&](auto i) {
     const T* from = p + i * Found::kLanes;
     const int some = lanes_in<Found>(i, lanes);
     if constexpr (sizeof(T) == 2) {
@@ -68,7 +80,7 @@ SPGNN_INLINE Reals<Sum<T>> load_group(const T* p, int lanes) {
 template <class T>
 SPGNN_INLINE void store_group(T* p, const Reals<Sum<T>>& group, int lanes) {
   using Found = Reals<Sum<T>>;
-  for_each_vector<Found>([&](int i) {
+  for_each_vector<Found>([&](auto i) {
     const int some = lanes_in<Found>(i, lanes);
     T* to = some ? p + i * Found::kLanes : p;
     if constexpr (sizeof(T) == 2) {
@@ -86,17 +98,25 @@ SPGNN_INLINE void store_group(T* p, const Reals<Sum<T>>& group, int lanes) {
   });
 }
 
-// Floats that bfloat16 holds, as bfloat16.
-SPGNN_INLINE void store_upper_halves(Bfloat16* p, const Words& group) {
-  for_each_vector<Words>([&](int i) {
-    store_vector(p + i * Words::kLanes, __builtin_convertvector(group.v[i] >> 16, HalfVector));
+// The first `lanes` of floats that bfloat16 holds, as bfloat16.
+SPGNN_INLINE void store_upper_halves(std::uint8_t* p, const Reals<float>& group, int lanes) {
+  for_each_vector<Words>([&](auto i) {
+    const auto halves =
+        __builtin_convertvector(reinterpret_cast<WordVector>(group.v[i]) >> 16, HalfVector);
+    const int some = lanes_in<Words>(i, lanes);
+    std::uint8_t* const to = some ? p + 2 * i * Words::kLanes : p;
+    if (lanes == kGroup) {
+      store_vector(to, halves);
+    } else {
+      store_halves(to, halves, some);
+    }
   });
 }
 
 // To the nearest integer, ties to even.
 SPGNN_INLINE Words nearest_integers(const Reals<float>& group) {
   Words found;
-  for_each_vector<Words>([&](int i) {
+  for_each_vector<Words>([&](auto i) {
 #if defined(__AVX512F__)
     constexpr __mmask16 kAll = 0xffff;
     found.v[i] = reinterpret_cast<WordVector>(
@@ -118,7 +138,7 @@ SPGNN_INLINE Words nearest_integers(const Reals<float>& group) {
 
 SPGNN_INLINE Words nearest_integers(const Reals<double>& group) {
   std::int32_t numbers[kGroup];
-  for_each_vector<Reals<double>>([&](int i) {
+  for_each_vector<Reals<double>>([&](auto i) {
     std::int32_t* to = numbers + i * Reals<double>::kLanes;
 #if defined(__AVX512F__)
     constexpr __mmask8 kAll = 0xff;
@@ -138,46 +158,58 @@ SPGNN_INLINE Words nearest_integers(const Reals<double>& group) {
   return found;
 }
 
+// The numbers of one half of a vector as doubles.
+template <class Vector>
+SPGNN_INLINE DoubleVector doubles(const Vector& v, int half) {
+  std::remove_cvref_t<decltype(v[0])> numbers[kVectorBytes / 4];
+  std::memcpy(numbers, &v, sizeof(v));
+  const auto* const from = numbers + half * (kVectorBytes / 8);
+#if defined(__AVX512F__)
+  constexpr __mmask8 kAll = 0xff;
+  if constexpr (std::is_same_v<Vector, FloatVector>) {
+    return reinterpret_cast<DoubleVector>(_mm512_maskz_cvtps_pd(kAll, load_vector<__m256>(from)));
+  } else {
+    return reinterpret_cast<DoubleVector>(
+        _mm512_maskz_cvtepi32_pd(kAll, load_vector<__m256i>(from)));
+  }
+#else
+  return by_lane<DoubleVector>([&](int lane) { return static_cast<double>(from[lane]); });
+#endif
+}
+
 // Integers below 2³¹ as reals.
 template <class S>
 SPGNN_INLINE Reals<S> as_reals(const Words& words) {
   Reals<S> found;
-  if constexpr (sizeof(S) == 4) {
-    for_each_vector<Words>([&](int i) {
+  for_each_vector<Reals<S>>([&](auto i) {
+    if constexpr (sizeof(S) == 4) {
       found.v[i] = __builtin_convertvector(reinterpret_cast<IntVector>(words.v[i]), FloatVector);
-    });
-  } else {
-    using HalfInts [[gnu::vector_size(kVectorBytes / 2)]] = std::int32_t;
-    HalfInts halves[Reals<double>::kVectors];
-    static_assert(sizeof(halves) == sizeof(words));
-    std::memcpy(halves, &words, sizeof(words));
-    for_each_vector<Reals<double>>(
-        [&](int i) { found.v[i] = __builtin_convertvector(halves[i], DoubleVector); });
-  }
+    } else {
+      const auto integers = reinterpret_cast<IntVector>(words.v[i / 2]);
+      found.v[i] = doubles(integers, i % 2);
+    }
+  });
   return found;
 }
 
 // Float to double, exactly.
 SPGNN_INLINE Reals<double> doubled(const Reals<float>& group) {
-  using HalfFloats [[gnu::vector_size(kVectorBytes / 2)]] = float;
-  HalfFloats halves[Reals<double>::kVectors];
-  std::memcpy(halves, &group, sizeof(group));
   Reals<double> found;
-  for_each_vector<Reals<double>>(
-      [&](int i) { found.v[i] = __builtin_convertvector(halves[i], DoubleVector); });
+  for_each_vector<Reals<double>>([&](auto i) { found.v[i] = doubles(group.v[i / 2], i % 2); });
   return found;
 }
 SPGNN_INLINE Reals<double> doubled(const Reals<double>& group) { return group; }
 
 // Double to float, to the nearest.
 SPGNN_INLINE Reals<float> single(const Reals<double>& group) {
-  using HalfFloats [[gnu::vector_size(kVectorBytes / 2)]] = float;
-  HalfFloats halves[Reals<double>::kVectors];
-  for_each_vector<Reals<double>>(
-      [&](int i) { halves[i] = __builtin_convertvector(group.v[i], HalfFloats); });
-  Reals<float> found;
-  std::memcpy(&found, halves, sizeof(found));
-  return found;
+  float numbers[kGroup];
+  for_each_vector<Reals<double>>([&](auto i) {
+    constexpr int kLanes = Reals<double>::kLanes;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      numbers[i * kLanes + lane] = static_cast<float>(group.v[i][lane]);
+    }
+  });
+  return load_group(numbers, kGroup);
 }
 SPGNN_INLINE Reals<float> single(const Reals<float>& group) { return group; }
 
@@ -223,7 +255,7 @@ SPGNN_INLINE Bytes as_bytes(const Words& words) {
   return reinterpret_cast<Bytes>(
       _mm_packus_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
 #elif defined(__x86_64__)
-  const auto part = [&](int i) { return reinterpret_cast<__m128i>(words.v[i]); };
+  const auto part = [&](auto i) { return reinterpret_cast<__m128i>(words.v[i]); };
   return reinterpret_cast<Bytes>(
       _mm_packus_epi16(_mm_packs_epi32(part(0), part(1)), _mm_packs_epi32(part(2), part(3))));
 #else
@@ -275,28 +307,64 @@ SPGNN_INLINE void pack_codes(Bytes codes, std::uint8_t* to) {
 #endif
 }
 
-// The other way round, to words.
-template <int kBits>
-SPGNN_INLINE Words unpack_codes(const std::uint8_t* from) {
-  constexpr int kLanes = Words::kLanes;
+// Sixteen bytes to words.
+SPGNN_INLINE Words as_words(Bytes bytes) {
   Words found;
-  for_each_vector<Words>([&](int i) {
-    if constexpr (kBits == 8) {
-      found.v[i] = __builtin_convertvector(load_vector<SomeBytes>(from + i * kLanes), WordVector);
-    } else {
-      constexpr int kOfWord = 32 / kBits;  // codes in a word
-      WordVector word, shift;
-      std::uint32_t words[2] = {};
-      std::memcpy(words, from, 2 * kBits);
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const int code = i * kLanes + lane;
-        word[lane] = words[code / kOfWord];
-        shift[lane] = static_cast<std::uint32_t>(code % kOfWord * kBits);
-      }
-      found.v[i] = (word >> shift) & ((1u << kBits) - 1);
-    }
+  for_each_vector<Words>([&](auto i) {
+#if defined(__AVX512F__)
+    constexpr __mmask16 kAll = 0xffff;
+    found.v[i] = reinterpret_cast<WordVector>(
+        _mm512_maskz_cvtepu8_epi32(kAll, reinterpret_cast<__m128i>(bytes)));
+#elif defined(__AVX2__)
+    found.v[i] = reinterpret_cast<WordVector>(
+        _mm256_cvtepu8_epi32(_mm_srli_si128(reinterpret_cast<__m128i>(bytes), i * 8)));
+#elif defined(__x86_64__)
+    const __m128i zero = _mm_setzero_si128(), all = reinterpret_cast<__m128i>(bytes);
+    const auto halves = i < 2 ? _mm_unpacklo_epi8(all, zero) : _mm_unpackhi_epi8(all, zero);
+    found.v[i] = reinterpret_cast<WordVector>(i % 2 ? _mm_unpackhi_epi16(halves, zero)
+                                                    : _mm_unpacklo_epi16(halves, zero));
+#else
+    found.v[i] = by_lane<WordVector>(
+        [&](int lane) { return std::uint32_t{bytes[i * Words::kLanes + lane]}; });
+#endif
   });
   return found;
+}
+
+// What pack_codes wrote, as words.
+template <int kBits>
+SPGNN_INLINE Words unpack_codes(const std::uint8_t* from) {
+  if constexpr (kBits == 8) return as_words(load_vector<Bytes>(from));
+#if defined(__AVX2__)
+  Words found;
+  for_each_vector<Words>([&](auto i) {
+    // The lanes of a vector need a word, or two of four bits each.
+    constexpr int kOfVector = Words::kLanes * kBits, kFirst = i * kOfVector;
+    WordVector words;
+    if constexpr (kOfVector == 64) {
+      std::uint64_t both;
+      std::memcpy(&both, from, 8);
+      const auto all = reinterpret_cast<WordVector>(LongVector{} + static_cast<std::int64_t>(both));
+      words = __builtin_shuffle(
+          all, by_lane<WordVector>([&](int lane) { return static_cast<unsigned>(lane / 8); }));
+    } else {
+      std::uint32_t word = 0;
+      std::memcpy(&word, from + kFirst / 32 * 4, kBits == 1 ? 2 : 4);
+      words = WordVector{} + word;
+    }
+    const auto shifts = by_lane<WordVector>(
+        [](int lane) { return static_cast<unsigned>((kFirst + lane * kBits) % 32); });
+    found.v[i] = (words >> shifts) & ((1u << kBits) - 1);
+  });
+  return found;
+#else
+  std::uint8_t codes[kGroup];
+  for (int i = 0; i < kGroup; ++i) {
+    codes[i] =
+        static_cast<std::uint8_t>(from[i * kBits / 8] >> (i * kBits % 8) & ((1 << kBits) - 1));
+  }
+  return as_words(load_vector<Bytes>(codes));
+#endif
 }
 
 }  // namespace spgnn::SPGNN_ISA
