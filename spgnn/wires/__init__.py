@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spgnn.wires.adaptive import Adaptive
 from spgnn.wires.approximation import BITS, Approximation, Dials
 from spgnn.wires.base import Layer, Setting
 from spgnn.wires.components import Components
@@ -14,6 +15,7 @@ from spgnn.wires.stack import wires_of
 
 __all__ = [
     "BITS",
+    "Adaptive",
     "Approximation",
     "Components",
     "Delayed",

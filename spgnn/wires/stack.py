@@ -3,42 +3,58 @@
 from __future__ import annotations
 
 from spgnn.errors import InputError
-from spgnn.exchange import Exact, Hop, Plan, Wire
+from spgnn.exchange import Exact, Plan, Wire
+from spgnn.exchange.schedule import Communicators
 from spgnn.exchange.wire import wire_of
 from spgnn.layout import NODE
+from spgnn.wires.adaptive import Adaptive
 from spgnn.wires.base import Setting
 from spgnn.wires.components import Components
 from spgnn.wires.delayed import Delayed, Never
 from spgnn.wires.fresh import Fresh
 from spgnn.wires.quantised import Quantised
 from spgnn.wires.sampled import Sampled
+from spgnn.wires.weights import Weights, weights_of
 
 
-def wires_of(plan: Plan, setting: Setting) -> list[Wire]:
-    """A wire for each hop of a plan.
+def wires_of(plan: Plan, setting: Setting, mesh: Communicators) -> list[Wire]:
+    """A wire for each hop of a plan. Collective.
 
     Parameters
     ----------
     plan : Plan
         Whose rows have names (:func:`spgnn.exchange.naming.named`).
     setting : Setting
+    mesh : communicators by axis
 
     Raises
     ------
     InputError
         If whole block rows are broadcast.
     """
-    between = setting.dials.asked.level == "between"
-    return [
-        wire_of(hop) if between and hop.axis != NODE else _wire(hop, setting) for hop in plan.hops
-    ]
-
-
-def _wire(hop: Hop, setting: Setting) -> Wire:
-    if hop.broadcast:
-        raise InputError("approximate wires need --exchange sparsity-aware: rows, not block rows")
     asked = setting.dials.asked
-    wire: Wire = Quantised(setting) if asked.quantises else Exact()
+    weights: list[Weights] = []
+    if asked.adaptive and asked.quantises:
+        weights = weights_of(plan, mesh)
+    wires: list[Wire] = []
+    for number, hop in enumerate(plan.hops):
+        if asked.level == "between" and hop.axis != NODE:
+            wires.append(wire_of(hop))
+            continue
+        if hop.broadcast:
+            raise InputError(
+                "approximate wires need --exchange sparsity-aware: rows, not block rows"
+            )
+        wire: Wire = Quantised(setting) if asked.quantises else Exact()
+        if weights:
+            wire = Adaptive(setting, weights[number])
+        wires.append(_around(wire, setting))
+    return wires
+
+
+def _around(wire: Wire, setting: Setting) -> Wire:
+    """What comes before rows are written in fewer bits."""
+    asked = setting.dials.asked
     if asked.drops_components:
         wire = Components(wire, setting)
     if asked.samples:
