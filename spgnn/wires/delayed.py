@@ -11,10 +11,10 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.comm import Communicator, RowCounts
-from spgnn.exchange import Flight, Route, Step, Wire
+from spgnn.exchange import Flight, Route, Step
 from spgnn.exchange.wire import Moved
 from spgnn.layout import Int64Array
-from spgnn.wires.base import Layer, Setting, State, line_name
+from spgnn.wires.base import Layer, State, line_name
 from spgnn.wires.flights import Landed, Then
 from spgnn.wires.part import Part
 from spgnn.wires.pool import Pool
@@ -83,11 +83,8 @@ class Delayed(Layer):
 
     remembers = True
 
-    def __init__(self, inner: Wire, setting: Setting) -> None:
-        super().__init__(inner, setting)
-        self._bins: dict[tuple[bool, int, int], Part] = {}
-
     def _forget(self) -> None:
+        self._bins: dict[tuple[bool, int, int], Part] = {}
         self._lines: dict[str, Line] = {}
         self._pool = Pool()
 
@@ -161,7 +158,9 @@ class Delayed(Layer):
             while (rows := state.get(f"{name}.{len(line.parcels)}.rows")) is not None:
                 own = f"{name}.{len(line.parcels)}"
                 places = state.get(f"{own}.places")
-                line.parcels.append(Parcel(int(state[f"{own}.epoch"]), places, rows, None))
+                # A buffer of its own, for it is written to again once these rows have been used.
+                epoch, rows = int(state[f"{own}.epoch"]), rows.clone()
+                line.parcels.append(Parcel(epoch, places, rows, None))
 
     def use(self, line: Line, parcel: Parcel, step: Step) -> None:
         """Put the rows of a parcel, which has landed, into the place of those that are held."""

@@ -125,39 +125,6 @@ def test_gradients_are_those_that_were_last_sent():
     run_ranks(adjoint_as_its_own, 3)
 
 
-def resumed(rank: int, asked: Approximation, algorithm: Algorithm) -> None:
-    """A wire that is given a state goes on as the one that had it."""
-    comm = connect()
-    _, _, first, own = matrix_on(comm, asked, algorithm)
-    _, _, second, _ = matrix_on(comm, asked, algorithm)
-    for epoch in range(EPOCHS):
-        if epoch == 4:
-            for old, new in zip(first.wires, second.wires, strict=True):
-                new.load({name: tensor.clone() for name, tensor in old.state().items()})
-        H, G = (torch.from_numpy(walk(epoch, seed)[own].copy()) for seed in (1, 2))
-        Z, dH = first.forward(H, Step(epoch)), first.adjoint(G, Step(epoch, adjoint=True))
-        if epoch >= 4:
-            assert torch.equal(second.forward(H, Step(epoch)), Z)
-            assert torch.equal(second.adjoint(G, Step(epoch, adjoint=True)), dH)
-    for wire in (*first.wires, *second.wires):
-        wire.land()
-
-
-@pytest.mark.parametrize(
-    ("asked", "algorithm"),
-    [
-        (Approximation(fresh=BOUND), Algorithm("1d", cover="minimum")),
-        (Approximation(fresh=BOUND, delay=2), Algorithm("1d", node_size=2)),
-        (Approximation(((0, 4),), feedback=True, fresh=BOUND), Algorithm("vertex-cut")),
-        (Approximation(delay=3, bins=3, smoothing=0.5), Algorithm("vertex-cut")),
-        (Approximation(((0, 2),), feedback=True, delay=2), Algorithm("feature", 2)),
-    ],
-    ids=str,
-)
-def test_a_resumed_run_is_the_same(asked, algorithm):
-    run_ranks(resumed, 4, asked, algorithm)
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

@@ -1,0 +1,78 @@
+"""A run that is resumed from what its wires keep is the run that was not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from spgnn import DistMatrix, Mesh
+from spgnn.comm import Communicator, connect
+from spgnn.exchange import Algorithm, Step
+from spgnn.testing import run_ranks
+from spgnn.wires import Approximation, Dials, Errors, Setting
+from tests.matrices import block_row, random_matrix, uneven_layout
+
+N, F, EPOCHS = 30, 3, 8
+
+
+def matrix_on(comm: Communicator, asked: Approximation, algorithm: Algorithm) -> DistMatrix:
+    layout = uneven_layout(N, comm.size, seed=3)
+    own = slice(*layout.range(comm.rank))
+    block = block_row(random_matrix(N, 0.25, 0, weighted=True), own.start, own.stop)
+    mesh = Mesh.build(comm, algorithm.axes(comm.size))
+    exact = DistMatrix.build(block, layout, mesh, algorithm=algorithm)
+    setting = Setting(Dials(asked, EPOCHS), Errors(), seed=5)
+    return exact.approximated(setting, torch.arange(own.start, own.stop))
+
+
+def stored(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors as a file may give them: neighbours in one storage."""
+    found = {}
+    for dtype in {tensor.dtype for tensor in state.values()}:
+        named = {name: t for name, t in state.items() if t.dtype == dtype}
+        flat = torch.cat([tensor.flatten() for tensor in named.values()])
+        parts = flat.split([tensor.numel() for tensor in named.values()])
+        found |= {n: p.view(named[n].shape) for n, p in zip(named, parts, strict=True)}
+    return found
+
+
+def resumed(_: int, asked: Approximation, algorithm: Algorithm) -> None:
+    comm = connect()
+    first, second = (matrix_on(comm, asked, algorithm) for _ in range(2))
+    rng, shape = np.random.default_rng(comm.rank), (2, first.columns, F)
+    operands = torch.ones(shape, dtype=torch.float64)
+    for epoch in range(EPOCHS):
+        if epoch == 4:
+            for old, new in zip(first.wires, second.wires, strict=True):
+                new.load(stored(old.state()))
+        # Rows move a little, or much.
+        moves = 0.3 * rng.standard_normal(shape) * rng.random((*shape[:2], 1))
+        operands += torch.from_numpy(moves)
+        for step, X in zip((Step(epoch), Step(epoch, adjoint=True)), operands, strict=True):
+            found = multiplied(first, X, step)
+            if epoch >= 4:
+                assert torch.equal(multiplied(second, X, step), found), step
+    for wire in (*first.wires, *second.wires):
+        wire.land()
+
+
+def multiplied(A: DistMatrix, X: torch.Tensor, step: Step) -> torch.Tensor:
+    return A.adjoint(X, step) if step.adjoint else A.forward(X, step)
+
+
+@pytest.mark.parametrize(
+    ("asked", "algorithm"),
+    [
+        (Approximation(fresh=0.3), Algorithm("1d", cover="minimum")),
+        (Approximation(fresh=0.3, delay=2), Algorithm("1d", node_size=2)),
+        (Approximation(((0, 4),), feedback=True, fresh=0.3), Algorithm("vertex-cut")),
+        (Approximation(delay=3, bins=3, smoothing=0.5), Algorithm("vertex-cut")),
+        (Approximation(delay=3, smoothing=0.5, exact_last=2), Algorithm("2d")),
+        (Approximation(((0, 2),), feedback=True, delay=2), Algorithm("feature", 2)),
+        (Approximation(delay=1, sampling=((0, 0.5),)), Algorithm("1.5d", 2)),
+    ],
+    ids=str,
+)
+def test_a_resumed_run_is_the_same(asked, algorithm):
+    run_ranks(resumed, 4, asked, algorithm)
