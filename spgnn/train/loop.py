@@ -138,6 +138,7 @@ class Trainer:
         """One forward, one backward, one step; the loss over all ranks, a scalar. Collective."""
         self.task.model.train()
         with self._precision():
+            self.task.begin_epoch(epoch)
             share = self.task.loss(epoch)
         _check_loss(share)
         share.backward()
@@ -215,7 +216,7 @@ class Trainer:
         rate = self.rates.apply(self.optimizer, self.history)
         with memory_for(f"activations and gradients of epoch {epoch}"):
             loss = self.measured.epoch(lambda: self.train_epoch(epoch))
-            self.task.end_epoch(epoch)
+            self.task.end_epoch(epoch, loss)
             last = epoch + 1 == options.epochs
             evaluated = last or (epoch + 1) % options.eval_every == 0
             scores = self.evaluate() if evaluated and math.isfinite(loss) else {}

@@ -1,4 +1,4 @@
-"""The training report: one JSON object and one table, gathered from all ranks."""
+"""The training report: one JSON object, gathered from all ranks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
@@ -22,18 +20,16 @@ from spgnn.train.in_parts import InParts
 from spgnn.train.loop import Trainer
 from spgnn.train.measure import timed
 from spgnn.train.memory import peak_bytes
-from spgnn.train.objective import SPLITS
 from spgnn.train.reached import seconds_to
-from spgnn.train.repeated import AT_BEST, statistics, summary
+from spgnn.train.repeated import statistics, summary
 from spgnn.train.rows import TrainingRows
 from spgnn.train.setup import Problem
+from spgnn.train.shown import show
 from spgnn.train.task import GraphTask
-from spgnn.train.wire_errors import DIRECTIONS, relative_errors
+from spgnn.train.wire_errors import relative_errors
 from spgnn.train.wiring import Planned
 
 Report = dict[str, Any]
-TITLES = {"acc": "accuracy"}
-SHARES = ("acc", "f1_micro", "f1_macro", "roc_auc")
 
 
 def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
@@ -231,7 +227,7 @@ def publish(
     report : dict
     path : str, optional
     shown : callable, optional
-        Prints another table than that of :func:`show`.
+        Prints another table than that of :func:`spgnn.train.shown.show`.
 
     Raises
     ------
@@ -249,90 +245,6 @@ def publish(
         raise InputError(trouble)
 
 
-def _titled(name: str) -> str:
-    """What a score of a split, or a loss, is called in the table."""
-    plain = name.removesuffix(AT_BEST)
-    split, _, score = plain.partition("_")
-    if not score:
-        return split
-    where = AT_BEST.replace("_", " ") if plain != name else ""
-    return f"{split} {TITLES.get(score, score.replace('_', ' '))}{where}"
-
-
-def _shown(name: str, value: float) -> str:
-    """A score: shares in percent."""
-    score = name.removesuffix(AT_BEST).partition("_")[2]
-    return f"{value:.2%}" if score in SHARES else f"{value:.6g}"
-
-
-def show(report: Report) -> None:
-    """Print the closing table."""
-    graph, config = report["graph"], report["config"]
-    table = Table(
-        title=f"{graph['name']}: {graph['vertices']:,} vertices, {graph['edges']:,} edges, "
-        f"{report['world_size']} ranks, {config['algo']}, c = {config['c']}",
-        show_header=False,
-        title_justify="left",
-    )
-    last = report["history"][-1] if report["history"] else {}
-    if last and not report.get("runs"):
-        table.add_row("loss", f"{last['loss']:.6f}")
-        for name, value in last.items():
-            split, _, score = name.partition("_")
-            if split in SPLITS and score not in ("", "loss") and value is not None:
-                table.add_row(_titled(name), _shown(name, value))
-    for name, value in (report.get("mean") or {}).items():
-        spread = _shown(name, report["std"][name])
-        table.add_row(_titled(name), f"{_shown(name, value)} ± {spread}")
-    epoch = report["epoch_seconds"]
-    table.add_row(
-        "seconds per epoch",
-        f"{epoch['median']:.4f} (min {epoch['min']:.4f}, max {epoch['max']:.4f})",
-    )
-    for name, seconds in list(report["seconds_to"].items())[-1:]:
-        table.add_row(f"seconds to {name}", f"{seconds:.3f}")
-    spent = report["breakdown_seconds"]
-    table.add_row("of which", "  ".join(f"{name} {spent[name]:.4f}" for name in CATEGORIES))
-    for name, title in (("planned_volume", "planned"), ("volume", "counted")):
-        volume = report.get(name)
-        if volume is None:
-            continue
-        table.add_row(
-            f"bytes per epoch, {title}",
-            f"{volume['total_bytes']:,} in all, most sent by a rank {volume['max_send_bytes']:,}",
-        )
-    if (approximation := report.get("approximation")) is not None:
-        for direction in DIRECTIONS:
-            errors = [e["error"] for e in approximation["errors"] if e["direction"] == direction]
-            shown = ", ".join("–" if error is None else f"{error:.2%}" for error in errors)
-            table.add_row(f"error of wires, {direction}", shown or "none measured")
-    if (storage := report.get("storage")) is not None:
-        where = ", ".join(storage["on_disk"]) or "nothing"
-        table.add_row("parts of a rank's rows", f"{storage['parts']}; on the disk: {where}")
-        table.add_row(
-            "bytes per epoch, disk",
-            f"{storage['read_bytes']:,} read, {storage['written_bytes']:,} written",
-        )
-    levels = report["volume_by_level"]
-    if levels is not None and levels["between"]["total_bytes"]:
-        between = levels["between"]
-        table.add_row(
-            "of them between nodes",
-            f"{between['total_bytes']:,} in all, most sent by a rank {between['max_send_bytes']:,}",
-        )
-    for name, title in (("peak_bytes", "peak memory"), ("peak_above_idle_bytes", "of it for data")):
-        most, middle, first = (
-            f"{report['memory'][f'{which}_{name}'] / 2**20:,.0f}"
-            for which in ("max_rank", "median_rank", "rank_0")
-        )
-        table.add_row(title, f"{most} MiB at most on a rank, median {middle}, rank 0 {first}")
-    console = Console()
-    with console.capture() as drawn:
-        console.print(table)
-    # Rich would end the process where nobody reads.
-    print(drawn.get(), end="")
-
-
 def _planned(task: GraphTask) -> Planned:
     """What an epoch moves; a mean where that changes with the epochs."""
     if task.wiring is not None:
@@ -346,9 +258,11 @@ def _approximation(comm: Communicator, task: GraphTask) -> Report | None:
     """What wires were asked for, and the errors that they made; ``None`` of exact ones."""
     if task.wiring is None:
         return None
+    controller = task.wiring.controller
     return {
         "wires": task.wiring.described,
         "errors": relative_errors(task.wiring.errors, comm),
+        "tolerance": None if controller is None else controller.record,
     }
 
 

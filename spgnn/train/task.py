@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from spgnn.comm import Communicator
-from spgnn.exchange import carried_by_level
 from spgnn.nn import (
     GAT,
     DropoutKeys,
@@ -86,8 +87,12 @@ class Task(Protocol):
         """
         return None
 
-    def end_epoch(self, epoch: int) -> None:
-        """Called after each epoch of training, on all ranks; may be collective."""
+    def begin_epoch(self, epoch: int) -> None:
+        """Called before the loss of an epoch, on all ranks; may be collective."""
+        return
+
+    def end_epoch(self, epoch: int, loss: float) -> None:
+        """Called after an epoch of training with its loss, on all ranks; may be collective."""
         return
 
     def finish(self) -> None:
@@ -166,8 +171,10 @@ class GraphTask(Task):
     ) -> None:
         wires, training = config.wires, config.training
         self.wiring: Wiring | None = None
+        self._exact_loss: float | None = None
         if not wires.approximation.exact:
-            self.wiring = Wiring(wires, problem.training, training.seed, training.epochs)
+            length = {"seed": training.seed, "epochs": training.epochs}
+            self.wiring = Wiring(wires, problem.training, comm, **length)
             problem = replace(problem, training=self.wiring.training)
         self.problem = problem
         self.comm = comm
@@ -192,12 +199,31 @@ class GraphTask(Task):
             A.begin_epoch(epoch)
         return DropoutKeys(rows.vertex_ids, self.seed, epoch)
 
-    def end_epoch(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
+        """Where wires have a tolerance, look what the loss would be on exact ones. Collective."""
+        self._exact_loss = None
+        controller = None if self.wiring is None else self.wiring.controller
+        if controller is None or not controller.looks(epoch):
+            return
+        with torch.no_grad(), self._on_exact_wires():
+            total = self.loss(epoch).detach().double().reshape(1)
+        self.comm.all_reduce(total).wait()
+        self._exact_loss = float(total)
+        controller.begin()
+
+    def end_epoch(self, epoch: int, loss: float) -> None:
         """Note what approximate wires have moved: it may not be the same in another epoch."""
-        if self.wiring is not None:
-            size = self.comm.ledger.node_size
-            between = self.planned_between(size, epoch) if size else 0
-            self.wiring.planned.append(Planned(*self.planned_bytes(epoch), between))
+        wiring = self.wiring
+        if wiring is None:
+            return
+        size, moved = self.comm.ledger.node_size, self._products
+        exact, controller = self._exact_loss, wiring.controller
+        if exact is not None and controller is not None:
+            moved = [*moved, *self._exact_products]
+        # Before a controller turns anything.
+        wiring.planned.append(Planned.of(moved, epoch, size))
+        if exact is not None and controller is not None:
+            controller.end(epoch, loss, exact)
 
     def finish(self) -> None:
         """Wait for rows that no epoch uses."""
@@ -232,23 +258,12 @@ class GraphTask(Task):
 
         Where wires approximate, of the last epoch, or of one whose bytes do not depend on data.
         """
-        sent, received = 0, 0
-        for product in self._products:
-            for moved in product.carried(epoch):
-                sent += int(moved.sent.sum())
-                received += int(moved.received.sum())
-        return sent, received
+        planned = Planned.of(self._products, epoch)
+        return planned.sent, planned.received
 
     def planned_between(self, node_size: int, epoch: int = 0) -> int:
         """What of these bytes this rank sends to other nodes of so many neighbouring ranks."""
-        sent = 0
-        for product in self._products:
-            mesh = product.A.mesh
-            moved = carried_by_level(
-                product.carried(epoch), mesh.axes, mesh.rank, node_size=node_size
-            )
-            sent += moved["between"].sent_bytes
-        return sent
+        return Planned.of(self._products, epoch, node_size).between
 
     def _check_budget(self) -> None:
         """Refuse a budget that an epoch would exceed: before it begins, naming what it needs."""
@@ -262,6 +277,30 @@ class GraphTask(Task):
         """Those of one training epoch."""
         rows = self.problem.training
         return recorded_products(self.network, rows.X, rows.graph, self.dtype)
+
+    @cached_property
+    def _exact_products(self) -> list[Recorded]:
+        """Those of the loss on exact wires."""
+        with self._on_exact_wires():
+            rows = self.problem.training
+            made = recorded_products(self.network, rows.X, rows.graph, self.dtype)
+        return [product for product in made if not product.adjoint]
+
+    @contextmanager
+    def _on_exact_wires(self) -> Iterator[None]:
+        """Let the loss be that on the matrices before they were approximated.
+
+        What the model counts by itself, as means for a norm, stays as it was.
+        """
+        assert self.wiring is not None
+        kept, counted = self.problem, [b.clone() for b in self.model.buffers()]
+        self.problem = replace(kept, training=self.wiring.exact)
+        try:
+            yield
+        finally:
+            self.problem = kept
+            for buffer, before in zip(self.model.buffers(), counted, strict=True):
+                buffer.copy_(before)
 
     @property
     def _layers(self) -> str:

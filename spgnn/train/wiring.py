@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
 from torch import Tensor
 
+from spgnn.comm import Communicator
+from spgnn.exchange import carried_by_level
 from spgnn.layout import Int64Array
-from spgnn.nn import Matrices, Propagation, matrices_of
+from spgnn.nn import Matrices, Propagation, Recorded, matrices_of
 from spgnn.spmm import DistMatrix
 from spgnn.train.approximate import Wires
 from spgnn.train.rank_files import TaskState, place_of
 from spgnn.train.rows import TrainingRows
+from spgnn.train.tolerance import Controller
 from spgnn.wires import Dials, Errors, Layer, Setting
 
 
@@ -32,6 +35,19 @@ class Planned(NamedTuple):
     received: int
     between: int
 
+    @classmethod
+    def of(cls, products: Iterable[Recorded], epoch: int, node_size: int = 0) -> Planned:
+        """Of some products in an epoch; `node_size` neighbouring ranks are a node, if any."""
+        sent, received, between = 0, 0, 0
+        for product in products:
+            mesh, moved = product.A.mesh, list(product.carried(epoch))
+            sent += sum(int(each.sent.sum()) for each in moved)
+            received += sum(int(each.received.sum()) for each in moved)
+            if node_size:
+                levels = carried_by_level(moved, mesh.axes, mesh.rank, node_size=node_size)
+                between += levels["between"].sent_bytes
+        return cls(sent, received, between)
+
 
 class Wiring:
     """Puts the matrices of training on approximate wires; evaluation keeps its own. Collective.
@@ -41,6 +57,8 @@ class Wiring:
     wires : Wires
         The flags.
     exact : TrainingRows
+    comm : Communicator
+        All ranks.
     seed : int
     epochs : int
         Of the whole run.
@@ -58,9 +76,13 @@ class Wiring:
     errors : list of Errors, one a matrix
         In the order of the layers.
     planned : list of Planned, one each epoch
+    controller : Controller, optional
+        Where a tolerance is asked for.
     """
 
-    def __init__(self, wires: Wires, exact: TrainingRows, seed: int, epochs: int) -> None:
+    def __init__(
+        self, wires: Wires, exact: TrainingRows, comm: Communicator, *, seed: int, epochs: int
+    ) -> None:
         self.exact = exact
         self.described = wires.described
         self.dials = Dials(wires.approximation, epochs)
@@ -70,6 +92,9 @@ class Wiring:
         graph = self._put(exact.graph, exact.vertex_ids)
         self.training = replace(exact, graph=graph)
         self.matrices = matrices_of(graph)
+        self.controller: Controller | None = None
+        if self.dials.asked.tolerance:
+            self.controller = Controller(self.dials, self.errors, comm)
 
     def land(self) -> None:
         """Wait for all rows that are under way. Collective."""
@@ -78,17 +103,20 @@ class Wiring:
 
     def state(self) -> TaskState:
         """What wires keep, by their matrix and their hop. Collective: rows under way land."""
+        shared = {} if self.controller is None else self.controller.state()
         if not self._remembers:
-            return TaskState({}, None)
+            return TaskState(shared, None)
         own = {
             f"{which}.{name}": tensor
             for which, wire in self._numbered
             for name, tensor in wire.state().items()
         }
-        return TaskState({}, own, self._place)
+        return TaskState(shared, own, self._place)
 
     def load(self, state: TaskState) -> None:
-        """Wires go on from a state."""
+        """Wires and their controller go on from a state."""
+        if self.controller is not None:
+            self.controller.load(state.shared)
         device, own = self.exact.vertex_ids.device, state.own
         if own is None:
             return
