@@ -126,33 +126,48 @@ def test_states_come_back():
 
 
 def check_tolerance(rank: int, config: TrainConfig, directory: Path) -> None:
-    comm = connect()
-    asked = (
-        {"tolerance": 1e-3, "bits": 1, "error_feedback": True, "dropout": 0.5},
+    straight = trained(config)
+    told = straight["approximation"]["tolerance"]
+    connect().check_agreement("tolerance", told=json.dumps(told))
+    # Looking is counted, and planned.
+    for name in ("volume", "volume_by_level"):
+        assert straight[name] == straight[f"planned_{name}"]
+    chosen = [(each["bits"], each["delay"], each["sampling"]) for each in told["log"]]
+    for before, after, each in zip(chosen, chosen[1:], told["log"], strict=False):
+        far = each["perturbation"] / told["tolerance"]
+        assert before != after if far > 1 else far < FAR_BELOW or before == after
+        assert before != (32, 0, 1.0) or each["perturbation"] == 0
+    kept = config.but(checkpoint=directory / "run", checkpoint_every=3)
+    trained(kept.but(epochs=5))
+    resumed = trained(kept.but(resume=True))
+    assert scores(resumed["history"]) == scores(straight["history"])
+    assert resumed["approximation"]["tolerance"] == told
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
         {"tolerance": 1e-3, "bits": 2, "delay": 3, "boundary_sampling": 0.5, "norm": "batch"},
-        {"tolerance": 1e-2, "hierarchy": 2, "approximate": "between", "ghosts": 1},
-    )
-    for number, flags in enumerate(asked):
-        controlled = config.but(**flags, epochs=12)
-        straight = trained(controlled)
-        told = straight["approximation"]["tolerance"]
-        comm.check_agreement("tolerance", told=json.dumps(told))
-        # Looking is counted, and planned.
-        for name in ("volume", "volume_by_level"):
-            assert straight[name] == straight[f"planned_{name}"], flags
-        chosen = [(each["bits"], each["delay"], each["sampling"]) for each in told["log"]]
-        for before, after, each in zip(chosen, chosen[1:], told["log"], strict=False):
-            far = each["perturbation"] / told["tolerance"]
-            assert before != after if far > 1 else far < FAR_BELOW or before == after
-            assert before != (32, 0, 1.0) or each["perturbation"] == 0
-        kept = controlled.but(checkpoint=directory / str(number), checkpoint_every=3)
-        trained(kept.but(epochs=5))
-        resumed = trained(kept.but(resume=True))
-        assert scores(resumed["history"]) == scores(straight["history"])
-        assert resumed["approximation"]["tolerance"] == told
-    # Looking changes nothing: neither what is drawn nor means that a norm keeps.
-    config = config.but(norm="batch", dropout=0.5, layers=2)
-    looked, problem = config.but(tolerance=1e9), prepare(config, comm)
+        pytest.param(
+            {"tolerance": 1e-3, "bits": 1, "error_feedback": True, "dropout": 0.5},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"tolerance": 1e-2, "hierarchy": 2, "approximate": "between", "ghosts": 1},
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=str,
+)
+def test_training_under_a_tolerance(tmp_path, flags):
+    config = base(tmp_path).but(eval_every=1, epochs=12, **flags)
+    run_ranks(check_tolerance, 4, config, tmp_path)
+
+
+def check_looking(rank: int, config: TrainConfig) -> None:
+    """It changes nothing: neither what is drawn nor means that a norm keeps."""
+    comm, looked = connect(), config.but(tolerance=1e9)
+    problem = prepare(config, comm)
     task = task_of(looked, problem, comm)
     task.wiring.dials.bits = task.wiring.controller.progress.bits = 32
     trainer = Trainer(task, looked.training, comm)
@@ -163,5 +178,6 @@ def check_tolerance(rank: int, config: TrainConfig, directory: Path) -> None:
     assert scores(trainer.history) == scores(exact["history"])
 
 
-def test_training_under_a_tolerance(tmp_path):
-    run_ranks(check_tolerance, 4, base(tmp_path).but(eval_every=1), tmp_path)
+def test_looking_changes_nothing(tmp_path):
+    config = base(tmp_path).but(norm="batch", dropout=0.5, layers=2)
+    run_ranks(check_looking, 3, config)

@@ -47,20 +47,23 @@ def scores(history: list[dict]) -> list[dict]:
 
 
 SCHEMES = [
-    {"reach": False},
     {"cover": "minimum", "dropout": 0.5},
-    {"algo": "1.5d", "c": 2, "cover": "row"},
     {"algo": "feature", "c": 2},
+    {"hierarchy": 2, "ghosts": 1},
+    {"model": "sage", "norm": "batch", "layers": 2, "dtype": "bfloat16"},
+    {"layers": 1},
+]
+MORE = [
+    {"reach": False},
+    {"algo": "1.5d", "c": 2, "cover": "row"},
     {"algo": "vertex-cut"},
     {"hierarchy": 2},
     {"ghosts": 1},
     {"order": "paper"},
-    {"model": "sage", "norm": "batch", "layers": 2},
+    {"model": "gin", "jk": "cat"},
     {"label_propagation": 0.5},
     {"inductive": True},
-    {"layers": 1},
     {"dtype": "float64"},
-    {"dtype": "bfloat16"},
 ]
 
 
@@ -84,10 +87,11 @@ def check_schemes(rank: int, schemes: list[TrainConfig]) -> None:
             assert scores(late["history"]) == scores(exact["history"]), config
 
 
-@pytest.mark.parametrize("half", [0, 1])
-def test_every_scheme_has_its_wires(tmp_path, half):
-    schemes = [base(tmp_path).but(**flags) for flags in SCHEMES[half::2]]
-    run_ranks(check_schemes, 4, schemes)
+@pytest.mark.parametrize(
+    "listed", [SCHEMES, pytest.param(MORE, marks=pytest.mark.slow)], ids=["some", "more"]
+)
+def test_every_scheme_has_its_wires(tmp_path, listed):
+    run_ranks(check_schemes, 4, [base(tmp_path).but(**flags) for flags in listed])
 
 
 def check_runs(rank: int, config: TrainConfig) -> None:
