@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -83,20 +84,23 @@ class Wires(Record):
             return Approximation(tolerance=0.0, level=self.approximate)
         if not any(left):
             bits = ((0, FIRST_BITS),)
-        return Approximation(
-            bits=bits,
-            feedback=self.error_feedback,
-            adaptive=self.adaptive_bits,
-            delay=delay,
-            bins=self.delay_bins,
-            smoothing=self.smoothing,
-            exact_last=self.exact_last,
-            fresh=self.fresh,
-            sampling=sampling,
-            components=components,
-            tolerance=self.tolerance,
-            level=self.approximate,
-        )
+        try:
+            return Approximation(
+                bits=bits,
+                feedback=self.error_feedback,
+                adaptive=self.adaptive_bits,
+                delay=delay,
+                bins=self.delay_bins,
+                smoothing=self.smoothing,
+                exact_last=self.exact_last,
+                fresh=self.fresh,
+                sampling=sampling,
+                components=components,
+                tolerance=self.tolerance,
+                level=self.approximate,
+            )
+        except InputError as error:
+            raise InputError(_ASKED.sub(lambda found: _FLAGS[found[0]], str(error))) from None
 
     @property
     def described(self) -> str:
@@ -234,6 +238,16 @@ def _share(text: str) -> float | None:
     return share if 0 < share <= 1 else None
 
 
+# What wires call what cannot be had together.
+_FLAGS = {
+    "feedback": "--error-feedback",
+    "adaptive": "--adaptive-bits",
+    "bins": "--delay-bins",
+    "fresh": "--fresh",
+    "sampling": "--boundary-sampling",
+    "components": "--components",
+}
+_ASKED = re.compile(rf"\b({'|'.join(_FLAGS)})\b")
 _SHARES = "a share in (0, 1], or a schedule as in 0.1,0.5@100"
 _WANTED = {
     "--bits": "must be 32, 16, 8, 4, 2 or 1, or a schedule as in 2,8@50,32@90: 8 from epoch 50 on",

@@ -200,7 +200,9 @@ def _read(path: Path, content: str, place: str) -> dict[str, Tensor]:
 
 
 def _tensor(array: npt.NDArray[Any], halves: bool) -> Tensor:
-    tensor = torch.from_numpy(array)
+    found = torch.from_numpy(array)
+    # Arrays without rows come with strides that kernels do not take.
+    tensor = torch.empty(found.shape, dtype=found.dtype).copy_(found)
     return tensor.view(torch.bfloat16) if halves else tensor
 
 

@@ -23,6 +23,7 @@ from spgnn.train.config import TrainConfig
 from spgnn.train.flags import Flag, Record
 from spgnn.train.repeated import AT_BEST, Scores, final_scores
 from spgnn.train.run import OWN_FLAGS, start, train
+from spgnn.train.shown import SHARES
 from spgnn.train.tradeoff_report import plot_tradeoff, show
 
 Report = dict[str, Any]
@@ -207,7 +208,7 @@ def score_of(runs: Sequence[Report]) -> str:
         If there is none.
     """
     known = [final_scores(run["history"]) for run in runs if run["history"]]
-    for name in [f"test_{share}{at}" for at in (AT_BEST, "") for share in reporting.SHARES]:
+    for name in [f"test_{share}{at}" for at in (AT_BEST, "") for share in SHARES]:
         if known and all(name in scores for scores in known):
             return name
     raise InputError("there is no score of a test set to compare, such as its accuracy")

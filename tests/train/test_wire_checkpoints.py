@@ -29,6 +29,8 @@ MORE = [
     {"delay": 2, "algo": "vertex-cut", "model": "sage", "dropout": 0.5},
     {"delay": 2, "algo": "feature", "c": 2, "task": "links"},
     {"boundary_sampling": "0.3,0.6@3", "delay": 1},
+    {"fresh": 0.05, "bits": 8, "error_feedback": True},
+    {"fresh": 0.05, "delay": 1, "cover": "row"},
 ]
 
 
@@ -54,7 +56,8 @@ def test_resumed_histories_are_identical(tmp_path, listed):
     for number, config in enumerate(settings):
         files = sorted(path.name for path in (tmp_path / str(number)).iterdir())
         assert files[0] == checkpoint.FILE
-        assert len(files) == 1 + 4 * (config.wires.delay != "0")
+        remembers = config.wires.delay != "0" or config.wires.fresh
+        assert len(files) == (5 if remembers else 1)
         assert all(name.startswith("wires-6-") for name in files[1:])
 
 

@@ -62,6 +62,15 @@ def test_flags_stand_for_approximations(flags, asked):
         ({"delay": -1}, "--delay -1: must be a number of epochs from 0, or never"),
         ({"delay": "nevr"}, "--delay nevr: must be .*did you mean 'never'"),
         ({"delay_bins": 0}, "--delay-bins: '0' must be an integer ≥ 1"),
+        ({"fresh": 0.1, "delay": 2, "delay_bins": 2}, "--fresh keeps .* be had with --delay-bins"),
+        (
+            {"bits": 8, "adaptive_bits": 5, "boundary_sampling": 0.5},
+            "--adaptive-bits chooses between .* be had with --boundary-sampling",
+        ),
+        (
+            {"bits": 8, "error_feedback": True, "components": 0.5},
+            "--error-feedback keeps .* be had with --components",
+        ),
         ({"smoothing": 1}, r"--smoothing: '1' must be in \[0, 1\)"),
         ({"tolerance": -1}, r"--tolerance: '-1' must be in \[0, inf\)"),
     ],
