@@ -18,11 +18,13 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.wires import BITS, Dials, Errors
+from spgnn.wires.errors import MEASURED_EVERY
 
 # What an error is less with; the dial that is turned is that of the largest one.
 DIALS = {"rounding": "bits", "delay": "delay", "sampling": "sampling"}
 # A perturbation of less than this share of the tolerance is far below it; so many times in a row,
-# and wires are tried that are one turn cheaper. Each time that was wrong, it takes twice as many.
+# ten epochs apart, and wires are tried that are one turn cheaper. Each time that was wrong, it takes
+# twice as many. The first epochs in a row say little: all classes are alike then, whatever arrives.
 FAR_BELOW, PATIENCE = 1 / 8, 5
 
 
@@ -37,7 +39,7 @@ class Progress:
     turned : list of [dial, value before]
         Turns towards exact that can be taken back.
     calm : int
-        Times in a row that the loss was far from its tolerance.
+        Times in a row, ten epochs apart, that the perturbation was far below the tolerance.
     patience : int
     tried : bool
         Whether the last turn was back.
@@ -117,7 +119,10 @@ class Controller:
         told = {"epoch": epoch, "perturbation": perturbation if perturbation < math.inf else None}
         now.log.append({**told, **self.chosen})
         now.restless = perturbation > self.tolerance
-        now.calm = now.calm + 1 if perturbation < FAR_BELOW * self.tolerance else 0
+        if perturbation >= FAR_BELOW * self.tolerance:
+            now.calm = 0
+        elif epoch % MEASURED_EVERY == 0:
+            now.calm += 1
         if now.restless:
             self._turn()
         elif now.calm >= now.patience:

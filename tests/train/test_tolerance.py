@@ -70,31 +70,33 @@ def test_the_largest_error_is_made_less():
 def test_far_below_for_long_is_cheaper():
     controller, dials, errors = controller_of(bits=((0, 4),))
     look(controller, errors, 0, BEYOND, rounding=0.5)
-    looks = [FAR_WITHIN] * (PATIENCE - 1) + [WITHIN] + [FAR_WITHIN] * (PATIENCE - 1)
+    for epoch in range(1, 2 * PATIENCE):  # epochs in a row are not long
+        look(controller, errors, epoch, FAR_WITHIN, rounding=0.1)
+    looks = [WITHIN] + [FAR_WITHIN] * (PATIENCE - 1) + [WITHIN] + [FAR_WITHIN] * (PATIENCE - 1)
     for loss in looks:
-        look(controller, errors, 1, loss, rounding=0.1)
+        look(controller, errors, 10, loss, rounding=0.1)
         assert chosen(dials)[0] == 8
-    look(controller, errors, 1, FAR_WITHIN, rounding=0.1)
+    look(controller, errors, 10, FAR_WITHIN, rounding=0.1)
     assert chosen(dials)[0] == 4
     # That was wrong, and is tried again after twice as many.
-    look(controller, errors, 1, BEYOND, rounding=0.5)
+    look(controller, errors, 10, BEYOND, rounding=0.5)
     assert chosen(dials)[0] == 8
     for _ in range(2 * PATIENCE - 1):
-        look(controller, errors, 1, 1.0, rounding=0.1)
+        look(controller, errors, 10, 1.0, rounding=0.1)
         assert chosen(dials)[0] == 8
-    look(controller, errors, 1, 1.0, rounding=0.1)
+    look(controller, errors, 10, 1.0, rounding=0.1)
     assert chosen(dials)[0] == 4
     # Cheaper than what was asked for, down to one bit.
     for bits in (2, 1, 1):
         for _ in range(2 * PATIENCE):
-            look(controller, errors, 1, 1.0)
+            look(controller, errors, 10, 1.0)
         assert chosen(dials)[0] == bits
 
 
 def test_bits_that_were_not_asked_for_are_not_dropped():
     controller, dials, errors = controller_of(delay=2)
     for _ in range(3 * PATIENCE):
-        look(controller, errors, 1, 1.0)
+        look(controller, errors, 10, 1.0)
     assert chosen(dials) == (32, 2, 1.0)
 
 
