@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout, kernels
 from spgnn.comm.solo import SoloCommunicator
-from spgnn.kernels import reference
+from spgnn.kernels import quantise_reference, reference
 from spgnn.kernels.cuda import cusparse
 
 HEADS = ((8, 8), (4, 64))  # heads and columns of each, as attention has them
@@ -35,7 +35,10 @@ def compare(
 
 
 def row_operations(clock: Clock, rounds: int, where: str, count: int) -> Iterator[Line]:
-    """Gather and scatter-add by lists of both types, and dropout, against torch's own."""
+    """Gather and scatter-add by lists of both types, and dropout, against torch's own.
+
+    Rows in few bits, against a copy.
+    """
     run = clock, rounds
     for columns in (16, 128):
         X, wide = torch.randn(count, columns, device=where), torch.randperm(count, device=where)
@@ -61,6 +64,25 @@ def row_operations(clock: Clock, rounds: int, where: str, count: int) -> Iterato
             "spgnn": partial(kernels.dropout_rows, X, wide, 1, 0.5),
         }
         yield compare("dropout_rows", (1, columns), calls, right, run)
+        yield from _quantised(X, wide, run)
+
+
+def _quantised(X: Tensor, ids: Tensor, run: tuple[Clock, int]) -> Iterator[Line]:
+    columns = X.shape[1]
+    copy, back = torch.empty_like(X), torch.empty_like(X)
+    for bits in (8, 2):
+        packed = kernels.quantise_rows(X, bits, ids, 1)
+        expected, arrived, _ = quantise_reference.quantise_rows(X, bits, ids, 1)
+        calls: Calls = {
+            "baseline": partial(copy.copy_, X),
+            "spgnn": partial(kernels.quantise_rows, X, bits, ids, 1, out=packed),
+        }
+        right = torch.equal(packed.flatten(), expected)
+        yield compare(f"quantise_rows, {bits} bits", (1, columns), calls, right, run)
+        unpack = partial(kernels.dequantise_rows, packed, bits, columns, X.dtype, out=back)
+        right = torch.equal(unpack(), arrived)
+        calls = {"baseline": partial(copy.copy_, X), "spgnn": unpack}
+        yield compare(f"dequantise_rows, {bits} bits", (1, columns), calls, right, run)
 
 
 def nonzero_operations(

@@ -43,6 +43,8 @@ def instances() -> list[str]:
         names.append(instance("sddmm", dtype, index, vector, 4))
     for dtype in (single, double, half):
         names.append(instance("dropout_rows", dtype, 2, WARP))
+        names.append(instance("quantise_rows", dtype, 16 // dtype.itemsize, WARP))
+        names.append(instance("dequantise_rows", dtype, 16 // dtype.itemsize, WARP))
         for threads in (4, device.THREADS):
             names.append(instance("edge_softmax", dtype, threads))
             names.append(instance("row_sums", dtype, threads))

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spgnn.errors import InputError
-from spgnn.kernels import reference
-from spgnn.kernels.cuda import device, native, tiling
+from spgnn.kernels import packed_bytes, packed_size, reference
+from spgnn.kernels.cuda import cusparse, device, native, tiling
 from spgnn.kernels.cuda import spmm as host
 from spgnn.sparse import SUM_DTYPE
 
@@ -284,6 +284,61 @@ def test_dropout_has_the_bits_of_the_reference(dtype, columns):
         dropped = torch.empty_like(X)
         native.dropout_rows(X, ids, key, p, dropped)
         assert torch.equal(dropped, expected)
+
+
+def packed_and_back(module, X, bits, rows, residual, stochastic, dtype):
+    """Everything that packing and unpacking write, by one of the implementations."""
+    each = bits if isinstance(bits, torch.Tensor) else None
+    all_bits = 0 if each is not None else bits
+    size = packed_size(X.shape[1], each) if each is not None else 0
+    ids = torch.arange(len(rows)) * 1_000_003 + 2**40
+    out = torch.empty(size or (len(rows), packed_bytes(X.shape[1], bits)), dtype=torch.uint8)
+    residual, lost = residual.clone(), torch.ones(2, dtype=torch.float64)
+    rule = all_bits, each, ids, -7, stochastic, rows
+    module.quantise_rows(X, *rule, residual, lost, out)
+    back = matrix(50, X.shape[1], dtype, padding=8)
+    module.dequantise_rows(out, all_bits, each, torch.arange(len(rows)) + 3, back)
+    bare = torch.empty_like(out)
+    module.quantise_rows(X, *rule, None, None, bare)
+    plain = X.new_empty((len(rows), X.shape[1]))
+    module.dequantise_rows(bare, all_bits, each, None, plain)
+    return out, residual, back, bare, plain, lost
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns"),
+    [(torch.float32, 17), (torch.float32, 300), (torch.float64, 3), (torch.bfloat16, 64)],
+)
+def test_quantised_rows_have_the_bits_of_the_reference(dtype, columns):
+    X, residual = matrix(50, columns, dtype, padding=8), matrix(40, columns, dtype, seed=2)
+    X[3, 0], X[4, columns // 2], X[5] = torch.nan, -torch.inf, 2.5
+    X[6] *= 2.0**-125
+    X[7] *= 2.0**126
+    rows = torch.cat((torch.arange(10), torch.arange(49, 19, -1))).int()
+    each = torch.tensor([16, 8, 4, 2, 1] * 8, dtype=torch.uint8)
+    for bits in (16, 8, 4, 2, 1, each):
+        for stochastic, listed in ((True, rows), (False, rows.long())):
+            case = X, bits, listed, residual, stochastic, dtype
+            *found, lost = packed_and_back(native, *case)
+            *expected, sums = packed_and_back(cusparse, *case)
+            for ours, theirs in zip(found, expected, strict=True):
+                assert torch.equal(
+                    torch.nan_to_num(ours.double(), 0.5), theirs.double().nan_to_num(0.5)
+                )
+            assert torch.allclose(lost, sums, rtol=1e-12, equal_nan=True)
+
+
+def test_nothing_to_quantise():
+    each = torch.tensor([16, 4, 1], dtype=torch.uint8)
+    X, lost = matrix(3, 0), torch.zeros(2, dtype=torch.float64)
+    out = torch.full((8,), 9, dtype=torch.uint8)
+    native.quantise_rows(X, 0, each, torch.arange(3), 1, True, None, None, lost, out)
+    assert not out.any()
+    assert not lost.any()
+    native.dequantise_rows(out, 0, each, None, X)
+    none = torch.empty(0, 9, dtype=torch.uint8)
+    native.quantise_rows(matrix(0, 5), 8, None, torch.arange(0), 1, True, None, None, None, none)
+    native.dequantise_rows(none, 8, None, None, matrix(0, 5))
 
 
 def test_rows_out_of_range():

@@ -135,6 +135,27 @@ def test_gather_scatter_and_dropout_equal_the_cpu(dtype, columns):
 
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("columns", [1, 17, 64, 300])
+def test_quantised_rows_equal_the_cpu(dtype, columns):
+    X, ids = matrix(500, columns, dtype), torch.arange(500) * 1_000_003
+    X[7, 0], X[8] = torch.inf, 2.5
+    each = torch.tensor([16, 8, 4, 2, 1] * 100, dtype=torch.uint8)
+    for bits in (16, 8, 4, 2, 1, each):
+        there = bits.cuda() if isinstance(bits, torch.Tensor) else bits
+        results = []
+        for rows, width, numbers in ((X, bits, ids), (X.cuda(), there, ids.cuda())):
+            residual, lost = rows / 4, torch.zeros(2, dtype=torch.float64, device=rows.device)
+            residual[7] = 0
+            packed = kernels.quantise_rows(
+                rows, width, numbers, 12345, residual=residual, lost=lost
+            )
+            back = kernels.dequantise_rows(packed, width, columns, dtype)
+            results.append([t.cpu().double().nan_to_num(0.5) for t in (packed, residual, back)])
+            assert lost.isnan().any()
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("columns", [1, 17, 64, 300])
 def test_sddmm(dtype, columns):
     A = block(SKEWED, parts=("row_scale", "col_scale"), dtype=dtype)
     G, X = (matrix(n, 2 * columns, dtype, seed=n).unflatten(1, (2, columns)) for n in A.shape)

@@ -129,7 +129,7 @@ def test_a_whole_run_writes_both_files(pretended, tmp_path, capsys):
     assert "| cuda, 2 ranks | 2.0000 → 1.0000 | 10.00 | spmm 4.00 |" in text
     for line in ("| gather_rows int32 | 1 × 16 |", "| edge_softmax | 8 × 1 |"):
         assert line in text
-    assert [len(report[step]) for step in ("rows", "nonzeros", "distributed")] == [10, 14, 2]
+    assert [len(report[step]) for step in ("rows", "nonzeros", "distributed")] == [18, 14, 2]
     assert "| rmat-7-4 | 8 |" in text
     for line in text.splitlines():
         if line.startswith("|") and "rmat-6-4" in line:

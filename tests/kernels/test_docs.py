@@ -75,6 +75,16 @@ def test_transforms():
     assert torch.allclose(in_values, X[0].sum(1)[scope["A"].indices.long()], atol=1e-6)
 
 
+def test_rows_in_few_bits():
+    scope = run_example(4)
+    X, arrived = scope["X"], scope["arrived"]
+    assert scope["packed"].shape == (1000, scope["packed_bytes"](64, 4))
+    assert torch.allclose(arrived + scope["residual"], X, atol=1e-6)
+    right = (arrived - X).double().norm() / X.double().norm()
+    assert torch.allclose(scope["relative_error"], right)
+    assert 0.05 < float(right) < 0.2
+
+
 def test_every_file_that_is_named_exists():
     """Of the kernels' own, in the table of files."""
     folder = Path(sys.modules["spgnn.kernels"].__file__).parent

@@ -222,6 +222,16 @@ def test_nothing_is_lost_with_a_residual(dtype, bits):
     assert bool((error <= 8 * torch.finfo(dtype).eps * size).all())
 
 
+def test_sums_of_what_was_lost_do_not_depend_on_the_instruction_set(instruction_set):
+    for dtype in DTYPES:
+        X, lost = random_dense(700, 37, 12, dtype), torch.zeros(2, dtype=DOUBLE)
+        quantise_rows(X, row_bits(700), some_ids(700), 3, lost=lost)
+        assert torch.equal(lost, LOST.setdefault(dtype, lost.clone()))
+
+
+LOST = {}  # of the first instruction set that came
+
+
 def test_bits_do_not_depend_on_threads_or_neighbours(threads):
     X, ids = random_dense(5000, 19, 7), some_ids(5000)
     each = row_bits(5000)

@@ -117,7 +117,7 @@ SPGNN_INLINE void make_scales(const FloatVector& smallest, const FloatVector& la
   const WordVector low_bits = rounded_down(smallest);
   const auto low = reinterpret_cast<FloatVector>(low_bits);
   const FloatVector span = (largest - low) + 0.0f, back = span - largest;  // no −0
-  const FloatVector beyond = (largest - (span - back)) - (low + back);  // Knuth's two-sum
+  const FloatVector beyond = (largest - (span - back)) - (low + back);     // Knuth's two-sum
   WordVector scale_bits = rounded_up(span / levels);
   const FloatVector reach = reinterpret_cast<FloatVector>(scale_bits) * levels;
   const auto short_of = (reach < span) | ((reach == span) & (beyond > 0.0f));

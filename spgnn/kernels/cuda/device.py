@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 
-SOURCES = ("types.cuh", "spmm.cuh", "rows.cuh", "sddmm.cuh", "segments.cuh")
+SOURCES = ("types.cuh", "spmm.cuh", "rows.cuh", "sddmm.cuh", "segments.cuh", "quantise.cuh")
 THREADS = 128  # kThreads of types.cuh
 
 Argument = Tensor | int | float | None

@@ -1,7 +1,7 @@
 """The operations by spgnn's own kernels."""
 
-from spgnn.kernels.cuda.cusparse import dequantise_rows, quantise_rows
 from spgnn.kernels.cuda.nonzeros import edge_softmax, row_sums, sddmm
+from spgnn.kernels.cuda.quantise import dequantise_rows, quantise_rows
 from spgnn.kernels.cuda.rows import dropout_rows, gather_rows
 from spgnn.kernels.cuda.spmm import scatter_add_rows, spmm
 

@@ -1,0 +1,275 @@
+// Rows in few bits. The bits are those of the CPU kernels (csrc/quantise_kernel.hpp).
+#pragma once
+
+#include "rows.cuh"
+#include "segments.cuh"
+#include "types.cuh"
+
+namespace spgnn {
+
+constexpr int kChunk = 8;  // columns that a thread packs: whole bytes of any number of bits
+constexpr int kHeaderBytes = 4;
+constexpr unsigned kInfinityBits = 0x7f800000u;
+constexpr unsigned kLeastScale = 0x08800000u;  // 2⁻¹¹⁰
+constexpr unsigned kNanHeader = 0x7fc07fc0u;
+
+// Where packed rows lie: all of the same bits, or each with its own and its own place.
+struct PackedRows {
+  long long all, columns;
+  const unsigned char* each;
+  const long long* places;
+
+  __device__ int bits(long long i) const { return static_cast<int>(each ? each[i] : all); }
+  __device__ long long place(long long i) const {
+    if (places) return places[i];
+    return i * (all == 16 ? 2 * columns : kHeaderBytes + (columns * all + 7) / 8);
+  }
+};
+
+__device__ inline long long listed_row(const int* narrow, const long long* wide, long long i) {
+  return narrow ? narrow[i] : wide ? wide[i] : i;
+}
+
+// 16 random bits for a column: columns c and c + 16 of each 32 share a word.
+struct RandomHalves {
+  unsigned start, factor;
+  bool stochastic;
+
+  __device__ RandomHalves(long long key, long long id, bool drawn) : stochastic(drawn) {
+    const unsigned long long seed = mix64(static_cast<unsigned long long>(key));
+    const unsigned long long stream =
+        mix64(seed + kGolden * (static_cast<unsigned long long>(id) + 1));
+    start = static_cast<unsigned>(stream);
+    factor = static_cast<unsigned>(stream >> 32) | 1u;
+  }
+  __device__ unsigned at(long long column) const {
+    if (!stochastic) return 0x8000u;
+    unsigned z = start + static_cast<unsigned>(column / 32 * 16 + column % 16) * 0x9e3779b9u;
+    z = (z ^ (z >> 16)) * factor;
+    z ^= z >> 16;
+    return column % 32 < 16 ? z & 0xffffu : z >> 16;
+  }
+};
+
+// Minimum and scale of a row: bfloat16, rounded outward.
+template <class Real>
+struct RowScale {
+  Real low, scale, inverse;
+  unsigned header;
+
+  __device__ RowScale(Real smallest, Real largest, int bits) {
+    const Real levels = static_cast<Real>((1u << bits) - 1u);
+    float nearest = static_cast<float>(smallest);
+    if (nearest > smallest) nearest = nextafterf(nearest, -__uint_as_float(kInfinityBits));
+    unsigned low_bits = __float_as_uint(nearest + 0.0f);  // one zero for both
+    low_bits = (low_bits + (low_bits >> 31) * 0xffffu) & 0xffff0000u;
+    low = __uint_as_float(low_bits);
+    const Real span = (largest - low) + Real(0), back = span - largest;
+    const Real beyond = (largest - (span - back)) - (low + back);  // Knuth's two-sum
+    nearest = static_cast<float>(span / levels);
+    if (nearest < span / levels) nearest = nextafterf(nearest, __uint_as_float(kInfinityBits));
+    unsigned scale_bits = (__float_as_uint(nearest) + 0xffffu) & 0xffff0000u;
+    const Real reach = __uint_as_float(scale_bits) * levels;
+    if (reach < span || (reach == span && beyond > 0)) scale_bits += 0x10000u;
+    if (scale_bits != 0 && scale_bits < kLeastScale) scale_bits = kLeastScale;
+    scale = __uint_as_float(scale_bits);
+    const float most = __uint_as_float(scale_bits) * static_cast<float>(levels);
+    const bool fits =
+        __float_as_uint(most) < kInfinityBits && (low_bits & kInfinityBits) < kInfinityBits;
+    inverse = fits && scale_bits != 0 ? Real(65536) / scale : Real(0);
+    header = fits ? low_bits >> 16 | scale_bits : kNanHeader;
+  }
+};
+
+// The same in the other direction.
+template <class Real>
+__device__ inline Real arrived_code(Real low, Real scale, unsigned code) {
+  return low + scale * static_cast<Real>(code);
+}
+
+__device__ inline void put_bytes(unsigned char* to, unsigned long long word, int bytes) {
+  if (bytes == 4 && reinterpret_cast<unsigned long long>(to) % 4 == 0) {
+    *reinterpret_cast<unsigned*>(to) = static_cast<unsigned>(word);
+    return;
+  }
+  for (int i = 0; i < bytes; ++i) to[i] = static_cast<unsigned char>(word >> (8 * i));
+}
+
+__device__ inline unsigned two_bytes(const unsigned char* from) {
+  return from[0] | static_cast<unsigned>(from[1]) << 8;
+}
+
+// kChunk columns from c on of what is sent: x, with what was lost of it before.
+template <class T, int kVector>
+__device__ inline void load_chunk(const T* x, const T* residual, long long c, long long columns,
+                                  Sum<T>* sent) {
+#pragma unroll
+  for (int v = 0; v < kChunk; v += kVector) {
+    if (c + v >= columns) break;
+    const Pack<T, kVector> now = load<T, kVector>(x + c + v);
+#pragma unroll
+    for (int w = 0; w < kVector; ++w) sent[v + w] = widen(now.lane[w]);
+    if (!residual) continue;
+    const Pack<T, kVector> before = load<T, kVector>(residual + c + v);
+#pragma unroll
+    for (int w = 0; w < kVector; ++w) sent[v + w] += widen(before.lane[w]);
+  }
+}
+
+// Notes what arrives in place of a column.
+template <class T>
+struct Notes {
+  const T* x;
+  T* residual;  // or null
+  double error = 0, size = 0;
+
+  __device__ void take(long long c, Sum<T> sent, Sum<T> arrived) {
+    T stored;
+    narrow(arrived, stored);
+    const Sum<T> wide = widen(stored);
+    const double exact = widen(x[c]), e = wide - exact;
+    error += e * e;
+    size += exact * exact;
+    if (residual) narrow(wide - wide == 0 ? sent - wide : Sum<T>(0), residual[c]);
+  }
+};
+
+template <class T, int kVector>
+__device__ inline void round_chunk(const Sum<T>* sent, const RandomHalves& random, long long c,
+                                   int count, unsigned char* to, Notes<T>& notes, bool noting) {
+#pragma unroll
+  for (int v = 0; v < kChunk; ++v) {
+    if (v >= count) break;
+    const float value = static_cast<float>(sent[v]);
+    const unsigned bits = __float_as_uint(value);
+    const unsigned rounded = value != value ? bits | 0x400000u : bits + random.at(c + v);
+    put_bytes(to + 2 * (c + v), rounded >> 16, 2);
+    if (noting) notes.take(c + v, sent[v], __uint_as_float(rounded & 0xffff0000u));
+  }
+}
+
+template <class T>
+__device__ inline void pack_chunk(const Sum<T>* sent, const RowScale<Sum<T>>& scale, int bits,
+                                  const RandomHalves& random, long long c, int count,
+                                  unsigned char* to, Notes<T>& notes, bool noting) {
+  const unsigned most = (1u << bits) - 1u;
+  unsigned long long word = 0;
+#pragma unroll
+  for (int v = 0; v < kChunk; ++v) {
+    if (v >= count) break;
+    unsigned code = 0;
+    if (scale.header != kNanHeader) {
+      const unsigned steps = static_cast<unsigned>(rint((sent[v] - scale.low) * scale.inverse));
+      code = (steps + random.at(c + v)) >> 16;
+      if (code > most) code = most;
+    }
+    word |= static_cast<unsigned long long>(code) << (v * bits);
+    if (noting) {
+      const Sum<T> nothing = __uint_as_float(0x7fc00000u);
+      notes.take(c + v, sent[v],
+                 scale.header == kNanHeader ? nothing : arrived_code(scale.low, scale.scale, code));
+    }
+  }
+  unsigned char* const place = to + kHeaderBytes + c * bits / 8;
+  const int bytes = (count * bits + 7) / 8;
+  put_bytes(place, word, bytes < 4 ? bytes : 4);
+  if (bytes > 4) put_bytes(place + 4, word >> 32, bytes - 4);
+}
+
+// kLanes threads pack a row. Every thread stays to the end, for all meet in between.
+template <class T, int kVector, int kLanes>
+__global__ void __launch_bounds__(kThreads)
+    quantise_rows(const T* x, long long x_stride, const int* narrow_rows,
+                  const long long* wide_rows, long long all_bits, const unsigned char* row_bits,
+                  const long long* places, const long long* ids, long long key,
+                  long long stochastic, T* residual, long long residual_stride, double* lost,
+                  unsigned char* packed, long long count, long long columns) {
+  using Real = Sum<T>;
+  __shared__ Real shared[kThreads];
+  __shared__ double shared_sums[kThreads];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
+  const long long i = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
+  const bool mine = i < count;
+  const PackedRows rows{all_bits, columns, row_bits, places};
+  const T* const own = x + (mine ? listed_row(narrow_rows, wide_rows, i) : 0) * x_stride;
+  T* const before = mine && residual ? residual + i * residual_stride : nullptr;
+  const int bits = mine ? rows.bits(i) : 16;
+  const Real infinity = __uint_as_float(kInfinityBits);
+  Real smallest = columns ? infinity : Real(0), largest = -smallest;
+  Real sent[kChunk];
+  for (long long c = lane * kChunk; mine && c < columns; c += kLanes * kChunk) {
+    load_chunk<T, kVector>(own, before, c, columns, sent);
+#pragma unroll
+    for (int v = 0; v < kChunk; ++v) {
+      if (c + v >= columns) break;
+      if (sent[v] < smallest) smallest = sent[v];
+      if (sent[v] > largest) largest = sent[v];
+      if (sent[v] - sent[v] != 0) largest = infinity;  // also where there is a NaN
+    }
+  }
+  smallest = over_group<kLanes>(smallest, shared, [](Real a, Real b) { return a < b ? a : b; });
+  largest = over_group<kLanes>(largest, shared, [](Real a, Real b) { return a > b ? a : b; });
+  Notes<T> notes{own, before};
+  if (mine) {
+    unsigned char* const to = packed + rows.place(i);
+    const RandomHalves random(key, ids[i], stochastic != 0);
+    const RowScale<Real> scale(smallest, largest, bits == 16 ? 1 : bits);
+    const bool noting = before || lost;
+    if (bits != 16 && lane == 0) put_bytes(to, scale.header, kHeaderBytes);
+    for (long long c = lane * kChunk; c < columns; c += kLanes * kChunk) {
+      load_chunk<T, kVector>(own, before, c, columns, sent);
+      const int some = columns - c < kChunk ? static_cast<int>(columns - c) : kChunk;
+      if (bits == 16) {
+        round_chunk<T, kVector>(sent, random, c, some, to, notes, noting);
+      } else {
+        pack_chunk<T>(sent, scale, bits, random, c, some, to, notes, noting);
+      }
+    }
+  }
+  if (!lost) return;
+  const auto sum = [](double a, double b) { return a + b; };
+  const double error = over_group<kThreads>(notes.error, shared_sums, sum);
+  const double size = over_group<kThreads>(notes.size, shared_sums, sum);
+  if (thread == 0) {
+    lost[2 * static_cast<long long>(blockIdx.x)] = error;
+    lost[2 * static_cast<long long>(blockIdx.x) + 1] = size;
+  }
+}
+
+// kLanes threads unpack a row, kVector columns at a time.
+template <class T, int kVector, int kLanes>
+__global__ void __launch_bounds__(kThreads)
+    dequantise_rows(const unsigned char* packed, long long all_bits, const unsigned char* row_bits,
+                    const long long* places, const int* narrow_rows, const long long* wide_rows,
+                    T* y, long long y_stride, long long count, long long columns) {
+  using Real = Sum<T>;
+  const int thread = static_cast<int>(threadIdx.x);
+  const long long i = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
+  if (i >= count) return;
+  const PackedRows rows{all_bits, columns, row_bits, places};
+  const int bits = rows.bits(i);
+  const unsigned char* from = packed + rows.place(i);
+  T* const own = y + listed_row(narrow_rows, wide_rows, i) * y_stride;
+  Real low = 0, scale = 0;
+  if (bits != 16 && columns) {
+    low = __uint_as_float(two_bytes(from) << 16);
+    scale = __uint_as_float(two_bytes(from + 2) << 16);
+    from += kHeaderBytes;
+  }
+  for (long long c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
+    Pack<T, kVector> pack;
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      const long long bit = (c + v) * bits;
+      if (bits == 16) {
+        narrow(static_cast<Real>(__uint_as_float(two_bytes(from + bit / 8) << 16)), pack.lane[v]);
+      } else {
+        const unsigned code = from[bit / 8] >> (bit % 8) & ((1u << bits) - 1u);
+        narrow(arrived_code(low, scale, code), pack.lane[v]);
+      }
+    }
+    store(own + c, pack);
+  }
+}
+
+}  // namespace spgnn
