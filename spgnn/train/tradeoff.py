@@ -41,6 +41,7 @@ SETTINGS = {
     "boundary-0.1": "--boundary-sampling 0.1",
     "components-0.25": "--components 0.25",
     "fresh-0.1": "--fresh 0.1",
+    "tolerance-0.05": "--tolerance 0.05",
     "never": "--delay never",
 }
 # Values of flags may be lists of numbers.

@@ -27,7 +27,8 @@ def show(report: Mapping[str, Any]) -> None:
         title_justify="left",
     )
     if "_at_" in report["score"]:
-        table.caption, table.caption_justify = "* of the test set, at the best validation", "left"
+        table.caption = "* of the test set, at the best validation; errors of forward; of adjoint"
+        table.caption_justify = "left"
     for title in columns(report):
         table.add_column(title, justify="left" if title == "setting" else "right")
     for one in report["settings"]:
@@ -53,7 +54,7 @@ def columns(report: Mapping[str, Any]) -> list[str]:
         "times fewer",
         "s an epoch",
         "s to exact − 0.5",
-        "error of rows",
+        "error of rows, %",
     ]
 
 
@@ -71,7 +72,7 @@ def cells(one: Mapping[str, Any]) -> list[str]:
         _shown(one["fewer"], "{:.2f}"),
         f"{one['epoch_seconds']:.4f}",
         _shown(to["seconds"], "{:.2f}") + (f" ({to['runs']} runs)" if missed else ""),
-        "",
+        _errors(one["approximation"]),
     ]
 
 
@@ -119,6 +120,17 @@ def plot_tradeoff(report: Mapping[str, Any], path: str) -> None:
     drawn = io.BytesIO()
     figure.savefig(drawn, format=suffix, dpi=150)
     write_pieces(path, [drawn.getvalue()], f"--plot {path}")
+
+
+def _errors(approximation: Mapping[str, Any] | None) -> str:
+    """Relative errors of an epoch's products, one after the other, and of their adjoints."""
+    if approximation is None:
+        return "0"
+    found: dict[str, list[str]] = {}
+    for one in approximation["errors"]:
+        error = one["error"]
+        found.setdefault(one["direction"], []).append(_shown(error and 100 * error, "{:.3g}"))
+    return "; ".join(" ".join(errors) for errors in found.values()) or NONE
 
 
 def _title(report: Mapping[str, Any]) -> str:

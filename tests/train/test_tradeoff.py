@@ -106,6 +106,19 @@ def test_beside_exact():
     assert len(cells(alone[0])) == len(cells(never))
 
 
+def test_errors_are_told_by_product_and_direction():
+    one = of_curves("bits-8", 300, [[1.0, 0.5]])
+    beside_exact([one])
+    errors = [
+        {"product": 0, "direction": "forward", "error": 0.01234, "by": {}},
+        {"product": 0, "direction": "adjoint", "error": 0.5, "by": {}},
+        {"product": 1, "direction": "forward", "error": None, "by": {}},
+    ]
+    for found, shown in ((None, "0"), ([], "–"), (errors, "1.23 –; 50")):
+        approximation = found if found is None else {"wires": "", "errors": found}
+        assert cells(one | {"approximation": approximation})[-1] == shown
+
+
 def test_seconds_until():
     curve = [[1.0, 0.2], [2.0, 0.8], [3.0, 0.5]]
     assert [seconds_until(curve, score) for score in (0.1, 0.2, 0.5, 0.8, 0.81)] == [
