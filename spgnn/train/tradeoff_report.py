@@ -30,11 +30,12 @@ def show(report: Mapping[str, Any]) -> None:
         table.caption = "* of the test set, at the best validation; errors of forward; of adjoint"
         table.caption_justify = "left"
     for title in columns(report):
-        table.add_column(title, justify="left" if title == "setting" else "right")
+        side = "left" if title in ("setting", "error of rows, %") else "right"
+        table.add_column(title, justify=side, no_wrap=True)
     for one in report["settings"]:
         table.add_row(*cells(one))
     # Not narrower than what it holds: a table is read on a wide screen, or from a file.
-    console = Console(width=max(160, Console().width))
+    console = Console(width=max(400, Console().width))
     with console.capture() as drawn:
         console.print(table)
     # Rich would end the process where nobody reads.
