@@ -83,6 +83,10 @@ class Approximation:
             raise InputError(f"fresh must be a share of a row's norm, 0 or more, got {self.fresh}")
         if self.adaptive < 0:
             raise InputError(f"adaptive must be a number of epochs, 0 or more, got {self.adaptive}")
+        if self.adaptive and self.quantises and not self.tolerance:
+            shared_out = [bits for _, bits in self.bits if 1 < bits < 8]
+            if not shared_out:
+                raise InputError("adaptive shares out 2 or 4 bits on average: bits are never so")
         parts = {
             "sampling": self.samples,
             "components": self.drops_components,

@@ -19,6 +19,9 @@ from spgnn.wires.flights import Then
 from spgnn.wires.part import Part
 from spgnn.wires.pool import Pool
 
+# Rows that are compared at a time: what they differ by stays in cache.
+_BLOCK = 1024
+
 
 @dataclass(eq=False)
 class Line:
@@ -129,10 +132,13 @@ class Fresh(Layer):
 
     def _moves(self, rows: Tensor, line: Line, step: Step) -> Tensor:
         """Which rows are to be sent, bool [rows]: also those of which nothing can be said."""
-        away = rows - line.sent
-        bound = self.setting.dials.asked.fresh
-        distance, norm = (torch.linalg.vector_norm(each, dim=1) for each in (away, rows))
-        stays: Tensor = distance <= bound * norm
+        distance, norm = rows.new_empty(2, len(rows))
+        for first in range(0, len(rows), _BLOCK):
+            block = slice(first, first + _BLOCK)
+            away = rows[block] - line.sent[block]
+            torch.linalg.vector_norm(away, dim=1, out=distance[block])
+            torch.linalg.vector_norm(rows[block], dim=1, out=norm[block])
+        stays: Tensor = distance <= self.setting.dials.asked.fresh * norm
         if self.setting.errors.measured(step.epoch):
             account = self.setting.errors.account("fresh", step, rows.device)
             stale = distance.double().square_().where(stays, 0.0).sum()
