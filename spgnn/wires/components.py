@@ -12,7 +12,7 @@ from spgnn.comm import Communicator
 from spgnn.exchange import Flight, Route, Step
 from spgnn.exchange.wire import Moved
 from spgnn.wires.base import Layer
-from spgnn.wires.draws import drawn, pairs
+from spgnn.wires.draws import Pairs, drawn
 from spgnn.wires.errors import squared_norm
 from spgnn.wires.flights import Then
 from spgnn.wires.pool import Pool
@@ -36,6 +36,7 @@ class Components(Layer):
     """
 
     def _forget(self) -> None:
+        self._pairs = Pairs()
         self._pool = Pool()
 
     def begin(
@@ -49,9 +50,10 @@ class Components(Layer):
         sent, landing = (
             self._pool.take(len(each), count, each.dtype, each.device) for each in (rows, out)
         )
-        columns_of = Columns(self.setting.shared_key(step, "columns"), width, count, rows.device)
-        leaving, arriving = pairs(route, step)
-        for block, columns in columns_of.blocks(leaving):
+        key = self.setting.shared_key(step, "columns")
+        windows = Windows(key, width, count, rows.device)
+        leaving, arriving = windows.of(self._pairs.of(route, step)).split([len(rows), len(out)])
+        for block, columns in windows.blocks(leaving):
             torch.gather(rows[block], 1, columns, out=sent[block])
         scale = width / count
         if self.setting.errors.measured(step.epoch):
@@ -64,7 +66,7 @@ class Components(Layer):
 
         def spread() -> None:
             out.zero_()
-            for block, columns in columns_of.blocks(arriving):
+            for block, columns in windows.blocks(arriving):
                 out[block].scatter_(1, columns, landing[block])
             self._pool.give(sent, landing)
 
@@ -79,14 +81,14 @@ class Components(Layer):
         return min(width, max(1, ceil(share * width)))
 
 
-class Columns:
-    """Columns of each row of one step.
+class Windows:
+    """Columns of each row of one step: neighbours in an order of all columns.
 
     Parameters
     ----------
     key : int
     width, count : int
-        How many there are, and how many of them are drawn.
+        How many columns there are, and how many of them are drawn.
     device : torch.device
     """
 
@@ -94,16 +96,14 @@ class Columns:
         self._key, self._width = key, width
         numbers = torch.arange(width, device=device)
         order = drawn(numbers, ~key % 2**64).argsort(stable=True)
-        self._windows = order[(numbers[:, None] + numbers[:count]) % width]
+        self._columns = order[(numbers[:, None] + numbers[:count]) % width]
 
-    def blocks(self, names: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Some rows at a time, and their columns, int64 [rows, count].
+    def of(self, names: Tensor) -> Tensor:
+        """The window of each row, int64 [rows]."""
+        return drawn(names, self._key).remainder_(self._width)
 
-        Parameters
-        ----------
-        names : Tensor int64 [rows]
-        """
-        begins = drawn(names, self._key).remainder_(self._width)
-        for first in range(0, len(names), _BLOCK):
-            block = slice(first, min(first + _BLOCK, len(names)))
-            yield block, self._windows[begins[block]]
+    def blocks(self, windows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Some rows at a time, and their columns, int64 [rows, count]."""
+        for first in range(0, len(windows), _BLOCK):
+            block = slice(first, first + _BLOCK)
+            yield block, self._columns[windows[block]]

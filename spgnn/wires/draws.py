@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -34,16 +35,34 @@ def key_of(seed: int, matrix: int, step: Step, purpose: str) -> int:
     return (seed * _GOLDEN + ((high << 32) | low) * _ODD) % 2**64
 
 
-def pairs(route: Route, step: Step) -> tuple[Tensor, Tensor]:
-    """Names of the rows that are sent, and received, each with its receiver in the product.
+class Pairs:
+    """Names of rows, each with its receiver in the product: what goes to several has several.
 
-    A product and its adjoint have the same ones; what goes to several ranks has several.
+    A product and its adjoint have the same ones. Made once for each route.
     """
+
+    def __init__(self) -> None:
+        self._known: tuple[WeakKeyDictionary[Route, Tensor], ...] = (
+            WeakKeyDictionary(),
+            WeakKeyDictionary(),
+        )
+
+    def of(self, route: Route, step: Step) -> Tensor:
+        """Of the rows that are sent, and then of those received, int64."""
+        known = self._known[step.adjoint]
+        if route not in known:
+            known[route] = _pairs(route, adjoint=step.adjoint)
+        return known[route]
+
+
+def _pairs(route: Route, *, adjoint: bool) -> Tensor:
     names, counts = route.names, route.counts
     assert names is not None
-    if step.adjoint:
-        return names.sent + _of_rank(names.me), names.received + _by_peer(counts.recv, names)
-    return names.sent + _by_peer(counts.send, names), names.received + _of_rank(names.me)
+    if adjoint:
+        both = names.sent + _of_rank(names.me), names.received + _by_peer(counts.recv, names)
+    else:
+        both = names.sent + _by_peer(counts.send, names), names.received + _of_rank(names.me)
+    return torch.cat(both)
 
 
 def drawn(names: Tensor, key: int) -> Tensor:

@@ -13,7 +13,7 @@ from spgnn.exchange import Flight, Route, Step
 from spgnn.exchange.wire import Moved
 from spgnn.sparse import SUM_DTYPE
 from spgnn.wires.base import Layer
-from spgnn.wires.draws import chosen, pairs
+from spgnn.wires.draws import Pairs, chosen
 from spgnn.wires.flights import Then
 from spgnn.wires.part import Part
 from spgnn.wires.pool import Pool
@@ -34,6 +34,7 @@ class Sampled(Layer):
     """
 
     def _forget(self) -> None:
+        self._pairs = Pairs()
         self._pool = Pool()
 
     def begin(
@@ -71,7 +72,8 @@ class Sampled(Layer):
 
     def _drawn(self, route: Route, share: float, step: Step) -> Part:
         key = self.setting.shared_key(step, "sample")
-        return Part.where(route, *(chosen(names, key, share) for names in pairs(route, step)))
+        marks = chosen(self._pairs.of(route, step), key, share)
+        return Part.where(route, marks[: route.counts.sent], marks[route.counts.sent :])
 
     def _room(self, numbers: Tensor, of: Tensor, share: float) -> Tensor:
         """A buffer for the rows of a sample, with room for most others."""

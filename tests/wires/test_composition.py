@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
@@ -30,7 +29,15 @@ SCHEMES = {
     "peers": Algorithm("1d", schedule="peers", buffer=4096),
     "vertex-cut peers": Algorithm("vertex-cut", schedule="peers", buffer=4096),
 }
-ALL_COVERS = ("1d", "hierarchy")
+OFTEN = [
+    ("1d", "column"),
+    ("1d", "row"),
+    ("1.5d", "minimum"),
+    ("feature", "column"),
+    ("vertex-cut", "minimum"),
+    ("hierarchy", "minimum"),
+    ("peers", "minimum"),
+]
 LINEAR = {
     "sampled": Approximation(sampling=((0, 0.6),)),
     "components": Approximation(components=((0, 0.5),)),
@@ -76,80 +83,84 @@ class Trial:
         return float(total)
 
 
-def trials(comm: Communicator, schemes: list[str]) -> Iterator[tuple[str, Trial]]:
-    for scheme in schemes:
-        for cover in COVERS if scheme in ALL_COVERS else ("minimum",):
-            yield f"{scheme} {cover}", Trial(comm, scheme, cover)
-
-
 def settings_for(scheme: str) -> dict[str, Approximation]:
     return LINEAR | CHANGING | ({} if "peers" in scheme else KEEPING)
 
 
-def check_exact(rank: int, schemes: list[str]) -> None:
-    """At their exact settings, wires hand on rows as they are."""
-    for what, trial in trials(connect(), schemes):
-        Z, dH = trial.exact.forward(trial.H), trial.exact.adjoint(trial.G)
-        for name, asked in settings_for(what).items():
-            # All epochs are among the last ones; or the first has nothing to do yet.
-            matrices = [trial.on(replace(asked, exact_last=1), 1)]
-            matrices += [trial.on(asked)] if name == "falling" else []
-            for A in matrices:
-                assert A.wires or asked.level == "between", (what, name)
-                A.begin_epoch(0)
-                assert torch.equal(A.forward(trial.H), Z), (what, name)
-                assert torch.equal(A.adjoint(trial.G), dH), (what, name)
-
-
-def check_bytes(rank: int, schemes: list[str]) -> None:
-    """The ledger counts what wires say, in both directions, by level."""
+def check_schemes(_: int, cases: list[tuple[str, str]]) -> None:
     comm = connect()
     comm.ledger.node_size = 2
-    for what, trial in trials(comm, schemes):
-        for name, asked in settings_for(what).items():
-            A = trial.on(asked)
-            for epoch in range(EPOCHS):
-                for step in (Step(epoch), Step(epoch).reversed()):
-                    before = comm.ledger.copy()
-                    _ = A.adjoint(trial.G, step) if step.adjoint else A.forward(trial.H, step)
-                    moved = comm.ledger.since(before).of("alltoall")
-                    carried = A.executor.carried(F, torch.float64, step)
-                    level = carried_by_level(carried, trial.mesh.axes, rank, node_size=2)
-                    inside, between = level["inside"], level["between"]
-                    said = [
-                        inside.sent_bytes + between.sent_bytes,
-                        inside.received_bytes + between.received_bytes,
-                        between.sent_bytes,
-                        between.received_bytes,
-                    ]
-                    assert said == [
-                        moved.sent_bytes,
-                        moved.received_bytes,
-                        moved.sent_between,
-                        moved.received_between,
-                    ], (what, name, step)
-            for wire in A.wires:
-                wire.land()
+    for scheme, cover in cases:
+        trial = Trial(comm, scheme, cover)
+        for check in (check_exact, check_bytes, check_adjoint):
+            check(trial, f"{scheme} {cover}")
 
 
-def check_adjoint(rank: int, schemes: list[str]) -> None:
+def check_exact(trial: Trial, what: str) -> None:
+    """At their exact settings, wires hand on rows as they are."""
+    Z, dH = trial.exact.forward(trial.H), trial.exact.adjoint(trial.G)
+    for name, asked in settings_for(what).items():
+        # All epochs are among the last ones; or the first has nothing to do yet.
+        matrices = [trial.on(replace(asked, exact_last=1), 1)]
+        matrices += [trial.on(asked)] if name == "falling" else []
+        for A in matrices:
+            assert A.wires or asked.level == "between", (what, name)
+            A.begin_epoch(0)
+            assert torch.equal(A.forward(trial.H), Z), (what, name)
+            assert torch.equal(A.adjoint(trial.G), dH), (what, name)
+
+
+def check_bytes(trial: Trial, what: str) -> None:
+    """The ledger counts what wires say, in both directions, by level."""
+    ledger, rank = trial.comm.ledger, trial.mesh.rank
+    for name, asked in settings_for(what).items():
+        A = trial.on(asked)
+        for epoch in range(EPOCHS):
+            for step in (Step(epoch), Step(epoch).reversed()):
+                before = ledger.copy()
+                _ = A.adjoint(trial.G, step) if step.adjoint else A.forward(trial.H, step)
+                moved = ledger.since(before).of("alltoall")
+                carried = A.executor.carried(F, torch.float64, step)
+                level = carried_by_level(carried, trial.mesh.axes, rank, node_size=2)
+                inside, between = level["inside"], level["between"]
+                said = [
+                    inside.sent_bytes + between.sent_bytes,
+                    inside.received_bytes + between.received_bytes,
+                    between.sent_bytes,
+                    between.received_bytes,
+                ]
+                assert said == [
+                    moved.sent_bytes,
+                    moved.received_bytes,
+                    moved.sent_between,
+                    moved.received_between,
+                ], (what, name, step)
+        for wire in A.wires:
+            wire.land()
+
+
+def check_adjoint(trial: Trial, what: str) -> None:
     """The adjoint of a product has its draws: <A~ H, G> is <H, A~ᵀ G>; others have their own."""
-    for what, trial in trials(connect(), schemes):
-        exact = trial.exact.forward(trial.H)
-        for name, asked in LINEAR.items():
-            A, seen = trial.on(asked), set()
-            for step in (Step(0), Step(0, 1), Step(1)):
-                Z, dH = A.forward(trial.H, step), A.adjoint(trial.G, step.reversed())
-                forward = trial.summed((Z * trial.G).sum())
-                assert forward == pytest.approx(trial.summed((dH * trial.H).sum()), rel=1e-12)
-                seen.add(trial.summed((Z - exact).abs().sum()))
-            if "hierarchy" in what or "between" not in name:
-                assert len(seen) == 3, (what, name)
+    exact = trial.exact.forward(trial.H)
+    for name, asked in LINEAR.items():
+        A, seen = trial.on(asked), set()
+        for step in (Step(0), Step(0, 1), Step(1)):
+            Z, dH = A.forward(trial.H, step), A.adjoint(trial.G, step.reversed())
+            forward = trial.summed((Z * trial.G).sum())
+            assert forward == pytest.approx(trial.summed((dH * trial.H).sum()), rel=1e-12)
+            seen.add(trial.summed((Z - exact).abs().sum()))
+        if "hierarchy" in what or "between" not in name:
+            assert len(seen) == 3, (what, name)
 
 
-@pytest.mark.parametrize("check", [check_exact, check_bytes, check_adjoint])
-def test_wires_under_schemes(check):
-    run_ranks(check, 4, list(SCHEMES))
+def test_wires_under_schemes():
+    run_ranks(check_schemes, 4, OFTEN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_wires_under_all_schemes_and_covers(scheme):
+    run_ranks(check_schemes, 4, [(scheme, cover) for cover in COVERS])
 
 
 def samples_of(rank: int) -> list[tuple[int, int]]:
