@@ -23,6 +23,7 @@ CASES = {
     "16 bits": Approximation(((0, 16),)),
     "sampled components": Approximation(sampling=((0, 0.5),), components=((0, 0.5),)),
 }
+SLOW = ("16 bits", "sampled components")
 
 
 def reseed(wire: object, seed: int) -> None:
@@ -49,7 +50,10 @@ class Mean:
         return mean[often] / (deviation[often] / np.sqrt(len(errors)))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CASES],
+)
 def test_products_and_adjoints_are_unbiased(case):
     """Draws are hashes, so that scores are the same in every run."""
     dense = sp.random_array((N, N), density=0.2, rng=np.random.default_rng(0), format="csr")
