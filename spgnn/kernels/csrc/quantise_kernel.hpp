@@ -79,13 +79,12 @@ SPGNN_INLINE void for_each_group(std::int64_t columns, RandomWords random, Funct
 }
 
 template <class T, int kBits, bool kNotes>
-SPGNN_INLINE void pack_row(const QuantisedRow<T>& given, RandomWords random, LostLanes& sums,
-                           std::uint8_t* to) {
+SPGNN_INLINE void pack_row(const QuantisedRow<T>& row, std::int64_t columns, RandomWords random,
+                           LostLanes& sums, std::uint8_t* to) {
   using S = Sum<T>;
   using Real = Reals<S>;
-  const QuantisedRow<T> row = given;  // what is written could not be this copy
   for_each_group(
-      row.columns, random,
+      columns, random,
       [&](std::int64_t c, int lanes, const Words& halves) __attribute__((always_inline)) {
         const Real sent = load_sent<kNotes>(row, c, lanes);
         Real steps;
@@ -112,12 +111,11 @@ SPGNN_INLINE void pack_row(const QuantisedRow<T>& given, RandomWords random, Los
 
 // 16 bits: bfloat16, rounded by the random numbers.
 template <class T, bool kNotes>
-SPGNN_INLINE void round_row(const QuantisedRow<T>& given, RandomWords random, LostLanes& sums,
-                            std::uint8_t* to) {
+SPGNN_INLINE void round_row(const QuantisedRow<T>& row, std::int64_t columns, RandomWords random,
+                            LostLanes& sums, std::uint8_t* to) {
   using Real = Reals<Sum<T>>;
-  const QuantisedRow<T> row = given;
   for_each_group(
-      row.columns, random,
+      columns, random,
       [&](std::int64_t c, int lanes, const Words& halves) __attribute__((always_inline)) {
         const Real sent = load_sent<kNotes>(row, c, lanes);
         const Reals<float> narrow = single(sent);
@@ -142,10 +140,11 @@ SPGNN_INLINE void round_row(const QuantisedRow<T>& given, RandomWords random, Lo
 
 // A row that its header cannot hold arrives as NaN.
 template <class T>
-void refuse_row(const QuantisedRow<T>& row, LostLanes& sums, std::uint8_t* to, std::int64_t bytes) {
+void refuse_row(const QuantisedRow<T>& row, std::int64_t columns, LostLanes& sums, std::uint8_t* to,
+                std::int64_t bytes) {
   std::memset(to, 0, static_cast<std::size_t>(bytes));
   if (row.residual) {
-    std::memset(row.residual, 0, static_cast<std::size_t>(row.columns) * sizeof(T));
+    std::memset(row.residual, 0, static_cast<std::size_t>(columns) * sizeof(T));
   }
   sums.error.v[0] += __builtin_nan("");
   sums.size.v[0] += __builtin_nan("");
@@ -156,36 +155,55 @@ SPGNN_INLINE QuantisedRow<T> row_of(const QuantiseOperands<T>& a, std::int64_t i
   QuantisedRow<T> row;
   row.x = a.x + listed_row(a.rows, i) * a.x_stride;
   row.residual = a.residual ? a.residual + i * a.residual_stride : nullptr;
-  row.columns = a.columns;
   return row;
+}
+
+// One number in all lanes.
+template <class Vector, class S>
+SPGNN_INLINE Vector in_all_lanes(S number) {
+  return by_lane<Vector>([&](int) { return number; });
+}
+
+// Calls work(columns), with a constant where rows are so narrow that loops over groups cost more
+// than what is done in them.
+template <class Work>
+SPGNN_INLINE void on_columns(std::int64_t columns, Work work) {
+  if (columns == kGroup) {
+    work(std::integral_constant<std::int64_t, kGroup>());
+  } else {
+    work(columns);
+  }
 }
 
 // Some rows of the same bits, one after another from `to` on.
 template <class T, int kBits, bool kNotes>
-void pack_rows(const QuantiseOperands<T>& a, const RowScales<Sum<T>>& scales, std::int64_t first,
-               Span batch, std::uint8_t* to, LostLanes* lost) {
+void pack_rows(const QuantiseOperands<T>& given, const RowScales<Sum<T>>& scales,
+               std::int64_t first, Span batch, std::uint8_t* to, LostLanes* lost) {
   using Vector = typename Reals<Sum<T>>::Vector;
-  const std::int64_t bytes = packed_bytes(a.columns, kBits);
+  const QuantiseOperands<T> a = given;  // what is written could not be this copy
   LostLanes sums;
   if (kNotes && lost) sums = *lost;
-  for (std::int64_t i = batch.begin; i < batch.end; ++i, to += bytes) {
-    QuantisedRow<T> row = row_of(a, first + i);
-    row.counted = lost != nullptr;
-    const RandomWords random(scales.start[i], scales.factor[i], a.stochastic);
-    if constexpr (kBits == 16) {
-      round_row<T, kNotes>(row, random, sums, to);
-    } else {
-      std::memcpy(to, &scales.header[i], kHeaderBytes);
-      if (scales.header[i] == kNanHeader) [[unlikely]] {
-        refuse_row(row, sums, to + kHeaderBytes, bytes - kHeaderBytes);
-        continue;
+  on_columns(a.columns, [&](auto columns) __attribute__((always_inline)) {
+    const std::int64_t bytes = packed_bytes(columns, kBits);
+    for (std::int64_t i = batch.begin; i < batch.end; ++i, to += bytes) {
+      QuantisedRow<T> row = row_of(a, first + i);
+      row.counted = lost != nullptr;
+      const RandomWords random(scales.start[i], scales.factor[i], a.stochastic);
+      if constexpr (kBits == 16) {
+        round_row<T, kNotes>(row, columns, random, sums, to);
+      } else {
+        std::memcpy(to, &scales.header[i], kHeaderBytes);
+        if (scales.header[i] == kNanHeader) [[unlikely]] {
+          refuse_row(row, columns, sums, to + kHeaderBytes, bytes - kHeaderBytes);
+          continue;
+        }
+        row.low = in_all_lanes<Vector>(scales.low[i]);
+        row.scale = in_all_lanes<Vector>(scales.scale[i]);
+        row.inverse = in_all_lanes<Vector>(scales.inverse[i]);
+        pack_row<T, kBits, kNotes>(row, columns, random, sums, to + kHeaderBytes);
       }
-      row.low = Vector{} + scales.low[i];
-      row.scale = Vector{} + scales.scale[i];
-      row.inverse = Vector{} + scales.inverse[i];
-      pack_row<T, kBits, kNotes>(row, random, sums, to + kHeaderBytes);
     }
-  }
+  });
   if (kNotes && lost) *lost = sums;
 }
 
@@ -209,17 +227,32 @@ void prepare(const QuantiseOperands<T>& a, std::int64_t first, int count,
     scales.factor[i] = static_cast<std::uint32_t>(stream >> 32) | 1u;
   }
   if (!a.bits.each && a.bits.all == 16) return;
-  RowExtremes<Sum<T>> extremes;
   for (int i = 0; i < count; ++i) {
     scales.levels[i] = static_cast<Sum<T>>((1u << bits_of(a.bits, first + i)) - 1);
-    const QuantisedRow<T> row = row_of(a, first + i);
-    if (row.residual) {
-      find_extremes<T, true>(row, extremes, i);
-    } else {
-      find_extremes<T, false>(row, extremes, i);
-    }
   }
+  RowExtremes<Sum<T>> extremes;
+  on_columns(a.columns, [&](auto columns) __attribute__((always_inline)) {
+    for (int i = 0; i < count; ++i) {
+      const QuantisedRow<T> row = row_of(a, first + i);
+      if (row.residual) {
+        find_extremes<T, true>(row, columns, extremes, i);
+      } else {
+        find_extremes<T, false>(row, columns, extremes, i);
+      }
+    }
+  });
   make_scales(extremes, count, scales);
+}
+
+// Listed rows lie where the processor does not look for them by itself.
+template <class T>
+SPGNN_INLINE void fetch_listed(const QuantiseOperands<T>& a, std::int64_t first,
+                               std::int64_t count) {
+  if (!a.rows.narrow && !a.rows.wide) return;
+  const std::int64_t end = first + count < a.count ? first + count : a.count;
+  for (std::int64_t i = first; i < end; ++i) {
+    prefetch_row(row_of(a, i).x, a.columns * static_cast<std::int64_t>(sizeof(T)));
+  }
 }
 
 // All rows of a span, one after another from `to` on.
@@ -231,6 +264,7 @@ void quantise_rows(const QuantiseOperands<T>& a, Span rows, std::uint8_t* to, Lo
   const std::int64_t most = fitting < 1 ? 1 : fitting < kBatch ? fitting : kBatch;
   for (std::int64_t first = rows.begin; first < rows.end; first += most) {
     const std::int64_t count = rows.end - first < most ? rows.end - first : most;
+    fetch_listed(a, first + count, most);
     prepare(a, first, static_cast<int>(count), scales);
     for (std::int64_t begin = 0, end; begin < count; begin = end) {
       const int bits = bits_of(a.bits, first + begin);

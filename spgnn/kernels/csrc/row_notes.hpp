@@ -11,8 +11,7 @@ template <class T>
 struct QuantisedRow {
   using Vector = typename Reals<Sum<T>>::Vector;
   const T* x;
-  T* residual;  // or null
-  std::int64_t columns;
+  T* residual;                 // or null
   bool counted;                // whether what is lost of it is added up
   Vector low, inverse, scale;  // of 8 bits and fewer
 };

@@ -1,7 +1,7 @@
 // Minimum, scale and random numbers of rows that are to be packed.
 #pragma once
 
-#include <utility>
+#include <type_traits>
 
 #include "row_notes.hpp"
 #include "rows_kernel.hpp"
@@ -23,7 +23,8 @@ struct RowExtremes {
 
 // A row with a NaN or an infinity in it gets an infinity as its largest number.
 template <class T, bool kNotes>
-SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, RowExtremes<Sum<T>>& found, int place) {
+SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, std::int64_t columns,
+                                RowExtremes<Sum<T>>& found, int place) {
   using S = Sum<T>;
   using Real = Reals<S>;
   using Vector = typename Real::Vector;
@@ -46,11 +47,11 @@ SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, RowExtremes<Sum<T>>&
     });
   };
   std::int64_t c = 0;
-  for (; c + kGroup <= row.columns; c += kGroup) see(load_sent<kNotes>(row, c, kGroup), kGroup);
-  if (c < row.columns && c > 0) {
-    see(load_sent<kNotes>(row, row.columns - kGroup, kGroup), kGroup);
-  } else if (c < row.columns) {
-    const int lanes = static_cast<int>(row.columns);
+  for (; c + kGroup <= columns; c += kGroup) see(load_sent<kNotes>(row, c, kGroup), kGroup);
+  if (c < columns && c > 0) {
+    see(load_sent<kNotes>(row, columns - kGroup, kGroup), kGroup);
+  } else if (c < columns) {
+    const int lanes = static_cast<int>(columns);
     see(load_sent<kNotes>(row, 0, lanes), lanes);
   }
   for_each_vector<Real>([&](auto i) {
@@ -59,35 +60,34 @@ SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, RowExtremes<Sum<T>>&
     low.v[0] = smaller(low.v[0], low.v[i]);
     high.v[0] = larger(high.v[0], high.v[i]);
   });
-  found.low[place] = row.columns ? low.v[0] : Vector{};
-  found.high[place] = row.columns ? high.v[0] : Vector{};
+  found.low[place] = columns ? low.v[0] : Vector{};
+  found.high[place] = columns ? high.v[0] : Vector{};
 }
 
-// Lanes of a and b that stand kUnit apart, the one or the other of each two such.
-template <int kUnit, int kOffset, class Vector, std::size_t... kLane>
-SPGNN_INLINE Vector interleaved(Vector a, Vector b, std::index_sequence<kLane...>) {
-  constexpr int kLanes = sizeof...(kLane);
+// Combines two vectors: of each 2 kUnit lanes, the lower half becomes what lanes kUnit apart make
+// in a, the upper half what they make in b.
+template <int kUnit, class Vector, class Combine>
+SPGNN_INLINE Vector halved(Vector a, Vector b, Combine combine) {
   using Mask = decltype(a < b);
-  constexpr auto from = [](int lane) {
-    const int in_pair = lane % (2 * kUnit), base = lane - in_pair + kOffset;
-    return in_pair < kUnit ? base + in_pair : kLanes + base + in_pair - kUnit;
-  };
-  return __builtin_shuffle(a, b, Mask{from(static_cast<int>(kLane))...});
+  using Lane = std::remove_cvref_t<decltype(Mask{}[0])>;
+  constexpr int kLanes = sizeof(Vector) / sizeof(a[0]);
+  const auto lower = [](int lane) { return lane % (2 * kUnit) < kUnit; };
+  const auto same =
+      by_lane<Mask>([&](int l) { return static_cast<Lane>(lower(l) ? l : kLanes + l); });
+  const auto other = by_lane<Mask>(
+      [&](int l) { return static_cast<Lane>(lower(l) ? l + kUnit : kLanes + l - kUnit); });
+  return combine(__builtin_shuffle(a, b, same), __builtin_shuffle(a, b, other));
 }
 
-// Lane i of the result combines all lanes of vector i.
+// Lane i of the result combines all lanes of vector i. There are 2 kUnit vectors.
 template <int kUnit, class Vector, class Combine>
 SPGNN_INLINE Vector across(Vector* vectors, Combine combine) {
-  constexpr int kLanes = sizeof(Vector) / sizeof(vectors[0][0]);
-  using Lanes = std::make_index_sequence<kLanes>;
 #pragma GCC unroll 8
-  for (int i = 0; i < kLanes / kUnit / 2; ++i) {
-    const Vector a = vectors[2 * i], b = vectors[2 * i + 1];
-    vectors[i] =
-        combine(interleaved<kUnit, 0>(a, b, Lanes()), interleaved<kUnit, kUnit>(a, b, Lanes()));
+  for (int i = 0; i < kUnit; ++i) {
+    vectors[i] = halved<kUnit>(vectors[i], vectors[i + kUnit], combine);
   }
-  if constexpr (2 * kUnit < kLanes) {
-    return across<2 * kUnit>(vectors, combine);
+  if constexpr (kUnit > 1) {
+    return across<kUnit / 2>(vectors, combine);
   } else {
     return vectors[0];
   }
@@ -172,8 +172,10 @@ SPGNN_INLINE void make_scales(RowExtremes<S>& extremes, int count, RowScales<S>&
   using Vector = typename RowExtremes<S>::Vector;
   constexpr int kLanes = RowExtremes<S>::kLanes;
   for (int at = 0; at < count; at += kLanes) {
-    const Vector low = across<1>(extremes.low + at, [](auto a, auto b) { return smaller(a, b); });
-    const Vector high = across<1>(extremes.high + at, [](auto a, auto b) { return larger(a, b); });
+    const Vector low =
+        across<kLanes / 2>(extremes.low + at, [](auto a, auto b) { return smaller(a, b); });
+    const Vector high =
+        across<kLanes / 2>(extremes.high + at, [](auto a, auto b) { return larger(a, b); });
     make_scales(low, high, at, found);
   }
 }
