@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +14,7 @@ from spgnn.comm import Communicator, RowCounts
 from spgnn.exchange import Flight, Route, Step
 from spgnn.exchange.wire import Moved
 from spgnn.layout import Int64Array
+from spgnn.wires.approximation import LEAST_WITH_FEEDBACK
 from spgnn.wires.base import Setting, State, line_name
 from spgnn.wires.flights import Landed, Then
 from spgnn.wires.quantised import Quantised
@@ -80,6 +82,7 @@ class Adaptive(Quantised):
     def __init__(self, setting: Setting, weights: Weights) -> None:
         super().__init__(setting)
         self._weights = weights
+        self._widths = tuple(b for b in WIDTHS if b >= LEAST_WITH_FEEDBACK or not self._feedback)
 
     def _forget(self) -> None:
         super()._forget()
@@ -102,7 +105,9 @@ class Adaptive(Quantised):
             flight = self._begin_in_bits(line, rows, out, route=route, comm=comm, step=step)
         if self._chooses(line, step):
             gains = self._variances(rows, step)
-            line = self._lines[name] = self._told(chosen(gains, width, bits), bits, route, comm)
+            line = self._lines[name] = self._told(
+                chosen(gains, width, bits, self._widths), bits, route, comm
+            )
         assert line is not None
         line.moved = step.epoch, moved
         return flight
@@ -145,7 +150,7 @@ class Adaptive(Quantised):
     def _shared(self, step: Step, dtype: torch.dtype) -> int | None:
         """Bits to share out; ``None`` where all rows have equally many."""
         bits = self._bits(step, dtype)
-        return bits if bits is not None and WIDTHS[0] < bits < WIDTHS[-1] else None
+        return bits if bits is not None and self._widths[0] < bits < self._widths[-1] else None
 
     def _line(self, route: Route, step: Step, bits: int) -> Line | None:
         """The line of a product, if there is one of this kind, and its bits are known."""
@@ -212,7 +217,7 @@ class Adaptive(Quantised):
         return Line(bits, widths, received, flight)
 
 
-def chosen(variances: Tensor, width: int, bits: int) -> Tensor:
+def chosen(variances: Tensor, width: int, bits: int, widths: Sequence[int] = WIDTHS) -> Tensor:
     """Bits for each row that take away most variance for the bytes of equal bits.
 
     Exact up to the rows of one threshold: no other choice of the same bytes has less.
@@ -225,14 +230,16 @@ def chosen(variances: Tensor, width: int, bits: int) -> Tensor:
         Columns of each row.
     bits : int
         On average.
+    widths : sequence of int
+        Those that a row can have.
 
     Returns
     -------
     Tensor uint8 [rows]
     """
-    costs = [kernels.packed_bytes(width, b) for b in WIDTHS]
+    costs = [kernels.packed_bytes(width, b) for b in widths]
     more = torch.tensor(np.diff(costs), device=variances.device)
-    left = torch.tensor([(2.0**b - 1) ** -2 for b in WIDTHS], dtype=torch.float64)
+    left = torch.tensor([(2.0**b - 1) ** -2 for b in widths], dtype=torch.float64)
     # Rows that are not finite are not mended by bits.
     worth = variances.nan_to_num(0, 0, 0)
     gains = (left[:-1] - left[1:]).to(worth.device)[:, None] * worth
@@ -243,7 +250,7 @@ def chosen(variances: Tensor, width: int, bits: int) -> Tensor:
     room = len(worth) * (kernels.packed_bytes(width, bits) - costs[0])
     taken = order[(spent <= room) & (rates[order] > 0)]
     steps = torch.bincount(taken % max(1, len(worth)), minlength=len(worth))
-    return torch.tensor(WIDTHS, dtype=torch.uint8, device=worth.device)[steps]
+    return torch.tensor(widths, dtype=torch.uint8, device=worth.device)[steps]
 
 
 def _of_peers(bits: Tensor, width: int, counts: Int64Array) -> Int64Array:

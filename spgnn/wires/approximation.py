@@ -13,6 +13,8 @@ Staged = tuple[tuple[int, Number], ...]
 """Values, each from an epoch on, rising from epoch 0."""
 
 BITS = (32, 16, 8, 4, 2, 1)
+# With one bit, what is lost of a row can be as large as the row, and is added to it again.
+LEAST_WITH_FEEDBACK = 2
 Level = Literal["all", "between"]
 LEVELS: tuple[str, ...] = get_args(Level)
 
@@ -83,10 +85,6 @@ class Approximation:
             raise InputError(f"fresh must be a share of a row's norm, 0 or more, got {self.fresh}")
         if self.adaptive < 0:
             raise InputError(f"adaptive must be a number of epochs, 0 or more, got {self.adaptive}")
-        if self.adaptive and self.quantises and not self.tolerance:
-            shared_out = [bits for _, bits in self.bits if 1 < bits < 8]
-            if not shared_out:
-                raise InputError("adaptive shares out 2 or 4 bits on average: bits are never so")
         parts = {
             "sampling": self.samples,
             "components": self.drops_components,
@@ -102,6 +100,16 @@ class Approximation:
             for other in others if asked else ():
                 if parts[other]:
                     raise InputError(f"{name} {why}: it cannot be had with {other}")
+        if self.quantises and not self.tolerance:
+            self._check_bits()
+
+    def _check_bits(self) -> None:
+        """Refuse bits that are too few, or too many, for what is to be done with them."""
+        bits = [bits for _, bits in self.bits]
+        if self.adaptive and not any(1 < b < 8 for b in bits):
+            raise InputError("adaptive shares out 2 or 4 bits on average: bits are never so")
+        if self.feedback and min(bits) < LEAST_WITH_FEEDBACK:
+            raise InputError("feedback needs 2 bits or more: one loses more than it sends")
 
     @property
     def exact(self) -> bool:

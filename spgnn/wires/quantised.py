@@ -10,6 +10,7 @@ from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.exchange import Exact, Flight, Route, Step
 from spgnn.exchange.wire import Moved
+from spgnn.wires.approximation import LEAST_WITH_FEEDBACK
 from spgnn.wires.base import Layer, Setting, State, line_name
 from spgnn.wires.flights import Then
 from spgnn.wires.pool import Pool
@@ -20,7 +21,8 @@ class Quantised(Layer):
 
     A row's least element and its step are rounded outward to bfloat16, and these are what both ends
     use; so what arrives is unbiased. With feedback, what was lost of a row is added to the one that
-    is sent in its place in the next epoch (Seide et al., Interspeech'14).
+    is sent in its place in the next epoch (Seide et al., Interspeech'14), and rows are rounded to
+    the nearest: no single one is unbiased then anyway.
 
     Parameters
     ----------
@@ -82,6 +84,8 @@ class Quantised(Layer):
     def _bits(self, step: Step, dtype: torch.dtype) -> int | None:
         """Bits of an element, or ``None`` where rows have no more anyway."""
         bits = self.setting.dials.bits_at(step.epoch)
+        if self._feedback:
+            bits = max(bits, LEAST_WITH_FEEDBACK)
         return bits if bits < min(32, 8 * dtype.itemsize) else None
 
     def _pack(
@@ -101,6 +105,8 @@ class Quantised(Layer):
             bits,
             route.names.sent,
             self.setting.key(step, f"round {by}"),
+            # Of what is added again, a code to the nearest loses half as much as one at random.
+            stochastic=not self._feedback,
             residual=residual,
             lost=errors.account("rounding", step, rows.device)
             if errors.measured(step.epoch)

@@ -11,7 +11,7 @@ from spgnn.exchange import Step
 from spgnn.wires import Approximation, Delayed, Dials, Errors, Quantised, Setting
 from tests.wires.single import N, diagonal, sending_to_itself
 
-F, EPOCHS = 4, 9
+F, EPOCHS = 16, 9
 HALF = N // 2
 
 
@@ -38,7 +38,7 @@ def test_residuals_are_those_of_the_rows_that_are_sent(bins):
             sent = sent[sent % bins == epoch % bins]
         part = residual[sent]
         key = setting.key(Step(epoch), "round 0")
-        kernels.quantise_rows(H[HALF:][sent], 2, HALF + sent, key, residual=part)
+        kernels.quantise_rows(H[HALF:][sent], 2, HALF + sent, key, stochastic=False, residual=part)
         residual[sent] = part
         (wire,) = A.wires
         assert isinstance(wire, Delayed)
@@ -57,3 +57,15 @@ def test_what_is_lost_arrives_later():
         arrived += A.forward(rows_of(epoch))
     (kept,) = A.wires[0].state().values()
     torch.testing.assert_close((sent - arrived)[HALF:], kept)
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize("adaptive", [0, 3])
+def test_what_is_lost_does_not_grow(bits, adaptive):
+    """With one bit, or with codes at random, it would: without end."""
+    A, _ = on_wires(Approximation(((0, bits),), feedback=True, adaptive=adaptive))
+    for epoch in range(200):
+        A.forward(rows_of(epoch), Step(epoch))
+    kept = A.wires[0].state()["lost.0"]
+    assert kept.norm() < 0.6 * rows_of(199)[HALF:].norm()
+    assert kept.isfinite().all()
