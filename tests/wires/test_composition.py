@@ -48,7 +48,7 @@ KEEPING = {
     "delayed": Approximation(delay=2, bins=2),
     "fresh": Approximation(((0, 4),), feedback=True, fresh=0.2),
     "adaptive": Approximation(((0, 2),), adaptive=2),
-    "delayed samples": Approximation(delay=1, sampling=((0, 0.6),), components=((0, 0.5),)),
+    "delayed samples": Approximation(delay=2, bins=2, sampling=((0, 0.6),), components=((0, 0.5),)),
 }
 CHANGING = {
     "falling": Approximation(sampling=((0, 1.0), (1, 0.3)), components=((0, 1.0), (2, 0.4))),
