@@ -179,8 +179,7 @@ class Adaptive(Quantised):
     def _variances(self, rows: Tensor, step: Step) -> Tensor:
         """What the error of each row would do with one bit, float64 [rows]."""
         weights = self._weights.adjoint if step.adjoint else self._weights.forward
-        least, most = rows.aminmax(dim=1)
-        scale = (most - least).double()
+        scale = (rows.amax(dim=1) - rows.amin(dim=1)).double()
         return scale.square_().mul_(weights.to(rows.device)).mul_(rows.shape[1] / 6)
 
     def _begin_in_bits(
