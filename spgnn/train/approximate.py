@@ -34,7 +34,7 @@ class Wires(Record):
         bool, Flag("add what rounding lost of a row to the one that is sent next in its place")
     ] = False
     adaptive_bits: Annotated[
-        int, Flag("--bits on average, shared out between rows anew every N epochs; 0: never", "N")
+        int, Flag("--bits 2 or 4 on average, shared out between rows every N epochs; 0: never", "N")
     ] = 0
     delay: Annotated[
         str, Flag("rows are used R epochs after they were sent; never: nothing is sent", "R|never")
@@ -130,12 +130,10 @@ class Wires(Record):
                 if value != unset:
                     raise InputError(f"{flag} {value} needs --delay R of one epoch or more")
         if not asked.quantises and self.tolerance != 0:
-            for flag, value in (
-                ("--error-feedback", self.error_feedback),
-                (f"--adaptive-bits {self.adaptive_bits}", self.adaptive_bits),
-            ):
-                if value:
-                    raise InputError(f"{flag} needs --bits 16 or fewer")
+            if self.error_feedback:
+                raise InputError("--error-feedback needs --bits 16 or fewer")
+            if self.adaptive_bits:
+                raise InputError(f"--adaptive-bits {self.adaptive_bits} needs --bits 2 or 4")
         if self.approximate == "between" and config.algorithm.hierarchy in ("none", "1"):
             raise InputError(
                 "--approximate between needs --hierarchy auto or N: it says what a node is"

@@ -23,8 +23,8 @@ from spgnn.wires.errors import MEASURED_EVERY
 # What an error is less with; the dial that is turned is that of the largest one.
 DIALS = {"rounding": "bits", "delay": "delay", "sampling": "sampling"}
 # A perturbation of less than this share of the tolerance is far below it; so many times in a row,
-# ten epochs apart, and wires are tried that are one turn cheaper. Each time that was wrong, it takes
-# twice as many. The first epochs in a row say little: all classes are alike then, whatever arrives.
+# ten epochs apart, and wires are tried that are one turn cheaper. Each time that was wrong, it
+# takes twice as many. The first epochs say little: all classes are alike then, whatever arrives.
 FAR_BELOW, PATIENCE = 1 / 8, 5
 
 

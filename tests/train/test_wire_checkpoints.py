@@ -31,6 +31,8 @@ MORE = [
     {"boundary_sampling": "0.3,0.6@3", "delay": 1},
     {"fresh": 0.05, "bits": 8, "error_feedback": True},
     {"fresh": 0.05, "delay": 1, "cover": "row"},
+    {"bits": 4, "adaptive_bits": 2, "error_feedback": True},
+    {"bits": 2, "adaptive_bits": 3, "delay": 1, "hierarchy": 2},
 ]
 
 
@@ -56,7 +58,8 @@ def test_resumed_histories_are_identical(tmp_path, listed):
     for number, config in enumerate(settings):
         files = sorted(path.name for path in (tmp_path / str(number)).iterdir())
         assert files[0] == checkpoint.FILE
-        remembers = config.wires.delay != "0" or config.wires.fresh
+        wires = config.wires
+        remembers = wires.delay != "0" or wires.fresh or wires.adaptive_bits
         assert len(files) == (5 if remembers else 1)
         assert all(name.startswith("wires-6-") for name in files[1:])
 
