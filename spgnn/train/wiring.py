@@ -77,7 +77,7 @@ class Wiring:
         In the order of the layers.
     planned : list of Planned, one each epoch
     controller : Controller, optional
-        Where a tolerance is asked for.
+        Where a tolerance is asked for, and anything travels.
     """
 
     def __init__(
@@ -93,7 +93,8 @@ class Wiring:
         self.training = replace(exact, graph=graph)
         self.matrices = matrices_of(graph)
         self.controller: Controller | None = None
-        if self.dials.asked.tolerance:
+        # Where nothing travels there is nothing to choose.
+        if self.dials.asked.tolerance and comm.agree(len(self._numbered)):
             self.controller = Controller(self.dials, self.errors, comm)
 
     def land(self) -> None:
@@ -115,7 +116,7 @@ class Wiring:
 
     def load(self, state: TaskState) -> None:
         """Wires and their controller go on from a state."""
-        if self.controller is not None:
+        if self.controller is not None and state.shared:
             self.controller.load(state.shared)
         device, own = self.exact.vertex_ids.device, state.own
         if own is None:

@@ -64,6 +64,22 @@ def test_resumed_histories_are_identical(tmp_path, listed):
         assert all(name.startswith("wires-6-") for name in files[1:])
 
 
+def test_wires_that_keep_nothing_go_on_elsewhere(tmp_path):
+    """On other ranks, also the controller of a tolerance."""
+    config = base(tmp_path).but(checkpoint=tmp_path / "run", eval_every=1, epochs=3)
+    config = config.but(tolerance=1e-5, bits=2)
+    (first, *_) = run_ranks(lambda rank: trained(config), 3)
+    (second, *_) = run_ranks(lambda rank: trained(config.but(epochs=6, resume=True)), 2)
+    assert scores(second["history"][:3]) == scores(first["history"])
+    logs = [found["approximation"]["tolerance"]["log"] for found in (first, second)]
+    assert logs[1][:3] == logs[0]
+    assert [each["epoch"] for each in logs[1]] == list(range(6))
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {checkpoint.FILE}
+    # One rank has nothing to choose.
+    alone = trained(config.but(epochs=7, resume=True))
+    assert scores(alone["history"][:6]) == scores(second["history"])
+
+
 def flags_of(directory: Path) -> list[object]:
     """A run of two ranks whose rows are late."""
     path = directory / "graph.npz"

@@ -155,5 +155,6 @@ def test_errors_are_reported(tmp_path, ranks):
     if ranks == 1:  # nothing travels
         found = trained(config.but(bits=4))["approximation"]
         assert found == {"wires": "--bits 4", "errors": [], "tolerance": None}
+        assert trained(config.but(tolerance=0.1))["approximation"]["tolerance"] is None
         return
     run_ranks(check_errors, ranks, config)
