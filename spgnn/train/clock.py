@@ -27,6 +27,8 @@ COMPUTE = {
     "spgnn::gather_rows": "pack",
     "spgnn::gather_rows_adjoint": "pack",
     "spgnn::scatter_add_rows": "pack",
+    "spgnn::quantise_rows": "pack",
+    "spgnn::dequantise_rows": "pack",
     "aten::mm": "gemm",
     "aten::addmm": "gemm",
     "aten::bmm": "gemm",
