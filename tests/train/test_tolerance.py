@@ -13,6 +13,7 @@ from spgnn.comm import SoloCommunicator, connect
 from spgnn.exchange import Step
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, prepare, task_of
+from spgnn.train.shown import show
 from spgnn.train.tolerance import FAR_BELOW, PATIENCE, Controller
 from spgnn.wires import Approximation, Dials, Errors
 from tests.train.test_wiring import base, scores, trained
@@ -127,7 +128,7 @@ def test_states_come_back():
             other.load(damaged)
 
 
-def check_tolerance(rank: int, config: TrainConfig, directory: Path) -> None:
+def check_tolerance(rank: int, config: TrainConfig, directory: Path) -> dict:
     straight = trained(config)
     told = straight["approximation"]["tolerance"]
     connect().check_agreement("tolerance", told=json.dumps(told))
@@ -144,6 +145,7 @@ def check_tolerance(rank: int, config: TrainConfig, directory: Path) -> None:
     resumed = trained(kept.but(resume=True))
     assert scores(resumed["history"]) == scores(straight["history"])
     assert resumed["approximation"]["tolerance"] == told
+    return straight
 
 
 @pytest.mark.parametrize(
@@ -161,9 +163,15 @@ def check_tolerance(rank: int, config: TrainConfig, directory: Path) -> None:
     ],
     ids=str,
 )
-def test_training_under_a_tolerance(tmp_path, flags):
+def test_training_under_a_tolerance(tmp_path, capsys, flags):
     config = base(tmp_path).but(eval_every=1, epochs=12, **flags)
-    run_ranks(check_tolerance, 4, config, tmp_path)
+    found = run_ranks(check_tolerance, 4, config, tmp_path)
+    show(found[0])
+    shown = capsys.readouterr().out
+    last = found[0]["approximation"]["tolerance"]["log"][-1]
+    for words in ("error of wires, adjoint", f"tolerance {flags['tolerance']:g}", "loss off by"):
+        assert words in shown
+    assert f"{last['bits']} bits" in shown
 
 
 def check_looking(rank: int, config: TrainConfig) -> None:
