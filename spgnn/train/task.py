@@ -226,9 +226,9 @@ class GraphTask(Task):
             controller.end(epoch, loss, exact)
 
     def finish(self) -> None:
-        """Wait for rows that no epoch uses."""
+        """Wait for rows that no epoch uses; of several runs, each gives its buffers back."""
         if self.wiring is not None:
-            self.wiring.land()
+            self.wiring.finish()
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """As Kipf & Welling (2017, section 5.2), only the first layer decays."""

@@ -97,10 +97,11 @@ class Wiring:
         if self.dials.asked.tolerance and comm.agree(len(self._numbered)):
             self.controller = Controller(self.dials, self.errors, comm)
 
-    def land(self) -> None:
-        """Wait for all rows that are under way. Collective."""
+    def finish(self) -> None:
+        """Wait for all rows that are under way, and keep none of them. Collective."""
         for _, wire in self._numbered:
             wire.land()
+            wire.forget()
 
     def state(self) -> TaskState:
         """What wires keep, by their matrix and their hop. Collective: rows under way land."""

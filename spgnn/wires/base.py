@@ -89,6 +89,12 @@ class Layer(Wire):
         if isinstance(self.inner, Layer):
             self.inner.land()
 
+    def forget(self) -> None:
+        """Begin anew, and give all buffers back; no rows may be under way."""
+        self._forget()
+        if isinstance(self.inner, Layer):
+            self.inner.forget()
+
     def state(self) -> State:
         """What it keeps, by name; collective if rows are under way.
 

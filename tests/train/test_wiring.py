@@ -106,6 +106,10 @@ def check_runs(rank: int, config: TrainConfig) -> None:
     stopped = trained(config.but(epochs=60, lr=0.5, patience=2, eval_every=1), problem)
     assert len(stopped["history"]) < 60
     assert stopped["volume"] == stopped["planned_volume"]
+    # A run that has ended holds no rows.
+    ended = task_of(config, problem, comm)
+    Trainer(ended, config.training, comm).run()
+    assert not ended.state().own
     # Nothing is sent; so no rank has rows of others.
     never = trained(config.but(delay="never", schedule="peers", buffer=2000))
     assert never["volume"]["total_bytes"] == never["planned_volume"]["total_bytes"] == 0
