@@ -30,8 +30,8 @@ def show(report: Mapping[str, Any]) -> None:
         table.caption = "* of the test set, at the best validation; errors of forward; of adjoint"
         table.caption_justify = "left"
     for title in columns(report):
-        side = "left" if title in ("setting", "error of rows, %") else "right"
-        table.add_column(title, justify=side, no_wrap=True)
+        is_text = title in ("setting", "error of rows, %")
+        table.add_column(title, justify="left" if is_text else "right", no_wrap=True)
     for one in report["settings"]:
         table.add_row(*cells(one))
     # Not narrower than what it holds: a table is read on a wide screen, or from a file.
