@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 # Nothing was tuned for approximate wires. Rows are wide enough that what says how to unpack them
 # weighs little.
 COMMON = "--layers 3 --hidden 128 --dropout 0.5"
-CITATIONS = f"{COMMON} --weight-decay 5e-4 --epochs 100"
+CITATIONS = f"{COMMON} --weight-decay 5e-4 --epochs 100 --eval-every 2"
 LARGER = f"{COMMON} --no-input-dropout --weight-decay 0 --eval-every 2"
 GRAPHS = {
     "cora": CITATIONS,
