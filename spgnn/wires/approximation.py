@@ -107,7 +107,7 @@ class Approximation:
         """Refuse bits that are too few, or too many, for what is to be done with them."""
         bits = [bits for _, bits in self.bits]
         if self.adaptive and not any(1 < b < 8 for b in bits):
-            raise InputError("adaptive shares out 2 or 4 bits on average: bits are never so")
+            raise InputError("adaptive needs 2 or 4 bits: others cannot be shared out")
         if self.feedback and min(bits) < LEAST_WITH_FEEDBACK:
             raise InputError("feedback needs 2 bits or more: one loses more than it sends")
 

@@ -267,6 +267,9 @@ class Never(Layer):
         if self.setting.dials.is_exact(step.epoch):
             return self.inner.begin(rows, out, route, comm, step)
         out.zero_()
+        errors = self.setting.errors
+        if errors.measured(step.epoch):
+            errors.add("never", step, rows, rows)
         return Landed()
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:

@@ -67,7 +67,7 @@ def test_flags_stand_for_approximations(flags, asked):
             {"bits": 4, "adaptive_bits": 5, "boundary_sampling": 0.5},
             "--adaptive-bits chooses between .* be had with --boundary-sampling",
         ),
-        ({"bits": 8, "adaptive_bits": 5}, "--adaptive-bits shares out 2 or 4 bits on average"),
+        ({"bits": 8, "adaptive_bits": 5}, "--adaptive-bits needs 2 or 4 bits"),
         (
             {"bits": 8, "error_feedback": True, "components": 0.5},
             "--error-feedback keeps .* be had with --components",
