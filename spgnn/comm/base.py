@@ -124,7 +124,8 @@ class Communicator(Transport):
             call, group = self._next_call("apart"), self.group
             with self._blocked(call):
                 key = f"{group.key}/{call.number}:apart"
-                self._apart = self._split(Group(key, f"{group.name}, apart", group.ranks))
+                again = Group(key, f"{group.name}, apart", group.ranks, patient=True)
+                self._apart = self._split(again)
         return self._apart
 
     def barrier(self) -> None:

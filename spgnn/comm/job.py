@@ -50,11 +50,14 @@ class Group:
         For people.
     ranks : sequence of int
         Numbers in the whole job.
+    patient : bool
+        Nobody waits soon for what is long and begun there.
     """
 
     key: str
     name: str
     ranks: Sequence[int]
+    patient: bool = False
 
 
 @dataclass(frozen=True, slots=True)

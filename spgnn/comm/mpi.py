@@ -16,7 +16,7 @@ from spgnn.comm.callring import CallRing
 from spgnn.comm.counts import RowCounts
 from spgnn.comm.job import Call, Group, MismatchError
 from spgnn.comm.launched import Place
-from spgnn.comm.mpijob import MPIJob
+from spgnn.comm.mpijob import Help, MPIJob
 from spgnn.comm.placement import Node, choose
 from spgnn.comm.solo import SoloCommunicator
 from spgnn.comm.transport import Reduction, Wait
@@ -145,7 +145,9 @@ class MPICommunicator(Communicator):
         call = job.waiting
         assert call is not None, "operations begin inside of a call"
         statuses = [MPI.Status() for _ in requests] if lengths else None
-        is_long = nbytes >= _LONG_BYTES
+        help_: Help = "none"
+        if nbytes >= _LONG_BYTES:
+            help_ = "late" if self.group.patient else "soon"
 
         def done() -> bool:
             try:
@@ -162,12 +164,12 @@ class MPICommunicator(Communicator):
                 job.abandon(requests, receives=len(lengths))
                 raise
             finally:
-                job.ended(wait, is_long)
+                job.ended(wait, help_)
             for status, length in zip(statuses or (), lengths, strict=False):
                 if status.Get_count(MPI.BYTE) != length:
                     raise MismatchError("data of another size arrived")
 
-        job.began(wait, self._blocked(call), is_long)
+        job.began(wait, self._blocked(call), help_)
         return wait
 
     def _translated(self, error: Exception) -> Exception:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from mpi4py import MPI
@@ -27,6 +27,9 @@ _ENDED, _FAILED = 1, 2  # tags
 _SPINS, _SHARED_SPINS = 100, 3
 _LONGEST_PAUSE = 5e-4
 _LOOK_SECONDS = 0.01
+
+
+Help = Literal["none", "soon", "late"]
 
 
 class MPIJob(Job):
@@ -124,7 +127,7 @@ class MPIJob(Job):
         MPI.COMM_WORLD.Abort(status)
         raise SystemExit(status)
 
-    def began(self, wait: Wait, blocked: AbstractContextManager[None], is_long: bool) -> None:
+    def began(self, wait: Wait, blocked: AbstractContextManager[None], help_: Help) -> None:
         """An operation is under way until `wait` has returned, which may block.
 
         Parameters
@@ -132,18 +135,18 @@ class MPIJob(Job):
         wait : callable
         blocked : context manager
             What surrounds it if nobody but the job waits.
-        is_long : bool
-            Whether it needs help to make progress.
+        help_ : {"none", "soon", "late"}
+            What it needs to make progress.
         """
         self._under_way[wait] = blocked
-        if is_long:
-            self.progress.began()
+        if help_ != "none":
+            self.progress.began(help_)
 
-    def ended(self, wait: Wait, is_long: bool) -> None:
+    def ended(self, wait: Wait, help_: Help) -> None:
         """The operation is complete, or given up."""
         del self._under_way[wait]
-        if is_long:
-            self.progress.ended()
+        if help_ != "none":
+            self.progress.ended(help_)
 
     def close(self) -> None:
         """Leave after all ranks have come here or have ended."""
@@ -222,32 +225,35 @@ class Progress:
     """A thread that lets MPI work while this rank computes between begin and wait.
 
     MPI moves long messages only inside its calls. Any call will do; the thread makes one now and
-    then while something is under way and nobody waits for it.
+    then while something is under way and nobody waits for it. For what is hidden behind a product
+    it does so often; for what nobody will wait for soon rarely: every call costs the computation.
     """
 
-    PAUSE_SECONDS = 1e-4
+    SOON_SECONDS, LATE_SECONDS = 1e-4, 5e-3
 
     def __init__(self, poke: Callable[[], object]) -> None:
         self._poke = poke
-        self._under_way = 0
-        self._needed = threading.Event()
+        self._under_way: dict[Help, int] = {"soon": 0, "late": 0}
+        self._needed, self._in_haste = threading.Event(), threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._possible = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
     @property
-    def is_needed(self) -> bool:
-        """Whether something is under way that nobody waits for."""
-        return self._needed.is_set()
+    def needed(self) -> Help:
+        """How much help is needed with what is under way, and nobody waits for."""
+        if not self._needed.is_set():
+            return "none"
+        return "soon" if self._in_haste.is_set() else "late"
 
-    def began(self) -> None:
+    def began(self, help_: Help) -> None:
         """An operation is under way."""
-        self._under_way += 1
+        self._under_way[help_] += 1
         if self._possible:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="mpi-progress", daemon=True)
                 self._thread.start()
-            self._needed.set()
+            self._judge()
 
     def pause(self) -> None:
         """Somebody waits, and polls."""
@@ -255,25 +261,33 @@ class Progress:
 
     def resume(self) -> None:
         """Nobody waits any more."""
-        if self._under_way and self._possible:
-            self._needed.set()
+        if self._possible:
+            self._judge()
 
-    def ended(self) -> None:
+    def ended(self, help_: Help) -> None:
         """An operation is complete."""
-        self._under_way -= 1
-        if not self._under_way:
-            self._needed.clear()
+        self._under_way[help_] -= 1
+        self._judge()
 
     def stop(self) -> None:
         """End the thread: MPI must not be called once it is finalised."""
         self._stopped = True
-        self._needed.set()
+        for event in (self._needed, self._in_haste):
+            event.set()
         if self._thread is not None:
             self._thread.join()
+
+    def _judge(self) -> None:
+        soon, late = self._under_way["soon"] > 0, self._under_way["late"] > 0
+        for event, wanted in ((self._in_haste, soon), (self._needed, soon or late)):
+            event.set() if wanted else event.clear()
 
     def _run(self) -> None:
         while not self._stopped:
             self._needed.wait()
-            time.sleep(self.PAUSE_SECONDS)
+            if self._in_haste.is_set():
+                time.sleep(self.SOON_SECONDS)
+            else:
+                self._in_haste.wait(self.LATE_SECONDS)
             if self._needed.is_set() and not self._stopped:
                 self._poke()

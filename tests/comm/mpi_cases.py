@@ -40,11 +40,17 @@ def main(path: Path, sizes: list[int]) -> None:
 def check_progress(world: Communicator) -> None:
     """MPI is helped with a long exchange also after somebody has waited for something else."""
     assert isinstance(world.job, MPIJob)
-    pending = exchange(world)
+    progress = world.job.progress
+    late = exchange(world.apart())
     world.barrier()
-    assert world.job.progress.is_needed
-    pending.wait()
-    assert not world.job.progress.is_needed
+    assert progress.needed == "late"
+    soon = exchange(world)
+    world.barrier()
+    assert progress.needed == "soon"
+    soon.wait()
+    assert progress.needed == "late"
+    late.wait()
+    assert progress.needed == "none"
 
 
 def check_under_debug(comm: Communicator) -> None:
