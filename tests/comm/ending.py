@@ -31,9 +31,16 @@ def begin(comm: Communicator, *, alone: bool = False) -> None:
             exchange(part)
 
 
+def do_both(comm: Communicator) -> None:
+    """Begin, and tell of more."""
+    begin(comm)
+    tell(comm)
+
+
 WAYS: dict[str, Callable[[Communicator], None]] = {
     "told": tell,
     "begun": begin,
+    "begun and told": do_both,
     "begun alone": lambda comm: begin(comm, alone=True),
 }
 

@@ -12,7 +12,7 @@ from tests.comm import ending
 from tests.comm.jobs import MPIEXEC, PATIENCE, ROOT, Ended, Forked, needs_mpi
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
-ENDS = [("told", "close"), ("begun", "exit"), ("told", "exit"), ("begun", "close")]
+MORE = [(how, end) for how in ("told", "begun") for end in ("close", "exit")]
 
 
 def under_mpiexec(ranks: int, *arguments: str) -> Ended:
@@ -25,15 +25,19 @@ def under_mpiexec(ranks: int, *arguments: str) -> Ended:
 
 @needs_mpi
 @pytest.mark.parametrize(
-    ("how", "end"), [*ENDS[:2], *(pytest.param(*end, marks=pytest.mark.slow) for end in ENDS[2:])]
+    ("ranks", "how", "end"),
+    [
+        (2, "begun and told", "close"),
+        *(pytest.param(3, *more, marks=pytest.mark.slow) for more in MORE),
+    ],
 )
-def test_mpi_has_nothing_on_its_way_when_it_is_finalised(how, end):
+def test_mpi_has_nothing_on_its_way_when_it_is_finalised(ranks, how, end):
     """Else it hangs, or reads memory that is gone."""
-    assert under_mpiexec(3, how, end) == Ended(0, "", "")
+    assert under_mpiexec(ranks, how, end) == Ended(0, "", "")
 
 
 @needs_mpi
-@pytest.mark.parametrize("end", ["close", pytest.param("exit", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("end", ["exit", pytest.param("close", marks=pytest.mark.slow)])
 def test_mpi_says_what_can_never_be_complete(end):
     ended = under_mpiexec(2, "begun alone", end)
     assert ended.status != 0
