@@ -8,6 +8,7 @@
 
 #include "bfloat16.hpp"
 #include "dispatch.hpp"
+#include "operands.hpp"
 #include "quantise.hpp"
 
 namespace {
@@ -15,23 +16,6 @@ namespace {
 using spgnn::Bfloat16;
 using spgnn::KernelTable;
 using spgnn::Sum;
-
-int failures = 0;
-
-void expect(bool condition, const char* what, const KernelTable& table, std::int64_t columns) {
-  if (condition) return;
-  std::fprintf(stderr, "FAILED on %s with %lld columns: %s\n", table.name,
-               static_cast<long long>(columns), what);
-  ++failures;
-}
-
-template <class T>
-std::vector<T> random_numbers(std::int64_t count, std::mt19937_64& rng) {
-  std::normal_distribution<double> normal;
-  std::vector<T> numbers(count);
-  for (T& x : numbers) x = spgnn::narrow<T>(static_cast<Sum<T>>(normal(rng)));
-  return numbers;
-}
 
 // What packing and unpacking leave behind.
 template <class T>
