@@ -153,12 +153,12 @@ class Delayed(Layer):
         for name in [key.removesuffix(".held") for key in state if key.endswith(".held")]:
             if name.startswith("inner."):
                 continue
-            opened, held = int(state[f"{name}.opened"]), state[f"{name}.held"]
+            # Buffers of their own, for they are written to again once these rows have been used.
+            opened, held = int(state[f"{name}.opened"]), state[f"{name}.held"].clone()
             line = self._lines[name] = Line(opened, held, state.get(f"{name}.times"))
             while (rows := state.get(f"{name}.{len(line.parcels)}.rows")) is not None:
                 own = f"{name}.{len(line.parcels)}"
                 places = state.get(f"{own}.places")
-                # A buffer of its own, for it is written to again once these rows have been used.
                 epoch, rows = int(state[f"{own}.epoch"]), rows.clone()
                 line.parcels.append(Parcel(epoch, places, rows, None))
 
@@ -177,11 +177,12 @@ class Delayed(Layer):
             rows = torch.lerp(held, rows, share.to(held.dtype)[:, None])
             if places is not None:
                 line.times[places] = times
-        if places is None:
-            line.held.copy_(rows)
+        if rows is parcel.rows and places is None:
+            line.held, rows = rows, line.held
         else:
-            line.held[places] = rows
-        self._pool.give(parcel.rows)
+            line.held[slice(None) if places is None else places] = rows
+            rows = parcel.rows
+        self._pool.give(rows)
 
     def _line(self, out: Tensor, step: Step) -> Line | None:
         """The line of a product, opened if there is none; ``None`` while nothing is delayed."""
