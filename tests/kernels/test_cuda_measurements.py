@@ -109,6 +109,10 @@ ROWS = [
     ("gather_rows int32", 1),
     ("scatter_add_rows int32", 1),
     ("dropout_rows", 1),
+    ("quantise_rows, 8 bits", 1),
+    ("dequantise_rows, 8 bits", 1),
+    ("quantise_rows, 2 bits", 1),
+    ("dequantise_rows, 2 bits", 1),
 ]
 ATTENTION = ["attention", "attention and gradient", "attention, two derivatives"]
 HEADS = ["sddmm", "edge_softmax", "spmm of heads", *ATTENTION]
@@ -126,8 +130,8 @@ LINES = {
 def nearly_right(function):
     """One number of the result, the largest, is a tenth of a percent too large."""
 
-    def nearly(*arguments):
-        result = function(*arguments)
+    def nearly(*arguments, **options):
+        result = function(*arguments, **options)
         place = result.detach().abs().flatten().argmax()
         factor = torch.ones(result.numel()).index_fill(0, place, 1.001).view(result.shape)
         return result * factor
@@ -150,6 +154,7 @@ def test_operations_are_compared_and_right(operations, measured, lines):
         (rows, "gather_rows", {"gather_rows int32", "gather_rows int64"}),
         (rows, "scatter_add_rows", {"scatter_add_rows int32", "scatter_add_rows int64"}),
         (rows, "dropout_rows", {"dropout_rows"}),
+        (rows, "dequantise_rows", {"dequantise_rows, 8 bits", "dequantise_rows, 2 bits"}),
         (nonzeros, "sddmm", {"sddmm"}),
         (nonzeros, "edge_softmax", {"edge_softmax"}),
         (nonzeros, "spmm", {"spmm of heads"}),

@@ -105,10 +105,10 @@ def check_models(rank: int, c: int) -> int:
                 recorded = recorded_products(model, given, A)
                 for ledger, adjoint in ((forward, False), (backward, True)):
                     planned = [
-                        (traffic.sent_bytes, traffic.received_bytes)
-                        for A, width, dtype, is_adjoint in recorded
-                        for traffic in A.plan.traffic(width, dtype, adjoint=adjoint).values()
-                        if is_adjoint == adjoint
+                        (int(carried.sent.sum()), int(carried.received.sum()))
+                        for product in recorded
+                        for carried in product.carried()
+                        if product.adjoint == adjoint
                     ]
                     assert moved(ledger) == tuple(map(sum, zip((0, 0), *planned, strict=True))), (
                         case
@@ -136,10 +136,10 @@ def products(
     X = torch.from_numpy(features(widths[0]))
     given = CSR.from_scipy(sp.csr_array(X.numpy())) if sparse else X
     found = recorded_products(GCN.of(widths, order=order).double(), given, A)
-    assert {dtype for _, _, dtype, _ in found} == {torch.float64}
+    assert {product.dtype for product in found} == {torch.float64}
     assert all(product.A is A for product in found)
     assert not A.record
-    return [(width, adjoint) for _, width, _, adjoint in found]
+    return [(product.width, product.adjoint) for product in found]
 
 
 @pytest.mark.parametrize(

@@ -195,9 +195,9 @@ def check(rank: int, kind: str, algorithm: Algorithm) -> int:
         matrices = {id(layer.A) for layer in graph if layer.A is not None}
         assert {id(product.A) for product in recorded} == matrices
         planned = [
-            (traffic.sent_bytes, traffic.received_bytes)
-            for A, width, dtype, adjoint in recorded
-            for traffic in A.plan.traffic(width, dtype, adjoint=adjoint).values()
+            (int(carried.sent.sum()), int(carried.received.sum()))
+            for product in recorded
+            for carried in product.carried()
         ]
         assert moved(counted) == tuple(map(sum, zip((0, 0), *planned, strict=True))), way
     return len(ways)

@@ -141,7 +141,7 @@ def test_rule_of_the_narrower_operand(model):
 
     def moved(widths: list[int]) -> list[tuple[int, bool]]:
         found = recorded_products(model.of(widths).double(), features(widths[0]), A)
-        return [(width, adjoint) for _, width, _, adjoint in found]
+        return [(product.width, product.adjoint) for product in found]
 
     assert moved([16, 7]) == [(7, False), (7, True)]
     assert moved([16, 9]) == [(16, False)]

@@ -90,7 +90,7 @@ def test_products_are_those_of_a_dry_run(tmp_path, sparse):
             model = GCN.of(network.widths, order=order)
             expected = recorded_products(model, problem.X, problem.A)
             assert [(p.width, p.dtype, p.adjoint) for p in epoch.products] == [
-                found[1:] for found in expected
+                (found.width, found.dtype, found.adjoint) for found in expected
             ]
             forward, back = ([p.layer for p in epoch.products if p.adjoint == a] for a in (0, 1))
             assert forward == sorted(forward)
