@@ -34,7 +34,7 @@ import torch
 from spgnn.comm import Communicator, connect, guarded
 from spgnn.testing import throttled
 from spgnn.train import GraphTask, TrainConfig, Trainer, prepare, task_of
-from spgnn.train.memory import begin_epochs, give_back_freed
+from spgnn.train.memory import give_back_freed, give_back_large
 from spgnn.wires import Layer
 
 ROOT = Path(__file__).parents[1]
@@ -100,7 +100,7 @@ def measure(comm: Communicator, graph: str, gigabits: float, options: argparse.N
         way: Contestant(config.but(**FLAGS[way]), throttled(comm, gigabits, options.latency))
         for way in WAYS
     }
-    begin_epochs()
+    give_back_large()
     for contestant in contestants.values():
         contestant.block(0, 2 * options.warm)
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}

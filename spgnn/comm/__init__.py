@@ -10,7 +10,7 @@ from spgnn.comm.connect import connect, guarded, refuse, world
 from spgnn.comm.counts import RowCounts
 from spgnn.comm.job import CommunicationError
 from spgnn.comm.launch import launch
-from spgnn.comm.launched import find_place, launched_rank, local_rank
+from spgnn.comm.launched import find_place, launched_rank, local_rank, ranks_here
 from spgnn.comm.ledger import Ledger, Traffic
 from spgnn.comm.mesh import Mesh
 from spgnn.comm.placement import BACKENDS, DEVICES, default_threads
@@ -34,6 +34,7 @@ __all__ = [
     "launch",
     "launched_rank",
     "local_rank",
+    "ranks_here",
     "refuse",
     "world",
 ]

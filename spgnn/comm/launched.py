@@ -86,6 +86,17 @@ def local_rank() -> int:
     return 0 if place is None else place.local_rank
 
 
+def ranks_here() -> int:
+    """How many ranks of the job are on this node; 1 if no launcher started this one.
+
+    Raises
+    ------
+    InputError
+    """
+    place = find_place()
+    return 1 if place is None else place.local_size
+
+
 def seconds(name: str, default: float) -> float:
     """A time that the environment may set.
 

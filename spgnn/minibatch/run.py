@@ -19,7 +19,7 @@ from spgnn.minibatch.train import BatchTask, BatchTrainer
 from spgnn.train import Trainer, checkpoint
 from spgnn.train import train as train_whole
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
-from spgnn.train.memory import begin_epochs, give_back_freed, keep_freed, resident_bytes
+from spgnn.train.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.train.run import OWN_FLAGS, start
 
 
@@ -112,7 +112,8 @@ def _logs(config: MiniBatchConfig, comm: Communicator) -> Sequence[Callback]:
 
 
 def _run(trainer: Trainer, config: MiniBatchConfig) -> None:
-    keep_freed() if trainer.comm.size == 1 else begin_epochs()
+    trainer.freed = FreedMemory.of_job(trainer.comm)
+    trainer.freed.begin()
     trainer.comm.settled()
     trainer.run()
     if config.job.predictions is not None and trainer.failure is None:

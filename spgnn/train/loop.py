@@ -23,6 +23,7 @@ from spgnn.train import checkpoint, rank_files
 from spgnn.train.callbacks import Callback
 from spgnn.train.config import Training
 from spgnn.train.measure import Measurements
+from spgnn.train.memory import FreedMemory
 from spgnn.train.rates import Rates
 from spgnn.train.task import Scores, Task
 
@@ -59,6 +60,8 @@ class Trainer:
         Why training ended before it was done, the same on all ranks.
     first_epoch : int
         Epochs that a resumed run had trained before.
+    freed : FreedMemory or None
+        What a job does about memory that epochs free; by default, nothing.
     steps_per_epoch : int
         Of the optimiser.
     """
@@ -86,6 +89,7 @@ class Trainer:
         self.measured = Measurements(comm.ledger, self._parameters[0].device)
         self.failure: str | None = None
         self.first_epoch = 0
+        self.freed: FreedMemory | None = None
         self._callbacks, self._followed = callbacks, False
         self._config = vars(options) if config is None else config
 
@@ -108,6 +112,8 @@ class Trainer:
             self.task.progress = bar
             while not self._is_done():
                 record = self._epoch(len(self.history))
+                if self.freed is not None:
+                    self.freed.after_epoch()
                 self.failure = _not_finite(record)
                 if math.isfinite(record["loss"]):
                     self.history.append(_finite(record))

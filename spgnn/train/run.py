@@ -29,7 +29,7 @@ from spgnn.train.callbacks import Callback, check_log_directory, logs_in
 from spgnn.train.config import Job, TrainConfig, parse
 from spgnn.train.in_parts import InParts
 from spgnn.train.loop import Trainer
-from spgnn.train.memory import begin_epochs, give_back_freed, keep_freed, resident_bytes
+from spgnn.train.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.train.nodes import resolved
 from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
 from spgnn.train.repeated import of_run, resumable
@@ -149,12 +149,13 @@ def train(
         return _train_in_parts(config, comm, callbacks, idle)
     problem = prepare(config, comm)
     trainers: list[Trainer] = []
+    freed = FreedMemory.of_job(comm)
     while len(trainers) < config.training.runs and not (trainers and trainers[-1].failure):
         trainers.append(_trainer(config, len(trainers), problem, comm, callbacks))
         if len(trainers) == 1:
-            # Many ranks need what one of them would keep.
-            keep_freed() if comm.size == 1 else begin_epochs()
+            freed.begin()
             comm.settled()
+        trainers[-1].freed = freed
         trainers[-1].run()
         _write_predictions(of_run(config, len(trainers) - 1), trainers[-1])
     report = reporting.assemble(config, trainers[0], idle)
@@ -169,7 +170,7 @@ def _train_in_parts(
     task = InParts(config, comm, idle)
     try:
         trainer = Trainer(task, config.training, comm, callbacks, config.flat())
-        keep_freed() if comm.size == 1 else begin_epochs()
+        FreedMemory.of_job(comm).begin()  # no more: there is a budget
         comm.settled()
         trainer.run()
         report = reporting.assemble_in_parts(config, trainer, idle)

@@ -31,7 +31,7 @@ def test_epochs_use_the_memory_of_those_before():
     assert median(kept[3:]) < 500
 
 
-@pytest.mark.parametrize("begin", ["keep_freed", "begin_epochs"])
+@pytest.mark.parametrize("begin", ["keep_freed", "give_back_large"])
 def test_what_set_up_freed_goes_back(begin):
     """A block in the middle of the heap too: nothing of it is resident when training begins."""
 
