@@ -34,7 +34,7 @@ import torch
 from spgnn.comm import Communicator, connect, guarded
 from spgnn.testing import throttled
 from spgnn.train import GraphTask, TrainConfig, Trainer, prepare, task_of
-from spgnn.train.memory import give_back_freed, give_back_large
+from spgnn.train.memory import FreedMemory, give_back_freed
 from spgnn.wires import Layer
 
 ROOT = Path(__file__).parents[1]
@@ -100,9 +100,11 @@ def measure(comm: Communicator, graph: str, gigabits: float, options: argparse.N
         way: Contestant(config.but(**FLAGS[way]), throttled(comm, gigabits, options.latency))
         for way in WAYS
     }
-    give_back_large()
+    freed = FreedMemory.of_job(comm)
+    freed.begin()
     for contestant in contestants.values():
         contestant.block(0, 2 * options.warm)
+    freed.after_epoch()
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     for number in range(options.rounds):
         for way in WAYS[:: -1 if number % 2 else 1]:
