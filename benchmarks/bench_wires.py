@@ -37,9 +37,9 @@ LARGER = f"{COMMON} --no-input-dropout --weight-decay 0 --eval-every 2"
 GRAPHS = {
     "cora": CITATIONS,
     "citeseer": CITATIONS,
-    "coauthor-physics": f"{LARGER} --epochs 60",
-    "amazon-computers": f"{LARGER} --epochs 150 --norm node",
-    "flickr-small": f"{LARGER} --epochs 100 --lr 0.03",
+    "coauthor-physics": f"{LARGER} --epochs 40",
+    "amazon-computers": f"{LARGER} --epochs 100 --norm node",
+    "flickr-small": f"{LARGER} --epochs 60 --lr 0.03",
 }
 MODELS = ("gcn", "sage")
 # Points that the mean may be below exact's, and how many times fewer bytes there should be.
