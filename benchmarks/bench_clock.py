@@ -18,9 +18,9 @@ from time import perf_counter
 import torch
 
 from spgnn.comm import connect
+from spgnn.memory import give_back_freed, keep_freed
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
 from spgnn.train.measure import CLOCKED_EVERY, Measurements, timed
-from spgnn.train.memory import give_back_freed, keep_freed
 
 CPU = torch.device("cpu")
 STRETCH = 2 * CLOCKED_EVERY + 1  # epochs: two of them are clocked, one is the first

@@ -31,10 +31,10 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 
-from spgnn.comm import Communicator, connect, guarded
+from spgnn.comm import Communicator, connect, guarded, ranks_here
+from spgnn.memory import FreedMemory, give_back_freed
 from spgnn.testing import throttled
 from spgnn.train import GraphTask, TrainConfig, Trainer, prepare, task_of
-from spgnn.train.memory import FreedMemory, give_back_freed
 from spgnn.wires import Layer
 
 ROOT = Path(__file__).parents[1]
@@ -100,7 +100,7 @@ def measure(comm: Communicator, graph: str, gigabits: float, options: argparse.N
         way: Contestant(config.but(**FLAGS[way]), throttled(comm, gigabits, options.latency))
         for way in WAYS
     }
-    freed = FreedMemory.of_job(comm)
+    freed = FreedMemory(comm.size, ranks_here())
     freed.begin()
     for contestant in contestants.values():
         contestant.block(0, 2 * options.warm)

@@ -18,9 +18,9 @@ from time import process_time
 import torch
 
 from spgnn.comm import connect
+from spgnn.memory import give_back_freed
 from spgnn.testing import run_ranks
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
-from spgnn.train.memory import give_back_freed
 
 TURNS = 7
 BAR = 1.15

@@ -24,12 +24,12 @@ from spgnn.comm import connect
 from spgnn.data import open_source
 from spgnn.data.normalise import OWN_NORMALISATION, add_self_loops
 from spgnn.data.source import GraphSource, MemorySource
+from spgnn.memory import give_back_freed, give_back_large, peak_bytes, resident_bytes
 from spgnn.partition import partition
 from spgnn.plan import Network, Prediction, Subject, predict, read_machine
 from spgnn.plan.runtime import runtime_bytes
 from spgnn.testing import run_ranks
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
-from spgnn.train.memory import give_back_freed, give_back_large, peak_bytes, resident_bytes
 
 SCHEMES: dict[str, dict[str, object]] = {
     "1d": {},

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import torch
 
 from spgnn.comm import connect
+from spgnn.memory import give_back_freed
 from spgnn.testing import run_ranks
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
-from spgnn.train.memory import give_back_freed
 
 TURNS = 9
 WIDTH = 16

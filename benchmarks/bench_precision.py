@@ -20,9 +20,9 @@ import torch
 from bench_epoch import prepare
 
 from spgnn.comm import Communicator, connect
+from spgnn.memory import keep_freed
 from spgnn.train import NodeClassification, TrainConfig, Trainer
 from spgnn.train import prepare as loaded
-from spgnn.train.memory import keep_freed
 
 WARM_UP = 3
 

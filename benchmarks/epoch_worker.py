@@ -51,8 +51,8 @@ def status(name):
 
 def of_spgnn(data, path, model, hidden):
     from spgnn.comm import connect
+    from spgnn.memory import give_back_freed, keep_freed
     from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
-    from spgnn.train.memory import give_back_freed, keep_freed
 
     options = {"heads": HEADS} if model == "gat" else {}
     config = TrainConfig.of(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import resource
-from contextlib import suppress
-from pathlib import Path
-
 from spgnn.errors import InputError
+from spgnn.memory import memory_limit
 
 _BYTES_A_VERTEX = 16  # its row offset while a matrix is built, and once more in the matrix
 
@@ -42,14 +38,3 @@ def check_vertices(what: str, vertices: int) -> None:
     InputError
     """
     check_memory(f"{what}: {vertices} vertices", _BYTES_A_VERTEX * vertices)
-
-
-def memory_limit() -> int:
-    """Bytes this process may ever use: of the machine, its control group, its own limit."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != resource.RLIM_INFINITY:
-        limits.append(soft)
-    with suppress(OSError, ValueError):  # not there, or "max"
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return min(limits)

@@ -14,10 +14,10 @@ from spgnn.graph.output import write_npy, write_parts
 from spgnn.inference.config import InferConfig
 from spgnn.inference.forward import infer
 from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
+from spgnn.memory import resident_bytes
 from spgnn.nn import multiplied_in, weights_of
 from spgnn.train.config import DESCRIBED, Model
 from spgnn.train.in_parts import InParts
-from spgnn.train.memory import resident_bytes
 from spgnn.train.network import model_of
 from spgnn.train.nodes import resolved
 from spgnn.train.run import OWN_FLAGS, start

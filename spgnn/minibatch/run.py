@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spgnn import command
-from spgnn.comm import Communicator, connect, guarded, refuse
+from spgnn.comm import Communicator, connect, guarded, ranks_here, refuse
 from spgnn.comm.rank_zero import on_every_rank, on_rank_zero
 from spgnn.errors import InputError, memory_for
 from spgnn.files import check_writable
+from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.minibatch import report as reporting
 from spgnn.minibatch.config import MiniBatchConfig, parse
 from spgnn.minibatch.materials import materials
@@ -19,7 +20,6 @@ from spgnn.minibatch.train import BatchTask, BatchTrainer
 from spgnn.train import Trainer, checkpoint
 from spgnn.train import train as train_whole
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
-from spgnn.train.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.train.run import OWN_FLAGS, start
 
 
@@ -112,7 +112,7 @@ def _logs(config: MiniBatchConfig, comm: Communicator) -> Sequence[Callback]:
 
 
 def _run(trainer: Trainer, config: MiniBatchConfig) -> None:
-    trainer.freed = FreedMemory.of_job(trainer.comm)
+    trainer.freed = FreedMemory(trainer.comm.size, ranks_here())
     trainer.freed.begin()
     trainer.comm.settled()
     trainer.run()

@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 
 from spgnn.comm import Communicator
-from spgnn.data.memory import memory_limit
+from spgnn.memory import freed_is_kept, memory_limit
 from spgnn.plan.links import measure_levels, measure_overlap
 from spgnn.plan.machine import Conditions, Machine
 from spgnn.plan.rates import (
@@ -48,13 +48,14 @@ def measure(comm: Communicator, name: str | None = None, *, seconds: float = SEC
     nodes = node_of_each(comm)
     here = max(nodes.count(node) for node in set(nodes))
     together = Together(comm, seconds)
-    spmm = measure_sparse(together, comm.device)
-    gather = measure_gather(together, comm.device)
-    gemm = measure_dense(together, comm.device)
-    streams = measure_streams(together, comm.device)
-    overhead = measure_overhead(comm, together)
-    levels = measure_levels(comm, nodes, together)
-    overlap = measure_overlap(comm, together)
+    with freed_is_kept():
+        spmm = measure_sparse(together, comm.device)
+        gather = measure_gather(together, comm.device)
+        gemm = measure_dense(together, comm.device)
+        streams = measure_streams(together, comm.device)
+        overhead = measure_overhead(comm, together)
+        levels = measure_levels(comm, nodes, together)
+        overlap = measure_overlap(comm, together)
     cuda = comm.device.type == "cuda"
     cores = torch.cuda.device_count() if cuda else len(os.sched_getaffinity(0))
     memory = torch.cuda.get_device_properties(comm.device).total_memory if cuda else memory_limit()

@@ -17,13 +17,13 @@ from spgnn.comm.rank_zero import on_rank_zero
 from spgnn.errors import InputError, memory_for
 from spgnn.graph.output import write_npz
 from spgnn.graph.parameters import check_replicated
+from spgnn.memory import FreedMemory
 from spgnn.nn import multiplied_in, weights_of
 from spgnn.progress import ProgressBar
 from spgnn.train import checkpoint, rank_files
 from spgnn.train.callbacks import Callback
 from spgnn.train.config import Training
 from spgnn.train.measure import Measurements
-from spgnn.train.memory import FreedMemory
 from spgnn.train.rates import Rates
 from spgnn.train.task import Scores, Task
 

@@ -21,6 +21,7 @@ from spgnn.errors import InputError, memory_for
 from spgnn.partition import METHODS, read_labels
 from spgnn.partition.adjacency import Int32Array
 from spgnn.plan.choose import Choice, Planner
+from spgnn.plan.choose import Planned as Priced
 from spgnn.plan.configurations import configurations, fitting
 from spgnn.plan.machine import Machine, read_machine
 from spgnn.plan.measure import measure
@@ -154,6 +155,39 @@ def _choose(
     """The first plan, and the second if it is close; on rank 0 alone."""
     if machine is None:
         raise AssertionError("rank 0 knows the machine")
+    choice, flags_of = ranked(config, ranks, machine, fixed)
+    close = [one for one in choice.plans[:2] if one.seconds <= CLOSE * choice.plans[0].seconds]
+    base = ["--dataset", config.data.dataset]
+    return [
+        {"flags": flags_of(one), "why": choice.why(one), "plan": of_plan(one, base)}
+        for one in close
+    ]
+
+
+def ranked(
+    config: TrainConfig, ranks: int, machine: Machine, fixed: dict[str, Any]
+) -> tuple[Choice, Callable[[Priced], dict[str, Any]]]:
+    """All plans that fit what a command line says, best first.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    ranks : int
+    machine : Machine
+    fixed : dict
+        Of the flags that plans choose, those that stay as they are.
+
+    Returns
+    -------
+    Choice
+    callable
+        The flags of one of its plans; labels that are there need not be made again.
+
+    Raises
+    ------
+    InputError
+        If the graph is wrong, or nothing fits.
+    """
     with memory_for(config.data.dataset), ProgressBar() as progress:
         source = open_source(
             config.data.dataset,
@@ -188,20 +222,15 @@ def _choose(
         if labels is not None:
             candidates = (one for one in candidates if one.parts == labels.parts)
         choice = planner.choose(ranks, candidates)
-        close = [one for one in choice.plans[:2] if one.seconds <= CLOSE * choice.plans[0].seconds]
-        kept, base = None if labels else cached, ["--dataset", config.data.dataset]
-        return [_record(choice, place, kept, base) for place in range(len(close))]
 
+    def flags_of(one: Priced) -> dict[str, Any]:
+        how = one.configuration
+        if labels is not None:
+            return how.flags
+        file = cached.file(how.method, how.objective, how.parts, how.nodes)
+        return {**how.flags, "partition": str(file)}
 
-def _record(
-    choice: Choice, place: int, cached: Partitions | None, base: list[str]
-) -> dict[str, Any]:
-    one = choice.plans[place]
-    flags, how = one.configuration.flags, one.configuration
-    if cached is not None:
-        # The labels are there: training need not make them again.
-        flags["partition"] = str(cached.file(how.method, how.objective, how.parts, how.nodes))
-    return {"flags": flags, "why": choice.why(one), "plan": of_plan(one, base)}
+    return choice, flags_of
 
 
 def _labels_of(config: TrainConfig, source: GraphSource, ranks: int) -> GivenLabels | None:

@@ -13,13 +13,13 @@ import torch
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.files import written_aside
+from spgnn.memory import peak_bytes
 from spgnn.spmm import DistMatrix
 from spgnn.train.clock import CATEGORIES
 from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts
 from spgnn.train.loop import Trainer
 from spgnn.train.measure import timed
-from spgnn.train.memory import peak_bytes
 from spgnn.train.reached import seconds_to
 from spgnn.train.repeated import statistics, summary
 from spgnn.train.rows import TrainingRows

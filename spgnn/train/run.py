@@ -18,18 +18,19 @@ from spgnn.comm import (
     guarded,
     launch,
     launched_rank,
+    ranks_here,
     refuse,
 )
 from spgnn.comm.rank_zero import on_rank_zero
 from spgnn.errors import InputError
 from spgnn.files import check_writable
+from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.train import checkpoint
 from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
 from spgnn.train.config import Job, TrainConfig, parse
 from spgnn.train.in_parts import InParts
 from spgnn.train.loop import Trainer
-from spgnn.train.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.train.nodes import resolved
 from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
 from spgnn.train.repeated import of_run, resumable
@@ -149,7 +150,7 @@ def train(
         return _train_in_parts(config, comm, callbacks, idle)
     problem = prepare(config, comm)
     trainers: list[Trainer] = []
-    freed = FreedMemory.of_job(comm)
+    freed = FreedMemory(comm.size, ranks_here())
     while len(trainers) < config.training.runs and not (trainers and trainers[-1].failure):
         trainers.append(_trainer(config, len(trainers), problem, comm, callbacks))
         if len(trainers) == 1:
@@ -170,7 +171,7 @@ def _train_in_parts(
     task = InParts(config, comm, idle)
     try:
         trainer = Trainer(task, config.training, comm, callbacks, config.flat())
-        FreedMemory.of_job(comm).begin()  # no more: there is a budget
+        FreedMemory(comm.size, ranks_here()).begin()  # no more: there is a budget
         comm.settled()
         trainer.run()
         report = reporting.assemble_in_parts(config, trainer, idle)
@@ -199,8 +200,12 @@ def _attempt(config: TrainConfig, comm: Communicator) -> float:
     """Seconds of an epoch, tried without evaluating or keeping anything. Collective."""
     options = replace(config.training, checkpoint=None, resume=False)
     trainer = Trainer(task_of(config, prepare(config, comm), comm), options, comm)
+    freed = FreedMemory(comm.size, ranks_here())
+    freed.begin()
     for epoch in range(TRIED_EPOCHS):
         trainer.measured.epoch(partial(trainer.train_epoch, epoch))
+        freed.after_epoch()
+    give_back_freed()
     return slowest_median(comm, trainer.measured.seconds[1:])
 
 

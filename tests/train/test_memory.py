@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from spgnn import InputError
+from spgnn import InputError, memory
 from spgnn.comm import connect
 from spgnn.data import memory as limits
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, memory, train
+from spgnn.train import TrainConfig, train
 from tests.comm.jobs import ROOT
 from tests.train.command import check_refused, run
 from tests.training import write_dataset

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from contextlib import suppress
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from spgnn.comm import Communicator, ranks_here
-from spgnn.data.memory import memory_limit
-
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # of mallopt(3)
 _SMALL, _LARGE, _LARGEST, _PAD, _NEVER = 1 << 17, 1 << 20, 1 << 30, 1 << 24, -1
+_MAPPINGS = 1 << 16
 
 # Keeping what is freed made a rank's peak up to 1.9 times as high (reddit-sayit on 2 ranks).
 MOST_KEPT = 2
@@ -27,7 +28,12 @@ def give_back_freed() -> None:
     nonzeros in 8 parts, a third of its data. Elsewhere than on glibc this does nothing.
     """
     with suppress(OSError, AttributeError):
-        _libc().mallopt(_MMAP_THRESHOLD, _SMALL)
+        libc = _libc()
+        libc.mallopt(_MMAP_THRESHOLD, _SMALL)
+        # As they are by default, whatever `keep_freed` made of them.
+        libc.mallopt(_MMAP_MAX, _MAPPINGS)
+        libc.mallopt(_TRIM_THRESHOLD, _SMALL)
+        libc.mallopt(_TOP_PAD, _SMALL)
 
 
 class FreedMemory:
@@ -49,11 +55,6 @@ class FreedMemory:
     def __init__(self, ranks: int, ranks_here: int) -> None:
         self._alone, self._ranks_here = ranks == 1, ranks_here
         self._is_known = self._alone
-
-    @classmethod
-    def of_job(cls, comm: Communicator) -> FreedMemory:
-        """As the job of this communicator was launched."""
-        return cls(comm.size, ranks_here())
 
     def begin(self) -> None:
         """Set-up is over; an epoch comes next."""
@@ -91,6 +92,27 @@ def keep_freed() -> None:
             libc.mallopt(_MMAP_MAX, 0)
         libc.mallopt(_TRIM_THRESHOLD, _NEVER)
         libc.mallopt(_TOP_PAD, _PAD)
+
+
+@contextmanager
+def freed_is_kept() -> Iterator[None]:
+    """For what is measured as epochs do it that have plenty of memory."""
+    keep_freed()
+    try:
+        yield
+    finally:
+        give_back_freed()
+
+
+def memory_limit() -> int:
+    """Bytes this process may ever use: of the machine, its control group, its own limit."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        limits.append(soft)
+    with suppress(OSError, ValueError):  # not there, or "max"
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(limits)
 
 
 def resident_bytes() -> int:
