@@ -11,7 +11,7 @@ from spgnn.plan.rates import Clock, random_matrix
 
 _SMALL, _LARGE = 1 << 6, 1 << 20
 # What one rank alone is given: it moves nothing, and nobody asks.
-_UNMEASURED = Link(1e-5, 1e9)
+_UNMEASURED = Link(1e-5, 1e-5, 1e9)
 
 
 def measure_levels(comm: Communicator, nodes: list[int], clock: Clock) -> Levels:
@@ -50,34 +50,45 @@ def _level(comm: Communicator, clock: Clock) -> Level:
 
 
 def _alltoallv(comm: Communicator, clock: Clock) -> Link:
+    """Two groups of unlike size tell what a message costs from what a call costs."""
     peers = comm.size - 1
+    if peers == 0:
+        return _UNMEASURED
+    share = _LARGE // peers // 64 * 64
+    small, large = _exchange(comm, clock, _SMALL), _exchange(comm, clock, share)
+    pairs = [list(range(first, min(first + 2, comm.size))) for first in range(0, comm.size, 2)]
+    of_two = small if peers == 1 else _exchange(comm.subgroup(pairs), clock, _SMALL)
+    # Of two ranks nobody knows which it is.
+    message = small / 2 if peers == 1 else max(0.0, small - of_two) / (peers - 1)
+    return Link(max(0.0, small - peers * message), message, _bandwidth(small, large, peers * share))
 
-    def exchange(nbytes: int) -> float:
-        rows = [nbytes // 64 * (rank != comm.rank) for rank in range(comm.size)]
-        counts = RowCounts(rows, rows, nbytes // 64)
-        send = torch.ones(counts.sent, 16, device=comm.device)
-        received = torch.empty_like(send)
-        return clock(lambda: comm.alltoallv(send, received, counts).wait())
 
-    share = _LARGE // max(peers, 1) // 64 * 64
-    return _link(exchange(_SMALL), exchange(share), peers, peers * share)
+def _exchange(comm: Communicator, clock: Clock, nbytes: int) -> float:
+    """Seconds in which everyone sends everyone else so much."""
+    rows = [nbytes // 64 * (rank != comm.rank) for rank in range(comm.size)]
+    counts = RowCounts(rows, rows, nbytes // 64)
+    send = torch.ones(counts.sent, 16, device=comm.device)
+    received = torch.empty_like(send)
+    return clock(lambda: comm.alltoallv(send, received, counts).wait())
 
 
 def _allreduce(comm: Communicator, clock: Clock) -> Link:
+    if comm.size == 1:
+        return _UNMEASURED
+
     def reduce(nbytes: int) -> float:
         buffer = torch.ones(nbytes // 4, device=comm.device)
         return clock(lambda: comm.all_reduce(buffer).wait())
 
     steps = 2 * (comm.size - 1).bit_length()
     moved = 2 * (comm.size - 1) * _LARGE // comm.size
-    return _link(reduce(_SMALL), reduce(_LARGE), steps, moved)
+    small, large = reduce(_SMALL), reduce(_LARGE)
+    return Link(0.0, small / steps, _bandwidth(small, large, moved))
 
 
-def _link(small: float, large: float, messages: int, nbytes: int) -> Link:
-    if not messages:
-        return _UNMEASURED
+def _bandwidth(small: float, large: float, nbytes: int) -> float:
     # A long message takes longer than a short one, whatever a noisy machine says.
-    return Link(small / messages, nbytes / max(large - small, 0.1 * large))
+    return nbytes / max(large - small, 0.1 * large)
 
 
 def measure_overlap(comm: Communicator, clock: Clock) -> float:

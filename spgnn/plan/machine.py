@@ -15,7 +15,7 @@ from spgnn.errors import InputError, shortened
 from spgnn.files import AnyPath, written_aside
 from spgnn.plan.fields import read_record
 
-FORMAT, VERSION = "spgnn machine", 1
+FORMAT, VERSION = "spgnn machine", 2
 LARGEST_FILE = 1 << 20
 Float64Array = npt.NDArray[np.float64]
 
@@ -26,18 +26,21 @@ class Link:
 
     Attributes
     ----------
+    call : float
+        Seconds for each call that moves anything.
     latency : float
         Seconds for each message of a rank.
     bandwidth : float
         Bytes a second that each rank sends while all do.
     """
 
+    call: float
     latency: float
     bandwidth: float
 
     def seconds(self, messages: Any, nbytes: Any) -> Any:
-        """Time of so many messages of so many bytes in all; numbers or arrays."""
-        return self.latency * messages + nbytes / self.bandwidth
+        """Time of one call with so many messages of so many bytes in all; numbers or arrays."""
+        return self.call * (messages > 0) + self.latency * messages + nbytes / self.bandwidth
 
 
 @dataclass(frozen=True)
@@ -122,14 +125,15 @@ class Overhead:
 
     Attributes
     ----------
-    operation, product, epoch : float
-        Seconds for each operator, each distributed product, each epoch (the optimiser's step).
+    operation, exchange, epoch : float
+        Seconds for each operator, each exchange of a distributed product beside those of the link,
+        each epoch.
     memory : float
         Bytes a rank needs beside its data.
     """
 
     operation: float
-    product: float
+    exchange: float
     epoch: float
     memory: float
 

@@ -19,11 +19,10 @@ from spgnn.plan.machine import Conditions, Machine
 from spgnn.plan.rates import (
     measure_dense,
     measure_gather,
-    measure_overhead,
     measure_sparse,
     measure_streams,
 )
-from spgnn.plan.runtime import runtime_bytes
+from spgnn.plan.runtime import measure_overhead, runtime_bytes
 
 # Every figure is repeated for about so long, but so often at least and at most.
 SECONDS, _LEAST, _MOST = 0.04, 5, 200
@@ -53,8 +52,8 @@ def measure(comm: Communicator, name: str | None = None, *, seconds: float = SEC
         gather = measure_gather(together, comm.device)
         gemm = measure_dense(together, comm.device)
         streams = measure_streams(together, comm.device)
-        overhead = measure_overhead(comm, together)
         levels = measure_levels(comm, nodes, together)
+        overhead = measure_overhead(comm, levels.inside, together)
         overlap = measure_overlap(comm, together)
     cuda = comm.device.type == "cuda"
     cores = torch.cuda.device_count() if cuda else len(os.sched_getaffinity(0))

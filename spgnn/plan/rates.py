@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.comm import Communicator
 from spgnn.pattern import Pattern
-from spgnn.plan.machine import Gather, Gemm, Overhead, Spmm, Streams
+from spgnn.plan.machine import Gather, Gemm, Spmm, Streams
 from spgnn.sparse import CSR
 
 WIDTHS = (4, 16, 64, 256)
@@ -103,32 +102,17 @@ def measure_streams(clock: Clock, device: torch.device) -> Streams:
     )
 
 
-def measure_overhead(comm: Communicator, clock: Clock) -> Overhead:
-    """What small operators, products and steps of the optimiser cost."""
-    small = torch.ones(8, 8, device=comm.device)
-    many = 200
+def measure_operators(clock: Clock, device: torch.device) -> float:
+    """What a small operator costs, called once forward and once backward."""
+    small, many = torch.ones(8, 8, device=device), 200
 
     def operators() -> None:
         H = small
         for _ in range(many):
             H = torch.relu(H)
 
-    A = random_matrix(8, 1, rows=8).to(comm.device)
-
-    def products() -> None:
-        for _ in range(many):
-            kernels.spmm(A, small)
-
-    weights = [torch.nn.Parameter(torch.ones(8, 8, device=comm.device)) for _ in range(4)]
-    optimiser = torch.optim.Adam(weights)
-
-    def step() -> None:
-        torch.stack([weight.sum() for weight in weights]).sum().backward()
-        optimiser.step()
-        optimiser.zero_grad()
-
     # With gradients an operator is called twice, and autograd takes as long as the call.
-    return Overhead(2 * clock(operators) / many, 4 * clock(products) / many, clock(step), 0.0)
+    return 2 * clock(operators) / many
 
 
 def random_matrix(columns: int, degree: int, rows: int = _ROWS) -> CSR:

@@ -40,7 +40,7 @@ def epoch_seconds(
             slowest = int(whole.argmax())
             for kind, seconds in parts.items():
                 spent[kind] += float(seconds[slowest])
-            spent["overhead"] += slow * machine.overhead.product
+            spent["overhead"] += slow * machine.overhead.exchange * _exchanges(step, counted)
             continue
         kind, seconds = _local(step, counted.rows, words, network, machine)
         spent[kind] += slow * float(seconds.max())
@@ -50,6 +50,16 @@ def epoch_seconds(
     spent["overhead"] += slow * machine.overhead.epoch
     spent["allreduce"] += _all_reduce(weights, ranks, machine, slow)
     return dict(spent)
+
+
+def _exchanges(step: Product, counted: Counted) -> int:
+    """How many a product has; one that has none at all is still a product."""
+    found = 0
+    for factor in counted.of(step.layer).factors:
+        found += sum(bool(hop.messages.any()) for stage in factor.parts() for hop in stage.hops)
+        if isinstance(factor, TurnedCensus):
+            found += 2
+    return max(1, found)
 
 
 def _local(

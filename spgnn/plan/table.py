@@ -91,7 +91,7 @@ def show_machine(machine: Machine) -> None:
     overhead = machine.overhead
     table.add_row(
         "overhead",
-        f"operation {1e6 * overhead.operation:.1f} µs  product {1e6 * overhead.product:.1f} µs  "
+        f"operation {1e6 * overhead.operation:.1f} µs  exchange {1e6 * overhead.exchange:.1f} µs  "
         f"epoch {1e6 * overhead.epoch:.0f} µs  memory {overhead.memory / 2**20:.0f} MiB",
     )
     _print(table)
@@ -99,7 +99,7 @@ def show_machine(machine: Machine) -> None:
 
 def _level(level: Level) -> str:
     return "  ".join(
-        f"{name}: {1e6 * link.latency:.1f} µs a message, {link.bandwidth / 1e9:.2f} GB/s a rank"
+        f"{name}: {1e6 * link.call:.1f} µs a call, {1e6 * link.latency:.1f} a message, {link.bandwidth / 1e9:.2f} GB/s a rank"
         for name, link in vars(level).items()
     )
 
