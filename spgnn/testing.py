@@ -21,7 +21,7 @@ def run_ranks(
     fn: Callable[..., Any],
     size: int,
     *args: Any,
-    backend: str = "gloo",
+    backend: str = "auto",
     device: str = "cpu",
     threads: int = 1,
 ) -> list[Any]:
@@ -127,12 +127,6 @@ class _Throttled(Communicator):
 
     def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait:
         return self._inner._all_reduce(buffer, op)
-
-    def _send(self, buffer: Tensor, peer: int) -> Wait:
-        return self._inner._send(buffer, peer)
-
-    def _receive(self, buffer: Tensor, peer: int) -> Wait:
-        return self._inner._receive(buffer, peer)
 
     def _split(self, group: Group) -> Communicator:
         part = self._inner._split(group)

@@ -160,22 +160,13 @@ class Communicator(Transport):
         if counts.largest * row_bytes == 0:
             return Pending(None)
         with self._blocked(call, account):
-            send_bytes = self._staged(_as_byte_rows(send), filled=True)
-            recv_bytes = _as_byte_rows(recv)
-            landing = self._staged(recv_bytes, filled=False)
-            step = max(1, self.message_limit // max(row_bytes, 1))
-            wait: Wait | None = None
-            if counts.largest <= step:
-                wait = self._alltoallv(send_bytes, landing, counts)
-            else:
-                self._alltoallv_in_rounds(send_bytes, landing, counts, step)
+            wait, land = self._move_rows(send, recv, counts, row_bytes)
 
         def finish() -> None:
             with self._blocked(call, account):
                 if wait is not None:
                     wait()
-                if landing is not recv_bytes:
-                    recv_bytes.copy_(landing)
+                land()
 
         return Pending(finish)
 
@@ -208,7 +199,7 @@ class Communicator(Transport):
         """Sum (or maximise) elementwise over the group, in place, the same bits on every rank.
 
         Counted as a ring does it: each rank sends 2 (P - 1) / P of the buffer. Sums of 16-bit
-        floats are rounded after every addition; a sum of booleans says whether any is true.
+        floats may be rounded after every addition; a sum of booleans says whether any is true.
         """
         share = 2 * (self.size - 1) * buffer.numel() * buffer.element_size() // self.size
         begun = self._begin("all_reduce", f"all_reduce({_shown(buffer)}, {op})", share, share)
@@ -243,35 +234,31 @@ class Communicator(Transport):
         parts : Tensor [sum(sizes), …]
             Read on the root only.
         mine : Tensor [sizes[rank], …]
-        sizes : rows of each rank's block, the same list on every rank
+        sizes : rows of each rank's block
+            Read on the root only.
         """
         row_bytes = prod(mine.shape[1:]) * mine.element_size()
-        step = max(1, self.message_limit // max(row_bytes, 1))
-        others = sum(sizes) - sizes[root] if self.rank == root else 0
-        incoming = 0 if self.rank == root else sizes[self.rank]
+        sends = self.rank == root
+        none = [0] * self.size
+        receives = [len(mine) if rank == root else 0 for rank in range(self.size)]
         call, account = self._begin(
             "scatter",
             f"scatter({mine.dtype}, {row_bytes} bytes a row, from {root})",
-            others * row_bytes,
-            incoming * row_bytes,
+            (sum(sizes) - sizes[root]) * row_bytes if sends else 0,
+            0 if sends else len(mine) * row_bytes,
         )
         with self._blocked(call, account):
-            if self.rank == root:
-                blocks = self._staged(parts, filled=True).split(list(sizes))
-                waits = [
-                    self._send(piece, peer)
-                    for peer, block in enumerate(blocks)
-                    if peer != root
-                    for piece in _pieces(block, step)
-                ]
-                landing = blocks[root]
-            else:
-                landing = self._staged(mine, filled=False)
-                waits = [self._receive(piece, root) for piece in _pieces(landing, step)]
-            for wait in waits:
+            largest = torch.tensor([max(sizes, default=0) if sends else 0])
+            if self.size > 1:
+                self.maximise_uncounted(largest)  # so that all make as many rounds
+            if int(largest) * row_bytes == 0:
+                return
+            counts = RowCounts(sizes if sends else none, receives, int(largest))
+            given = parts if sends else mine[:0]
+            wait, land = self._move_rows(given, mine, counts, row_bytes)
+            if wait is not None:
                 wait()
-            if landing is not mine:
-                mine.copy_(landing)
+            land()
 
     def agree(self, value: int, op: Reduction = "max") -> int:
         """The maximum (or sum) of one integer over the group."""
@@ -303,6 +290,26 @@ class Communicator(Transport):
         else:
             from_[root] = 1
         return to, from_
+
+    def _move_rows(
+        self, send: Tensor, recv: Tensor, counts: RowCounts, row_bytes: int
+    ) -> tuple[Wait | None, Wait]:
+        """Begin to move rows; returns what waits for them, if any, and what puts them in place."""
+        send_bytes = self._staged(_as_byte_rows(send), filled=True)
+        recv_bytes = _as_byte_rows(recv)
+        landing = self._staged(recv_bytes, filled=False)
+        step = max(1, self.message_limit // max(row_bytes, 1))
+        wait: Wait | None = None
+        if counts.largest <= step:
+            wait = self._alltoallv(send_bytes, landing, counts)
+        else:
+            self._alltoallv_in_rounds(send_bytes, landing, counts, step)
+
+        def land() -> None:
+            if landing is not recv_bytes:
+                recv_bytes.copy_(landing)
+
+        return wait, land
 
     def _alltoallv_in_rounds(
         self, send: Tensor, recv: Tensor, counts: RowCounts, step: int
@@ -363,11 +370,6 @@ def _check_rows(send: Tensor, recv: Tensor, counts: RowCounts) -> None:
 
 def _shown(buffer: Tensor) -> str:
     return f"{buffer.dtype} {list(buffer.shape)}"
-
-
-def _pieces(rows: Tensor, step: int) -> list[Tensor]:
-    """Stretches of at most `step` rows as bytes; none if there are no rows."""
-    return [_as_byte_rows(piece).view(-1) for piece in rows.split(step) if len(piece)]
 
 
 def _as_byte_rows(rows: Tensor) -> Tensor:

@@ -39,8 +39,9 @@ def connect(backend: str = "auto", device: str = "cpu") -> Communicator:
 
     Parameters
     ----------
-    backend : {"auto", "gloo", "nccl", "mpi"}
-        ``auto`` takes MPI under mpiexec, else NCCL if every rank has a GPU, else gloo.
+    backend : {"auto", "shm", "gloo", "nccl", "mpi"}
+        ``auto`` takes MPI under mpiexec, else NCCL if every rank has a GPU, else the memory of the
+        machine that all ranks share, else gloo.
     device : {"cpu", "cuda", "auto"}
         Where tensors will live; ``communicator.device`` says which GPU is this rank's. ``auto``
         takes GPUs if every rank has its own.
@@ -156,7 +157,19 @@ def _connect(backend: str, device: str) -> Communicator:
         return MPICommunicator.connect(place, backend, device)
     from spgnn.comm.torchdist import TorchCommunicator  # noqa: PLC0415  (starts c10d)
 
-    return TorchCommunicator.connect(place, backend, device)
+    comm = TorchCommunicator.connect(place, "gloo" if backend == "shm" else backend, device)
+    if backend not in ("auto", "shm") or comm.moves_cuda or place.local_size < place.size:
+        shared = None
+    else:
+        from spgnn.comm.shared import SharedCommunicator  # noqa: PLC0415  (needs memfd)
+
+        shared = SharedCommunicator.of(comm)
+    if shared is None and backend == "shm":
+        raise InputError(
+            "--backend shm: the ranks are not all on one machine that lets them share memory; "
+            "use --backend gloo"
+        )
+    return shared or comm
 
 
 def _has_mpi(place: Place) -> bool:

@@ -122,12 +122,6 @@ class MPICommunicator(Communicator):
         request = self._comm.Iallreduce(MPI.IN_PLACE, operand, mpi_op)
         return self._waiter([request], nbytes=buffer.nbytes)
 
-    def _send(self, buffer: Tensor, peer: int) -> Wait:
-        return self._waiter([self._comm.Isend(_bytes(buffer), peer, _DATA)])
-
-    def _receive(self, buffer: Tensor, peer: int) -> Wait:
-        return self._waiter([self._comm.Irecv(_bytes(buffer), peer, _DATA)], [buffer.numel()])
-
     def _split(self, group: Group) -> Communicator:
         self._mpi_job.poll(self._ring.has_compared)
         self._waiter([self._comm.Ibarrier()])()  # MPI's own wait would keep processors busy.

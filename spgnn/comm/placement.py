@@ -11,7 +11,7 @@ import torch
 from spgnn.comm.launched import Place, find_place
 from spgnn.errors import InputError
 
-BACKENDS = ("auto", "gloo", "nccl", "mpi")
+BACKENDS = ("auto", "shm", "gloo", "nccl", "mpi")
 DEVICES = ("auto", "cpu", "cuda")
 
 # How well a node's GPUs go round among its ranks. The job has the least of all its nodes.

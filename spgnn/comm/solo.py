@@ -30,11 +30,6 @@ class SoloCommunicator(Communicator):
     def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait:
         return _done
 
-    def _send(self, buffer: Tensor, peer: int) -> Wait:
-        raise AssertionError("a single rank has no peer")
-
-    _receive = _send
-
     def _split(self, group: Group) -> Communicator:
         raise AssertionError("a single rank has no subgroup but itself")
 

@@ -176,12 +176,6 @@ class TorchCommunicator(Communicator):
         work = dist.all_reduce(buffer, reduction, group=group, async_op=True)
         return self._waiter(work, buffer)
 
-    def _send(self, buffer: Tensor, peer: int) -> Wait:
-        return self._waiter(dist.isend(buffer, group=self.process_group, group_dst=peer), buffer)
-
-    def _receive(self, buffer: Tensor, peer: int) -> Wait:
-        return self._waiter(dist.irecv(buffer, group=self.process_group, group_src=peer), buffer)
-
     def _split(self, group: Group) -> Communicator:
         job = self._torch_job
         # torch calls a group after its ranks and the number of groups that a rank has made before:

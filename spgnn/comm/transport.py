@@ -63,12 +63,6 @@ class Transport(ABC):
     @abstractmethod
     def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait: ...
 
-    @abstractmethod
-    def _send(self, buffer: Tensor, peer: int) -> Wait: ...
-
-    @abstractmethod
-    def _receive(self, buffer: Tensor, peer: int) -> Wait: ...
-
     def _announce(self, call: Call) -> None:  # noqa: B027  (only for backends that need it)
         """A call of this group begins; its data follow."""
 

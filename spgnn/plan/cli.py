@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import torch
 
-from spgnn.comm import connect, default_threads, guarded, launch, launched_rank, refuse
+from spgnn.comm import BACKENDS, connect, default_threads, guarded, launch, launched_rank, refuse
 from spgnn.comm.rank_zero import on_rank_zero
 from spgnn.command import at_least, real
 from spgnn.data.load import open_source
@@ -50,7 +50,7 @@ def add_machine(commands: Any) -> None:
     parser.add_argument(
         "--nproc", type=at_least(1, 4096), default=1, metavar="P", help="fork so many ranks"
     )
-    parser.add_argument("--backend", default="auto", choices=("auto", "gloo", "nccl", "mpi"))
+    parser.add_argument("--backend", default="auto", choices=BACKENDS)
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.set_defaults(run=run_machine)
 
@@ -171,7 +171,7 @@ def measured_here(ranks: int) -> Machine:
         path = Path(directory, "machine.json")
 
         def body() -> int:
-            comm = connect("gloo", "cpu")
+            comm = connect("auto", "cpu")
             with guarded(comm):
                 machine = measure(comm)
                 if comm.rank == 0:

@@ -99,7 +99,8 @@ def show_machine(machine: Machine) -> None:
 
 def _level(level: Level) -> str:
     return "  ".join(
-        f"{name}: {1e6 * link.call:.1f} µs a call, {1e6 * link.latency:.1f} a message, {link.bandwidth / 1e9:.2f} GB/s a rank"
+        f"{name}: {1e6 * link.call:.1f} µs a call, {1e6 * link.latency:.1f} a message, "
+        f"{link.bandwidth / 1e9:.2f} GB/s a rank"
         for name, link in vars(level).items()
     )
 

@@ -1,0 +1,327 @@
+#pragma once
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
+
+#include "arena.hpp"
+#include "post.hpp"
+#include "shared_pages.hpp"
+
+namespace spgnn {
+
+// Bytes for each rank of a group; those of one follow those of the rank before.
+struct Stretches {
+  std::byte* data;
+  const std::int64_t* counts;
+  std::size_t unit;  // bytes of one
+
+  std::size_t length(std::size_t rank) const {
+    return static_cast<std::size_t>(counts[rank]) * unit;
+  }
+};
+
+// An operation that this rank has begun: what it still has to read.
+struct Operation {
+  struct Source {
+    std::size_t member;
+    std::byte* to;
+    std::size_t length;
+  };
+
+  int channel;
+  Number number;
+  std::uint32_t kind;
+  std::vector<Source> sources;
+  bool mismatched = false;
+
+  bool done() const { return sources.empty(); }
+};
+
+// A rank's own memory, which its peers read, and theirs.
+//
+// A rank copies what it has for others into its own memory, says where in a slot, and rings their
+// bells. It copies what they have for it out of theirs when it waits for it, or whenever it waits
+// for anything. No thread works behind anybody's back.
+class Endpoint {
+ public:
+  Endpoint(std::size_t span, std::uint64_t token, int ranks, int rank, bool spins)
+      : own_(SharedPages::make(span)),
+        peers_(static_cast<std::size_t>(ranks)),
+        rank_(rank),
+        span_(span),
+        spins_(spins),
+        arena_(kArena, span) {
+    if (!own_) throw std::runtime_error("no shared memory");
+    header(rank_).token = token;
+  }
+
+  int file() const { return own_.file(); }
+
+  // Whether the memory of a peer can be had.
+  bool meet(int rank, long process, int file, std::uint64_t token) {
+    auto pages = SharedPages::of(process, file, span_);
+    if (!pages || reinterpret_cast<Header*>(pages.data())->token != token) return false;
+    peers_[static_cast<std::size_t>(rank)] = std::move(pages);
+    return true;
+  }
+
+  // A group of ranks; `members` are their numbers in the job. Peers may come later, or have come.
+  int open(std::uint64_t key, std::vector<int> members, std::size_t self) {
+    const std::lock_guard lock(mutex_);
+    auto& own = header(rank_);
+    const std::uint32_t place = own.channels.load();
+    if (place == kChannels) throw std::runtime_error("too many groups of ranks");
+    own.tables[place].key.store(key);
+    own.channels.store(place + 1);
+    const std::size_t size = members.size();
+    channels_.push_back({key, std::move(members), self, place, 1, std::vector<int>(size, -1),
+                         std::vector<std::uint64_t>(kSlots, 0)});
+    return static_cast<int>(channels_.size() - 1);
+  }
+
+  // The numbers of the next operations of a group; returns the first.
+  Number reserve(int channel, Number count) {
+    const std::lock_guard lock(mutex_);
+    auto& numbers = channels_[static_cast<std::size_t>(channel)].next;
+    return (numbers += count) - count;
+  }
+
+  // Post what is sent, and take note of what will be read. With `same`, everyone with a length
+  // gets the same bytes. Nothing is done, and nothing returned, while there is no room.
+  std::shared_ptr<Operation> begin(int channel, Number number, std::uint32_t kind,
+                                   const Stretches& send, bool same, const Stretches& receive,
+                                   std::size_t budget) {
+    const std::lock_guard lock(mutex_);
+    progress();
+    auto& group = channels_[static_cast<std::size_t>(channel)];
+    auto& slot = header(rank_).tables[group.place].slots[number % kSlots];
+    if (group.held[number % kSlots] != 0) return nullptr;
+    if (!post(group, slot, number, kind, send, same, budget)) return nullptr;
+    auto operation = std::make_shared<Operation>();
+    operation->channel = channel;
+    operation->number = number;
+    operation->kind = kind;
+    std::byte* to = receive.data;
+    for (std::size_t member = 0; member < group.members.size(); ++member) {
+      const std::size_t length = receive.length(member);
+      if (length == 0) continue;
+      if (member == group.self) {
+        std::memcpy(to, own_part(send, same, member), length);
+      } else {
+        operation->sources.push_back({member, to, length});
+      }
+      to += length;
+    }
+    if (!operation->done()) pending_.push_back(operation);
+    progress();
+    return operation;
+  }
+
+  // Whether an operation has read all there is, within so many seconds.
+  bool wait(const Operation& operation, double seconds) {
+    return sleep_until([&] { return operation.done(); }, seconds);
+  }
+
+  // Wait until anything happens, at most so many seconds.
+  void pause(double seconds) {
+    auto& bell = header(rank_).bell;
+    const std::uint32_t heard = bell.load();
+    sleep_until([&] { return bell.load() != heard; }, seconds);
+  }
+
+  bool is_done(const Operation& operation) {
+    const std::lock_guard lock(mutex_);
+    return operation.done();
+  }
+
+  // Let the system have what nobody reads any more.
+  void give_back() {
+    const std::lock_guard lock(mutex_);
+    collect();
+    arena_.each_free([this](std::size_t first, std::size_t length) {
+      own_.give_back(first, length);
+    });
+  }
+
+ private:
+  struct Channel {
+    std::uint64_t key;
+    std::vector<int> members;
+    std::size_t self;
+    std::uint32_t place;
+    Number next;
+    std::vector<int> places;            // of the group in the peers' headers, once they are known
+    std::vector<std::uint64_t> held;    // records that somebody has still to read, by slot
+  };
+  struct Held {
+    std::size_t record, length;
+    int channel;
+    std::size_t slot;
+  };
+
+  std::byte* base(int rank) const {
+    return rank == rank_ ? own_.data() : peers_[static_cast<std::size_t>(rank)].data();
+  }
+  Header& header(int rank) const { return *reinterpret_cast<Header*>(base(rank)); }
+
+  static const std::byte* own_part(const Stretches& send, bool same, std::size_t self) {
+    const std::byte* from = send.data;
+    for (std::size_t member = 0; member < self && !same; ++member) from += send.length(member);
+    return from;
+  }
+
+  bool post(Channel& group, Slot& slot, Number number, std::uint32_t kind, const Stretches& send,
+            bool same, std::size_t budget) {
+    const std::size_t size = group.members.size();
+    std::size_t payload = 0;
+    std::uint32_t readers = 0;
+    for (std::size_t member = 0; member < size; ++member) {
+      if (member == group.self || send.counts[member] == 0) continue;
+      payload = same ? send.length(member) : payload + send.length(member);
+      ++readers;
+    }
+    if (readers == 0) return true;
+    const std::size_t table = sizeof(Record) + size * sizeof(Part);
+    collect();
+    if (arena_.taken() > 0 && arena_.taken() + payload > budget) return false;
+    const std::size_t first = arena_.take(table + payload);
+    if (first == 0) {
+      if (arena_.taken() == 0) throw std::runtime_error("more bytes at once than can be shared");
+      return false;
+    }
+    auto* record = reinterpret_cast<Record*>(own_.data() + first);
+    record->left.store(readers, std::memory_order_relaxed);
+    record->kind = kind;
+    std::size_t to = first + table;
+    const std::byte* from = send.data;
+    for (std::size_t member = 0; member < size; ++member) {
+      const std::size_t length = send.length(member);
+      record->parts()[member] = {to, member == group.self ? 0 : length};
+      if (length != 0 && member != group.self && !same) {
+        std::memcpy(own_.data() + to, from, length);
+        to += length;
+      }
+      if (!same) from += length;
+    }
+    if (same) std::memcpy(own_.data() + to, send.data, payload);
+    const std::size_t place = number % kSlots;
+    group.held[place] = first;
+    held_.push_back({first, table + payload, static_cast<int>(&group - channels_.data()), place});
+    slot.record = first;
+    slot.number.store(number, std::memory_order_release);
+    for (std::size_t member = 0; member < size; ++member) {
+      if (member != group.self && send.counts[member] != 0) ring(group.members[member]);
+    }
+    return true;
+  }
+
+  // Read whatever has come.
+  void progress() {
+    bool others = false;
+    for (auto next = pending_.begin(); next != pending_.end();) {
+      auto& sources = (*next)->sources;
+      std::erase_if(sources, [&](const auto& source) { return read(**next, source); });
+      others |= sources.empty();
+      next = sources.empty() ? pending_.erase(next) : std::next(next);
+    }
+    // Another thread of this rank may sleep until just that.
+    if (others && header(rank_).sleepers.load() > 0) ring(rank_);
+  }
+
+  bool read(Operation& operation, const Operation::Source& source) {
+    auto& group = channels_[static_cast<std::size_t>(operation.channel)];
+    const int peer = group.members[source.member];
+    int& place = group.places[source.member];
+    auto& theirs = header(peer);
+    if (place < 0) {
+      const std::uint32_t made = theirs.channels.load();
+      for (std::uint32_t number = 0; number < made && place < 0; ++number) {
+        if (theirs.tables[number].key.load() == group.key) place = static_cast<int>(number);
+      }
+      if (place < 0) return false;
+    }
+    auto& slot = theirs.tables[place].slots[operation.number % kSlots];
+    if (slot.number.load(std::memory_order_acquire) != operation.number) return false;
+    auto* record = reinterpret_cast<Record*>(base(peer) + slot.record);
+    const Part part = record->parts()[group.self];
+    if (part.length != source.length || record->kind != operation.kind) {
+      operation.mismatched = true;
+    } else {
+      std::memcpy(source.to, base(peer) + part.first, part.length);
+    }
+    if (part.length != 0 && record->left.fetch_sub(1, std::memory_order_acq_rel) == 1 &&
+        theirs.sleepers.load() > 0) {
+      ring(peer);  // it may wait for room
+    }
+    return true;
+  }
+
+  // Take back the memory of what everybody has read.
+  void collect() {
+    held_.remove_if([this](const Held& one) {
+      auto* record = reinterpret_cast<Record*>(own_.data() + one.record);
+      if (record->left.load(std::memory_order_acquire) != 0) return false;
+      arena_.release(one.record, one.length);
+      channels_[static_cast<std::size_t>(one.channel)].held[one.slot] = 0;
+      return true;
+    });
+  }
+
+  void ring(int rank) {
+    auto& other = header(rank);
+    other.bell.fetch_add(1);
+    if (other.sleepers.load() > 0) {
+      syscall(SYS_futex, &other.bell, FUTEX_WAKE, 1 << 30, nullptr, nullptr, 0);
+    }
+  }
+
+  template <class Ready>
+  bool sleep_until(Ready ready, double seconds) {
+    using Clock = std::chrono::steady_clock;
+    const auto start = Clock::now();
+    const auto end = start + std::chrono::duration<double>(seconds);
+    const auto sleepy = start + std::chrono::microseconds(spins_ ? 50 : 0);
+    auto& own = header(rank_);
+    while (true) {
+      const std::uint32_t heard = own.bell.load();
+      {
+        const std::lock_guard lock(mutex_);
+        progress();
+        if (ready()) return true;
+      }
+      const auto now = Clock::now();
+      if (now >= end) return false;
+      if (now < sleepy) continue;
+      const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(end - now).count();
+      const timespec span{static_cast<time_t>(left / 1'000'000'000), left % 1'000'000'000};
+      own.sleepers.fetch_add(1);
+      syscall(SYS_futex, &own.bell, FUTEX_WAIT, heard, &span, nullptr, 0);
+      own.sleepers.fetch_sub(1);
+    }
+  }
+
+  SharedPages own_;
+  std::vector<SharedPages> peers_;
+  int rank_;
+  std::size_t span_;
+  bool spins_;
+  Arena arena_;
+  std::mutex mutex_;
+  std::vector<Channel> channels_;
+  std::list<std::shared_ptr<Operation>> pending_;
+  std::list<Held> held_;
+};
+
+}  // namespace spgnn

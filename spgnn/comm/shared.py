@@ -1,0 +1,258 @@
+"""The communicator of ranks that share a machine's memory: rows are copied, and nothing else.
+
+Through sockets a row is copied four times, and threads that nobody sees have to be given a
+processor for it: where ranks share processors, a call waits for several turns of the scheduler.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.comm._shared import Endpoint, Operation
+from spgnn.comm.base import Communicator
+from spgnn.comm.counts import RowCounts
+from spgnn.comm.job import Group, Job, MismatchError
+from spgnn.comm.launched import ranks_here
+from spgnn.comm.solo import SoloCommunicator
+from spgnn.comm.transport import Reduction, Wait
+from spgnn.layout import Int64Array
+
+# Addresses for each rank's memory, of which only what is used takes any; all ranks map all others'.
+_SPAN, _ALL_SPANS = 1 << 38, 1 << 45
+# What a rank may have posted that others have not read, beyond which it waits for them.
+BUDGET = 1 << 28
+# Of one message, so that a rank's memory does not grow with its largest exchange.
+MESSAGE_LIMIT = 1 << 26
+# Up to so many bytes of all ranks are read by everyone, and beyond summed by parts.
+_READ_BY_ALL = 1 << 18
+_KINDS: Final = {"alltoall": 1, "broadcast": 2, "reduce": 3, "gather": 4, "scatter": 5, "share": 6}
+
+
+class Rows(NamedTuple):
+    """What is sent or received, rank after rank: so many units of bytes for each."""
+
+    tensor: Tensor
+    counts: Int64Array
+
+
+class Memory:
+    """What all communicators of a rank share: the memory, and what has been begun in it.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+    job : Job
+    """
+
+    def __init__(self, endpoint: Endpoint, job: Job) -> None:
+        self.endpoint = endpoint
+        self._job = job
+        # Whoever drops an operation must not have its buffer written to later.
+        self._under_way: dict[Operation, Tensor] = {}
+
+    def begin(
+        self, where: tuple[int, int, int], send: Rows, recv: Rows, unit: int, same: bool
+    ) -> Wait:
+        """Post rows, and return what reads those of others.
+
+        Parameters
+        ----------
+        where : channel, number and kind of the operation
+        send, recv : Rows
+        unit : int
+            Bytes.
+        same : bool
+            Everyone is sent the same.
+        """
+        begun: list[Operation] = []
+
+        def is_begun() -> bool:
+            operation = self.endpoint.begin(
+                *where,
+                send.tensor.data_ptr(),
+                send.counts,
+                unit,
+                same,
+                recv.tensor.data_ptr(),
+                recv.counts,
+                BUDGET,
+            )
+            if operation is None:
+                self.endpoint.pause()
+                return False
+            begun.append(operation)
+            return True
+
+        self._until(is_begun)
+        (operation,) = begun
+        self._under_way[operation] = recv.tensor
+
+        def wait() -> None:
+            self._until(lambda: self.endpoint.wait(operation))
+            self._under_way.pop(operation, None)
+            if operation.mismatched:
+                raise MismatchError("data of another size arrived")
+
+        return wait
+
+    def _until(self, is_over: Callable[[], bool]) -> None:
+        end = time.monotonic() + self._job.timeout
+        while not is_over():
+            if time.monotonic() > end:
+                raise TimeoutError
+
+
+class SharedCommunicator(Communicator):
+    """Ranks of one machine. CUDA tensors are staged through host memory.
+
+    Parameters
+    ----------
+    job : Job
+        Which says how it ends.
+    group : Group
+    memory : Memory
+    """
+
+    def __init__(self, job: Job, group: Group, memory: Memory) -> None:
+        ranks = list(group.ranks)
+        super().__init__(ranks.index(job.rank), job, group)
+        self.message_limit = MESSAGE_LIMIT
+        self._memory = memory
+        digest = hashlib.blake2b(group.key.encode(), digest_size=8).digest()
+        self._channel = memory.endpoint.open(int.from_bytes(digest) | 1, ranks, self.rank)
+        self._ones = np.ones(self.size, np.int64)
+        self._nothing = Rows(torch.empty(0), np.zeros(self.size, np.int64))
+
+    @classmethod
+    def of(cls, comm: Communicator) -> SharedCommunicator | None:
+        """The same ranks, if they are on one machine that lets them share memory. Collective.
+
+        Parameters
+        ----------
+        comm : Communicator
+            All ranks of the job.
+        """
+        token = secrets.randbits(62)
+        processors = len(os.sched_getaffinity(0))
+        span = min(_SPAN, _ALL_SPANS // comm.size)
+        try:
+            endpoint = Endpoint(span, token, comm.size, comm.rank, ranks_here() <= processors)
+        except RuntimeError:
+            endpoint = None
+        file = -1 if endpoint is None else endpoint.file
+        mine = torch.tensor([_machine(), os.getpid(), file, token])
+        everyone = comm.gather_uncounted(mine).tolist()
+        met = endpoint is not None and all(
+            machine == everyone[comm.rank][0]
+            and (rank == comm.rank or endpoint.meet(rank, pid, number, other))
+            for rank, (machine, pid, number, other) in enumerate(everyone)
+        )
+        alone = torch.tensor([int(not met)])
+        comm.maximise_uncounted(alone)
+        if endpoint is None or int(alone):
+            return None
+        return cls(comm.job, comm.group, Memory(endpoint, comm.job))
+
+    def _post(
+        self,
+        kind: str,
+        send: Rows | None,
+        recv: Rows | None,
+        unit: int,
+        *,
+        same: bool = False,
+        number: int | None = None,
+    ) -> Wait:
+        where = self._channel, self._next(1) if number is None else number, _KINDS[kind]
+        return self._memory.begin(where, send or self._nothing, recv or self._nothing, unit, same)
+
+    def _next(self, operations: int) -> int:
+        return self._memory.endpoint.reserve(self._channel, operations)
+
+    def _from(self, root: int) -> Int64Array:
+        """One unit from (or for) one rank."""
+        counts = np.zeros(self.size, np.int64)
+        counts[root] = 1
+        return counts
+
+    def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
+        unit = max(rows.shape[1] if len(rows) else 0 for rows in (send, recv))
+        return self._post("alltoall", Rows(send, counts.send), Rows(recv, counts.recv), unit)
+
+    def _broadcast(self, buffer: Tensor, root: int) -> Wait:
+        if self.rank != root:
+            return self._post("broadcast", None, Rows(buffer, self._from(root)), buffer.nbytes)
+        return self._post("broadcast", Rows(buffer, self._ones), None, buffer.nbytes, same=True)
+
+    def _reduce(self, buffer: Tensor, root: int) -> Wait:
+        send = Rows(buffer, self._from(root))
+        if self.rank != root:
+            return self._post("reduce", send, None, buffer.nbytes)
+        recv = buffer.new_empty((self.size, *buffer.shape))
+        landed = self._post("reduce", send, Rows(recv, self._ones), buffer.nbytes)
+
+        def wait() -> None:
+            landed()
+            buffer.copy_(_combined(recv, "sum"))
+
+        return wait
+
+    def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait:
+        if self.size * buffer.nbytes > _READ_BY_ALL:
+            return self._all_reduce_by_parts(buffer.view(-1), op)
+        recv = buffer.new_empty((self.size, *buffer.shape))
+        sides = Rows(buffer, self._ones), Rows(recv, self._ones)
+        landed = self._post("gather", *sides, buffer.nbytes, same=True)
+
+        def wait() -> None:
+            landed()
+            buffer.copy_(_combined(recv, op))
+
+        return wait
+
+    def _all_reduce_by_parts(self, flat: Tensor, op: Reduction) -> Wait:
+        """Each rank combines a part of all buffers, which the others then read."""
+        # Both numbers now: ranks may wait for several of these in different orders.
+        first, unit = self._next(2), flat.element_size()
+        sizes = np.diff(np.arange(self.size + 1) * flat.numel() // self.size)
+        own = int(sizes[self.rank])
+        recv = flat.new_empty((self.size, own))
+        sides = Rows(flat, sizes), Rows(recv, own * self._ones)
+        landed = self._post("scatter", *sides, unit, number=first)
+
+        def wait() -> None:
+            landed()
+            part = Rows(_combined(recv, op).contiguous(), own * self._ones)
+            self._post("share", part, Rows(flat, sizes), unit, same=True, number=first + 1)()
+
+        return wait
+
+    def _split(self, group: Group) -> Communicator:
+        if len(group.ranks) == 1:
+            return SoloCommunicator(self.job, group)
+        return SharedCommunicator(self.job, group, self._memory)
+
+
+def _combined(rows: Tensor, op: Reduction) -> Tensor:
+    """Of all ranks, added in the same order wherever it is done."""
+    if rows.dtype == torch.bool:
+        return rows.any(0)
+    return rows.amax(0) if op == "max" else rows.sum(0, dtype=rows.dtype)
+
+
+def _machine() -> int:
+    """A number of this machine, and of this start of it."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    name = socket.gethostname() + (boot.read_text() if boot.exists() else "")
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest())
