@@ -20,9 +20,10 @@ from tests.training import write_dataset
 MORE_RANKS = [pytest.param(ranks, marks=pytest.mark.slow) for ranks in (3, 8)]
 
 
+@pytest.mark.parametrize("backend", ["gloo", "shm"])
 @pytest.mark.parametrize("ranks", [1, 2, 5, *MORE_RANKS])
-def test_gloo(ranks):
-    run_ranks(lambda rank: protocol.check_all(connect()), ranks)
+def test_one_machine(ranks, backend):
+    run_ranks(lambda rank: protocol.check_all(connect()), ranks, backend=backend)
 
 
 def test_under_debug(monkeypatch):
@@ -195,5 +196,5 @@ def test_buffers_must_fit_the_counts(send, received, words):
 
 
 def test_unknown_backend_is_refused():
-    with pytest.raises(InputError, match="--backend tcp: choose one of auto, gloo, nccl, mpi"):
+    with pytest.raises(InputError, match="--backend tcp: choose one of auto, shm, gloo, nccl, mpi"):
         connect("tcp")

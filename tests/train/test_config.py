@@ -116,7 +116,7 @@ CHOICES = {
     "--schedule": ["overlap", "peers"],
     "--order": ["auto", "paper"],
     "--approximate": ["all", "between"],
-    "--backend": ["auto", "gloo", "nccl", "mpi"],
+    "--backend": ["auto", "shm", "gloo", "nccl", "mpi"],
     "--device": ["auto", "cpu", "cuda"],
     "--feature-norm": ["auto", "row", "none"],
     "--dtype": ["float32", "bfloat16", "float64"],

@@ -105,6 +105,7 @@ class Endpoint {
                                    std::size_t budget) {
     const std::lock_guard lock(mutex_);
     progress();
+    collect();
     auto& group = channels_[static_cast<std::size_t>(channel)];
     auto& slot = header(rank_).tables[group.place].slots[number % kSlots];
     if (group.held[number % kSlots] != 0) return nullptr;
@@ -194,7 +195,6 @@ class Endpoint {
     }
     if (readers == 0) return true;
     const std::size_t table = sizeof(Record) + size * sizeof(Part);
-    collect();
     if (arena_.taken() > 0 && arena_.taken() + payload > budget) return false;
     const std::size_t first = arena_.take(table + payload);
     if (first == 0) {
