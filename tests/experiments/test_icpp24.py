@@ -34,14 +34,14 @@ from spgnn.plan.machine import (
 from spgnn.plan.partitions import Partitions
 from spgnn.plan.subject import set_up
 
-LINK = Link(1e-6, 1e10)
+LINK = Link(0.0, 1e-6, 1e10)
 MACHINE = Machine(
     "test",
     cores=4,
     ranks_a_node=4,
     memory=0.0,
     conditions=Conditions(4, 1),
-    levels=Levels(Level(LINK, LINK), Level(Link(1e-5, 1e9), Link(1e-5, 1e9))),
+    levels=Levels(Level(LINK, LINK), Level(Link(0.0, 1e-5, 1e9), Link(0.0, 1e-5, 1e9))),
     overlap=0.5,
     spmm=Spmm((1e6,), (16.0, 256.0), ((1e-10, 1e-9),), (1e-10, 1e-9)),
     gather=Gather((16.0, 256.0), (1e-10, 1e-9)),

@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 import numpy as np
 
+from spgnn import memory
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, train
-from spgnn.train import run as running
 
 
 def faults_of_epochs(rank: int, keep: bool) -> list[int]:
@@ -28,8 +28,8 @@ def faults_of_epochs(rank: int, keep: bool) -> list[int]:
 
     # Each activation is of 4 MiB.
     flags = {"random_features": 64, "random_classes": 64, "hidden": 64, "partition": "block"}
-    kept = running.keep_freed if keep else lambda: None
-    with patch.object(Trainer, "train_epoch", counted), patch.object(running, "keep_freed", kept):
+    kept = memory.keep_freed if keep else lambda: None
+    with patch.object(Trainer, "train_epoch", counted), patch.object(memory, "keep_freed", kept):
         train(TrainConfig.of(dataset="rmat-14-4", epochs=9, **flags), connect())
     return np.diff(counts).tolist()
 
