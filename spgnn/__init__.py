@@ -29,4 +29,4 @@ __all__ = [
     "infer",
     "product",
 ]
-__version__ = "0.6.0"
+__version__ = "0.7.0"
