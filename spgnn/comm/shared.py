@@ -29,7 +29,7 @@ from spgnn.comm.transport import Reduction, Wait
 from spgnn.layout import Int64Array
 
 # Addresses for each rank's memory, of which only what is used takes any; all ranks map all others'.
-_SPAN, _ALL_SPANS = 1 << 38, 1 << 45
+_SPAN, _ALL_SPANS = 1 << 36, 1 << 45
 # What a rank may have posted that others have not read, beyond which it waits for them.
 BUDGET = 1 << 28
 # Of one message, so that a rank's memory does not grow with its largest exchange.
