@@ -60,9 +60,17 @@ class Memory:
         self._job = job
         # Whoever drops an operation must not have its buffer written to later.
         self._under_way: dict[Operation, Tensor] = {}
+        self._followed: dict[Operation, Callable[[], None]] = {}
 
     def begin(
-        self, where: tuple[int, int, int], send: Rows, recv: Rows, unit: int, same: bool
+        self,
+        where: tuple[int, int, int],
+        send: Rows,
+        recv: Rows,
+        unit: int,
+        *,
+        same: bool = False,
+        then: Callable[[], None] | None = None,
     ) -> Wait:
         """Post rows, and return what reads those of others.
 
@@ -74,6 +82,8 @@ class Memory:
             Bytes.
         same : bool
             Everyone is sent the same.
+        then : callable, optional
+            Called once all is read, whatever this rank waits for by then.
         """
         begun: list[Operation] = []
 
@@ -86,6 +96,7 @@ class Memory:
                 same,
                 recv.tensor.data_ptr(),
                 recv.counts,
+                then is not None,
                 BUDGET,
             )
             if operation is None:
@@ -94,23 +105,39 @@ class Memory:
             begun.append(operation)
             return True
 
-        self._until(is_begun)
+        self.until(is_begun)
         (operation,) = begun
         self._under_way[operation] = recv.tensor
+        if then is not None:
+            self._followed[operation] = then
 
         def wait() -> None:
-            self._until(lambda: self.endpoint.wait(operation))
+            self.until(lambda: self.endpoint.wait(operation))
             self._under_way.pop(operation, None)
+            self._go_on()
             if operation.mismatched:
                 raise MismatchError("data of another size arrived")
 
         return wait
 
-    def _until(self, is_over: Callable[[], bool]) -> None:
+    def until(self, is_over: Callable[[], bool]) -> None:
+        """Ask again and again, doing what follows operations in between."""
         end = time.monotonic() + self._job.timeout
         while not is_over():
+            self._go_on()
             if time.monotonic() > end:
                 raise TimeoutError
+
+    def _go_on(self) -> None:
+        """Do what follows operations that are done."""
+        if not self._followed:
+            return
+        self.endpoint.take_notice()
+        for operation in list(self._followed):
+            if self.endpoint.is_done(operation):
+                then = self._followed.pop(operation, None)
+                if then is not None:  # no other thread was faster
+                    then()
 
 
 class SharedCommunicator(Communicator):
@@ -164,6 +191,11 @@ class SharedCommunicator(Communicator):
             return None
         return cls(comm.job, comm.group, Memory(endpoint, comm.job))
 
+    def settled(self) -> None:
+        """Set-up is over: what was posted in it need not stay in memory."""
+        super().settled()
+        self._memory.endpoint.give_back()
+
     def _post(
         self,
         kind: str,
@@ -173,9 +205,11 @@ class SharedCommunicator(Communicator):
         *,
         same: bool = False,
         number: int | None = None,
+        then: Callable[[], None] | None = None,
     ) -> Wait:
         where = self._channel, self._next(1) if number is None else number, _KINDS[kind]
-        return self._memory.begin(where, send or self._nothing, recv or self._nothing, unit, same)
+        sides = send or self._nothing, recv or self._nothing
+        return self._memory.begin(where, *sides, unit, same=same, then=then)
 
     def _next(self, operations: int) -> int:
         return self._memory.endpoint.reserve(self._channel, operations)
@@ -223,18 +257,26 @@ class SharedCommunicator(Communicator):
 
     def _all_reduce_by_parts(self, flat: Tensor, op: Reduction) -> Wait:
         """Each rank combines a part of all buffers, which the others then read."""
-        # Both numbers now: ranks may wait for several of these in different orders.
+        # Both numbers now: ranks may wait for several of these in different orders, and must share
+        # a part that is combined even while they wait for something else.
         first, unit = self._next(2), flat.element_size()
         sizes = np.diff(np.arange(self.size + 1) * flat.numel() // self.size)
         own = int(sizes[self.rank])
         recv = flat.new_empty((self.size, own))
+        sharing: list[Wait] = []
+
+        def share() -> None:
+            part = Rows(_combined(recv, op).contiguous(), own * self._ones)
+            sides = part, Rows(flat, sizes)
+            sharing.append(self._post("share", *sides, unit, same=True, number=first + 1))
+
         sides = Rows(flat, sizes), Rows(recv, own * self._ones)
-        landed = self._post("scatter", *sides, unit, number=first)
+        landed = self._post("scatter", *sides, unit, number=first, then=share)
 
         def wait() -> None:
             landed()
-            part = Rows(_combined(recv, op).contiguous(), own * self._ones)
-            self._post("share", part, Rows(flat, sizes), unit, same=True, number=first + 1)()
+            self._memory.until(lambda: bool(sharing))
+            sharing[0]()
 
         return wait
 

@@ -16,6 +16,8 @@ from spgnn.plan.subject import Counted
 _FLOAT = 4
 # Passes over the weights that Adam's step makes, all of them elementwise; SGD's has fewer.
 _STEP_PASSES = 12
+# A product calls and does in Python what so many operators take.
+_OPERATIONS = 10
 
 
 def epoch_seconds(
@@ -40,7 +42,7 @@ def epoch_seconds(
             slowest = int(whole.argmax())
             for kind, seconds in parts.items():
                 spent[kind] += float(seconds[slowest])
-            spent["overhead"] += slow * machine.overhead.exchange * _exchanges(step, counted)
+            spent["overhead"] += slow * _fixed(step, counted, machine)
             continue
         kind, seconds = _local(step, counted.rows, words, network, machine)
         spent[kind] += slow * float(seconds.max())
@@ -52,14 +54,14 @@ def epoch_seconds(
     return dict(spent)
 
 
-def _exchanges(step: Product, counted: Counted) -> int:
-    """How many a product has; one that has none at all is still a product."""
-    found = 0
+def _fixed(step: Product, counted: Counted, machine: Machine) -> float:
+    """Seconds of a product whatever its size."""
+    exchanges = 0
     for factor in counted.of(step.layer).factors:
-        found += sum(bool(hop.messages.any()) for stage in factor.parts() for hop in stage.hops)
+        exchanges += sum(bool(hop.messages.any()) for part in factor.parts() for hop in part.hops)
         if isinstance(factor, TurnedCensus):
-            found += 2
-    return max(1, found)
+            exchanges += 2
+    return exchanges * machine.overhead.exchange + _OPERATIONS * machine.overhead.operation
 
 
 def _local(

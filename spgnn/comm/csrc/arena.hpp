@@ -10,7 +10,9 @@ namespace spgnn {
 // as few pages as possible are ever touched.
 class Arena {
  public:
-  Arena(std::size_t first, std::size_t last) : end_(last), top_(first) { free_[first] = last - first; }
+  Arena(std::size_t first, std::size_t last) : end_(last), top_(first) {
+    free_[first] = last - first;
+  }
 
   // 0 if there is no room.
   std::size_t take(std::size_t length) {

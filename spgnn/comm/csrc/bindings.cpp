@@ -37,13 +37,13 @@ NB_MODULE(_shared, m) {
           "begin",
           [](Endpoint& self, int channel, spgnn::Number number, std::uint32_t kind,
              std::uintptr_t send, const Counts& sent, std::size_t unit, bool same,
-             std::uintptr_t receive, const Counts& received, std::size_t budget) {
+             std::uintptr_t receive, const Counts& received, bool followed, std::size_t budget) {
             nb::gil_scoped_release released;
             return self.begin(channel, number, kind, stretches(send, sent, unit), same,
-                              stretches(receive, received, unit), budget);
+                              stretches(receive, received, unit), followed, budget);
           },
           "channel"_a, "number"_a, "kind"_a, "send"_a, "sent"_a, "unit"_a, "same"_a, "receive"_a,
-          "received"_a, "budget"_a)
+          "received"_a, "followed"_a, "budget"_a)
       .def(
           "wait",
           [](Endpoint& self, const Operation& operation) {
@@ -56,6 +56,7 @@ NB_MODULE(_shared, m) {
              nb::gil_scoped_release released;
              self.pause(kSlice);
            })
+      .def("take_notice", &Endpoint::take_notice)
       .def("is_done", &Endpoint::is_done, "operation"_a)
       .def("give_back", &Endpoint::give_back);
 }

@@ -44,6 +44,7 @@ struct Operation {
   Number number;
   std::uint32_t kind;
   std::vector<Source> sources;
+  bool followed;  // by something that must be done once it is done
   bool mismatched = false;
 
   bool done() const { return sources.empty(); }
@@ -102,8 +103,9 @@ class Endpoint {
   // gets the same bytes. Nothing is done, and nothing returned, while there is no room.
   std::shared_ptr<Operation> begin(int channel, Number number, std::uint32_t kind,
                                    const Stretches& send, bool same, const Stretches& receive,
-                                   std::size_t budget) {
+                                   bool followed, std::size_t budget) {
     const std::lock_guard lock(mutex_);
+    heard_ = header(rank_).bell.load();
     progress();
     collect();
     auto& group = channels_[static_cast<std::size_t>(channel)];
@@ -114,6 +116,7 @@ class Endpoint {
     operation->channel = channel;
     operation->number = number;
     operation->kind = kind;
+    operation->followed = followed;
     std::byte* to = receive.data;
     for (std::size_t member = 0; member < group.members.size(); ++member) {
       const std::size_t length = receive.length(member);
@@ -125,21 +128,32 @@ class Endpoint {
       }
       to += length;
     }
-    if (!operation->done()) pending_.push_back(operation);
+    if (operation->done()) {
+      unnoticed_ += followed;
+    } else {
+      pending_.push_back(operation);
+    }
     progress();
     return operation;
   }
 
-  // Whether an operation has read all there is, within so many seconds.
+  // Until an operation has read all there is, or one is done that something follows, or so many
+  // seconds have passed. Returns whether the operation is done.
   bool wait(const Operation& operation, double seconds) {
-    return sleep_until([&] { return operation.done(); }, seconds);
+    bool done = false;
+    sleep_until([&] { return (done = operation.done()) || unnoticed_ > 0; }, seconds);
+    return done;
   }
 
-  // Wait until anything happens, at most so many seconds.
+  // From now on `wait` returns for those alone that are not done yet.
+  void take_notice() {
+    const std::lock_guard lock(mutex_);
+    unnoticed_ = 0;
+  }
+
+  // Wait until anything has happened since there was no room, at most so many seconds.
   void pause(double seconds) {
-    auto& bell = header(rank_).bell;
-    const std::uint32_t heard = bell.load();
-    sleep_until([&] { return bell.load() != heard; }, seconds);
+    sleep_until([&] { return header(rank_).bell.load() != heard_; }, seconds);
   }
 
   bool is_done(const Operation& operation) {
@@ -151,9 +165,8 @@ class Endpoint {
   void give_back() {
     const std::lock_guard lock(mutex_);
     collect();
-    arena_.each_free([this](std::size_t first, std::size_t length) {
-      own_.give_back(first, length);
-    });
+    arena_.each_free(
+        [this](std::size_t first, std::size_t length) { own_.give_back(first, length); });
   }
 
  private:
@@ -163,8 +176,8 @@ class Endpoint {
     std::size_t self;
     std::uint32_t place;
     Number next;
-    std::vector<int> places;            // of the group in the peers' headers, once they are known
-    std::vector<std::uint64_t> held;    // records that somebody has still to read, by slot
+    std::vector<int> places;          // of the group in the peers' headers, once they are known
+    std::vector<std::uint64_t> held;  // records that somebody has still to read, by slot
   };
   struct Held {
     std::size_t record, length;
@@ -234,10 +247,10 @@ class Endpoint {
       auto& sources = (*next)->sources;
       std::erase_if(sources, [&](const auto& source) { return read(**next, source); });
       others |= sources.empty();
+      unnoticed_ += sources.empty() && (*next)->followed;
       next = sources.empty() ? pending_.erase(next) : std::next(next);
     }
-    // Another thread of this rank may sleep until just that.
-    if (others && header(rank_).sleepers.load() > 0) ring(rank_);
+    if (others) ring(rank_);  // another thread of this rank may wait for just that
   }
 
   bool read(Operation& operation, const Operation::Source& source) {
@@ -261,8 +274,7 @@ class Endpoint {
     } else {
       std::memcpy(source.to, base(peer) + part.first, part.length);
     }
-    if (part.length != 0 && record->left.fetch_sub(1, std::memory_order_acq_rel) == 1 &&
-        theirs.sleepers.load() > 0) {
+    if (part.length != 0 && record->left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       ring(peer);  // it may wait for room
     }
     return true;
@@ -322,6 +334,8 @@ class Endpoint {
   std::vector<Channel> channels_;
   std::list<std::shared_ptr<Operation>> pending_;
   std::list<Held> held_;
+  int unnoticed_ = 0;
+  std::uint32_t heard_ = 0;
 };
 
 }  // namespace spgnn

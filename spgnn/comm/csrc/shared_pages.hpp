@@ -28,8 +28,7 @@ class SharedPages {
 
   // Of another process, in which the file has that number. Empty if the system does not allow it.
   static SharedPages of(long process, int number, std::size_t length) {
-    const std::string path =
-        "/proc/" + std::to_string(process) + "/fd/" + std::to_string(number);
+    const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(number);
     const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
     return file < 0 ? SharedPages() : SharedPages(file, length);
   }
