@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,18 @@ LONGEST_FACT = 60
 _ABSENT = "nothing"
 
 
+def _outside_transforms(check: Callable[..., None]) -> Callable[..., None]:
+    """What ranks tell each other is no part of a function that `torch.func` transforms."""
+
+    @wraps(check)
+    def outside(*args: Any) -> None:
+        with torch._C._DisableFuncTorch():
+            check(*args)
+
+    return outside
+
+
+@_outside_transforms
 def check_facts(comm: Transport, what: str, facts: dict[str, Any]) -> None:
     """See :meth:`Communicator.check_agreement`."""
     described = {name: _described(value) for name, value in facts.items()}
@@ -39,6 +52,7 @@ def check_facts(comm: Transport, what: str, facts: dict[str, Any]) -> None:
     _raise_if_different(comm, f"{differing[0]} of {what}{more}", values)
 
 
+@_outside_transforms
 def check_call(comm: Transport, call: Call) -> None:
     """Compare a call with those of all other ranks before it starts (``SPGNN_DEBUG=1``).
 
@@ -54,6 +68,7 @@ def check_call(comm: Transport, call: Call) -> None:
         raise CommunicationError(line)
 
 
+@_outside_transforms
 def check_counts(comm: Transport, call: Call, counts: RowCounts) -> None:
     """Compare what this rank expects of its peers with what they send (``SPGNN_DEBUG=1``).
 
