@@ -6,8 +6,8 @@ A cell is one setting of `experiments/tradeoff.py` on one graph with one model, 
 that is done is written to the JSON file at once, so that the same command goes on where it was
 interrupted; a cell that was measured by another command is measured again. The graph's split and
 partition are the same for all cells; seeds draw weights, dropout and wires. Accuracy is that of the
-test set at the best validation epoch. A difference has the standard error of a difference of two
-means. Bytes are those of rows that all ranks send in an epoch of training, on average, counted.
+test set at the best validation epoch. Differences are taken seed by seed, for a seed draws the same
+weights and dropout in every cell. Bytes are those of rows that all ranks send in an epoch of training, on average, counted.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ def measure(words: str) -> dict[str, Any]:
 
 
 def difference(one: dict[str, Any], exact: dict[str, Any]) -> tuple[float, float]:
-    """Of the mean accuracies, in points, and its standard error."""
-    scores = [[100 * run["score"] for run in cell["runs"]] for cell in (one, exact)]
-    error = sum(stdev(each) ** 2 / len(each) for each in scores if len(each) > 1) ** 0.5
-    return fmean(scores[0]) - fmean(scores[1]), error
+    """Of accuracies in points, seed by seed: the mean, and its standard error."""
+    scores = zip(one["runs"], exact["runs"], strict=True)
+    by = [100 * (mine["score"] - its["score"]) for mine, its in scores]
+    return fmean(by), stdev(by) / len(by) ** 0.5 if len(by) > 1 else 0.0
 
 
 def fewer(one: dict[str, Any], exact: dict[str, Any]) -> float | None:
