@@ -7,7 +7,8 @@ that is done is written to the JSON file at once, so that the same command goes 
 interrupted; a cell that was measured by another command is measured again. The graph's split and
 partition are the same for all cells; seeds draw weights, dropout and wires. Accuracy is that of the
 test set at the best validation epoch. Differences are taken seed by seed, for a seed draws the same
-weights and dropout in every cell. Bytes are those of rows that all ranks send in an epoch of training, on average, counted.
+weights and dropout in every cell. Bytes are those of rows that all ranks send in an epoch of
+training, on average, counted.
 """
 
 from __future__ import annotations
