@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,20 @@ import torch
 
 from spgnn import Axes
 from spgnn.comm import connect
-from spgnn.exchange import COVERS, build_all
+from spgnn.data import open_source
+from spgnn.exchange import COVERS, Algorithm, build_all
 from spgnn.nn import GCN, recorded_products
+from spgnn.plan import Subject, predict, read_machine
 from spgnn.plan.census import count
+from spgnn.plan.machine import Overhead
 from spgnn.plan.network import Network, trace
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, prepare
 from tests.exchange.test_plan import schemes
 from tests.plan.configurations import predicted, random_configurations, write_graphs
 from tests.training import run
+
+MACHINE = Path(__file__).parents[2] / "experiments" / "machines" / "perlmutter_a100.json"
 
 
 def counted(rank: int, configs: list[TrainConfig]) -> list[dict]:
@@ -104,3 +110,22 @@ def test_activations_are_what_is_alive_at_the_worst_time():
     assert trace(Network((8, 64, 4))).activations([0, 1, 1]) == 3 * 64 * 4 + 4 * 4
     # A last layer that makes few rows leaves the ones before as they are.
     assert trace(Network((8, 64, 4))).activations([0, 1, 0]) == 3 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ghosts", "exchanges"),
+    [
+        (Algorithm(), False, 4),
+        (Algorithm(), True, 2),
+        (Algorithm("1.5d", 2), False, 8),
+        (Algorithm("feature", 2), False, 12),
+    ],
+)
+def test_every_exchange_has_its_price(algorithm, ghosts, exchanges):
+    """Of two products forward and two back: one each, a fold beside it, or two transpositions."""
+    machine = replace(read_machine(MACHINE), overhead=Overhead(0.0, 1.0, 0.0, 0.0))
+    subject = Subject.of(open_source("sbm"))
+    network = Network((subject.features, 16, 16, subject.classes), ghosts=ghosts)
+    price = predict(subject, None, algorithm, 4, network, reach=False, machine=machine)
+    assert price.seconds is not None
+    assert price.seconds["overhead"] == pytest.approx(exchanges)

@@ -50,6 +50,29 @@ def test_what_set_up_freed_goes_back(begin):
 
 
 @pytest.mark.parametrize(
+    ("ranks", "here", "limit", "done"),
+    [
+        (1, 1, 0, ["keep_freed"]),
+        (4, 4, 1600, ["give_back_large", "keep_freed"]),
+        (4, 4, 1599, ["give_back_large"]),
+        (4, 2, 800, ["give_back_large", "keep_freed"]),
+    ],
+)
+def test_ranks_keep_what_is_freed_where_there_is_plenty(monkeypatch, ranks, here, limit, done):
+    """Where all ranks of a machine could have twice their peak in half of its memory."""
+    called: list[str] = []
+    for name in ("keep_freed", "give_back_large"):
+        monkeypatch.setattr(memory, name, lambda name=name: called.append(name))
+    monkeypatch.setattr(memory, "peak_bytes", lambda: 100)
+    monkeypatch.setattr(memory, "memory_limit", lambda: limit)
+    freed = memory.FreedMemory(ranks, here)
+    freed.begin()
+    for _ in range(3):
+        freed.after_epoch()
+    assert called == done
+
+
+@pytest.mark.parametrize(
     ("flags", "words"),
     [
         (["--random-features", 2**31 - 1], ["--random-features 2147483647", "GiB"]),
