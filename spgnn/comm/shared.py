@@ -34,6 +34,8 @@ _SPAN, _ALL_SPANS = 1 << 36, 1 << 45
 BUDGET = 1 << 28
 # Of one message, so that a rank's memory does not grow with its largest exchange.
 MESSAGE_LIMIT = 1 << 26
+# Operations under way, beyond which those are looked for that nobody waits for.
+_MANY = 256
 # Up to so many bytes of all ranks are read by everyone, and beyond summed by parts.
 _READ_BY_ALL = 1 << 18
 _KINDS: Final = {"alltoall": 1, "broadcast": 2, "reduce": 3, "gather": 4, "scatter": 5, "share": 6}
@@ -107,6 +109,8 @@ class Memory:
 
         self.until(is_begun)
         (operation,) = begun
+        if len(self._under_way) > _MANY:
+            self._forget_read()
         self._under_way[operation] = recv.tensor
         if then is not None:
             self._followed[operation] = then
@@ -127,6 +131,12 @@ class Memory:
             self._go_on()
             if time.monotonic() > end:
                 raise TimeoutError
+
+    def _forget_read(self) -> None:
+        """Let go of buffers that are read into, though nobody has waited for them."""
+        for operation in list(self._under_way):
+            if self.endpoint.is_done(operation):
+                self._under_way.pop(operation, None)
 
     def _go_on(self) -> None:
         """Do what follows operations that are done."""

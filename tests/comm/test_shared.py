@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 
 import pytest
 import torch
@@ -80,6 +81,22 @@ def test_sums_are_the_same_bits_everywhere(dtype, length):
     for number, total in enumerate(found[0]):
         whole = torch.stack([rows[number].double() for rows in given]).sum(0)
         torch.testing.assert_close(total.double(), whole, rtol=2e-2, atol=2e-1)
+
+
+def test_buffers_that_nobody_waits_for_are_let_go(monkeypatch):
+    monkeypatch.setattr(shared, "_MANY", 4)
+
+    def run(rank: int) -> int:
+        comm = connect("shm")
+        buffers = []
+        for number in range(40):
+            received, _ = exchange(comm, 2, float(number))
+            buffers.append(weakref.ref(received.untyped_storage()))
+            comm.barrier()
+        del received
+        return sum(buffer() is not None for buffer in buffers)
+
+    assert max(run_ranks(run, 2)) <= 8
 
 
 def test_what_is_dropped_is_never_written_to():
