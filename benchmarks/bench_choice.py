@@ -29,9 +29,9 @@ from spgnn.comm import Communicator, connect, ranks_here
 from spgnn.comm.rank_zero import from_rank_zero
 from spgnn.files import written_aside
 from spgnn.memory import FreedMemory, give_back_freed
-from spgnn.plan.choose import Planned
 from spgnn.plan.machine import Machine
 from spgnn.plan.measure import measure
+from spgnn.plan.search import Planned
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, prepare, task_of
 from spgnn.train.planned import ranked

@@ -18,6 +18,19 @@ EVERYONE = "everyone"
 NODE, LOCAL = "node", "local"
 
 
+def grouped_order(group: npt.NDArray[np.integer], groups: int) -> Int64Array:
+    """The order in which members of a group lie together: groups rise, members stay as they were.
+
+    Parameters
+    ----------
+    group : integers [members] in [0, groups)
+    groups : int
+    """
+    # Keys of two bytes are sorted by counting, longer ones by comparing.
+    narrow = np.uint16 if groups <= 1 << 16 else np.int64
+    return np.argsort(group.astype(narrow, copy=False), kind="stable")
+
+
 @dataclass(frozen=True, eq=False)
 class RowLayout:
     """Contiguous rows per part: part p owns rows [offsets[p], offsets[p + 1]).

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spgnn import Axes, InputError, RowLayout
+from spgnn.layout import grouped_order
 
 sizes = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 
@@ -151,3 +152,10 @@ def test_axes_that_make_no_sense():
         InputError, match="axis rov: choose one of row, replica; did you mean 'row'"
     ):
         Axes.grid(4).size("rov")
+
+
+@given(st.sampled_from([1, 3, 1 << 16, (1 << 16) + 1]), st.integers(0, 300), st.integers(0))
+def test_members_of_a_group_lie_together_as_they_were(groups, members, seed):
+    group = np.random.default_rng(seed % 2**32).integers(max(0, groups - 5), groups, members)
+    expected = sorted(range(members), key=lambda one: group[one])
+    assert grouped_order(group, groups).tolist() == expected

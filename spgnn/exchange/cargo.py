@@ -12,7 +12,7 @@ import torch
 from spgnn.exchange import _inspect
 from spgnn.exchange.deal import Deal, Hand
 from spgnn.exchange.inspect import Cover
-from spgnn.layout import LOCAL, NODE, Axes, Int64Array, RowLayout
+from spgnn.layout import LOCAL, NODE, Axes, Int64Array, RowLayout, grouped_order
 from spgnn.sparse import CSR
 
 Values = npt.NDArray[Any] | None
@@ -87,7 +87,8 @@ class Entries:
             entries = Entries(np.zeros_like(column), column, None)
         node = here.nodes.owner(entries.column)
         solver = node % here.size
-        entries = entries.taken(np.argsort(solver * here.nodes.parts + node, kind="stable"))
+        by_solver = grouped_order(solver * here.nodes.parts + node, here.size * here.nodes.parts)
+        entries = entries.taken(by_solver)
         arrays = (torch.from_numpy(entries.row), torch.from_numpy(entries.column))
         values = None if entries.value is None else torch.from_numpy(entries.value)
         return Deal(LOCAL, (np.bincount(solver, minlength=here.size),), ((*arrays, values),))
@@ -197,7 +198,7 @@ def solve(hand: Hand, here: Place, cover: Cover) -> tuple[Cargo, Int64Array]:
     given = Entries(rows.numpy(), columns.numpy(), None if values is None else values.numpy())
     # Nonzeros came in the order of their asker and its rows; now by node, and then the same.
     node = here.nodes.owner(given.column)
-    order = np.argsort(node, kind="stable")
+    order = grouped_order(node, here.nodes.parts)
     node, asker, entries = node[order], asker[order], given.taken(order)
     sum_of = np.zeros(len(node), np.int64)  # of what one row gets from one node
     for one in (node, asker, entries.row):

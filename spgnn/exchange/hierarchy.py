@@ -34,7 +34,7 @@ from spgnn.exchange.inspect import COVERS, Ask, Cover, Demand, demand
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.regroup import Regroup
 from spgnn.exchange.schemes import Gathered, Scheme, fold
-from spgnn.layout import LOCAL, NODE, Axes, Int64Array, RowLayout
+from spgnn.layout import LOCAL, NODE, Axes, Int64Array, RowLayout, grouped_order
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR
 
@@ -105,7 +105,7 @@ def _two_levels(
     entries = Entries.from_abroad(block, here)
     hand = yield entries.to_solvers(here, cover)
     cargo, agent = solve(hand, here, cover)
-    order = np.argsort(agent, kind="stable")
+    order = grouped_order(agent, here.size)
     hand = yield cargo.taken(order).to(LOCAL, agent[order], here.size)
     hops, found = yield from _carried(Cargo.of(hand), here, own, cover, column_scale)
     remote = _remote(entries, found, R, hops, block)
@@ -127,7 +127,7 @@ def _carried(
     nodes, things = here.nodes.parts, len(cargo.key)
     foreign = here.local_of(cargo.columns) != here.local
     is_brought = summed(np.repeat(np.arange(things), cargo.lengths), foreign, things) > 0
-    by_node = np.argsort(cargo.node, kind="stable")
+    by_node = grouped_order(cargo.node, nodes)
     relayed = cargo.taken(by_node[is_brought[by_node]])
     direct = cargo.taken(by_node[~is_brought[by_node]])
     direct_send, direct_counts = yield Ask(NODE, _asked(direct, here, cover), own)
@@ -209,7 +209,7 @@ def _distributed(arrived: Cargo, before: int, here: Place, own: int) -> Scheme[t
     thing = np.repeat(np.arange(len(arrived.key)), arrived.wanted)
     mine = thing[arrived.wanting == here.local]
     others = np.flatnonzero(arrived.wanting != here.local)
-    others = others[np.argsort(arrived.wanting[others], kind="stable")]
+    others = others[grouped_order(arrived.wanting[others], here.size)]
     counts = np.bincount(arrived.wanting[others], minlength=here.size)
     passed = thing[others]
     told = yield Deal(LOCAL, (counts,), ((torch.from_numpy(arrived.key[passed]),),))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spgnn.comm import Communicator
 from spgnn.exchange.inspect import by_receiver, swapped, swapped_counts
-from spgnn.layout import Int64Array
+from spgnn.layout import Int64Array, grouped_order
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
@@ -59,7 +59,7 @@ class Regroup:
         peers : int
         """
         rows = block.shape[0]
-        order = torch.from_numpy(np.argsort(owner, kind="stable"))
+        order = torch.from_numpy(grouped_order(owner, peers))
         row = np.repeat(np.arange(rows), block.row_lengths.numpy())
         lengths = np.bincount(owner * rows + row, minlength=peers * rows)
         values = None if block.values is None else block.values[order]

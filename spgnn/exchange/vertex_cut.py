@@ -22,7 +22,7 @@ from spgnn.exchange.inspect import Ask, Cover, by_receiver, demand, swapped, swa
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.regroup import stack
 from spgnn.exchange.schemes import Scheme
-from spgnn.layout import EVERYONE, Int64Array, RowLayout
+from spgnn.layout import EVERYONE, Int64Array, RowLayout, grouped_order
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR
 
@@ -266,7 +266,7 @@ def _dealt(block: CSR, goes: Int64Array, rank: int, ranks: int) -> tuple[CSR, De
     row = np.repeat(np.arange(block.shape[0]), block.row_lengths.numpy())
     stays = np.flatnonzero(goes == rank)
     moves = np.flatnonzero(goes != rank)
-    moves = moves[np.argsort(goes[moves], kind="stable")]
+    moves = moves[grouped_order(goes[moves], ranks)]
     # Nonzeros of one row for one peer are neighbours now.
     to, of = goes[moves], row[moves]
     first = np.flatnonzero(np.append(True, (to[1:] != to[:-1]) | (of[1:] != of[:-1]))[: len(to)])

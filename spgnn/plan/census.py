@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -108,15 +109,28 @@ class TurnCensus:
     rows: Int64Array
     near: npt.NDArray[np.bool_]
 
-    @property
+    @cached_property
     def own(self) -> Int64Array:
         """Rows of each rank."""
         return np.asarray(self.rows[np.arange(len(self.me)), self.me])
 
-    @property
+    @cached_property
     def all(self) -> Int64Array:
         """Rows of each rank's group."""
         return np.asarray(self.rows.sum(axis=1))
+
+    @cached_property
+    def _others(self) -> npt.NDArray[np.bool_]:
+        """Who of its group is another rank on its node, and on another node: bool [2, P, c]."""
+        apart = np.arange(self.rows.shape[1]) != self.me[:, None]
+        return np.stack((self.near & apart, ~self.near & apart))
+
+    @cached_property
+    def _theirs(self) -> tuple[Int64Array, Int64Array]:
+        """Rows of these others, and how many of them have any: int64 [2, P] each."""
+        rows = [(self.rows * others).sum(axis=1) for others in self._others]
+        having = [np.count_nonzero((self.rows > 0) & others, axis=1) for others in self._others]
+        return np.stack(rows), np.stack(having)
 
     def shares(self, width: int) -> Int64Array:
         """Columns of each rank, int64 [P]."""
@@ -125,22 +139,16 @@ class TurnCensus:
 
     def traffic(self, width: int, dtype: torch.dtype, *, back: bool) -> Moved:
         """What a turn moves, or a turn back."""
-        copies = self.rows.shape[1]
-        place = np.arange(copies)
-        apart = place != self.me[:, None]
-        to = self.own[:, None] * (width // copies + (place < width % copies)) * apart
-        fro = self.rows * self.shares(width)[:, None] * apart
-        if back:
-            to, fro = fro, to
-
-        def by_level(counts: Int64Array) -> Int64Array:
-            return np.stack(((counts * self.near).sum(axis=1), (counts * ~self.near).sum(axis=1)))
-
-        return (
-            by_level(to) * dtype.itemsize,
-            by_level(fro) * dtype.itemsize,
-            by_level((to > 0).astype(np.int64)),
-        )
+        each, more = divmod(width, self.rows.shape[1])
+        with_more = np.count_nonzero(self._others[:, :, :more], axis=2)
+        with_any = np.count_nonzero(self._others, axis=2) if each else with_more
+        theirs, having = self._theirs
+        shares = self.shares(width)
+        to = self.own * (each * with_any + with_more)
+        fro = theirs * shares
+        messages = having * (shares > 0) if back else with_any * (self.own > 0)
+        sent, received = (fro, to) if back else (to, fro)
+        return sent * dtype.itemsize, received * dtype.itemsize, messages
 
 
 @dataclass(frozen=True, eq=False)

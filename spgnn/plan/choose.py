@@ -2,51 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm
 from spgnn.plan.census import Census
-from spgnn.plan.configurations import MANY_RANKS, Configuration, configurations
+from spgnn.plan.configurations import Configuration, configurations
 from spgnn.plan.estimate import can_be_estimated, estimated_setting
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import Epoch, Network, trace
 from spgnn.plan.partitions import GivenLabels, Partitions
-from spgnn.plan.predict import Prediction, price
+from spgnn.plan.predict import price
+from spgnn.plan.search import Outpaced, Planned, Plans, Search, arrangement
 from spgnn.plan.subject import Counted, Setting, Subject, set_up
 from spgnn.progress import Progress
 
 # Nonzeros of a graph up to which every configuration is priced, and up to which plans are made.
 THOROUGH, EXACT = 3_000_000, 100_000_000
-# Algorithms with which reach and ghosts are tried: of a small graph, of a large one, and of one on
-# very many ranks.
-_SHORTLIST, _SHORTER, _SHORTEST = 8, 2, 1
-
-
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """A configuration and its price.
-
-    Attributes
-    ----------
-    configuration : Configuration
-    prediction : Prediction
-    estimated : bool
-        Whether λ̄ is that of a sample of vertices, rather than plans counted.
-    """
-
-    configuration: Configuration
-    prediction: Prediction
-    estimated: bool = False
-
-    @property
-    def seconds(self) -> float:
-        """Of one epoch."""
-        seconds = self.prediction.epoch_seconds
-        assert seconds is not None
-        return seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +32,14 @@ class Choice:
     plans : list of Planned
     dropped : list of Planned
         Those that need more memory than there is.
+    outpaced : list of Outpaced
+        Those that were not even counted.
     """
 
     ranks: int
     plans: list[Planned]
     dropped: list[Planned]
+    outpaced: list[Outpaced]
 
     def why(self, planned: Planned) -> str:
         """One line: why a plan is where it is."""
@@ -82,12 +58,6 @@ class Choice:
         if moved == least:
             bytes_ = "the same bytes"
         return f"{slower:.2f} times the first: {1e3 * more[kind]:.3g} ms more {kind}, {bytes_}"
-
-
-def _arrangement(one: Configuration) -> tuple[object, ...]:
-    """What says which rank owns which rows."""
-    how = one.algorithm
-    return one.method, one.objective, one.parts, how.copies(one.ranks), one.nodes or 1
 
 
 class Planner:
@@ -122,6 +92,7 @@ class Planner:
         self.memory = memory if memory is not None else machine.memory or float("inf")
         self.estimates = subject.structure.nnz > EXACT
         self._progress = progress
+        self._thorough = subject.structure.nnz <= THOROUGH
         self._trace = cache(trace)
         self._last: tuple[object, Setting] | None = None
 
@@ -140,17 +111,19 @@ class Planner:
             If nothing fits into memory: says the least that would.
         """
         if candidates is None:
-            thorough = self.subject.structure.nnz <= THOROUGH
             candidates = configurations(
                 ranks,
                 self.network,
                 self.methods,
                 ranks_a_node=self.machine.ranks_a_node,
-                thorough=thorough,
+                thorough=self._thorough,
             )
         if self.estimates:
             candidates = filter(can_be_estimated, candidates)
-        priced = list(self._priced(list(candidates)))
+        search = Search(
+            list(candidates), self._price, self._setting, large=not self._thorough, tell=self._tell
+        )
+        priced = list(search.priced())
         if not priced:
             raise InputError(f"no configuration works on {ranks} ranks")
         fitting = [one for one in priced if one.prediction.memory_bytes <= self.memory]
@@ -162,55 +135,14 @@ class Planner:
                 f"{least} bytes a rank"
             )
         fitting.sort(key=lambda one: (one.seconds, one.prediction.memory_bytes))
-        return Choice(ranks, fitting, dropped)
-
-    def _priced(self, candidates: list[Configuration]) -> Iterator[Planned]:
-        """Plans of one algorithm at a time are in memory.
-
-        Plans of the whole matrix come first, of every algorithm. Reach and ghosts, which take plans
-        of their own for each layer, are tried with those algorithms that then look best.
-        """
-        if not candidates:
-            return
-        groups: dict[tuple[str, str, Algorithm], list[Configuration]] = {}
-        for one in sorted(candidates, key=_arrangement):  # sorting is stable
-            groups.setdefault((one.method, one.objective, one.algorithm), []).append(one)
-        base: dict[tuple[str, str, Algorithm], float] = {}
-        whole: dict[tuple[str, str, Algorithm], Census] = {}
-        for done, (key, members) in enumerate(groups.items()):
-            self._tell(members[0].ranks, done, 2 * len(groups))
-            setting = self._setting(members[0])
-            plain = replace(members[0], reach=False, ghosts=False, order="auto")
-            priced = self._price(plain, setting, {})
-            base[key], whole[key] = priced.seconds, setting.whole
-            if plain in members:
-                yield priced
-        best = sorted(groups, key=lambda key: base[key])[: self._shortlisted(candidates[0].ranks)]
-        shortlist = [key for key in groups if key in best]
-        for done, key in enumerate(shortlist):
-            members = [one for one in groups[key] if one.reach or one.ghosts]
-            if not members:
-                continue
-            self._tell(members[0].ranks, len(groups) + done, len(groups) + len(shortlist))
-            setting = self._setting(members[0], whole[key])
-            counted: dict[tuple[bool, bool, bool], Counted] = {}
-            yield from (self._price(one, setting, counted) for one in members)
-
-    def _shortlisted(self, ranks: int) -> int:
-        """With how many algorithms reach and ghosts are tried."""
-        if self.subject.structure.nnz <= THOROUGH:
-            return _SHORTLIST
-        return _SHORTER if ranks <= MANY_RANKS else _SHORTEST
-
-    def _tell(self, ranks: int, done: int, every: int) -> None:
-        if self._progress is not None:
-            self._progress(f"{ranks} ranks", done, every)
+        return Choice(ranks, fitting, dropped, search.outpaced)
 
     def _price(
         self,
         one: Configuration,
         setting: Setting,
-        counted: dict[tuple[bool, bool, bool], Counted],
+        counted: dict[Plans, Counted],
+        faster: float = 1.0,
     ) -> Planned:
         network = one.network(self.network)
         key = one.reach, one.ghosts, network.propagated
@@ -219,13 +151,18 @@ class Planner:
                 network.layers, reach=one.reach, ghosts=one.ghosts, propagated=network.propagated
             )
         epoch: Epoch = self._trace(network)
-        found = price(counted[key], epoch, network, setting.words, self.machine)
+        machine = self.machine.with_network(faster) if faster != 1 else self.machine
+        found = price(counted[key], epoch, network, setting.words, machine)
         return Planned(one, found, self.estimates)
+
+    def _tell(self, ranks: int, done: int, every: int) -> None:
+        if self._progress is not None:
+            self._progress(f"{ranks} ranks", done, every)
 
     def _setting(self, one: Configuration, whole: Census | None = None) -> Setting:
         """A graph arranged for a configuration; rows and scales of the last one, if they fit."""
         how, node = one.algorithm, self.machine.ranks_a_node
-        key = one.ranks, *_arrangement(one)
+        key = one.ranks, *arrangement(one)
         if self._last is None or self._last[0] != key:
             labels = self.partitions.labels(one.method, one.objective, one.parts, one.nodes)
             setting = set_up(self.subject, labels, how, one.ranks, node)

@@ -292,6 +292,7 @@ def _write(
             "machine": planner.machine.name,
             "plans": [plan for record in records for plan in record["plans"]],
             "dropped": [plan for record in records for plan in record["dropped"]],
+            "outpaced": [plan for record in records for plan in record["outpaced"]],
         }
         with written_aside(options.json, f"--json {options.json}") as file:
             file.write((json.dumps(whole, indent=1, allow_nan=False) + "\n").encode())

@@ -200,6 +200,15 @@ class Machine:
         turns = min(1.0, self.cores / (then.ranks_here * then.threads))
         return then.threads * turns / now
 
+    def with_network(self, factor: float) -> Machine:
+        """The same with a network between nodes that is so many times faster."""
+        found = self.levels.between or self.levels.inside
+        links = {
+            name: replace(link, latency=link.latency / factor, bandwidth=link.bandwidth * factor)
+            for name, link in vars(found).items()
+        }
+        return replace(self, levels=replace(self.levels, between=Level(**links)))
+
     def named(self, name: str) -> Machine:
         """The same under another name."""
         return replace(self, name=name)

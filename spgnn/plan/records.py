@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from spgnn.plan.census import LEVELS
-from spgnn.plan.choose import Choice, Planned
+from spgnn.plan.choose import Choice
+from spgnn.plan.search import Outpaced, Planned
 
 
 def of_choice(choice: Choice, base: Sequence[str]) -> dict[str, Any]:
@@ -23,7 +24,14 @@ def of_choice(choice: Choice, base: Sequence[str]) -> dict[str, Any]:
         "ranks": choice.ranks,
         "plans": [{**of_plan(one, base), "why": choice.why(one)} for one in choice.plans],
         "dropped": [of_plan(one, base) for one in choice.dropped],
+        "outpaced": [of_outpaced(one) for one in choice.outpaced],
     }
+
+
+def of_outpaced(outpaced: Outpaced) -> dict[str, Any]:
+    """A configuration that was not counted, and the least seconds that it would take."""
+    one = outpaced.configuration
+    return {"ranks": one.ranks, **one.flags, "seconds_at_least": outpaced.seconds}
 
 
 def of_plan(planned: Planned, base: Sequence[str]) -> dict[str, Any]:

@@ -21,13 +21,14 @@ from spgnn.errors import InputError, memory_for
 from spgnn.partition import METHODS, read_labels
 from spgnn.partition.adjacency import Int32Array
 from spgnn.plan.choose import Choice, Planner
-from spgnn.plan.choose import Planned as Priced
 from spgnn.plan.configurations import configurations, fitting
 from spgnn.plan.machine import Machine, read_machine
 from spgnn.plan.measure import measure
 from spgnn.plan.network import ModelKind, Network
 from spgnn.plan.partitions import GivenLabels, Partitions, cache_directory
 from spgnn.plan.records import of_plan
+from spgnn.plan.search import CLOSE
+from spgnn.plan.search import Planned as Priced
 from spgnn.plan.subject import Subject
 from spgnn.progress import ProgressBar
 from spgnn.train.config import TrainConfig
@@ -37,7 +38,7 @@ CHOSEN = ("algo", "c", "exchange", "cover", "hierarchy", "order", "ghosts", "rea
 # What a plan leaves as it is given.
 KEPT = ("schedule", "buffer")
 # The first two are tried if the second is at most so much slower, for so many epochs.
-CLOSE, TRIED_EPOCHS = 1.15, 5
+TRIED_EPOCHS = 5
 LARGEST_FILE = 1 << 28
 # Seconds an epoch of a configuration, tried on all ranks. Collective.
 Try = Callable[[TrainConfig], float]

@@ -83,6 +83,26 @@ def test_plans_are_ranked_by_what_they_cost(tmp_path):
         assert alone.epoch_seconds == one.prediction.epoch_seconds
 
 
+def test_of_a_large_graph_hierarchies_that_promise_least_are_not_counted(tmp_path, monkeypatch):
+    every = list(configurations(8, planner(tmp_path).network, ["block"], ranks_a_node=4))
+    twice = [one for one in every if one.algorithm.node_size > 1 and not one.reach]
+    flat = [replace(one, algorithm=replace(one.algorithm, node_size=1)) for one in twice]
+    whole = planner(tmp_path).choose(8, [*flat, *twice])
+    seconds = {one.configuration: one.seconds for one in whole.plans}
+    assert whole.outpaced == []
+
+    monkeypatch.setattr("spgnn.plan.choose.THOROUGH", 0)
+    some = planner(tmp_path).choose(8, [*flat, *twice])
+    assert {one.configuration: one.seconds for one in some.plans}.items() <= seconds.items()
+    outpaced = {one.configuration: one.seconds for one in some.outpaced}
+    assert len(outpaced) >= len(twice) - 2
+    assert outpaced.keys() | {one.configuration for one in some.plans} == seconds.keys()
+    # Columns have no partial sums, whose products a node may share out in another way.
+    columns = [one for one in outpaced if one.algorithm.cover == "column"]
+    assert columns
+    assert all(outpaced[one] <= seconds[one] for one in columns)
+
+
 def test_what_does_not_fit_is_left_out(tmp_path):
     ours = planner(tmp_path)
     everything = ours.choose(4, some(ours, 4))

@@ -20,7 +20,7 @@ from spgnn.data.graph import MASKS, Graph, VertexData
 from spgnn.data.meta import GraphMeta
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.data.structure import stack_rows
-from spgnn.layout import Int64Array, RowLayout
+from spgnn.layout import Int64Array, RowLayout, grouped_order
 from spgnn.pattern import index_dtype
 from spgnn.sparse import CSR
 
@@ -167,7 +167,7 @@ class _Reader:
             position = self.arranged.position
             new = torch.arange(first, last) if position is None else position[first:last]
             owners = layout.owner(new.numpy())
-            grouped = torch.from_numpy(np.argsort(owners, kind="stable"))
+            grouped = torch.from_numpy(grouped_order(owners, layout.parts))
             rows = VertexData(**self._of_one_split(data).take(grouped))
             yield rows, np.bincount(owners, minlength=layout.parts)
 

@@ -22,7 +22,7 @@ from spgnn.data.source import GraphSource, MemorySource
 from spgnn.data.structure import rename_columns
 from spgnn.errors import InputError
 from spgnn.files import AnyPath, directory_written_aside
-from spgnn.layout import RowLayout
+from spgnn.layout import RowLayout, grouped_order
 from spgnn.progress import Progress
 from spgnn.sparse import CSR
 
@@ -120,7 +120,7 @@ def partition_order(
     if outside.any():
         vertex = int(np.argmax(outside))
         raise InputError(f"label of vertex {vertex} is {labels[vertex]}; must be in [0, {parts})")
-    order = torch.from_numpy(np.argsort(labels, kind="stable"))
+    order = torch.from_numpy(grouped_order(labels, parts))
     return RowLayout.from_labels(labels, parts), order
 
 
