@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig
@@ -133,6 +134,50 @@ def test_losses_do_not_depend_on_ranks(tmp_path):
 @pytest.mark.parametrize("sparse", [False, True])
 def test_all_losses_do_not_depend_on_ranks(tmp_path, sparse):
     check_schemes(write_dataset(tmp_path / "graph.npz", sparse=sparse), 1)
+
+
+# Every exchange there is; where it does not fit the number of ranks, or the model, it is refused.
+EVERY_SCHEME = [
+    *({"cover": cover, "reach": cover != "row"} for cover in ("column", "row", "minimum")),
+    {"exchange": "oblivious"},
+    *({"algo": algo, "c": 2, "cover": "minimum"} for algo in ("1.5d", "2d", "feature")),
+    {"algo": "3d", "c": 2, "reach": False},
+    {"algo": "feature", "c": 8},
+    {"algo": "feature", "c": 3},
+    {"algo": "vertex-cut", "cover": "minimum"},
+    {"hierarchy": "2"},
+    {"hierarchy": "4", "cover": "minimum", "algo": "1.5d", "c": 2},
+    {"schedule": "peers", "buffer": 1 << 12},
+    {"ghosts": 1, "cover": "minimum"},
+]
+
+
+def fitting(config: TrainConfig, ranks: int) -> list[TrainConfig]:
+    """The model under every scheme that takes it."""
+    found = []
+    for scheme in EVERY_SCHEME:
+        try:
+            one = config.but(**scheme)
+            one.check(ranks)
+        except InputError:
+            continue
+        found.append(one)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "least"), [(1, 60), (3, 70), (8, 120)])
+def test_every_model_under_every_scheme(tmp_path, ranks, least):
+    path = write_dataset(tmp_path / "graph.npz")
+    alone, cases = [], []
+    for flags in (*CASES, *OURS):
+        config = base(path, **flags)
+        alone.append(run(config, connect())[0])
+        cases += [(len(alone) - 1, one) for one in fitting(config, ranks)]
+    assert len(cases) >= least
+    found = run_ranks(lambda rank: [run(one, connect())[0] for _, one in cases], ranks)[0]
+    for (number, one), losses in zip(cases, found, strict=True):
+        np.testing.assert_allclose(losses, alone[number], rtol=1e-4, err_msg=str(one))
 
 
 def test_flags_are_in_the_report_and_the_checkpoint(tmp_path):
