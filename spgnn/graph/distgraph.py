@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from math import prod
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spgnn.autograd import all_reduced
-from spgnn.comm import Communicator, Mesh
+from spgnn.comm import Communicator
 from spgnn.data import GraphMeta
 from spgnn.data.distribute import RankShare
-from spgnn.data.normalise import Normalisation
-from spgnn.errors import InputError, check_choice
+from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
 from spgnn.graph.edges import Edges, edges_of_pattern
+from spgnn.graph.matrices import GraphMatrices, MatrixKind
 from spgnn.graph.parameters import average_gradients, replicate, synchronise
-from spgnn.graph.rows import normalised, with_single_loops
 from spgnn.graph.tracked import TrackedIndex, tracked
 from spgnn.graph.vertices import from_rank_zero, to_rank_zero
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
-
-MatrixKind = Literal["sym", "row", "none", "loops"]
-MATRICES: tuple[str, ...] = get_args(MatrixKind)
-# Whether every vertex gets a self-loop, and how rows and columns are scaled.
-_MADE: dict[str, tuple[bool, Normalisation]] = {
-    "sym": (True, "sym"),
-    "row": (False, "row"),
-    "none": (False, "none"),
-    "loops": (True, "none"),
-}
 
 
 class DistGraph:
@@ -86,11 +74,10 @@ class DistGraph:
     ) -> None:
         self._share = share
         self._given_edges = edges
-        self._parallel = parallel
-        self._matrices: dict[str, DistMatrix] = {}
         self.comm = comm
         self.algorithm = algorithm
-        self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
+        self._matrices = GraphMatrices(share, comm, algorithm, parallel)
+        self.mesh = self._matrices.mesh
         self.partition_report = report
         self.plan = plan
         data = share.data
@@ -163,34 +150,7 @@ class DistGraph:
         InputError
             If ranks ask for different ones, or there is no such thing.
         """
-        if normalisation not in self._matrices:
-            check_choice("matrix", normalisation, MATRICES)
-            self.comm.check_agreement("graph.matrix", normalisation=normalisation)
-            loops, kind = _MADE[normalisation]
-            rows = normalised(self._share_for(normalisation), self.comm.rank, kind, loops=loops)
-            built = rows.matrix(self.layout, self.mesh, self.algorithm)
-            self._matrices[normalisation] = built.to(self.device)
-        return self._matrices[normalisation]
-
-    def _share_for(self, normalisation: MatrixKind) -> RankShare:
-        """What a matrix is made of, where edges between the same vertices are one entry of it."""
-        share = self._share
-        if not self._parallel or normalisation in ("none", "row"):
-            return share
-        if normalisation == "loops":
-            raise InputError(
-                'matrix("loops"): attention sees each edge, and this graph has several between the '
-                "same vertices: coalesce them, or give edge_index to a layer of PyG"
-            )
-        if self._parallel == "summed":
-            return share
-        # As in PyG, of several self-loops one is left.
-        assert share.adjacency is not None
-        return replace(share, adjacency=with_single_loops(share.adjacency, self._first_row))
-
-    @property
-    def _first_row(self) -> int:
-        return self.layout.range(self.comm.rank)[0]
+        return self._matrices.get(normalisation)
 
     @property
     def A(self) -> DistMatrix:
@@ -426,7 +386,7 @@ class DistGraph:
         self.__dict__.pop("edge_index", None)
         if "_edges" in self.__dict__:
             self.__dict__["_edges"] = self._edges.to(device)
-        self._matrices = {name: A.to(device) for name, A in self._matrices.items()}
+        self._matrices.to(device)
         self.device = device
         return self
 

@@ -1,0 +1,97 @@
+"""The matrices of a distributed graph: which there are, and of which rows they are made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, get_args
+
+import torch
+
+from spgnn.comm import Communicator, Mesh
+from spgnn.data.distribute import RankShare
+from spgnn.data.normalise import Normalisation
+from spgnn.errors import InputError, check_choice
+from spgnn.exchange import Algorithm
+from spgnn.graph.rows import normalised, with_single_loops
+from spgnn.spmm import DistMatrix
+
+MatrixKind = Literal["sym", "row", "none", "loops"]
+MATRICES: tuple[str, ...] = get_args(MatrixKind)
+# Whether every vertex gets a self-loop, and how rows and columns are scaled.
+_MADE: dict[str, tuple[bool, Normalisation]] = {
+    "sym": (True, "sym"),
+    "row": (False, "row"),
+    "none": (False, "none"),
+    "loops": (True, "none"),
+}
+
+
+class GraphMatrices:
+    """Builds each matrix when it is first asked for, and keeps it.
+
+    Parameters
+    ----------
+    share : RankShare
+        With its adjacency, in memory of the CPU.
+    comm : Communicator
+        All ranks.
+    algorithm : Algorithm
+    parallel : {"", "counted", "summed"}
+        What the adjacency does with edges between the same two vertices, where there are any.
+
+    Attributes
+    ----------
+    mesh : Mesh
+    """
+
+    def __init__(
+        self, share: RankShare, comm: Communicator, algorithm: Algorithm, parallel: str
+    ) -> None:
+        self._share, self._comm, self._algorithm = share, comm, algorithm
+        self._parallel = parallel
+        self._built: dict[str, DistMatrix] = {}
+        self._device = torch.device("cpu")
+        self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
+
+    def __contains__(self, kind: str) -> bool:
+        """Whether it is built already."""
+        return kind in self._built
+
+    def get(self, kind: MatrixKind) -> DistMatrix:
+        """The matrix of a kind. Collective when it is built.
+
+        Raises
+        ------
+        InputError
+            If ranks ask for different ones, or there is no such thing.
+        """
+        if kind not in self._built:
+            check_choice("matrix", kind, MATRICES)
+            self._comm.check_agreement("graph.matrix", normalisation=kind)
+            loops, scaling = _MADE[kind]
+            rows = normalised(self._share_for(kind), self._comm.rank, scaling, loops=loops)
+            built = rows.matrix(self._share.layout, self.mesh, self._algorithm)
+            self._built[kind] = built.to(self._device)
+        return self._built[kind]
+
+    def to(self, device: torch.device) -> None:
+        """Move what is built, and build on this device from now on."""
+        self._built = {kind: A.to(device) for kind, A in self._built.items()}
+        self._device = device
+
+    def _share_for(self, kind: MatrixKind) -> RankShare:
+        """What a matrix is made of, where edges between the same vertices are one entry of it."""
+        share = self._share
+        if not self._parallel or kind in ("none", "row"):
+            return share
+        if kind == "loops":
+            raise InputError(
+                'matrix("loops"): attention sees each edge, and this graph has several between the '
+                "same vertices: coalesce them, or give edge_index to a layer of PyG"
+            )
+        if self._parallel == "summed":
+            return share
+        # As in PyG, of several self-loops one is left.
+        assert share.adjacency is not None
+        first = share.layout.range(self._comm.rank)[0]
+        return replace(share, adjacency=with_single_loops(share.adjacency, first))
