@@ -19,6 +19,7 @@ from spgnn.exchange import Algorithm
 from spgnn.graph.edges import Edges, edges_of_pattern
 from spgnn.graph.matrices import GraphMatrices, MatrixKind
 from spgnn.graph.parameters import average_gradients, replicate, synchronise
+from spgnn.graph.sums import added
 from spgnn.graph.tracked import TrackedIndex, tracked
 from spgnn.graph.vertices import from_rank_zero, to_rank_zero
 from spgnn.layout import RowLayout
@@ -267,7 +268,8 @@ class DistGraph:
         -------
         Tensor […]
         """
-        return all_reduced(self._added(t, mask), self.comm)
+        halo_rows = self.halo_rows if "none" in self._matrices else None
+        return all_reduced(added(t, mask, self.own_rows, halo_rows), self.comm)
 
     def mean(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mean over the vertices of all ranks, the same on each; differentiable. Collective.
@@ -293,20 +295,6 @@ class DistGraph:
         total = self.sum(floating, mask)
         counted = self.own_rows if mask is None else int(mask.sum())
         return total / self.comm.agree(counted, "sum")
-
-    def _added(self, t: Tensor, mask: Tensor | None) -> Tensor:
-        if t.dim() and len(t) != self.own_rows:
-            halo_rows = self.halo_rows if "none" in self._matrices else -1
-            raise InputError(
-                f"this rank holds {self.own_rows} vertices, the tensor has {len(t)} rows"
-                + ("; these are rows of the halo" if len(t) == halo_rows else "")
-            )
-        if mask is not None:
-            if mask.dtype != torch.bool or mask.shape != (self.own_rows,) or not t.dim():
-                found = f"{mask.dtype} {list(mask.shape)}"
-                raise InputError(f"a mask must be bool [{self.own_rows}], got {found}")
-            t = t[mask]
-        return t.sum(0) if t.dim() else t
 
     def replicate(self, model: nn.Module) -> nn.Module:
         """Give all ranks the parameters and buffers of rank 0, in place. Collective.
