@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from spgnn.autograd import named
 from spgnn.comm import Mesh
 from spgnn.errors import InputError
-from spgnn.exchange import Executor, Plan, Stage, Step
+from spgnn.exchange import Executor, Plan, Stage, Step, Wire
 from spgnn.operands import Operands
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
@@ -26,11 +27,15 @@ class Halo:
     mesh : Mesh
     operands : Operands
         Those of the matrix, whose products and halos are counted together.
+    wires : sequence of Wire, optional
+        One for each hop; by default rows travel as they are.
 
     Attributes
     ----------
     stage : Stage
         The only one.
+    executor : Executor
+        What carries rows.
 
     Raises
     ------
@@ -38,7 +43,9 @@ class Halo:
         If the plan receives anything else.
     """
 
-    def __init__(self, plan: Plan, mesh: Mesh, operands: Operands) -> None:
+    def __init__(
+        self, plan: Plan, mesh: Mesh, operands: Operands, wires: Sequence[Wire] | None = None
+    ) -> None:
         stage = plan.stages[0]
         if (
             len(plan.stages) > 1
@@ -52,7 +59,8 @@ class Halo:
         own, device = stage.local.shape[1], stage.local.device
         identity = CSR(Selection(torch.arange(own, device=device), own))
         fetched = Stage(identity, None, tuple(hop.unscaled() for hop in stage.hops))
-        self._exchange = Executor(Plan((fetched,)), mesh).exchange(fetched)
+        self.executor = Executor(Plan((fetched,)), mesh, wires)
+        self._exchange = self.executor.exchange(fetched)
         self.columns, self.rows = own, own + stage.received[-1]
         self.handle = named(self)
         self.operands = operands

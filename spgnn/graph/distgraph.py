@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
@@ -18,16 +18,18 @@ from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
 from spgnn.graph.edges import Edges, edges_of_pattern
 from spgnn.graph.matrices import GraphMatrices, MatrixKind
-from spgnn.graph.parameters import average_gradients, replicate, synchronise
 from spgnn.graph.sums import added
 from spgnn.graph.tracked import TrackedIndex, tracked
+from spgnn.graph.trained import Trained
 from spgnn.graph.vertices import from_rank_zero, to_rank_zero
+from spgnn.graph.wiring import GraphWires
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
+from spgnn.wires import Approximation
 
 
-class DistGraph:
+class DistGraph(Trained):
     """One rank's vertices of a graph that is distributed over all ranks.
 
     Made by :func:`spgnn.distribute`. Row i of everything here is the vertex that stood at
@@ -50,6 +52,8 @@ class DistGraph:
         What else the source knew of its vertices.
     parallel : {"", "counted", "summed"}
         What the adjacency does with edges between the same two vertices, where there are any.
+    wires : GraphWires, optional
+        By default, all rows are exact.
 
     Attributes
     ----------
@@ -72,12 +76,14 @@ class DistGraph:
         edges: Edges | None = None,
         attributes: dict[str, Tensor] | None = None,
         parallel: str = "",
+        wires: GraphWires | None = None,
     ) -> None:
         self._share = share
         self._given_edges = edges
         self.comm = comm
         self.algorithm = algorithm
-        self._matrices = GraphMatrices(share, comm, algorithm, parallel)
+        self._wires = GraphWires(Approximation(), comm, 0) if wires is None else wires
+        self._matrices = GraphMatrices(share, comm, algorithm, parallel=parallel, wires=self._wires)
         self.mesh = self._matrices.mesh
         self.partition_report = report
         self.plan = plan
@@ -182,11 +188,15 @@ class DistGraph:
             If the graph was not distributed with ``algo="1d"`` and ``cover="column"``.
         """
         if not isinstance(H_local, Tensor) or not H_local.dim():
-            found = list(H_local.shape) if isinstance(H_local, Tensor) else type(H_local).__name__
-            raise InputError(f"a halo is of a tensor [{self.own_rows}, …], got {found}")
+            given = list(H_local.shape) if isinstance(H_local, Tensor) else type(H_local).__name__
+            raise InputError(f"a halo is of a tensor [{self.own_rows}, …], got {given}")
         flat = _as_rows(H_local)
-        floating = flat if flat.is_floating_point() else flat.double()
-        rows = F.pad(self.A.halo(floating), (0, 0, 0, self._padding)).to(H_local.dtype)
+        if flat.is_floating_point():
+            found = self.A.halo(flat)
+        else:
+            with self.exact():
+                found = self.A.halo(flat.double())
+        rows = F.pad(found, (0, 0, 0, self._padding)).to(H_local.dtype)
         return rows.reshape(self.halo_rows, *H_local.shape[1:])
 
     @property
@@ -295,47 +305,6 @@ class DistGraph:
         total = self.sum(floating, mask)
         counted = self.own_rows if mask is None else int(mask.sum())
         return total / self.comm.agree(counted, "sum")
-
-    def replicate(self, model: nn.Module) -> nn.Module:
-        """Give all ranks the parameters and buffers of rank 0, in place. Collective.
-
-        PyG's LSTM and GRU aggregations, which pad the neighbours of each vertex to the largest
-        number of neighbours, are told that of all ranks from then on.
-
-        Returns
-        -------
-        Module
-            The same one.
-        """
-        return replicate(model, self.comm)
-
-    def synchronise(self, model: nn.Module) -> nn.Module:
-        """Replicate a model, and average its gradients at the end of every backward. Collective.
-
-        What ``DistributedDataParallel`` is for others, under any launcher. Every backward must
-        then reach some parameter on all ranks, as that of a loss made by `mean` or `sum` does.
-
-        Returns
-        -------
-        Module
-            The same one.
-        """
-        return synchronise(model, self.comm)
-
-    def average_gradients(self, model: nn.Module) -> None:
-        """Average the gradients of replicated parameters over all ranks. Collective.
-
-        To be called between ``backward`` and the optimiser's step, where neither `synchronise` nor
-        ``DistributedDataParallel`` does it. A parameter that has a gradient on some rank
-        counts as zero on the others.
-
-        Raises
-        ------
-        InputError
-            Before the first average: if the model is not the same on all ranks, or takes
-            statistics over one rank's vertices.
-        """
-        average_gradients(model, self.comm)
 
     def scatter(self, rows: Tensor | None) -> Tensor:
         """What rank 0 knows of each vertex, in the source's order, to its owners. Collective.

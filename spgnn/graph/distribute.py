@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,8 +24,11 @@ from spgnn.graph.planned import told as told_of
 from spgnn.graph.sharing import Placement, is_cut, opened_share, scattered_share
 from spgnn.graph.sources import Opened, kind_of, opener
 from spgnn.graph.vertices import from_rank_zero as dealt_by_rank_zero
+from spgnn.graph.wiring import GraphWires
+from spgnn.graph.wiring import checked as checked_wire
 from spgnn.plan.measure import measure
 from spgnn.plan.network import ModelKind
+from spgnn.wires import Approximation
 
 
 def distribute(
@@ -58,6 +61,7 @@ def distribute(
     backend: str = "auto",
     comm: Communicator | None = None,
     model: nn.Module | None = None,
+    wire: Approximation | Mapping[str, Any] | None = None,
 ) -> DistGraph:
     """Partition a graph and give every rank its part. Collective.
 
@@ -106,6 +110,10 @@ def distribute(
         All ranks, if they are connected already.
     model : Module, optional
         Is replicated, and its gradients averaged: see :meth:`DistGraph.synchronise`.
+    wire : Approximation or mapping, optional
+        What may be lost of rows on their way in training, and when they are used: see
+        :class:`spgnn.wires.Approximation`; ``{"bits": 8}`` is one. Call
+        :meth:`DistGraph.next_epoch` before each epoch then.
 
     Returns
     -------
@@ -128,7 +136,10 @@ def distribute(
     )
     beside = dict(zip(_BESIDE, (x, y, train_mask, val_mask, test_mask), strict=True))
     hints = Hints(plan_for, hidden_channels, num_layers, halo, memory)
-    place = _Place(comm, name, data_dir, _checked_plan(plan, hints, how, comm))
+    asked = on_every_rank(comm, lambda: checked_wire(wire, algorithm, plan is not None))
+    comm.check_agreement("distribute", wire=repr(asked))
+    wires = GraphWires(asked, comm, seed)
+    place = _Place(comm, name, data_dir, _checked_plan(plan, hints, how, comm), wires)
     graph = _distributed(data, beside, how, place)
     if model is not None:
         graph.synchronise(model)
@@ -142,12 +153,13 @@ def _distributed(data: Any, beside: dict[str, Any], how: Placement, place: _Plac
         refused = [key for key, value in beside.items() if value is not None]
         _refuse_plan(place)
         share = share_of_blocks(data, how, comm, name, refused)
-        return DistGraph(share, comm, algorithm)
+        return DistGraph(share, comm, algorithm, wires=place.wires)
     if kind == "name":
         path = from_rank_zero(comm, lambda: os.fspath(data))
         if from_rank_zero(comm, lambda: is_cut(path, algorithm.parts(comm.size))):
             _refuse_plan(place)
-            return DistGraph(opened_share(path, how, comm), comm, algorithm)
+            share = opened_share(path, how, comm)
+            return DistGraph(share, comm, algorithm, wires=place.wires)
     return _scattered(opener(data, beside, name, place.data_dir), how, place)
 
 
@@ -184,6 +196,7 @@ class _Place:
     name: str
     data_dir: str | None
     hints: Hints | None
+    wires: GraphWires
 
 
 _SHOWN = {"nothing": "nothing", "block": "a GraphBlock", "pyg": "a PyG Data"}
@@ -253,6 +266,7 @@ def _scattered(opened_by: Callable[[], Opened], how: Placement, place: _Place) -
         edges=edges,
         attributes=attributes,
         parallel=told["parallel"],
+        wires=place.wires,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
+from torch import Tensor
 
 from spgnn.comm import Communicator, Mesh
 from spgnn.data.distribute import RankShare
@@ -13,7 +15,9 @@ from spgnn.data.normalise import Normalisation
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange import Algorithm
 from spgnn.graph.rows import normalised, with_single_loops
+from spgnn.graph.wiring import GraphWires
 from spgnn.spmm import DistMatrix
+from spgnn.wires.base import State
 
 MatrixKind = Literal["sym", "row", "none", "loops"]
 MATRICES: tuple[str, ...] = get_args(MatrixKind)
@@ -38,6 +42,8 @@ class GraphMatrices:
     algorithm : Algorithm
     parallel : {"", "counted", "summed"}
         What the adjacency does with edges between the same two vertices, where there are any.
+    wires : GraphWires
+        Which of them approximate in training.
 
     Attributes
     ----------
@@ -45,10 +51,16 @@ class GraphMatrices:
     """
 
     def __init__(
-        self, share: RankShare, comm: Communicator, algorithm: Algorithm, parallel: str
+        self,
+        share: RankShare,
+        comm: Communicator,
+        algorithm: Algorithm,
+        *,
+        parallel: str,
+        wires: GraphWires,
     ) -> None:
         self._share, self._comm, self._algorithm = share, comm, algorithm
-        self._parallel = parallel
+        self._parallel, self._wires = parallel, wires
         self._built: dict[str, DistMatrix] = {}
         self._device = torch.device("cpu")
         self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
@@ -71,8 +83,21 @@ class GraphMatrices:
             loops, scaling = _MADE[kind]
             rows = normalised(self._share_for(kind), self._comm.rank, scaling, loops=loops)
             built = rows.matrix(self._share.layout, self.mesh, self._algorithm)
-            self._built[kind] = built.to(self._device)
+            self._built[kind] = self._wires.put(
+                built.to(self._device),
+                kind,
+                MATRICES.index(kind),
+                self._share.vertex_ids.to(self._device),
+            )
         return self._built[kind]
+
+    def wire_state(self) -> State:
+        """What the wires of all of them keep. Collective."""
+        return self._wires.state(self._built)
+
+    def load_wire_state(self, state: Mapping[str, Tensor]) -> None:
+        """Wires go on from a state. Collective."""
+        self._wires.load(state, lambda kind: self.get(cast(MatrixKind, kind)), self._device)
 
     def to(self, device: torch.device) -> None:
         """Move what is built, and build on this device from now on."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf
-from typing import Literal, TypeVar, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from math import inf, nextafter
+from typing import Any, Literal, TypeVar, get_args
 
-from spgnn.errors import InputError, check_choice
+from spgnn.errors import InputError, check_choice, check_integer, check_number
 
 Number = TypeVar("Number", int, float)
 Staged = tuple[tuple[int, Number], ...]
@@ -67,6 +68,34 @@ class Approximation:
     tolerance: float | None = None
     level: Level = "all"
 
+    @classmethod
+    def of(cls, **asked: Any) -> Approximation:
+        """The same of what somebody wrote, all of which is checked.
+
+        Parameters
+        ----------
+        **asked
+            Attributes; a number for `bits`, `sampling` or `components` holds from epoch 0 on.
+
+        Raises
+        ------
+        InputError
+            Names the attribute, and what would be right.
+        """
+        for name in asked:
+            check_choice("wire", name, [field.name for field in fields(cls)])
+        for name in _STAGED & asked.keys():
+            asked[name] = _staged(name, asked[name])
+        for name, (low, high) in _INTEGERS.items():
+            if asked.get(name) is not None:
+                asked[name] = check_integer(name, asked[name], low, high)
+        for name, below in _SHARES.items():
+            if asked.get(name) is not None:
+                asked[name] = check_number(name, asked[name], 0.0, below)
+        found = cls(**asked)
+        found._check_needed()
+        return found
+
     def __post_init__(self) -> None:
         check_choice("level", self.level, LEVELS)
         for _, bits in self.bits:
@@ -102,6 +131,18 @@ class Approximation:
                     raise InputError(f"{name} {why}: it cannot be had with {other}")
         if self.quantises and not self.tolerance:
             self._check_bits()
+
+    def _check_needed(self) -> None:
+        """Refuse what there is nothing for to act on."""
+        lonely = {
+            "bins": (self.bins > 1 and not self.delay, "a delay of one epoch or more"),
+            "smoothing": (self.smoothing and not self.delay, "a delay of one epoch or more"),
+            "feedback": (self.feedback and not self.quantises, "16 bits or fewer"),
+            "adaptive": (self.adaptive and not self.quantises, "2 or 4 bits"),
+        }
+        for name, (alone, needed) in lonely.items():
+            if alone:
+                raise InputError(f"{name} needs {needed}")
 
     def _check_bits(self) -> None:
         """Refuse bits that are too few, or too many, for what is to be done with them."""
@@ -187,6 +228,38 @@ class Dials:
     def components_at(self, epoch: int) -> float:
         """Share of columns."""
         return 1.0 if self.is_exact(epoch) else at(self.asked.components, epoch)
+
+
+_STAGED = {"bits", "sampling", "components"}
+_INTEGERS: dict[str, tuple[int, int | None]] = {
+    "adaptive": (0, None),
+    "delay": (0, None),
+    "bins": (1, None),
+    "exact_last": (0, None),
+}
+# Largest ones: of a running mean, something has to be new.
+_SHARES = {"smoothing": nextafter(1, 0), "fresh": inf, "tolerance": inf}
+
+
+def _staged(name: str, value: object) -> Staged[Any]:
+    """A number, or pairs of an epoch and the number that holds from there on."""
+    if not isinstance(value, Sequence):
+        return ((0, _number(name, value)),)
+    found = []
+    for pair in value:
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise InputError(f"{name} must be a number, or pairs of (epoch, number), got {pair!r}")
+        found.append((check_integer(f"the epoch of {name}", pair[0], 0), _number(name, pair[1])))
+    epochs = [epoch for epoch, _ in found]
+    if not epochs or epochs[0] or epochs != sorted(set(epochs)):
+        raise InputError(f"the epochs of {name} must rise from 0, got {epochs}")
+    return tuple(found)
+
+
+def _number(name: str, value: object) -> float:
+    if name == "bits":
+        return check_integer(name, value, min(BITS), max(BITS))
+    return check_number(name, value, 0.0, 1.0)
 
 
 def at(values: Staged[Number], epoch: int) -> Number:

@@ -1,0 +1,101 @@
+"""Training a model on a distributed graph: equal parameters, epochs, exact evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+from torch import Tensor, nn
+
+from spgnn.comm import Communicator
+from spgnn.exchange.traffic import Traffic
+from spgnn.graph.matrices import GraphMatrices
+from spgnn.graph.parameters import average_gradients, replicate, synchronise
+from spgnn.graph.wiring import GraphWires
+
+
+class Trained:
+    """A graph on which models are trained."""
+
+    comm: Communicator
+    _matrices: GraphMatrices
+    _wires: GraphWires
+
+    def replicate(self, model: nn.Module) -> nn.Module:
+        """Give all ranks the parameters and buffers of rank 0, in place. Collective.
+
+        PyG's LSTM and GRU aggregations, which pad the neighbours of each vertex to the largest
+        number of neighbours, are told that of all ranks from then on.
+
+        Returns
+        -------
+        Module
+            The same one.
+        """
+        self._wires.models.add(replicate(model, self.comm))
+        return model
+
+    def synchronise(self, model: nn.Module) -> nn.Module:
+        """Replicate a model, and average its gradients at the end of every backward. Collective.
+
+        What ``DistributedDataParallel`` is for others, under any launcher. Every backward must
+        then reach some parameter on all ranks, as that of a loss made by `mean` or `sum` does.
+
+        Returns
+        -------
+        Module
+            The same one.
+        """
+        self._wires.models.add(synchronise(model, self.comm))
+        return model
+
+    def average_gradients(self, model: nn.Module) -> None:
+        """Average the gradients of replicated parameters over all ranks. Collective.
+
+        To be called between ``backward`` and the optimiser's step, where neither `synchronise` nor
+        ``DistributedDataParallel`` does it. A parameter that has a gradient on some rank
+        counts as zero on the others.
+
+        Raises
+        ------
+        InputError
+            Before the first average: if the model is not the same on all ranks, or takes
+            statistics over one rank's vertices.
+        """
+        average_gradients(model, self.comm)
+
+    def next_epoch(self) -> int:
+        """Begin an epoch of training, for approximate wires; returns its number, from 0 on.
+
+        Collective. To be called before the first product of each epoch; without wires, it counts.
+        """
+        return self._wires.next_epoch()
+
+    def exact(self) -> AbstractContextManager[None]:
+        """Everything inside ``with graph.exact():`` is exact, and so are its gradients.
+
+        What autograd does not record is exact anyway, and so is all, while each model that was
+        given to `replicate`, `synchronise` or ``distribute(model=…)`` is in evaluation.
+        """
+        return self._wires.exact()
+
+    def wire_state(self) -> dict[str, Tensor]:
+        """What wires keep from epoch to epoch on this rank, for a checkpoint. Collective."""
+        return self._matrices.wire_state()
+
+    def load_wire_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `wire_state` of this rank: with the same partition and wires. Collective.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if it is none of this.
+        """
+        self._matrices.load_wire_state(state)
+
+    def wire_traffic(self) -> Traffic:
+        """What the rows of this epoch have moved on this rank so far, as wires say.
+
+        Exactly what ``graph.comm.ledger`` has counted of all-to-alls meanwhile.
+        """
+        return self._wires.traffic()

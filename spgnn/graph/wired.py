@@ -1,0 +1,189 @@
+"""A matrix, and its halo, that are on approximate wires in training and exact otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from spgnn.attention import Attention
+from spgnn.comm import Communicator
+from spgnn.errors import InputError
+from spgnn.exchange import Executor, Step, Steps
+from spgnn.halo import Halo
+from spgnn.operands import Operands
+from spgnn.spmm import DistMatrix
+
+
+@dataclass(frozen=True)
+class OnWires(Step):
+    """A step on approximate wires; all others are exact."""
+
+
+class Switch(Protocol):
+    """Who knows whether wires approximate now.
+
+    Attributes
+    ----------
+    epoch : int
+    """
+
+    epoch: int
+
+    def is_on(self) -> bool:
+        """Whether a model is being trained."""
+
+    def check(self) -> None:
+        """Refuse a product before the first epoch has begun."""
+
+    def note(self, executor: Executor, rows: Tensor, step: Step) -> None:
+        """Take down what is about to move."""
+
+
+class WiredOperands(Operands):
+    """Says of each product whether it is on wires. Its adjoint is where it was.
+
+    Parameters
+    ----------
+    comm : Communicator
+        All ranks that multiply.
+    switch : Switch
+    """
+
+    def __init__(self, comm: Communicator, switch: Switch) -> None:
+        super().__init__(comm)
+        self._switch = switch
+        self._epoch, self._wired = -1, Steps()
+
+    def next(self, dense: object, rows: int, **facts: object) -> Step:
+        """As of the base; ranks must also agree on whether it is on wires. Collective.
+
+        Rows of a single number are exact: these are ids, degrees and what is made of them.
+        """
+        wired = _may_be_approximate(dense) and self._switch.is_on()
+        if wired:
+            self._switch.check()
+        step = super().next(dense, rows, approximate=wired, **facts)
+        if not wired:
+            return step
+        if self._epoch != self._switch.epoch:
+            self._epoch = self._switch.epoch
+            self._wired.begin_epoch(self._epoch)
+        step = self._wired.next()
+        return OnWires(step.epoch, step.product)
+
+    def exact(self, dense: object, rows: int) -> Step:
+        """The same for a product that is exact in any case. Collective."""
+        return super().next(dense, rows, approximate=False)
+
+
+class WiredMatrix(DistMatrix):
+    """A matrix whose products and halos are on approximate wires while somebody says so.
+
+    Copies that are pickled are exact.
+
+    Parameters
+    ----------
+    exact : DistMatrix
+    wired : DistMatrix
+        The same on approximate wires.
+    switch : Switch
+    """
+
+    def __init__(self, exact: DistMatrix, wired: DistMatrix, switch: Switch) -> None:
+        super().__init__(
+            exact.plan,
+            exact.layout,
+            exact.mesh,
+            overlap=exact.executor.overlap,
+            schedule=exact.schedule,
+            buffer=exact.buffer,
+            workspace=exact.executor.workspace,
+        )
+        self.wired, self._switch = wired, switch
+        self.operands: Operands
+        self.operands = self._counted = WiredOperands(self.mesh.everyone, switch)
+
+    def forward(self, H_local: Tensor, step: Step | None = None) -> Tensor:
+        """``A·H``; without a step, exact. Collective."""
+        if isinstance(step, OnWires):
+            self._switch.note(self.wired.executor, H_local, step)
+            return self.wired.forward(H_local, step)
+        step = self._counted.exact(H_local, self.columns) if step is None else step
+        return super().forward(H_local, step)
+
+    def adjoint(self, G_local: Tensor, step: Step | None = None) -> Tensor:
+        """``Aᵀ·G``; without a step, exact. Collective."""
+        if isinstance(step, OnWires):
+            self._switch.note(self.wired.executor, G_local, step)
+            return self.wired.adjoint(G_local, step)
+        step = self._counted.exact(G_local, self.rows).reversed() if step is None else step
+        return super().adjoint(G_local, step)
+
+    @property
+    def attention(self) -> Attention:
+        """What runs attention over the nonzeros, exactly.
+
+        Raises
+        ------
+        InputError
+            If a model is being trained on approximate wires.
+        """
+        if self._switch.is_on():
+            raise InputError(
+                "attention of spgnn.nn exchanges unfinished softmaxes, which are exact: use "
+                "`with graph.exact():` around such a layer, or a layer of PyG with edge_index"
+            )
+        return super().attention
+
+    @cached_property
+    def _halo(self) -> Halo:
+        return WiredHalo(self, self._switch)
+
+    def to(self, target: torch.device | torch.dtype | str) -> WiredMatrix:
+        """The same on a device; wires begin anew."""
+        for wire in self.wired.wires:
+            wire.land()
+        return WiredMatrix(super().to(target), self.wired.to(target), self._switch)
+
+
+class WiredHalo(Halo):
+    """A halo, exact or on the wires of its matrix, as each step says.
+
+    Parameters
+    ----------
+    A : WiredMatrix
+    switch : Switch
+    """
+
+    def __init__(self, A: WiredMatrix, switch: Switch) -> None:
+        super().__init__(A.plan, A.mesh, A.operands)
+        self._wired = Halo(A.wired.plan, A.mesh, A.operands, A.wired.executor.wires)
+        self._switch = switch
+
+    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+        """H_local [own, f] to [own + received, f]. Collective."""
+        return self._run(H_local, step, super().forward, self._wired.forward)
+
+    def adjoint(self, G_halo: Tensor, step: Step) -> Tensor:
+        """Add up what belongs to each own row: [own + received, f] to [own, f]. Collective."""
+        return self._run(G_halo, step, super().adjoint, self._wired.adjoint)
+
+    def _run(self, rows: Tensor, step: Step, exact: Run, wired: Run) -> Tensor:
+        if not isinstance(step, OnWires):
+            return exact(rows, step)
+        self._switch.note(self._wired.executor, rows, step)
+        return wired(rows, step)
+
+
+def _may_be_approximate(dense: object) -> bool:
+    if not isinstance(dense, Tensor) or dense.is_meta:
+        return False
+    return dense.is_floating_point() and dense.dim() == 2 and dense.shape[1] > 1
+
+
+Run = Callable[[Tensor, Step], Tensor]

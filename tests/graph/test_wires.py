@@ -1,0 +1,410 @@
+"""Approximate wires under other people's models: approximate in training, exact in evaluation."""
+
+from __future__ import annotations
+
+import copy
+import io
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import spgnn
+from spgnn import InputError
+from spgnn.graph import DistGraph
+from spgnn.testing import run_ranks
+from spgnn.wires import Approximation
+from tests.graph.pyg_like import N, multigraph
+
+WIDTH, CLASSES, EPOCHS = 6, 3, 5
+KINDS = ("summed", "halos", "sym", "max")
+EXACT = (
+    {"bits": 32, "delay": 0, "sampling": 1, "components": 1.0, "fresh": 0},
+    Approximation(tolerance=0.0),
+)
+WIRES: dict[str, dict[str, Any]] = {
+    "bits": {"bits": 8},
+    "schedule": {"bits": ((0, 2), (2, 32), (3, 16))},
+    "feedback": {"bits": 4, "feedback": True},
+    "adaptive": {"bits": 4, "adaptive": 2},
+    "delay": {"delay": 1, "bits": 8},
+    "bins": {"delay": 2, "bins": 2, "smoothing": 0.5},
+    "never": {"delay": None},
+    "fresh": {"fresh": 0.05},
+    "sampling": {"sampling": 0.5, "components": 0.5},
+}
+
+
+class Summed(nn.Module):
+    """What a convolution of one x does: looks rows up at the sources, adds up at destinations."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.lin = nn.Linear(2 * inputs, outputs)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        row, col = edge_index[0], edge_index[1]
+        degree = torch.zeros(len(x)).index_add(0, col, torch.ones(len(col))).clamp(min=1)
+        weight = degree.rsqrt()[row] * degree.rsqrt()[col]  # of sources: fetched, and exact
+        out = torch.zeros_like(x).index_add(0, col, x[row] * weight[:, None])
+        return self.lin(torch.cat((out, x), 1))
+
+
+class Halos(nn.Module):
+    """The same by hand, on a halo that is given."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.lin = nn.Linear(2 * inputs, outputs)
+
+    def forward(self, x: Tensor, graph: DistGraph) -> Tensor:
+        row, col = graph.local_edge_index
+        out = torch.zeros_like(x).index_add(0, col, graph.halo(x)[row])
+        return self.lin(torch.cat((out, x), 1))
+
+
+class Layers(nn.Module):
+    """Two convolutions, each called as it wants to be."""
+
+    def __init__(self, kind: str, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        make = {
+            "summed": Summed,
+            "halos": Halos,
+            "sym": lambda f, g: spgnn.nn.GCNConv(f, g, normalize=True),
+            "max": lambda f, g: spgnn.nn.SAGEConv(f, g, aggr="max"),
+        }[kind]
+        self.first, self.second = make(WIDTH, 8), make(8, CLASSES)
+        self.kind = kind
+
+    def forward(self, graph: DistGraph) -> Tensor:
+        looks = graph.edge_index if self.kind == "summed" else graph
+        return self.second(self.first(graph.x, looks).relu(), looks)
+
+
+def problem() -> Any:
+    data = multigraph(weighted=False, repeated=False, attr=False)
+    draw = torch.Generator().manual_seed(5)
+    data.x = torch.randn(N, WIDTH, generator=draw)
+    data.y = torch.randint(0, CLASSES, (N,), generator=draw)
+    return data
+
+
+def graph_on(wire: Any, model: nn.Module | None = None, **way: Any) -> DistGraph:
+    return spgnn.distribute(problem(), wire=wire, model=model, **way)
+
+
+def loss_of(model: nn.Module, graph: DistGraph) -> Tensor:
+    return graph.mean(F.cross_entropy(model(graph), graph.y, reduction="none"), graph.train_mask)
+
+
+def trained(model: nn.Module, graph: DistGraph, epochs: int = EPOCHS, *, rate: float = 0.1):
+    """Losses of training, and of evaluation in each epoch; the optimiser begins anew."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    losses, judged = [], []
+    for _ in range(epochs):
+        graph.next_epoch()
+        model.train()
+        optimizer.zero_grad()
+        loss = loss_of(model, graph)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        model.eval()
+        with torch.no_grad():
+            judged.append(loss_of(model, graph).item())
+    return losses, judged
+
+
+def check_exact_settings(rank: int) -> None:
+    for kind in KINDS:
+        model = Layers(kind)
+        found = [trained(copy.deepcopy(model), graph_on(None))]
+        found += [trained(copy.deepcopy(model), graph_on(wire)) for wire in EXACT]
+        assert found[0] == found[1] == found[2], kind
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_exact_settings_are_bit_equal(ranks):
+    run_ranks(check_exact_settings, ranks)
+
+
+def check_bytes(rank: int) -> None:
+    """The ledger counts what wires say, epoch by epoch."""
+    for kind, (name, wire) in product(("summed", "sym"), WIRES.items()):
+        model = Layers(kind)
+        graph = graph_on(wire, model)
+        loss_of(model.eval(), graph)  # exact; what is built once is built now
+        ledger = graph.comm.ledger
+        # Of one number a vertex, hence exact, but of rows nonetheless: degrees.
+        beside = 2 * 4 * graph.A.volume.send if kind == "summed" else 0
+        for _ in range(EPOCHS):
+            graph.next_epoch()
+            before = ledger.copy()
+            loss_of(model.train(), graph).backward()
+            moved, said = ledger.since(before).of("alltoall"), graph.wire_traffic()
+            assert moved.sent_bytes == said.sent_bytes + beside, name
+            assert moved.received_bytes - said.received_bytes >= 0, name
+        graph.wire_state()  # nothing is under way any more
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_bytes_are_those_that_wires_say(ranks):
+    run_ranks(check_bytes, ranks)
+
+
+def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+def check_all_modes(rank: int) -> None:
+    for kind in KINDS:
+        check_modes(kind)
+
+
+def check_modes(kind: str) -> None:
+    """Approximate where a model is trained; bit-equal to exact everywhere else."""
+    model, plain = Layers(kind), graph_on(None)
+    right, expected = loss_of(model, plain), gradients(model, loss_of(model, plain))
+    graph = graph_on({"bits": 4})
+    if kind != "summed" or graph.comm.size > 1:  # alone, it looks rows up, and needs no halo
+        with pytest.raises(InputError, match=r"which epoch it is: call graph\.next_epoch\(\)"):
+            loss_of(model, graph)
+    assert graph.next_epoch() == 0
+    loss = loss_of(model, graph)
+    assert graph.comm.size == 1 or 0 < abs(loss - right).item() < 0.2
+    made = gradients(model, loss)
+    same = [torch.equal(a, b) for a, b in zip(made, expected, strict=True)]
+    assert all(same) == (graph.comm.size == 1)
+    with graph.exact():
+        loss = loss_of(model, graph)
+    assert torch.equal(loss, right)
+    # What was recorded as exact is so in backward, too, although that is outside.
+    assert all(map(torch.equal, gradients(model, loss), expected))
+    with torch.no_grad():
+        assert torch.equal(loss_of(model, graph), right)
+    # Rows of a single number, and integers, are ids and degrees.
+    for rows in (graph.vertex_ids, graph.vertex_ids[:, None].expand(-1, 3), graph.x[:, :1]):
+        assert torch.equal(graph.halo(rows), plain.halo(rows))
+    graph.replicate(model.eval())
+    assert torch.equal(loss_of(model, graph), right)
+    assert graph.comm.size == 1 or not torch.equal(loss_of(model.train(), graph), right)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_only_training_is_approximate(ranks):
+    run_ranks(check_all_modes, ranks)
+
+
+def check_adjoint(rank: int) -> None:
+    """A halo and its gradient have one sample, ⟨halo(H), G⟩ = ⟨H, haloᵀ(G)⟩; both are unbiased."""
+    graph = graph_on({"sampling": 0.5})
+    draw = torch.Generator().manual_seed(rank)
+    H = torch.randn(graph.own_rows, 4, dtype=torch.float64, generator=draw).requires_grad_()
+    G = torch.randn(graph.halo_rows, 4, dtype=torch.float64, generator=draw)
+    for _ in range(3):
+        graph.next_epoch()
+        products = (graph.halo(H), graph.halo_sum(G.requires_grad_()))
+        for found, operand, other in zip(products, (H, G), (G, H), strict=True):
+            (back,) = torch.autograd.grad(found, operand, other.detach())
+            pair = torch.stack(((found * other).sum(), (back * operand).sum())).detach()
+            graph.comm.all_reduce(pair).wait()
+            torch.testing.assert_close(pair[0], pair[1], rtol=1e-12, atol=1e-12)
+    total = torch.zeros_like(graph.halo(H)).detach()
+    for _ in range(400):
+        graph.next_epoch()
+        total += graph.halo(H).detach()
+    with graph.exact():
+        exact = graph.halo(H).detach()
+    # A row is 0 or twice itself: the mean of 400 is off by less than five standard deviations.
+    assert bool(((total / 400 - exact).abs() <= 5 / 20 * exact.abs() + 1e-12).all())
+
+
+def test_samples_of_halos_are_unbiased_and_so_are_their_gradients():
+    run_ranks(check_adjoint, 3)
+
+
+def all_resumed(rank: int) -> None:
+    for name in ("feedback", "adaptive", "delay", "bins", "fresh", "sampling"):
+        check_resumed("sym" if name in ("delay", "sampling") else "summed", WIRES[name])
+
+
+def check_resumed(kind: str, wire: dict[str, Any]) -> None:
+    """A run that goes on from a file has the history of one that was not interrupted."""
+    way = {} if kind != "sym" else {"cover": "minimum"}
+    straight, graph = Layers(kind), graph_on(wire, **way)
+    losses, judged = trained(straight, graph, 6)
+    model, graph = Layers(kind), graph_on(wire, **way)
+    first = trained(model, graph, 3)
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "wires": graph.wire_state()}, file)
+    file.seek(0)
+    kept = torch.load(file, weights_only=True)
+    model, graph = Layers(kind, seed=1), graph_on(wire, **way)
+    model.load_state_dict(kept["model"])
+    graph.load_wire_state(kept["wires"])
+    second = trained(model, graph, 3)
+    assert (first[0] + second[0], first[1] + second[1]) == (losses, judged)
+    graph.wire_state()
+
+
+def test_a_resumed_run_is_the_same():
+    run_ranks(all_resumed, 3)
+
+
+def check_refused(rank: int) -> None:
+    data = problem()
+    for wire, why in {
+        "8": r"wire must be a spgnn\.wires\.Approximation, or a mapping as .* got str",
+        "bit": r"wire bit: choose one of bits, .*did you mean 'bits'",
+        "odd": "bits must be one of 32, 16, 8, 4, 2, 1, got 3",
+        "text": r"bits must be a number, or pairs of \(epoch, number\), got '8'",
+        "falls": r"the epochs of bits must rise from 0, got \[0, 5, 5\]",
+        "late": r"the epochs of bits must rise from 0, got \[3\]",
+        "pair": r"bits must be a number, or pairs of \(epoch, number\), got 8",
+        "early": "delay must be an integer of at least 0",
+        "bins": "bins needs a delay of one epoch or more",
+        "smooth": r"smoothing must be a number in \[0, 1\]",
+        "feedback": "feedback needs 16 bits or fewer",
+        "none": r"sampling must be in \(0, 1\], got 0.0; to send nothing, delay it for ever",
+        "tolerance": "tolerance is one of the loss, which a graph does not know",
+        "last": r"exact_last needs a last epoch: use `with graph\.exact\(\):`",
+        "between": "level='between' needs node_size",
+    }.items():
+        given = {
+            "8": "8",
+            "bit": {"bit": 8},
+            "odd": {"bits": 3},
+            "text": {"bits": "8"},
+            "falls": {"bits": ((0, 8), (5, 4), (5, 2))},
+            "late": {"bits": ((3, 8),)},
+            "pair": {"bits": (8, 4)},
+            "early": {"delay": -1},
+            "bins": {"bins": 2},
+            "smooth": {"smoothing": 1.0, "delay": 1},
+            "feedback": {"feedback": True},
+            "none": {"sampling": 0},
+            "tolerance": {"tolerance": 0.1},
+            "last": {"bits": 8, "exact_last": 3},
+            "between": {"bits": 8, "level": "between"},
+        }[wire]
+        with pytest.raises(InputError, match=why):
+            spgnn.distribute(data, wire=given)
+    bits = {"bits": 8}
+    with pytest.raises(InputError, match="a plan prices rows as they are"):
+        spgnn.distribute(data, wire=bits, plan="auto")
+    with pytest.raises(InputError, match="exchange='sparsity-aware': rows, not whole block rows"):
+        spgnn.distribute(data, wire=bits, exchange="oblivious")
+    with pytest.raises(InputError, match="do not agree on wire of distribute"):
+        spgnn.distribute(data, wire=bits if rank else None)
+    graph = graph_on(bits)
+    if rank:
+        graph._wires.epoch = 4
+    with pytest.raises(InputError, match=r"do not agree on epoch of graph\.next_epoch"):
+        graph.next_epoch()
+
+
+def test_refusals_are_one_line_on_all_ranks():
+    run_ranks(check_refused, 2)
+
+
+def check_states(rank: int) -> None:
+    graph = graph_on({"delay": 1})
+    trained(Layers("sym"), graph, 2)
+    state = graph.wire_state()
+    with pytest.raises(InputError, match=r"load_wire_state takes what graph\.wire_state\(\) gave"):
+        graph.load_wire_state({} if rank else state)
+    other = graph_on({"delay": 1}, partition=np.arange(N) % graph.comm.size)
+    for wrong in (other, graph_on({"delay": 2}), graph_on(None)):
+        with pytest.raises(InputError, match=r'this state of matrix\("sym"\) is of another rank'):
+            wrong.load_wire_state(state)
+    assert int(graph_on(None).wire_state()["epoch"]) == -1
+
+
+def test_a_state_belongs_to_its_partition_and_wires():
+    run_ranks(check_states, 2)
+
+
+def check_attention(rank: int) -> None:
+    """Unfinished softmaxes are exact: a layer of ours says so in training, and only there."""
+    torch.manual_seed(0)
+    layer, plain = spgnn.nn.GATConv(WIDTH, 4), graph_on(None)
+    graph = graph_on({"bits": 8})
+    graph.next_epoch()
+    with pytest.raises(InputError, match=r"unfinished softmaxes, .* `with graph\.exact\(\):`"):
+        layer(graph.x, graph)
+    expected = layer(plain.x, plain)
+    with graph.exact():
+        found = layer(graph.x, graph)
+    assert torch.equal(found, expected)
+    found.sum().backward()
+    with torch.no_grad():
+        assert torch.equal(layer(graph.x, graph), expected)
+
+
+def test_attention_is_exact_or_refused():
+    run_ranks(check_attention, 2)
+
+
+def check_modes_agree(rank: int) -> None:
+    graph = graph_on({"bits": 8})
+    graph.next_epoch()
+    with torch.set_grad_enabled(rank == 0), pytest.raises(InputError, match="do not agree on"):
+        graph.halo(graph.x)
+
+
+def test_ranks_have_to_agree_on_what_is_exact():
+    run_ranks(check_modes_agree, 2)
+
+
+def check_pyg(aggr: str) -> None:
+    """SAGEConv of PyG, unmodified, learns on rows of eight bits as it does on exact ones."""
+    geometric = pytest.importorskip("torch_geometric.nn")
+
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        first = geometric.SAGEConv(WIDTH, 8, aggr=aggr)
+        return nn.ModuleList([first, geometric.SAGEConv(8, CLASSES, aggr=aggr)])
+
+    def history(wire: Any, by_hand: bool) -> tuple[list[float], int]:
+        layers = model()
+        graph = graph_on(wire, layers)
+        optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+        losses = []
+        before = graph.comm.ledger.copy()
+        for _ in range(20):
+            graph.next_epoch()
+            H = graph.x
+            for number, layer in enumerate(layers):
+                both = (graph.halo(H), H) if by_hand else H
+                H = layer(both, graph.local_edge_index if by_hand else graph.edge_index)
+                H = H.relu() if not number else H
+            loss = graph.mean(F.cross_entropy(H, graph.y, reduction="none"), graph.train_mask)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses, graph.comm.ledger.since(before).of("alltoall").sent_bytes
+
+    exact, whole = history(None, True)
+    for by_hand in (True, False):
+        found, moved = history({"bits": 8}, by_hand)
+        assert found[-1] < 0.9 * found[0]
+        np.testing.assert_allclose(found, exact, rtol=0.02)
+        assert moved < whole / 1.5  # of six and eight columns, a row's least and step are a third
+
+
+def check_pyg_aggregations(rank: int) -> None:
+    for aggr in ("mean", "max"):
+        check_pyg(aggr)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_an_unmodified_convolution_of_pyg(ranks):
+    pytest.importorskip("torch_geometric.nn")
+    run_ranks(check_pyg_aggregations, ranks)
