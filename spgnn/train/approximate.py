@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from spgnn.errors import InputError, meant
 from spgnn.train.flags import Flag, Record
 from spgnn.wires import BITS, Approximation
-from spgnn.wires.approximation import Level, Staged
+from spgnn.wires.approximation import Level, Limit, Staged
 
 if TYPE_CHECKING:
     from spgnn.train.config import TrainConfig
@@ -34,8 +34,14 @@ class Wires(Record):
         bool, Flag("add what rounding lost of a row to the one that is sent next in its place")
     ] = False
     adaptive_bits: Annotated[
-        int, Flag("--bits 2 or 4 on average, shared out between rows every N epochs; 0: never", "N")
+        int, Flag("--bits 2, 4 or 8 on average, shared out between rows every N epochs", "N")
     ] = 0
+    adaptive_limit: Annotated[
+        Limit,
+        Flag(
+            "what shared bits must not exceed: bytes of each rank, or the largest pair's or rank's"
+        ),
+    ] = "own"
     delay: Annotated[
         str, Flag("rows are used R epochs after they were sent; never: nothing is sent", "R|never")
     ] = "0"
@@ -89,6 +95,7 @@ class Wires(Record):
                 bits=bits,
                 feedback=self.error_feedback,
                 adaptive=self.adaptive_bits,
+                adaptive_limit=self.adaptive_limit,
                 delay=delay,
                 bins=self.delay_bins,
                 smoothing=self.smoothing,
@@ -133,7 +140,9 @@ class Wires(Record):
             if self.error_feedback:
                 raise InputError("--error-feedback needs --bits 16 or fewer")
             if self.adaptive_bits:
-                raise InputError(f"--adaptive-bits {self.adaptive_bits} needs --bits 2 or 4")
+                raise InputError(f"--adaptive-bits {self.adaptive_bits} needs --bits 2, 4 or 8")
+        if self.adaptive_limit != "own" and not self.adaptive_bits:
+            raise InputError(f"--adaptive-limit {self.adaptive_limit} needs --adaptive-bits N")
         if self.approximate == "between" and config.algorithm.hierarchy in ("none", "1"):
             raise InputError(
                 "--approximate between needs --hierarchy auto or N: it says what a node is"

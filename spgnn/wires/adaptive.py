@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,9 +17,8 @@ from spgnn.wires.approximation import LEAST_WITH_FEEDBACK
 from spgnn.wires.base import Setting, State, line_name
 from spgnn.wires.flights import Landed, Then
 from spgnn.wires.quantised import Quantised
+from spgnn.wires.sharing import OF_BFLOAT16, PLAIN, WIDTHS, Limits, chosen
 from spgnn.wires.weights import Weights
-
-WIDTHS = (1, 2, 4, 8)
 
 
 @dataclass(eq=False)
@@ -53,24 +51,25 @@ class Line:
             self._counts[width] = RowCounts(
                 _of_peers(self.sent, width, rows.send),
                 _of_peers(self.received, width, rows.recv),
-                rows.largest * kernels.packed_bytes(width, WIDTHS[-1]),
+                rows.largest * max(kernels.packed_bytes(width, b) for b in (WIDTHS[-1], PLAIN)),
             )
         return self._counts[width]
 
 
 class Adaptive(Quantised):
-    """Each row has its own bits; all rows of a rank together, no more bytes than with equal bits.
+    """Each row has its own bits, together no more bytes than equal bits would take.
 
-    A row has 1, 2, 4 or 8 bits an element. Bits go where they take away most of the variance of
+    A row has 1, 2, 4, 8 or 16 bits an element. Bits go where they take away most of the variance of
     what receivers make of the rows, for each byte that they cost (AdaQP, Wan et al., MLSys'23). A
     row of f columns and range r has the variance w·f·s²/6, where s = r/(2ᵇ − 1), and w are the
-    squared coefficients that it meets. It falls with every doubling of the bits by less for a byte
-    than with the one before, so that a threshold is the optimum for what it costs: no solver is
-    needed.
+    squared coefficients that it meets; with 16 bits, it depends on the norm (`sharing.py`).
+
+    The bytes are those of each rank, or of what decides how long an exchange takes: the largest
+    message between two ranks, or the rank that sends most. Smaller messages may then grow as large.
 
     Ranges are those of the rows of an epoch. The bits chosen of them are told to receivers
     meanwhile, a byte for each row, and hold from the next epoch on. The first epoch has equal bits,
-    and so have all with 1 bit, or 8 and more.
+    and so have all with 1 bit, or 16 and more.
 
     Parameters
     ----------
@@ -104,10 +103,10 @@ class Adaptive(Quantised):
         else:
             flight = self._begin_in_bits(line, rows, out, route=route, comm=comm, step=step)
         if self._chooses(line, step):
-            gains = self._variances(rows, step)
-            line = self._lines[name] = self._told(
-                chosen(gains, width, bits, self._widths), bits, route, comm
-            )
+            in_codes, plain = self._variances(rows, step)
+            limits = self._limits(route, kernels.packed_bytes(width, bits), step)
+            widths = chosen(in_codes, width, limits, self._widths, plain=plain)
+            line = self._lines[name] = self._told(widths, bits, route, comm)
         assert line is not None
         line.moved = step.epoch, moved
         return flight
@@ -150,7 +149,7 @@ class Adaptive(Quantised):
     def _shared(self, step: Step, dtype: torch.dtype) -> int | None:
         """Bits to share out; ``None`` where all rows have equally many."""
         bits = self._bits(step, dtype)
-        return bits if bits is not None and self._widths[0] < bits < self._widths[-1] else None
+        return bits if bits is not None and self._widths[0] < bits < PLAIN else None
 
     def _line(self, route: Route, step: Step, bits: int) -> Line | None:
         """The line of a product, if there is one of this kind, and its bits are known."""
@@ -176,11 +175,22 @@ class Adaptive(Quantised):
             return sent + route.counts.send, received + route.counts.recv
         return sent, received
 
-    def _variances(self, rows: Tensor, step: Step) -> Tensor:
-        """What the error of each row would do with one bit, float64 [rows]."""
+    def _variances(self, rows: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """What the error of each row would do with one bit, and with 16, float64 [rows] both."""
         weights = self._weights.adjoint if step.adjoint else self._weights.forward
+        weights = weights.to(rows.device)
         scale = (rows.amax(dim=1) - rows.amin(dim=1)).double()
-        return scale.square_().mul_(weights.to(rows.device)).mul_(rows.shape[1] / 6)
+        norm = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+        in_codes = scale.square_().mul_(weights).mul_(rows.shape[1] / 6)
+        return in_codes, norm.square_().mul_(weights).mul_(OF_BFLOAT16)
+
+    def _limits(self, route: Route, row_bytes: int, step: Step) -> Limits:
+        """Which rows share how many bytes."""
+        counts, limit = route.counts, self.setting.dials.asked.adaptive_limit
+        if limit == "pair":
+            return Limits(counts.send, np.full_like(counts.send, counts.largest * row_bytes))
+        most = self._weights.most[step.adjoint] if limit == "rank" else counts.sent
+        return Limits(np.array([counts.sent]), np.array([most * row_bytes]))
 
     def _begin_in_bits(
         self,
@@ -216,46 +226,10 @@ class Adaptive(Quantised):
         return Line(bits, widths, received, flight)
 
 
-def chosen(variances: Tensor, width: int, bits: int, widths: Sequence[int] = WIDTHS) -> Tensor:
-    """Bits for each row that take away most variance for the bytes of equal bits.
-
-    Exact up to the rows of one threshold: no other choice of the same bytes has less.
-
-    Parameters
-    ----------
-    variances : Tensor float64 [rows]
-        With one bit.
-    width : int
-        Columns of each row.
-    bits : int
-        On average.
-    widths : sequence of int
-        Those that a row can have.
-
-    Returns
-    -------
-    Tensor uint8 [rows]
-    """
-    costs = [kernels.packed_bytes(width, b) for b in widths]
-    more = torch.tensor(np.diff(costs), device=variances.device)
-    left = torch.tensor([(2.0**b - 1) ** -2 for b in widths], dtype=torch.float64)
-    # Rows that are not finite are not mended by bits.
-    worth = variances.nan_to_num(0, 0, 0)
-    gains = (left[:-1] - left[1:]).to(worth.device)[:, None] * worth
-    # By variance for a byte; bytes that cost nothing first. Of one row, fewer bits come first.
-    rates = torch.where(gains > 0, gains / more[:, None], 0).view(-1)
-    order = rates.argsort(descending=True, stable=True)
-    spent = more.repeat_interleave(len(worth))[order].cumsum(0)
-    room = len(worth) * (kernels.packed_bytes(width, bits) - costs[0])
-    taken = order[(spent <= room) & (rates[order] > 0)]
-    steps = torch.bincount(taken % max(1, len(worth)), minlength=len(worth))
-    return torch.tensor(widths, dtype=torch.uint8, device=worth.device)[steps]
-
-
 def _of_peers(bits: Tensor, width: int, counts: Int64Array) -> Int64Array:
     """Bytes of the packed rows of each peer."""
-    sizes = torch.zeros(WIDTHS[-1] + 1, dtype=torch.int64)
-    for b in WIDTHS:
+    sizes = torch.zeros(PLAIN + 1, dtype=torch.int64)
+    for b in (*WIDTHS, PLAIN):
         sizes[b] = kernels.packed_bytes(width, b)
     before: Int64Array = np.zeros(len(bits) + 1, np.int64)
     np.cumsum(sizes[bits.cpu().long()].numpy(), out=before[1:])

@@ -18,6 +18,8 @@ BITS = (32, 16, 8, 4, 2, 1)
 LEAST_WITH_FEEDBACK = 2
 Level = Literal["all", "between"]
 LEVELS: tuple[str, ...] = get_args(Level)
+Limit = Literal["own", "pair", "rank"]
+LIMITS: tuple[str, ...] = get_args(Limit)
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class Approximation:
         Add what was lost of a row to the one that is sent next in its place.
     adaptive : int
         Share out the bits between rows, anew after so many epochs; 0: all rows have the same.
+    adaptive_limit : {"own", "pair", "rank"}
+        What shared bits must not exceed with equal ones: the bytes that each rank sends; those of
+        the largest message between two ranks; those of the rank that sends most.
     delay : int or None
         Epochs from sending a row to using it; ``None``: nothing is ever sent.
     bins : int
@@ -58,6 +63,7 @@ class Approximation:
     bits: Staged[int] = ((0, 32),)
     feedback: bool = False
     adaptive: int = 0
+    adaptive_limit: Limit = "own"
     delay: int | None = 0
     bins: int = 1
     smoothing: float = 0.0
@@ -98,6 +104,7 @@ class Approximation:
 
     def __post_init__(self) -> None:
         check_choice("level", self.level, LEVELS)
+        check_choice("adaptive_limit", self.adaptive_limit, LIMITS)
         for _, bits in self.bits:
             if bits not in BITS:
                 raise InputError(f"bits must be one of {', '.join(map(str, BITS))}, got {bits}")
@@ -138,7 +145,8 @@ class Approximation:
             "bins": (self.bins > 1 and not self.delay, "a delay of one epoch or more"),
             "smoothing": (self.smoothing and not self.delay, "a delay of one epoch or more"),
             "feedback": (self.feedback and not self.quantises, "16 bits or fewer"),
-            "adaptive": (self.adaptive and not self.quantises, "2 or 4 bits"),
+            "adaptive": (self.adaptive and not self.quantises, "2, 4 or 8 bits"),
+            "adaptive_limit": (self.adaptive_limit != "own" and not self.adaptive, "adaptive"),
         }
         for name, (alone, needed) in lonely.items():
             if alone:
@@ -147,8 +155,8 @@ class Approximation:
     def _check_bits(self) -> None:
         """Refuse bits that are too few, or too many, for what is to be done with them."""
         bits = [bits for _, bits in self.bits]
-        if self.adaptive and not any(1 < b < 8 for b in bits):
-            raise InputError("adaptive needs 2 or 4 bits: others cannot be shared out")
+        if self.adaptive and not any(1 < b < 16 for b in bits):
+            raise InputError("adaptive needs 2, 4 or 8 bits: others cannot be shared out")
         if self.feedback and min(bits) < LEAST_WITH_FEEDBACK:
             raise InputError("feedback needs 2 bits or more: one loses more than it sends")
 

@@ -29,10 +29,13 @@ class Weights:
     forward : Tensor [rows to send]
     adjoint : Tensor [received rows]
         They are sent back.
+    most : (int, int)
+        Rows that the rank sends that sends most, and that sends most back.
     """
 
     forward: Tensor
     adjoint: Tensor
+    most: tuple[int, int]
 
 
 def weights_of(plan: Plan, mesh: Communicators) -> list[Weights]:
@@ -79,7 +82,12 @@ def _of(stage: Stage, mesh: Communicators) -> list[Weights]:
         if hop.relay is not None:
             returned += _squared(hop.relay, torch.cat(adjoint))
         adjoint.append(swapped(mesh[hop.axis], returned, hop.counts))
-    return [Weights(*pair) for pair in zip(forward, adjoint, strict=True)]
+    found = []
+    for hop, there, back in zip(hops, forward, adjoint, strict=True):
+        comm = mesh[hop.axis]
+        most = comm.agree(hop.counts.sent), comm.agree(hop.counts.received)
+        found.append(Weights(there, back, most))
+    return found
 
 
 def _squared(block: CSR, weights: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ FLAGS = [
     ("--spill-dtype", "float32", "bfloat16", "bfloat16"),
     ("--bits", "32", "2,8@50,32@90", "2,8@50,32@90"),
     ("--adaptive-bits", 0, "20", 20),
+    ("--adaptive-limit", "own", "pair", "pair"),
     ("--delay", "0", "never", "never"),
     ("--delay-bins", 1, "5", 5),
     ("--smoothing", 0.0, "0.5", 0.5),

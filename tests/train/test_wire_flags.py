@@ -67,7 +67,7 @@ def test_flags_stand_for_approximations(flags, asked):
             {"bits": 4, "adaptive_bits": 5, "boundary_sampling": 0.5},
             "--adaptive-bits chooses between .* be had with --boundary-sampling",
         ),
-        ({"bits": 8, "adaptive_bits": 5}, "--adaptive-bits needs 2 or 4 bits"),
+        ({"bits": 16, "adaptive_bits": 5}, "--adaptive-bits needs 2, 4 or 8 bits"),
         (
             {"bits": 8, "error_feedback": True, "components": 0.5},
             "--error-feedback keeps .* be had with --components",
@@ -90,7 +90,8 @@ def test_wrong_values(flags, said):
         ({"smoothing": 0.5}, "--smoothing 0.5 needs --delay R"),
         ({"exact_last": 11, "epochs": 10}, "--exact-last 11 exceeds --epochs 10"),
         ({"error_feedback": True}, "--error-feedback needs --bits 16 or fewer"),
-        ({"adaptive_bits": 5, "delay": 1}, "--adaptive-bits 5 needs --bits 2 or 4"),
+        ({"adaptive_bits": 5, "delay": 1}, "--adaptive-bits 5 needs --bits 2, 4 or 8"),
+        ({"bits": 4, "adaptive_limit": "pair"}, "--adaptive-limit pair needs --adaptive-bits N"),
         ({"approximate": "between"}, "--approximate between needs --hierarchy"),
         ({"tolerance": 0.1, "delay": "never"}, "--tolerance needs --delay R"),
         ({"tolerance": 0.1, "bits": "2,4@5"}, "--bits 2,4@5 is changed by --tolerance"),
