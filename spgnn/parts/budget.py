@@ -158,6 +158,8 @@ def _live(sizes: Sizes, layer: int, places: Places) -> int:
     # An operand on the disk is in memory one at a time.
     following = 0 if "operand" in places.on_disk else operand(layer + 1)
     forward = operand(layer) + following + kept + taken(layer + 1, "taken")
+    # The last layer's gradients are made forward.
+    forward += taken(layer, "skipped") if layer == layers - 1 else 0
     # Backward, the gradient of the next product is multiplied, spread over all rows.
     read = in_panels(sizes.rows, layer + 1) if layer + 1 < layers else 0
     skipped = taken(layer + 1, "skipped") + taken(layer, "skipped")

@@ -1,11 +1,13 @@
 """A model over a whole graph, forward and backward, some rows at a time.
 
     forward   layer by layer, part by part:  Z = A·O;  H = layer(Z);  O' = what the next multiplies
-    backward  the same backwards:            dO = Aᵀ·dZ';  H and O' once more;  dZ, and dW += …
+    the last  its loss and gradients, at once, of the rows that are at hand:  dZ, and dW += …
+    backward  the others, backwards:         dO = Aᵀ·dZ';  H and O' once more;  dZ, and dW += …
 
 Between the layers there are tables: the operand of the next product, and, from forward to backward,
 each product (of which the layer is made again), and what a layer takes if it looks at it beside the
-product. The gradient of a product takes the place of the product.
+product. The gradient of a product takes the place of the product; of the last product nothing else
+is ever kept.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch import Tensor
 from spgnn.blocks import take_rows
 from spgnn.nn import DropoutKeys
 from spgnn.nn.features import Features, Propagated
+from spgnn.parts.aside import Aside
 from spgnn.parts.layers import Layers, Piece, Vertices
 from spgnn.parts.room import Room
 from spgnn.parts.segments import Segments, Taken
@@ -37,6 +40,9 @@ class Network:
     vertices : Vertices
     room : Room
         Says where tables lie.
+    again : set of int
+        Layers for which, in training, what they look at beside the product is not kept, but made
+        again of the product of the layer before them.
     tick : callable, optional
         Told (parts done, parts in all) while a pass over the layers goes on.
     """
@@ -46,10 +52,13 @@ class Network:
         segments: Segments,
         vertices: Vertices,
         room: Room,
+        again: frozenset[int] = frozenset(),
         tick: Callable[[int, int], None] | None = None,
     ) -> None:
         self.segments, self.vertices, self.room = segments, vertices, room
-        self._tick, self._ticks = tick, 0
+        self.again, self._keeps = again, False
+        self._tick, self._ticks, self._all_ticks = tick, 0, 0
+        self._gradients = Aside(segments.model.parameters())
         # By layer: its product, or the gradient of that; what it takes; the gradient of that.
         self._products: dict[int, Table] = {}
         self._taken: dict[int, Table] = {}
@@ -58,7 +67,7 @@ class Network:
         self._operand_learns = False
 
     def outputs(
-        self, layers: Layers, keys: DropoutKeys | None, *, keep: bool
+        self, layers: Layers, keys: DropoutKeys | None = None
     ) -> Iterator[tuple[int, Tensor | None, Tensor]]:
         """What the last layer makes, part after part. Collective; to be run to its end.
 
@@ -67,8 +76,6 @@ class Network:
         layers : Layers
         keys : DropoutKeys, optional
             Of the masks; their ids do not count.
-        keep : bool
-            Keep what `backward` needs.
 
         Yields
         ------
@@ -77,71 +84,100 @@ class Network:
             Which of its rows; ``None``: all.
         outputs : Tensor [rows, columns]
         """
-        self.forget()
-        self._ticks = 0
-        last = self.segments.layers - 1
-        operand = self._first_operand(layers, keys)
-        for number in range(last + 1):
-            following: Table | None = None
-            for part, Z in self._forward_products(number, layers, operand):
-                at = Piece(layers, number, part)
-                if keep and Z is not None:
-                    if number not in self._products:
-                        self._products[number] = self._product_table(number, layers, Z)
-                    self._products[number].write(part, Z)
-                H, _ = self._layer(at, Z, keys)
-                if number == last:
-                    yield part, at.chosen, H
-                else:
-                    outgoing = self._handed_on(at, H, keys)
-                    matrix = layers.matrices[number + 1]
-                    if following is None:
-                        cuts, extra = matrix.column_bounds, matrix.halo_rows
-                        following = self.room.table("operand", cuts, outgoing, extra)
-                    # The rows that a layer makes are the sources of the next one, if that has any.
-                    following.write_some(
-                        part, at.chosen if matrix.sources is None else None, outgoing
-                    )
-                self._tell(layers)
-            if operand is not None:
-                operand.release()
-            operand = following
-            if not keep:
-                _release(self._taken.pop(number, None))
+        for at, Z in self._until_last(layers, keys, keep=False):
+            yield at.part, at.chosen, self._layer(at, Z, keys)[0]
 
-    def backward(
-        self, layers: Layers, keys: DropoutKeys | None, loss: LossOf, scale: Tensor
-    ) -> None:
+    def loss(self, layers: Layers, keys: DropoutKeys | None, share: LossOf) -> Tensor:
+        """A loss, and of its gradients those that the last layer has. Collective.
+
+        Parameters
+        ----------
+        layers : Layers
+        keys : DropoutKeys, optional
+            Of the masks; their ids do not count.
+        share : callable
+
+        Returns
+        -------
+        Tensor
+            A number; its gradients are `backward`'s.
+        """
+        total = torch.zeros((), dtype=self.room.dtype)
+        self._gradients.clear()
+        for at, Z in self._until_last(layers, keys, keep=True):
+            with torch.enable_grad():
+                H_in = self._input(at, keys)
+                H, product = self._layer(at, Z, keys, H_in)
+                value = share(at.part, at.chosen, H)
+            total += value.detach()
+            with self._gradients:
+                value.backward()
+            self._keep_gradients(at, product.gradient, H_in, like=Z)
+        return total
+
+    def backward(self, layers: Layers, keys: DropoutKeys | None, scale: Tensor) -> None:
         """Add the gradients of a loss to those of the parameters. Collective.
 
         Parameters
         ----------
         layers, keys
-            As `outputs` got them, which has kept what is needed.
-        loss : callable
+            As `loss` got them, which has kept what is needed.
         scale : Tensor
             The gradient of the loss itself.
         """
         last = self.segments.layers - 1
-        self._ticks = 0
-        for number in range(last, -1, -1):
-            for part, dO in self._adjoints(number, layers):
-                at = Piece(layers, number, part)
-                with torch.enable_grad():
-                    H_in = self._input(at)
-                    H, product = self._layer(at, None, keys, H_in)
-                    if dO is None:
-                        ends, gradients = [loss(part, at.chosen, H)], [scale]
-                    else:
+        self._begin(layers, last + self._begins_with_adjoint)
+        with self._gradients:
+            for number in range(last - 1, -1, -1):
+                for part, dO in self._adjoints(number, layers):
+                    at = Piece(layers, number, part)
+                    with torch.enable_grad():
+                        H_in = self._input(at, keys)
+                        H, product = self._layer(at, None, keys, H_in)
                         ends, gradients = self._ends(at, H, dO, keys)
-                torch.autograd.backward(ends, gradients)
-                self._keep_gradients(at, product.gradient, H_in)
-                self._tell(layers)
-            _release(self._products.pop(number + 1, None))
-            _release(self._taken.pop(number, None))
-            _release(self._skipped.pop(number + 1, None))
-        self._first_backward(layers, keys)
+                    torch.autograd.backward(ends, gradients)
+                    self._keep_gradients(at, product.gradient, H_in)
+                    self._tell()
+                _release(self._products.pop(number + 1, None))
+                _release(self._taken.pop(number, None))
+                _release(self._skipped.pop(number + 1, None))
+            self._first_backward(layers, keys)
+        self._gradients.add(scale)
         self.forget()
+
+    def _until_last(
+        self, layers: Layers, keys: DropoutKeys | None, *, keep: bool
+    ) -> Iterator[tuple[Piece, Tensor | None]]:
+        """All layers but the last, and the product of that one, part after part."""
+        self.forget()
+        self._keeps = keep
+        last = self.segments.layers - 1
+        self._begin(layers, last + 1 + (self.vertices.propagated is None))
+        operand = self._first_operand(layers, keys)
+        for number in range(last + 1):
+            following: Table | None = None
+            for part, Z in self._forward_products(number, layers, operand):
+                at = Piece(layers, number, part)
+                if number == last:
+                    yield at, Z
+                    self._tell()
+                    continue
+                if keep and Z is not None:
+                    self._product_table(number, layers, Z).write(part, Z)
+                H, _ = self._layer(at, Z, keys)
+                outgoing = self._handed_on(at, H, keys)
+                matrix = layers.matrices[number + 1]
+                if following is None:
+                    cuts, extra = matrix.column_bounds, matrix.halo_rows
+                    following = self.room.table("operand", cuts, outgoing, extra)
+                # The rows that a layer makes are the sources of the next one, if that has any.
+                following.write_some(part, at.chosen if matrix.sources is None else None, outgoing)
+                self._tell()
+            if operand is not None:
+                operand.release()
+            operand = following
+            if not keep:
+                _release(self._taken.pop(number, None))
 
     def forget(self) -> None:
         """Give up what was kept for `backward`."""
@@ -162,12 +198,17 @@ class Network:
                 extra = layers.matrices[0].halo_rows
                 table = self.room.table("operand", layers.bounds, outgoing, extra)
             table.write(part, outgoing.detach())
-            self._tell(layers)
+            self._tell()
         return table
+
+    @property
+    def _begins_with_adjoint(self) -> bool:
+        """Whether what the first layer multiplies depends on a weight."""
+        return self.vertices.propagated is None and self._operand_learns
 
     def _first_backward(self, layers: Layers, keys: DropoutKeys | None) -> None:
         """The part that the first layer's operand has in the gradients."""
-        if self.vertices.propagated is not None or not self._operand_learns:
+        if not self._begins_with_adjoint:
             return
         for part, dO in layers.matrices[0].adjoints(
             self._products[0], self.room.panel(self._products[0].width), self.room.table_of
@@ -175,7 +216,7 @@ class Network:
             with torch.enable_grad():
                 O = self._operand(0, self.vertices.features.rows(part), part, None, keys)  # noqa: E741
             O.backward(dO)
-            self._tell(layers)
+            self._tell()
 
     def _forward_products(
         self, number: int, layers: Layers, operand: Table | None
@@ -187,11 +228,8 @@ class Network:
         panel = self.room.panel(operand.width)
         yield from layers.matrices[number].products(operand, panel, self.room.table_of)
 
-    def _adjoints(self, number: int, layers: Layers) -> Iterator[tuple[int, Tensor | None]]:
-        """The gradient of what a layer hands on, part after part; ``None`` for the last."""
-        if number == self.segments.layers - 1:
-            yield from ((part, None) for part in range(len(layers.bounds) - 1))
-            return
+    def _adjoints(self, number: int, layers: Layers) -> Iterator[tuple[int, Tensor]]:
+        """The gradient of what a layer hands on, part after part."""
         G, matrix = self._products[number + 1], layers.matrices[number + 1]
         for part, dO in matrix.adjoints(G, self.room.panel(G.width), self.room.table_of):
             chosen = layers.chosen(number, part) if matrix.sources is None else None
@@ -203,7 +241,7 @@ class Network:
         """What a layer makes, of its product or the one that was kept."""
         number, part, chosen = at.number, at.part, at.chosen
         if H_in is None:
-            H_in = self._input(at)
+            H_in = self._input(at, keys)
         if Z is None and number in self._products:
             Z = self._products[number].read(part)
         if Z is not None:
@@ -213,11 +251,16 @@ class Network:
         ids = self.vertices.ids_of(part, chosen)
         return self.segments.layer(number, H_in, Z, ids, _of(keys, ids))
 
-    def _input(self, at: Piece) -> Features:
+    def _input(self, at: Piece, keys: DropoutKeys | None) -> Features:
         """What a layer takes; no rows where it does not look at them."""
         number, part, learns = at.number, at.part, torch.is_grad_enabled()
         if number in self._taken:
             return self._taken[number].read(part).clone().requires_grad_(learns)
+        if self._makes_again(number):
+            before = Piece(at.layers, number - 1, part)
+            with torch.no_grad():
+                H, _ = self._layer(before, None, keys)
+            return _picked(H, before.inside).requires_grad_(learns)
         if number:
             return self._nobody(self._widths[number]).requires_grad_(learns)
         chosen, table = at.chosen, self.vertices.propagated
@@ -232,6 +275,10 @@ class Network:
         AX = table.read(part).to(self.room.dtype)
         return Propagated(AX if chosen is None else AX[chosen], X)
 
+    def _makes_again(self, number: int) -> bool:
+        """Whether what a layer looks at is made of the product of the one before, which is kept."""
+        return self._keeps and number in self.again and self.segments.looks_at_itself(number)
+
     def _nobody(self, width: int) -> Tensor:
         """What a layer takes that does not look at it."""
         return torch.empty(0, width, dtype=self.room.dtype)
@@ -240,7 +287,7 @@ class Network:
         """What the next layer multiplies; what it looks at itself is kept."""
         following = at.number + 1
         self._widths[following] = H.shape[1]
-        if self.segments.looks_at_itself(following):
+        if self.segments.looks_at_itself(following) and not self._makes_again(following):
             own = _picked(H, at.inside).detach()
             cuts = at.layers.matrices[following].row_bounds
             self._into(self._taken, following, "taken", cuts, own).write(at.part, own)
@@ -272,16 +319,23 @@ class Network:
             gradients.append(self._skipped[following].read(at.part))
         return ends, gradients
 
-    def _keep_gradients(self, at: Piece, dZ: Tensor | None, H_in: Features) -> None:
-        """For the layer before: of the product, in its place, and of what was looked at beside."""
+    def _keep_gradients(
+        self, at: Piece, dZ: Tensor | None, H_in: Features, like: Tensor | None = None
+    ) -> None:
+        """For the layer before: of the product, in its place, and of what was looked at beside.
+
+        Of the last layer, whose product was not kept, that product says how wide it is.
+        """
         number, part = at.number, at.part
-        if number in self._products:
+        if like is not None and (number or self._operand_learns):
+            self._product_table(number, at.layers, like)
+        if number in self._products and (number or self._operand_learns):
             table = self._products[number]
             if dZ is None:
                 dZ = torch.zeros(table.lengths[part], table.width, dtype=table.dtype)
             scale = self.vertices.scale(self.vertices.row_scale, part, at.chosen)
             table.write(part, dZ if scale is None else dZ * scale)
-        if number in self._taken:
+        if number and self.segments.looks_at_itself(number):
             assert isinstance(H_in, Tensor)
             dH = torch.zeros_like(H_in) if H_in.grad is None else H_in.grad
             cuts = at.layers.matrices[number].row_bounds
@@ -289,9 +343,11 @@ class Network:
 
     def _product_table(self, number: int, layers: Layers, Z: Tensor) -> Table:
         """For a product, then its gradient, which a symmetric matrix is multiplied by."""
-        matrix = layers.matrices[number]
-        extra = 0 if matrix.thinned or matrix.transposed is not None else matrix.halo_rows
-        return self.room.table("product", layers.matrices[number].row_bounds, Z, extra)
+        if number not in self._products:
+            matrix = layers.matrices[number]
+            extra = 0 if matrix.thinned or matrix.transposed is not None else matrix.halo_rows
+            self._products[number] = self.room.table("product", matrix.row_bounds, Z, extra)
+        return self._products[number]
 
     def _into(
         self,
@@ -306,11 +362,13 @@ class Network:
             kept[number] = self.room.table(purpose, bounds, like)
         return kept[number]
 
-    def _tell(self, layers: Layers) -> None:
+    def _begin(self, layers: Layers, passes: int) -> None:
+        self._ticks, self._all_ticks = 0, passes * (len(layers.bounds) - 1)
+
+    def _tell(self) -> None:
         self._ticks += 1
         if self._tick is not None:
-            passes = self.segments.layers + (self.vertices.propagated is None)
-            self._tick(self._ticks, passes * (len(layers.bounds) - 1))
+            self._tick(self._ticks, self._all_ticks)
 
 
 def _of(keys: DropoutKeys | None, ids: Tensor) -> DropoutKeys | None:

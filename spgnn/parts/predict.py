@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from spgnn.parts.blocks import Blocks
 from spgnn.parts.features import OnDisk
-from spgnn.parts.layers import Layers
+from spgnn.parts.layers import Layers, Source
 from spgnn.parts.matrix import PartMatrix
 from spgnn.parts.network import Network
+from spgnn.parts.room import Places
 from spgnn.parts.table import panels_of
 
 
@@ -24,100 +25,207 @@ class Moved:
     read: int = 0
     written: int = 0
 
+    @property
+    def bytes(self) -> int:
+        """Both."""
+        return self.read + self.written
 
-@dataclass(frozen=True, eq=False)
-class Forecast:
-    """What one epoch of training moves between memory and disk, on this rank.
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """What one layer works on, in numbers.
 
     Attributes
     ----------
-    network : Network
-    layers : Layers
-    operands : tuple of int
-        Width of what each layer multiplies; 0 for a first layer that takes A·X.
-    widths : tuple of int
-        Features, and what each layer makes.
+    width : int
+        Of what it multiplies; 0 for a first layer that takes A·X.
+    given : int
+        Width of what it takes.
+    rows, columns : int
+        Own rows that it makes, and those that its product is made of.
+    gathered : int
+        Rows that its adjoint makes.
+    spread : int
+        Rows that gradients are spread over before they are multiplied; 0 if they are not.
+    forward_bytes, adjoint_bytes : int
+        To read its matrix, and what its adjoint multiplies with, once; 0 in memory.
+    looks : bool
+        Whether it looks at what it takes beside the product.
     learns : bool
-        Whether the first layer's operand depends on a weight.
-    one_panel : bool
-        As if all columns of an operand were in memory at once.
+        Whether what it multiplies depends on a weight.
     """
 
-    network: Network
-    layers: Layers
-    operands: tuple[int, ...]
-    widths: tuple[int, ...]
+    width: int
+    given: int
+    rows: int
+    columns: int
+    gathered: int
+    spread: int
+    forward_bytes: int
+    adjoint_bytes: int
+    looks: bool
     learns: bool
-    one_panel: bool = False
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What one epoch of training moves between memory and disk, on one rank.
+
+    Attributes
+    ----------
+    layers : tuple of LayerSizes
+    places : Places
+    again : frozenset of int
+        Layers for which what they look at is made again, and not kept.
+    itemsize : int
+        Bytes of a number.
+    features_bytes, propagated_bytes : int
+        To read X, and A·X, once; 0 in memory.
+    """
+
+    layers: tuple[LayerSizes, ...]
+    places: Places
+    again: frozenset[int]
+    itemsize: int
+    features_bytes: int
+    propagated_bytes: int
+
+    @classmethod
+    def of(
+        cls,
+        network: Network,
+        layers: Layers,
+        widths: Sequence[int],
+        operands: Sequence[int],
+        *,
+        learns: bool,
+    ) -> Forecast:
+        """For what was built.
+
+        Parameters
+        ----------
+        network : Network
+        layers : Layers
+        widths : sequence of int
+            Features, and what each layer makes.
+        operands : sequence of int
+            Width of what each layer multiplies; 0 for a first layer that takes A·X.
+        learns : bool
+            Whether the first layer's operand depends on a weight.
+        """
+        table, places = network.vertices.propagated, network.room.places
+        kept = table is not None and "propagated" in places.on_disk
+        looks = network.segments.looks_at_itself
+        found = tuple(
+            _sizes_of(matrix, width, widths[n], looks=looks(n), learns=n > 0 or learns)
+            for n, (matrix, width) in enumerate(zip(layers.matrices, operands, strict=True))
+        )
+        return cls(
+            found,
+            places,
+            network.again,
+            network.room.dtype.itemsize,
+            _file_bytes(network.vertices.features, layers.bounds[-1]),
+            table.rows * table.width * table.dtype.itemsize if table is not None and kept else 0,
+        )
+
+    @property
+    def in_one_panel(self) -> Forecast:
+        """As if all columns of every operand were in memory at once."""
+        return replace(self, places=replace(self.places, panel_bytes=0))
 
     def bytes(self) -> Moved:
         """Of forward and backward."""
         moved = Moved()
-        for number, matrix in enumerate(self.layers.matrices):
-            width, learns = self.operands[number], number > 0 or self.learns
+        for number, layer in enumerate(self.layers):
             self._input(moved, number)
-            if not width:
+            if not layer.width:
                 continue
-            self._product(moved, matrix, width)
-            # The product is kept, and the layer made again of it; its gradient takes its place.
-            for use in ("written", "read", "written"):
-                self._table(moved, "product", matrix.row_bounds[-1], width, use)
-            if learns:
-                self._adjoint(moved, matrix, width)
-        if self.operands[0]:
-            self._features(moved, 1 + self.learns)
+            self._product(moved, layer)
+            # A product is kept, and its layer made again of it; its gradient takes its place. The
+            # last layer's gradient is made of the product that is at hand.
+            if number < len(self.layers) - 1:
+                moved.written += self._size("product", layer.rows, layer.width)
+                moved.read += self._size("product", layer.rows, layer.width)
+            if layer.learns:
+                moved.written += self._size("product", layer.rows, layer.width)
+                self._adjoint(moved, layer)
+        if self.layers[0].width:
+            moved.read += (1 + self.layers[0].learns) * self.features_bytes
         return moved
 
-    def _product(self, moved: Moved, matrix: PartMatrix, width: int) -> None:
+    def uses(self, number: int) -> int:
+        """How often a layer is worked on in an epoch."""
+        return 1 if number == len(self.layers) - 1 else 2
+
+    def _product(self, moved: Moved, layer: LayerSizes) -> None:
         """An operand is written, and read by panels; each takes the matrix once."""
-        rows = matrix.column_bounds[-1]
-        self._table(moved, "operand", rows, width, "written")
-        self._table(moved, "operand", rows, width, "read")
-        self._multiplied(moved, [matrix.blocks], matrix.row_bounds[-1], width)
+        operand = self._size("operand", layer.columns, layer.width)
+        moved.written += operand
+        moved.read += operand
+        self._multiplied(moved, layer.forward_bytes, layer.rows, layer.width)
 
-    def _adjoint(self, moved: Moved, matrix: PartMatrix, width: int) -> None:
-        rows = matrix.row_bounds[-1]
-        self._table(moved, "product", rows, width, "read")
-        if matrix.thinned:
-            self._table(moved, "operand", matrix.bounds[-1], width, "written")
-            self._table(moved, "operand", matrix.bounds[-1], width, "read")
-        sides = [matrix.blocks]
-        if matrix.transposed is not None:
-            sides = [matrix.transposed, *([matrix.to_others] if matrix.to_others else [])]
-        made = matrix.bounds[-1] if matrix.thinned else matrix.column_bounds[-1]
-        self._multiplied(moved, sides, made, width)
+    def _adjoint(self, moved: Moved, layer: LayerSizes) -> None:
+        moved.read += self._size("product", layer.rows, layer.width)
+        spread = self._size("operand", layer.spread, layer.width)
+        moved.written += spread
+        moved.read += spread
+        self._multiplied(moved, layer.adjoint_bytes, layer.gathered, layer.width)
 
-    def _multiplied(self, moved: Moved, sides: list[Blocks], rows: int, width: int) -> None:
-        panels = 1 if self.one_panel else len(panels_of(width, self.network.room.panel(width)))
-        moved.read += panels * sum(blocks.nbytes for blocks in sides)
+    def _multiplied(self, moved: Moved, matrix_bytes: int, rows: int, width: int) -> None:
+        panels = len(panels_of(width, self.places.panel(width, self.itemsize)))
+        moved.read += panels * matrix_bytes
         if panels > 1:
-            self._table(moved, "operand", rows, width, "written")
-            self._table(moved, "operand", rows, width, "read")
+            made = self._size("operand", rows, width)
+            moved.written += made
+            moved.read += made
 
     def _input(self, moved: Moved, number: int) -> None:
-        """What a layer takes beside the product, in forward and in backward."""
-        looks = self.network.segments.looks_at_itself(number)
-        if number == 0:
-            table = self.network.vertices.propagated
-            if table is not None and "propagated" in self.network.room.places.on_disk:
-                moved.read += 2 * table.rows * table.width * table.dtype.itemsize
-            if looks:
-                self._features(moved, 2)
-        elif looks:
-            rows, width = self.layers.matrices[number].row_bounds[-1], self.widths[number]
-            for use in ("written", "read", "read"):
-                self._table(moved, "taken", rows, width, use)
-            for use in ("written", "read"):
-                self._table(moved, "skipped", rows, width, use)
+        """What a layer takes beside the product."""
+        moved.read += self.uses(number) * self._taken(number)
+        if number and self.layers[number].looks:
+            rows, width = self.layers[number].rows, self.layers[number].given
+            if number not in self.again:
+                moved.written += self._size("taken", rows, width)
+            skipped = self._size("skipped", rows, width)
+            moved.written += skipped
+            moved.read += skipped
 
-    def _features(self, moved: Moved, times: int) -> None:
-        source = self.network.vertices.features
-        if isinstance(source, OnDisk):
-            moved.read += times * 4 * source.width * self.layers.bounds[-1]
-
-    def _table(self, moved: Moved, purpose: str, rows: int, width: int, use: str) -> None:
-        setattr(moved, use, getattr(moved, use) + self._size(purpose, rows, width))
+    def _taken(self, number: int) -> int:
+        """Bytes read to have it once."""
+        layer = self.layers[number]
+        if not number:
+            return self.propagated_bytes + layer.looks * self.features_bytes
+        if not layer.looks:
+            return 0
+        if number not in self.again:
+            return self._size("taken", layer.rows, layer.given)
+        before = self.layers[number - 1]
+        return self._size("product", before.rows, before.width) + self._taken(number - 1)
 
     def _size(self, purpose: str, rows: int, width: int) -> int:
-        room = self.network.room
-        return rows * width * room.dtype.itemsize if purpose in room.places.on_disk else 0
+        return rows * width * self.itemsize if purpose in self.places.on_disk else 0
+
+
+def _file_bytes(source: Source, rows: int) -> int:
+    return 4 * source.width * rows if isinstance(source, OnDisk) else 0
+
+
+def _sizes_of(
+    matrix: PartMatrix, width: int, given: int, *, looks: bool, learns: bool
+) -> LayerSizes:
+    sides = [matrix.blocks]
+    if matrix.transposed is not None:
+        sides = [matrix.transposed, *([matrix.to_others] if matrix.to_others else [])]
+    return LayerSizes(
+        width=width,
+        given=given,
+        rows=matrix.row_bounds[-1],
+        columns=matrix.column_bounds[-1],
+        gathered=matrix.bounds[-1] if matrix.thinned else matrix.column_bounds[-1],
+        spread=matrix.bounds[-1] if matrix.thinned else 0,
+        forward_bytes=matrix.blocks.nbytes,
+        adjoint_bytes=sum(blocks.nbytes for blocks in sides),
+        looks=looks,
+        learns=learns,
+    )

@@ -29,6 +29,11 @@ class Places:
     on_disk: frozenset[str] = frozenset()
     panel_bytes: int = 0
 
+    def panel(self, width: int, itemsize: int) -> int:
+        """Columns of a panel of a table of some width."""
+        limit = self.panel_bytes
+        return max(1, min(width, limit // itemsize)) if limit else max(width, 1)
+
 
 class Room:
     """Makes tables.
@@ -81,8 +86,7 @@ class Room:
 
     def panel(self, width: int) -> int:
         """Columns of a panel of a table of some width."""
-        limit = self.places.panel_bytes
-        return max(1, min(width, limit // self.dtype.itemsize)) if limit else max(width, 1)
+        return self.places.panel(width, self.dtype.itemsize)
 
     def close(self) -> None:
         """Remove the directory."""

@@ -24,7 +24,7 @@ from spgnn.parts.budget import ORDER, Budget, Sizes, decide
 from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
 from spgnn.parts.layers import Layers, Source, Vertices
 from spgnn.parts.network import Network
-from spgnn.parts.predict import Forecast, Moved
+from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places, Room
 from spgnn.parts.rows import (
     OWN_MATRIX,
@@ -165,7 +165,7 @@ class InParts(Task):
                 stored=torch.bfloat16 if half else room.dtype,
             )
             vertices = replace(vertices, propagated=table)
-        self.network = Network(segments, vertices, room, self._tick)
+        self.network = Network(segments, vertices, room, tick=self._tick)
         self.everything = Layers([self.whole] * segments.layers, bounds)
         if self._outputs is None:
             self._aim(segments, last - first)
@@ -287,12 +287,10 @@ class InParts(Task):
         """A share of the mean over all training vertices. Collective."""
         keys = DropoutKeys(torch.empty(0, dtype=torch.int64), self.seed, epoch)
         before = self.counts.copy()
-        total = torch.zeros((), dtype=self.room.dtype)
-        for part, chosen, H in self.network.outputs(self.training, keys, keep=True):
-            total += self.share(part, chosen, H).detach()
+        total = self.network.loss(self.training, keys, self.share)
 
         def backward(scale: Tensor) -> None:
-            self.network.backward(self.training, keys, self.share, scale)
+            self.network.backward(self.training, keys, scale)
             self.moved = self.counts.since(before)
 
         return with_backward(total, backward)
@@ -319,7 +317,7 @@ class InParts(Task):
         """What the model makes of vertices with a label. Collective."""
         rows = self.labels.rows
         found: Tensor | None = None
-        for part, chosen, H in self.network.outputs(self.evaluation, None, keep=False):
+        for part, chosen, H in self.network.outputs(self.evaluation):
             inside, here = self._in_part(rows, part, chosen)
             if found is None:
                 found = H.new_empty(len(rows), H.shape[1])
@@ -335,7 +333,7 @@ class InParts(Task):
         rows = self.whole.bounds[-1]
         found: Tensor | None = None
         with torch.no_grad():
-            for part, _, H in self.network.outputs(self.everything, None, keep=False):
+            for part, _, H in self.network.outputs(self.everything):
                 if found is None:
                     found = self._mapped(rows, H)
                 found[slice(*self.whole.bounds[part : part + 2])] = H
@@ -372,11 +370,12 @@ class InParts(Task):
         layers = "→".join(map(str, widths_of(self.config, self.features, self.classes)))
         return {**self.described, "layers": layers, "seed": self.seed, "a graph of": size}
 
-    def forecast(self, *, one_panel: bool = False) -> Moved:
-        """Bytes that this rank reads and writes in an epoch of training."""
-        network, sizes = self.network, self.sizes
-        told = network, self.training, sizes.operands, sizes.widths
-        return Forecast(*told, learns=self._learns, one_panel=one_panel).bytes()
+    @property
+    def forecast(self) -> Forecast:
+        """What this rank reads and writes in an epoch of training."""
+        sizes = self.sizes
+        told = self.network, self.training, sizes.widths, sizes.operands
+        return Forecast.of(*told, learns=self._learns)
 
     def close(self) -> None:
         """Remove what lies on the disk."""

@@ -103,11 +103,12 @@ def _storage(task: InParts) -> Report:
     Amplification is what was transferred, whole pages, over what would have been asked for if all
     columns of every operand were in memory at once.
     """
-    planned, least, moved = task.forecast(), task.forecast(one_panel=True), task.moved
+    forecast, moved = task.forecast, task.moved
+    planned, least = forecast.bytes(), forecast.in_one_panel.bytes()
     transferred = moved.moved_in + moved.moved_out
     mine = [planned.read, planned.written, moved.read, moved.written, transferred]
     names = "planned_read", "planned_written", "read", "written", "transferred"
-    by_rank = _gather(task.comm, [*mine, least.read + least.written])
+    by_rank = _gather(task.comm, [*mine, least.bytes])
     *totals, needed = by_rank.sum(axis=0).astype(int).tolist()
     return {
         "parts": task.budget.parts,
