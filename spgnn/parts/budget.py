@@ -42,6 +42,14 @@ class Sizes:
         Bytes of a number.
     fixed_bytes : int
         What is in memory whatever is decided.
+    sides : int
+        How many copies of the adjacency `matrix_bytes` are: 2 with its transpose.
+    small : tuple of bool
+        Which layers have a matrix of their own, of few rows, in memory.
+    source_bytes : int
+        To read the features, as they were found, once; 0 in memory.
+    learns : bool
+        Whether the first layer's operand depends on a weight.
     """
 
     rows: int
@@ -55,6 +63,10 @@ class Sizes:
     sources: tuple[int, ...]
     itemsize: int
     fixed_bytes: int
+    sides: int = 1
+    small: tuple[bool, ...] = ()
+    source_bytes: int = 0
+    learns: bool = True
 
 
 @dataclass(frozen=True)
@@ -68,15 +80,24 @@ class Budget:
         With "matrix" among what lies on the disk, if it does.
     bytes : int
         Memory that this is expected to need, of all but the process itself.
+    again : frozenset of int
+        Layers for which what they look at is made again, and not kept.
     """
 
     parts: int
     places: Places
     bytes: int
+    again: frozenset[int] = frozenset()
 
 
 def decide(
-    sizes: Sizes, memory: int | None, parts: int | None, *, spill: bool, itself: int = 0
+    sizes: Sizes,
+    memory: int | None,
+    parts: int | None,
+    *,
+    spill: bool,
+    itself: int = 0,
+    again: frozenset[int] = frozenset(),
 ) -> Budget:
     """Parts, and what lies on the disk, so that a rank needs at most so much memory.
 
@@ -92,34 +113,39 @@ def decide(
         Whether there is a directory to write to.
     itself : int
         Bytes that the process takes by itself, for messages.
+    again : frozenset of int
+        Layers for which what they look at is made again.
 
     Raises
     ------
     InputError
         If it cannot be done; says with how much memory it could.
     """
+
+    def priced(number: int, places: Places) -> Budget:
+        return Budget(number, places, needed(sizes, number, places, again), again)
+
     if memory is None:
         places = Places(frozenset(ORDER)) if spill else Places()
-        chosen = parts or (SPILLED_PARTS if spill else 1)
-        return Budget(chosen, places, needed(sizes, chosen, places))
+        return priced(parts or (SPILLED_PARTS if spill else 1), places)
     number = parts or _parts(sizes, memory)
     on_disk: list[str] = []
-    found = Budget(number, Places(), needed(sizes, number, Places()))
+    found = priced(number, Places())
     for purpose in ORDER if spill else ():
         if found.bytes <= memory:
             return found
         on_disk.append(purpose)
         places = Places(frozenset(on_disk))
         if purpose == "operand":
-            return _by_panels(sizes, memory, number, places, itself)
-        found = Budget(number, places, needed(sizes, number, places))
+            return _by_panels(sizes, memory, found, places, itself)
+        found = priced(number, places)
     if found.bytes > memory:
         raise _too_little(memory, found.bytes, itself, "give --spill DIR, or more")
     return found
 
 
-def needed(sizes: Sizes, parts: int, places: Places) -> int:
-    """Bytes at the worst moment of an epoch."""
+def needed(sizes: Sizes, parts: int, places: Places, again: frozenset[int] = frozenset()) -> int:
+    """Bytes at the worst moment of an epoch, and of evaluating after it."""
     on_disk = places.on_disk
     matrix = 0 if "matrix" in on_disk else sizes.matrix_bytes
     features = 0 if "propagated" in on_disk else sizes.features_bytes
@@ -128,21 +154,27 @@ def needed(sizes: Sizes, parts: int, places: Places) -> int:
         + matrix
         + features
         + _block_bytes(sizes, parts)
-        + max(_live(sizes, layer, places) for layer in range(len(sizes.operands)))
+        + max(_live(sizes, layer, places, again) for layer in range(len(sizes.operands)))
     )
 
 
-def _live(sizes: Sizes, layer: int, places: Places) -> int:
-    """Tables while a layer is worked on, forward or backward, whichever are more."""
+def _live(sizes: Sizes, layer: int, places: Places, again: frozenset[int]) -> int:
+    """Tables while a layer is worked on, forward or backward, or evaluating, whichever are most."""
     item, layers = sizes.itemsize, len(sizes.operands)
 
     def product(number: int) -> int:
         held = number < layers and "product" not in places.on_disk
         return item * sizes.made[number] * sizes.operands[number] if held else 0
 
-    def taken(number: int, purpose: str) -> int:
+    def looked_at(number: int, purpose: str) -> int:
         held = 0 < number < layers and sizes.looks[number] and purpose not in places.on_disk
         return item * sizes.made[number] * sizes.widths[number] if held else 0
+
+    def taken(number: int) -> int:
+        return 0 if number in again else looked_at(number, "taken")
+
+    def skipped(number: int) -> int:
+        return looked_at(number, "skipped")
 
     def in_panels(rows: int, number: int) -> int:
         """What is multiplied; by panels, if it lies on the disk."""
@@ -154,17 +186,20 @@ def _live(sizes: Sizes, layer: int, places: Places) -> int:
     def operand(number: int) -> int:
         return in_panels(sizes.sources[number], number) if number < layers else 0
 
-    kept = sum(product(number) + taken(number, "taken") for number in range(layer + 1))
+    kept = sum(product(number) + taken(number) for number in range(layer + 1))
     # An operand on the disk is in memory one at a time.
     following = 0 if "operand" in places.on_disk else operand(layer + 1)
-    forward = operand(layer) + following + kept + taken(layer + 1, "taken")
     # The last layer's gradients are made forward.
-    forward += taken(layer, "skipped") if layer == layers - 1 else 0
+    last = skipped(layer) if layer == layers - 1 else 0
+    forward = operand(layer) + following + kept + taken(layer + 1) + last
+    # Nothing is made again where no products are kept.
+    asked = looked_at(layer, "taken") + looked_at(layer + 1, "taken")
+    evaluating = operand(layer) + following + asked
     # Backward, the gradient of the next product is multiplied, spread over all rows.
     read = in_panels(sizes.rows, layer + 1) if layer + 1 < layers else 0
-    skipped = taken(layer + 1, "skipped") + taken(layer, "skipped")
-    backward = read + kept + product(layer + 1) + taken(layer + 1, "taken") + skipped
-    return max(forward, backward)
+    beside = skipped(layer + 1) + skipped(layer)
+    backward = read + kept + product(layer + 1) + taken(layer + 1) + beside
+    return max(forward, backward, evaluating)
 
 
 def _block_bytes(sizes: Sizes, parts: int) -> int:
@@ -184,16 +219,16 @@ def _parts(sizes: Sizes, memory: int) -> int:
     return min(number, max(sizes.rows, 1))
 
 
-def _by_panels(sizes: Sizes, memory: int, parts: int, places: Places, itself: int) -> Budget:
+def _by_panels(sizes: Sizes, memory: int, asked: Budget, places: Places, itself: int) -> Budget:
     """The widest panel of operands that leaves the rest its room."""
-    columns = max(sizes.operands)
+    columns, parts, again = max(sizes.operands), asked.parts, asked.again
     while columns:
         tried = replace(places, panel_bytes=columns * sizes.itemsize)
-        found = Budget(parts, tried, needed(sizes, parts, tried))
+        found = Budget(parts, tried, needed(sizes, parts, tried, again), again)
         if found.bytes <= memory:
             return found
         columns = columns * 3 // 4
-    least = needed(sizes, MOST_PARTS, replace(places, panel_bytes=sizes.itemsize))
+    least = needed(sizes, MOST_PARTS, replace(places, panel_bytes=sizes.itemsize), again)
     raise _too_little(memory, least, itself, "one column of an operand must fit; give more")
 
 

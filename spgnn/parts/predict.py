@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from spgnn.parts.budget import Budget, Sizes
 from spgnn.parts.features import OnDisk
 from spgnn.parts.layers import Layers, Source
 from spgnn.parts.matrix import PartMatrix
@@ -129,6 +130,20 @@ class Forecast:
             table.rows * table.width * table.dtype.itemsize if table is not None and kept else 0,
         )
 
+    @classmethod
+    def of_sizes(cls, sizes: Sizes, budget: Budget) -> Forecast:
+        """For what will be built; exact if the sizes are."""
+        on_disk = budget.places.on_disk
+        number = range(len(sizes.operands))
+        return cls(
+            tuple(_sizes_ahead(sizes, budget, n) for n in number),
+            budget.places,
+            budget.again,
+            sizes.itemsize,
+            sizes.source_bytes,
+            sizes.features_bytes if "propagated" in on_disk else 0,
+        )
+
     @property
     def in_one_panel(self) -> Forecast:
         """As if all columns of every operand were in memory at once."""
@@ -209,6 +224,29 @@ class Forecast:
 
 def _file_bytes(source: Source, rows: int) -> int:
     return 4 * source.width * rows if isinstance(source, OnDisk) else 0
+
+
+def _sizes_ahead(sizes: Sizes, budget: Budget, number: int) -> LayerSizes:
+    rows, columns = sizes.made[number], sizes.sources[number]
+    small = bool(sizes.small) and sizes.small[number]
+    thinned = not small and rows < sizes.rows
+    forward = adjoint = 0
+    if "matrix" in budget.places.on_disk and not small:
+        # Row offsets of a block begin anew; rows of others are one block of the transpose.
+        forward = adjoint = sizes.matrix_bytes // sizes.sides + 8 * budget.parts
+        adjoint += 8 * (sizes.received + 1) if sizes.sides > 1 and sizes.received else 0
+    return LayerSizes(
+        width=sizes.operands[number],
+        given=sizes.widths[number],
+        rows=rows,
+        columns=columns,
+        gathered=sizes.rows if thinned else columns,
+        spread=sizes.rows if thinned else 0,
+        forward_bytes=forward,
+        adjoint_bytes=adjoint,
+        looks=sizes.looks[number],
+        learns=number > 0 or sizes.learns,
+    )
 
 
 def _sizes_of(

@@ -357,6 +357,11 @@ class Storage(Record):
         Literal["float32", "bfloat16"], Flag("of features and of A·X on the disk")
     ] = "float32"
 
+    recompute: Annotated[
+        Literal["auto", "never", "always"],
+        Flag("make again what layers look at beside products, instead of keeping it"),
+    ] = "auto"
+
     @property
     def asked(self) -> bool:
         """Whether a rank's rows are worked through in parts."""

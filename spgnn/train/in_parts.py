@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,26 @@ from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
 from spgnn.nn import DropoutKeys, Stack, weights_of
+from spgnn.parts.again import (
+    TRIED_ROWS,
+    Speeds,
+    candidates,
+    choose,
+    disk_speed,
+    row_seconds,
+)
 from spgnn.parts.blocks import Stretch
-from spgnn.parts.budget import ORDER, Budget, Sizes, decide
+from spgnn.parts.budget import Budget, decide
 from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
 from spgnn.parts.layers import Layers, Source, Vertices
 from spgnn.parts.network import Network
 from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places, Room
 from spgnn.parts.rows import (
-    OWN_MATRIX,
-    Adjacency,
     Inspected,
     Kept,
     even_bounds,
     inspected,
-    nonzeros_in,
     reached,
     whole_matrix,
 )
@@ -45,6 +50,7 @@ from spgnn.train.found import Found, Labelled, adjacency_of, found_in
 from spgnn.train.network import model_of, widths_of
 from spgnn.train.objective import Objective, as_taken
 from spgnn.train.setup import normalisation_of, random_features
+from spgnn.train.sizes import sizes_of
 from spgnn.train.task import Predictions, Scores, Task, decaying_first
 
 # What libraries take once they are used: thread pools, buffers, code that is loaded late.
@@ -116,15 +122,30 @@ class InParts(Task):
         self.model.to(weights_of(config.training.dtype))
         segments = Segments(self.model)
         self.propagates = not isinstance(found.X, CSR) and not config.model.drops_features
-        self.sizes = self._sizes(segments, found, adjacency, seen, rows)
+        labels = None if self._outputs is not None else self.labels
+        widths = widths_of(config, self.features, self.classes)
+        self.sizes = sizes_of(
+            config, segments, found, adjacency, seen, widths=widths, labels=labels
+        )
         itself = idle_bytes + _LIBRARIES
         memory = storage.memory - itself if storage.memory else None
-        parts, spill = storage.parts or None, bool(storage.spill)
-        self.budget = _agreed(
-            comm, lambda: decide(self.sizes, memory, parts, spill=spill, itself=itself)
-        )
         dtype = torch.float64 if config.training.dtype == "float64" else torch.float32
-        self.room = Room(self.budget.places, _spill(storage.spill, comm), dtype, self.counts)
+        directory = _spill(storage.spill, comm)
+        self.room = Room(Places(), directory, dtype, self.counts)
+
+        def decided(again: frozenset[int]) -> Budget:
+            parts, spill = storage.parts or None, directory is not None
+            return decide(self.sizes, memory, parts, spill=spill, itself=itself, again=again)
+
+        self.choice = choose(
+            comm,
+            self.sizes,
+            self._tried(),
+            decided,
+            lambda: Speeds(disk_speed(directory), self._row_seconds(segments, found, rows, dtype)),
+        )
+        self.budget = self.choice.budget
+        self.room = Room(self.budget.places, directory, dtype, self.counts)
         self._build(found, seen, mesh, segments, memory)
 
     def _build(
@@ -165,7 +186,7 @@ class InParts(Task):
                 stored=torch.bfloat16 if half else room.dtype,
             )
             vertices = replace(vertices, propagated=table)
-        self.network = Network(segments, vertices, room, tick=self._tick)
+        self.network = Network(segments, vertices, room, self.budget.again, self._tick)
         self.everything = Layers([self.whole] * segments.layers, bounds)
         if self._outputs is None:
             self._aim(segments, last - first)
@@ -190,68 +211,23 @@ class InParts(Task):
         looks = [segments.looks_at_itself(number) for number in range(segments.layers)]
         return reached(self.whole, wanted, segments.layers, looks, self.comm)
 
-    def _sizes(
-        self,
-        segments: Segments,
-        found: Found,
-        adjacency: Adjacency,
-        seen: Inspected,
-        rows: int,
-    ) -> Sizes:
-        """What the budget has to know."""
-        config = self.config
-        itemsize = 8 if config.training.dtype == "float64" else 4
-        widths = widths_of(config, self.features, self.classes)
-        made, sources, own_bytes = self._reach(adjacency, rows, len(seen.needed))
-        operands = segments.operands(widths, sparse=isinstance(found.X, CSR))
-        self._learns = operands[0].requires_grad and not self.propagates
-        stored = 2 if config.storage.spill_dtype == "bfloat16" else itemsize
-        entry = 4 + 4 * adjacency.weighted
-        sides = 1 if adjacency.symmetric else 2
-        fixed = sum(t.nbytes for t in (seen.loops, seen.row_scale) if t is not None)
-        fixed += 0 if isinstance(found.ids, int) else found.ids.nbytes
-        if isinstance(found.X, Tensor):
-            fixed += found.X.nbytes
-        elif isinstance(found.X, CSR):
-            fixed += 2 * found.X.nnz * 8
-        fixed += own_bytes
-        return Sizes(
-            rows=rows,
-            received=len(seen.needed),
-            matrix_bytes=sides * (8 * rows + entry * found.starts(rows)),
-            operands=tuple(
-                0 if self.propagates and not number else operand.shape[1]
-                for number, operand in enumerate(operands)
-            ),
-            widths=tuple(widths),
-            features_bytes=stored * rows * self.features if self.propagates else 0,
-            looks=tuple(segments.looks_at_itself(n) for n in range(segments.layers)),
-            made=made,
-            sources=sources,
-            itemsize=itemsize,
-            fixed_bytes=fixed,
-        )
+    def _tried(self) -> list[frozenset[int]]:
+        """Layers for which what they look at may be made again."""
+        storage = self.config.storage
+        # What costs nothing to keep is kept; inference keeps nothing.
+        kept = not storage.spill and not storage.memory and storage.recompute == "auto"
+        how = "never" if kept or self._outputs is not None else storage.recompute
+        return candidates(self.sizes.looks, how)
 
-    def _reach(
-        self, adjacency: Adjacency, rows: int, received: int
-    ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """Rows that layers make, rows these are made of, bytes of a matrix of few rows; at most."""
-        layers = self.config.model.layers
-        everything = (rows,) * layers
-        if self._outputs is not None or not self.config.algorithm.reach:
-            return everything, everything, 0
-        last = len(self.labels.rows)
-        wanted = self.labels.taken_by(rows, training=False)
-        nonzeros = nonzeros_in(adjacency.blocks, wanted)
-        if nonzeros > OWN_MATRIX * nonzeros_in(adjacency.blocks, None):
-            return (*everything[1:], last), everything, 0
-        before = min(rows, nonzeros + last)
-        # On several ranks, its columns are all own rows.
-        columns = rows if received else before
-        own_bytes = 2 * (8 * (nonzeros + last) + 8 * columns) + 8 * before
-        if layers == 1:
-            return (last,), (columns,), own_bytes
-        return (*everything[2:], before, last), (*everything[1:], columns), own_bytes
+    def _row_seconds(
+        self, segments: Segments, found: Found, rows: int, dtype: torch.dtype
+    ) -> tuple[float, ...]:
+        tried = min(rows, TRIED_ROWS)
+        source = self._source(found, (0, tried), dtype)
+        sizes, first = self.sizes, lambda: source.rows(0)
+        return row_seconds(
+            segments, sizes.widths, sizes.operands, first=first, rows=tried, dtype=dtype
+        )
 
     def _feature_columns(self, memory: int | None) -> int:
         """Of a panel while A·X is made, the same on all ranks."""
@@ -375,7 +351,7 @@ class InParts(Task):
         """What this rank reads and writes in an epoch of training."""
         sizes = self.sizes
         told = self.network, self.training, sizes.widths, sizes.operands
-        return Forecast.of(*told, learns=self._learns)
+        return Forecast.of(*told, learns=sizes.learns)
 
     def close(self) -> None:
         """Remove what lies on the disk."""
@@ -385,16 +361,6 @@ class InParts(Task):
     def _tick(self, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress("parts of this epoch", done, total)
-
-
-def _agreed(comm: Communicator, decided: Callable[[], Budget]) -> Budget:
-    """The same on all ranks: the most parts, the narrowest panels that any of them asks for."""
-    mine = on_every_rank(comm, decided)
-    depth = comm.agree(len(mine.places.on_disk))
-    widest = 1 << 40
-    panel = -comm.agree(-(mine.places.panel_bytes or widest))
-    places = Places(frozenset(ORDER[:depth]), 0 if panel == widest else panel)
-    return Budget(comm.agree(mine.parts), places, mine.bytes)
 
 
 def _spill(directory: str | None, comm: Communicator) -> Path | None:

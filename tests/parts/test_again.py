@@ -1,0 +1,148 @@
+"""What layers look at is kept or made again; neither changes a number."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spgnn.comm import connect
+from spgnn.errors import InputError
+from spgnn.parts.again import Speeds, candidates, choose
+from spgnn.parts.budget import Budget, Sizes, decide
+from spgnn.parts.predict import Forecast
+from spgnn.parts.room import Places
+from spgnn.testing import run_ranks
+from spgnn.train.config import TrainConfig
+from spgnn.train.in_parts import InParts
+from tests.parts.runs import SMALL, check_bytes, reports
+
+SAGE = Sizes(
+    rows=10**6,
+    received=0,
+    matrix_bytes=10**8,
+    operands=(0, 64, 64, 40),
+    widths=(128, 64, 64, 64, 40),
+    features_bytes=512 * 10**6,
+    looks=(True, True, True, True),
+    made=(10**6,) * 4,
+    sources=(10**6,) * 4,
+    itemsize=4,
+    fixed_bytes=10**7,
+    source_bytes=512 * 10**6,
+)
+SPILLED = Places(frozenset(("propagated", "skipped", "taken", "product")))
+MODELS = (
+    {"model": "sage", "layers": 4, "dropout": 0.3},
+    {"model": "gin", "residual": True, "layers": 3, "norm": "node"},
+    {"model": "sage", "layers": 3, "dropout": 0.4, "random_labels": 0.05, "reach": True},
+)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: "-".join(map(str, model.values())))
+def test_making_again_changes_no_bit(model, ranks, tmp_path):
+    base = {**SMALL, **model, "hidden": 5}
+    spilled = {**base, "parts": 3, "spill": str(tmp_path)}
+    flags = [
+        {**spilled, "recompute": "never"},
+        {**spilled, "recompute": "always"},
+        {**base, "parts": 3, "recompute": "always"},
+    ]
+    for kept, *others in run_ranks(reports, ranks, flags):
+        check_bytes(kept["storage"])
+        assert not kept["storage"]["recomputed_layers"]
+        for found in others:
+            check_bytes(found["storage"])
+            for before, after in zip(kept["history"], found["history"], strict=True):
+                assert {**before, "seconds": 0} == {**after, "seconds": 0}
+        again = others[0]["storage"]
+        assert again["recomputed_layers"] == list(range(1, model["layers"]))
+        assert again["written_bytes"] < kept["storage"]["written_bytes"]
+
+
+def test_sizes_foretell_what_the_built_tables_move(tmp_path):
+    """The forecast that choices are made of is that of what is then built."""
+    for model in MODELS[:2]:
+        for recompute in ("never", "always"):
+            spilled = {**SMALL, **model, "parts": 3, "spill": str(tmp_path), "reach": False}
+            task = InParts(TrainConfig.of(**spilled, recompute=recompute), connect("gloo"), 0)
+            assert Forecast.of_sizes(task.sizes, task.budget) == task.forecast
+            task.close()
+
+
+def test_the_cheaper_one_is_chosen():
+    """With a fast disk it is kept, with a slow one made again, where products are in memory."""
+
+    def chosen(disk: float, places: Places) -> frozenset[int]:
+        speeds = Speeds(disk, (1e-7,) * 4)
+        budgets = [Budget(4, places, 0, again) for again in candidates(SAGE.looks, "auto")]
+        seconds = {b.again: speeds.seconds(Forecast.of_sizes(SAGE, b)) for b in budgets}
+        found = choose(
+            connect("gloo"),
+            SAGE,
+            candidates(SAGE.looks, "auto"),
+            lambda again: Budget(4, places, 0, again),
+            lambda: speeds,
+        )
+        assert seconds[found.budget.again] == min(seconds.values())
+        return found.budget.again
+
+    some = Places(SPILLED.on_disk - {"product"})
+    assert chosen(1e12, some) == frozenset()
+    # A·X and X are on the disk, too: to make the first layer again they would be read again.
+    assert chosen(1e8, some) == {2, 3}
+    # Of a product on the disk and what that layer looked at, two are read in the place of one.
+    assert chosen(1e8, SPILLED) == frozenset()
+
+
+def test_bytes_of_making_again():
+    """What is kept is written once and read twice, by the last layer once."""
+    row = 10**6 * 4 * 64
+    kept = Forecast.of_sizes(SAGE, Budget(4, SPILLED, 0)).bytes()
+    again = Forecast.of_sizes(SAGE, Budget(4, SPILLED, 0, frozenset((2, 3)))).bytes()
+    # For layer 2, layer 1's product and input are read twice; for layer 3, once, and the product of
+    # layer 2.
+    assert kept.written - again.written == 2 * row
+    assert again.read - kept.read == (2 * 2 + 3) * row - (2 + 1) * row
+
+
+def test_memory_decides_where_there_is_no_disk():
+    """What does not fit when it is kept is made again."""
+    needs = [
+        decide(SAGE, None, 4, spill=False, again=a).bytes for a in candidates(SAGE.looks, "auto")
+    ]
+    assert needs == sorted(needs, reverse=True)
+    assert needs[-1] < needs[0]
+    found = choose(
+        connect("gloo"),
+        SAGE,
+        candidates(SAGE.looks, "auto"),
+        lambda again: decide(SAGE, needs[-1], 4, spill=False, again=again),
+        lambda: Speeds(float("inf"), (1e-7,) * 4),
+    )
+    assert found.budget.again
+    assert found.budget.bytes <= needs[-1]
+    with pytest.raises(InputError, match="--memory: 1 MiB are too few"):
+        choose(
+            connect("gloo"),
+            SAGE,
+            candidates(SAGE.looks, "never"),
+            lambda again: decide(SAGE, 10**6, 4, spill=False, again=again),
+            lambda: Speeds(1.0, (1.0,) * 4),
+        )
+
+
+def test_a_run_measures_its_disk(tmp_path):
+    flags = {**SMALL, "epochs": 1, "model": "sage", "parts": 2, "spill": str(tmp_path)}
+    (found,) = reports(0, [flags])
+    check_bytes(found["storage"])
+    assert found["storage"]["disk_bytes_per_second"] > 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_inference_keeps_nothing_to_make_again(tmp_path):
+    flags = {**SMALL, "model": "sage", "parts": 2, "spill": str(tmp_path), "recompute": "always"}
+    task = InParts(TrainConfig.of(**flags), connect("gloo"), 0, outputs=4)
+    assert not task.budget.again
+    assert torch.isfinite(task.all_outputs()).all()
+    task.close()
