@@ -3,8 +3,8 @@
 Each is a registered torch operator (``torch.ops.spgnn.*``) that runs where its tensors live.
 """
 
-from spgnn.kernels.attention import AttentionDropout
 from spgnn.kernels.attention_operators import attention, attention_v2
+from spgnn.kernels.attention_rules import AttentionDropout
 from spgnn.kernels.dropout import dropout_rows
 from spgnn.kernels.quantise import dequantise_rows, packed_bytes, packed_size, quantise_rows
 from spgnn.kernels.rows import gather_rows, scatter_add_rows

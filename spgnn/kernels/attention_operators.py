@@ -7,23 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.kernels import attention_calls as calls
-from spgnn.kernels import attention_reference as reference
-from spgnn.kernels.attention import (
-    AttentionDropout,
-    attend_,
-    attend_backward,
-    check_attention,
-    finish,
-    head_products,
-    run_forward,
-)
-from spgnn.kernels.attention_v2 import (
-    attend_v2_,
-    attend_v2_backward,
-    check_attention_v2,
-    run_forward_v2,
-)
+from spgnn.kernels.attention import attend_backward, check_attention, head_products
+from spgnn.kernels.attention_rules import AttentionDropout, Rules
+from spgnn.kernels.attention_state import FINISHED, Target
+from spgnn.kernels.attention_v2 import attend_v2_backward, check_attention_v2
+from spgnn.kernels.attention_ways import way
 from spgnn.kernels.library import define_computed as define
 from spgnn.kernels.library import traced
 from spgnn.kernels.recycling import new_rows
@@ -72,7 +60,7 @@ def attention(
     InputError
         If types, shapes, dtypes or devices do not fit.
     """
-    check_attention(pattern, d, s, Z, edge_scores, dropout, slope)
+    check_attention(pattern, d, s, Z, Rules(slope, edge_scores, dropout))
     gradients = torch.is_grad_enabled() and any(
         array is not None and array.requires_grad for array in (d, s, Z, edge_scores)
     )
@@ -118,7 +106,7 @@ def attention_v2(
     InputError
         If types, shapes, dtypes or devices do not fit.
     """
-    check_attention_v2(pattern, x, y, a, edge_features, dropout, slope)
+    check_attention_v2(pattern, x, y, a, Rules(slope, edge_features, dropout))
     block = _block(pattern, ordered=edge_features is not None)
     result = _attention_v2(*block, x, y, a, edge_features, float(slope), *_rule(dropout))
     out: Tensor = result[0]
@@ -174,24 +162,12 @@ def _empty(*arguments: Any) -> tuple[Tensor, ...]:
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     block, (d, s, Z, edge_scores, slope), rule = arguments[:5], arguments[5:10], arguments[10:14]
     gradients = arguments[14]
-    pattern, dropout = _pattern(block, Z.shape[0]), _dropout(rule)
-    if d.is_cuda:
-        options = {"slope": slope, "edge_scores": edge_scores, "dropout": dropout}
-        state = attend_(pattern, d, s, Z, gradients=gradients, **options)
-        out, lse = finish(state, Z.dtype)
-        if not gradients:
-            return out, lse, lse.new_empty(0), lse.new_empty(0)
-        assert state.P is not None
-        assert state.pi is not None
-        n = torch.where(state.n == 0, 1.0, state.n)
-        P = (reference.by_heads(state.P, n.shape[1]) / n[:, :, None]).view(state.P.shape)
-        return out, lse, P, state.pi / n
     results = _empty(*arguments)
-    places = [array.data_ptr() for array in results]
-    arrays = (0, 0, 0, *places[2:]) if gradients else (0, 0, 0, 0, 0)
-    shape = calls.Shape(d.shape[1], Z.shape[1] // d.shape[1])
-    ending = calls.FINISHED, *places[:2]
-    run_forward(pattern, d, s, Z, slope, edge_scores, dropout, shape, arrays, *ending)
+    out, lse, P, pi = results
+    rules = Rules(slope, edge_scores, _dropout(rule))
+    kept = (None, None, None, P, pi) if gradients else (None,) * 5
+    target = Target(FINISHED, kept, out, lse)
+    way(Z).attend(_pattern(block, Z.shape[0]), d, s, Z, rules, target)
     return results
 
 
@@ -220,15 +196,10 @@ def _empty_v2(*arguments: Any) -> tuple[Tensor, ...]:
 
 def _forward_v2(*arguments: Any) -> tuple[Tensor, ...]:
     block, (x, y, a, features, slope), rule = arguments[:5], arguments[5:10], arguments[10:14]
-    pattern, dropout = _pattern(block, y.shape[0]), _dropout(rule)
-    if x.is_cuda:
-        options = {"slope": slope, "edge_features": features, "dropout": dropout}
-        return finish(attend_v2_(pattern, x, y, a, **options), y.dtype)
-    results = _empty_v2(*arguments)
-    ending = calls.FINISHED, *(array.data_ptr() for array in results)
-    shape, arrays = calls.Shape(*a.shape), (0, 0, 0, 0, 0)
-    run_forward_v2(pattern, x, y, a, slope, features, dropout, shape, arrays, *ending)
-    return results
+    out, lse = _empty_v2(*arguments)
+    rules, target = Rules(slope, features, _dropout(rule)), Target(FINISHED, (None,) * 5, out, lse)
+    way(y).attend_v2(_pattern(block, y.shape[0]), x, y, a, rules, target)
+    return out, lse
 
 
 def _backward_of_v2(*arguments: Any) -> tuple[Tensor, ...]:

@@ -67,15 +67,21 @@ def test_every_operation_has_a_kernel_and_a_way_without_one():
         for name in torch._C._dispatch_get_all_op_names()
         if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA") and "spgnn::" in name
     }
-    # The adjoint of gather_rows is scatter_add_rows; without a CUDA kernel yet, torch makes these.
-    of_torch = {
-        "attention",
-        "attention_backward",
-        "attention_v2",
-        "attention_v2_backward",
-        "extreme",
+    # The adjoint of gather_rows is scatter_add_rows, and torch makes extremes; operators of
+    # attention are made of several functions.
+    fused = {"attention", "attention_backward", "attention_v2", "attention_v2_backward"}
+    of_attention = {
+        "attend",
+        "attend_backward",
+        "attend_v2",
+        "attend_v2_backward",
+        "finish",
+        "head_products",
+        "merge",
     }
-    assert registered - {"gather_rows_adjoint"} - of_torch == names
+    assert fused < registered
+    assert registered - {"gather_rows_adjoint", "extreme"} - fused == names - of_attention
+    assert of_attention < names
     for implementation in (native, cusparse):
         assert all(callable(getattr(implementation, name)) for name in names)
 

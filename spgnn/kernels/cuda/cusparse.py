@@ -9,16 +9,32 @@ import torch
 from torch import Tensor
 
 from spgnn.kernels import reference
+from spgnn.kernels.attention_torch import (
+    attend,
+    attend_backward,
+    attend_v2,
+    attend_v2_backward,
+    finish,
+    head_products,
+    merge,
+)
 from spgnn.kernels.quantise_reference import dequantise_into as dequantise_rows
 from spgnn.kernels.quantise_reference import quantise_into as quantise_rows
 from spgnn.pattern import INT32_LIMIT, Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
 
 __all__ = [
+    "attend",
+    "attend_backward",
+    "attend_v2",
+    "attend_v2_backward",
     "dequantise_rows",
     "dropout_rows",
     "edge_softmax",
+    "finish",
     "gather_rows",
+    "head_products",
+    "merge",
     "quantise_rows",
     "row_sums",
     "scatter_add_rows",

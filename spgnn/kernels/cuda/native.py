@@ -1,15 +1,31 @@
 """The operations by spgnn's own kernels."""
 
+from spgnn.kernels.attention_torch import (
+    attend,
+    attend_backward,
+    attend_v2,
+    attend_v2_backward,
+    finish,
+    head_products,
+    merge,
+)
 from spgnn.kernels.cuda.nonzeros import edge_softmax, row_sums, sddmm
 from spgnn.kernels.cuda.quantise import dequantise_rows, quantise_rows
 from spgnn.kernels.cuda.rows import dropout_rows, gather_rows
 from spgnn.kernels.cuda.spmm import scatter_add_rows, spmm
 
 __all__ = [
+    "attend",
+    "attend_backward",
+    "attend_v2",
+    "attend_v2_backward",
     "dequantise_rows",
     "dropout_rows",
     "edge_softmax",
+    "finish",
     "gather_rows",
+    "head_products",
+    "merge",
     "quantise_rows",
     "row_sums",
     "scatter_add_rows",
