@@ -58,6 +58,16 @@ def scores_v2(arguments: Tensor, a: Tensor, slope: float) -> Tensor:
     return (leaky_relu(arguments, slope).view(len(arguments), *a.shape) * a).sum(-1)
 
 
+def exponentials(scores: Tensor, of: Tensor) -> Tensor:
+    """exp(scores − of); none where there is nothing but scores of −∞, rather than of −∞ + ∞."""
+    return torch.exp(scores - torch.where(of == -torch.inf, 0.0, of))
+
+
+def slopes(numbers: Tensor, slope: float) -> Tensor:
+    """The derivative of LeakyReLU, in the dtype of its arguments."""
+    return torch.full_like(numbers, slope).masked_fill(numbers > 0, 1.0)
+
+
 def triple(
     pattern: Pattern, scores: Tensor, Z: Tensor, factors: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,7 +80,7 @@ def triple(
     m = scores.new_full((pattern.shape[0], heads), -torch.inf)
     places = rows[:, None].expand_as(scores)
     m = m.scatter_reduce(0, places, scores.detach(), "amax")
-    powers = torch.exp(scores - m[rows])
+    powers = exponentials(scores, m[rows])
     n = torch.zeros_like(m).index_add(0, rows, powers)
     weights = powers if factors is None else powers * factors
     messages = weights[:, :, None] * by_heads(Z[cols].to(scores.dtype), heads)
@@ -106,7 +116,7 @@ def attend(
     if not gradients:
         return m, n, O
     rows, cols = ends(pattern)
-    powers = torch.exp(scores - m[rows]).masked_fill(numbers <= 0, 0.0)
+    powers = exponentials(scores, m[rows]).masked_fill(numbers <= 0, 0.0)
     pi = torch.zeros_like(n).index_add(0, rows, powers)
     scale = factors(scores)
     weights = powers if scale is None else powers * scale
@@ -132,14 +142,14 @@ def attend_backward(
     heads = d.shape[1]
     numbers = arguments(pattern, d, s, edge_scores)
     scores = leaky_relu(numbers, slope)
-    weights = torch.exp(scores - lse[rows])
+    weights = exponentials(scores, lse[rows])
     scale = factors(scores)
     g = by_heads(G[rows].to(d.dtype), heads)
     z = Z[cols].to(d.dtype).view(g.shape)
     products = (g * z).sum(-1)
     dropped = weights if scale is None else weights * scale
     products = products if scale is None else products * scale
-    de = weights * (products - D[rows]) * torch.where(numbers > 0, 1.0, slope)
+    de = weights * (products - D[rows]) * slopes(numbers, slope)
     dZ = d.new_zeros(Z.shape).index_add_(0, cols, (dropped[:, :, None] * g).flatten(1))
     return dZ.to(Z.dtype), torch.zeros_like(s).index_add_(0, cols, de), de
 
@@ -162,7 +172,7 @@ def attend_v2_backward(
     edges = None if edge_features is None else edge_features.to(wide)
     numbers = arguments(pattern, x.to(wide), y.to(wide), edges)
     scores = scores_v2(numbers, a, slope)
-    weights = torch.exp(scores - lse[rows])
+    weights = exponentials(scores, lse[rows])
     scale = factors(scores)
     g = by_heads(G[rows].to(wide), heads)
     products = (g * y[cols].to(wide).view(g.shape)).sum(-1)
@@ -171,7 +181,7 @@ def attend_v2_backward(
     de = (weights * (products - D[rows]))[:, :, None]
     numbers = numbers.view(g.shape)
     da = (de * leaky_relu(numbers, slope)).sum(0)
-    dt = (de * a * torch.where(numbers > 0, 1.0, slope)).flatten(1)
+    dt = (de * a * slopes(numbers, slope)).flatten(1)
     dx = a.new_zeros(x.shape).index_add_(0, rows, dt)
     dy = a.new_zeros(y.shape).index_add_(0, cols, dt + (dropped[:, :, None] * g).flatten(1))
     return dx.to(x.dtype), dy.to(x.dtype), da, dt.to(x.dtype)
