@@ -7,8 +7,11 @@ import pytest
 import torch
 
 from spgnn.kernels import _kernels
+from spgnn.kernels.cuda import device
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
+
+from .cuda_emulation import EmulatedDevice, cpu_multiprocessors
 
 SUM_DTYPE = {torch.float32: torch.float32, torch.float64: torch.float64}
 SUM_DTYPE[torch.bfloat16] = torch.float32
@@ -37,6 +40,21 @@ def threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def emulated_device(tmp_path_factory):
+    """One device for all tests, which keeps the kernels that it has compiled."""
+    return EmulatedDevice(tmp_path_factory.mktemp("emulation"))
+
+
+@pytest.fixture
+def emulated(emulated_device, monkeypatch):
+    """`spgnn.kernels.cuda` with its launches emulated."""
+    monkeypatch.setattr(device, "launch", emulated_device.launch)
+    monkeypatch.setattr(device, "multiprocessors", cpu_multiprocessors)
+    emulated_device.launched.clear()
+    return emulated_device
 
 
 def random_block(

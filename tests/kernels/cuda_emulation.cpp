@@ -20,21 +20,32 @@ namespace {
 
 constexpr std::size_t kStackBytes = 64 * 1024;
 
+enum State { kRunning, kAtBarrier, kAmongMates, kDone };
+
 struct Fiber {
   ucontext_t context;
   std::vector<char> stack = std::vector<char>(kStackBytes);
-  bool finished = false;
+  State state = kRunning;
+  // Exchanges with other threads of its warp: how many so far, with whom, and its last two values.
+  unsigned exchanges = 0, mates = 0;
+  std::uint64_t shown[2] = {};
 };
 
 ucontext_t scheduler;
 sigjmp_buf outside_array;
+std::vector<Fiber>* block = nullptr;
 Fiber* running = nullptr;
 void (*thread_body)(const void*);
 const void* thread_arguments;
 
 void enter() {
   thread_body(thread_arguments);
-  running->finished = true;
+  running->state = kDone;
+}
+
+void yield(State state) {
+  running->state = state;
+  swapcontext(&running->context, &scheduler);
 }
 
 void restart(Fiber& fiber) {
@@ -43,22 +54,46 @@ void restart(Fiber& fiber) {
   fiber.context.uc_stack.ss_size = fiber.stack.size();
   fiber.context.uc_link = &scheduler;
   makecontext(&fiber.context, enter, 0);
-  fiber.finished = false;
+  fiber.state = kRunning;
+  fiber.exchanges = 0;
+}
+
+// Whether all of a thread's mates have come as far as it has.
+bool mates_are_here(unsigned thread) {
+  const Fiber& fiber = (*block)[thread];
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    if (!(fiber.mates >> lane & 1)) continue;
+    const Fiber& mate = (*block)[thread / 32 * 32 + lane];
+    if (mate.exchanges < fiber.exchanges || mate.mates != fiber.mates) return false;
+  }
+  return true;
 }
 
 Outcome run_block(std::vector<Fiber>& fibers, std::vector<unsigned>& order, std::mt19937& random) {
   for (Fiber& fiber : fibers) restart(fiber);
+  block = &fibers;
   while (true) {
     std::shuffle(order.begin(), order.end(), random);
-    std::size_t finished = 0;
+    bool moved = false;
     for (const unsigned thread : order) {
       running = &fibers[thread];
+      if (running->state == kAmongMates && mates_are_here(thread)) running->state = kRunning;
+      if (running->state != kRunning) continue;
       threadIdx = {thread, 0};
       swapcontext(&scheduler, &running->context);
-      finished += running->finished;
+      moved = true;
     }
-    if (finished == fibers.size()) return kFinished;
-    if (finished != 0) return kDivergentBarrier;
+    const auto count = [&](State state) {
+      return std::count_if(fibers.begin(), fibers.end(),
+                           [&](const Fiber& fiber) { return fiber.state == state; });
+    };
+    const auto all = static_cast<std::ptrdiff_t>(fibers.size());
+    if (count(kDone) == all) return kFinished;
+    if (count(kAtBarrier) == all) {
+      for (Fiber& fiber : fibers) fiber.state = kRunning;
+    } else if (!moved) {
+      return kDivergentBarrier;
+    }
   }
 }
 
@@ -108,7 +143,19 @@ Outcome run(const Launch& launch, void (*thread)(const void*), const void* argum
 
 }  // namespace emulation
 
-void __syncthreads() { swapcontext(&emulation::running->context, &emulation::scheduler); }
+void __syncthreads() { emulation::yield(emulation::kAtBarrier); }
+
+std::uint64_t emulation::exchange(unsigned mates, std::uint64_t shown, unsigned offset) {
+  const unsigned thread = threadIdx.x, other = thread ^ offset;
+  Fiber& fiber = (*block)[thread];
+  const unsigned place = ++fiber.exchanges % 2;
+  fiber.mates = mates;
+  fiber.shown[place] = shown;
+  const bool right = mates >> thread % 32 & 1 && mates >> other % 32 & 1;
+  do yield(kAmongMates);
+  while (!right);  // for ever: it is not among its mates
+  return (*block)[other].shown[place];
+}
 
 // Memory between two pages that nothing may touch; it ends where the second one begins.
 extern "C" char* allocate_guarded(std::size_t bytes) {

@@ -1,10 +1,13 @@
 // Runs CUDA kernels on the CPU, from the very source that the GPU runs: each thread of a block is
 // a fiber, __syncthreads() hands over to the next one. Threads run in a shuffled order between
 // barriers, so that a missing barrier changes results; shared memory is NaN when a block starts;
-// a barrier that only some threads reach, and an access outside an array, are reported.
+// a barrier that only some threads reach, and an access outside an array, are reported. Threads of
+// a warp that exchange numbers wait for those they name, and for no others.
 #pragma once
 
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -42,6 +45,9 @@ struct Launch {
   char *shared_begin, *shared_end;  // memory of the kernel's __shared__ variables
 };
 
+// What the thread `offset` away shows, once all of `mates` (bits of a warp) have come.
+std::uint64_t exchange(unsigned mates, std::uint64_t shown, unsigned offset);
+
 // Calls thread(arguments) once per thread of every block.
 Outcome run(const Launch& launch, void (*thread)(const void*), const void* arguments);
 
@@ -71,6 +77,17 @@ struct Kernel<kKernel> {
 };
 
 }  // namespace emulation
+
+template <class T>
+T __shfl_xor_sync(unsigned mates, T value, int offset) {
+  static_assert(sizeof(T) <= sizeof(std::uint64_t));
+  std::uint64_t word = 0;
+  std::memcpy(&word, &value, sizeof(T));
+  word = emulation::exchange(mates, word, static_cast<unsigned>(offset));
+  std::memcpy(&value, &word, sizeof(T));
+  return value;
+}
+inline void __syncwarp(unsigned mates) { emulation::exchange(mates, 0, 0); }
 
 // The bounds of this library's zero-initialised data, where `static` variables lie.
 extern "C" __attribute__((visibility("hidden"))) char __bss_start[], _end[];

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spgnn.errors import InputError
 from spgnn.kernels import packed_bytes, packed_size, reference
-from spgnn.kernels.cuda import cusparse, device, native, tiling
+from spgnn.kernels.cuda import cusparse, native, tiling
 from spgnn.kernels.cuda import spmm as host
 from spgnn.sparse import SUM_DTYPE
 
@@ -30,25 +30,14 @@ from .cuda_cases import (
     products,
     some_scores,
 )
-from .cuda_emulation import EmulatedDevice, cpu_multiprocessors
+from .cuda_emulation import EmulatedDevice
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or shutil.which("g++") is None, reason="needs g++ on Linux"
-)
-
-
-@pytest.fixture(scope="session")
-def emulated_device(tmp_path_factory):
-    return EmulatedDevice(tmp_path_factory.mktemp("emulation"))
-
-
-@pytest.fixture(autouse=True)
-def emulated(emulated_device, monkeypatch):
-    """`spgnn.kernels.cuda` with its launches emulated."""
-    monkeypatch.setattr(device, "launch", emulated_device.launch)
-    monkeypatch.setattr(device, "multiprocessors", cpu_multiprocessors)
-    emulated_device.launched.clear()
-    return emulated_device
+pytestmark = [
+    pytest.mark.usefixtures("emulated"),
+    pytest.mark.skipif(
+        sys.platform != "linux" or shutil.which("g++") is None, reason="needs g++ on Linux"
+    ),
+]
 
 
 @pytest.mark.parametrize("columns", WIDTHS)

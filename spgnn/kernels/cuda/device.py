@@ -15,7 +15,19 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 
-SOURCES = ("types.cuh", "spmm.cuh", "rows.cuh", "sddmm.cuh", "segments.cuh", "quantise.cuh")
+SOURCES = (
+    "types.cuh",
+    "merge_path.cuh",
+    "spmm.cuh",
+    "rows.cuh",
+    "sddmm.cuh",
+    "segments.cuh",
+    "quantise.cuh",
+    "heads.cuh",
+    "triples.cuh",
+    "attention.cuh",
+    "attention_backward.cuh",
+)
 THREADS = 128  # kThreads of types.cuh
 
 Argument = Tensor | int | float | None

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spgnn.kernels.cuda import device
 from spgnn.kernels.cuda.kept import kept
-from spgnn.kernels.cuda.rows import check_range
+from spgnn.kernels.cuda.rows import check_range, listed
 from spgnn.kernels.cuda.shapes import instance, lanes_for, vector_width
 from spgnn.kernels.library import dense, unit_stride
 
@@ -35,7 +35,7 @@ def quantise_rows(*arguments: Any) -> None:
         (
             X,
             X.stride(0),
-            *_listed(rows),
+            *listed(rows),
             all_bits,
             dense(row_bits),
             _places(row_bits, columns),
@@ -73,21 +73,13 @@ def dequantise_rows(
             all_bits,
             dense(row_bits),
             _places(row_bits, columns),
-            *_listed(rows),
+            *listed(rows),
             out,
             out.stride(0),
             count,
             columns,
         ),
     )
-
-
-def _listed(rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """A list as one of 32 bits, or as one of 64 bits."""
-    if rows is None:
-        return None, None
-    rows = rows.contiguous()
-    return (rows, None) if rows.dtype == torch.int32 else (None, rows)
 
 
 def _places(row_bits: Tensor | None, columns: int) -> Tensor | None:

@@ -61,6 +61,14 @@ def dropout_rows(X: Tensor, vertex_ids: Tensor, key: int, p: float, out: Tensor)
     )
 
 
+def listed(rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """A list as one of 32 bits, or as one of 64 bits."""
+    if rows is None:
+        return None, None
+    rows = rows.contiguous()
+    return (rows, None) if rows.dtype == torch.int32 else (None, rows)
+
+
 def check_range(rows: Tensor, limit: int) -> None:
     """Look at each list once: reading its extremes waits for the device."""
     if not len(rows):

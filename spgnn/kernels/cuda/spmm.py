@@ -60,9 +60,9 @@ def spmm(*arguments: Any) -> None:
         weights = None if values is None else values[:, head] if values.dim() == 2 else values
         operand = Operand(indptr, indices, weights, *scales)
         if X.dim() == 3:
-            _multiply(operand, _tiling(indptr), X[:, head], out[:, head], accumulate)
+            multiply_into(operand, tiling_of(indptr), X[:, head], out[:, head], accumulate)
         else:
-            _multiply(operand, _tiling(indptr), X, out, accumulate)
+            multiply_into(operand, tiling_of(indptr), X, out, accumulate)
 
 
 def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -> None:
@@ -77,10 +77,12 @@ def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -
     X = unit_stride(X)
     listed = kept.get(rows, "segments", lambda: make_segments(rows))
     operand = Operand(listed.indptr, listed.order, col_scale=dense(scale), row_map=listed.rows)
-    _multiply(operand, _tiling(listed.indptr), X, Y, accumulate=True)
+    multiply_into(operand, tiling_of(listed.indptr), X, Y, accumulate=True)
 
 
-def _tiling(indptr: Tensor) -> Tiling:
+def tiling_of(indptr: Tensor) -> Tiling:
+    """The tiling of a pattern, made on first use and kept while its ``indptr`` lives."""
+
     def make() -> Tiling:
         items = len(indptr) - 1 + int(indptr[-1])
         return make_tiling(indptr, tile_items(items, device.multiprocessors(indptr.device)))
@@ -88,7 +90,8 @@ def _tiling(indptr: Tensor) -> Tiling:
     return kept.get(indptr, "tiling", make)
 
 
-def _multiply(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate: bool) -> None:
+def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate: bool) -> None:
+    """``out`` = A X, or ``out`` += A X."""
     columns = X.shape[1]
     if X.stride(0) * X.element_size() >= ROW_BYTES_LIMIT:
         X = X.contiguous()
@@ -130,4 +133,4 @@ def _multiply(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate: bo
     if carry is not None and carried is not None:
         rows = carried.rows if A.row_map is None else A.row_map[carried.rows]
         sums = Operand(carried.indptr, carried.indices, row_scale=A.row_scale, row_map=rows)
-        _multiply(sums, carried.tiling, carry[:, :columns], out, accumulate)
+        multiply_into(sums, carried.tiling, carry[:, :columns], out, accumulate)

@@ -26,10 +26,6 @@ struct PackedRows {
   }
 };
 
-__device__ inline long long listed_row(const int* narrow, const long long* wide, long long i) {
-  return narrow ? narrow[i] : wide ? wide[i] : i;
-}
-
 // 16 random bits for a column: columns c and c + 16 of each 32 share a word.
 struct RandomHalves {
   unsigned start, factor;

@@ -8,28 +8,10 @@
 // bitwise reproducible.
 #pragma once
 
+#include "merge_path.cuh"
 #include "types.cuh"
 
 namespace spgnn {
-
-constexpr int kNever = 0x7fffffff;
-
-// How many of a tile's rows end within its first `items` items: the merge path's crossing of a
-// diagonal. row_end[i] counts the tile's nonzeros before the end of its row i.
-template <class Index>
-__device__ inline int rows_ended(const Index* row_end, int rows, int items) {
-  int low = 0;
-  int high = rows < items ? rows : items;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (static_cast<int>(row_end[middle]) + middle < items) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
 
 // Bytes before a row. The host sees to it that a row is shorter than 4 GiB, so that with 32-bit
 // indices this is one instruction.

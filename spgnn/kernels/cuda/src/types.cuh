@@ -41,6 +41,13 @@ __device__ inline void narrow(float sum, Bfloat16& stored) {
 
 __device__ inline float exponential(float x) { return expf(x); }
 __device__ inline double exponential(double x) { return exp(x); }
+__device__ inline float logarithm(float x) { return logf(x); }
+__device__ inline double logarithm(double x) { return log(x); }
+
+// Number i of a list of one of two widths, or i itself without a list.
+__device__ inline long long listed_row(const int* narrow, const long long* wide, long long i) {
+  return narrow ? narrow[i] : wide ? wide[i] : i;
+}
 
 template <class T, int kVector>
 constexpr unsigned kPackAlignment = kVector * sizeof(T) < 16 ? kVector * sizeof(T) : 16;

@@ -1,0 +1,94 @@
+# Attention has many operands.
+# ruff: noqa: PLR0917
+"""Host side of the kernels of attention, backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spgnn.kernels.attention_rules import Rules
+from spgnn.kernels.cuda import device
+from spgnn.kernels.cuda.device import Argument
+from spgnn.kernels.cuda.heads import HeadShape, dropout_arguments
+from spgnn.kernels.cuda.rows import listed
+from spgnn.kernels.cuda.shapes import instance
+from spgnn.kernels.cuda.spmm import Operand, multiply_into, tiling_of
+from spgnn.kernels.library import dense, unit_stride
+from spgnn.pattern import Pattern
+from spgnn.sparse import SUM_DTYPE
+
+
+def attend_backward(
+    pattern: Pattern,
+    d: Tensor,
+    s: Tensor,
+    Z: Tensor,
+    G: Tensor,
+    lse: Tensor,
+    D: Tensor,
+    rules: Rules,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients in Z, s and the scores of edges. Bitwise reproducible on one device."""
+    Z, G = unit_stride(Z), unit_stride(G)
+    dZ = torch.empty_like(Z, memory_format=torch.contiguous_format)
+    ds = torch.empty_like(s, memory_format=torch.contiguous_format)
+    edges = dense(rules.edges)
+    dt = None if edges is None else torch.empty_like(edges)
+    order = listed(None if edges is None else pattern.order)
+    numbers = [array.contiguous() for array in (d, s, lse, D)]
+    shape = HeadShape.of(d.shape[1], [Z, G, dZ], (), arrays=2)
+    operands = (*numbers[:2], Z, Z.stride(0), G, G.stride(0), *numbers[2:], edges, *order)
+    _over_rows("attend_backward", pattern.T, operands, shape, rules, (dZ, ds), (dt,))
+    return dZ, ds, dt
+
+
+def _over_rows(
+    kernel: str,
+    pattern: Pattern,
+    operands: Sequence[Argument],
+    shape: HeadShape,
+    rules: Rules,
+    sums: tuple[Tensor, Tensor | None],
+    others: Sequence[Tensor | None],
+) -> None:
+    """Start a kernel that sums rows of gradients, and numbers of their heads, over nonzeros.
+
+    What rows that cross tiles have left is summed up as products are.
+    """
+    rows, numbers = sums
+    if not len(rows):
+        return
+    tiling = tiling_of(pattern.indptr)
+    carry, carried = None, tiling.carried
+    if carried is not None:
+        like = rows.new_empty(0, dtype=SUM_DTYPE[rows.dtype])
+        carry = shape.carry(len(carried.indices), 1, 0 if numbers is None else 1, like)
+    device.launch(
+        instance(kernel, rows.dtype, pattern.indices.dtype, *shape.parameters, tiling.items),
+        (len(tiling.tiles) - 1, shape.tiles),
+        (
+            pattern.indptr,
+            pattern.indices,
+            tiling.tiles,
+            *operands,
+            float(rules.slope),
+            *dropout_arguments(rules.drops),
+            *shape.arguments,
+            *(sums if numbers is not None else (rows,)),
+            *others,
+            carry,
+            0 if carry is None else carry.stride(0),
+        ),
+    )
+    if carry is None or carried is None:
+        return
+    A = Operand(carried.indptr, carried.indices, row_map=carried.rows)
+    columns = rows.shape[1]
+    if columns:
+        multiply_into(A, carried.tiling, carry[:, :columns], rows, accumulate=False)
+    if numbers is not None:
+        its = carry[:, columns : columns + shape.heads]
+        multiply_into(A, carried.tiling, its, numbers, accumulate=False)

@@ -1,0 +1,133 @@
+// Walks along one tile of the merge path (spmm.cuh says what that is) for any kind of sum.
+#pragma once
+
+#include "types.cuh"
+
+namespace spgnn {
+
+constexpr int kNever = 0x7fffffff;
+
+// How many of a tile's rows end within its first `items` items: the merge path's crossing of a
+// diagonal. row_end[i] counts the tile's nonzeros before the end of its row i.
+template <class Index>
+__device__ inline int rows_ended(const Index* row_end, int rows, int items) {
+  int low = 0;
+  int high = rows < items ? rows : items;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (static_cast<int>(row_end[middle]) + middle < items) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Sums up what the nonzeros of each row give, over the tile of this block of threads. Groups of
+// kGroup threads take an equal slice each; kAhead nonzeros are on their way to a thread at a time.
+//
+// Work is one thread's part:
+//   Running                    a sum over some nonzeros of a row, with clear() and add(later ones)
+//   begin_row(row)             comes before the first nonzero of a row
+//   fetch(k, column, nonzero)  starts the loads of a nonzero, the k-th on its way
+//   add(k, nonzero, sum)       adds its share
+//   write_row(row, sum), write_carry(slot, sum)
+// Threads of a group come along together, so Work may use their shuffles.
+template <int kGroup, int kAhead, int kItems, class Index, class Work>
+__device__ inline void walk_tile(const long long* indptr, const Index* indices,
+                                 const long long* tiles, Work& work) {
+  using Running = typename Work::Running;
+  constexpr int kGroups = kThreads / kGroup;
+  __shared__ Index item[kItems + kAhead];  // columns of the nonzeros, then the ends of the rows
+  __shared__ Running head[kThreads];       // end of a row that an earlier slice began
+  __shared__ Running tail[kThreads];       // of a row that a later slice ends
+  __shared__ int tail_row[kGroups];        // that row, or -1
+
+  const long long* const tile = tiles + 3 * static_cast<long long>(blockIdx.x);
+  const long long first_row = tile[0], first_nonzero = tile[1];
+  const int rows = static_cast<int>(tile[3] - first_row);
+  const int nonzeros = static_cast<int>(tile[4] - first_nonzero);
+  const bool tile_open = first_nonzero > indptr[first_row];  // its first row began before
+  const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup;
+
+  for (int i = thread; i < nonzeros; i += kThreads) item[i] = indices[first_nonzero + i];
+  Index* const row_end = item + nonzeros;
+  for (int r = thread; r < rows; r += kThreads) {
+    row_end[r] = static_cast<Index>(indptr[first_row + r + 1] - first_nonzero);
+  }
+  __syncthreads();
+
+  // This group's slice: it finishes rows [row, last_row) and adds nonzeros up to `stop`.
+  const int items = rows + nonzeros;
+  const int share = (items + kGroups - 1) / kGroups;
+  const int begin = group * share < items ? group * share : items;
+  const int end = begin + share < items ? begin + share : items;
+  const int slice_row = rows_ended(row_end, rows, begin);
+  const int last_row = rows_ended(row_end, rows, end);
+  const int stop = end - last_row;
+  const int before_tile = tile_open ? -1 : 0;
+  auto row_begin = [&](int r) { return r > 0 ? static_cast<int>(row_end[r - 1]) : before_tile; };
+  const bool slice_open = begin - slice_row > row_begin(slice_row);
+
+  Running sum;
+  sum.clear();
+  int row = slice_row;
+  bool begun = false;
+  int next_end = row < last_row ? static_cast<int>(row_end[row]) : kNever;
+  auto finish_row = [&] {
+    if (row == slice_row && slice_open) {
+      head[thread] = sum;
+    } else {
+      work.write_row(first_row + row, sum);
+    }
+    sum.clear();
+    begun = false;
+    ++row;
+    next_end = row < last_row ? static_cast<int>(row_end[row]) : kNever;
+  };
+  for (int window = begin - slice_row; window < stop; window += kAhead) {
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (window + k < stop) work.fetch(k, item[window + k], first_nonzero + window + k);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (window + k >= stop) break;
+      while (window + k == next_end) finish_row();
+      if (!begun) work.begin_row(first_row + row);
+      begun = true;
+      work.add(k, first_nonzero + window + k, sum);
+    }
+  }
+  while (row < last_row) finish_row();
+
+  const bool leaves_row = stop > row_begin(last_row);
+  if (leaves_row) tail[thread] = sum;
+  if (thread % kGroup == 0) tail_row[group] = leaves_row ? last_row : -1;
+  __syncthreads();
+
+  // The slices before this one that left `r` unfinished, summed in their order.
+  auto sum_of_tails = [&](int r, int last_group) {
+    int first_group = last_group;
+    while (first_group > 0 && tail_row[first_group - 1] == r) --first_group;
+    sum.clear();
+    for (int g = first_group; g < last_group; ++g) sum.add(tail[g * kGroup + thread % kGroup]);
+  };
+  const bool row_ends_here = tile_open && rows > 0;
+  if (slice_open && slice_row < last_row) {
+    sum_of_tails(slice_row, group);
+    sum.add(head[thread]);
+    if (slice_row == 0 && tile_open) {
+      work.write_carry(tile[2], sum);
+    } else {
+      work.write_row(first_row + slice_row, sum);
+    }
+  }
+  if (group == kGroups - 1 && tail_row[group] == rows) {
+    sum_of_tails(rows, kGroups);
+    work.write_carry(tile[2] + (row_ends_here ? 1 : 0), sum);
+  }
+}
+
+}  // namespace spgnn

@@ -1,0 +1,230 @@
+"""The CUDA kernels of attention, run on the CPU, and the way through torch, against C++."""
+
+import shutil
+import sys
+from importlib import import_module
+
+import pytest
+import torch
+
+from spgnn.kernels import attention_calls, attention_torch
+from spgnn.kernels.attention import (
+    AttentionState,
+    attend_,
+    attend_backward,
+    finish,
+    head_products,
+    merge_,
+)
+from spgnn.kernels.attention_v2 import attend_v2_, attend_v2_backward
+from spgnn.kernels.cuda import native, tiling
+
+from .conftest import random_block
+from .cuda_cases import SKEWED
+from .test_attention import KINDS, assert_near, fused, gat_operands, numbers, some_dropout, split
+
+EMULATION = pytest.mark.skipif(
+    sys.platform != "linux" or shutil.which("g++") is None, reason="needs g++ on Linux"
+)
+SINGLE, DOUBLE, HALF = torch.float32, torch.float64, torch.bfloat16
+# Heads, columns of each, dtype, edges, dropout; the last is wider than a group of threads.
+CASES = [
+    (8, 8, SINGLE, False, False),
+    (3, 5, HALF, True, True),
+    (17, 8, HALF, False, False),
+    (1, 40, DOUBLE, False, True),
+    (2, 300, SINGLE, True, False),
+]
+
+
+@pytest.fixture
+def use(monkeypatch, request):
+    """A setter of who works on attention, on CPU tensors too."""
+
+    def use(chosen):
+        if chosen is native:
+            request.getfixturevalue("emulated")
+        for user in ("attention", "attention_operators", "attention_state", "attention_v2"):
+            module = import_module(f"spgnn.kernels.{user}")  # two are also names of functions
+            monkeypatch.setattr(module, "way", lambda _: chosen)
+
+    return use
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(native, id="kernels", marks=EMULATION),
+        pytest.param(attention_torch, id="torch"),
+    ]
+)
+def way(request, use):
+    """One after the other."""
+    use(request.param)
+    return request.param
+
+
+def skewed(index=torch.int32):
+    return random_block(len(SKEWED), 800, SKEWED, 3, index=index).pattern
+
+
+def state_of(kind, pattern, operands, state=None, dropout=None):
+    *three, edges = operands
+    if kind == "gat":
+        return attend_(pattern, *three, state, edge_scores=edges, dropout=dropout)
+    return attend_v2_(pattern, *three, state, edge_features=edges, dropout=dropout)
+
+
+def assert_same_state(found, expected, dtype):
+    """Sums of exponentials grow with the row, so in units of the row's."""
+    scale = 1 / expected.n.clamp(min=1)
+    assert_near(*(torch.nan_to_num(state.m, neginf=-9.0) for state in (found, expected)), dtype)
+    for name in ("n", "O", "P", "pi"):
+        one, other = getattr(found, name), getattr(expected, name)
+        assert (one is None) == (other is None)
+        if one is not None:
+            each = scale.repeat_interleave(one.shape[1] // scale.shape[1], 1)
+            assert_near(one * each, other * each, dtype)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_softmaxes_of_rows(use, way, kind, case):
+    heads, width, dtype, edges, drops = case
+    pattern, (make, expected) = skewed(), KINDS[kind]
+    operands = make(pattern, heads, width, dtype, edges)
+    dropout = some_dropout(pattern) if drops else None
+    wide = [None if a is None else a.double() for a in operands]
+    assert_near(fused(kind, pattern, operands, dropout), expected(pattern, *wide, dropout), dtype)
+    found = state_of(kind, pattern, operands, dropout=dropout)
+    out, lse = finish(found, dtype)
+    use(attention_calls)
+    right = state_of(kind, pattern, operands, dropout=dropout)
+    assert_same_state(found, right, dtype)
+    for one, other in zip((out, lse), finish(right, dtype), strict=True):
+        assert_near(one.clamp(min=-99), other.clamp(min=-99), dtype)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [8, 300])
+def test_blocks_are_merged(use, way, kind, width):
+    pattern, heads = skewed(), 2
+    first, second, third, _ = KINDS[kind][0](pattern, heads, width, SINGLE, False)
+    blocks, cut = split(pattern, 300), 300
+    if kind == "gat":
+        parts = [(first, second[c], third[c], None) for c in (slice(cut), slice(cut, None))]
+    else:
+        parts = [(first, second[c], third, None) for c in (slice(cut), slice(cut, None))]
+    state = state_of(kind, blocks[0], parts[0])
+    merged = state_of(kind, blocks[0], parts[0])
+    other = state_of(kind, blocks[1], parts[1])
+    assert state_of(kind, blocks[1], parts[1], state) is state
+    rows = torch.randperm(len(SKEWED), generator=torch.Generator().manual_seed(1))
+    shuffled = AttentionState(*(None if a is None else a[rows] for a in other.arrays))
+    bare = AttentionState(*(a[rows] for a in other.arrays[:3]))
+    rescaled = state_of(kind, blocks[0], parts[0])
+    merge_(merged, rows, shuffled)
+    merge_(rescaled, rows.int(), bare)
+    use(attention_calls)
+    right = state_of(kind, pattern, (first, second, third, None))
+    expected = state_of(kind, blocks[0], parts[0])
+    merge_(expected, rows, bare)
+    for one, whole in ((state, right), (merged, right), (rescaled, expected)):
+        assert_same_state(one, whole, SINGLE)
+
+
+@EMULATION
+def test_of_many_levels_of_tiles_and_any_order_of_threads(use, monkeypatch, emulated):
+    """With tiles of 16 items a long row is merged again and again."""
+    use(native)
+    monkeypatch.setattr(tiling, "TILE_ITEMS", (16,))
+    pattern = random_block(6, 800, [7, 800, 0, 3, 800, 1], 5, index=torch.int64).pattern
+    operands = gat_operands(pattern, 2, 8, SINGLE, False)
+    found = []
+    for emulated.seed in (1, 2, 3):
+        found.append(state_of("gat", pattern, operands, dropout=some_dropout(pattern)))
+    assert len(emulated.launched) > 3 * 3
+    assert {"attend", "merge_carried"} == {
+        name.partition("<")[0].removeprefix("spgnn::") for name in emulated.launched
+    }
+    for state in found[1:]:
+        assert all(map(torch.equal, state.arrays, found[0].arrays))
+    use(attention_calls)
+    right = state_of("gat", pattern, operands, dropout=some_dropout(pattern))
+    assert_same_state(found[0], right, SINGLE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operands_with_gaps(use, way, kind):
+    pattern = skewed()
+    first, second, third, _ = KINDS[kind][0](pattern, 4, 6, SINGLE, False)
+    padded = [
+        torch.cat([a, torch.full_like(a, torch.nan)], 1)[:, : a.shape[1]] for a in (first, second)
+    ]
+    if kind == "gat":
+        padded = [padded[0], padded[1], numbers(5, len(third), 30, dtype=SINGLE)[:, 3:27]]
+        third = padded[2].contiguous()
+    else:
+        padded = [*padded, third.T.contiguous().T]
+    found = fused(kind, pattern, (*padded, None), None)
+    use(attention_calls)
+    assert_near(found, fused(kind, pattern, (first, second, third, None), None), SINGLE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "length", "width"), [(0, 0, 4), (3, 0, 4), (3, 2, 0)])
+def test_nothing_to_attend_to(way, kind, rows, length, width):
+    pattern = random_block(rows, 5, [length] * rows, 0).pattern
+    state = state_of(kind, pattern, KINDS[kind][0](pattern, 2, width, SINGLE, False))
+    out, lse = finish(state)
+    assert out.shape == (rows, 2 * width)
+    assert not out.any()
+    assert bool((lse == -torch.inf).all()) == (length == 0)
+    merge_(state, None, AttentionState(*(None if a is None else a.clone() for a in state.arrays)))
+    assert not state.O.any()
+
+
+def test_scores_of_minus_infinity(use, way):
+    pattern = random_block(4, 5, [2, 0, 3, 1], 0).pattern
+    d, s, Z, t = gat_operands(pattern, 2, 3, SINGLE, True)
+    t[0] = -torch.inf
+    t[2:5] = -torch.inf  # all of the third row
+    out, lse = finish(attend_(pattern, d, s, Z, edge_scores=t))
+    assert not out[1:3].any()
+    assert torch.allclose(out[0], Z[pattern.indices[1].long()])
+    assert bool((lse[1:3] == -torch.inf).all())
+
+
+def gradients_of(kind, pattern, operands, G, lse, D, dropout=None):
+    *three, edges = operands
+    if kind == "gat":
+        rules = {"edge_scores": edges, "dropout": dropout}
+        return attend_backward(pattern, *three, G, lse, D, **rules)
+    rules = {"edge_features": edges, "dropout": dropout}
+    return attend_v2_backward(pattern, *three, G, lse, D, **rules)
+
+
+def assert_same_gradients(found, expected, dtype):
+    for one, other in zip(found, expected, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert one.dtype == other.dtype
+            assert_near(one, other, dtype)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_gradients(use, way, kind, case):
+    """Columns with long rows in the transpose too."""
+    heads, width, dtype, edges, drops = case
+    pattern = skewed().T
+    operands = KINDS[kind][0](pattern, heads, width, dtype, edges)
+    dropout = some_dropout(pattern) if drops else None
+    G = numbers(9, pattern.shape[0], heads * width, dtype=dtype)
+    use(attention_calls)
+    out, lse = finish(state_of(kind, pattern, operands, dropout=dropout), dtype)
+    D = head_products(G, out, heads)
+    right = gradients_of(kind, pattern, operands, G, lse, D, dropout)
+    use(way)
+    assert_near(head_products(G, out, heads), D, dtype)
+    found = gradients_of(kind, pattern, operands, G, lse, D, dropout)
+    assert_same_gradients(found, right, dtype)
