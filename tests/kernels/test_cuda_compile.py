@@ -66,7 +66,9 @@ def attention_instances() -> list[str]:
         names.append(instance("merge_carried", dtype, twice, *shape, 256))
         names.append(instance("end_triples", dtype, twice, *shape))
         backward = *shape[:3], min(2, shape[3])
-        names.append(instance("attend_backward", dtype, index, *backward, 1024))
+        for kernel in ("attend_backward", "attend_v2_columns", "attend_v2_rows"):
+            names.append(instance(kernel, dtype, index, *backward, 1024))
+        names.append(instance("attend_v2", dtype, index, *shape, 1024))
     return names
 
 

@@ -30,6 +30,16 @@ def attend(pattern: Pattern, d: Tensor, s: Tensor, Z: Tensor, rules: Rules, targ
     _over_rows("attend", pattern, operands, [Z], d.shape[1], rules, target)
 
 
+def attend_v2(
+    pattern: Pattern, x: Tensor, y: Tensor, a: Tensor, rules: Rules, target: Target
+) -> None:
+    """The same with GATv2's scores."""
+    x, y, a, features = unit_stride(x), unit_stride(y), a.contiguous(), dense(rules.edges)
+    operands = x, x.stride(0), y, y.stride(0), a, features
+    matrices = [y, x] if features is None else [y, x, features]
+    _over_rows("attend_v2", pattern, operands, matrices, a.shape[0], rules, target, a)
+
+
 def _over_rows(
     kernel: str,
     pattern: Pattern,

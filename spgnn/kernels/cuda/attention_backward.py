@@ -45,6 +45,36 @@ def attend_backward(
     return dZ, ds, dt
 
 
+def attend_v2_backward(
+    pattern: Pattern,
+    x: Tensor,
+    y: Tensor,
+    a: Tensor,
+    G: Tensor,
+    lse: Tensor,
+    D: Tensor,
+    rules: Rules,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients in x, y, a and the features of edges. Bitwise reproducible on one device."""
+    x, y, G, a = unit_stride(x), unit_stride(y), unit_stride(G), a.contiguous()
+    features = dense(rules.edges)
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format)
+    dy = torch.empty_like(y, memory_format=torch.contiguous_format)
+    dt = None if features is None else torch.empty_like(features)
+    order = listed(None if features is None else pattern.order)
+    matrices = [x, y, G, dx, dy] if features is None else [x, y, G, dx, dy, features]
+    shape = HeadShape.of(a.shape[0], matrices, (a,), arrays=2)
+    both = x, x.stride(0), y, y.stride(0), a, features, G, G.stride(0)
+    operands = *both, lse.contiguous(), D.contiguous()
+    _over_rows("attend_v2_columns", pattern.T, (*operands, *order), shape, rules, (dy, None), ())
+    if not len(dx):
+        return dx, dy, torch.zeros_like(a), dt
+    tiles = len(tiling_of(pattern.indptr).tiles) - 1
+    of_tiles = a.new_empty((tiles, *a.shape))
+    _over_rows("attend_v2_rows", pattern, operands, shape, rules, (dx, None), (dt, of_tiles))
+    return dx, dy, of_tiles.sum(0), dt
+
+
 def _over_rows(
     kernel: str,
     pattern: Pattern,

@@ -27,6 +27,7 @@ SOURCES = (
     "triples.cuh",
     "attention.cuh",
     "attention_backward.cuh",
+    "attention_v2.cuh",
 )
 THREADS = 128  # kThreads of types.cuh
 
