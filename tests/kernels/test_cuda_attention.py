@@ -15,13 +15,23 @@ from spgnn.kernels.attention import (
     finish,
     head_products,
     merge_,
+    row_gradient,
 )
 from spgnn.kernels.attention_v2 import attend_v2_, attend_v2_backward
 from spgnn.kernels.cuda import native, tiling
 
 from .conftest import random_block
 from .cuda_cases import SKEWED
-from .test_attention import KINDS, assert_near, fused, gat_operands, numbers, some_dropout, split
+from .test_attention import (
+    KINDS,
+    assert_near,
+    fused,
+    gat_operands,
+    numbers,
+    some_dropout,
+    split,
+    with_gradients,
+)
 
 EMULATION = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("g++") is None, reason="needs g++ on Linux"
@@ -203,14 +213,6 @@ def gradients_of(kind, pattern, operands, G, lse, D, dropout=None):
     return attend_v2_backward(pattern, *three, G, lse, D, **rules)
 
 
-def assert_same_gradients(found, expected, dtype):
-    for one, other in zip(found, expected, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            assert one.dtype == other.dtype
-            assert_near(one, other, dtype)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradients(use, way, kind, case):
@@ -223,8 +225,29 @@ def test_gradients(use, way, kind, case):
     use(attention_calls)
     out, lse = finish(state_of(kind, pattern, operands, dropout=dropout), dtype)
     D = head_products(G, out, heads)
-    right = gradients_of(kind, pattern, operands, G, lse, D, dropout)
+    state = state_of(kind, pattern, operands, dropout=dropout)
+
+    def gradients():
+        of_rows = row_gradient(state, G, lse, D) if kind == "gat" else None
+        return *gradients_of(kind, pattern, operands, G, lse, D, dropout), of_rows
+
+    right = gradients()
     use(way)
     assert_near(head_products(G, out, heads), D, dtype)
-    found = gradients_of(kind, pattern, operands, G, lse, D, dropout)
-    assert_same_gradients(found, right, dtype)
+    for one, other in zip(gradients(), right, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert one.dtype == other.dtype
+            assert_near(one, other, dtype)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operators_differentiate_by_the_same_way(use, way, kind):
+    pattern = random_block(30, 40, [*[9] * 20, *[0] * 5, *[17] * 5], 3).pattern
+    operands = KINDS[kind][0](pattern, 2, 4, SINGLE, True)
+    dropout, G = some_dropout(pattern), numbers(9, 30, 8, dtype=SINGLE)
+    found = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
+    use(attention_calls)
+    right = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
+    for one, other in zip((found[0], *found[1]), (right[0], *right[1]), strict=True):
+        assert_near(one, other, SINGLE)

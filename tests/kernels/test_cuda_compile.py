@@ -13,6 +13,7 @@ import torch
 from spgnn.kernels.cuda import cusparse, device, native
 from spgnn.kernels.cuda.shapes import WARP, instance, thread_shape
 from spgnn.kernels.cuda.spmm import spmm_instance
+from spgnn.sparse import SUM_DTYPE
 
 ARCHITECTURES = (75, 80, 86, 90, 100)
 # ptxas may move a few address registers to memory; running sums and loaded packs must stay.
@@ -69,6 +70,7 @@ def attention_instances() -> list[str]:
         for kernel in ("attend_backward", "attend_v2_columns", "attend_v2_rows"):
             names.append(instance(kernel, dtype, index, *backward, 1024))
         names.append(instance("attend_v2", dtype, index, *shape, 1024))
+        names.append(instance("head_products", dtype, SUM_DTYPE[dtype], *backward))
     return names
 
 

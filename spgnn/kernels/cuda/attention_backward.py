@@ -75,6 +75,20 @@ def attend_v2_backward(
     return dx, dy, of_tiles.sum(0), dt
 
 
+def head_products(G: Tensor, X: Tensor, products: Tensor) -> None:
+    """<G[i, h], X[i, h]> for every row and head."""
+    count, heads = products.shape
+    if not count:
+        return
+    G, X = unit_stride(G), unit_stride(X) if X.dtype == G.dtype else X.contiguous()
+    shape = HeadShape.of(heads, [G, X] if X.dtype == G.dtype else [G], (X,), arrays=2)
+    device.launch(
+        instance("head_products", G.dtype, X.dtype, *shape.parameters),
+        (-(-count // (device.THREADS // shape.group)), shape.head_tiles),
+        (G, G.stride(0), X, X.stride(0), products, count, heads, shape.width),
+    )
+
+
 def _over_rows(
     kernel: str,
     pattern: Pattern,

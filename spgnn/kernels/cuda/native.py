@@ -1,8 +1,11 @@
 """The operations by spgnn's own kernels."""
 
-from spgnn.kernels.attention_torch import head_products
 from spgnn.kernels.cuda.attention import attend, attend_v2, finish, merge
-from spgnn.kernels.cuda.attention_backward import attend_backward, attend_v2_backward
+from spgnn.kernels.cuda.attention_backward import (
+    attend_backward,
+    attend_v2_backward,
+    head_products,
+)
 from spgnn.kernels.cuda.nonzeros import edge_softmax, row_sums, sddmm
 from spgnn.kernels.cuda.quantise import dequantise_rows, quantise_rows
 from spgnn.kernels.cuda.rows import dropout_rows, gather_rows

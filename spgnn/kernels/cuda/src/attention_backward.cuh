@@ -115,6 +115,28 @@ __device__ inline Real other_product(const T* x, const T* y, const Columns& colu
   return sum;
 }
 
+// products[i, h] = <x[i, h], y[i, h]>.
+template <class T, class Other, int kVector, int kLanes, int kGroup, int kPacks>
+__global__ void __launch_bounds__(kThreads)
+    head_products(const T* x, long long x_stride, const Other* y, long long y_stride,
+                  Sum<T>* products, long long count, long long heads, long long width) {
+  const int group = static_cast<int>(threadIdx.x) / kGroup;
+  const long long i = static_cast<long long>(blockIdx.x) * (kThreads / kGroup) + group;
+  if (i >= count) return;
+  const HeadColumns<kVector, kLanes, kGroup, kPacks> columns(heads, width, 1);
+  const T* const x_row = columns.row_of(x, i, x_stride);
+  const Other* const y_row = columns.row_of(y, i, y_stride);
+  Sum<T> sum = 0;
+  for (long long c = columns.lane * kVector; c < width; c += kLanes * kVector) {
+    const Pack<T, kVector> a = load<T, kVector>(x_row + c);
+    const Pack<Other, kVector> b = load<Other, kVector>(y_row + c);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) sum += widen(a.lane[v]) * widen(b.lane[v]);
+  }
+  sum = over_lanes<kLanes>(sum);
+  if (columns.leads()) products[columns.number(i)] = sum;
+}
+
 template <class T, int kVector, int kLanes, int kGroup, int kPacks>
 struct AttendBackward {
   using Real = Sum<T>;
