@@ -189,7 +189,7 @@ class DistMatrix:
         """
         return product(self, H_local)
 
-    def halo(self, H_local: Tensor) -> Tensor:
+    def halo(self, H_local: Tensor, *, exact: bool = False) -> Tensor:
         """Own rows of H, then the rows of others that this rank's rows of A need. Collective.
 
         Differentiable. `local_matrix` has its columns in the same order, so a layer that takes
@@ -198,6 +198,8 @@ class DistMatrix:
         Parameters
         ----------
         H_local : Tensor [own rows, f]
+        exact : bool
+            Whatever wires do to rows: for ids, and what is made once.
 
         Returns
         -------
@@ -208,7 +210,7 @@ class DistMatrix:
         InputError
             If rows of H are not what this rank receives: c > 1, or a cover other than columns.
         """
-        return product(self._halo, H_local)
+        return product(self._exact_halo if exact else self._halo, H_local)
 
     def halo_sum(self, G_halo: Tensor) -> Tensor:
         """The adjoint of `halo`: rows of the halo, added up at their owners. Collective.
@@ -243,6 +245,10 @@ class DistMatrix:
 
     @cached_property
     def _halo(self) -> Halo:
+        return Halo(self.plan, self.mesh, self.operands, self.executor.wires)
+
+    @cached_property
+    def _exact_halo(self) -> Halo:
         return Halo(self.plan, self.mesh, self.operands)
 
     @cached_property
@@ -265,7 +271,7 @@ class DistMatrix:
         own_scale = stage.local.col_scale
         col_scale = None
         if own_scale is not None:
-            col_scale = self.halo(own_scale[:, None])[:, 0].contiguous()
+            col_scale = self.halo(own_scale[:, None], exact=True)[:, 0].contiguous()
         return self._unscaled.with_scales(stage.local.row_scale, col_scale)
 
     @cached_property

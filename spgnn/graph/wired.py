@@ -161,7 +161,7 @@ class WiredHalo(Halo):
     """
 
     def __init__(self, A: WiredMatrix, switch: Switch) -> None:
-        super().__init__(A.plan, A.mesh, A.operands)
+        super().__init__(A.plan, A.mesh, A.operands)  # exact
         self._wired = Halo(A.wired.plan, A.mesh, A.operands, A.wired.executor.wires)
         self._switch = switch
 

@@ -61,7 +61,7 @@ def dropout(X: Tensor | CSR, p: float, keys: DropoutKeys | None, layer: int) -> 
 
 def halo_ids(A: LayerMatrix, vertex_ids: Tensor) -> Tensor:
     """Original ids of own vertices and of those received: int64 [own + received]. Collective."""
-    return A.halo(vertex_ids[:, None].double())[:, 0].long()
+    return A.halo(vertex_ids[:, None].double(), exact=True)[:, 0].long()
 
 
 def edges_dropped(A: LayerMatrix, H_local: Tensor, ids: Tensor, key: int, p: float) -> Tensor:

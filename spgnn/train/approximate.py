@@ -200,8 +200,11 @@ def _check_composed(named: str, asked: Approximation, config: TrainConfig) -> No
             f"{named} needs --model gcn, sage or gin: {model.model} also exchanges unfinished "
             "softmaxes, which are exact"
         )
-    if model.aggregate == "max":
-        raise InputError(f"{named} needs --aggregate mean or sum: there is no product under max")
+    if model.aggregate == "max" and _leaves_out(asked):
+        raise InputError(
+            f"{named} needs --aggregate mean or sum: rows that are left out are zeros, and may "
+            "be the largest"
+        )
     if how.plan is not None:
         raise InputError(
             f"{named} needs its own --algo: --plan prices rows as they are; take what it chooses "
@@ -218,6 +221,11 @@ def _check_composed(named: str, asked: Approximation, config: TrainConfig) -> No
         raise InputError(
             f"{kept} needs --schedule overlap: it keeps rows that peers has no room for"
         )
+
+
+def _leaves_out(asked: Approximation) -> bool:
+    """Whether zeros take the place of rows, or of some of their columns."""
+    return asked.samples or asked.drops_components or asked.delay is None
 
 
 def _staged(flag: str, text: str, kind: Callable[[str], Number | None]) -> Staged[Number]:

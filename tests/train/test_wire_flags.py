@@ -98,7 +98,13 @@ def test_wrong_values(flags, said):
         ({"tolerance": 0.1, "fresh": 0.1}, "--tolerance cannot change --fresh 0.1"),
         ({"bits": 8, "exchange": "oblivious"}, "--bits 8 needs --exchange sparsity-aware"),
         ({"delay": 2, "model": "gat"}, "--delay 2 needs --model gcn, sage or gin: gat also"),
-        ({"bits": 4, "model": "sage", "aggregate": "max"}, "--bits 4 needs --aggregate mean"),
+        *(
+            (
+                {**left_out, "model": "sage", "aggregate": "max"},
+                "needs --aggregate mean or sum: rows",
+            )
+            for left_out in ({"delay": "never"}, {"components": 0.5}, {"boundary_sampling": 0.5})
+        ),
         ({"fresh": 0.1, "parts": 2}, "--fresh 0.1 needs rows in memory: no --memory"),
         ({"components": 0.5, "plan": "auto"}, "--components 0.5 needs its own --algo: --plan"),
         (

@@ -52,6 +52,7 @@ SCHEMES = [
     {"hierarchy": 2, "ghosts": 1},
     {"model": "sage", "norm": "batch", "layers": 2, "dtype": "bfloat16"},
     {"layers": 1},
+    {"model": "sage", "aggregate": "max"},
 ]
 MORE = [
     {"reach": False},
