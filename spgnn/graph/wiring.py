@@ -22,6 +22,7 @@ from spgnn.graph.wired import WiredMatrix
 from spgnn.spmm import DistMatrix
 from spgnn.wires import Approximation, Dials, Errors, Layer, Setting
 from spgnn.wires.base import State
+from spgnn.wires.relative import relative_errors
 
 _EPOCH, _PLACE = "epoch", "place"
 
@@ -125,6 +126,11 @@ class GraphWires:
             each for m in self._moved for each in m.executor.carried(m.width, m.dtype, m.step)
         )
         return sum((each.traffic() for each in carried), Traffic())
+
+    def errors(self) -> dict[str, list[dict[str, Any]]]:
+        """Relative errors by matrix, product and direction. Collective."""
+        each = sorted(self._errors.items())
+        return {kind: relative_errors([made], self._comm) for kind, made in each}
 
     def state(self, matrices: Mapping[str, DistMatrix]) -> State:
         """All that wires keep, in memory of the CPU. Collective: rows under way land."""

@@ -26,8 +26,8 @@ from spgnn.train.rows import TrainingRows
 from spgnn.train.setup import Problem
 from spgnn.train.shown import show
 from spgnn.train.task import GraphTask
-from spgnn.train.wire_errors import relative_errors
 from spgnn.train.wiring import Planned
+from spgnn.wires.relative import relative_errors
 
 Report = dict[str, Any]
 

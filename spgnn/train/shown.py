@@ -11,7 +11,7 @@ from rich.table import Table
 from spgnn.train.clock import CATEGORIES
 from spgnn.train.objective import SPLITS
 from spgnn.train.repeated import AT_BEST
-from spgnn.train.wire_errors import DIRECTIONS
+from spgnn.wires.relative import DIRECTIONS
 
 TITLES = {"acc": "accuracy"}
 SHARES = ("acc", "f1_micro", "f1_macro", "roc_auc")

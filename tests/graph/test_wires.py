@@ -201,6 +201,25 @@ def test_only_training_is_approximate(ranks):
     run_ranks(check_all_modes, ranks)
 
 
+def check_errors(rank: int) -> None:
+    """What wires lost of the halos of two layers, forward and backward: a row's steps are 255."""
+    graph = graph_on({"bits": 8})
+    trained(Layers("halos"), graph, 2)
+    told = graph.wire_errors()
+    graph.comm.check_agreement("errors", errors=repr(told))
+    assert list(told) == ["none"]
+    named = [(each["product"], each["direction"]) for each in told["none"]]
+    # Features need no gradient.
+    assert named == [(0, "forward"), (1, "forward"), (1, "adjoint")]
+    assert all(set(each["by"]) == {"rounding"} for each in told["none"])
+    assert all(0 < each["error"] < 0.02 for each in told["none"])
+    assert graph_on(None).wire_errors() == {}
+
+
+def test_errors_of_each_product():
+    run_ranks(check_errors, 2)
+
+
 def check_adjoint(rank: int) -> None:
     """A halo and its gradient have one sample, ⟨halo(H), G⟩ = ⟨H, haloᵀ(G)⟩; both are unbiased."""
     graph = graph_on({"sampling": 0.5})

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.wires import Errors
+from spgnn.wires.errors import Errors
 
 # Matrix, product of an epoch, adjoint, and what made the error.
 Account = tuple[int, int, bool, str]
