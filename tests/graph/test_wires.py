@@ -201,6 +201,30 @@ def test_only_training_is_approximate(ranks):
     run_ranks(check_all_modes, ranks)
 
 
+def check_moved_and_compiled(rank: int) -> None:
+    """On a device wires begin anew; compiled products do not know of epochs, and are exact."""
+    graph, plain, model = graph_on({"bits": 4, "delay": 1}), graph_on(None), Layers("sym")
+    trained(model, graph, 2)
+    graph.to("cpu")
+    right = loss_of(model, plain)
+    with torch.no_grad():
+        assert torch.equal(loss_of(model, graph), right)
+    graph.next_epoch()
+    assert not torch.equal(loss_of(model.train(), graph), right)
+    H = torch.randn(graph.own_rows, 4).requires_grad_()
+    A = graph.matrix("sym")
+    compiled = torch.compile(lambda X: spgnn.product(A, X), backend="eager", fullgraph=True)
+    with graph.exact():
+        exact = A @ H
+    assert torch.equal(compiled(H), exact)
+    assert not torch.equal(A @ H, exact)
+    graph.wire_state()
+
+
+def test_moved_and_compiled():
+    run_ranks(check_moved_and_compiled, 2)
+
+
 def check_errors(rank: int) -> None:
     """What wires lost of the halos of two layers, forward and backward: a row's steps are 255."""
     graph = graph_on({"bits": 8})
