@@ -239,7 +239,7 @@ def panels_of(width: int, panel: int) -> list[tuple[int, int]]:
 
 def as_bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """The bytes of a contiguous tensor of any dtype."""
-    found: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = (
-        values.detach().reshape(-1).view(torch.uint8).numpy()
-    )
+    # One number may be contiguous with any stride.
+    flat = values.detach().reshape(-1).as_strided((values.numel(),), (1,))
+    found: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = flat.view(torch.uint8).numpy()
     return found
