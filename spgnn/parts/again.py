@@ -35,6 +35,8 @@ from spgnn.store.direct import DirectFile, Transfers
 
 Recompute = Literal["auto", "never", "always"]
 TRIED_ROWS = 4096
+# What libraries take once they are used: thread pools, buffers, code that is loaded late.
+LIBRARIES = 96 << 20
 _TRIED_BYTES = 1 << 24
 _NEVER = 1 << 62  # nanoseconds: it does not fit
 
@@ -56,14 +58,17 @@ class Speeds:
 
     def seconds(self, forecast: Forecast) -> float:
         """Of reading, writing and making again in an epoch; what else is done does not count."""
+        return forecast.bytes().bytes / self.disk + self.remaking(forecast)
+
+    def remaking(self, forecast: Forecast) -> float:
+        """Of making again what layers look at."""
         layers = forecast.layers
         made = [0.0] * len(layers)
         for number in sorted(forecast.again):
             # Of a row that the layer before makes; of what that takes, in its turn.
             before = layers[number - 1].rows * self.row_seconds[number - 1]
             made[number] = before + made[number - 1]
-        again = sum(forecast.uses(number) * each for number, each in enumerate(made))
-        return forecast.bytes().bytes / self.disk + again
+        return sum(forecast.uses(number) * each for number, each in enumerate(made))
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spgnn.errors import InputError
 from spgnn.parts.room import Places
 
 MOST_PARTS = 4096
+# A layer gets a matrix of its own rows if these have at most this share of all nonzeros.
+OWN_MATRIX = 0.125
 SPILLED_PARTS = 8  # where nothing says how many
 # What goes to the disk first: what is read and written least often for its size.
 ORDER = ("propagated", "skipped", "taken", "matrix", "product", "operand")
@@ -200,6 +203,49 @@ def _live(sizes: Sizes, layer: int, places: Places, again: frozenset[int]) -> in
     beside = skipped(layer + 1) + skipped(layer)
     backward = read + kept + product(layer + 1) + taken(layer + 1) + beside
     return max(forward, backward, evaluating)
+
+
+def at_most(sizes: Sizes, wanted: int, nonzeros: int, total: int) -> Sizes:
+    """The same if outputs of few rows are looked at, from how many these are alone.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        With layers that make all rows.
+    wanted : int
+        Own rows of the last layer that are looked at.
+    nonzeros : int
+        In these rows.
+    total : int
+        In all own rows.
+    """
+    rows, layers = sizes.rows, len(sizes.operands)
+    made, sources = [rows] * layers, [rows] * layers
+    made[-1] = wanted
+    if nonzeros > OWN_MATRIX * total:
+        return replace(sizes, made=tuple(made))
+    before = min(rows, nonzeros + wanted)
+    if layers > 1:
+        made[-2] = before
+    # On several ranks, its columns are all own rows.
+    sources[-1] = rows if sizes.received else before
+    own_bytes = 2 * (8 * (nonzeros + wanted) + 8 * sources[-1]) + 8 * before
+    return replace(
+        sizes,
+        made=tuple(made),
+        sources=tuple(sources),
+        small=(False,) * (layers - 1) + (True,),
+        fixed_bytes=sizes.fixed_bytes + own_bytes,
+    )
+
+
+def merged(budgets: Sequence[Budget]) -> list[Budget]:
+    """As ranks agree: the most parts, the narrowest panels, all on the disk that any has there."""
+    depth = max(len(one.places.on_disk) for one in budgets)
+    panels = [one.places.panel_bytes for one in budgets if one.places.panel_bytes]
+    places = Places(frozenset(ORDER[:depth]), min(panels, default=0))
+    parts = max(one.parts for one in budgets)
+    return [replace(one, parts=parts, places=places) for one in budgets]
 
 
 def _block_bytes(sizes: Sizes, parts: int) -> int:

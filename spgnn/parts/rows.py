@@ -20,6 +20,7 @@ from spgnn.data.normalise import Normalisation, first_not_below, row_sums
 from spgnn.exchange import Algorithm, build
 from spgnn.layout import RowLayout
 from spgnn.parts.blocks import Blocks, Collector, MemoryBlocks, rows_of
+from spgnn.parts.budget import OWN_MATRIX
 from spgnn.parts.layers import Layers
 from spgnn.parts.matrix import PartMatrix, Received
 from spgnn.pattern import Pattern, index_dtype
@@ -28,9 +29,6 @@ from spgnn.spmm import DistMatrix
 from spgnn.store.direct import Transfers
 
 Array = npt.NDArray[Any]
-
-# A layer gets a matrix of its own rows if these have at most this share of all nonzeros.
-OWN_MATRIX = 0.125
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from spgnn.plan.configurations import Configuration, configurations
 from spgnn.plan.estimate import can_be_estimated, estimated_setting
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import Epoch, Network, trace
+from spgnn.plan.out_of_core import OutOfCore
 from spgnn.plan.partitions import GivenLabels, Partitions
 from spgnn.plan.predict import price
 from spgnn.plan.search import Outpaced, Planned, Plans, Search, arrangement
@@ -74,6 +75,8 @@ class Planner:
     memory : float, optional
         Bytes each rank may use; by default the machine's, if that knows.
     progress : Progress, optional
+    beside : OutOfCore, optional
+        Prices training from a disk as well.
     """
 
     def __init__(
@@ -86,8 +89,10 @@ class Planner:
         methods: Sequence[str],
         memory: float | None = None,
         progress: Progress | None = None,
+        beside: OutOfCore | None = None,
     ) -> None:
         self.subject, self.network, self.machine = subject, network, machine
+        self._beside = beside
         self.partitions, self.methods = partitions, methods
         self.memory = memory if memory is not None else machine.memory or float("inf")
         self.estimates = subject.structure.nnz > EXACT
@@ -128,6 +133,7 @@ class Planner:
             raise InputError(f"no configuration works on {ranks} ranks")
         fitting = [one for one in priced if one.prediction.memory_bytes <= self.memory]
         dropped = [one for one in priced if one.prediction.memory_bytes > self.memory]
+        fitting += self._from_disk(ranks)
         if not fitting:
             least = min(one.prediction.memory_bytes for one in priced)
             raise InputError(
@@ -136,6 +142,17 @@ class Planner:
             )
         fitting.sort(key=lambda one: (one.seconds, one.prediction.memory_bytes))
         return Choice(ranks, fitting, dropped, search.outpaced)
+
+    def _from_disk(self, ranks: int) -> list[Planned]:
+        if self._beside is None:
+            return []
+        found = list[Planned]()
+        for one in self._beside.configurations(ranks, self.methods, reach=not self.estimates):
+            setting = self._setting(one)
+            plan = self._price(one, setting, {}).prediction
+            made = self._beside.planned(one, plan, setting, self.network, self.machine)
+            found += [] if made is None else [Planned(*made, self.estimates)]
+        return found
 
     def _price(
         self,

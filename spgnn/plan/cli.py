@@ -6,6 +6,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,15 +17,17 @@ from spgnn.comm.rank_zero import on_rank_zero
 from spgnn.command import at_least, real
 from spgnn.data.load import open_source
 from spgnn.data.normalise import OWN_NORMALISATION
-from spgnn.data.source import MemorySource
+from spgnn.data.source import GraphSource, MemorySource
 from spgnn.errors import InputError, check_choice, memory_for, shortened
 from spgnn.files import check_writable, written_aside
+from spgnn.memory import resident_bytes
 from spgnn.nn import PRECISIONS
 from spgnn.partition import METHODS
 from spgnn.plan.choose import Choice, Planner
 from spgnn.plan.machine import Machine, read_machine, write_machine
 from spgnn.plan.measure import measure
 from spgnn.plan.network import ModelKind, Network
+from spgnn.plan.out_of_core import OutOfCore, speed_of
 from spgnn.plan.partitions import Partitions, cache_directory
 from spgnn.plan.plot import check_plot, plot_choices
 from spgnn.plan.records import of_choice
@@ -50,6 +53,7 @@ def add_machine(commands: Any) -> None:
     parser.add_argument(
         "--nproc", type=at_least(1, 4096), default=1, metavar="P", help="fork so many ranks"
     )
+    parser.add_argument("--spill", metavar="DIR", help="measure the disk of this directory, too")
     parser.add_argument("--backend", default="auto", choices=BACKENDS)
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.set_defaults(run=run_machine)
@@ -84,6 +88,8 @@ def add_plan(commands: Any) -> None:
     add("--imbalance", type=real(0, 1000), default=0.05, metavar="E")
     add("--seed", type=at_least(0), default=0)
     add("--memory", type=byte_count, metavar="BYTES", help="of each rank; 20GiB is understood")
+    add("--spill", metavar="DIR", help="price training from a disk, which --memory does as well")
+    add("--disk-speed", type=byte_count, metavar="BYTES/S", help="of that disk; default: measured")
     add("--machine", metavar="FILE", help="default: this machine, measured now")
     add("--top", type=at_least(1), default=5, metavar="N", help="plans shown for each P")
     add("--json", metavar="FILE", help="write all plans")
@@ -136,6 +142,9 @@ def run_machine(options: argparse.Namespace) -> int:
             if options.json is not None:
                 on_rank_zero(comm, lambda: check_writable(options.json, "--json"))
             machine = measure(comm, options.name)
+            if options.spill is not None:
+                disk = on_rank_zero(comm, lambda: speed_of(options.spill))
+                machine = replace(machine, disk=disk or 0.0)
             if comm.rank == 0:
                 show_machine(machine)
                 if options.json is not None:
@@ -209,6 +218,7 @@ def run_plan(options: argparse.Namespace) -> int:
 
 
 def _planner(options: argparse.Namespace, machine: Machine, progress: ProgressBar) -> Planner:
+    idle = resident_bytes()
     source = open_source(options.graph, options.data_dir, progress=progress)
     if options.symmetrise:
         source = MemorySource(source.graph().symmetrised())
@@ -249,7 +259,19 @@ def _planner(options: argparse.Namespace, machine: Machine, progress: ProgressBa
         methods=options.partition or (["stream"] if large else ["gvb"]),
         memory=options.memory,
         progress=progress,
+        beside=_out_of_core(options, source, machine, idle),
     )
+
+
+def _out_of_core(
+    options: argparse.Namespace, source: GraphSource, machine: Machine, idle: int
+) -> OutOfCore | None:
+    """What training from a disk takes, if somebody is short of memory."""
+    if options.spill is None and options.memory is None:
+        return None
+    spill = options.spill or "."
+    speed = options.disk_speed or (0.0 if options.spill else machine.disk) or speed_of(spill)
+    return OutOfCore(source, options.graph, options.split, spill, speed, options.memory, idle)
 
 
 def _base(options: argparse.Namespace) -> list[str]:

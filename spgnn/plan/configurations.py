@@ -49,6 +49,11 @@ class Configuration:
         """Nodes that the partition knows, as the training command makes it."""
         return self.algorithm.nodes(self.parts) if self.method == "gvb" else None
 
+    @property
+    def storage(self) -> dict[str, Any] | None:
+        """What lies on a disk, if rows are worked through in parts."""
+        return None
+
     def network(self, given: Network) -> Network:
         """The model as this configuration trains it."""
         return replace(given, order=self.order, ghosts=self.ghosts)

@@ -169,6 +169,8 @@ class Machine:
         Bytes each rank may use; 0 if nobody knows.
     overlap : float in [0, 1]
         Which part of the shorter one of an exchange and a product hides behind the longer one.
+    disk : float
+        Bytes a second that a node's disk reads or writes; 0 if nobody knows.
     """
 
     name: str
@@ -184,6 +186,7 @@ class Machine:
     streams: Streams
     overhead: Overhead
     source: str = field(default="")
+    disk: float = 0.0
 
     def nodes(self, ranks: int) -> int:
         """Nodes that so many ranks fill."""

@@ -58,6 +58,7 @@ def of_plan(planned: Planned, base: Sequence[str]) -> dict[str, Any]:
         "seconds": planned.seconds,
         "seconds_by_kind": price.seconds,
         "estimated": planned.estimated,
+        "storage": one.storage,
         "command": command_of(planned, base),
     }
 

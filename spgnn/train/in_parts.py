@@ -20,6 +20,7 @@ from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
 from spgnn.nn import DropoutKeys, Stack, weights_of
 from spgnn.parts.again import (
+    LIBRARIES,
     TRIED_ROWS,
     Speeds,
     candidates,
@@ -52,9 +53,6 @@ from spgnn.train.objective import Objective, as_taken
 from spgnn.train.setup import normalisation_of, random_features
 from spgnn.train.sizes import sizes_of
 from spgnn.train.task import Predictions, Scores, Task, decaying_first
-
-# What libraries take once they are used: thread pools, buffers, code that is loaded late.
-_LIBRARIES = 96 << 20
 
 
 class InParts(Task):
@@ -127,7 +125,7 @@ class InParts(Task):
         self.sizes = sizes_of(
             config, segments, found, adjacency, seen, widths=widths, labels=labels
         )
-        itself = idle_bytes + _LIBRARIES
+        itself = idle_bytes + LIBRARIES
         memory = storage.memory - itself if storage.memory else None
         dtype = torch.float64 if config.training.dtype == "float64" else torch.float32
         directory = _spill(storage.spill, comm)

@@ -138,7 +138,8 @@ def _entry(path: str, ranks: int) -> dict[str, Any]:
         raise InputError(f"--plan {path}: neither auto nor a file: {said}") from None
     try:
         plans = json.loads(text)["plans"]
-        fits = [plan for plan in plans if plan["ranks"] == ranks]
+        # A plan from a disk is followed by the command that was printed with it.
+        fits = [plan for plan in plans if plan["ranks"] == ranks and not plan.get("storage")]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"--plan {path}: not what spgnn plan --json writes") from None
     if not fits:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from spgnn.parts.blocks import Stretch
-from spgnn.parts.budget import Sizes
-from spgnn.parts.rows import OWN_MATRIX, Adjacency, Inspected, nonzeros_in
+from spgnn.parts.budget import Sizes, at_most
+from spgnn.parts.rows import Adjacency, Inspected, nonzeros_in
 from spgnn.parts.segments import Segments
 from spgnn.sparse import CSR
 from spgnn.train.config import TrainConfig
@@ -42,16 +42,10 @@ def sizes_of(
     rows, X = adjacency.blocks.bounds[-1], found.X
     propagates = not isinstance(X, CSR) and not config.model.drops_features
     itemsize = 8 if config.training.dtype == "float64" else 4
-    reached = labels is not None and config.algorithm.reach
-    made, sources, small, own_bytes = (
-        _reach(adjacency, labels, segments.layers, len(seen.needed))
-        if reached and labels is not None
-        else ((rows,) * segments.layers, (rows,) * segments.layers, (), 0)
-    )
     operands = segments.operands(widths, sparse=isinstance(X, CSR))
     stored = 2 if config.storage.spill_dtype == "bfloat16" else itemsize
     sides = 1 if adjacency.symmetric else 2
-    return Sizes(
+    sizes = Sizes(
         rows=rows,
         received=len(seen.needed),
         matrix_bytes=sides * (8 * rows + (4 + 4 * adjacency.weighted) * found.starts(rows)),
@@ -62,15 +56,19 @@ def sizes_of(
         widths=tuple(widths),
         features_bytes=stored * rows * widths[0] if propagates else 0,
         looks=tuple(segments.looks_at_itself(n) for n in range(segments.layers)),
-        made=made,
-        sources=sources,
+        made=(rows,) * segments.layers,
+        sources=(rows,) * segments.layers,
         itemsize=itemsize,
-        fixed_bytes=own_bytes + _fixed(found, seen),
+        fixed_bytes=_fixed(found, seen),
         sides=sides,
-        small=small,
         source_bytes=4 * rows * widths[0] if isinstance(X, Stretch) else 0,
         learns=operands[0].requires_grad and not propagates,
     )
+    if labels is None or not config.algorithm.reach:
+        return sizes
+    wanted = labels.taken_by(rows, training=False)
+    nonzeros = [nonzeros_in(adjacency.blocks, mask) for mask in (wanted, None)]
+    return at_most(sizes, len(labels.rows), *nonzeros)
 
 
 def _fixed(found: Found, seen: Inspected) -> int:
@@ -78,23 +76,3 @@ def _fixed(found: Found, seen: Inspected) -> int:
     known = [seen.loops, seen.row_scale, found.X, None if isinstance(found.ids, int) else found.ids]
     nbytes = sum(tensor.nbytes for tensor in known if isinstance(tensor, Tensor))
     return nbytes + (2 * found.X.nnz * 8 if isinstance(found.X, CSR) else 0)
-
-
-def _reach(
-    adjacency: Adjacency, labels: Labelled, layers: int, received: int
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], int]:
-    """Rows that layers make, rows these are made of, which have a matrix of few rows, its bytes."""
-    rows, last = adjacency.blocks.bounds[-1], len(labels.rows)
-    everything, nobody = (rows,) * layers, (False,) * (layers - 1)
-    wanted = labels.taken_by(rows, training=False)
-    nonzeros = nonzeros_in(adjacency.blocks, wanted)
-    if nonzeros > OWN_MATRIX * nonzeros_in(adjacency.blocks, None):
-        return (*everything[1:], last), everything, (), 0
-    before = min(rows, nonzeros + last)
-    # On several ranks, its columns are all own rows.
-    columns = rows if received else before
-    own_bytes = 2 * (8 * (nonzeros + last) + 8 * columns) + 8 * before
-    small = (*nobody, True)
-    if layers == 1:
-        return (last,), (columns,), small, own_bytes
-    return (*everything[2:], before, last), (*everything[1:], columns), small, own_bytes
