@@ -21,6 +21,7 @@ from spgnn.blocks import take_rows
 from spgnn.nn import DropoutKeys
 from spgnn.nn.features import Features, Propagated
 from spgnn.parts.aside import Aside
+from spgnn.parts.kept import Kept, release
 from spgnn.parts.layers import Layers, Piece, Vertices
 from spgnn.parts.room import Room
 from spgnn.parts.segments import Segments, Taken
@@ -59,10 +60,7 @@ class Network:
         self.again, self._keeps = again, False
         self._tick, self._ticks, self._all_ticks = tick, 0, 0
         self._gradients = Aside(segments.model.parameters())
-        # By layer: its product, or the gradient of that; what it takes; the gradient of that.
-        self._products: dict[int, Table] = {}
-        self._taken: dict[int, Table] = {}
-        self._skipped: dict[int, Table] = {}
+        self._kept = Kept(room)
         self._widths: dict[int, int] = {}
         self._operand_learns = False
 
@@ -138,9 +136,7 @@ class Network:
                     torch.autograd.backward(ends, gradients)
                     self._keep_gradients(at, product.gradient, H_in)
                     self._tell()
-                _release(self._products.pop(number + 1, None))
-                _release(self._taken.pop(number, None))
-                _release(self._skipped.pop(number + 1, None))
+                self._kept.done(number)
             self._first_backward(layers, keys)
         self._gradients.add(scale)
         self.forget()
@@ -163,7 +159,7 @@ class Network:
                     self._tell()
                     continue
                 if keep and Z is not None:
-                    self._product_table(number, layers, Z).write(part, Z)
+                    self._kept.product(number, layers, Z).write(part, Z)
                 H, _ = self._layer(at, Z, keys)
                 outgoing = self._handed_on(at, H, keys)
                 matrix = layers.matrices[number + 1]
@@ -177,13 +173,11 @@ class Network:
                 operand.release()
             operand = following
             if not keep:
-                _release(self._taken.pop(number, None))
+                release(self._kept.taken.pop(number, None))
 
     def forget(self) -> None:
         """Give up what was kept for `backward`."""
-        for kept in (self._products, self._taken, self._skipped):
-            while kept:
-                kept.popitem()[1].release()
+        self._kept.forget()
 
     def _first_operand(self, layers: Layers, keys: DropoutKeys | None) -> Table | None:
         """What the first layer multiplies, if features are not propagated."""
@@ -211,7 +205,9 @@ class Network:
         if not self._begins_with_adjoint:
             return
         for part, dO in layers.matrices[0].adjoints(
-            self._products[0], self.room.panel(self._products[0].width), self.room.table_of
+            self._kept.products[0],
+            self.room.panel(self._kept.products[0].width),
+            self.room.table_of,
         ):
             with torch.enable_grad():
                 O = self._operand(0, self.vertices.features.rows(part), part, None, keys)  # noqa: E741
@@ -230,7 +226,7 @@ class Network:
 
     def _adjoints(self, number: int, layers: Layers) -> Iterator[tuple[int, Tensor]]:
         """The gradient of what a layer hands on, part after part."""
-        G, matrix = self._products[number + 1], layers.matrices[number + 1]
+        G, matrix = self._kept.products[number + 1], layers.matrices[number + 1]
         for part, dO in matrix.adjoints(G, self.room.panel(G.width), self.room.table_of):
             chosen = layers.chosen(number, part) if matrix.sources is None else None
             yield part, dO if chosen is None else dO[chosen]
@@ -242,8 +238,8 @@ class Network:
         number, part, chosen = at.number, at.part, at.chosen
         if H_in is None:
             H_in = self._input(at, keys)
-        if Z is None and number in self._products:
-            Z = self._products[number].read(part)
+        if Z is None and number in self._kept.products:
+            Z = self._kept.products[number].read(part)
         if Z is not None:
             scale = self.vertices.scale(self.vertices.row_scale, part, chosen)
             # A tensor of its own: layers write over it.
@@ -254,8 +250,8 @@ class Network:
     def _input(self, at: Piece, keys: DropoutKeys | None) -> Features:
         """What a layer takes; no rows where it does not look at them."""
         number, part, learns = at.number, at.part, torch.is_grad_enabled()
-        if number in self._taken:
-            return self._taken[number].read(part).clone().requires_grad_(learns)
+        if number in self._kept.taken:
+            return self._kept.taken[number].read(part).clone().requires_grad_(learns)
         if self._makes_again(number):
             before = Piece(at.layers, number - 1, part)
             with torch.no_grad():
@@ -290,7 +286,7 @@ class Network:
         if self.segments.looks_at_itself(following) and not self._makes_again(following):
             own = _picked(H, at.inside).detach()
             cuts = at.layers.matrices[following].row_bounds
-            self._into(self._taken, following, "taken", cuts, own).write(at.part, own)
+            self._kept.into(self._kept.taken, following, "taken", cuts, own).write(at.part, own)
         return self._operand(following, H, at.part, at.chosen, keys).detach()
 
     def _operand(
@@ -314,9 +310,9 @@ class Network:
         following = at.number + 1
         ends = [self._operand(following, H, at.part, at.chosen, keys)]
         gradients = [dO]
-        if following in self._skipped:
+        if following in self._kept.skipped:
             ends.append(_picked(H, at.inside))
-            gradients.append(self._skipped[following].read(at.part))
+            gradients.append(self._kept.skipped[following].read(at.part))
         return ends, gradients
 
     def _keep_gradients(
@@ -328,9 +324,9 @@ class Network:
         """
         number, part = at.number, at.part
         if like is not None and (number or self._operand_learns):
-            self._product_table(number, at.layers, like)
-        if number in self._products and (number or self._operand_learns):
-            table = self._products[number]
+            self._kept.product(number, at.layers, like)
+        if number in self._kept.products and (number or self._operand_learns):
+            table = self._kept.products[number]
             if dZ is None:
                 dZ = torch.zeros(table.lengths[part], table.width, dtype=table.dtype)
             scale = self.vertices.scale(self.vertices.row_scale, part, at.chosen)
@@ -339,28 +335,7 @@ class Network:
             assert isinstance(H_in, Tensor)
             dH = torch.zeros_like(H_in) if H_in.grad is None else H_in.grad
             cuts = at.layers.matrices[number].row_bounds
-            self._into(self._skipped, number, "skipped", cuts, dH).write(part, dH)
-
-    def _product_table(self, number: int, layers: Layers, Z: Tensor) -> Table:
-        """For a product, then its gradient, which a symmetric matrix is multiplied by."""
-        if number not in self._products:
-            matrix = layers.matrices[number]
-            extra = 0 if matrix.thinned or matrix.transposed is not None else matrix.halo_rows
-            self._products[number] = self.room.table("product", matrix.row_bounds, Z, extra)
-        return self._products[number]
-
-    def _into(
-        self,
-        kept: dict[int, Table],
-        number: int,
-        purpose: str,
-        bounds: tuple[int, ...],
-        like: Tensor,
-    ) -> Table:
-        """The table of a layer, made when it is first asked for."""
-        if number not in kept:
-            kept[number] = self.room.table(purpose, bounds, like)
-        return kept[number]
+            self._kept.into(self._kept.skipped, number, "skipped", cuts, dH).write(part, dH)
 
     def _begin(self, layers: Layers, passes: int) -> None:
         self._ticks, self._all_ticks = 0, passes * (len(layers.bounds) - 1)
@@ -377,8 +352,3 @@ def _of(keys: DropoutKeys | None, ids: Tensor) -> DropoutKeys | None:
 
 def _picked(H: Tensor, inside: Tensor | None) -> Tensor:
     return H if inside is None else H[inside]
-
-
-def _release(table: Table | None) -> None:
-    if table is not None:
-        table.release()

@@ -1,0 +1,74 @@
+"""The tables that lie between forward and backward."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from spgnn.parts.layers import Layers
+from spgnn.parts.room import Room
+from spgnn.parts.table import Table
+
+
+class Kept:
+    """Tables by layer.
+
+    Parameters
+    ----------
+    room : Room
+        Says where they lie.
+
+    Attributes
+    ----------
+    products : dict of Table
+        What each layer multiplied, or the gradient of that.
+    taken, skipped : dict of Table
+        What each layer looks at beside its product, and the gradient of that.
+    jumps : dict of Table
+        The gradient that what each layer makes has from the outputs, which look at all layers.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self.products: dict[int, Table] = {}
+        self.taken: dict[int, Table] = {}
+        self.skipped: dict[int, Table] = {}
+        self.jumps: dict[int, Table] = {}
+
+    def product(self, number: int, layers: Layers, Z: Tensor) -> Table:
+        """For a product, then its gradient, which a symmetric matrix is multiplied by."""
+        if number not in self.products:
+            matrix = layers.matrices[number]
+            extra = 0 if matrix.thinned or matrix.transposed is not None else matrix.halo_rows
+            self.products[number] = self._room.table("product", matrix.row_bounds, Z, extra)
+        return self.products[number]
+
+    def into(
+        self,
+        kept: dict[int, Table],
+        number: int,
+        purpose: str,
+        bounds: tuple[int, ...],
+        like: Tensor,
+    ) -> Table:
+        """The table of a layer, made when it is first asked for."""
+        if number not in kept:
+            kept[number] = self._room.table(purpose, bounds, like)
+        return kept[number]
+
+    def done(self, number: int) -> None:
+        """Give up what nobody looks at once a layer's gradients are made."""
+        places = (self.products, number + 1), (self.taken, number), (self.skipped, number + 1)
+        for kept, at in (*places, (self.jumps, number)):
+            release(kept.pop(at, None))
+
+    def forget(self) -> None:
+        """Give up everything."""
+        for kept in (self.products, self.taken, self.skipped, self.jumps):
+            while kept:
+                kept.popitem()[1].release()
+
+
+def release(table: Table | None) -> None:
+    """Give up a table, if there is one."""
+    if table is not None:
+        table.release()
