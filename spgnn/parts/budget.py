@@ -53,6 +53,8 @@ class Sizes:
         To read the features, as they were found, once; 0 in memory.
     learns : bool
         Whether the first layer's operand depends on a weight.
+    jumps : bool
+        Whether outputs are made of what all layers make.
     """
 
     rows: int
@@ -70,6 +72,7 @@ class Sizes:
     small: tuple[bool, ...] = ()
     source_bytes: int = 0
     learns: bool = True
+    jumps: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,16 +196,20 @@ def _live(sizes: Sizes, layer: int, places: Places, again: frozenset[int]) -> in
     # An operand on the disk is in memory one at a time.
     following = 0 if "operand" in places.on_disk else operand(layer + 1)
     # The last layer's gradients are made forward.
-    last = skipped(layer) if layer == layers - 1 else 0
+    last_layer = layer == layers - 1
+    last = skipped(layer) if last_layer else 0
+    held = sizes.jumps and "skipped" not in places.on_disk
+    before = range(layers - 1 if last_layer else layer + 1) if held else ()
+    jumps = item * sum(sizes.made[n] * sizes.widths[n + 1] for n in before)
     forward = operand(layer) + following + kept + taken(layer + 1) + last
-    # Nothing is made again where no products are kept.
+    # Nothing is made again where no products are kept, as they are for outputs of all layers.
     asked = looked_at(layer, "taken") + looked_at(layer + 1, "taken")
-    evaluating = operand(layer) + following + asked
+    evaluating = forward if sizes.jumps else operand(layer) + following + asked
     # Backward, the gradient of the next product is multiplied, spread over all rows.
     read = in_panels(sizes.rows, layer + 1) if layer + 1 < layers else 0
     beside = skipped(layer + 1) + skipped(layer)
     backward = read + kept + product(layer + 1) + taken(layer + 1) + beside
-    return max(forward, backward, evaluating)
+    return max(forward + (jumps if last_layer else 0), backward + jumps, evaluating)
 
 
 def at_most(sizes: Sizes, wanted: int, nonzeros: int, total: int) -> Sizes:
@@ -254,7 +261,9 @@ def _block_bytes(sizes: Sizes, parts: int) -> int:
     widths = [max(sizes.widths[n], sizes.widths[n + 1], sizes.operands[n]) for n in number]
     most = max(made * width for made, width in zip(sizes.made, widths, strict=True))
     blocks = 2 * _UNEVEN * sizes.matrix_bytes / parts
-    return int(blocks + _COPIES * sizes.itemsize * _UNEVEN * most / parts)
+    # Of outputs that look at all layers: what each of them makes, dropped, and its gradient.
+    copies = _COPIES + 3 * len(sizes.operands) * sizes.jumps
+    return int(blocks + copies * sizes.itemsize * _UNEVEN * most / parts)
 
 
 def _parts(sizes: Sizes, memory: int) -> int:

@@ -83,7 +83,9 @@ class Network:
         outputs : Tensor [rows, columns]
         """
         for at, Z in self._until_last(layers, keys, keep=False):
-            yield at.part, at.chosen, self._layer(at, Z, keys)[0]
+            H, _ = self._layer(at, Z, keys)
+            yield at.part, at.chosen, self._finished(at, H, keys)[0]
+        self.forget()
 
     def loss(self, layers: Layers, keys: DropoutKeys | None, share: LossOf) -> Tensor:
         """A loss, and of its gradients those that the last layer has. Collective.
@@ -106,11 +108,13 @@ class Network:
             with torch.enable_grad():
                 H_in = self._input(at, keys)
                 H, product = self._layer(at, Z, keys, H_in)
-                value = share(at.part, at.chosen, H)
+                outputs, earlier = self._finished(at, H, keys)
+                value = share(at.part, at.chosen, outputs)
             total += value.detach()
             with self._gradients:
                 value.backward()
             self._keep_gradients(at, product.gradient, H_in, like=Z)
+            self._keep_jumps(at, earlier)
         return total
 
     def backward(self, layers: Layers, keys: DropoutKeys | None, scale: Tensor) -> None:
@@ -146,7 +150,8 @@ class Network:
     ) -> Iterator[tuple[Piece, Tensor | None]]:
         """All layers but the last, and the product of that one, part after part."""
         self.forget()
-        self._keeps = keep
+        # Outputs that are made of all layers are made of their products.
+        self._keeps = keep = keep or self.segments.jumps
         last = self.segments.layers - 1
         self._begin(layers, last + 1 + (self.vertices.propagated is None))
         operand = self._first_operand(layers, keys)
@@ -247,6 +252,21 @@ class Network:
         ids = self.vertices.ids_of(part, chosen)
         return self.segments.layer(number, H_in, Z, ids, _of(keys, ids))
 
+    def _finished(
+        self, at: Piece, H: Tensor, keys: DropoutKeys | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Outputs, of what the last layer makes; and what the others make, if they look at that.
+
+        That is made again, of products; nothing of it is kept.
+        """
+        earlier, learns = list[Tensor](), torch.is_grad_enabled()
+        for number in range(at.number) if self.segments.jumps else ():
+            with torch.no_grad():
+                found, _ = self._layer(Piece(at.layers, number, at.part), None, keys)
+            earlier.append(found.requires_grad_(learns))
+        ids = self.vertices.ids_of(at.part, at.chosen)
+        return self.segments.finish([*earlier, H], _of(keys, ids)), earlier
+
     def _input(self, at: Piece, keys: DropoutKeys | None) -> Features:
         """What a layer takes; no rows where it does not look at them."""
         number, part, learns = at.number, at.part, torch.is_grad_enabled()
@@ -313,6 +333,9 @@ class Network:
         if following in self._kept.skipped:
             ends.append(_picked(H, at.inside))
             gradients.append(self._kept.skipped[following].read(at.part))
+        if at.number in self._kept.jumps:
+            ends.append(H)
+            gradients.append(self._kept.jumps[at.number].read(at.part))
         return ends, gradients
 
     def _keep_gradients(
@@ -336,6 +359,14 @@ class Network:
             dH = torch.zeros_like(H_in) if H_in.grad is None else H_in.grad
             cuts = at.layers.matrices[number].row_bounds
             self._kept.into(self._kept.skipped, number, "skipped", cuts, dH).write(part, dH)
+
+    def _keep_jumps(self, at: Piece, earlier: list[Tensor]) -> None:
+        """Of what the other layers make, the gradients that outputs give it."""
+        for number, H in enumerate(earlier):
+            assert H.grad is not None
+            cuts = at.layers.matrices[number].row_bounds
+            table = self._kept.into(self._kept.jumps, number, "skipped", cuts, H.grad)
+            table.write(at.part, H.grad)
 
     def _begin(self, layers: Layers, passes: int) -> None:
         self._ticks, self._all_ticks = 0, passes * (len(layers.bounds) - 1)

@@ -82,6 +82,8 @@ class Forecast:
         Bytes of a number.
     features_bytes, propagated_bytes : int
         To read X, and A·X, once; 0 in memory.
+    jumps : bool
+        Whether outputs are made of what all layers make.
     """
 
     layers: tuple[LayerSizes, ...]
@@ -90,6 +92,7 @@ class Forecast:
     itemsize: int
     features_bytes: int
     propagated_bytes: int
+    jumps: bool = False
 
     @classmethod
     def of(
@@ -128,6 +131,7 @@ class Forecast:
             network.room.dtype.itemsize,
             _file_bytes(network.vertices.features, layers.bounds[-1]),
             table.rows * table.width * table.dtype.itemsize if table is not None and kept else 0,
+            network.segments.jumps,
         )
 
     @classmethod
@@ -142,6 +146,7 @@ class Forecast:
             sizes.itemsize,
             sizes.source_bytes,
             sizes.features_bytes if "propagated" in on_disk else 0,
+            sizes.jumps,
         )
 
     @property
@@ -165,6 +170,8 @@ class Forecast:
             if layer.learns:
                 moved.written += self._size("product", layer.rows, layer.width)
                 self._adjoint(moved, layer)
+        for number in range(len(self.layers) - 1) if self.jumps else ():
+            self._jump(moved, number)
         if self.layers[0].width:
             moved.read += (1 + self.layers[0].learns) * self.features_bytes
         return moved
@@ -215,8 +222,19 @@ class Forecast:
             return 0
         if number not in self.again:
             return self._size("taken", layer.rows, layer.given)
-        before = self.layers[number - 1]
-        return self._size("product", before.rows, before.width) + self._taken(number - 1)
+        return self._made_again(number - 1)
+
+    def _made_again(self, number: int) -> int:
+        """Bytes read to make a layer again of its product."""
+        layer = self.layers[number]
+        return self._size("product", layer.rows, layer.width) + self._taken(number)
+
+    def _jump(self, moved: Moved, number: int) -> None:
+        """What a layer makes is made once more for the outputs, which give it a gradient."""
+        moved.read += self._made_again(number)
+        given = self._size("skipped", self.layers[number].rows, self.layers[number + 1].given)
+        moved.written += given
+        moved.read += given
 
     def _size(self, purpose: str, rows: int, width: int) -> int:
         return rows * width * self.itemsize if purpose in self.places.on_disk else 0

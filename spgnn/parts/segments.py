@@ -18,6 +18,7 @@ from spgnn.autograd import named
 from spgnn.errors import InputError
 from spgnn.exchange import Step
 from spgnn.nn import DropoutKeys, Stack
+from spgnn.nn.dropout import dropout
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.propagation import HasMatrices, LayerGraph, Normalised
 from spgnn.sparse import CSR
@@ -100,6 +101,30 @@ class Segments:
         """How many there are."""
         return self.model.num_layers
 
+    @property
+    def jumps(self) -> bool:
+        """Whether outputs are made of what all layers make, and not of the last one alone."""
+        return self.model.jk_mode not in (None, "last")
+
+    def finish(self, made: Sequence[Tensor], keys: DropoutKeys | None) -> Tensor:
+        """Outputs of some rows, of what the last layers make of these.
+
+        Parameters
+        ----------
+        made : sequence of Tensor [rows, f]
+            All layers', if outputs look at them; else the last one's.
+        keys : DropoutKeys, optional
+            With the ids of these rows.
+        """
+        model = self.model
+        if model.jk_mode is None:
+            return made[-1]
+        # As the layer that follows drops it.
+        first = self.layers - len(made) + 1
+        taken = [dropout(H, model.dropout, keys, number) for number, H in enumerate(made, first)]
+        logits: Tensor = model.lin(model.jk(taken))
+        return logits
+
     def looks_at_itself(self, number: int) -> bool:
         """Whether a layer needs its input's rows again, beside the product."""
         return self.model.convolutions[number].looks_at_itself or len(self.model.residuals) > 0
@@ -176,8 +201,6 @@ def check_model(model: Stack) -> None:
     InputError
     """
     kind = type(model).__name__
-    if model.jk_mode is not None:
-        raise InputError(f"{kind}: --parts and --spill need --jk none")
     if model.takes_all_rows:
         raise InputError(
             f"{kind}: a norm over all vertices needs all rows at once; --parts and --spill know "

@@ -421,9 +421,9 @@ class TrainConfig(Config):
                 f"{flag} need --algo 1d, --cover column, --order auto, --ghosts 0 and no "
                 "--hierarchy, --schedule or --plan: the disk is what they plan for"
             )
-        if model.attends or model.aggregate == "max" or model.jk != "none" or model.takes_all_rows:
+        if model.attends or model.aggregate == "max" or model.takes_all_rows:
             raise InputError(
-                f"{flag} need --model gcn, sage or gin, --aggregate mean or sum, --jk none and "
+                f"{flag} need --model gcn, sage or gin, --aggregate mean or sum, and "
                 "--norm none or node: rows that depend on one another through products alone"
             )
         if self.aim.task != "vertices" or self.aim.inductive or self.aim.label_propagation:

@@ -204,7 +204,8 @@ class InParts(Task):
 
     def _layers(self, segments: Segments, wanted: Tensor) -> Layers:
         """What each layer works on, if outputs of some rows are looked at. Collective."""
-        if not self.config.algorithm.reach:
+        # Outputs that look at all layers need the same rows of each.
+        if not self.config.algorithm.reach or segments.jumps:
             return self.everything
         looks = [segments.looks_at_itself(number) for number in range(segments.layers)]
         return reached(self.whole, wanted, segments.layers, looks, self.comm)

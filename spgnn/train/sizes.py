@@ -63,8 +63,9 @@ def sizes_of(
         sides=sides,
         source_bytes=4 * rows * widths[0] if isinstance(X, Stretch) else 0,
         learns=operands[0].requires_grad and not propagates,
+        jumps=segments.jumps,
     )
-    if labels is None or not config.algorithm.reach:
+    if labels is None or not config.algorithm.reach or segments.jumps:
         return sizes
     wanted = labels.taken_by(rows, training=False)
     nonzeros = [nonzeros_in(adjacency.blocks, mask) for mask in (wanted, None)]

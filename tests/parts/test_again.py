@@ -33,7 +33,7 @@ SAGE = Sizes(
 SPILLED = Places(frozenset(("propagated", "skipped", "taken", "product")))
 MODELS = (
     {"model": "sage", "layers": 4, "dropout": 0.3},
-    {"model": "gin", "residual": True, "layers": 3, "norm": "node"},
+    {"model": "gin", "residual": True, "layers": 3, "norm": "node", "jk": "cat", "reach": False},
     {"model": "sage", "layers": 3, "dropout": 0.4, "random_labels": 0.05, "reach": True},
 )
 
