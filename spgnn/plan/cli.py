@@ -195,6 +195,7 @@ def measured_here(ranks: int) -> Machine:
 
 def run_plan(options: argparse.Namespace) -> int:
     """Rank all configurations, print the best, and write what was asked for."""
+    idle = resident_bytes()
     if options.json is not None:
         check_writable(options.json, "--json")
     if options.plot is not None:
@@ -208,7 +209,7 @@ def run_plan(options: argparse.Namespace) -> int:
         else:
             machine = read_machine(options.machine)
         with memory_for(options.graph):
-            planner = _planner(options, machine, progress)
+            planner = _planner(options, machine, progress, idle)
             choices = [planner.choose(ranks) for ranks in options.ranks]
     records = [of_choice(choice, _base(options)) for choice in choices]
     for choice, record in zip(choices, records, strict=True):
@@ -217,8 +218,10 @@ def run_plan(options: argparse.Namespace) -> int:
     return 0
 
 
-def _planner(options: argparse.Namespace, machine: Machine, progress: ProgressBar) -> Planner:
-    idle = resident_bytes()
+def _planner(
+    options: argparse.Namespace, machine: Machine, progress: ProgressBar, idle: int
+) -> Planner:
+    """For what the command line says; `idle` are bytes of this process before it had any data."""
     source = open_source(options.graph, options.data_dir, progress=progress)
     if options.symmetrise:
         source = MemorySource(source.graph().symmetrised())
