@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--labels", type=float, nargs="+", default=[0.5, 0.014])
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--recompute", default="auto", choices=("auto", "never", "always"))
     options = parser.parse_args()
     home = Path(options.directory)
     home.mkdir(parents=True, exist_ok=True)
@@ -74,8 +75,8 @@ def main() -> None:
     speed = disk_speed(graph / "part-00000" / "indices.npy")
     print(f"disk: {speed / 1e9:.2f} GB/s\n")
     titles = ["model", "hidden", "labelled", "share", "asked MiB", "peak/asked", "parts"]
-    titles += ["on the disk", "panel", "read GB", "written GB", "foretold", "amplification"]
-    titles += ["s", "in memory s", "ratio", "s of disk"]
+    titles += ["on the disk", "made again", "panel", "read GB", "written GB", "foretold"]
+    titles += ["amplification", "s", "in memory s", "ratio", "s of disk"]
     print("| " + " | ".join(titles) + " |")
     print("|---" * len(titles) + "|")
     for model in options.models:
@@ -108,7 +109,8 @@ def compare(
     idle = memory["memory"]["max_rank_peak_bytes"] - whole
     for share in SHARES:
         asked = int(idle + share * whole)
-        found = run([*base, "--memory", str(asked), "--spill", str(home / "spill")], report)
+        limits = ["--memory", str(asked), "--spill", str(home / "spill")]
+        found = run([*base, *limits, "--recompute", options.recompute], report)
         check(memory, found)
         storage = found["storage"]
         moved = storage["read_bytes"] + storage["written_bytes"]
@@ -122,6 +124,7 @@ def compare(
             f"{found['memory']['max_rank_peak_bytes'] / asked:.2f}",
             storage["parts"],
             " ".join(storage["on_disk"]) or "nothing",
+            " ".join(map(str, storage["recomputed_layers"])) or "nothing",
             storage["panel_bytes"] or "",
             f"{storage['read_bytes'] / 1e9:.2f}",
             f"{storage['written_bytes'] / 1e9:.2f}",
