@@ -92,6 +92,7 @@ def test_ranks_without_vertices(tmp_path):
     graph = Graph("path", CSR.from_scipy(A), False, x=x, y=y, train_mask=everybody)
     write_npz(graph, path)
     base = {"dataset": str(path), "epochs": 3, "partition": "block"}
+    base |= {"model": "sage", "layers": 3}
     flags = [base, {**base, "parts": 3}, {**base, "parts": 2, "spill": str(tmp_path / "spill")}]
     for expected, *others in run_ranks(histories, 4, flags):
         for found in others:
