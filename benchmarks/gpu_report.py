@@ -18,6 +18,7 @@ BASELINES = ("cuSPARSE int32", "cuSPARSE int64")
 OPERATIONS = {
     "rows": "Gather, scatter-add, dropout, against torch",
     "nonzeros": "SDDMM, softmax, heads, against cuSPARSE and torch; attention and its derivatives",
+    "attention": "Fused attention against torch, edge by edge; a hub against an even spread",
     "distributed": "A distributed matrix over one rank, against the kernels alone",
 }
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import platform
 import shlex
@@ -24,6 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import gpu_attention as attention
 import gpu_measurements as measured
 import gpu_operations as operations
 import torch
@@ -217,6 +219,14 @@ class Steps:
         blocks = measured.make_blocks(measured.load_graph(self.options.graphs[0]), DEVICE)
         found = operations.nonzero_operations(blocks, self.options.widths, clock, rounds)
         self._lines("nonzeros", found)
+
+    def attention(self) -> None:
+        """Fused attention, on the first graph and on one with a hub."""
+        clock, rounds = measured.DeviceClock(), self.options.rounds
+        A = measured.load_graph(self.options.graphs[0]).to(DEVICE)
+        found = attention.fused_attention(A, clock, rounds)
+        hub = attention.hub_attention(clock, rounds, DEVICE, 2**22)
+        self._lines("attention", itertools.chain(found, hub))
 
     def distributed(self) -> None:
         """A world of one rank, on the first graph."""

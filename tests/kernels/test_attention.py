@@ -69,7 +69,7 @@ def v2_operands(pattern, heads, width, dtype, edges, seed=0):
     rows, cols = pattern.shape
     x = numbers(seed, rows, heads * width, dtype=dtype)
     y = numbers(seed + 1, cols, heads * width, dtype=dtype)
-    a = numbers(seed + 2, heads, width, dtype=SUM_DTYPE[dtype])
+    a = numbers(seed + 2, heads, width, dtype=SUM_DTYPE[dtype]) / max(1, width) ** 0.5
     return x, y, a, numbers(seed + 3, pattern.nnz, heads * width, dtype=dtype) if edges else None
 
 

@@ -6,6 +6,8 @@ from importlib import import_module
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from spgnn.kernels import attention_calls, attention_torch
 from spgnn.kernels.attention import (
@@ -37,14 +39,17 @@ EMULATION = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("g++") is None, reason="needs g++ on Linux"
 )
 SINGLE, DOUBLE, HALF = torch.float32, torch.float64, torch.bfloat16
-# Heads, columns of each, dtype, edges, dropout; the last is wider than a group of threads.
+# Heads, columns of each, dtype, edges, dropout; 300 are more than a group of threads holds.
 CASES = [
-    (8, 8, SINGLE, False, False),
-    (3, 5, HALF, True, True),
-    (17, 8, HALF, False, False),
-    (1, 40, DOUBLE, False, True),
-    (2, 300, SINGLE, True, False),
+    pytest.param(8, 8, SINGLE, False, False, id="8x8"),
+    pytest.param(3, 5, HALF, True, True, id="3x5"),
+    pytest.param(2, 300, SINGLE, True, False, id="2x300"),
+    pytest.param(17, 8, HALF, False, False, id="17x8", marks=pytest.mark.slow),
+    pytest.param(1, 40, DOUBLE, False, True, id="1x40", marks=pytest.mark.slow),
 ]
+IN_CASE = ("heads", "width", "dtype", "edges", "drops")
+# A row that crosses tiles of 256 items, and rows without nonzeros.
+WIDE = [2, 0, 280, 0, 0, 3, 1]
 
 
 @pytest.fixture
@@ -73,8 +78,10 @@ def way(request, use):
     return request.param
 
 
-def skewed(index=torch.int32):
-    return random_block(len(SKEWED), 800, SKEWED, 3, index=index).pattern
+def skewed(width=8):
+    """Long rows, short ones, and empty ones; few nonzeros where each takes long."""
+    lengths = SKEWED if width < 300 else WIDE
+    return random_block(len(lengths), 800 if width < 300 else 300, lengths, 3).pattern
 
 
 def state_of(kind, pattern, operands, state=None, dropout=None):
@@ -97,14 +104,15 @@ def assert_same_state(found, expected, dtype):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_softmaxes_of_rows(use, way, kind, case):
-    heads, width, dtype, edges, drops = case
-    pattern, (make, expected) = skewed(), KINDS[kind]
+@pytest.mark.parametrize(IN_CASE, CASES)
+def test_softmaxes_of_rows(use, way, kind, heads, width, dtype, edges, drops):
+    pattern, (make, expected) = skewed(width), KINDS[kind]
     operands = make(pattern, heads, width, dtype, edges)
     dropout = some_dropout(pattern) if drops else None
     wide = [None if a is None else a.double() for a in operands]
-    assert_near(fused(kind, pattern, operands, dropout), expected(pattern, *wide, dropout), dtype)
+    learnt = [None if a is None else a.detach().requires_grad_() for a in operands]
+    out = fused(kind, pattern, learnt, dropout).detach()
+    assert_near(out, expected(pattern, *wide, dropout), dtype)
     found = state_of(kind, pattern, operands, dropout=dropout)
     out, lse = finish(found, dtype)
     use(attention_calls)
@@ -117,9 +125,10 @@ def test_softmaxes_of_rows(use, way, kind, case):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [8, 300])
 def test_blocks_are_merged(use, way, kind, width):
-    pattern, heads = skewed(), 2
+    pattern, cut = skewed(width), 100
+    heads = 8 if width == 8 else 2  # shapes that are compiled for other tests as well
     first, second, third, _ = KINDS[kind][0](pattern, heads, width, SINGLE, False)
-    blocks, cut = split(pattern, 300), 300
+    blocks = split(pattern, cut)
     if kind == "gat":
         parts = [(first, second[c], third[c], None) for c in (slice(cut), slice(cut, None))]
     else:
@@ -128,7 +137,7 @@ def test_blocks_are_merged(use, way, kind, width):
     merged = state_of(kind, blocks[0], parts[0])
     other = state_of(kind, blocks[1], parts[1])
     assert state_of(kind, blocks[1], parts[1], state) is state
-    rows = torch.randperm(len(SKEWED), generator=torch.Generator().manual_seed(1))
+    rows = torch.randperm(len(first), generator=torch.Generator().manual_seed(1))
     shuffled = AttentionState(*(None if a is None else a[rows] for a in other.arrays))
     bare = AttentionState(*(a[rows] for a in other.arrays[:3]))
     rescaled = state_of(kind, blocks[0], parts[0])
@@ -181,12 +190,15 @@ def test_operands_with_gaps(use, way, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("rows", "length", "width"), [(0, 0, 4), (3, 0, 4), (3, 2, 0)])
+@pytest.mark.parametrize(
+    ("rows", "length", "width"),
+    [(0, 0, 8), (3, 0, 8), pytest.param(3, 2, 0, marks=pytest.mark.slow)],
+)
 def test_nothing_to_attend_to(way, kind, rows, length, width):
     pattern = random_block(rows, 5, [length] * rows, 0).pattern
-    state = state_of(kind, pattern, KINDS[kind][0](pattern, 2, width, SINGLE, False))
+    state = state_of(kind, pattern, KINDS[kind][0](pattern, 8, width, SINGLE, False))
     out, lse = finish(state)
-    assert out.shape == (rows, 2 * width)
+    assert out.shape == (rows, 8 * width)
     assert not out.any()
     assert bool((lse == -torch.inf).all()) == (length == 0)
     merge_(state, None, AttentionState(*(None if a is None else a.clone() for a in state.arrays)))
@@ -195,7 +207,7 @@ def test_nothing_to_attend_to(way, kind, rows, length, width):
 
 def test_scores_of_minus_infinity(use, way):
     pattern = random_block(4, 5, [2, 0, 3, 1], 0).pattern
-    d, s, Z, t = gat_operands(pattern, 2, 3, SINGLE, True)
+    d, s, Z, t = gat_operands(pattern, 8, 8, SINGLE, True)
     t[0] = -torch.inf
     t[2:5] = -torch.inf  # all of the third row
     out, lse = finish(attend_(pattern, d, s, Z, edge_scores=t))
@@ -214,11 +226,10 @@ def gradients_of(kind, pattern, operands, G, lse, D, dropout=None):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_gradients(use, way, kind, case):
-    """Columns with long rows in the transpose too."""
-    heads, width, dtype, edges, drops = case
-    pattern = skewed().T
+@pytest.mark.parametrize(IN_CASE, CASES)
+def test_gradients(use, way, kind, heads, width, dtype, edges, drops):
+    """Columns are as long as rows elsewhere."""
+    pattern = skewed(width).T
     operands = KINDS[kind][0](pattern, heads, width, dtype, edges)
     dropout = some_dropout(pattern) if drops else None
     G = numbers(9, pattern.shape[0], heads * width, dtype=dtype)
@@ -243,11 +254,42 @@ def test_gradients(use, way, kind, case):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_operators_differentiate_by_the_same_way(use, way, kind):
-    pattern = random_block(30, 40, [*[9] * 20, *[0] * 5, *[17] * 5], 3).pattern
-    operands = KINDS[kind][0](pattern, 2, 4, SINGLE, True)
-    dropout, G = some_dropout(pattern), numbers(9, 30, 8, dtype=SINGLE)
+    pattern = random_block(30, 40, [*[9] * 10, *[0] * 15, *[17] * 5], 3).pattern
+    operands = KINDS[kind][0](pattern, 8, 8, SINGLE, True)
+    dropout, G = some_dropout(pattern), numbers(9, 30, 64, dtype=SINGLE)
     found = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
     use(attention_calls)
     right = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
     for one, other in zip((found[0], *found[1]), (right[0], *right[1]), strict=True):
+        assert_near(one, other, SINGLE)
+
+
+@EMULATION
+@pytest.mark.slow
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    kind=st.sampled_from(list(KINDS)),
+    lengths=st.lists(
+        st.one_of(st.just(0), st.integers(0, 4), st.integers(0, 90)), min_size=1, max_size=40
+    ),
+    shape=st.sampled_from([(1, 1), (2, 4), (3, 6), (5, 16)]),
+    edges=st.booleans(),
+    drops=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_random_blocks(use, monkeypatch, emulated, kind, lengths, shape, edges, drops, seed):
+    heads, width = shape
+    with monkeypatch.context() as patch:
+        patch.setattr(tiling, "TILE_ITEMS", (16,))
+        emulated.seed = seed
+        pattern = random_block(len(lengths), 90, lengths, seed).pattern
+        operands = KINDS[kind][0](pattern, heads, width, SINGLE, edges, seed)
+        dropout = some_dropout(pattern) if drops else None
+        G = numbers(seed, len(lengths), heads * width, dtype=SINGLE)
+        results = []
+        for chosen in (native, attention_calls):
+            use(chosen)
+            out, grads = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
+            results.append((out, *grads))
+    for one, other in zip(*results, strict=True):
         assert_near(one, other, SINGLE)

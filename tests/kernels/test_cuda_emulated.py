@@ -356,6 +356,16 @@ __global__ void unset(float* a) {
   __syncthreads();
   a[threadIdx.x] = kept[threadIdx.x];
 }
+__global__ void lonely(int* a) {
+  if (threadIdx.x % 2) a[0] = __shfl_xor_sync(0xffu << threadIdx.x % 32 / 8 * 8, a[0], 2);
+}
+__global__ void summing(int* a) {
+  if (threadIdx.x >= 64) return;
+  int sum = static_cast<int>(threadIdx.x);
+  const unsigned mates = 0xfu << threadIdx.x % 32 / 4 * 4;
+  for (int offset = 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(mates, sum, offset);
+  a[threadIdx.x] = sum;
+}
 __global__ void racing(long long* a) {
   __shared__ long long last;
   last = threadIdx.x;
@@ -371,6 +381,10 @@ def test_the_emulation_reports_faults(tmp_path):
     array = torch.zeros(128, dtype=torch.int32)
     with pytest.raises(AssertionError, match="only some threads reached a barrier"):
         emulation.launch("divergent", (1, 1), (array,))
+    with pytest.raises(AssertionError, match="only some threads reached a barrier"):
+        emulation.launch("lonely", (1, 1), (array,))
+    emulation.launch("summing", (1, 1), (array,))
+    assert torch.equal(array[:64].view(16, 4).T, (16 * torch.arange(16).int() + 6).expand(4, 16))
     with pytest.raises(AssertionError, match="access outside an array"):
         emulation.launch("beyond", (1, 1), (array, 127))
     emulation.launch("beyond", (1, 1), (array, 126))

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from spgnn.kernels import attention_calls
 from spgnn.kernels.cuda import device
 from spgnn.kernels.library import operators
 
@@ -191,3 +192,51 @@ def test_a_wrong_derivative_is_noticed(operations, measured, monkeypatch, order)
     found = {line["operation"] for line in nonzeros(operations, measured) if not line["correct"]}
     assert any(kept)
     assert found >= {ATTENTION[order]}
+
+
+def fused(measured):
+    """All lines of fused attention."""
+    attention = benchmark("gpu_attention")
+    yield from attention.fused_attention(small_block(measured).plain, wall_clock, 2)
+    yield from attention.hub_attention(wall_clock, 2, "cpu", 2**10)
+
+
+def test_fused_attention_is_compared_and_right(measured):
+    found = list(fused(measured))
+    each = [(kind, heads) for kind in ("GAT", "GATv2") for heads in (8, 4)]
+    each += [("GAT, dropout", 8), ("GAT, bfloat16", 8)]
+    names = [(name + end, heads) for name, heads in each for end in ("", ", gradients")]
+    assert [(line["operation"], line["heads"]) for line in found] == [
+        *names,
+        ("GAT, half of all nonzeros in a row", 8),
+    ]
+    assert all(line["correct"] and "speedup" in line for line in found)
+
+
+@pytest.mark.parametrize("broken", ["attend", "attend_v2_backward", "head_products"])
+def test_wrong_attention_is_noticed(measured, monkeypatch, broken):
+    right = getattr(attention_calls, broken)
+
+    def nearly(*arguments):
+        result = right(*arguments)
+        made = {"attend": lambda: arguments[-1].out, "head_products": lambda: arguments[-1]}
+        array = made.get(broken, lambda: result[0])()
+        array.view(-1)[array.abs().argmax()] *= 1.1
+        return result
+
+    monkeypatch.setattr(attention_calls, broken, nearly)
+    wrong = {line["operation"] for line in fused(measured) if not line["correct"]}
+    gradients = {"GAT, gradients", "GAT, dropout, gradients", "GAT, bfloat16, gradients"}
+    assert (
+        wrong
+        == {
+            "attend": {
+                "GAT",
+                "GAT, dropout",
+                "GAT, bfloat16",
+                "GAT, half of all nonzeros in a row",
+            },
+            "attend_v2_backward": {"GATv2, gradients"},
+            "head_products": gradients | {"GATv2, gradients"},
+        }[broken]
+    )

@@ -96,6 +96,9 @@ def pretended(suite, measured, operations, monkeypatch):
     monkeypatch.setattr(operations, "row_operations", lambda *a: list_rows(*a[:3], 100))
     heavy = operations.heavy_row
     monkeypatch.setattr(operations, "heavy_row", lambda *a: heavy(*a[:3], 2**10))
+    attention = benchmark("gpu_attention")
+    hub = attention.hub_attention
+    monkeypatch.setattr(attention, "hub_attention", lambda *a: hub(*a[:3], 2**10))
     monkeypatch.setattr(suite, "run_command", pretended_run)
     described = {
         "command": "python benchmarks/gpu_suite.py",
@@ -129,7 +132,8 @@ def test_a_whole_run_writes_both_files(pretended, tmp_path, capsys):
     assert "| cuda, 2 ranks | 2.0000 → 1.0000 | 10.00 | spmm 4.00 |" in text
     for line in ("| gather_rows int32 | 1 × 16 |", "| edge_softmax | 8 × 1 |"):
         assert line in text
-    assert [len(report[step]) for step in ("rows", "nonzeros", "distributed")] == [18, 14, 2]
+    steps = "rows", "nonzeros", "attention", "distributed"
+    assert [len(report[step]) for step in steps] == [18, 14, 13, 2]
     assert "| rmat-7-4 | 8 |" in text
     for line in text.splitlines():
         if line.startswith("|") and "rmat-6-4" in line:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spgnn.kernels.attention_rules import AttentionDropout
 from spgnn.kernels.cuda.device import Argument
-from spgnn.kernels.cuda.shapes import PACK_BYTES, WARP, lanes_for, vector_width
+from spgnn.kernels.cuda.shapes import MOST_PACKS, PACK_BYTES, WARP, lanes_for, vector_width
 
 SUM_BYTES = 64  # of a thread's running sums; more would not fit into shared memory
 
@@ -50,7 +50,7 @@ class HeadShape:
         while vector > 1 and not all(_aligned(array, vector) for array in sums):
             vector //= 2
         needed = max(1, -(-width // vector))
-        most_packs = max(1, SUM_BYTES // (vector * wide * arrays))
+        most_packs = min(MOST_PACKS, max(1, SUM_BYTES // (vector * wide * arrays)))
         lanes = lanes_for(-(-needed // most_packs))
         sweeps = -(-needed // (lanes * most_packs))
         group = min(WARP, lanes * lanes_for(heads))
