@@ -123,7 +123,7 @@ def test_softmaxes_of_rows(use, way, kind, heads, width, dtype, edges, drops):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("width", [8, 300])
+@pytest.mark.parametrize("width", [8, pytest.param(40, marks=pytest.mark.slow), 300])
 def test_blocks_are_merged(use, way, kind, width):
     pattern, cut = skewed(width), 100
     heads = 8 if width == 8 else 2  # shapes that are compiled for other tests as well
