@@ -11,6 +11,7 @@ from spgnn.kernels.rows import gather_rows, scatter_add_rows
 from spgnn.kernels.sddmm import sddmm
 from spgnn.kernels.softmax import edge_softmax
 from spgnn.kernels.spmm import spmm
+from spgnn.kernels.update import update_rows_
 
 __all__ = [
     "AttentionDropout",
@@ -26,4 +27,5 @@ __all__ = [
     "scatter_add_rows",
     "sddmm",
     "spmm",
+    "update_rows_",
 ]

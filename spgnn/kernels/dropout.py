@@ -51,13 +51,17 @@ def dropout_rows(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> Tensor:
         If types, shapes, dtypes or devices do not fit, or p is outside [0, 1).
     """
     check_dense("X", X)
+    return _dropout(X, vertex_ids, check_dropout(X, vertex_ids, key, p), float(p))
+
+
+def check_dropout(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> int:
+    """Refuse what does not say which elements of X are dropped; the key as a signed integer."""
     check_list("vertex_ids", vertex_ids, X, torch.int64)
     if vertex_ids.shape[0] != X.shape[0]:
         raise InputError(f"vertex_ids has {vertex_ids.shape[0]} entries for {X.shape[0]} rows of X")
     if not isinstance(p, int | float) or not 0.0 <= p < 1.0:
         raise InputError(f"p must be in [0, 1), got {p}")
-    signed_key = (check_integer("key", key, -(2**63), 2**64 - 1) + 2**63) % 2**64 - 2**63
-    return _dropout(X, vertex_ids, signed_key, float(p))
+    return (check_integer("key", key, -(2**63), 2**64 - 1) + 2**63) % 2**64 - 2**63
 
 
 def _empty(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> Tensor:

@@ -8,12 +8,22 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.kernels.checks import check_block
-from spgnn.kernels.library import define_computed
-from spgnn.pattern import Pattern, index_dtype
-from spgnn.sparse import SUM_DTYPE
+from spgnn.kernels.checks import check_block, check_out
+from spgnn.kernels.library import (
+    by_type,
+    by_types,
+    define_computed,
+    on_cuda,
+    threads,
+    transformed,
+    unit_stride,
+)
+from spgnn.kernels.recycling import new_rows
+from spgnn.pattern import Pattern, described, index_dtype
 
-GATHERED_BYTES = 2**26  # of rows that are gathered at a time
+_KERNELS, _ADJOINTS = by_types("extreme_rows"), by_type("extreme_adjoint")
+_WIDE = {torch.int32: False, torch.int64: True}
+_on_cuda = on_cuda("extreme")
 
 
 def extreme_(
@@ -27,6 +37,7 @@ def extreme_(
     """Largest or smallest element of each column among the rows of X that a row of A lists.
 
     Blocks of one matrix come one after the other: of equal elements, the first nonzero's stays.
+    What is no number comes before all numbers, wherever it lies.
 
     Parameters
     ----------
@@ -51,16 +62,12 @@ def extreme_(
         If types, shapes, dtypes or devices do not fit.
     """
     check_block(pattern, X)
-    out, arg = _extreme(pattern.indptr, pattern.indices, X, largest)
-    if first_column:
-        arg = torch.where(arg < 0, arg, arg + first_column)
     if state is None:
-        return out, arg
-    before, listed = state
-    better = out > before if largest else out < before
-    better = (arg >= 0) & (better | (listed < 0))
-    before.copy_(torch.where(better, out, before))
-    listed.copy_(torch.where(better, arg, listed))
+        state = _empty(pattern.indptr, pattern.indices, X, largest)
+        _run(pattern.indptr, pattern.indices, X, largest, *state, begun=False, first=first_column)
+        return state
+    _check_state(pattern, X, state)
+    _run(pattern.indptr, pattern.indices, X, largest, *state, begun=True, first=first_column)
     return state
 
 
@@ -73,43 +80,51 @@ def extreme(A: Any, X: Tensor, largest: bool) -> Tensor:
     return out.unflatten(1, X.shape[1:]) if X.dim() == 3 else out
 
 
+def _check_state(pattern: Pattern, X: Tensor, state: tuple[Tensor, Tensor]) -> None:
+    out, arg = state
+    check_out("state", out, pattern.shape[0], X)
+    if arg.shape != out.shape or arg.dtype not in _WIDE or not arg.is_contiguous():
+        raise InputError(
+            f"the state's columns must be int32 or int64 {list(out.shape)}, got {described(arg)}"
+        )
+
+
 def _compute(indptr: Tensor, indices: Tensor, X: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
     out, arg = _empty(indptr, indices, X, largest)
-    if not X.shape[1]:
-        return out, arg
-    wide = X.to(SUM_DTYPE[X.dtype])
-    each = max(1, GATHERED_BYTES // (X.shape[1] * wide.element_size()))
-    row, rows = 0, out.shape[0]
-    while row < rows:
-        begin = int(indptr[row])
-        end = int(torch.searchsorted(indptr, begin + each, right=True)) - 1
-        end = min(max(end, row + 1), rows)
-        _of_rows(indptr[row : end + 1], indices, wide, largest, out[row:end], arg[row:end])
-        row = end
+    _run(indptr, indices, X, largest, out, arg, begun=False, first=0)
     return out, arg
 
 
-def _of_rows(indptr: Tensor, indices: Tensor, X: Tensor, largest: bool, *results: Tensor) -> None:
-    out, arg = results
-    begin, end = int(indptr[0]), int(indptr[-1])
-    cols = indices[begin:end]
-    if not cols.shape[0]:
-        out.zero_()
-        arg.fill_(-1)
+def _run(  # noqa: PLR0917 - as the operator has them
+    indptr: Tensor,
+    indices: Tensor,
+    X: Tensor,
+    largest: bool,
+    out: Tensor,
+    arg: Tensor,
+    *,
+    begun: bool,
+    first: int,
+) -> None:
+    """Write the result, or what this block makes of that of those before it."""
+    if not out.numel():
         return
-    gathered = X.index_select(0, cols)
-    best = torch.segment_reduce(gathered, "max" if largest else "min", offsets=indptr - begin)
-    numbers = torch.arange(out.shape[0], device=X.device)
-    rows = numbers.repeat_interleave(indptr.diff(), output_size=end - begin)
-    places = torch.arange(end - begin, device=X.device)[:, None]
-    # What is no number equals nothing, so its own place counts as equal.
-    equal = (gathered == best[rows]) | gathered.isnan()
-    places = torch.where(equal, places, end - begin)
-    first = torch.full(out.shape, end - begin, device=X.device)
-    first = first.scatter_reduce(0, rows[:, None].expand_as(places), places, "amin")
-    found = first < end - begin
-    arg.copy_(torch.where(found, cols[first.clamp_max(end - begin - 1)], -1))
-    out.copy_(torch.where(found, best, 0.0))
+    X = unit_stride(X)
+    if X.is_cuda:
+        _on_cuda(indptr, indices, X, largest, begun, first, out, arg)
+        return
+    _KERNELS[X.dtype, indices.dtype](
+        indptr.data_ptr(),
+        indices.data_ptr(),
+        (X.data_ptr(), X.stride(0)),
+        tuple(out.shape),
+        largest,
+        begun,
+        first,
+        (out.data_ptr(), out.stride(0)),
+        (arg.data_ptr(), _WIDE[arg.dtype]),
+        threads(indices.shape[0] * X.shape[1]),
+    )
 
 
 def _empty(indptr: Tensor, indices: Tensor, X: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
@@ -124,13 +139,36 @@ def _save(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
 
 
 def _backward(ctx: Any, G: Tensor, of_arg: None) -> tuple[Tensor | None, ...]:
-    """Gather's adjoint, in torch's own operators, which can be differentiated again."""
+    """Gather's adjoint; differentiated again, in torch's own operators."""
     (arg,) = ctx.saved_tensors
+    again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    adjoint = _scattered if again or transformed() else _extreme_adjoint
+    return None, None, adjoint(G, arg, ctx.length), None
+
+
+def _scattered(G: Tensor, arg: Tensor, length: int) -> Tensor:
     G = torch.where(arg < 0, 0.0, G)
-    dX = G.new_zeros((ctx.length, *G.shape[1:]))
-    if ctx.length:
-        dX = dX.scatter_add(0, arg.clamp_min(0).long(), G)
-    return None, None, dX, None
+    dX = G.new_zeros((length, *G.shape[1:]))
+    return dX.scatter_add(0, arg.clamp_min(0).long(), G) if length else dX
+
+
+def _adjoint(G: Tensor, arg: Tensor, length: int) -> Tensor:
+    """``dX[arg[i, c], c] += G[i, c]`` in the order of i, each sum rounded to the dtype."""
+    if G.is_cuda:
+        return _scattered(G, arg, length)
+    dX, G, arg = new_rows(length, G).zero_(), unit_stride(G), arg.contiguous()
+    _ADJOINTS[G.dtype](
+        (G.data_ptr(), G.stride(0)),
+        (arg.data_ptr(), _WIDE[arg.dtype]),
+        tuple(G.shape),
+        dX.data_ptr(),
+        threads(G.numel()),
+    )
+    return dX
+
+
+def _empty_adjoint(G: Tensor, arg: Tensor, length: int) -> Tensor:
+    return new_rows(length, G)
 
 
 _extreme = define_computed(
@@ -139,3 +177,8 @@ _extreme = define_computed(
     fake=_empty,
 )
 torch.library.register_autograd(_extreme, _backward, setup_context=_save)
+_extreme_adjoint = define_computed(
+    "extreme_adjoint(Tensor G, Tensor arg, SymInt length) -> Tensor",
+    compute=_adjoint,
+    fake=_empty_adjoint,
+)

@@ -178,6 +178,8 @@ class Operator:
     tangent : optional
         Makes the derivative along tangents (``None`` where there is none) from the arguments and
         these. Without it the operator is linear in every argument that has one.
+    in_place : OpOverload, optional
+        Takes the same arguments and writes the result over the first of them.
     """
 
     def __init__(
@@ -188,8 +190,9 @@ class Operator:
         backward: Callable[..., Any],
         batched: Callable[..., tuple[Tensor, int]],
         tangent: Callable[..., Tensor] | None = None,
+        in_place: Any = None,
     ) -> None:
-        self.overload = overload
+        self.overload, self.in_place = overload, in_place
         self.save, self.backward, self.batched = save, backward, batched
         self.tangent = tangent or self._linear
         operators[overload._schema.name.partition("::")[2]] = self
@@ -209,6 +212,18 @@ class Operator:
         else:
             with torch._C._AutoDispatchBelowAutograd():
                 result = self.overload._op(*arguments)
+        return result
+
+    def overwriting(self, *arguments: Any) -> Tensor:
+        """The result, written over the first argument; traced, it is a tensor of its own."""
+        if traced():
+            return self(*arguments)
+        result: Tensor = arguments[0]
+        if watched(*arguments):
+            result = super(Function, _Overwritten).apply(*arguments, self)  # type: ignore[no-untyped-call]
+        else:
+            with torch._C._AutoDispatchBelowAutograd():
+                self.in_place._op(*arguments)
         return result
 
     def _linear(self, arguments: Sequence[Any], tangents: Sequence[Tensor | None]) -> Tensor:
@@ -271,3 +286,19 @@ class _Recorded(Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int]:
         result: tuple[Tensor, int] = arguments[-1].batched(info, in_dims[:-1], *arguments[:-1])
         return result
+
+
+class _Overwritten(_Recorded):
+    """The same, written over the first argument."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Tensor:
+        with torch._C._AutoDispatchBelowAutograd():
+            arguments[-1].in_place._op(*arguments[:-1])
+        result: Tensor = arguments[0]
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_dirty(output)
+        _Recorded.setup_context(ctx, inputs, output)

@@ -19,6 +19,7 @@ from spgnn.comm import Ledger
 COMPUTE = {
     "spgnn::spmm": "spmm",
     "spgnn::extreme": "spmm",
+    "spgnn::extreme_adjoint": "spmm",
     "spgnn::sddmm": "spmm",
     "spgnn::attention": "spmm",
     "spgnn::attention_backward": "spmm",

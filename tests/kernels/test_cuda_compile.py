@@ -44,6 +44,9 @@ def instances() -> list[str]:
         names.append(instance("sddmm", dtype, index, vector, 4))
     for dtype in (single, double, half):
         names.append(instance("dropout_rows", dtype, 2, WARP))
+        names.append(instance("update_rows", dtype, 2, WARP))
+        names.append(instance("update_rows_backward", dtype, 2, WARP))
+        names.append(instance("extreme", dtype, torch.int32, torch.int32, 2, WARP))
         names.append(instance("quantise_rows", dtype, 16 // dtype.itemsize, WARP))
         names.append(instance("dequantise_rows", dtype, 16 // dtype.itemsize, WARP))
         for threads in (4, device.THREADS):
@@ -102,7 +105,7 @@ def test_every_operation_has_a_kernel_and_a_way_without_one():
         for name in torch._C._dispatch_get_all_op_names()
         if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA") and "spgnn::" in name
     }
-    # The adjoint of gather_rows is scatter_add_rows, and torch makes extremes; operators of
+    # The adjoint of gather_rows is scatter_add_rows, and torch makes that of extremes; operators of
     # attention are made of several functions.
     fused = {"attention", "attention_backward", "attention_v2", "attention_v2_backward"}
     of_attention = {
@@ -115,7 +118,7 @@ def test_every_operation_has_a_kernel_and_a_way_without_one():
         "merge",
     }
     assert fused < registered
-    assert registered - {"gather_rows_adjoint", "extreme"} - fused == names - of_attention
+    assert registered - {"gather_rows_adjoint", "extreme_adjoint"} - fused == names - of_attention
     assert of_attention < names
     for implementation in (native, cusparse):
         assert all(callable(getattr(implementation, name)) for name in names)

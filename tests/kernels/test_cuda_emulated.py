@@ -275,6 +275,46 @@ def test_dropout_has_the_bits_of_the_reference(dtype, columns):
         assert torch.equal(dropped, expected)
 
 
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("columns", [3, 64, 300])
+def test_updates_have_the_bits_of_three_operations(dtype, columns):
+    Z, G = matrix(137, columns, dtype, padding=4), matrix(137, columns, dtype, seed=2)
+    Z[3], Z[4, 0] = float("inf"), float("nan")
+    bias = torch.linspace(-1, 1, columns).to(SUM_DTYPE[dtype])
+    ids = torch.arange(137) * 1_000_003 + 2**40
+    for b, drops, relu in ((bias, ids, True), (bias, None, True), (None, ids, False)):
+        rule = drops, -7, 0.5 if drops is not None else 0.0
+        expected, found = torch.empty_like(G), Z.clone()
+        cusparse.update_rows(Z, b, *rule, relu, expected)
+        native.update_rows(found, b, *rule, relu, found)
+        assert torch.equal(found.nan_to_num(7.0), expected.nan_to_num(7.0))
+        results = []
+        for module in (native, cusparse):
+            dZ, sums = torch.empty_like(G), torch.empty(columns, dtype=SUM_DTYPE[dtype])
+            kept = (expected, None) if relu else (None, drops)
+            module.update_rows_backward(G, *kept, *rule[1:], dZ, sums)
+            results.append((dZ, sums))
+        assert torch.equal(results[0][0], results[1][0])
+        assert torch.allclose(results[0][1], results[1][1], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize(("columns", "index"), [(3, torch.int32), (64, torch.int64)])
+def test_extremes(dtype, columns, index):
+    A, B = block([5, 0, 1, 40] * 9, index=index), block([0, 0, 7, 3] * 9, index=index, seed=3)
+    X = matrix(800, columns, dtype).mul(2).round()
+    X[A.indices[2].long(), 0] = torch.nan
+    for largest in (True, False):
+        states = []
+        for module in (native, cusparse):
+            out, arg = X.new_empty(36, columns), torch.empty(36, columns, dtype=torch.int32)
+            module.extreme(A.indptr, A.indices, X, largest, False, 0, out, arg)
+            module.extreme(B.indptr, B.indices, -X, largest, True, 800, out, arg)
+            states.append((out.nan_to_num(9.0), arg))
+        assert torch.equal(states[0][0], states[1][0])
+        assert torch.equal(states[0][1], states[1][1])
+
+
 def packed_and_back(module, X, bits, rows, residual, stochastic, dtype):
     """Everything that packing and unpacking write, by one of the implementations."""
     each = bits if isinstance(bits, torch.Tensor) else None

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn.errors import InputError
-from spgnn.kernels import extremes, reference, spmm
+from spgnn.kernels import _kernels, reference, spmm
 from spgnn.kernels.extremes import extreme_
 from spgnn.sparse import CSR
 
@@ -30,24 +30,45 @@ def expected(A, X, largest):
 @settings(max_examples=50)
 @given(
     lengths=st.lists(st.integers(0, 9), max_size=20),
-    columns=st.sampled_from([1, 3, 16]),
+    columns=st.sampled_from([1, 3, 16, 70]),
     dtype=st.sampled_from(DTYPES),
     index=st.sampled_from([torch.int32, torch.int64]),
     largest=st.booleans(),
-    each=st.sampled_from([1, 200, 2**26]),
     seed=st.integers(0, 2**20),
 )
-def test_extremes(lengths, columns, dtype, index, largest, each, seed):
+def test_extremes(lengths, columns, dtype, index, largest, seed):
     A = random_block(len(lengths), 12, lengths, seed, index=index)
     X = random_dense(12, columns, seed, dtype).mul(2).round()  # with ties
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(extremes, "GATHERED_BYTES", each)
+    right, listed = expected(A, X, largest)
+    before = _kernels.instruction_set()
+    for name in _kernels.instruction_sets():
+        _kernels.use_instruction_set(name)
         out, arg = extreme_(A.pattern, X, largest=largest)
         assert torch.equal(spmm(A, X, reduce="max" if largest else "min"), out)
-    right, listed = expected(A, X, largest)
-    assert torch.equal(out, right)
-    assert arg.dtype == torch.int32
-    assert torch.equal(arg.long(), listed)
+        assert torch.equal(out, right)
+        assert arg.dtype == torch.int32
+        assert torch.equal(arg.long(), listed)
+    _kernels.use_instruction_set(before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_threads_and_views_make_no_difference(instruction_set, threads, dtype):
+    lengths = [3, 0, 300, 1, 7] * 20
+    A = random_block(len(lengths), 1000, lengths, 1)
+    X = random_dense(1000, 37, 2, dtype, padding=3).mul(2).round()
+    right, listed = expected(A, X, True)
+    G = random_dense(len(lengths), 37, 5, dtype)
+    sums, columns = torch.zeros(1000, 37, dtype=dtype), torch.arange(37)
+    for cols, g in zip(listed, G, strict=True):
+        sums[cols.clamp_min(0), columns] += torch.where(cols < 0, 0.0, g)
+    for count in (1, 2, 3):
+        threads(count)
+        out, arg = extreme_(A.pattern, X)
+        assert torch.equal(out, right)
+        assert torch.equal(arg.long(), listed)
+        leaf = X.clone().requires_grad_()
+        spmm(A, leaf, reduce="max").backward(G)
+        assert torch.equal(leaf.grad, sums)
 
 
 @pytest.mark.parametrize("largest", [True, False])
@@ -99,6 +120,31 @@ def test_heads_and_compilers():
         lambda X: spmm(A, X, reduce="max") * 2, fullgraph=True, backend="aot_eager"
     )
     assert torch.equal(compiled(X.reshape(7, 6)), 2 * right)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_what_is_no_number_comes_first_in_any_block(largest):
+    A = random_block(3, 4, [4, 2, 0], 0)
+    X = random_dense(4, 2, 1)
+    X[A.indices[3].long(), 0] = torch.nan
+    for first, second in ((X, torch.zeros_like(X)), (torch.zeros_like(X), X)):
+        state = extreme_(A.pattern, first, largest=largest)
+        out, arg = extreme_(A.pattern, second, state, largest=largest, first_column=4)
+        assert bool(out[0, 0].isnan())
+        assert int(arg[0, 0]) == int(A.indices[3]) + 4 * (second is X)
+        assert int(arg[2, 1]) == -1
+
+
+def test_a_state_that_does_not_fit_is_named():
+    A, X = random_block(3, 4, [4, 2, 0], 0), random_dense(4, 2, 1)
+    out, arg = extreme_(A.pattern, X)
+    for state, message in (
+        ((out[:2], arg), r"state must be torch.float32 \[3, 2\]"),
+        ((out, arg[:2]), r"columns must be int32 or int64 \[3, 2\]"),
+        ((out, arg.float()), "got float32"),
+    ):
+        with pytest.raises(InputError, match=message):
+            extreme_(A.pattern, X, state)
 
 
 def test_what_is_no_number_stays():

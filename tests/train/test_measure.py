@@ -198,5 +198,7 @@ def test_every_operator_of_the_kernels_that_multiplies_or_moves_rows_is_timed():
         "spgnn::dropout_rows",
         "spgnn::edge_softmax",
         "spgnn::row_sums",
+        "spgnn::update_rows",
+        "spgnn::update_rows_backward",
     }
     assert {name for name in clocks.COMPUTE if "spgnn::" in name} <= names

@@ -209,6 +209,8 @@ NB_MODULE(_kernels, m) {
   define_for<spgnn::Bfloat16>(m, "bfloat16");
   define_attention(m);
   define_quantise(m);
+  define_update(m);
+  define_extremes(m);
   m.def("advise_huge_pages", &advise_huge_pages);
   m.def("touch_rows", &touch_rows, "Roofline: reads the rows of X that a product reads.");
   m.def("triad", &triad, "Roofline: y += 3 x.");

@@ -19,3 +19,5 @@ T* at(Address address) {
 
 void define_attention(nanobind::module_& m);
 void define_quantise(nanobind::module_& m);
+void define_update(nanobind::module_& m);
+void define_extremes(nanobind::module_& m);

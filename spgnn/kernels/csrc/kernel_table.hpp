@@ -4,8 +4,10 @@
 #include <tuple>
 
 #include "attention_types.hpp"
+#include "extremes_types.hpp"
 #include "quantise_types.hpp"
 #include "types.hpp"
+#include "update_types.hpp"
 
 namespace spgnn {
 
@@ -35,6 +37,13 @@ struct RowKernels {
 template <class T>
 using DropoutKernel = void (*)(const RowOperands<T, std::int64_t>&, const DropoutRule&,
                                Span listed);
+
+template <class T>
+struct UpdateKernels {
+  void (*update)(const UpdateOperands<T>&, Span rows);
+  // `sums` [columns], if not null, become those of these rows.
+  void (*gradients)(const UpdateGradients<T>&, Span rows, Sum<T>* sums);
+};
 
 // On `count` neighbouring numbers, of which number i belongs to head i % heads. Arrays of sums hold
 // lanes_of(heads) numbers; the first `heads` of them are results.
@@ -89,6 +98,17 @@ struct QuantiseKernels {
 using QuantiseTable =
     std::tuple<QuantiseKernels<float>, QuantiseKernels<double>, QuantiseKernels<Bfloat16>>;
 
+template <class T, class Index>
+struct ExtremeKernels {
+  void (*extremes)(const ExtremeOperands<T, Index>&, Span rows);
+  void (*adjoint)(const ExtremeAdjoint<T>&, Span columns);
+};
+
+using ExtremeTable =
+    std::tuple<ExtremeKernels<float, std::int32_t>, ExtremeKernels<float, std::int64_t>,
+               ExtremeKernels<double, std::int32_t>, ExtremeKernels<double, std::int64_t>,
+               ExtremeKernels<Bfloat16, std::int32_t>, ExtremeKernels<Bfloat16, std::int64_t>>;
+
 struct KernelTable {
   const char* name;
   std::tuple<SpmmKernels<float, std::int32_t>, SpmmKernels<float, std::int64_t>,
@@ -100,9 +120,11 @@ struct KernelTable {
              RowKernels<Bfloat16, std::int32_t>, RowKernels<Bfloat16, std::int64_t>>
       rows;
   std::tuple<DropoutKernel<float>, DropoutKernel<double>, DropoutKernel<Bfloat16>> dropout;
+  std::tuple<UpdateKernels<float>, UpdateKernels<double>, UpdateKernels<Bfloat16>> update;
   std::tuple<SegmentKernels<float>, SegmentKernels<double>, SegmentKernels<Bfloat16>> segments;
   const AttentionTable* attention;
   const QuantiseTable* quantise;
+  const ExtremeTable* extremes;
 };
 
 namespace baseline {

@@ -31,6 +31,7 @@ __all__ = [
     "dequantise_rows",
     "dropout_rows",
     "edge_softmax",
+    "extreme",
     "finish",
     "gather_rows",
     "head_products",
@@ -40,6 +41,8 @@ __all__ = [
     "scatter_add_rows",
     "sddmm",
     "spmm",
+    "update_rows",
+    "update_rows_backward",
 ]
 
 GATHERED_BYTES = 2**26  # of rows that are gathered at a time, where there is no kernel
@@ -136,3 +139,53 @@ def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -
 def dropout_rows(X: Tensor, vertex_ids: Tensor, key: int, p: float, out: Tensor) -> None:
     """X / (1 - p) where kept, 0 elsewhere, into ``out``."""
     out.copy_(reference.dropout_rows(X, vertex_ids, key, p))
+
+
+def update_rows(*arguments: Any) -> None:
+    """``dropout(relu(Z + b))`` into ``out``, which may be Z."""
+    Z, bias, vertex_ids, key, p, relu, out = arguments
+    Y = Z if bias is None else Z + bias.to(Z.dtype)
+    Y = torch.relu(Y) if relu else Y
+    out.copy_(Y if vertex_ids is None else reference.dropout_rows(Y, vertex_ids, key, p))
+
+
+def update_rows_backward(*arguments: Any) -> None:
+    """What passes of G into ``dZ``, and its columns' sums into ``sums``, where that has columns."""
+    G, Y, vertex_ids, key, p, dZ, sums = arguments
+    if Y is not None:
+        dZ.copy_(torch.where(Y <= 0, 0.0, G * (1.0 / (1.0 - p))))
+    else:
+        dZ.copy_(G if vertex_ids is None else reference.dropout_rows(G, vertex_ids, key, p))
+    if len(sums):
+        torch.sum(dZ, 0, dtype=sums.dtype, out=sums)
+
+
+def extreme(*arguments: Any) -> None:
+    """Largest or smallest elements into ``out``, their columns into ``arg``."""
+    indptr, indices, X, largest, begun, first_column, out, arg = arguments
+    best, listed = _extremes(indptr, indices, X.to(SUM_DTYPE[X.dtype]), largest)
+    listed = torch.where(listed < 0, listed, listed + first_column).to(arg.dtype)
+    better = torch.ones_like(listed, dtype=torch.bool)
+    if begun:
+        better = best > out if largest else best < out
+        better = (listed >= 0) & (better | (arg < 0) | (best.isnan() & ~out.isnan()))
+    out.copy_(torch.where(better, best.to(out.dtype), out))
+    arg.copy_(torch.where(better, listed, arg))
+
+
+def _extremes(indptr: Tensor, indices: Tensor, X: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
+    """All rows at once, a piece of memory for every nonzero and column."""
+    rows, nnz = len(indptr) - 1, len(indices)
+    if not nnz:
+        return X.new_zeros(rows, X.shape[1]), indices.new_full((rows, X.shape[1]), -1)
+    gathered = X.index_select(0, indices)
+    best = torch.segment_reduce(gathered, "max" if largest else "min", offsets=indptr)
+    row = _rows(indptr, nnz)
+    # What is no number equals nothing, so its own place counts as equal.
+    equal = (gathered == best[row]) | gathered.isnan()
+    places = torch.where(equal, torch.arange(nnz, device=X.device)[:, None], nnz)
+    first = torch.full(best.shape, nnz, device=X.device)
+    first = first.scatter_reduce(0, row[:, None].expand_as(places), places, "amin")
+    found = first < nnz
+    listed = torch.where(found, indices[first.clamp_max(nnz - 1)], -1)
+    return torch.where(found, best, 0.0), listed

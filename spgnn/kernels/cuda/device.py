@@ -20,6 +20,8 @@ SOURCES = (
     "merge_path.cuh",
     "spmm.cuh",
     "rows.cuh",
+    "update.cuh",
+    "extremes.cuh",
     "sddmm.cuh",
     "segments.cuh",
     "quantise.cuh",

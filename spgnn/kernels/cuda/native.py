@@ -6,10 +6,12 @@ from spgnn.kernels.cuda.attention_backward import (
     attend_v2_backward,
     head_products,
 )
+from spgnn.kernels.cuda.extremes import extreme
 from spgnn.kernels.cuda.nonzeros import edge_softmax, row_sums, sddmm
 from spgnn.kernels.cuda.quantise import dequantise_rows, quantise_rows
 from spgnn.kernels.cuda.rows import dropout_rows, gather_rows
 from spgnn.kernels.cuda.spmm import scatter_add_rows, spmm
+from spgnn.kernels.cuda.update import update_rows, update_rows_backward
 
 __all__ = [
     "attend",
@@ -19,6 +21,7 @@ __all__ = [
     "dequantise_rows",
     "dropout_rows",
     "edge_softmax",
+    "extreme",
     "finish",
     "gather_rows",
     "head_products",
@@ -28,4 +31,6 @@ __all__ = [
     "scatter_add_rows",
     "sddmm",
     "spmm",
+    "update_rows",
+    "update_rows_backward",
 ]
