@@ -15,6 +15,7 @@ from spgnn.nn.convolution import multiplies_first
 from spgnn.nn.features import Features, Propagated, features_beside
 from spgnn.nn.products import Kind, operator_of
 from spgnn.nn.propagation import LayerGraph, matrix_of, own_rows
+from spgnn.nn.update import Update, finished
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
@@ -79,16 +80,22 @@ class Weights(NamedTuple):
     bias: Tensor | None
 
 
-def with_itself(
-    aggr: Aggregation, H_local: Features, weights: Weights, graph: LayerGraph, layer: str
+def with_itself(  # noqa: PLR0917 - the last one may be left out
+    aggr: Aggregation,
+    H_local: Features,
+    weights: Weights,
+    graph: LayerGraph,
+    layer: str,
+    update: Update | None = None,
 ) -> Tensor:
-    """``aggr(H) W_l + H W_r + b`` [rows, f_out]; a tensor of its own. Collective.
+    """``aggr(H) W_l + H W_r + b`` [rows, f_out], updated; a tensor of its own. Collective.
 
     Parameters
     ----------
     aggr, H_local, graph, layer
         As of `aggregated`.
     weights : Weights
+    update : Update, optional
     """
     W, itself, bias = weights
     if (
@@ -101,10 +108,10 @@ def with_itself(
         rest = W.new_zeros(len(W), both.shape[1] - 2 * W.shape[1])
         if bias is not None:
             rest = torch.cat((bias[:, None], rest[:, 1:]), 1)
-        return both @ torch.cat((W, itself, rest), 1).T
+        return finished(both @ torch.cat((W, itself, rest), 1).T, None, update)
     Z_local = aggregated(aggr, H_local, W.T, graph, layer)
     Z_local = add_itself_(Z_local, H_local, itself.T, graph)
-    return Z_local if bias is None else Z_local.add_(bias.to(Z_local.dtype))
+    return finished(Z_local, bias, update)
 
 
 def add_itself_(Z_local: Tensor, H_local: Features, W: Tensor, graph: LayerGraph) -> Tensor:

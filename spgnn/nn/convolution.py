@@ -34,12 +34,21 @@ class Convolution(nn.Module):
         Whether a norm in it takes statistics over all vertices.
     drops_edges : bool
         Whether it is called with keys as well, for a dropout of its own.
+    updates : bool
+        Whether it is called with an :class:`~spgnn.nn.update.Update` as well, where one comes after
+        its bias: it ends with that. Not inherited by a class with a ``forward`` of its own.
     """
 
     propagates = True
     looks_at_itself = False
     takes_all_rows = False
     drops_edges = False
+    updates = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "forward" in vars(cls) and "updates" not in vars(cls):
+            cls.updates = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,6 +22,7 @@ from spgnn.nn.features import Features, Propagated
 from spgnn.nn.products import Kind, operator_of
 from spgnn.nn.propagation import LayerGraph, matrix_of
 from spgnn.nn.stack import Stack
+from spgnn.nn.update import Update, finished
 from spgnn.sparse import CSR
 
 Order = Literal["auto", "paper"]
@@ -54,6 +55,7 @@ class GCNConv(Convolution):
     """
 
     bias: Tensor | None
+    updates = True
 
     def __init__(  # noqa: PLR0917 - as PyG orders them
         self,
@@ -94,8 +96,10 @@ class GCNConv(Convolution):
         glorot_(W, generator)
         self.lin.weight.data.copy_(W.T)
 
-    def forward(self, H_local: Features, graph: LayerGraph) -> Tensor:
-        """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
+    def forward(
+        self, H_local: Features, graph: LayerGraph, *, update: Update | None = None
+    ) -> Tensor:
+        """H_local [columns, f_in] to Z_local [rows, f_out], updated. Collective.
 
         forward Z = A H W; dgrad dH = Aᵀ G Wᵀ; wgrad dW = (A H)ᵀ G = Hᵀ (Aᵀ G), whichever operand
         was kept.
@@ -121,8 +125,7 @@ class GCNConv(Convolution):
             Z_local = product(operator_of(graph, self.kind), H_local @ W)
         else:
             Z_local = product(operator_of(graph, self.kind), H_local) @ W
-        # In place: nobody keeps the product itself.
-        return Z_local if self.bias is None else Z_local.add_(self.bias.to(Z_local.dtype))
+        return finished(Z_local, self.bias, update)
 
 
 class GCN(Stack):

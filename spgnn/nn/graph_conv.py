@@ -11,6 +11,7 @@ from spgnn.nn.aggregation import AGGREGATIONS, LINEAR, Aggregation, Weights, wit
 from spgnn.nn.convolution import Convolution, check_channels, check_options, linear
 from spgnn.nn.features import Features
 from spgnn.nn.propagation import LayerGraph
+from spgnn.nn.update import Update
 
 
 class GraphConv(Convolution):
@@ -31,6 +32,7 @@ class GraphConv(Convolution):
     """
 
     looks_at_itself = True
+    updates = True
 
     def __init__(
         self,
@@ -49,8 +51,10 @@ class GraphConv(Convolution):
         self.lin_root = linear(in_channels, out_channels, bias=False)
         self.propagates = aggr in LINEAR
 
-    def forward(self, H_local: Features, graph: LayerGraph) -> Tensor:
-        """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
+    def forward(
+        self, H_local: Features, graph: LayerGraph, *, update: Update | None = None
+    ) -> Tensor:
+        """H_local [columns, f_in] to Z_local [rows, f_out], updated. Collective.
 
         Raises
         ------
@@ -60,4 +64,4 @@ class GraphConv(Convolution):
         if LINEAR.get(self.aggr) != "none" and getattr(graph, "edge_weight", None) is not None:
             raise InputError(f"GraphConv: aggr {self.aggr} of weighted edges is not supported")
         weights = Weights(self.lin_rel.weight, self.lin_root.weight, self.lin_rel.bias)
-        return with_itself(self.aggr, H_local, weights, graph, "GraphConv")
+        return with_itself(self.aggr, H_local, weights, graph, "GraphConv", update)

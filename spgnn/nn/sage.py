@@ -29,6 +29,7 @@ from spgnn.nn.convolution import (
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.propagation import LayerGraph
 from spgnn.nn.stack import Stack
+from spgnn.nn.update import Update, finished
 from spgnn.sparse import CSR
 
 
@@ -54,6 +55,8 @@ class SAGEConv(Convolution):
         Of PyG's message passing; none but their defaults.
     """
 
+    updates = True
+
     def __init__(  # noqa: PLR0917 - as PyG orders them
         self,
         in_channels: int,
@@ -78,9 +81,12 @@ class SAGEConv(Convolution):
         self.lin_r = linear(in_channels, out_channels, bias=False) if root_weight else None
         self.propagates = aggr in LINEAR and not project
         self.looks_at_itself = root_weight
+        self.updates = not normalize
 
-    def forward(self, H_local: Features, graph: LayerGraph) -> Tensor:
-        """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
+    def forward(
+        self, H_local: Features, graph: LayerGraph, *, update: Update | None = None
+    ) -> Tensor:
+        """H_local [columns, f_in] to Z_local [rows, f_out], updated. Collective.
 
         The narrower of H and H W_l travels; H W_r goes nowhere.
 
@@ -93,14 +99,13 @@ class SAGEConv(Convolution):
         W, bias = self.lin_l.weight, self.lin_l.bias
         if self.lin is None and self.lin_r is not None:
             weights = Weights(W, self.lin_r.weight, bias)
-            Z_local = with_itself(self.aggr, H_local, weights, graph, "SAGEConv")
+            Z_local = with_itself(self.aggr, H_local, weights, graph, "SAGEConv", update)
         else:
             neighbours = H_local if self.lin is None else _projected(self.lin, H_local)
             Z_local = aggregated(self.aggr, neighbours, W.T, graph, "SAGEConv")
             if self.lin_r is not None:
                 Z_local = add_itself_(Z_local, H_local, self.lin_r.weight.T, graph)
-            if bias is not None:
-                Z_local = Z_local.add_(bias.to(Z_local.dtype))
+            Z_local = finished(Z_local, bias, update)
         return F.normalize(Z_local, dim=-1) if self.normalize else Z_local
 
 

@@ -29,6 +29,7 @@ from spgnn.nn.propagation import (
     ids_of,
     own_rows,
 )
+from spgnn.nn.update import Update
 from spgnn.sparse import CSR
 
 Jumps = Literal["last", "cat", "max", "lstm"]
@@ -254,18 +255,21 @@ class Stack(nn.Module):
         keys = self._keys(keys, layers[0], x)
         kept: list[Tensor] = []
         Z: Features = x
-        for number, (layer, on) in enumerate(zip(self.convolutions, layers, strict=True)):
-            Z = self._dropped(number, Z, on, keys)
+        update: Update | None = None
+        for number, on in enumerate(layers):
+            if update is None or update.keys is None:
+                Z = self._dropped(number, Z, on, keys)
             if number and self.jk_mode:
                 kept = [own_rows(on, made) for made in (*kept, Z) if isinstance(made, Tensor)]
-            Z = self._layer(number, layer, Z, on, keys)
+            update = self._update(number, self._keys_after(number, layers, keys))
+            Z = self._layer(number, Z, on, keys, update)
+        if self.jk_mode is not None:
+            if isinstance(Z, Tensor) and (update is None or update.keys is None):
+                ids = _ids_of_rows(layers[-1])
+                Z = dropout(Z, self.dropout, _on(keys, ids), len(layers))
+            Z = self.lin(self.jk([*kept, Z]))
         assert isinstance(Z, Tensor)
-        if self.jk_mode is None:
-            return Z
-        made = dropout(Z, self.dropout, _on(keys, _ids_of_rows(layers[-1])), len(layers))
-        assert isinstance(made, Tensor)
-        logits: Tensor = self.lin(self.jk([*kept, made]))
-        return logits
+        return Z
 
     def advance(self, number: int, H: Features, on: LayerGraph, keys: DropoutKeys | None) -> Tensor:
         """One layer with all that comes before the next one. Collective.
@@ -280,7 +284,8 @@ class Stack(nn.Module):
         keys : DropoutKeys, optional
         """
         H = self._dropped(number, H, on, keys)
-        return self._layer(number, self.convolutions[number], H, on, keys)
+        update = self._update(number, None)
+        return self._layer(number, H, on, keys, update)
 
     def _dropped(
         self, number: int, H: Features, on: LayerGraph, keys: DropoutKeys | None
@@ -304,28 +309,65 @@ class Stack(nn.Module):
         H : Tensor or CSR [columns, f]
         graph : LayerGraph
         """
-        return self._layer(number, self.convolutions[number], H, graph, None)
+        update = self._update(number, None)
+        return self._layer(number, H, graph, None, update)
 
     def _layer(
         self,
         number: int,
-        layer: Convolution,
         H: Features,
         on: LayerGraph,
         keys: DropoutKeys | None,
+        update: Update | None,
     ) -> Tensor:
-        """A layer, its skip, its norm and its activation."""
-        Z: Tensor = layer(H, on, keys=keys) if layer.drops_edges else layer(H, on)
+        """A layer, its skip, its norm, and its update or else its activation."""
+        layer, norm, owned = self.convolutions[number], self.norms[number], True
+        given: dict[str, Any] = {"keys": keys} if layer.drops_edges else {}
+        bare = isinstance(norm, nn.Identity)
+        if layer.updates and bare and not self.residuals and not layer._forward_hooks:
+            # Nothing comes between its bias and the update.
+            given["update"], update = update, None
+        Z: Tensor = layer(H, on, **given)
         if len(self.residuals):
             Z = Z + _linear_of_own(self.residuals[number], H, on)
-        if number == self.num_layers - 1 and self.jk_mode is None:
+        if given.get("update") or self._ends(number):
             return Z
-        norm, owned = self.norms[number], True
-        if self.act_first:
+        if self.act_first and update is None:
             Z = activated(self.act, Z, owned=True)
-        if not isinstance(norm, nn.Identity):
+        if not bare:
             Z, owned = applied(norm, Z, on), isinstance(norm, Norm)
+        if update is not None:
+            return update(Z)
         return Z if self.act_first else activated(self.act, Z, owned=owned)
+
+    def _ends(self, number: int) -> bool:
+        """Whether a layer makes the output, which nothing comes after."""
+        return number == self.num_layers - 1 and self.jk_mode is None
+
+    def _update(self, number: int, keys: DropoutKeys | None) -> Update | None:
+        """What comes last in a layer, in one pass: ReLU, and the dropout of what follows.
+
+        ``None`` if there is nothing to be done, or it cannot be done so: where the activation is
+        another one, or a norm comes after it, or keeps what it makes.
+        """
+        norm, relu = self.norms[number], type(self.act) is nn.ReLU
+        last = isinstance(norm, nn.Identity) or (isinstance(norm, Norm) and not self.act_first)
+        if self._ends(number) or not last or not (relu or (self.act is None and keys is not None)):
+            return None
+        return Update(relu, self.dropout, keys, number + 1)
+
+    def _keys_after(
+        self, number: int, layers: Sequence[LayerGraph], keys: DropoutKeys | None
+    ) -> DropoutKeys | None:
+        """Of the dropout after a layer, if what it makes is all that is dropped there."""
+        if keys is None or not self.dropout:
+            return None
+        if number + 1 == len(layers):
+            return _on(keys, _ids_of_rows(layers[number]))
+        following = layers[number + 1]
+        if isinstance(following, Block) and type(following).arrived is not Block.arrived:
+            return None
+        return _on(keys, ids_of(following))
 
     def _keys(
         self, keys: DropoutKeys | None, first: LayerGraph, X_local: Features

@@ -279,7 +279,8 @@ class _Watch(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        made = [t for t in _tensors(result) if self._at(t) is not None]
+        written = _written(func, args) if result is None else result
+        made = [t for t in _tensors(written) if self._at(t) is not None]
         given = [t for t in _tensors(args) if self._at(t) is not None]
         name = func.name().partition("::")[2].partition(".")[0]
         if name in _DENSE:
@@ -289,7 +290,7 @@ class _Watch(TorchDispatchMode):
         elif (made or given) and name not in _FREE:
             at = self._at((*made, *given)[0])
             moved = sum(t.numel() * t.element_size() / max(t.shape) for t in (*made, *given))
-            self._steps.append(Pass(cast(int, at), moved, _kind(name)))
+            self._steps.append(Pass(cast(int, at), moved, _kind(name, args)))
         for tensor in made:
             self._keep(tensor)
         return result
@@ -319,8 +320,14 @@ class _Watch(TorchDispatchMode):
         return Dense(cast(int, at), 2 * prod(others), min(others))
 
 
-def _kind(name: str) -> Kind:
-    if name == "dropout_rows":
+def _written(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
+    """What an operator that returns nothing has written."""
+    named = zip(func._schema.arguments, args, strict=False)
+    return _tensors([a for argument, a in named if argument.is_write])
+
+
+def _kind(name: str, args: tuple[Any, ...]) -> Kind:
+    if name == "dropout_rows" or (name == "update_rows" and args[2] is not None):
         return "dropout"
     return "softmax" if name in _SOFTMAX else "elementwise"
 

@@ -1,0 +1,54 @@
+"""What comes after the product of a layer, in one pass over its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spgnn import kernels
+from spgnn.nn.dropout import DropoutKeys, dropout
+from spgnn.sparse import SUM_DTYPE
+
+
+@dataclass(frozen=True)
+class Update:
+    """What is made of the rows of a layer: ``dropout(relu(Z + b))``, or less.
+
+    Attributes
+    ----------
+    relu : bool
+    p : float
+        Of the dropout that the next layer begins with.
+    keys : DropoutKeys, optional
+        Of the vertices of these rows; without, nothing is dropped.
+    layer : int
+        The next one.
+    """
+
+    relu: bool
+    p: float = 0.0
+    keys: DropoutKeys | None = None
+    layer: int = 0
+
+    def __call__(self, Z: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Of rows [n, f] that nobody else needs, and a bias [f]; written over them."""
+        if Z.dim() != 2 or Z.dtype not in SUM_DTYPE:
+            Z = Z if bias is None else Z.add_(bias.to(Z.dtype))
+            made = dropout(torch.relu_(Z) if self.relu else Z, self.p, self.keys, self.layer)
+            assert isinstance(made, Tensor)
+            return made
+        bias = None if bias is None else bias.to(SUM_DTYPE[Z.dtype])
+        if self.keys is None or not self.p:
+            return kernels.update_rows_(Z, bias, relu=self.relu)
+        ids, key = self.keys.vertex_ids, self.keys.key(self.layer)
+        return kernels.update_rows_(Z, bias, relu=self.relu, vertex_ids=ids, key=key, p=self.p)
+
+
+def finished(Z: Tensor, bias: Tensor | None, update: Update | None) -> Tensor:
+    """The rows of a layer with its bias and what comes after it, written over them."""
+    if update is not None:
+        return update(Z, bias)
+    # In place: nobody keeps the product itself.
+    return Z if bias is None else Z.add_(bias.to(Z.dtype))

@@ -1,0 +1,105 @@
+"""What comes after a layer's product, in one pass, against the same by torch step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spgnn.nn import GAT, GCN, GIN, DropoutKeys, GCNConv, GraphSAGE, Stack
+from spgnn.nn.block import Block, block_pattern
+from spgnn.plan.network import Network, Pass, trace
+from tests.matrices import random_matrix
+
+N, F_IN, HIDDEN, CLASSES = 40, 5, 6, 4
+
+
+def graph() -> Block:
+    """All of a graph, on one process."""
+    A = random_matrix(N, 0.12, 4, weighted=False)
+    pattern = block_pattern(torch.from_numpy(A.indptr).long(), torch.from_numpy(A.indices), N)
+    return Block(pattern, torch.arange(N) + 2**35)
+
+
+def stepwise(Z: Tensor) -> Tensor:
+    """An activation that nothing is fused with."""
+    return torch.relu(Z)
+
+
+def trained(kind: type[Stack], act: str | Callable[[Tensor], Tensor], **options: Any) -> Any:
+    model = kind(F_IN, HIDDEN, 3, CLASSES, dropout=0.5, act=act, **options)
+    X = torch.randn(N, F_IN, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    out = model(X, graph(), DropoutKeys(torch.arange(N) + 2**35, 3, 4))
+    out.square().sum().backward()
+    return out.detach(), [X.grad, *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.parametrize("kind", [GCN, GraphSAGE, GIN, GAT])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"jk": "cat"},
+        {"norm": "layer"},
+        {"norm": "layer", "act_first": True},
+        {"residual": True, "input_dropout": True},
+    ],
+    ids=str,
+)
+def test_the_same_numbers_as_step_by_step(kind, options):
+    found, gradients = trained(kind, "relu", **options)
+    right, expected = trained(kind, stepwise, **options)
+    assert torch.equal(found, right)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_what_looks_at_a_layer_sees_what_that_made():
+    class Doubled(GCNConv):
+        def forward(self, H_local, graph):  # type: ignore[no-untyped-def, override]
+            return super().forward(H_local, graph) * 2
+
+    assert GCNConv.updates
+    assert not Doubled.updates
+    model = GCN(F_IN, HIDDEN, 2, CLASSES)
+    model.convs[0] = Doubled(F_IN, HIDDEN)
+    X = torch.randn(N, F_IN)
+    seen: list[Tensor] = []
+    model.convs[0].register_forward_hook(lambda layer, given, Z: seen.append(Z.clone()))
+    out = model(X, graph())
+    assert bool((seen[0] < 0).any())
+    assert torch.equal(out, model.convs[1](torch.relu(seen[0]), graph()))
+
+
+@pytest.mark.parametrize("kind", ["gcn"])
+def test_the_planner_prices_one_pass(kind):
+    network = Network((F_IN, 64, 32, CLASSES), kind, dropout=0.5, input_dropout=False)
+    passes = [step for step in trace(network).steps if isinstance(step, Pass)]
+    drops = [step for step in passes if step.kind == "dropout"]
+    # Read and written, and an id of 8 bytes; back by sign, without a hash.
+    assert [step.nbytes for step in drops] == [2 * 4 * width + 8 for width in (64, 32)]
+    back = [step.nbytes for step in passes if step.nbytes in {3 * 4 * 64, 3 * 4 * 32}]
+    assert back == [3 * 4 * 32, 3 * 4 * 64]
+
+
+def test_dropout_holds_no_matrix_of_its_own():
+    bare, dropped = (trace(Network((8, 64, 4), dropout=p, input_dropout=False)) for p in (0.0, 0.5))
+    # But for the vertices' ids.
+    more = dropped.activations([0, 1, 1]) - bare.activations([0, 1, 1])
+    assert 0 <= more <= 9
+
+
+def test_double_precision_and_bfloat16():
+    X = torch.randn(N, F_IN)
+    for dtype in (torch.float64, torch.bfloat16):
+        found, right = (
+            GCN(F_IN, HIDDEN, 2, CLASSES, dropout=0.5, act=act).to(dtype)(
+                X.to(dtype), graph(), DropoutKeys(torch.arange(N), 1, 2)
+            )
+            for act in (nn.ReLU(), stepwise)
+        )
+        assert found.dtype == dtype
+        assert torch.equal(found, right)
