@@ -96,6 +96,53 @@ class _PaperLayer(torch.autograd.Function):
         return dH, H_local.T @ U, None, None
 
 
+class _BesideItself(torch.autograd.Function):
+    """forward Z = A (H W) + H₀ R or (A H) W + H₀ R; what reaches H on both ways is one sum.
+
+    H₀ are the first rows of H. The second result is A H, if it was made, because dW needs it.
+    """
+
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        H_local: Tensor, W: Tensor, R: Tensor, A: Linear, step: Step, first: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        AH = None if first else A.forward(H_local, step)
+        Z_local = A.forward(H_local @ W.T, step) if AH is None else AH @ W.T
+        return Z_local.addmm_(H_local[: A.rows], R.T), AH
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
+        H_local, W, R, ctx.A, ctx.step, _ = inputs
+        ctx.save_for_backward(H_local, W, R, output[1])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        H_local, W, R, AH = ctx.saved_tensors
+        G, of_AH = gradients
+        H_own, back = H_local[: ctx.A.rows], ctx.step.reversed()
+        if G is None:  # a second derivative may ask for A H alone
+            G = H_local.new_zeros(ctx.A.rows, len(W))
+        dH = None
+        if AH is None:
+            U = _Apply.apply(G, ctx.A, back)  # type: ignore[no-untyped-call]
+            dW = U.T @ H_local
+            if ctx.needs_input_grad[0]:
+                dH = U @ W
+        else:
+            dW = G.T @ AH
+            if ctx.needs_input_grad[0]:
+                dAH = G @ W if of_AH is None else of_AH + G @ W
+                dH = _Apply.apply(dAH, ctx.A, back)  # type: ignore[no-untyped-call]
+        if dH is not None:
+            if torch.is_grad_enabled():
+                missing = len(dH) - ctx.A.rows
+                dH = dH + torch.nn.functional.pad(G @ R, (0, 0, 0, missing))
+            else:
+                dH[: ctx.A.rows].addmm_(G, R)
+        return dH, dW, G.T @ H_own, None, None, None
+
+
 class _Procedure(torch.autograd.Function):
     """A number that is computed in a way of its own, and so are the gradients behind it."""
 
@@ -159,6 +206,33 @@ def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
     H_local, W = autocast(H_local), autocast(W)
     Z_local: Tensor = _PaperLayer.apply(H_local, W, A, A.next_step(H_local))  # type: ignore[no-untyped-call]
     return Z_local
+
+
+def product_beside_itself(
+    A: Linear, H_local: Tensor, W: Tensor, R: Tensor, *, first: bool
+) -> Tensor:
+    """``A @ H @ Wᵀ + H₀ @ Rᵀ`` with H₀ the first rows of H, as many as A has. Collective.
+
+    Both dense products add into one result, forward and backward. Differentiable at every order.
+
+    Parameters
+    ----------
+    A : Linear
+    H_local : Tensor [A.columns, f_in]
+    W, R : Tensor [f_out, f_in]
+    first : bool
+        Whether H Wᵀ is made first, and travels.
+    """
+    H_local, W, R = autocast(H_local), autocast(W), autocast(R)
+    if torch.compiler.is_compiling():
+        Z_local = product(A, H_local @ W.T) if first else product(A, H_local) @ W.T
+        return Z_local + H_local[: A.rows] @ R.T
+    # Looked at, as that which travels, before it is made.
+    like = H_local[:, :1] if H_local.requires_grad else W[:1, :1]
+    operand = like.expand(H_local.shape[0], len(W)) if first else H_local
+    step = A.next_step(operand)
+    made: Tensor = _BesideItself.apply(H_local, W, R, A, step, first)[0]  # type: ignore[no-untyped-call]
+    return made
 
 
 def autocast(operand: Any) -> Any:

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.autograd import autocast, product
+from spgnn.autograd import autocast, product, product_beside_itself
 from spgnn.errors import InputError
+from spgnn.kernels.library import transformed
 from spgnn.nn.block import Block
 from spgnn.nn.convolution import multiplies_first
 from spgnn.nn.features import Features, Propagated, features_beside
 from spgnn.nn.products import Kind, operator_of
-from spgnn.nn.propagation import LayerGraph, matrix_of, own_rows
+from spgnn.nn.propagation import LayerGraph, adds_up, matrix_of, own_rows
 from spgnn.nn.update import Update, finished
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
@@ -109,6 +110,9 @@ def with_itself(  # noqa: PLR0917 - the last one may be left out
         if bias is not None:
             rest = torch.cat((bias[:, None], rest[:, 1:]), 1)
         return finished(both @ torch.cat((W, itself, rest), 1).T, None, update)
+    if aggr in LINEAR and isinstance(H_local, Tensor) and adds_up(graph) and not transformed():
+        A, first = operator_of(graph, LINEAR[aggr]), multiplies_first(H_local, len(W), graph)
+        return finished(product_beside_itself(A, H_local, W, itself, first=first), bias, update)
     Z_local = aggregated(aggr, H_local, W.T, graph, layer)
     Z_local = add_itself_(Z_local, H_local, itself.T, graph)
     return finished(Z_local, bias, update)

@@ -113,6 +113,15 @@ def own_rows(graph: LayerGraph, H_local: Tensor) -> Tensor:
     return kernels.gather_rows(H_local, graph.targets)
 
 
+def adds_up(graph: LayerGraph) -> bool:
+    """Whether a product with its matrix and one with own rows may be made together.
+
+    Not where own rows are not the first of those that a layer takes, or products made elsewhere.
+    """
+    listed = isinstance(graph, Propagation) and graph.targets is not None
+    return not listed and not getattr(graph, "made_elsewhere", False)
+
+
 def arrived(graph: LayerGraph, made: Tensor) -> Tensor:
     """What a layer takes [columns, f], where the layer before it made these rows."""
     return graph.arrived(made) if isinstance(graph, Block) else made

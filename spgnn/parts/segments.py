@@ -46,7 +46,11 @@ class Taken(HasMatrices):
     ----------
     gradient : Tensor or None
         Of the product, once it is known.
+    made_elsewhere : bool
+        What is multiplied needs a history of its own: a layer may not take it into one of its own.
     """
+
+    made_elsewhere = True
 
     def __init__(self, ids: Tensor, Z: Tensor | None = None) -> None:
         self.vertex_ids = ids

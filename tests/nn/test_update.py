@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from spgnn import CSR
+from spgnn.autograd import product, product_beside_itself
 from spgnn.nn import GAT, GCN, GIN, DropoutKeys, GCNConv, GraphSAGE, Stack
 from spgnn.nn.block import Block, block_pattern
+from spgnn.nn.local import LocalMatrix
 from spgnn.plan.network import Network, Pass, trace
 from tests.matrices import random_matrix
 
@@ -74,7 +77,34 @@ def test_what_looks_at_a_layer_sees_what_that_made():
     assert torch.equal(out, model.convs[1](torch.relu(seen[0]), graph()))
 
 
-@pytest.mark.parametrize("kind", ["gcn"])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("rows", [9, 5])
+def test_a_product_beside_its_operand(first, rows):
+    block = random_matrix(9, 0.4, 2, weighted=True)[:rows]
+    double = torch.float64
+    A = LocalMatrix(CSR.from_scipy(block).to(double))
+    H, W, R = (
+        torch.randn(*shape, dtype=double, generator=torch.Generator().manual_seed(seed))
+        for seed, shape in enumerate([(9, 4), (3, 4), (3, 4)])
+    )
+
+    def function(*operands: Tensor) -> Tensor:
+        return product_beside_itself(A, *operands, first=first).square()
+
+    leaves = [t.clone().requires_grad_() for t in (H, W, R)]
+    assert torch.autograd.gradcheck(function, leaves)
+    assert torch.autograd.gradgradcheck(function, leaves, check_undefined_grad=False)
+    expected = product(A, H) @ W.T + H[:rows] @ R.T
+    torch.testing.assert_close(product_beside_itself(A, H, W, R, first=first), expected)
+    # Without a gradient of the operand, those of the weights are the same.
+    function(*leaves).sum().backward()
+    weights = [t.clone().requires_grad_() for t in (W, R)]
+    function(H, *weights).sum().backward()
+    for one, leaf in zip(weights, leaves[1:], strict=True):
+        torch.testing.assert_close(one.grad, leaf.grad)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
 def test_the_planner_prices_one_pass(kind):
     network = Network((F_IN, 64, 32, CLASSES), kind, dropout=0.5, input_dropout=False)
     passes = [step for step in trace(network).steps if isinstance(step, Pass)]
