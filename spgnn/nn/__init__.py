@@ -10,6 +10,7 @@ from spgnn.nn.gat import GAT, GATConv, GATv2, GATv2Conv
 from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
 from spgnn.nn.gin import GIN, GINConv, GINEConv
 from spgnn.nn.graph_conv import GraphConv
+from spgnn.nn.jumping import JUMPS
 from spgnn.nn.loss import count_labelled, masked_cross_entropy
 from spgnn.nn.metrics import accuracies
 from spgnn.nn.mlp import MLP
@@ -35,7 +36,7 @@ from spgnn.nn.propagation import (
 )
 from spgnn.nn.rgcn import RGCNConv
 from spgnn.nn.sage import GraphSAGE, SAGEConv
-from spgnn.nn.stack import JUMPS, Stack
+from spgnn.nn.stack import Stack
 
 __all__ = [
     "APPNP",

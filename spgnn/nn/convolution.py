@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from inspect import signature
 from typing import Any
 
@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from spgnn import kernels
 from spgnn.comm import Communicator
-from spgnn.errors import InputError, meant
+from spgnn.errors import InputError, check_integer, meant
 from spgnn.nn.block import Block
-from spgnn.nn.features import Features, Propagated
-from spgnn.nn.propagation import LayerGraph, comm_of
+from spgnn.nn.features import Features, Propagated, features_beside
+from spgnn.nn.propagation import LayerGraph, comm_of, own_rows
+from spgnn.sparse import CSR
 
 
 class Convolution(nn.Module):
@@ -147,6 +149,42 @@ def lazy_parts(module: nn.Module) -> Iterator[Linear]:
 def width_of(H_local: Features) -> int:
     """Columns of features, however they are stored."""
     return int((H_local.AX_local if isinstance(H_local, Propagated) else H_local).shape[1])
+
+
+def linear_of_own(linear: nn.Module, H: Features, on: LayerGraph) -> Tensor:
+    """A linear map of the vertices whose rows a layer makes."""
+    assert isinstance(linear, Linear)
+    if isinstance(H, CSR):
+        return own_rows(on, kernels.spmm(H, linear.weight.T)) + linear.bias
+    made: Tensor = linear(features_beside(H) if isinstance(H, Propagated) else own_rows(on, H))
+    return made
+
+
+def layer_widths(
+    in_channels: int,
+    hidden: int | Sequence[int],
+    num_layers: int,
+    out_channels: int | None,
+    jk: str | None,
+) -> list[int]:
+    """Features, and what each layer makes: the last one classes, unless a linear layer does."""
+    check_integer("num_layers", num_layers, 1)
+    ends = out_channels is not None and jk is None
+    if isinstance(hidden, int):
+        hidden = [hidden] * (num_layers - ends)
+    widths = [in_channels, *hidden, *([out_channels] if ends else [])]
+    if len(widths) != num_layers + 1:
+        raise InputError(
+            f"num_layers={num_layers} does not fit hidden_channels={list(hidden)} and "
+            f"out_channels={out_channels}"
+        )
+    for number, width in enumerate(widths):
+        if width != -1 or number:
+            what = "hidden_channels" if number else "in_channels"
+            check_integer("out_channels" if number == num_layers and ends else what, width, 1)
+    if out_channels is not None:
+        check_integer("out_channels", out_channels, 1)
+    return [int(width) for width in widths if width is not None]
 
 
 def check_channels(name: str, **channels: int) -> None:

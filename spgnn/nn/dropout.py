@@ -36,6 +36,11 @@ class DropoutKeys:
         return ((self.seed & 0xFFFFFF) << 40) | ((self.epoch & 0xFFFFFF) << 16) | (layer & 0xFFFF)
 
 
+def keys_on(keys: DropoutKeys | None, ids: Tensor | None) -> DropoutKeys | None:
+    """A ghost is dropped as at its owner: by its own id."""
+    return keys if keys is None or ids is None else replace(keys, vertex_ids=ids)
+
+
 def dropout(X: Tensor | CSR, p: float, keys: DropoutKeys | None, layer: int) -> Tensor | CSR:
     """Zero each feature with probability p and scale the rest by 1 / (1 - p).
 

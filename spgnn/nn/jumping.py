@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from spgnn.errors import InputError
+
+Jumps = Literal["last", "cat", "max", "lstm"]
+JUMPS = ("none", "last", "cat", "max", "lstm")
 
 
 class JumpingKnowledge(nn.Module):

@@ -152,3 +152,13 @@ def ids_of(graph: LayerGraph) -> Tensor | None:
         return graph.sources
     found = getattr(graph, "vertex_ids", None)
     return found if isinstance(found, Tensor) else None
+
+
+def ids_of_rows(graph: LayerGraph) -> Tensor | None:
+    """Original ids of the rows that a layer makes."""
+    ids = ids_of(graph)
+    if ids is not None and isinstance(graph, Block):
+        return ids[: graph.rows]
+    if ids is None or not isinstance(graph, Propagation) or graph.A is None:
+        return ids
+    return ids[: graph.A.rows] if graph.targets is None else ids[graph.targets]

@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from spgnn import kernels
-from spgnn.errors import InputError, check_choice, check_integer, check_number
+from spgnn.errors import InputError, check_choice, check_number
 from spgnn.nn.activation import Activation, activated, activation_of
 from spgnn.nn.block import Block
-from spgnn.nn.convolution import Convolution, Linear, glorot_, lazy_parts, width_of
-from spgnn.nn.dropout import DropoutKeys, dropout
-from spgnn.nn.features import Features, Propagated, features_beside
-from spgnn.nn.jumping import JumpingKnowledge
+from spgnn.nn.convolution import (
+    Convolution,
+    Linear,
+    glorot_,
+    layer_widths,
+    lazy_parts,
+    linear_of_own,
+    width_of,
+)
+from spgnn.nn.dropout import DropoutKeys, dropout, keys_on
+from spgnn.nn.features import Features, Propagated
+from spgnn.nn.jumping import JUMPS, JumpingKnowledge, Jumps
 from spgnn.nn.norm import Norm, applied, norm_of, takes_all_rows
 from spgnn.nn.propagation import (
     Graph,
     LayerGraph,
-    Propagation,
     arrived,
     by_layer,
     ids_of,
+    ids_of_rows,
     own_rows,
 )
 from spgnn.nn.update import Update
-from spgnn.sparse import CSR
-
-Jumps = Literal["last", "cat", "max", "lstm"]
-JUMPS = ("none", "last", "cat", "max", "lstm")
 
 
 class Stack(nn.Module):
@@ -110,7 +112,7 @@ class Stack(nn.Module):
         self.act_first = act_first
         self.jk_mode = None if jk is None or jk == "none" else jk
         check_choice("jk", jk or "none", JUMPS)
-        widths = _widths(in_channels, hidden_channels, num_layers, out_channels, self.jk_mode)
+        widths = layer_widths(in_channels, hidden_channels, num_layers, out_channels, self.jk_mode)
         self.in_channels, self.num_layers = widths[0], num_layers
         self.out_channels = widths[-1] if out_channels is None else out_channels
         self.hidden_channels = hidden_channels
@@ -265,8 +267,7 @@ class Stack(nn.Module):
             Z = self._layer(number, Z, on, keys, update)
         if self.jk_mode is not None:
             if isinstance(Z, Tensor) and (update is None or update.keys is None):
-                ids = _ids_of_rows(layers[-1])
-                Z = dropout(Z, self.dropout, _on(keys, ids), len(layers))
+                Z = dropout(Z, self.dropout, keys_on(keys, ids_of_rows(on)), len(layers))
             Z = self.lin(self.jk([*kept, Z]))
         assert isinstance(Z, Tensor)
         return Z
@@ -284,8 +285,7 @@ class Stack(nn.Module):
         keys : DropoutKeys, optional
         """
         H = self._dropped(number, H, on, keys)
-        update = self._update(number, None)
-        return self._layer(number, H, on, keys, update)
+        return self._layer(number, H, on, keys, self._update(number, None))
 
     def _dropped(
         self, number: int, H: Features, on: LayerGraph, keys: DropoutKeys | None
@@ -295,7 +295,7 @@ class Stack(nn.Module):
             H = arrived(on, H)
         if isinstance(H, Propagated) or not (number or self.input_dropout):
             return H
-        return dropout(H, self.dropout, _on(keys, ids_of(on)), number)
+        return dropout(H, self.dropout, keys_on(keys, ids_of(on)), number)
 
     def made_by(self, number: int, H: Features, graph: LayerGraph) -> Tensor:
         """What one layer makes, with its norm and activation, of what the one before made.
@@ -309,8 +309,7 @@ class Stack(nn.Module):
         H : Tensor or CSR [columns, f]
         graph : LayerGraph
         """
-        update = self._update(number, None)
-        return self._layer(number, H, graph, None, update)
+        return self._layer(number, H, graph, None, self._update(number, None))
 
     def _layer(
         self,
@@ -329,7 +328,7 @@ class Stack(nn.Module):
             given["update"], update = update, None
         Z: Tensor = layer(H, on, **given)
         if len(self.residuals):
-            Z = Z + _linear_of_own(self.residuals[number], H, on)
+            Z = Z + linear_of_own(self.residuals[number], H, on)
         if given.get("update") or self._ends(number):
             return Z
         if self.act_first and update is None:
@@ -347,8 +346,7 @@ class Stack(nn.Module):
     def _update(self, number: int, keys: DropoutKeys | None) -> Update | None:
         """What comes last in a layer, in one pass: ReLU, and the dropout of what follows.
 
-        ``None`` if there is nothing to be done, or it cannot be done so: where the activation is
-        another one, or a norm comes after it, or keeps what it makes.
+        ``None`` where nothing is to be done, the activation is another one, or a norm follows it.
         """
         norm, relu = self.norms[number], type(self.act) is nn.ReLU
         last = isinstance(norm, nn.Identity) or (isinstance(norm, Norm) and not self.act_first)
@@ -363,11 +361,11 @@ class Stack(nn.Module):
         if keys is None or not self.dropout:
             return None
         if number + 1 == len(layers):
-            return _on(keys, _ids_of_rows(layers[number]))
+            return keys_on(keys, ids_of_rows(layers[number]))
         following = layers[number + 1]
         if isinstance(following, Block) and type(following).arrived is not Block.arrived:
             return None
-        return _on(keys, ids_of(following))
+        return keys_on(keys, ids_of(following))
 
     def _keys(
         self, keys: DropoutKeys | None, first: LayerGraph, X_local: Features
@@ -399,54 +397,3 @@ class Stack(nn.Module):
         else:
             self._replayed = self._calls
         return self._calls - 1
-
-
-def _on(keys: DropoutKeys | None, ids: Tensor | None) -> DropoutKeys | None:
-    """A ghost is dropped as at its owner: by its own id."""
-    return keys if keys is None or ids is None else replace(keys, vertex_ids=ids)
-
-
-def _ids_of_rows(graph: LayerGraph) -> Tensor | None:
-    """Original ids of the rows that a layer makes."""
-    ids = ids_of(graph)
-    if ids is not None and isinstance(graph, Block):
-        return ids[: graph.rows]
-    if ids is None or not isinstance(graph, Propagation) or graph.A is None:
-        return ids
-    return ids[: graph.A.rows] if graph.targets is None else ids[graph.targets]
-
-
-def _linear_of_own(linear: nn.Module, H: Features, on: LayerGraph) -> Tensor:
-    """A linear map of the vertices whose rows a layer makes."""
-    assert isinstance(linear, Linear)
-    if isinstance(H, CSR):
-        return own_rows(on, kernels.spmm(H, linear.weight.T)) + linear.bias
-    made: Tensor = linear(features_beside(H) if isinstance(H, Propagated) else own_rows(on, H))
-    return made
-
-
-def _widths(
-    in_channels: int,
-    hidden: int | Sequence[int],
-    num_layers: int,
-    out_channels: int | None,
-    jk: str | None,
-) -> list[int]:
-    """Features, and what each layer makes: the last one classes, unless a linear layer does."""
-    check_integer("num_layers", num_layers, 1)
-    ends = out_channels is not None and jk is None
-    if isinstance(hidden, int):
-        hidden = [hidden] * (num_layers - ends)
-    widths = [in_channels, *hidden, *([out_channels] if ends else [])]
-    if len(widths) != num_layers + 1:
-        raise InputError(
-            f"num_layers={num_layers} does not fit hidden_channels={list(hidden)} and "
-            f"out_channels={out_channels}"
-        )
-    for number, width in enumerate(widths):
-        if width != -1 or number:
-            what = "hidden_channels" if number else "in_channels"
-            check_integer("out_channels" if number == num_layers and ends else what, width, 1)
-    if out_channels is not None:
-        check_integer("out_channels", out_channels, 1)
-    return [int(width) for width in widths if width is not None]
