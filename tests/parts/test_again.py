@@ -38,8 +38,7 @@ MODELS = (
 )
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: "-".join(map(str, model.values())))
+@pytest.mark.parametrize(("model", "ranks"), list(zip(MODELS, (1, 2, 2), strict=True)))
 def test_making_again_changes_no_bit(model, ranks, tmp_path):
     base = {**SMALL, **model, "hidden": 5}
     spilled = {**base, "parts": 3, "spill": str(tmp_path)}

@@ -23,12 +23,11 @@ MODELS = (
     {"dropout": 0.5, "layers": 3, "hidden": 5},
     {"dropout": 0.5, "input_dropout": False, "model": "sage", "reach": False},
     {"model": "gin", "norm": "node", "residual": True, "layers": 3, "weight_decay": 0.1},
-    {"random_labels": 0.05, "layers": 3, "dropout": 0.2, "input_dropout": False},
+    {"random_labels": 0.05, "layers": 3, "dropout": 0.2, "input_dropout": False, "jk": "last"},
     {"random_labels": 0.03, "layers": 3, "model": "sage", "dropout": 0.2},
     {"model": "sage", "aggregate": "sum", "dropout": 0.3, "normalisation": "row"},
     {"jk": "cat", "hidden": 5, "dropout": 0.4, "random_labels": 0.1},
     {"jk": "max", "model": "sage", "layers": 3, "hidden": 5, "dropout": 0.3, "norm": "node"},
-    {"jk": "last", "dropout": 0.4, "random_labels": 0.1},
 )
 
 
