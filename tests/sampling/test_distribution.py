@@ -97,6 +97,28 @@ def test_uniform_draws_of_long_rows(draws, degree, k):
     assert stats.chi2.sf(scaled, degree - 1) > LEAST
 
 
+# Rows of a mask, of a filter with and without room for a bit each, of a table; of whole hashes.
+@pytest.mark.parametrize(
+    ("degree", "k"), [(40, 7), (100, 16), (1500, 30), (200, 70), (5000, 10), (3, 1)]
+)
+def test_weighted_sums_of_long_rows_are_unbiased(degree, k):
+    rng = np.random.default_rng(0)
+    weights, values = rng.random(degree) ** 2 + 0.01, rng.random(degree)
+    columns, factors = drawn_rows(2000 * k if degree > 3 else 60_000, degree, k, weights=weights)
+    assert all(len(set(row)) == k for row in columns.tolist())
+    unbiased((factors * values[columns]).sum(axis=1), values.sum())
+
+
+@pytest.mark.parametrize(("degree", "k"), [(40, 7), (100, 16), (1500, 30), (200, 70), (5000, 10)])
+def test_equal_weights_draw_long_rows_uniformly(degree, k):
+    columns, _ = drawn_rows(2000 * k, degree, k, weights=np.ones(degree))
+    counts = np.bincount(columns.ravel(), minlength=degree)
+    expected = len(columns) * k / degree
+    # Inclusions of one row are dependent: as above.
+    statistic = ((counts - expected) ** 2).sum() / expected * (degree - 1) / (degree - k)
+    assert stats.chi2.sf(statistic, degree - 1) > LEAST
+
+
 @pytest.mark.parametrize("draws", DRAWS)
 def test_uniform_draws_with_replacement(draws):
     columns, _ = drawn_rows(draws, 5, 2, replace=True)
@@ -108,6 +130,7 @@ def test_uniform_draws_with_replacement(draws):
 WEIGHTS = [
     ([0.5, 1.0, 2.0, 0.25, 1.5], 3),
     ([3.0, 1.0], 1),
+    ([3.0, 1.0, 1.0, 1.0, 1.0, 1.0], 1),
     ([0.5, 1.0, 2.0, 0.25, 1.5, 1.0, 0.1], 2),
     ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 4),
     ([1e6, 1.0, 2.0, 3.0, 1.0, 0.5], 2),
@@ -130,6 +153,20 @@ def test_weighted_sets_are_those_of_successive_draws(draws, weights, k):
     # Factors make sums unbiased, whatever is summed.
     values = np.random.default_rng(1).random(len(weights))
     unbiased((factors * values[columns]).sum(axis=1), values.sum(), weights)
+
+
+def test_a_factor_is_the_mean_over_times_of_arrival():
+    # One entry of three is drawn; after n draws the mean of 1 / (1 - exp(-share t)), t of
+    # Gamma(n), is a sum over j of (1 + j share)^-n.
+    weights = np.array([0.9, 0.07, 0.03])
+    columns, factors = drawn_rows(20_000, 3, 1, weights=weights)
+    shares = weights[columns[:, 0]]
+    for share in np.unique(shares):
+        found = np.unique(factors[shares == share])[::-1]  # the fewer draws, the larger
+        for n, factor in enumerate(found[:4], 2):
+            terms = 1 + np.arange(2_000_000) * share
+            rest = terms[-1] ** (1 - n) / (share * (n - 1))
+            np.testing.assert_allclose(factor, (terms**-n).sum() + rest, rtol=2e-5)
 
 
 def unbiased(estimates, exact, weights=None) -> None:

@@ -103,7 +103,10 @@ class Graph {
     if (weights) {
       nb::gil_scoped_release released;
       if (first_entries) sums_ = spgnn::row_sums(indptr.data(), rows, weights->data(), threads);
-      if (!times) aliases_ = spgnn::alias_tables(indptr.data(), rows, weights->data(), threads);
+      if (!times) {
+        aliases_ =
+            spgnn::alias_tables(indptr.data(), indices.data(), rows, weights->data(), threads);
+      }
     }
     view_ = {indptr.data(),  indices.data(),
              data_of(ids),   data_of(column_ids),
@@ -210,7 +213,7 @@ class Graph {
   std::optional<Ints> ids_, column_ids_, order_, times_;
   spgnn::Tables tables_;
   spgnn::Buffer<double> sums_;
-  spgnn::BigArray<spgnn::Alias> aliases_;
+  spgnn::BigArray<spgnn::Alias<Index>> aliases_;
   spgnn::Rows<Index> view_;
 };
 

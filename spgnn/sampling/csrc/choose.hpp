@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "hash.hpp"
@@ -46,6 +47,56 @@ class ScannedSet {
   std::uint32_t count_ = 0;
 };
 
+// Offsets below 64.
+class MaskedSet {
+ public:
+  bool has(std::uint32_t offset) const { return chosen_ >> offset & 1; }
+  // Whether it was new.
+  bool insert(std::uint32_t offset) {
+    const bool fresh = !has(offset);
+    chosen_ |= std::uint64_t{1} << offset;
+    return fresh;
+  }
+
+ private:
+  std::uint64_t chosen_ = 0;
+};
+
+// At most so many that most of them have a bit of their own: only where two share one, all are
+// compared. `bits` are the caller's, and 0 before and after.
+class FilteredSet {
+ public:
+  static constexpr std::uint32_t kBits = 1024;
+  static constexpr std::int64_t kMost = 64;  // and one
+  using Bits = std::uint64_t[kBits / 64];
+
+  explicit FilteredSet(Bits& bits) : bits_(bits) {}
+  FilteredSet(const FilteredSet&) = delete;
+  FilteredSet& operator=(const FilteredSet&) = delete;
+  ~FilteredSet() { std::fill(std::begin(bits_), std::end(bits_), 0); }
+
+  [[gnu::always_inline]] bool has(std::uint32_t offset) const {
+    const bool met = bits_[offset % kBits / 64] >> offset % 64 & 1;
+    return met && compared(offset);
+  }
+  [[gnu::always_inline]] bool insert(std::uint32_t offset) {
+    const bool fresh = !has(offset);
+    bits_[offset % kBits / 64] |= std::uint64_t{1} << offset % 64;
+    chosen_[count_] = offset;
+    count_ += fresh;
+    return fresh;
+  }
+
+ private:
+  [[gnu::cold, gnu::noinline]] bool compared(std::uint32_t offset) const {
+    return std::find(chosen_, chosen_ + count_, offset) != chosen_ + count_;
+  }
+
+  Bits& bits_;
+  std::uint32_t chosen_[kMost + 2];
+  std::uint32_t count_ = 0;
+};
+
 // Any number of them; memory is the caller's.
 class HashedSet {
  public:
@@ -56,6 +107,12 @@ class HashedSet {
   }
   bool has(std::uint32_t offset) const { return slots_[place(offset)] == offset; }
   void add(std::uint32_t offset) { slots_[place(offset)] = offset; }
+  bool insert(std::uint32_t offset) {
+    std::uint32_t& slot = slots_[place(offset)];
+    const bool fresh = slot != offset;
+    slot = offset;
+    return fresh;
+  }
 
  private:
   static constexpr std::uint32_t kFree = ~std::uint32_t{0};
@@ -84,12 +141,11 @@ template <class Index>
 class UniformWithoutReplacement {
  public:
   static constexpr bool kWeighs = false;
+  static constexpr std::int64_t kMoreRoom = 0;
   explicit UniformWithoutReplacement(const Rows<Index>&) {}
-  [[gnu::always_inline]] void prefetch(std::int64_t, std::int64_t, std::int64_t,
-                                       VertexDraws) const {}
 
   void operator()(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws draws,
-                  std::int64_t* positions, float*) {
+                  std::int64_t* positions) {
     if (degree <= 64) {
       by_mask(start, degree, k, draws, positions);
       return;
@@ -130,12 +186,11 @@ template <class Index>
 class UniformWithReplacement {
  public:
   static constexpr bool kWeighs = false;
+  static constexpr std::int64_t kMoreRoom = 0;
   explicit UniformWithReplacement(const Rows<Index>&) {}
-  [[gnu::always_inline]] void prefetch(std::int64_t, std::int64_t, std::int64_t,
-                                       VertexDraws) const {}
 
   void operator()(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws draws,
-                  std::int64_t* positions, float*) const {
+                  std::int64_t* positions) const {
     for (std::int64_t j = 0; j < k; ++j) {
       positions[j] = start + static_cast<std::int64_t>(below(draws[j], degree));
     }
@@ -147,12 +202,11 @@ template <class Index>
 class Latest {
  public:
   static constexpr bool kWeighs = false;
+  static constexpr std::int64_t kMoreRoom = 0;
   explicit Latest(const Rows<Index>&) {}
-  [[gnu::always_inline]] void prefetch(std::int64_t, std::int64_t, std::int64_t,
-                                       VertexDraws) const {}
 
   void operator()(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws,
-                  std::int64_t* positions, float*) const {
+                  std::int64_t* positions) const {
     for (std::int64_t j = 0; j < k; ++j) positions[j] = start + degree - k + j;
   }
 };

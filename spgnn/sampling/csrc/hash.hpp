@@ -3,6 +3,7 @@
 // The mixing function is the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 namespace spgnn {
@@ -26,6 +27,10 @@ class VertexDraws {
  public:
   explicit VertexDraws(std::uint64_t state) : state_(state) {}
   std::uint64_t operator[](std::uint64_t column) const { return mixed(state_ + column * kGolden); }
+  // The same, two from one hash: they share their bits, and only the upper 32 are its own.
+  std::uint64_t half(std::uint64_t column) const {
+    return std::rotl((*this)[column / 2], static_cast<int>(column % 2 * 32));
+  }
 
  private:
   std::uint64_t state_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "buffer.hpp"
@@ -62,6 +63,19 @@ class HopSampler {
   static constexpr std::int64_t kRowsAhead = 8;
   static constexpr std::int64_t kInBlock = 512, kMostInBlock = 64;
 
+  // What was drawn of one row that gives anything.
+  struct Drawn {
+    std::int64_t target, count;
+    bool all;
+    Arrivals arrivals;
+  };
+  // Rows whose columns are on their way from memory.
+  struct Block {
+    std::int64_t positions[kInBlock + Chooser::kMoreRoom];
+    Drawn rows[Chooser::kWeighs ? kInBlock : 1];
+    std::int64_t entries = 0, drawn = 0;
+  };
+
   std::int64_t end_of(std::int64_t task) const {
     return std::min((task + 1) * kTargetsPerTask, targets_.count);
   }
@@ -85,24 +99,28 @@ class HopSampler {
   // Positions of as many targets as fit a block; while their columns are on their way from memory,
   // the next block's are chosen.
   void draw_blocks(std::int64_t task, Chooser& chooser) {
-    std::int64_t blocks[2][kInBlock];
-    std::int64_t waiting = 0, at = begins_[task], written = at;
+    Block blocks[2];
+    std::int64_t at = begins_[task], written = at;
     int turn = 0;
-    const std::int64_t end = end_of(task);
-    for (std::int64_t i = task * kTargetsPerTask; i < end || waiting > 0;) {
-      std::int64_t* positions = blocks[turn];
-      std::int64_t chosen = 0;
-      for (; i < end && chosen + fanout_.count <= kInBlock; ++i) {
+    const std::int64_t first = task * kTargetsPerTask, end = end_of(task);
+    for (std::int64_t i = first; i < std::min(first + kRowsAhead, end); ++i) prefetch(i, chooser);
+    for (std::int64_t i = first; i < end || blocks[turn ^ 1].entries > 0;) {
+      Block& block = blocks[turn];
+      block.entries = block.drawn = 0;
+      for (; i < end && block.entries + fanout_.count <= kInBlock; ++i) {
         if (i + kRowsAhead < end) prefetch(i + kRowsAhead, chooser);
-        chosen += choose(i, chooser, positions + chosen, at + chosen);
-        entries_.indptr[i + 1] = at + chosen;
+        Drawn row = choose(i, chooser, block.positions + block.entries);
+        prefetch_columns(row, block.positions + block.entries, chooser);
+        block.entries += row.count;
+        entries_.indptr[i + 1] = at + block.entries;
+        if constexpr (Chooser::kWeighs) {
+          if (row.count > 0) block.rows[block.drawn++] = row;
+        }
       }
-      for (std::int64_t j = 0; j < chosen; ++j) __builtin_prefetch(rows_.indices + positions[j]);
-      at += chosen;
+      at += block.entries;
       turn ^= 1;
-      copy(blocks[turn], waiting, written);
-      written += waiting;
-      waiting = chosen;
+      write(blocks[turn], written);
+      written += blocks[turn].entries;
     }
   }
 
@@ -111,42 +129,95 @@ class HopSampler {
     std::int64_t at = begins_[task];
     for (std::int64_t i = task * kTargetsPerTask, end = end_of(task); i < end; ++i) {
       if (i + 1 < end) __builtin_prefetch(rows_.indices + starts_[i + 1]);
-      positions.resize(fanout_.of(degrees_[i]));
-      const std::int64_t chosen = choose(i, chooser, positions.data(), at);
-      copy(positions.data(), chosen, at);
-      at += chosen;
+      positions.resize(fanout_.of(degrees_[i]) + Chooser::kMoreRoom);
+      const Drawn row = choose(i, chooser, positions.data());
+      if constexpr (Chooser::kWeighs) {
+        weigh(row, positions.data(), at);
+      } else {
+        copy(positions.data(), row.count, at);
+      }
+      number(positions.data(), row.count, at);
+      at += row.count;
       entries_.indptr[i + 1] = at;
     }
   }
 
   // Functions that do nothing but fetch must be inlined: GCC takes them to have no effect, and
   // drops calls of them.
-  [[gnu::always_inline]] void prefetch(std::int64_t i, const Chooser& chooser) const {
+  [[gnu::always_inline]] void prefetch(std::int64_t i, Chooser& chooser) const {
     if constexpr (Chooser::kWeighs) {
       if (degrees_[i] == 0 || fanout_.takes_all(degrees_[i])) return;
-      chooser.prefetch(starts_[i], degrees_[i], fanout_.count, draws_of(i));
+      chooser.prefetch(i, starts_[i], degrees_[i], fanout_.count, draws_of(i));
     }
   }
-
-  std::int64_t choose(std::int64_t i, Chooser& chooser, std::int64_t* positions, std::int64_t to) {
-    const std::int64_t chosen = fanout_.of(degrees_[i]);
-    if (chosen == 0) return 0;
-    float* factors = Chooser::kWeighs ? entries_.weights.data() + to : nullptr;
-    if (!fanout_.takes_all(degrees_[i])) {
-      chooser(starts_[i], degrees_[i], chosen, draws_of(i), positions, factors);
-      return chosen;
+  [[gnu::always_inline]] void prefetch_columns(const Drawn& row, const std::int64_t* positions,
+                                               const Chooser& chooser) const {
+    if constexpr (Chooser::kWeighs) {
+      if (!row.all) {
+        chooser.prefetch_chosen(starts_[row.target], degrees_[row.target], row.count, positions);
+        return;
+      }
     }
-    for (std::int64_t j = 0; j < chosen; ++j) positions[j] = starts_[i] + j;
-    if (factors) std::fill_n(factors, chosen, 1.0F);
-    return chosen;
+    for (std::int64_t j = 0; j < row.count; ++j) __builtin_prefetch(rows_.indices + positions[j]);
+  }
+
+  Drawn choose(std::int64_t i, Chooser& chooser, std::int64_t* positions) {
+    Drawn row{i, fanout_.of(degrees_[i]), fanout_.takes_all(degrees_[i]), {}};
+    if (row.count == 0) return row;
+    if (row.all) {
+      std::iota(positions, positions + row.count, starts_[i]);
+    } else if constexpr (Chooser::kWeighs) {
+      row.arrivals = chooser(i, starts_[i], degrees_[i], row.count, draws_of(i), positions);
+    } else {
+      chooser(starts_[i], degrees_[i], row.count, draws_of(i), positions);
+    }
+    return row;
   }
 
   VertexDraws draws_of(std::int64_t i) const {
     return targets_.draws(draws_, rows_.id(targets_.rows[i]), i);
   }
+  auto entries_of(std::int64_t i) const {
+    return typename Chooser::Entry(rows_, starts_[i], degrees_[i]);
+  }
+
+  void write(Block& block, std::int64_t to) {
+    if constexpr (Chooser::kWeighs) {
+      std::int64_t done = 0;
+      for (std::int64_t r = 0; r < block.drawn; ++r) {
+        weigh(block.rows[r], block.positions + done, to + done);
+        done += block.rows[r].count;
+      }
+    } else {
+      copy(block.positions, block.entries, to);
+    }
+    number(block.positions, block.entries, to);
+  }
+
+  // Columns and factors of a row, whose places in it become positions.
+  void weigh(const Drawn& row, std::int64_t* positions, std::int64_t to) {
+    float* factors = entries_.weights.data() + to;
+    if (row.all) {
+      copy(positions, row.count, to);
+      std::fill_n(factors, row.count, 1.0F);
+      return;
+    }
+    const auto entry = entries_of(row.target);
+    for (std::int64_t j = 0; j < row.count; ++j) {
+      const auto offset = static_cast<std::uint32_t>(positions[j]);
+      entries_.columns[to + j] = entry.column(offset);
+      factors[j] = entry.share(offset);
+      positions[j] += starts_[row.target];
+    }
+    Chooser::weigh(row.arrivals, row.count, factors);
+  }
 
   void copy(const std::int64_t* positions, std::int64_t count, std::int64_t to) {
     for (std::int64_t j = 0; j < count; ++j) entries_.columns[to + j] = rows_.indices[positions[j]];
+  }
+
+  // Where the entries stand in the caller's pattern.
+  void number(const std::int64_t* positions, std::int64_t count, std::int64_t to) {
     if (entries_.edge_ids.size() == 0) return;
     for (std::int64_t j = 0; j < count; ++j) {
       entries_.edge_ids[to + j] = rows_.order ? rows_.order[positions[j]] : positions[j];
@@ -188,11 +259,12 @@ Entries<Index> draw_hop(const Rows<Index>& rows, const Targets<Index>& targets, 
   }
   if (rows.aliases) {
     return options.replace
-               ? run.template operator()<WeightedWithReplacement<Index, AliasDrawer>>()
-               : run.template operator()<WeightedWithoutReplacement<Index, AliasDrawer>>();
+               ? run.template operator()<WeightedWithReplacement<Index, AliasDrawer<Index>>>()
+               : run.template operator()<WeightedWithoutReplacement<Index, AliasDrawer<Index>>>();
   }
-  return options.replace ? run.template operator()<WeightedWithReplacement<Index, SumDrawer>>()
-                         : run.template operator()<WeightedWithoutReplacement<Index, SumDrawer>>();
+  return options.replace
+             ? run.template operator()<WeightedWithReplacement<Index, SumDrawer<Index>>>()
+             : run.template operator()<WeightedWithoutReplacement<Index, SumDrawer<Index>>>();
 }
 
 }  // namespace spgnn

@@ -67,7 +67,8 @@ class Negatives {
 
   std::int64_t any(std::uint64_t random) const {
     if (!by_weight_) return vertices_.indices[below(random, vertices_.indptr[1])];
-    return vertices_.indices[AliasDrawer(vertices_, 0, vertices_.indptr[1]).draw(random).offset];
+    const AliasDrawer<Index> drawer(vertices_, 0, vertices_.indptr[1]);
+    return drawer.column(drawer.draw(random));
   }
 
   bool is_edge(std::int64_t source, std::int64_t vertex) const {

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <span>
 
+#include "alias.hpp"
 #include "buffer.hpp"
-#include "weighted.hpp"
 
 namespace spgnn {
 

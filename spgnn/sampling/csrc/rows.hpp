@@ -9,11 +9,13 @@
 namespace spgnn {
 
 // One entry of an alias table (Walker, 1977): it stands for itself with a chance of keep / 2^32,
-// else for the row's entry `other`.
-// Shares of the row's weights come along, so that one line of the cache says everything.
-struct alignas(16) Alias {
+// else for the row's entry `other`. Its column and its share of the row's weights come along, so
+// that mostly one line of the cache says everything.
+template <class Index>
+struct alignas(sizeof(Index) == 4 ? 16 : 8) Alias {
   std::uint32_t keep, other;
-  float share, other_share;
+  Index column;
+  float share;
 };
 
 // Columns of each row in a canonical order, so that what is drawn depends on the graph alone.
@@ -27,7 +29,7 @@ struct Rows {
   const std::int64_t* order;  // where an entry stands in the caller's pattern; null: where it is
   const std::int64_t* times;  // of each entry, rising in a row
   const double* sums;         // of the weights of a row up to an entry
-  const Alias* aliases;
+  const Alias<Index>* aliases;
   std::int64_t rows;
   std::int64_t cols;
 

@@ -1,0 +1,121 @@
+// Factors that make sums over weighted draws unbiased, from shares of a row's weights.
+//
+// If entries arrive as a Poisson process of rate 1, entry i arrives first after an exponential time
+// of rate share(i), by itself. So with t the arrival of the first entry that is *not* taken, an
+// entry was taken with probability 1 − exp(−share·t) given the others, and one over that makes sums
+// unbiased (bottom-k sketches: Cohen & Kaplan, PODC 2007; Duffield, Lund & Thorup, J. ACM 2007).
+// Where only the number of arrivals is known, the mean of that over t does as well.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include "hash.hpp"
+
+namespace spgnn {
+
+// 1 − exp(−x) for x ≥ 0, to seven digits also where it is small; without a branch, so that loops of
+// it become vectors.
+inline float one_minus_exp(float x) {
+  const float y = std::min(x, 80.0F);
+  const float small = y * (1 - y / 2 * (1 - y / 3 * (1 - y / 4 * (1 - y / 5))));
+  // exp(−y) = 2^−(n + f): a polynomial for the fraction, the exponent's bits for the rest.
+  const float halvings = y * 1.44269504F;
+  const auto whole = static_cast<std::int32_t>(halvings);
+  const float f = (halvings - static_cast<float>(whole)) * 0.693147181F;
+  const float power =
+      1 - f * (1 - f / 2 * (1 - f / 3 * (1 - f / 4 * (1 - f / 5 * (1 - f / 6 * (1 - f / 7))))));
+  const float large = 1 - power * std::bit_cast<float>((127 - whole) << 23);
+  return y < 0.25F ? small : large;
+}
+
+// An exponential number from 64 random bits.
+inline double exponential(std::uint64_t random) { return -std::log(unit(random)); }
+
+// The same to seven digits, without a branch: log x = n·log 2 + 2·artanh((m − 1) / (m + 1)).
+inline float quick_exponential(std::uint64_t random) {
+  const auto bits = static_cast<std::int32_t>(random >> 33) | 1;
+  const auto x = std::bit_cast<std::int32_t>(static_cast<float>(bits));
+  const std::int32_t shifted = x - 0x3F3504F3;  // so that m is in [√½, √2)
+  const float m = std::bit_cast<float>((shifted & 0x007FFFFF) + 0x3F3504F3);
+  const auto n = static_cast<float>((shifted >> 23) - 31);
+  const float s = (m - 1) / (m + 1), t = s * s;
+  return -(n * 0.693147181F +
+           2 * s * (1 + t * (1.0F / 3 + t * (1.0F / 5 + t * (1.0F / 7 + t / 9)))));
+}
+
+// The mean of 1 / (1 − exp(−share·t)) where t is the sum of n ≥ 2 exponential numbers: it is
+// Σ_j (1 + j·share)^−n, for a light share by Euler and Maclaurin, to five digits.
+class MeanFactor {
+ public:
+  constexpr explicit MeanFactor(std::int64_t arrivals)
+      : arrivals_(arrivals),
+        n_(static_cast<float>(arrivals)),
+        most_(3.1F / (n_ + 6)),
+        integral_(n_ / (n_ - 1)) {
+    // Terms are written in x = n·share, which keeps their coefficients small.
+    const float step = 1 / n_;
+    float c = 1.0F / 12;
+    coefficients_[0] = c;
+    for (int i = 1; i < kTerms; ++i) {
+      const auto odd = static_cast<float>(2 * i - 1);
+      c *= (1 + odd * step) * (1 + (odd + 1) * step) * kRatios[i - 1];
+      coefficients_[i] = c;
+    }
+  }
+
+  bool is_light(float share) const { return share <= most_; }
+
+  // Without a branch.
+  float of_light(float share) const {
+    const float x = n_ * share, y = x * x, y2 = y * y;
+    const auto& c = coefficients_;
+    // In pairs, which do not wait for each other.
+    const float sum = c[0] + y * c[1] + y2 * (c[2] + y * c[3] + y2 * (c[4] + y * c[5] + y2 * c[6]));
+    return integral_ / x + 0.5F + x * sum;
+  }
+
+  // The first terms apart, until the rest is that of a light share.
+  float of_heavy(float share) const {
+    float sum = 0, term = 1;
+    while (!is_light(share) && term > 1e-7F) {
+      sum += term;
+      term *= power(1 / (1 + share));
+      share /= 1 + share;
+    }
+    return term > 1e-7F ? sum + term * of_light(share) : sum;
+  }
+
+ private:
+  static constexpr int kTerms = 7;
+  // B_2p / (2p)! over the one before.
+  static constexpr float kRatios[kTerms - 1] = {-12.0F / 720,
+                                                -720.0F / 30240,
+                                                -30240.0F / 1209600,
+                                                -1209600.0F / 47900160,
+                                                -5.28419014e-10F * 47900160,
+                                                1.33825365e-11F / -5.28419014e-10F};
+
+  float power(float base) const {
+    float product = 1;
+    for (std::int64_t n = arrivals_; n > 0; n >>= 1) {
+      product = n & 1 ? product * base : product;
+      base *= base;
+    }
+    return product;
+  }
+
+  std::int64_t arrivals_;
+  float n_, most_, integral_, coefficients_[kTerms] = {};
+};
+
+// Of usual numbers of arrivals, made once; by number.
+inline constexpr auto kMeanFactors = []<std::size_t... kNumbers>(std::index_sequence<kNumbers...>) {
+  return std::array{MeanFactor(std::max<std::int64_t>(kNumbers, 2))...};
+}(std::make_index_sequence<129>());
+
+}  // namespace spgnn
