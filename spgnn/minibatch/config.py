@@ -249,8 +249,12 @@ class MiniBatchConfig(Config):
             return
         if self.storage.store != "memory":
             raise InputError(f"--distributed {how.distributed} needs --store memory")
-        if self.sampling.sampler != "neighbor":
-            raise InputError(f"--distributed {how.distributed} needs --sampler neighbor")
+        known = ("neighbor", "labor", "ladies") if how.distributed == "exact" else ("neighbor",)
+        if self.sampling.sampler not in known:
+            raise InputError(
+                f"--distributed {how.distributed} needs --sampler {' or '.join(known)}, "
+                f"not {self.sampling.sampler}"
+            )
         if how.distributed in ("local", "historical") and self.model.jk != "none":
             raise InputError(f"--distributed {how.distributed} needs --jk none")
         if how.correct_every and self.training.resume:

@@ -50,6 +50,7 @@ class DistributedLoader:
     input_nodes : Tensor bool [own rows], or the name of a mask
     batch_size : int
         Seeds of a batch.
+    sampler : {"neighbor", "labor", "ladies"}
     shuffle, drop_last, replace, resample
         As of `NeighborLoader`.
     of_graph : bool
@@ -78,6 +79,7 @@ class DistributedLoader:
         input_nodes: Tensor | str = "train_mask",
         *,
         batch_size: int = 1,
+        sampler: str = "neighbor",
         shuffle: bool = False,
         drop_last: bool = False,
         replace: bool = False,
@@ -96,12 +98,12 @@ class DistributedLoader:
             batch_size=batch_size,
             seed=seed,
             superbatch=superbatch,
-            options=(shuffle, drop_last, replace, resample),
+            options=(sampler, shuffle, drop_last, replace, resample),
         )
         self.shuffle, self.resample, self.of_graph = shuffle, resample, of_graph
         own = mask_of(graph, input_nodes, comm)
         self.ranks = RankGraph.of(graph, comm, x)
-        self._sampler = self.ranks.sampler(num_neighbors, replace=replace)
+        self._sampler = self.ranks.named_sampler(sampler, num_neighbors, replace=replace)
         self._rows, self._ids = self.ranks.inputs(own)
         full, rest = divmod(len(self._rows), batch_size)
         self.batches = full + (rest > 0 and not drop_last)

@@ -17,6 +17,7 @@ from spgnn.layout import RowLayout
 from spgnn.minibatch.boundary import Boundary
 from spgnn.minibatch.exact import DistributedSampler
 from spgnn.minibatch.facts import Facts, loops_of
+from spgnn.minibatch.gathered import GatheringSampler
 from spgnn.minibatch.questions import Questions, Table, answered, taken
 from spgnn.sampling import NeighborSampler
 from spgnn.sparse import CSR
@@ -107,6 +108,30 @@ class RankGraph:
             threads=threads,
         )
         return DistributedSampler(drawing, self.boundary, self.layout, self.comm, edges=values)
+
+    def named_sampler(
+        self, name: str, num_neighbors: Sequence[int], *, replace: bool = False
+    ) -> DistributedSampler | GatheringSampler:
+        """That, or another sampler: neighbor, labor or ladies.
+
+        Raises
+        ------
+        InputError
+            If an argument is wrong.
+        """
+        if name == "neighbor":
+            return self.sampler(num_neighbors, replace=replace)
+        if replace:
+            raise InputError(f"sampler {name} knows no replace")
+        return GatheringSampler(
+            name,
+            num_neighbors,
+            self.block,
+            self.boundary,
+            ids=self.around.ids,
+            layout=self.layout,
+            comm=self.comm,
+        )
 
     def fetched(self, rows: Tensor) -> tuple[Tensor | CSR, Facts]:
         """Features and facts of any vertices, in one exchange. Collective.

@@ -263,6 +263,7 @@ def _exact(config: MiniBatchConfig, share: RankShare, comm: Communicator) -> Dis
         comm,
         sampling.fanouts,
         batch_size=sampling.batch_size,
+        sampler=sampling.sampler,
         shuffle=True,
         replace=sampling.replace,
         resample=sampling.resample,

@@ -31,6 +31,8 @@ class LaborSampler:
         How often vertices that many targets would take are made more important: the i of LABOR-i.
     layer_dependency : bool
         Whether a vertex has the same random number in all hops, so that hops overlap more.
+    first_hop : int
+        Which draw the first hop is, for who takes hops one by one.
     edge_ids, vertex_ids, threads
         As in `NeighborSampler`.
 
@@ -47,6 +49,7 @@ class LaborSampler:
         *,
         iterations: int = 0,
         layer_dependency: bool = False,
+        first_hop: int = 0,
         edge_ids: bool = False,
         vertex_ids: Tensor | None = None,
         threads: int | None = None,
@@ -54,6 +57,7 @@ class LaborSampler:
         self.num_neighbors = hop_counts("num_neighbors", num_neighbors)
         self.threads = thread_count(threads)
         self._iterations = check_integer("iterations", iterations, 0, 100)
+        self._first_hop = check_integer("first_hop", first_hop, 0)
         self._layer_dependency, self._edge_ids = layer_dependency, edge_ids
         self._rows = sampled_rows(pattern, vertex_ids, threads=self.threads)
         self._rows.check_square()
@@ -71,6 +75,7 @@ class LaborSampler:
                 batches,
                 self.num_neighbors,
                 draw_keys(draws),
+                self._first_hop,
                 self._iterations,
                 self._layer_dependency,
                 self._edge_ids,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_integer
 from spgnn.pattern import Pattern
 from spgnn.sampling.arguments import (
     draw_keys,
@@ -35,12 +35,14 @@ class LayerWise:
         num_nodes: Sequence[int],
         *,
         values: Tensor | None = None,
+        first_hop: int = 0,
         edge_ids: bool = False,
         vertex_ids: Tensor | None = None,
         threads: int | None = None,
     ) -> None:
         self.num_nodes = hop_counts("num_nodes", num_nodes)
         self.threads = thread_count(threads)
+        self._first_hop = check_integer("first_hop", first_hop, 0)
         self._edge_ids = edge_ids
         squares = squares_of(pattern, values)
         kept = squares if values is not None else None
@@ -65,9 +67,10 @@ class LayerWise:
     def sample_many(self, seeds: Sequence[Tensor], draws: Sequence[Draw]) -> list[Sample]:
         """Several samples at once, each on a thread of its own."""
         batches = vertex_lists("seeds", seeds, draws)
-        how = self.num_nodes, draw_keys(draws), self._chances, self._edge_ids, self.threads
+        keys = draw_keys(draws), self._first_hop
+        how = self._chances, self._edge_ids, self.threads
         try:
-            return to_samples(self._draw(batches, *how), batches)
+            return to_samples(self._draw(batches, self.num_nodes, *keys, *how), batches)
         except ValueError as error:
             raise InputError(f"seeds: {error}") from None
 
@@ -88,6 +91,8 @@ class LadiesSampler(LayerWise):
         How many vertices, the seeds' hop first; −1: all neighbours.
     values : Tensor, floating [nnz], optional
         Absolute values of A; one over the row's length if not given. Entries of 0 are no edges.
+    first_hop : int
+        Which draw the first hop is, for who takes hops one by one.
     edge_ids, vertex_ids, threads
         As in `NeighborSampler`.
 
@@ -114,7 +119,7 @@ class FastGCNSampler(LayerWise):
 
     Parameters
     ----------
-    pattern, num_nodes, values, edge_ids, vertex_ids, threads
+    pattern, num_nodes, values, first_hop, edge_ids, vertex_ids, threads
         As in `LadiesSampler`; ``num_nodes`` of −1: all vertices.
 
     Raises

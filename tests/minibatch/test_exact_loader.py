@@ -41,6 +41,8 @@ def same(batch, one) -> None:
     assert torch.equal(dense(batch.x), dense(one.x))
     assert (batch.batch_size, batch.num_sampled_nodes) == (one.batch_size, one.num_sampled_nodes)
     for block, other in zip(batch.layers, one.layers, strict=True):
+        assert (block.factors is None) == (other.factors is None)
+        assert block.factors is None or torch.equal(block.factors, other.factors)
         assert torch.equal(block.pattern.indptr, other.pattern.indptr)
         assert torch.equal(block.pattern.indices, other.pattern.indices)
         for kind in ("sym", "row", "none"):
@@ -52,9 +54,11 @@ def same(batch, one) -> None:
 
 def check(rank: int, parts: int) -> None:
     comm = connect()
-    for weighted, sparse, resample in ((False, False, False), (True, True, True)):
-        whole = graph(weighted=weighted, sparse=sparse)
+    ways = ("neighbor", False, False), ("neighbor", True, True), ("labor", False, False)
+    for sampler, weighted, resample in (*ways, ("ladies", False, False), ("ladies", True, False)):
+        whole = graph(weighted=weighted, sparse=weighted)
         options = {"batch_size": 5, "shuffle": True, "resample": resample, "seed": 11}
+        options["sampler"] = sampler
         one = NeighborLoader(whole, FANOUTS, "train_mask", **options)
         # Of four ranks, the last has no vertex.
         labels = np.random.default_rng(0).integers(0, min(parts, 3), N)

@@ -143,12 +143,12 @@ class Graph {
                           to_numpy_if(entries.weighted, std::move(entries.weights)));
   }
 
-  nb::list labor(const std::vector<Ints>& seeds, Ints fanouts, Keys draws, int iterations,
-                 bool same_every_hop, bool edge_ids, int threads) {
+  nb::list labor(const std::vector<Ints>& seeds, Ints fanouts, Keys draws, std::int64_t first_hop,
+                 int iterations, bool same_every_hop, bool edge_ids, int threads) {
     const spgnn::LaborOptions options{iterations, same_every_hop, edge_ids};
     return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
       const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets) {
-        const spgnn::HopDraws hashes(draw_of(draws, b), same_every_hop ? 0 : k);
+        const spgnn::HopDraws hashes(draw_of(draws, b), same_every_hop ? 0 : first_hop + k);
         return spgnn::LaborHop<Index>(view_, tables_, targets, fanouts(k), hashes, options, own)
             .run();
       };
@@ -156,11 +156,11 @@ class Graph {
     });
   }
 
-  nb::list ladies(const std::vector<Ints>& seeds, Ints counts, Keys draws, Array<double> squares,
-                  bool edge_ids, int threads) {
+  nb::list ladies(const std::vector<Ints>& seeds, Ints counts, Keys draws, std::int64_t first_hop,
+                  Array<double> squares, bool edge_ids, int threads) {
     return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
       const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets) {
-        const spgnn::HopDraws hashes(draw_of(draws, b), k);
+        const spgnn::HopDraws hashes(draw_of(draws, b), first_hop + k);
         return spgnn::ladies_hop(view_, tables_, targets, squares.data(), counts(k), hashes,
                                  edge_ids, own);
       };
@@ -168,11 +168,11 @@ class Graph {
     });
   }
 
-  nb::list fastgcn(const std::vector<Ints>& seeds, Ints counts, Keys draws, const Graph& vertices,
-                   bool edge_ids, int threads) {
+  nb::list fastgcn(const std::vector<Ints>& seeds, Ints counts, Keys draws, std::int64_t first_hop,
+                   const Graph& vertices, bool edge_ids, int threads) {
     return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
       const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets) {
-        const spgnn::HopDraws hashes(draw_of(draws, b), k);
+        const spgnn::HopDraws hashes(draw_of(draws, b), first_hop + k);
         return spgnn::fastgcn_hop(view_, vertices.view_, tables_, targets, counts(k), hashes,
                                   edge_ids, own);
       };
@@ -254,12 +254,12 @@ void define_for(nb::module_& m, const char* name) {
            "replace"_a, "disjoint"_a, "directed"_a, "resample"_a, "edge_ids"_a, "threads"_a)
       .def("hop", &G::hop, "targets"_a, "roots"_a.none(), "limits"_a.none(), "fanout"_a, "hop"_a,
            "draw"_a, "strategy"_a, "replace"_a, "edge_ids"_a, "threads"_a)
-      .def("labor", &G::labor, "seeds"_a, "fanouts"_a, "draws"_a, "iterations"_a,
+      .def("labor", &G::labor, "seeds"_a, "fanouts"_a, "draws"_a, "first_hop"_a, "iterations"_a,
            "same_every_hop"_a, "edge_ids"_a, "threads"_a)
-      .def("ladies", &G::ladies, "seeds"_a, "counts"_a, "draws"_a, "squares"_a, "edge_ids"_a,
-           "threads"_a)
-      .def("fastgcn", &G::fastgcn, "seeds"_a, "counts"_a, "draws"_a, "vertices"_a, "edge_ids"_a,
-           "threads"_a)
+      .def("ladies", &G::ladies, "seeds"_a, "counts"_a, "draws"_a, "first_hop"_a, "squares"_a,
+           "edge_ids"_a, "threads"_a)
+      .def("fastgcn", &G::fastgcn, "seeds"_a, "counts"_a, "draws"_a, "first_hop"_a, "vertices"_a,
+           "edge_ids"_a, "threads"_a)
       .def("induced", &G::induced, "vertices"_a, "edge_ids"_a, "threads"_a)
       .def("walks", &G::walks, "starts"_a, "length"_a, "draw"_a, "threads"_a)
       .def("negatives", &G::negatives, "sources"_a, "count"_a, "vertices"_a, "by_weight"_a,
