@@ -55,6 +55,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "corrected": {"distributed": "local", "correct_every": 2},
     "averaged": {"distributed": "local", "correct_every": 3, "correct_steps": 0},
     "clusters": {"distributed": "cluster", "clusters": 3, "boundary": 2, "clusters_a_batch": 2},
+    "layers": {"distributed": "exact", "sampler": "ladies", "num_neighbors": "20,10"},
     "balanced": {"distributed": "exact", "balance": "nnz,train", "imbalance": 0.2},
 }
 
@@ -114,6 +115,8 @@ def test_resumed_run_is_a_straight_one(path, tmp_path):
         ({"distributed": "exact", "balance": "trian"}, "balance trian: .*did you mean 'train'"),
         ({"distributed": "local", "jk": "cat"}, "needs --jk none"),
         ({"distributed": "exact", "store": "disk"}, "needs --store memory"),
+        ({"distributed": "exact", "sampler": "fastgcn"}, "labor or ladies, not fastgcn"),
+        ({"distributed": "local", "sampler": "labor"}, "needs --sampler neighbor, not labor"),
         (
             {"distributed": "local", "correct_every": 2, "checkpoint": "x", "resume": True},
             "moments of their own",
