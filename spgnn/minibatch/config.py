@@ -59,7 +59,14 @@ class Sampling(Record):
         Literal["graph", "batch"], Flag("that layers are scaled by: of the whole graph, or as PyG")
     ] = "graph"
     workers: Annotated[int, Flag("threads that sample; 0: none beside the training", high=1024)] = 1
-    prefetch: Annotated[int, Flag("batches made ahead", high=100_000)] = 2
+    prefetch: Annotated[
+        int,
+        Flag(
+            "batches made ahead; with --distributed exact: whether the next superbatch's features "
+            "travel during this one's steps",
+            high=100_000,
+        ),
+    ] = 2
     superbatch: Annotated[
         int, Flag("batches sampled before the first one's features are read", low=1, high=1_000_000)
     ] = 1

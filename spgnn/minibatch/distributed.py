@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -23,6 +24,8 @@ from spgnn.minibatch.questions import Table, taken
 from spgnn.minibatch.rank import RankGraph, mask_of
 from spgnn.nn.block import Degrees
 from spgnn.sampling import Draw, Sample, relabel
+
+Finish = Callable[[], list[Batch]]
 
 
 def seed_order(ids: Tensor, seed: int, epoch: int) -> Tensor:
@@ -57,6 +60,9 @@ class DistributedLoader:
         Whether layers are scaled by the degrees of the whole graph, as by default there.
     superbatch : int
         Rounds that are sampled at once.
+    prefetch : bool
+        Sample the next rounds before these are handed over, so that their dense features travel in
+        the meantime.
     x : Tensor, CSR or Rows [own rows, f], optional
         Features of own vertices, in the place of the graph's.
     seed : int
@@ -86,6 +92,7 @@ class DistributedLoader:
         resample: bool = False,
         of_graph: bool = True,
         superbatch: int = 1,
+        prefetch: bool = False,
         x: Table | None = None,
         seed: int = 0,
     ) -> None:
@@ -98,9 +105,10 @@ class DistributedLoader:
             batch_size=batch_size,
             seed=seed,
             superbatch=superbatch,
-            options=(sampler, shuffle, drop_last, replace, resample),
+            options=(sampler, shuffle, drop_last, replace, resample, prefetch),
         )
         self.shuffle, self.resample, self.of_graph = shuffle, resample, of_graph
+        self.prefetch = prefetch
         own = mask_of(graph, input_nodes, comm)
         self.ranks = RankGraph.of(graph, comm, x)
         self._sampler = self.ranks.named_sampler(sampler, num_neighbors, replace=replace)
@@ -119,11 +127,21 @@ class DistributedLoader:
         """The rank's batches of the next epoch; ``None`` in a round that has none for it."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         order = seed_order(self._ids, self.seed, epoch) if self.shuffle else None
-        for first in range(0, len(self), self.superbatch):
-            rounds = range(first, min(first + self.superbatch, len(self)))
-            made = self.made(epoch, [self._number(t) for t in rounds], order)
-            yield from made
-            yield from [None] * (len(rounds) - len(made))
+        ahead: deque[tuple[int, Finish]] = deque()
+        try:
+            for first in range(0, len(self), self.superbatch):
+                rounds = range(first, min(first + self.superbatch, len(self)))
+                numbers = [self._number(turn) for turn in rounds]
+                finish = self._begun(epoch, numbers, order, later=self.prefetch)
+                ahead.append((len(rounds), finish))
+                if len(ahead) > self.prefetch:
+                    yield from _rounds(*ahead.popleft())
+            while ahead:
+                yield from _rounds(*ahead.popleft())
+        finally:
+            # What is under way writes into memory of ours.
+            for _, finish in ahead:
+                finish()
 
     def round(self, epoch: int, turn: int) -> Batch | None:
         """The batch of any round; ``None`` if that has none for this rank. Collective."""
@@ -141,6 +159,12 @@ class DistributedLoader:
         order : Tensor int64 [inputs], optional
             Of the seeds in this epoch; by default as they are.
         """
+        return self._begun(epoch, numbers, order, later=False)()
+
+    def _begun(
+        self, epoch: int, numbers: Sequence[int], order: Tensor | None, *, later: bool
+    ) -> Finish:
+        """These batches, sampled; what is returned waits for their features."""
         places, draws = [], []
         for number in numbers:
             if number < self.batches:
@@ -154,13 +178,19 @@ class DistributedLoader:
         started = perf_counter()
         samples = self._sampler.sample(seeds, draws, resample=self.resample)
         self.sampled.add([sample for sample, _ in samples], perf_counter() - started)
-        return finished(self.ranks, samples, places, of_graph=self.of_graph)
+        return begun(self.ranks, samples, places, of_graph=self.of_graph, later=later)
 
     def _number(self, turn: int) -> int:
         return turn * self.ranks.comm.size + self.ranks.comm.rank
 
     def _step(self, epoch: int, number: int) -> int:
         return epoch * self.batches + number
+
+
+def _rounds(count: int, finish: Finish) -> Iterator[Batch | None]:
+    made = finish()
+    yield from made
+    yield from [None] * (count - len(made))
 
 
 class _Batched:
@@ -200,6 +230,18 @@ def finished(
     *,
     of_graph: bool,
 ) -> list[Batch]:
+    """What `begun` returns, at once. Collective."""
+    return begun(ranks, samples, places, of_graph=of_graph)()
+
+
+def begun(
+    ranks: RankGraph,
+    samples: Sequence[tuple[Sample, Tensor | None]],
+    places: Sequence[tuple[Tensor, Place]],
+    *,
+    of_graph: bool,
+    later: bool = False,
+) -> Finish:
     """Batches of samples, with features of all of them from one exchange. Collective.
 
     Parameters
@@ -210,24 +252,28 @@ def finished(
     places : sequence of (Tensor, Place)
         Which input nodes the seeds are, and where each batch stands.
     of_graph : bool
+    later : bool
+        Whether features may still be under way.
+
+    Returns
+    -------
+    callable
+        Waits for the features, and makes the batches.
     """
     nodes = [sample.nodes for sample, _ in samples]
     listed = torch.cat([*nodes, torch.zeros(0, dtype=torch.int64)])
     union, where = relabel(listed[:0], torch.tensor([len(listed)]), listed)
-    x, facts = ranks.fetched(union)
-    found = []
-    for (sample, edges), (inputs, place), mine in zip(
-        samples, places, where.long().split([len(n) for n in nodes]), strict=True
-    ):
-        known = facts.of(mine)
-        found.append(
-            Batch(
-                _Batched(known, edges),
-                replace(sample, nodes=known.ids),
-                taken(x, mine),
-                inputs,
-                place,
-                of_graph=of_graph,
-            )
-        )
-    return found
+    fetched, facts = ranks.fetched(union, later=later)
+
+    def finish() -> list[Batch]:
+        x, found = fetched(), []
+        for (sample, edges), (inputs, place), mine in zip(
+            samples, places, where.long().split([len(n) for n in nodes]), strict=True
+        ):
+            known = facts.of(mine)
+            of_batch = replace(sample, nodes=known.ids)
+            batched = _Batched(known, edges)
+            found.append(Batch(batched, of_batch, taken(x, mine), inputs, place, of_graph=of_graph))
+        return found
+
+    return finish

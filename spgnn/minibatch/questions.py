@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -67,6 +67,24 @@ class Questions:
         found[self.order] = back
         return found
 
+    def answered_later(self, rows: Tensor) -> Callable[[], Tensor]:
+        """As `answered`, which is begun here; what is returned waits for the rows.
+
+        Other exchanges may come in between, in the same order on all ranks.
+        """
+        rows = rows.contiguous()
+        counts = self.counts.reversed()
+        back = rows.new_empty((sum(counts.recv), *rows.shape[1:]))
+        pending = self._comm.apart().alltoallv(rows, back, counts)
+
+        def arrived() -> Tensor:
+            pending.wait()
+            found = torch.empty_like(back)
+            found[self.order] = back
+            return found
+
+        return arrived
+
     def answered_lists(
         self, lengths: Tensor, entries: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
@@ -130,6 +148,14 @@ def answered(questions: Questions, answer: Tensor | CSR) -> Tensor | CSR:
     indptr, (indices, *values) = questions.answered_lists(answer.row_lengths.int(), arrays)
     pattern = Pattern.trusted(indptr, indices, (len(indptr) - 1, answer.shape[1]))
     return CSR(pattern, values[0] if values else None)
+
+
+def answered_later(questions: Questions, answer: Tensor | CSR) -> Callable[[], Tensor | CSR]:
+    """The same; of dense rows, what is returned waits for them. Collective."""
+    if isinstance(answer, Tensor):
+        return questions.answered_later(answer)
+    rows = answered(questions, answer)
+    return lambda: rows
 
 
 def taken(table: Table, rows: Tensor) -> Tensor | CSR:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,10 +18,12 @@ from spgnn.minibatch.boundary import Boundary
 from spgnn.minibatch.exact import DistributedSampler
 from spgnn.minibatch.facts import Facts, loops_of
 from spgnn.minibatch.gathered import GatheringSampler
-from spgnn.minibatch.questions import Questions, Table, answered, taken
+from spgnn.minibatch.questions import Questions, Table, answered, answered_later, taken
 from spgnn.sampling import NeighborSampler
 from spgnn.sparse import CSR
 from spgnn.store import Counts
+
+Fetched = Callable[[], Tensor | CSR]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,18 +135,35 @@ class RankGraph:
             comm=self.comm,
         )
 
-    def fetched(self, rows: Tensor) -> tuple[Tensor | CSR, Facts]:
+    def fetched(self, rows: Tensor, *, later: bool = False) -> tuple[Fetched, Facts]:
         """Features and facts of any vertices, in one exchange. Collective.
 
         Parameters
         ----------
         rows : Tensor int64 [k]
             Of the whole graph; each is fetched as often as it is named.
+        later : bool
+            Whether dense features may still be under way.
+
+        Returns
+        -------
+        x : callable
+            Waits for the features, Tensor or CSR [k, f].
+        facts : Facts
         """
         questions = Questions(rows, self.layout, self.comm)
-        x = answered(questions, taken(self.x, questions.asked))
-        self.count(rows, x)
-        return x, self.facts.unpacked(questions.answered(self.facts.packed()[questions.asked]))
+        answer = taken(self.x, questions.asked)
+        begun = answered_later(questions, answer) if later else None
+        there = None if later else answered(questions, answer)
+
+        def arrived() -> Tensor | CSR:
+            x = begun() if begun is not None else there
+            assert x is not None
+            self.count(rows, x)
+            return x
+
+        facts = questions.answered(self.facts.packed()[questions.asked])
+        return arrived, self.facts.unpacked(facts)
 
     def count(self, rows: Tensor, x: Tensor | CSR) -> None:
         """Rows of features are there, each needed once."""

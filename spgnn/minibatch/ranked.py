@@ -269,5 +269,6 @@ def _exact(config: MiniBatchConfig, share: RankShare, comm: Communicator) -> Dis
         resample=sampling.resample,
         of_graph=sampling.degrees == "graph",
         superbatch=sampling.superbatch,
+        prefetch=sampling.prefetch > 0,
         seed=config.training.seed,
     )

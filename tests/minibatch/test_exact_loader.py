@@ -55,6 +55,7 @@ def same(batch, one) -> None:
 def check(rank: int, parts: int) -> None:
     comm = connect()
     ways = ("neighbor", False, False), ("neighbor", True, True), ("labor", False, False)
+    # Dense features travel ahead, sparse ones do not.
     for sampler, weighted, resample in (*ways, ("ladies", False, False), ("ladies", True, False)):
         whole = graph(weighted=weighted, sparse=weighted)
         options = {"batch_size": 5, "shuffle": True, "resample": resample, "seed": 11}
@@ -63,8 +64,12 @@ def check(rank: int, parts: int) -> None:
         # Of four ranks, the last has no vertex.
         labels = np.random.default_rng(0).integers(0, min(parts, 3), N)
         given = spgnn.distribute(whole if rank == 0 else None, partition=labels, comm=comm)
-        loader = DistributedLoader(given, comm, FANOUTS, superbatch=2, **options)
+        loader = DistributedLoader(
+            given, comm, FANOUTS, superbatch=2, prefetch=sampler == "neighbor", **options
+        )
         assert loader.batches == len(one)
+        next(iter(loader))  # what is under way is of no consequence
+        loader.epoch = 0
         for epoch in range(2):
             expected = list(one)
             rounds = list(loader)
@@ -84,20 +89,21 @@ def test_batches_are_those_of_one_process(parts):
     run_ranks(check, parts, parts)
 
 
-def check_bytes(rank: int) -> None:
+def check_bytes(rank: int, prefetch: bool) -> None:
     """Features of a superbatch: each remote row once, with its facts; one exchange."""
     comm = connect()
     whole = graph(weighted=False, sparse=False)
     labels = np.arange(N) % 3
     given = spgnn.distribute(whole if rank == 0 else None, partition=labels, comm=comm)
-    loader = DistributedLoader(given, comm, FANOUTS, batch_size=4, superbatch=99, shuffle=True)
+    options = {"batch_size": 4, "superbatch": 99, "shuffle": True, "prefetch": prefetch}
+    loader = DistributedLoader(given, comm, FANOUTS, **options)
     ranks = loader.ranks
     moved = []
     fetch = ranks.fetched
 
-    def fetched(rows):
+    def fetched(rows, *, later):
         before = comm.ledger.copy()
-        found = fetch(rows)
+        found = fetch(rows, later=later)
         moved.append((rows, comm.ledger.since(before).of("alltoall")))
         return found
 
@@ -116,21 +122,24 @@ def check_bytes(rank: int) -> None:
     assert everyone[0] == everyone[1]
 
 
-def check_failure(rank: int) -> None:
+def check_failure(rank: int, prefetch: bool) -> None:
     comm = connect()
     whole = graph(weighted=False, sparse=False)
     given = spgnn.distribute(whole if rank == 0 else None, partition=np.arange(N) % 3, comm=comm)
-    loader = DistributedLoader(given, comm, FANOUTS, batch_size=2, shuffle=True)
+    options = {"batch_size": 2, "shuffle": True, "prefetch": prefetch}
+    loader = DistributedLoader(given, comm, FANOUTS, **options)
     for turn, _ in enumerate(loader):
         if rank == 1 and turn == 2:
             raise OSError("the disk is gone")
 
 
-def test_an_error_on_one_rank_ends_all(capfd):
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_an_error_on_one_rank_ends_all(prefetch, capfd):
     with pytest.raises(RuntimeError, match="a rank failed"):
-        run_ranks(check_failure, 3)
+        run_ranks(check_failure, 3, prefetch)
     assert "the disk is gone" in capfd.readouterr().err
 
 
-def test_each_remote_row_is_fetched_once_a_superbatch():
-    run_ranks(check_bytes, 3)
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_each_remote_row_is_fetched_once_a_superbatch(prefetch):
+    run_ranks(check_bytes, 3, prefetch)
