@@ -152,7 +152,8 @@ def configurations(
     ranks_a_node : int
     thorough : bool
         Without, only what is likely to win: columns and minimum covers, up to 4 replicas, and the
-        order that moves less; on very many ranks 1D, 1.5D and feature-parallel alone.
+        order that moves less; on very many ranks 1D, 1.5D and feature-parallel alone, without
+        hierarchy.
     """
     for algorithm in algorithms(ranks, ranks_a_node, MOST_REPLICAS if thorough else 4):
         if not thorough and not _likely(algorithm, ranks):
@@ -172,7 +173,9 @@ def _likely(algorithm: Algorithm, ranks: int) -> bool:
     """Whether an algorithm is worth its plans on a large graph."""
     if ranks <= MANY_RANKS:
         return algorithm.cover != "row"
-    if algorithm.algo == "1d" and algorithm.node_size == 1:
+    if algorithm.node_size > 1:
+        return False
+    if algorithm.algo == "1d":
         return algorithm.cover != "row"
     return algorithm.algo in ("1.5d", "feature") and algorithm.cover == "column"
 

@@ -13,7 +13,7 @@ from spgnn.plan.predict import Prediction
 from spgnn.plan.subject import Counted, Setting
 
 # Algorithms with which reach and ghosts are tried: of a small graph, of a large one, and of one on
-# very many ranks. Hierarchy is tried with the last two numbers.
+# very many ranks. Of a large graph the most promising hierarchy is tried.
 _SHORTLIST, _SHORTER, _SHORTEST = 8, 2, 1
 # A plan foretold to be so many times slower than the first may still turn out to be the faster one.
 CLOSE = 1.15
@@ -175,12 +175,10 @@ class Search:
         return flat if flat in self._groups else None
 
     def _promising(self, twins: Sequence[_Group]) -> Iterator[_Group]:
-        """Those worth counting, most promising first; the others are outpaced."""
-        room = self._shortlisted
-        for group in sorted(twins, key=self._least.__getitem__):
+        """The one worth counting, if there is one; the others are outpaced."""
+        for place, group in enumerate(sorted(twins, key=self._least.__getitem__)):
             least = self._least[group]
-            if room and least <= CLOSE * min(self._base.values()):
-                room -= 1
+            if place == 0 and least <= CLOSE * min(self._base.values()):
                 yield group
             else:
                 self.outpaced += [Outpaced(one, least) for one in self._groups[group]]

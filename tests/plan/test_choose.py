@@ -95,7 +95,7 @@ def test_of_a_large_graph_hierarchies_that_promise_least_are_not_counted(tmp_pat
     some = planner(tmp_path).choose(8, [*flat, *twice])
     assert {one.configuration: one.seconds for one in some.plans}.items() <= seconds.items()
     outpaced = {one.configuration: one.seconds for one in some.outpaced}
-    assert len(outpaced) >= len(twice) - 2
+    assert len(outpaced) >= len(twice) - 1
     assert outpaced.keys() | {one.configuration for one in some.plans} == seconds.keys()
     # Columns have no partial sums, whose products a node may share out in another way.
     columns = [one for one in outpaced if one.algorithm.cover == "column"]
