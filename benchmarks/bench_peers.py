@@ -123,9 +123,9 @@ def main() -> None:
         f"`python benchmarks/bench_peers.py --sets {options.sets} --ranks {options.ranks} "
         f"--partitions {options.partitions} --share {options.share} --epochs {options.epochs}` at "
         f"{commit}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} cores. GCN 128-16-16-16 (or a set's own features), gloo, 1D, column "
-        f"covers. Medians of {TURNS} turns, and the ratio turn by turn (bar: {BAR}); the same "
-        "bytes travel. Held: received rows of the rank that holds most.",
+        f"{os.cpu_count()} cores. GCN 128-16-16-16 (or a set's own features), backend auto, 1D, "
+        f"column covers. Medians of {TURNS} turns, and the ratio turn by turn (bar: {BAR}); the "
+        "same bytes travel. Held: received rows of the rank that holds most.",
         "",
         "| graph | P | partition | held MB | in groups | epoch ms | in groups | ratio | of CPU |",
         "|---|---:|---|---:|---:|---:|---:|---:|---:|",
