@@ -283,7 +283,10 @@ void test_access() {
     std::fprintf(stderr, "FAILED: access to %s\n", what);
     ++failures;
   };
-  const spgnn::Processor intel{true, 2 * kMega, 300 * kMega}, other{false, kMega, 32 * kMega};
+  using spgnn::Maker;
+  const spgnn::Processor intel{Maker::kIntel, 2 * kMega, 300 * kMega};
+  const spgnn::Processor amd{Maker::kAmdAvx2, kMega / 2, 32 * kMega};
+  const spgnn::Processor other{Maker::kOther, kMega, 32 * kMega};
   using spgnn::choose_access;
   expect_access(choose_access(other, 10'000, {1, 300}, 4, 400'000), false, 300, "another's X");
   expect_access(choose_access(intel, 10'000, {1, 16}, 4, 400'000), true, 16, "a narrow X");
@@ -292,7 +295,13 @@ void test_access() {
   expect_access(choose_access(intel, 10'000, {1, 300}, 4, 40'000), true, 300, "rows used rarely");
   expect_access(choose_access(intel, 1'000'000, {1, 16}, 4, 40'000'000), false, 16, "a large X");
   expect_access(choose_access(intel, 0, {1, 300}, 4, 0), true, 300, "no X");
-  expect_access(choose_access({true, 0, 0}, 10'000, {1, 16}, 4, 400'000), false, 16, "no caches");
+  expect_access(choose_access(amd, 10'000, {1, 16}, 4, 150'000), true, 16, "a narrow X");
+  expect_access(choose_access(amd, 10'000, {1, 300}, 4, 150'000), true, 32, "a wide X");
+  expect_access(choose_access(amd, 10'000, {1, 300}, 2, 150'000), true, 64, "one of halves");
+  expect_access(choose_access(amd, 10'000, {1, 300}, 4, 40'000), false, 300, "rows used rarely");
+  expect_access(choose_access(amd, 200'000, {1, 300}, 4, 9'000'000), false, 300, "a large X");
+  expect_access(choose_access({Maker::kIntel, 0, 0}, 10'000, {1, 16}, 4, 400'000), false, 16,
+                "no caches");
 }
 
 // Gradients of attention over a matrix's rows taken as sources, after a pass forward: the same bits
