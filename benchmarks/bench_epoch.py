@@ -34,12 +34,10 @@ WARM_UP = 5
 class Contestant:
     """A worker process that trains one epoch when asked."""
 
-    def __init__(
-        self, kind: str, interpreter: str, *, model: str, path: Path, hidden: int, threads: int
-    ) -> None:
+    def __init__(self, kind: str, interpreter: str, *given: object) -> None:
         worker = Path(__file__).with_name("epoch_worker.py")
         self._process = subprocess.Popen(
-            [interpreter, str(worker), kind, model, str(path), str(hidden), str(threads)],
+            [interpreter, str(worker), kind, *map(str, given)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -111,6 +109,9 @@ def main() -> None:
     parser.add_argument("--hidden", nargs="+", type=int, default=[16, 128])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--cpu", action="store_true", help="seconds of all threads, for a machine that is shared"
+    )
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     options = parser.parse_args()
     others = {"dgl": options.dgl, "pyg": options.pyg}
@@ -126,15 +127,9 @@ def main() -> None:
         for name in options.graphs:
             path = prepare(name, Path(folder))
             for hidden in options.hidden:
+                given = options.model, path, hidden, options.threads, *["cpu"] * options.cpu
                 contestants = {
-                    kind: Contestant(
-                        kind,
-                        python,
-                        model=options.model,
-                        path=path,
-                        hidden=hidden,
-                        threads=options.threads,
-                    )
+                    kind: Contestant(kind, python, *given)
                     for kind, python in {"spgnn": sys.executable, **others}.items()
                 }
                 seconds, faults, memory = measure(contestants, options.rounds)
@@ -160,7 +155,8 @@ def main() -> None:
         "",
         f"Model {options.model}. Memory is the peak beyond what was held before the first epoch.",
         f"Commit {commit}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{options.threads} threads, medians of {options.rounds} rounds.",
+        f"{options.threads} threads, medians of {options.rounds} rounds"
+        + (", CPU seconds." if options.cpu else "."),
     ]
     print("\n".join(lines))
     if options.output:

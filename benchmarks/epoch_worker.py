@@ -2,7 +2,8 @@
 
 Runs with the interpreter of the library it times, which need not have spgnn. Reads lines ``epoch``
 and answers each with a line ``RESULT seconds loss faults bytes``, the last being the most memory so
-far beyond that before the first epoch; what libraries print is ignored.
+far beyond that before the first epoch; what libraries print is ignored. Seconds are those of a
+wall clock, or, after a last argument ``cpu``, of all threads of the process.
 """
 
 import resource
@@ -22,6 +23,7 @@ HEADS = 8
 def main() -> None:
     kind, model, path = sys.argv[1:4]
     hidden, threads = map(int, sys.argv[4:6])
+    clock = time.process_time if sys.argv[6:] == ["cpu"] else time.perf_counter
     warnings.filterwarnings("ignore")  # of torch, that its CSR tensors are new
     torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -32,9 +34,9 @@ def main() -> None:
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     print("RESULT ready", flush=True)
     for _ in sys.stdin:
-        faults, started = page_faults(), time.perf_counter()
+        faults, started = page_faults(), clock()
         loss = epoch()
-        seconds = time.perf_counter() - started
+        seconds = clock() - started
         grown = status("VmHWM") - before
         print("RESULT", seconds, loss, page_faults() - faults, grown, flush=True)
 
