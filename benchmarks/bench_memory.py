@@ -16,6 +16,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -65,6 +66,7 @@ def measured(rank: int, config: TrainConfig | None) -> int:
     idle = resident_bytes()
     task = NodeClassification(config, prepare(config, comm), comm)
     give_back_large()
+    comm.settled()  # as the training command does: what set-up has posted is given back
     Trainer(task, config.training, comm).run()
     return peak_bytes() - idle
 
@@ -74,8 +76,11 @@ def opened(config: TrainConfig) -> GraphSource:
     return MemorySource(source.graph().symmetrised()) if config.data.symmetrise else source
 
 
-def predicted(rank: int, config: TrainConfig, ranks: int, runtime: float) -> Prediction:
-    """Of the same job; in a process of its own, or ranks would inherit what it frees."""
+def predicted(rank: int, config: TrainConfig, ranks: int, runtime: float, file: Path) -> Prediction:
+    """Of the same job; in a process of its own, or ranks would inherit what it frees.
+
+    The partition goes into a file, for training.
+    """
     source, how, data = opened(config), config.algorithm, config.data
     subject = Subject.of(
         source,
@@ -86,6 +91,7 @@ def predicted(rank: int, config: TrainConfig, ranks: int, runtime: float) -> Pre
     labels, _ = partition(
         add_self_loops(source.structure()), how.distribution.parts(ranks), how.partition
     )
+    np.savetxt(file, labels, "%d")
     network = Network(
         (subject.features, *[config.model.hidden] * (config.model.layers - 1), subject.classes),
         dropout=config.model.dropout,
@@ -94,17 +100,20 @@ def predicted(rank: int, config: TrainConfig, ranks: int, runtime: float) -> Pre
         ghosts=bool(how.ghosts),
     )
     machine = read_machine(MACHINE)  # of which only the memory of libraries is looked at
-    machine = replace(machine, overhead=replace(machine.overhead, memory=runtime))
+    overhead = replace(machine.overhead, memory=runtime)
+    machine = replace(machine, overhead=overhead, ranks_a_node=ranks)
     return predict(subject, labels, how.distribution, ranks, network, machine=machine)
 
 
 def compare(name: str, scheme: str, ranks: int, epochs: int, runtime: float) -> tuple[str, float]:
     """A line of the table, and the largest error of the ranks."""
     config = config_of(name, scheme, epochs)
-    (price,) = run_ranks(predicted, 1, config, ranks, runtime)
+    with TemporaryDirectory() as directory:
+        file = Path(directory, "partition.txt")
+        (price,) = run_ranks(predicted, 1, config, ranks, runtime, file)
+        found = np.array(run_ranks(measured, ranks, config.but(partition=str(file))))[1:]
     held = np.sum(list(price.memory.values()), axis=0)
     expected = np.maximum(held, price.setup)[1:]
-    found = np.array(run_ranks(measured, ranks, config))[1:]
     errors = expected / found - 1
     worst = float(errors[np.abs(errors).argmax()])
     most = int(found.argmax())

@@ -78,6 +78,10 @@ class StageCensus:
         """What each hop moves."""
         return [hop.traffic(width, dtype, adjoint=adjoint) for hop in self.hops]
 
+    def exchanges(self, width: Width, dtype: torch.dtype, *, adjoint: bool) -> list[list[Moved]]:
+        """The same, by what is under way together: all of them."""
+        return [self.traffic(width, dtype, adjoint=adjoint)]
+
     def buffers(self, width: Width) -> Int64Array:
         """Elements of buffers."""
         return np.asarray(self.kept * width, np.int64)
@@ -171,13 +175,17 @@ class TurnedCensus:
 
     def traffic(self, width: int, dtype: torch.dtype, *, adjoint: bool) -> list[Moved]:
         """What both turns move, and each hop between them."""
+        return list(chain.from_iterable(self.exchanges(width, dtype, adjoint=adjoint)))
+
+    def exchanges(self, width: int, dtype: torch.dtype, *, adjoint: bool) -> list[list[Moved]]:
+        """The same one after the other, as forward takes them."""
         share = self.before.shares(width)
-        turns = [
-            self.before.traffic(width, dtype, back=adjoint),
-            self.after.traffic(width, dtype, back=not adjoint),
+        inner = [stage.traffic(share, dtype, adjoint=adjoint) for stage in self.stages]
+        return [
+            [self.before.traffic(width, dtype, back=adjoint)],
+            *inner,
+            [self.after.traffic(width, dtype, back=not adjoint)],
         ]
-        inner = (stage.traffic(share, dtype, adjoint=adjoint) for stage in self.stages)
-        return [*turns, *chain.from_iterable(inner)]
 
     def buffers(self, width: int) -> Int64Array:
         """Elements of messages, of what has been turned, and of the buffers of the stages."""

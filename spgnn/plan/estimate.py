@@ -46,7 +46,8 @@ class EstimatedSetting(Setting):
         """All layers work on the whole matrix."""
         own, whole = self.arranged.ranks.sizes, self.whole
         nobody = np.zeros_like(own)
-        return Counted(whole, (None,) * layers, np.stack([own] * (layers + 1)), nobody)
+        rows = np.stack([own] * (layers + 1))
+        return Counted(whole, (None,) * layers, rows, nobody, self.together)
 
 
 def estimated_setting(setting: Setting) -> Setting:

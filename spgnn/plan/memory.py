@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
+import torch
 
 from spgnn.layout import Int64Array
-from spgnn.nn import weights_of
+from spgnn.nn import dtype_of, weights_of
 from spgnn.plan.census import Census, sum_of
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import Epoch, Network
@@ -60,13 +64,14 @@ def memory_of(
         "optimiser": _MOMENTS[network.optimizer] * weights * every,
     }
     items["kept"] = _kept(items, counted, network)
+    items["posted"] = _posted(counted, epoch, network)
     held = sum_of(list(static.values())) - int((1 - _AT_SETUP) * runtime)
     beside = [
         _blocks(counted.whole),
         _propagation(network, counted.whole),
         _joined(counted, network),
     ]
-    return items, held + np.max(np.stack(beside), axis=0)
+    return items, held + np.max(np.stack(beside), axis=0) + _posted_before(counted, network)
 
 
 def _features(counted: Counted, network: Network, words: Int64Array | None) -> Int64Array:
@@ -115,6 +120,60 @@ def _kept(items: dict[str, Int64Array], counted: Counted, network: Network) -> I
     largest = _FLOAT * max(network.widths[1:]) * counted.rows.max(axis=0)
     found = items["activations"] + items["buffers"]
     return np.where(largest < _KEPT_BELOW, found, 0)
+
+
+def _posted(counted: Counted, epoch: Epoch, network: Network) -> Int64Array:
+    """What ranks of one node have posted for each other, and what of it a rank has read, at most.
+
+    Both are pages of memory that they share. A rank begins its next exchange while others still
+    read the one before, so two exchanges are there at a time; pages that were touched once stay.
+    """
+    if not counted.together:
+        return np.zeros_like(counted.ghosts)
+    found = list[Int64Array]()
+    for product in epoch.products:
+        census, adjoint = counted.of(product.layer), product.adjoint
+        found += _moved(census, product.width, product.dtype, adjoint=adjoint)
+    found.append(_summed(network, len(counted.ghosts)))
+    # Evaluation, with the whole matrix.
+    for product in epoch.products:
+        if not product.adjoint:
+            found += _moved(counted.whole, product.width, product.dtype, adjoint=False)
+    return _two_at_a_time(found)
+
+
+def _posted_before(counted: Counted, network: Network) -> Int64Array:
+    """The same of set-up, which waits for each: of those that make A·X, and fetch its ghosts."""
+    if not counted.together or not network.propagated:
+        return np.zeros_like(counted.ghosts)
+    width, dtype = min(_CHUNK, network.widths[0]), dtype_of(network.dtype)
+    made = _moved(counted.whole, width, dtype, adjoint=False)
+    fetched = width * dtype.itemsize * counted.ghosts
+    return np.maximum(_two_at_a_time(made), fetched)
+
+
+def _moved(census: Census, width: int, dtype: torch.dtype, *, adjoint: bool) -> list[Int64Array]:
+    """Bytes sent and received in each exchange of a product, in their order, int64 [P] each."""
+    found = [
+        np.sum([sent + received for sent, received, _ in together], axis=(0, 1))
+        for factor in census.factors
+        for together in factor.exchanges(width, dtype, adjoint=adjoint)
+        if together
+    ]
+    return found[::-1] if adjoint else found
+
+
+def _summed(network: Network, ranks: int) -> Int64Array:
+    """Bytes of the sum of gradients: what is sent of them, what is read, and the sums."""
+    nbytes = weights_of(network.dtype).itemsize * network.weights
+    return np.full(ranks, nbytes * (3 * ranks - 2) // ranks * (ranks > 1), np.int64)
+
+
+def _two_at_a_time(moved: Sequence[Int64Array]) -> Int64Array:
+    """The most bytes of two exchanges that follow each other."""
+    both = [first + second for first, second in pairwise(moved)]
+    most: Int64Array = np.max(np.stack([*moved, *both]), axis=0)
+    return most
 
 
 def _blocks(whole: Census) -> Int64Array:

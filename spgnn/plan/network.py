@@ -213,8 +213,8 @@ def trace(network: Network) -> Epoch:
         model.input_dropout = False  # masks of what is stored depend on data
     mask = torch.empty_like(ids[-1], dtype=torch.bool)
     with _Watch(steps, X, count + 1) as watch:
-        logits = model(X, layers, keys)
-        masked_cross_entropy(logits, ids[-1], mask, 1).backward()
+        # As in training, nobody keeps the scores: their logarithms are enough for backward.
+        masked_cross_entropy(model(X, layers, keys), ids[-1], mask, 1).backward()
     return Epoch(tuple(steps), np.array(watch.times))
 
 

@@ -150,12 +150,15 @@ class Counted:
         Where layer l begins, ghosts included; last, where the loss begins.
     ghosts : int64 [P]
         Rows of other ranks that are recomputed.
+    together : bool
+        Whether all ranks are on one node.
     """
 
     whole: Census
     layers: tuple[Census | None, ...]
     rows: Int64Array
     ghosts: Int64Array
+    together: bool
 
     def of(self, layer: int) -> Census:
         """What a layer multiplies with."""
@@ -210,6 +213,11 @@ class Setting:
         """Nonzeros of each rank's features, int64 [P], if those are sparse."""
         return self.subject.words_of(self.arranged)
 
+    @property
+    def together(self) -> bool:
+        """Whether all ranks are on one node."""
+        return self.arranged.ranks.parts <= self.ranks_a_node
+
     @cached_property
     def whole(self) -> Census:
         """Of the plans of the whole matrix."""
@@ -223,7 +231,8 @@ class Setting:
         own = layout.sizes
         if not reach and not ghosts:
             nobody = np.zeros_like(own)
-            return Counted(self.whole, (None,) * layers, np.stack([own] * (layers + 1)), nobody)
+            rows = np.stack([own] * (layers + 1))
+            return Counted(self.whole, (None,) * layers, rows, nobody, self.together)
         labelled = self.subject.labelled[self.arranged.order]
         blocks, column_scale = self._blocks
         owned = [slice(*layout.range(rank)) for rank in range(layout.parts)]
@@ -257,7 +266,7 @@ class Setting:
         if propagated:
             rows[0] = rows[1]
         fetched = [0 if one.ghosts is None else one.ghosts.volume.receive for one in made]
-        return Counted(self.whole, tuple(found), rows, np.array(fetched, np.int64))
+        return Counted(self.whole, tuple(found), rows, np.array(fetched), self.together)
 
 
 def set_up(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 
-from spgnn.comm import connect
+from spgnn.comm import RowCounts, connect
 from spgnn.data import open_source
 from spgnn.exchange import Algorithm
 from spgnn.plan import Network, Subject, predict
 from spgnn.plan.runtime import exercise, runtime_bytes
+from spgnn.plan.subject import set_up
 from spgnn.testing import run_ranks
 
 RANKS = 4
@@ -36,6 +40,49 @@ def test_only_small_blocks_are_kept_when_they_are_freed(subject):
     np.testing.assert_array_equal(small["kept"], small["activations"] + small["buffers"])
     large = predict(subject, None, Algorithm(), RANKS, Network((24, 1 << 15, 4))).memory
     assert not large["kept"].any()
+
+
+def test_two_exchanges_are_in_shared_memory_on_one_node_and_none_on_several(subject):
+    labels = np.arange(subject.vertices) % RANKS
+    network = Network((24, 8, 4))
+    price = predict(subject, labels, Algorithm(), RANKS, network, reach=False)
+    # A product of 4 columns, its adjoint, the sum of gradients, and evaluation.
+    (hop,) = hops_of(subject, labels)
+    moved = 4 * (hop.sent + hop.received).sum(axis=0)
+    summed = 4 * network.weights * (3 * RANKS - 2) // RANKS
+    expected = np.maximum(2 * 4 * moved, 4 * moved + summed)
+    np.testing.assert_array_equal(price.memory["posted"], expected)
+    apart = predict(subject, labels, Algorithm(), RANKS, network, reach=False, ranks_a_node=2)
+    assert not apart.memory["posted"].any()
+    # Before training: one product at the width that A·X is made in.
+    assert (price.setup - apart.setup == 24 * moved).all()
+
+
+def hops_of(subject, labels):
+    (stage,) = set_up(subject, labels, Algorithm(), RANKS, RANKS).whole.factors
+    return stage.hops
+
+
+def test_what_was_posted_is_what_stays_of_an_exchange():
+    """Shared pages of a rank after two exchanges of a MiB each way: one or two of each."""
+    for pages in run_ranks(posted, 2):
+        assert 2 << 20 <= pages <= (4 << 20) + (1 << 16)
+
+
+def posted(rank: int) -> int:
+    comm = connect("shm")
+    send, recv = torch.zeros(2, 1 << 18, 1)
+    counts = RowCounts(*[np.array([1 << 18, 1 << 18]) * (np.arange(2) != rank)] * 2, 1 << 18)
+    before = _shared_bytes()
+    for _ in range(2):
+        comm.alltoallv(send, recv, counts).wait()
+    comm.barrier()
+    return _shared_bytes() - before
+
+
+def _shared_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssShmem"))
 
 
 def taken(rank: int) -> tuple[int, int]:

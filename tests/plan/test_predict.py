@@ -104,10 +104,10 @@ def test_products_are_those_of_a_dry_run(tmp_path, sparse):
 
 
 def test_activations_are_what_is_alive_at_the_worst_time():
-    # Logits, their log-softmax, the gradients of both: float32 each.
-    assert trace(Network((8, 4))).activations([0, 1]) == 4 * 4 * 4
-    # Beside the logits: H, its gradient before and after ReLU.
-    assert trace(Network((8, 64, 4))).activations([0, 1, 1]) == 3 * 64 * 4 + 4 * 4
+    # Log-softmax of the scores, which nobody keeps, and the gradients of both: float32 each.
+    assert trace(Network((8, 4))).activations([0, 1]) == 3 * 4 * 4
+    # H, its gradient before and after ReLU.
+    assert trace(Network((8, 64, 4))).activations([0, 1, 1]) == 3 * 64 * 4
     # A last layer that makes few rows leaves the ones before as they are.
     assert trace(Network((8, 64, 4))).activations([0, 1, 0]) == 3 * 64 * 4
 
