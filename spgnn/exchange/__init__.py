@@ -7,6 +7,7 @@ from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
 from spgnn.exchange.layers import Layered, LayerPlan, layered
 from spgnn.exchange.levels import Level, by_level, carried_by_level
+from spgnn.exchange.mixed import algorithms_of, check_algorithms
 from spgnn.exchange.peers import SCHEDULES, Peers, Schedule
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.route import Names, Route
@@ -51,10 +52,12 @@ __all__ = [
     "Volume",
     "Wire",
     "Workspace",
+    "algorithms_of",
     "build",
     "build_all",
     "by_level",
     "carried_by_level",
+    "check_algorithms",
     "demand",
     "grid",
     "hierarchical",

@@ -22,7 +22,7 @@ from spgnn.exchange.algorithm import Algorithm
 from spgnn.exchange.inspect import Ask, by_receiver, demand, swapped
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.reach import narrowed
-from spgnn.exchange.schemes import Gathered, Scheme
+from spgnn.exchange.schemes import Gathered, Scheme, arranged
 from spgnn.layout import EVERYONE, RowLayout
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
@@ -95,7 +95,7 @@ class Passed:
 
 
 def layered(
-    algorithm: Algorithm,
+    algorithm: Algorithm | Sequence[Algorithm],
     block: CSR,
     layout: RowLayout,
     rank: int,
@@ -111,8 +111,9 @@ def layered(
 
     Parameters
     ----------
-    algorithm : Algorithm
-        Of every layer that exchanges anything.
+    algorithm : Algorithm, or a sequence of them
+        Of every layer that exchanges anything, or of each layer. Of several, the axes of the mesh
+        are those of none.
     block : CSR [own rows, n]
         As for :meth:`Algorithm.scheme`.
     layout : RowLayout
@@ -149,10 +150,14 @@ def layered(
         if whole:
             continue
         labels = None if edge_labels is None else edge_labels[entries_of(block, rows)]
-        plan = yield from algorithm.scheme(part, layout, rank, column_scale, edge_labels=labels)
         # The lowest layer's columns are features, of which to leave out a few is not worth a copy.
         most = 1 - WORTHWHILE if number == lowest else 1.0
-        narrow, columns = yield from narrowed(plan, rows, most)
+        one = algorithm if isinstance(algorithm, Algorithm) else algorithm[number]
+        scheme = one.scheme(part, layout, rank, column_scale, edge_labels=labels)
+        made = _narrowed(scheme, rows, most)
+        if not isinstance(algorithm, Algorithm):
+            made = arranged(made, one.axes(layout.parts))
+        plan, narrow, columns = yield from made
         if number > lowest:
             whole = yield from _nearly_all(block, columns)
             # A layer below that makes all rows asks for one above that takes them.
@@ -161,6 +166,13 @@ def layered(
         found[number] = LayerPlan(narrow, columns + begin, _places(rows, columns))
         rows = columns
     return Layered(tuple(found), last, rows + begin, None)
+
+
+def _narrowed(scheme: Scheme[Plan], rows: Tensor, most: float) -> Scheme[tuple[Plan, Plan, Tensor]]:
+    """A plan as it is, and without the columns that it can do without, and which ones are left."""
+    plan = yield from scheme
+    narrow, columns = yield from narrowed(plan, rows, most)
+    return plan, narrow, columns
 
 
 def _nearly_all(block: CSR, rows: Tensor) -> Scheme[bool]:

@@ -12,7 +12,7 @@ from spgnn.attention import check_attention
 from spgnn.comm import BACKENDS
 from spgnn.command import real
 from spgnn.errors import InputError, meant
-from spgnn.exchange import Algo, Cover, Schedule, Strategy
+from spgnn.exchange import Algo, Cover, Schedule, Strategy, algorithms_of, check_algorithms
 from spgnn.exchange import Algorithm as Distribution
 from spgnn.nn import Order, Precision
 from spgnn.train.approximate import Wires
@@ -76,6 +76,10 @@ class Algorithm(Record):
 
     algo: Algo = "1d"
     c: Annotated[int, Flag("copies of a block row; 1 lets 2d and 3d choose", low=1)] = 1
+    layer_algos: Annotated[
+        str | None,
+        Flag("ALGO[:C] for each layer, as in feature:4,1d, on the rows of --algo", "ALGO[:C],…"),
+    ] = None
     exchange: Strategy = "sparsity-aware"
     cover: Cover = "column"
     hierarchy: Annotated[
@@ -381,6 +385,18 @@ class TrainConfig(Config):
     training: Training = Training()
     job: Job = Job()
 
+    @property
+    def distributions(self) -> tuple[Distribution, ...]:
+        """What the exchange has to know of each layer's algorithm; empty if all are alike.
+
+        Raises
+        ------
+        InputError
+            If ``--layer-algos`` is not what it should be.
+        """
+        named, base = self.algorithm.layer_algos, self.algorithm.distribution
+        return () if named is None else algorithms_of(named, base, self.model.layers)
+
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks.
 
@@ -390,6 +406,7 @@ class TrainConfig(Config):
             Names the flag and what would be right.
         """
         self.algorithm.distribution.check(ranks)
+        check_algorithms(self.distributions, ranks)
         if self.algorithm.edges is not None and self.algorithm.algo != "vertex-cut":
             raise InputError("--edges needs --algo vertex-cut")
         if self.algorithm.order == "paper" and self.model.model != "gcn":
@@ -416,10 +433,11 @@ class TrainConfig(Config):
         how, model, flag = self.algorithm, self.model, "--memory, --spill and --parts"
         if self.storage.memory and self.storage.memory < 1 << 20:
             raise InputError(f"--memory {self.storage.memory}: bytes; with a unit as in 20GB")
-        if how.distribution != Distribution() or how.order != "auto" or how.ghosts or how.plan:
+        asked = how.order != "auto" or how.ghosts or how.plan or how.layer_algos
+        if how.distribution != Distribution() or asked:
             raise InputError(
                 f"{flag} need --algo 1d, --cover column, --order auto, --ghosts 0 and no "
-                "--hierarchy, --schedule or --plan: the disk is what they plan for"
+                "--layer-algos, --hierarchy, --schedule or --plan: the disk is what they plan for"
             )
         if model.attends or model.aggregate == "max" or model.takes_all_rows:
             raise InputError(
@@ -460,7 +478,8 @@ class TrainConfig(Config):
     def _check_max(self) -> None:
         """The largest of all neighbours needs their whole rows, and no weights."""
         how, asked = self.algorithm, self.data.normalisation
-        if (how.algo, how.cover, how.exchange) != ("1d", "column", "sparsity-aware"):
+        whole_rows = "1d", "column", "sparsity-aware"
+        if how.layer_algos or (how.algo, how.cover, how.exchange) != whole_rows:
             raise InputError("--aggregate max needs --algo 1d and --cover column: whole rows")
         if how.node_size > 1 or how.schedule != "overlap" or how.ghosts:
             raise InputError(
@@ -472,7 +491,8 @@ class TrainConfig(Config):
     def _check_attention(self) -> None:
         """Attention adds nothing up before its weights are known."""
         how, named = self.algorithm, f"--model {self.model.model}"
-        check_attention(how.distribution, named)
+        for one in (how.distribution, *self.distributions):
+            check_attention(one, named)
         if how.ghosts:
             raise InputError(f"{named} needs --ghosts 0: it cannot begin with A·X")
         if how.plan is not None:

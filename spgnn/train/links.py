@@ -129,7 +129,7 @@ class LinkPrediction(GraphTask):
 
         The loss is over the validation links and as many made-up ones each as in training.
         """
-        Z_local = self.layers(self.problem.X, self.problem.A)
+        Z_local = self.layers(self.problem.X, self.problem.graph)
         found: Scores = {"val_loss": None}
         for split, drawn, total in zip(_SPLITS[1:], self._evaluated, self.counts[1:], strict=True):
             links, others = drawn.scores(Z_local, self.decoder)
