@@ -11,11 +11,13 @@ from spgnn.plan.census import Census
 from spgnn.plan.configurations import Configuration, configurations
 from spgnn.plan.estimate import can_be_estimated, estimated_setting
 from spgnn.plan.machine import Machine
+from spgnn.plan.mixing import Mixer
 from spgnn.plan.network import Epoch, Network, trace
 from spgnn.plan.out_of_core import OutOfCore
 from spgnn.plan.partitions import GivenLabels, Partitions
 from spgnn.plan.predict import price
 from spgnn.plan.search import Outpaced, Planned, Plans, Search, arrangement
+from spgnn.plan.seconds import layer_seconds
 from spgnn.plan.subject import Counted, Setting, Subject, set_up
 from spgnn.progress import Progress
 
@@ -77,6 +79,8 @@ class Planner:
     progress : Progress, optional
     beside : OutOfCore, optional
         Prices training from a disk as well.
+    mixes : bool
+        Whether layers may have algorithms of their own.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class Planner:
         memory: float | None = None,
         progress: Progress | None = None,
         beside: OutOfCore | None = None,
+        mixes: bool = True,
     ) -> None:
         self.subject, self.network, self.machine = subject, network, machine
         self._beside = beside
@@ -99,6 +104,7 @@ class Planner:
         self._progress = progress
         self._thorough = subject.structure.nnz <= THOROUGH
         self._trace = cache(trace)
+        self._mixes = mixes and not self.estimates
         self._last: tuple[object, Setting] | None = None
 
     def choose(self, ranks: int, candidates: Iterable[Configuration] | None = None) -> Choice:
@@ -128,7 +134,10 @@ class Planner:
         search = Search(
             list(candidates), self._price, self._setting, large=not self._thorough, tell=self._tell
         )
+        mixer = Mixer(self._price, self._setting, self._layer_seconds, large=not self._thorough)
         priced = list(search.priced())
+        if self._mixes:
+            priced += mixer.mixed(priced, self.network.layers)
         if not priced:
             raise InputError(f"no configuration works on {ranks} ranks")
         fitting = [one for one in priced if one.prediction.memory_bytes <= self.memory]
@@ -172,6 +181,12 @@ class Planner:
         found = price(counted[key], epoch, network, setting.words, machine)
         return Planned(one, found, self.estimates)
 
+    def _layer_seconds(self, one: Configuration, counted: dict[Plans, Counted]) -> list[float]:
+        """Of the products of each layer, once it is priced."""
+        network = one.network(self.network)
+        found = counted[one.reach, one.ghosts, network.propagated]
+        return layer_seconds(found, self._trace(network), network.layers, self.machine)
+
     def _tell(self, ranks: int, done: int, every: int) -> None:
         if self._progress is not None:
             self._progress(f"{ranks} ranks", done, every)
@@ -184,7 +199,7 @@ class Planner:
             labels = self.partitions.labels(one.method, one.objective, one.parts, one.nodes)
             setting = set_up(self.subject, labels, how, one.ranks, node)
             self._last = key, estimated_setting(setting) if self.estimates else setting
-        setting = self._last[1].under(how)
+        setting = self._last[1].under(how, one.by_layer)
         if whole is not None:
             setting.__dict__["whole"] = whole
         return setting

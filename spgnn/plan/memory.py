@@ -110,7 +110,7 @@ def _buffers(counted: Counted, epoch: Epoch) -> Int64Array:
         size = product.dtype.itemsize
         found.append(size * counted.of(product.layer).buffers(product.width))
         if not product.adjoint:
-            found.append(size * counted.whole.buffers(product.width))
+            found.append(size * counted.evaluated(product.layer).buffers(product.width))
     most: Int64Array = np.max(np.stack(found), axis=0)
     return most
 
@@ -138,7 +138,8 @@ def _posted(counted: Counted, epoch: Epoch, network: Network) -> Int64Array:
     # Evaluation, with the whole matrix.
     for product in epoch.products:
         if not product.adjoint:
-            found += _moved(counted.whole, product.width, product.dtype, adjoint=False)
+            census = counted.evaluated(product.layer)
+            found += _moved(census, product.width, product.dtype, adjoint=False)
     return _two_at_a_time(found)
 
 

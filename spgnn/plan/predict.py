@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.exchange import Algorithm
+from spgnn.exchange import Algorithm, check_algorithms
 from spgnn.layout import Int64Array
 from spgnn.plan.census import LEVELS
 from spgnn.plan.machine import Machine
@@ -87,6 +88,7 @@ def predict(
     reach: bool = True,
     machine: Machine | None = None,
     ranks_a_node: int | None = None,
+    by_layer: Sequence[Algorithm] = (),
 ) -> Prediction:
     """Price one configuration without running it.
 
@@ -106,6 +108,8 @@ def predict(
         Without one nothing is said of seconds.
     ranks_a_node : int, optional
         By default the machine's; without a machine all ranks are on one node.
+    by_layer : sequence of Algorithm, optional
+        Of each layer, on the rows of `algorithm`.
 
     Raises
     ------
@@ -113,9 +117,11 @@ def predict(
         If the algorithm cannot work on so many ranks, or the labels do not fit.
     """
     algorithm.check(ranks)
+    check_algorithms(by_layer, ranks)
     if ranks_a_node is None:
         ranks_a_node = ranks if machine is None else machine.ranks_a_node
     setting = set_up(subject, labels, algorithm, ranks, ranks_a_node)
+    setting = replace(setting, by_layer=tuple(by_layer))
     counted = setting.counted(
         network.layers, reach=reach, ghosts=network.ghosts, propagated=network.propagated
     )

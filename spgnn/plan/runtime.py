@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -176,5 +175,10 @@ def _operands(share: RankShare, comm: Communicator) -> tuple[DistMatrix, Tensor]
 
 
 def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    """Without what ranks have posted for each other, which plans know."""
+    found = {"VmRSS": 0, "RssShmem": 0}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name in found:
+            found[name] = int(rest.split()[0]) * 1024
+    return found["VmRSS"] - found["RssShmem"]

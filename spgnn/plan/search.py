@@ -62,18 +62,24 @@ class Outpaced:
     seconds: float
 
 
-class _Price(Protocol):
+class Price(Protocol):
+    """Prices a configuration."""
+
     def __call__(
         self,
         one: Configuration,
         setting: Setting,
         counted: dict[Plans, Counted],
         faster: float = 1.0,
-    ) -> Planned: ...
+    ) -> Planned:
+        """In a setting; `counted` keeps what is counted on the way."""
 
 
-class _Arrange(Protocol):
-    def __call__(self, one: Configuration, whole: Census | None = None) -> Setting: ...
+class Arrange(Protocol):
+    """Makes settings."""
+
+    def __call__(self, one: Configuration, whole: Census | None = None) -> Setting:
+        """Of a configuration, with plans that were counted before if given."""
 
 
 def arrangement(one: Configuration) -> tuple[object, ...]:
@@ -106,8 +112,8 @@ class Search:
     def __init__(
         self,
         candidates: Sequence[Configuration],
-        price: _Price,
-        arrange: _Arrange,
+        price: Price,
+        arrange: Arrange,
         *,
         large: bool,
         tell: Callable[[int, int, int], None],

@@ -150,6 +150,8 @@ class Counted:
         Where layer l begins, ghosts included; last, where the loss begins.
     ghosts : int64 [P]
         Rows of other ranks that are recomputed.
+    by_layer : tuple of Census
+        The whole matrix as each layer's own algorithm has it; empty where layers have none.
     together : bool
         Whether all ranks are on one node.
     """
@@ -159,15 +161,21 @@ class Counted:
     rows: Int64Array
     ghosts: Int64Array
     together: bool
+    by_layer: tuple[Census, ...] = ()
 
     def of(self, layer: int) -> Census:
-        """What a layer multiplies with."""
-        return self.layers[layer] or self.whole
+        """What a layer multiplies with in training."""
+        return self.layers[layer] or self.evaluated(layer)
+
+    def evaluated(self, layer: int) -> Census:
+        """What it multiplies with in evaluation."""
+        return self.by_layer[layer] if self.by_layer else self.whole
 
     @property
     def all(self) -> list[Census]:
         """Each matrix once."""
-        return [self.whole, *(census for census in self.layers if census is not None)]
+        found = [self.whole, *self.by_layer, *(one for one in self.layers if one is not None)]
+        return list({id(census): census for census in found}.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,17 +188,20 @@ class Setting:
     arranged : Arrangement
     algorithm : Algorithm
     ranks_a_node : int
+    by_layer : tuple of Algorithm
+        Of each layer, if they have their own.
     """
 
     subject: Subject
     arranged: Arrangement
     algorithm: Algorithm
     ranks_a_node: int
+    by_layer: tuple[Algorithm, ...] = ()
 
-    def under(self, algorithm: Algorithm) -> Setting:
+    def under(self, algorithm: Algorithm, by_layer: tuple[Algorithm, ...] = ()) -> Setting:
         """The same rows under another algorithm, which has as many parts."""
-        other = replace(self, algorithm=algorithm)
-        other.__dict__["_blocks"] = self._blocks
+        other = replace(self, algorithm=algorithm, by_layer=by_layer)
+        other.__dict__["_blocks"], other.__dict__["_known"] = self._blocks, self._known
         return other
 
     @cached_property
@@ -221,9 +232,26 @@ class Setting:
     @cached_property
     def whole(self) -> Census:
         """Of the plans of the whole matrix."""
-        layout = self.arranged.ranks
-        plans = self.algorithm.plans(self._blocks[0], layout, self._blocks[1])
-        return count(plans, self.algorithm.axes(layout.parts), self.ranks_a_node)
+        return self._whole_of(self.algorithm)
+
+    @cached_property
+    def _known(self) -> dict[Algorithm, Census]:
+        """Of the whole matrix on these rows, under whatever it has been counted."""
+        return {}
+
+    def _whole_of(self, algorithm: Algorithm) -> Census:
+        if algorithm not in self._known:
+            layout = self.arranged.ranks
+            plans = algorithm.plans(self._blocks[0], layout, self._blocks[1])
+            axes = algorithm.axes(layout.parts)
+            self._known[algorithm] = count(plans, axes, self.ranks_a_node)
+        return self._known[algorithm]
+
+    @property
+    def _wholes(self) -> tuple[Census, ...]:
+        """Of each layer's own algorithm."""
+        mine = {self.algorithm: self.whole} if self.by_layer else {}
+        return tuple(mine.get(one) or self._whole_of(one) for one in self.by_layer)
 
     def counted(self, layers: int, *, reach: bool, ghosts: bool, propagated: bool) -> Counted:
         """The plans of all layers, as the training command makes them; arguments as `layered`'s."""
@@ -232,13 +260,14 @@ class Setting:
         if not reach and not ghosts:
             nobody = np.zeros_like(own)
             rows = np.stack([own] * (layers + 1))
-            return Counted(self.whole, (None,) * layers, rows, nobody, self.together)
+            nothing = (None,) * layers
+            return Counted(self.whole, nothing, rows, nobody, self.together, self._wholes)
         labelled = self.subject.labelled[self.arranged.order]
         blocks, column_scale = self._blocks
         owned = [slice(*layout.range(rank)) for rank in range(layout.parts)]
         schemes = [
             layered(
-                self.algorithm,
+                self.by_layer or self.algorithm,
                 block,
                 layout,
                 rank,
@@ -253,10 +282,12 @@ class Setting:
         return self._counted(build_all(schemes, axes), layers, propagated)
 
     def _counted(self, made: Sequence[Layered], layers: int, propagated: bool) -> Counted:
-        axes, own = self.algorithm.axes(len(made)), self.arranged.ranks.sizes
+        own = self.arranged.ranks.sizes
         found: list[Census | None] = []
         rows = np.stack([own] * (layers + 1))
         for layer in range(layers):
+            how = self.by_layer[layer] if self.by_layer else self.algorithm
+            axes = how.axes(len(made))
             plans = [plan.plan for one in made if (plan := one.layers[layer]) is not None]
             found.append(count(plans, axes, self.ranks_a_node) if plans else None)
             if plans:
@@ -266,7 +297,8 @@ class Setting:
         if propagated:
             rows[0] = rows[1]
         fetched = [0 if one.ghosts is None else one.ghosts.volume.receive for one in made]
-        return Counted(self.whole, tuple(found), rows, np.array(fetched), self.together)
+        ghosts = np.array(fetched)
+        return Counted(self.whole, tuple(found), rows, ghosts, self.together, self._wholes)
 
 
 def set_up(

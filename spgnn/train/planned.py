@@ -35,6 +35,8 @@ from spgnn.train.config import TrainConfig
 
 AUTO = "auto"
 CHOSEN = ("algo", "c", "exchange", "cover", "hierarchy", "order", "ghosts", "reach", "partition")
+# Beside them, of some plans: files of earlier versions do not name it.
+PER_LAYER = "layer_algos"
 # What a plan leaves as it is given.
 KEPT = ("schedule", "buffer")
 # The first two are tried if the second is at most so much slower, for so many epochs.
@@ -83,11 +85,17 @@ def fill_in(
     asked = config.algorithm.plan
     if asked is None:
         return None
-    fixed = {name: value for name, value in config.flat().items() if name in CHOSEN + KEPT}
+    fixed = {
+        name: value for name, value in config.flat().items() if name in (*CHOSEN, PER_LAYER, *KEPT)
+    }
     fixed = {name: value for name, value in fixed.items() if name in set(given)}
     if asked != AUTO:
         entry = from_rank_zero(comm, lambda: _entry(asked, comm.size))
-        flags = {name: entry[name] for name in CHOSEN if name in entry and name not in fixed}
+        flags = {
+            name: entry[name]
+            for name in (*CHOSEN, PER_LAYER)
+            if name in entry and name not in fixed
+        }
         _say(comm, f"plan of {asked}: {_shown(flags)}")
         return Planned(_with(config, flags, comm.size), {**entry, "source": asked})
     machine = _machine(config, comm)
@@ -112,7 +120,8 @@ def _with(config: TrainConfig, flags: dict[str, Any], ranks: int) -> TrainConfig
 
 
 def _shown(flags: dict[str, Any]) -> str:
-    return "  ".join(f"--{name} {value}" for name, value in flags.items())
+    told = {name: value for name, value in flags.items() if value is not None}
+    return "  ".join(f"--{name.replace('_', '-')} {value}" for name, value in told.items())
 
 
 def _say(comm: Communicator, text: str) -> None:
@@ -217,6 +226,7 @@ def ranked(
             labels or cached,
             methods=[method],
             progress=progress,
+            mixes=not {"algo", "c", PER_LAYER} & set(fixed),
         )
         candidates = fitting(
             configurations(ranks, network, [method], ranks_a_node=machine.ranks_a_node), fixed

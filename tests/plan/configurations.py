@@ -60,6 +60,10 @@ def random_configurations(
     def one_of(*choices: object) -> object:
         return choices[int(rng.integers(len(choices)))]
 
+    def mixed(layers: object) -> str:
+        named = ("1d", "1.5d:2", "feature:2", f"feature:{ranks}", "2d", "3d", "vertex-cut")
+        return ",".join(str(one_of(*named)) for _ in range(int(str(layers))))
+
     found: list[TrainConfig] = []
     while len(found) < count:
         config = TrainConfig.of(
@@ -75,7 +79,8 @@ def random_configurations(
             ghosts=one_of(0, 1),
             reach=one_of(True, True, False),
             hierarchy=one_of("none", "none", "2"),
-            layers=one_of(1, 2, 3),
+            layers=(layers := one_of(1, 2, 3)),
+            layer_algos=one_of(None, None, mixed(layers)),
             hidden=one_of(2, 7, 16),
             normalisation=one_of("auto", "sym", "row", "none"),
             model=one_of("gcn", "gcn", "sage", "gin"),
@@ -121,4 +126,5 @@ def predicted(config: TrainConfig, ranks: int) -> Prediction:
         sparse=subject.word_counts is not None,
         ghosts=bool(how.ghosts),
     )
-    return predict(subject, labels, algorithm, ranks, network, reach=how.reach)
+    own = config.distributions
+    return predict(subject, labels, algorithm, ranks, network, reach=how.reach, by_layer=own)

@@ -66,12 +66,20 @@ def test_a_file_gives_its_first_plan_for_as_many_ranks(tmp_path):
     path = tmp_path / "plans.json"
     path.write_text(json.dumps({"plans": [{"ranks": 2}, {"ranks": 3, **flags}]}))
     base = TrainConfig.of(dataset=graph, epochs=1, plan=str(path))
-    reports = run_ranks(trained, 3, [base, base.but(cover="minimum")])[0]
+    mixed = tmp_path / "mixed.json"
+    mixed.write_text(
+        json.dumps({"plans": [{"ranks": 3, **flags, "layer_algos": "1d,feature:3,1d"}]})
+    )
+    both = [base, base.but(cover="minimum"), base.but(plan=str(mixed))]
+    reports = run_ranks(trained, 3, both)[0]
     assert {name: reports[0]["config"][name] for name in flags} == flags
     assert reports[0]["plan"]["source"] == str(path)
     assert reports[1]["config"]["cover"] == "minimum"
     chosen = base.but(plan=None, **flags)
     assert predicted(chosen, 3).volume == reports[0]["volume"]
+    assert reports[2]["config"]["layer_algos"] == "1d,feature:3,1d"
+    own = chosen.but(layer_algos="1d,feature:3,1d")
+    assert predicted(own, 3).volume == reports[2]["volume"] != reports[0]["volume"]
 
 
 @pytest.mark.parametrize(
