@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -14,7 +14,8 @@ import torch
 
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.turn import Turn, Turned
-from spgnn.layout import Axes, Int64Array
+from spgnn.layout import NODE, Axes, Int64Array
+from spgnn.plan.wired import Wired
 
 LEVELS = ("inside", "between")
 # Columns of an operand, or of each rank's share of it.
@@ -39,6 +40,8 @@ class HopCensus:
         Nonzeros of the send matrix.
     sums : bool
         Whether any rank sends partial sums rather than rows as they are.
+    wire : Wired, optional
+        Where rows do not travel as they are: bytes are then means over a run.
     """
 
     sent: Int64Array
@@ -47,13 +50,26 @@ class HopCensus:
     returned: Int64Array
     entries: Int64Array
     sums: bool
+    wire: Wired | None = None
+
+    @property
+    def plain(self) -> HopCensus:
+        """The same with rows as they are."""
+        return replace(self, wire=None)
+
+    def bytes_of(self, rows: Int64Array, width: Width, dtype: torch.dtype) -> Any:
+        """Bytes of rows on their way."""
+        if self.wire is not None:
+            return self.wire.bytes_of(rows, width, dtype)
+        return priced(rows, width, dtype)
 
     def traffic(self, width: Width, dtype: torch.dtype, *, adjoint: bool) -> Moved:
         """What rows of some width are on their way, or on their way back."""
-        sent, received = priced(self.sent, width, dtype), priced(self.received, width, dtype)
+        sent, received = (self.bytes_of(n, width, dtype) for n in (self.sent, self.received))
+        any_ = (np.asarray(width) > 0) * (1 if self.wire is None else self.wire.sending)
         if adjoint:
-            return received, sent, self.returned * (np.asarray(width) > 0)
-        return sent, received, self.messages * (np.asarray(width) > 0)
+            return received, sent, self.returned * any_
+        return sent, received, self.messages * any_
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +95,8 @@ class StageCensus:
         return [hop.traffic(width, dtype, adjoint=adjoint) for hop in self.hops]
 
     def exchanges(self, width: Width, dtype: torch.dtype, *, adjoint: bool) -> list[list[Moved]]:
-        """The same, by what is under way together: all of them."""
-        return [self.traffic(width, dtype, adjoint=adjoint)]
+        """The same of rows as they are, by what is under way together: all of them."""
+        return [[hop.plain.traffic(width, dtype, adjoint=adjoint) for hop in self.hops]]
 
     def buffers(self, width: Width) -> Int64Array:
         """Elements of buffers."""
@@ -175,17 +191,20 @@ class TurnedCensus:
 
     def traffic(self, width: int, dtype: torch.dtype, *, adjoint: bool) -> list[Moved]:
         """What both turns move, and each hop between them."""
-        return list(chain.from_iterable(self.exchanges(width, dtype, adjoint=adjoint)))
+        share = self.before.shares(width)
+        inner = (stage.traffic(share, dtype, adjoint=adjoint) for stage in self.stages)
+        return [*self._turns(width, dtype, adjoint=adjoint), *chain.from_iterable(inner)]
 
     def exchanges(self, width: int, dtype: torch.dtype, *, adjoint: bool) -> list[list[Moved]]:
-        """The same one after the other, as forward takes them."""
+        """The same of rows as they are, one after the other, as forward takes them."""
         share = self.before.shares(width)
-        inner = [stage.traffic(share, dtype, adjoint=adjoint) for stage in self.stages]
-        return [
-            [self.before.traffic(width, dtype, back=adjoint)],
-            *inner,
-            [self.after.traffic(width, dtype, back=not adjoint)],
-        ]
+        before, after = self._turns(width, dtype, adjoint=adjoint)
+        inner = (stage.exchanges(share, dtype, adjoint=adjoint) for stage in self.stages)
+        return [[before], *chain.from_iterable(inner), [after]]
+
+    def _turns(self, width: int, dtype: torch.dtype, *, adjoint: bool) -> tuple[Moved, Moved]:
+        before = self.before.traffic(width, dtype, back=adjoint)
+        return before, self.after.traffic(width, dtype, back=not adjoint)
 
     def buffers(self, width: int) -> Int64Array:
         """Elements of messages, of what has been turned, and of the buffers of the stages."""
@@ -249,7 +268,8 @@ class Census:
         """What one product moves."""
         nothing = np.zeros((3, len(LEVELS), len(self.matrix)), np.int64)
         moved = [factor.traffic(width, dtype, adjoint=adjoint) for factor in self.factors]
-        sent, received, messages = sum_of([nothing, *map(np.stack, chain.from_iterable(moved))])
+        # Means over a run need not be whole numbers.
+        sent, received, messages = sum((*map(np.stack, chain.from_iterable(moved)),), nothing)
         return sent, received, messages
 
 
@@ -264,7 +284,9 @@ def sum_of(arrays: Sequence[Int64Array]) -> Int64Array:
     return found
 
 
-def count(plans: Sequence[Plan], axes: Axes, ranks_a_node: int) -> Census:
+def count(
+    plans: Sequence[Plan], axes: Axes, ranks_a_node: int, wired: Wired | None = None
+) -> Census:
     """Count the plans of one matrix on all ranks.
 
     Parameters
@@ -274,8 +296,10 @@ def count(plans: Sequence[Plan], axes: Axes, ranks_a_node: int) -> Census:
     axes : Axes
     ranks_a_node : int
         Rank r is on node r // ranks_a_node.
+    wired : Wired, optional
+        How rows travel, if not as they are.
     """
-    nodes = _Nodes(axes, ranks_a_node)
+    nodes = _Nodes(axes, ranks_a_node, wired)
     memory = [plan.memory(1) for plan in plans]
     factors = zip(*(plan.stages for plan in plans), strict=True)
     return Census(
@@ -338,13 +362,15 @@ def _hop(hops: Sequence[Hop], nodes: _Nodes) -> HopCensus:
             peers[0, rank] = np.count_nonzero(counts) - peers[1, rank]
         entries[rank] = hop.send.nnz
         sums = sums or hop.selected_rows is None
-    return HopCensus(sent, received, messages, returned, entries, sums)
+    wire = None if nodes.wired is None else nodes.wired.on(hops[0].axis, NODE)
+    return HopCensus(sent, received, messages, returned, entries, sums, wire)
 
 
 class _Nodes:
-    """Which peers are on another node."""
+    """Which peers are on another node, and how rows get there."""
 
-    def __init__(self, axes: Axes, ranks_a_node: int) -> None:
+    def __init__(self, axes: Axes, ranks_a_node: int, wired: Wired | None) -> None:
+        self.wired = wired
         self._axes, self._size = axes, ranks_a_node
         self.several = axes.ranks > ranks_a_node
         self._groups: dict[str, dict[int, Int64Array]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from spgnn.errors import InputError
@@ -19,6 +19,7 @@ from spgnn.plan.predict import price
 from spgnn.plan.search import Outpaced, Planned, Plans, Search, arrangement
 from spgnn.plan.seconds import layer_seconds
 from spgnn.plan.subject import Counted, Setting, Subject, set_up
+from spgnn.plan.wired import Wired
 from spgnn.progress import Progress
 
 # Nonzeros of a graph up to which every configuration is priced, and up to which plans are made.
@@ -81,6 +82,8 @@ class Planner:
         Prices training from a disk as well.
     mixes : bool
         Whether layers may have algorithms of their own.
+    wired : Wired, optional
+        How rows travel in training, if not as they are.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Planner:
         progress: Progress | None = None,
         beside: OutOfCore | None = None,
         mixes: bool = True,
+        wired: Wired | None = None,
     ) -> None:
         self.subject, self.network, self.machine = subject, network, machine
         self._beside = beside
@@ -104,6 +108,7 @@ class Planner:
         self._progress = progress
         self._thorough = subject.structure.nnz <= THOROUGH
         self._trace = cache(trace)
+        self._wired = wired
         self._mixes = mixes and not self.estimates
         self._last: tuple[object, Setting] | None = None
 
@@ -198,6 +203,7 @@ class Planner:
         if self._last is None or self._last[0] != key:
             labels = self.partitions.labels(one.method, one.objective, one.parts, one.nodes)
             setting = set_up(self.subject, labels, how, one.ranks, node)
+            setting = replace(setting, wired=self._wired)
             self._last = key, estimated_setting(setting) if self.estimates else setting
         setting = self._last[1].under(how, one.by_layer)
         if whole is not None:

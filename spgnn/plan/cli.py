@@ -33,6 +33,7 @@ from spgnn.plan.plot import check_plot, plot_choices
 from spgnn.plan.records import of_choice
 from spgnn.plan.subject import Subject
 from spgnn.plan.table import show_choice, show_machine
+from spgnn.plan.wire_flags import delay, staged, wired_of, written_wires
 from spgnn.progress import ProgressBar
 
 MOST_RANKS = 1 << 16
@@ -82,6 +83,15 @@ def add_plan(commands: Any) -> None:
     model.add_argument("--random-features", type=at_least(0), default=0, metavar="F")
     model.add_argument("--random-classes", type=at_least(0), default=0, metavar="C")
     model.add_argument("--symmetrise", action="store_true")
+    wires = parser.add_argument_group("wires, as the training command has them")
+    wires.add_argument("--bits", type=staged(int), default=((0, 32),), metavar="B")
+    wires.add_argument("--error-feedback", action="store_true")
+    wires.add_argument("--delay", type=delay, default=0, metavar="R|never")
+    wires.add_argument("--delay-bins", type=at_least(1), default=1, metavar="B")
+    wires.add_argument("--exact-last", type=at_least(0), default=0, metavar="K")
+    wires.add_argument("--boundary-sampling", type=staged(float), default=((0, 1.0),), metavar="P")
+    wires.add_argument("--components", type=staged(float), default=((0, 1.0),), metavar="P")
+    wires.add_argument("--epochs", type=at_least(1), default=100, metavar="N")
     add(
         "--partition", type=method_list, metavar="METHOD,…", help="default: gvb, or stream if large"
     )
@@ -196,6 +206,7 @@ def measured_here(ranks: int) -> Machine:
 def run_plan(options: argparse.Namespace) -> int:
     """Rank all configurations, print the best, and write what was asked for."""
     idle = resident_bytes()
+    wired_of(options)  # before anything is measured
     if options.json is not None:
         check_writable(options.json, "--json")
     if options.plot is not None:
@@ -261,6 +272,7 @@ def _planner(
         partitions,
         methods=options.partition or (["stream"] if large else ["gvb"]),
         memory=options.memory,
+        wired=wired_of(options),
         progress=progress,
         beside=_out_of_core(options, source, machine, idle),
     )
@@ -270,7 +282,8 @@ def _out_of_core(
     options: argparse.Namespace, source: GraphSource, machine: Machine, idle: int
 ) -> OutOfCore | None:
     """What training from a disk takes, if somebody is short of memory."""
-    if options.spill is None and options.memory is None:
+    # From a disk rows travel as they are.
+    if (options.spill is None and options.memory is None) or wired_of(options) is not None:
         return None
     spill = options.spill or "."
     speed = options.disk_speed or (0.0 if options.spill else machine.disk) or speed_of(spill)
@@ -293,6 +306,7 @@ def _base(options: argparse.Namespace) -> list[str]:
     for name, default in defaults.items():
         if getattr(options, name) != default:
             found += ["--" + name.replace("_", "-"), str(getattr(options, name))]
+    found += written_wires(options)
     for name in ("no_input_dropout", "symmetrise"):
         found += ["--" + name.replace("_", "-")] * getattr(options, name)
     return found

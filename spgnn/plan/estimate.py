@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from spgnn.exchange import Algorithm
-from spgnn.layout import Int64Array
+from spgnn.layout import NODE, Int64Array
 from spgnn.plan.census import Census, HopCensus, StageCensus
 from spgnn.plan.configurations import Configuration
 from spgnn.plan.subject import Counted, Setting
@@ -53,7 +53,8 @@ class EstimatedSetting(Setting):
 def estimated_setting(setting: Setting) -> Setting:
     """The same with counts of a sample."""
     arranged, algorithm = setting.arranged, setting.algorithm
-    return EstimatedSetting(setting.subject, arranged, algorithm, setting.ranks_a_node)
+    node = setting.ranks_a_node
+    return EstimatedSetting(setting.subject, arranged, algorithm, node, wired=setting.wired)
 
 
 def estimate(setting: Setting, sampled: int = SAMPLED) -> Census:
@@ -111,7 +112,9 @@ def _census(setting: Setting, sent: Int64Array, entries: Int64Array, far: Int64A
     zero = np.zeros((2, ranks), np.int64)
     stages = []
     block_rows = own * c
-    hops = (HopCensus(sent, sent, peers, peers, sent.sum(axis=0), False),) if ranks > c else ()
+    wire = None if setting.wired is None else setting.wired.on("row", NODE)
+    hop = HopCensus(sent, sent, peers, peers, sent.sum(axis=0), False, wire)
+    hops = (hop,) if ranks > c else ()
     kept = 2 * sent.sum(axis=0)
     stages.append(StageCensus(block_rows, own, entries - far, far, kept, hops))
     if c > 1:
@@ -119,7 +122,7 @@ def _census(setting: Setting, sent: Int64Array, entries: Int64Array, far: Int64A
         added[0] = (c - 1) * own
         messages = zero.copy()
         messages[0] = c - 1
-        fold = HopCensus(added, added, messages, messages, added[0], False)
+        fold = HopCensus(added, added, messages, messages, added[0], False, wire)
         stages.append(StageCensus(own, block_rows, own, (c - 1) * own, added[0], (fold,)))
     matrix = _INDEX * (entries + sent.sum(axis=0)) + 2 * _OFFSET * block_rows + 2 * _FLOAT * own
     return Census(tuple(stages), matrix, matrix)

@@ -20,6 +20,8 @@ _FLOAT, _INDEX, _OFFSET = 4, 4, 8
 _LABELS_A_ROW = 8 + 8 + 3
 # Columns of A·X that are made at a time, and how often they are held meanwhile.
 _CHUNK, _CHUNK_COPIES = 32, 2
+# The original id of a row.
+_NAME = 8
 # This part of what libraries take is there before the first epoch: pages that set-up touches.
 _AT_SETUP = 0.55
 # What is freed of smaller blocks is kept. Before its version 2.38, glibc takes an aligned block for
@@ -65,6 +67,7 @@ def memory_of(
     }
     items["kept"] = _kept(items, counted, network)
     items["posted"] = _posted(counted, epoch, network)
+    items["wires"] = _wires(counted, epoch)
     held = sum_of(list(static.values())) - int((1 - _AT_SETUP) * runtime)
     beside = [
         _blocks(counted.whole),
@@ -141,6 +144,25 @@ def _posted(counted: Counted, epoch: Epoch, network: Network) -> Int64Array:
             census = counted.evaluated(product.layer)
             found += _moved(census, product.width, product.dtype, adjoint=False)
     return _two_at_a_time(found)
+
+
+def _wires(counted: Counted, epoch: Epoch) -> Int64Array:
+    """What approximate wires keep: names of all rows, and rows from one epoch to another."""
+    found, named = np.zeros(len(counted.ghosts)), set[int]()
+    for product in epoch.products:
+        for factor in counted.of(product.layer).factors:
+            for hop in (hop for stage in factor.parts() for hop in stage.hops):
+                if hop.wire is None:
+                    continue
+                both = hop.sent.sum(axis=0), hop.received.sum(axis=0)
+                if id(hop) not in named:
+                    found += _NAME * (both[0] + both[1])
+                    named.add(id(hop))
+                leaving, arriving = both[::-1] if product.adjoint else both
+                late, lost, under_way = hop.wire.held
+                kept = late * arriving + lost * leaving + under_way * (leaving + arriving)
+                found += product.dtype.itemsize * factor.share(product.width) * kept
+    return np.ceil(found).astype(np.int64)
 
 
 def _posted_before(counted: Counted, network: Network) -> Int64Array:

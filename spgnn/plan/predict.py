@@ -11,11 +11,15 @@ import numpy.typing as npt
 from spgnn.exchange import Algorithm, check_algorithms
 from spgnn.layout import Int64Array
 from spgnn.plan.census import LEVELS
-from spgnn.plan.machine import Machine
+from spgnn.plan.machine import Float64Array, Machine
 from spgnn.plan.memory import memory_of
 from spgnn.plan.network import Epoch, Network, trace
 from spgnn.plan.seconds import epoch_seconds
 from spgnn.plan.subject import Counted, Subject, set_up
+from spgnn.plan.wired import Wired
+
+# Far less than what is left over where the bytes of a run are shared out between its epochs.
+_HAIR = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +93,7 @@ def predict(
     machine: Machine | None = None,
     ranks_a_node: int | None = None,
     by_layer: Sequence[Algorithm] = (),
+    wired: Wired | None = None,
 ) -> Prediction:
     """Price one configuration without running it.
 
@@ -110,6 +115,8 @@ def predict(
         By default the machine's; without a machine all ranks are on one node.
     by_layer : sequence of Algorithm, optional
         Of each layer, on the rows of `algorithm`.
+    wired : Wired, optional
+        How rows travel, if not as they are. Bytes are those of a mean epoch then.
 
     Raises
     ------
@@ -121,7 +128,7 @@ def predict(
     if ranks_a_node is None:
         ranks_a_node = ranks if machine is None else machine.ranks_a_node
     setting = set_up(subject, labels, algorithm, ranks, ranks_a_node)
-    setting = replace(setting, by_layer=tuple(by_layer))
+    setting = replace(setting, by_layer=tuple(by_layer), wired=wired)
     counted = setting.counted(
         network.layers, reach=reach, ghosts=network.ghosts, propagated=network.propagated
     )
@@ -147,12 +154,20 @@ def price(
         Nonzeros of each rank's features, if those are sparse.
     machine : Machine, optional
     """
-    totals = np.zeros((3, len(LEVELS), len(counted.ghosts)), np.int64)
+    totals = np.zeros((3, len(LEVELS), len(counted.ghosts)))
     for product in epoch.products:
         census = counted.of(product.layer)
         totals += np.stack(census.traffic(product.width, product.dtype, adjoint=product.adjoint))
-    sent, received, messages = totals
+    sent, received, messages = map(_whole, totals)
     items, setup = memory_of(counted, epoch, network, words, machine)
     seconds = None if machine is None else epoch_seconds(counted, epoch, network, words, machine)
     nonzeros = counted.of(network.layers - 1).nonzeros
     return Prediction(sent, received, messages, nonzeros, items, setup, seconds)
+
+
+def _whole(levels: Float64Array) -> Int64Array:
+    """Means of a run [levels, P] as the report rounds them: all together, and those between."""
+    inside, between = levels
+    # What is a whole number may have lost its last bits.
+    total, outside = np.floor(inside + between + _HAIR), np.floor(between + _HAIR)
+    return np.stack((total - outside, outside)).astype(np.int64)

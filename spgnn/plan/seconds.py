@@ -120,8 +120,12 @@ def _stage(
     local = slow * _spmm(machine, stage.local, *_sides(stage, step), step.words)
     spent = {"spmm": local + slow * _remote(stage, step, machine)}
     if stage.hops:
-        moving = np.sum([_hop(hop, step, machine, slow) for hop in stage.hops], axis=0)
-        spent["exchange"] = moving - machine.overlap * np.minimum(moving, local)
+        moving = [_hop(hop, step, machine, slow) for hop in stage.hops]
+        # Rows that are used in a later epoch have all of this one to hide behind.
+        late = [hop.wire is not None and bool(hop.wire.asked.delay) for hop in stage.hops]
+        at_once = np.sum([each * (not waits) for each, waits in zip(moving, late, strict=True)], 0)
+        hidden = np.minimum(at_once, local) + np.sum(moving, axis=0) - at_once
+        spent["exchange"] = np.sum(moving, axis=0) - machine.overlap * hidden
         packing = [_pack(hop, stage, step, machine) for hop in stage.hops]
         spent["pack"] = slow * np.sum(packing, axis=0)
     return spent
@@ -146,6 +150,23 @@ def _remote(stage: StageCensus, step: Product, machine: Machine) -> Float64Array
 
 def _pack(hop: HopCensus, stage: StageCensus, step: Product, machine: Machine) -> Float64Array:
     """``S·H``, or adding ``Sᵀ`` of what came back."""
+    return _rows_to_send(hop, stage, step, machine) + _rounding(hop, step, machine)
+
+
+def _rounding(hop: HopCensus, step: Product, machine: Machine) -> Float64Array:
+    """Packing what is sent into fewer bits, and unpacking what arrives: a pass over both."""
+    if hop.wire is None or not hop.wire.asked.quantises:
+        return np.zeros(len(hop.entries))
+    rows = (hop.sent + hop.received).sum(axis=0)
+    packed = hop.wire.bytes_of(rows, step.width, step.dtype)
+    return np.asarray(
+        (priced(rows, step.width, step.dtype) + packed) / machine.streams.elementwise, np.float64
+    )
+
+
+def _rows_to_send(
+    hop: HopCensus, stage: StageCensus, step: Product, machine: Machine
+) -> Float64Array:
     rows = hop.sent.sum(axis=0)
     if step.adjoint:
         touched = np.minimum(hop.entries, stage.columns)
@@ -158,7 +179,7 @@ def _pack(hop: HopCensus, stage: StageCensus, step: Product, machine: Machine) -
 def _hop(hop: HopCensus, step: Product, machine: Machine, slow: float) -> Float64Array:
     """The exchange itself; what is sent and what is received do not share a rank's link."""
     messages = hop.returned if step.adjoint else hop.messages
-    moved = priced(np.maximum(hop.sent, hop.received), step.width, step.dtype)
+    moved = hop.bytes_of(np.maximum(hop.sent, hop.received), step.width, step.dtype)
     return _moving(messages, moved, machine, slow)
 
 

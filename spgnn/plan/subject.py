@@ -23,6 +23,7 @@ from spgnn.exchange import Algorithm, Layered, build_all, layered
 from spgnn.files import digest
 from spgnn.layout import Int64Array
 from spgnn.plan.census import Census, count
+from spgnn.plan.wired import Wired
 from spgnn.sparse import CSR
 
 
@@ -190,6 +191,8 @@ class Setting:
     ranks_a_node : int
     by_layer : tuple of Algorithm
         Of each layer, if they have their own.
+    wired : Wired, optional
+        How rows travel in training, if not as they are.
     """
 
     subject: Subject
@@ -197,6 +200,7 @@ class Setting:
     algorithm: Algorithm
     ranks_a_node: int
     by_layer: tuple[Algorithm, ...] = ()
+    wired: Wired | None = None
 
     def under(self, algorithm: Algorithm, by_layer: tuple[Algorithm, ...] = ()) -> Setting:
         """The same rows under another algorithm, which has as many parts."""
@@ -244,7 +248,7 @@ class Setting:
             layout = self.arranged.ranks
             plans = algorithm.plans(self._blocks[0], layout, self._blocks[1])
             axes = algorithm.axes(layout.parts)
-            self._known[algorithm] = count(plans, axes, self.ranks_a_node)
+            self._known[algorithm] = count(plans, axes, self.ranks_a_node, self.wired)
         return self._known[algorithm]
 
     @property
@@ -289,7 +293,7 @@ class Setting:
             how = self.by_layer[layer] if self.by_layer else self.algorithm
             axes = how.axes(len(made))
             plans = [plan.plan for one in made if (plan := one.layers[layer]) is not None]
-            found.append(count(plans, axes, self.ranks_a_node) if plans else None)
+            found.append(count(plans, axes, self.ranks_a_node, self.wired) if plans else None)
             if plans:
                 rows[layer] = [plan.shape[1] for plan in plans]
         rows[layers] = [len(one.rows) for one in made]

@@ -205,11 +205,6 @@ def _check_composed(named: str, asked: Approximation, config: TrainConfig) -> No
             f"{named} needs --aggregate mean or sum: rows that are left out are zeros, and may "
             "be the largest"
         )
-    if how.plan is not None:
-        raise InputError(
-            f"{named} needs its own --algo: --plan prices rows as they are; take what it chooses "
-            "without"
-        )
     remembered = {
         f"--delay {asked.delay}": asked.delay,
         "--error-feedback": asked.feedback,

@@ -30,6 +30,7 @@ from spgnn.plan.records import of_plan
 from spgnn.plan.search import CLOSE
 from spgnn.plan.search import Planned as Priced
 from spgnn.plan.subject import Subject
+from spgnn.plan.wired import Wired
 from spgnn.progress import ProgressBar
 from spgnn.train.config import TrainConfig
 
@@ -98,6 +99,7 @@ def fill_in(
         }
         _say(comm, f"plan of {asked}: {_shown(flags)}")
         return Planned(_with(config, flags, comm.size), {**entry, "source": asked})
+    _ = Wired.of(config.wires.approximation, config.training.epochs)  # before anything is measured
     machine = _machine(config, comm)
     found = from_rank_zero(comm, lambda: _choose(config, comm.size, machine, fixed))
     best, tried = found[0], []
@@ -226,6 +228,7 @@ def ranked(
             labels or cached,
             methods=[method],
             progress=progress,
+            wired=Wired.of(config.wires.approximation, config.training.epochs),
             mixes=not {"algo", "c", PER_LAYER} & set(fixed),
         )
         candidates = fitting(

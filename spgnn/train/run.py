@@ -205,6 +205,7 @@ def _attempt(config: TrainConfig, comm: Communicator) -> float:
     for epoch in range(TRIED_EPOCHS):
         trainer.measured.epoch(partial(trainer.train_epoch, epoch))
         freed.after_epoch()
+    trainer.task.finish()  # rows that are late
     give_back_freed()
     return slowest_median(comm, trainer.measured.seconds[1:])
 

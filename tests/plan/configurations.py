@@ -13,6 +13,7 @@ from spgnn.errors import InputError
 from spgnn.exchange import ALGOS, COVERS, STRATEGIES
 from spgnn.partition import partition
 from spgnn.plan import Network, Prediction, Subject, predict
+from spgnn.plan.wired import Wired
 from spgnn.train import TrainConfig
 
 
@@ -96,7 +97,7 @@ def random_configurations(
     return found
 
 
-def predicted(config: TrainConfig, ranks: int) -> Prediction:
+def predicted(config: TrainConfig, ranks: int, wired: Wired | None = None) -> Prediction:
     """What planning says of a run, with the partition that the run will make."""
     how, source = config.algorithm, open_source(config.data.dataset)
     asked, kind = config.data.normalisation, config.model.model
@@ -127,4 +128,5 @@ def predicted(config: TrainConfig, ranks: int) -> Prediction:
         ghosts=bool(how.ghosts),
     )
     own = config.distributions
-    return predict(subject, labels, algorithm, ranks, network, reach=how.reach, by_layer=own)
+    options = {"reach": how.reach, "by_layer": own, "wired": wired}
+    return predict(subject, labels, algorithm, ranks, network, **options)

@@ -106,7 +106,6 @@ def test_wrong_values(flags, said):
             for left_out in ({"delay": "never"}, {"components": 0.5}, {"boundary_sampling": 0.5})
         ),
         ({"fresh": 0.1, "parts": 2}, "--fresh 0.1 needs rows in memory: no --memory"),
-        ({"components": 0.5, "plan": "auto"}, "--components 0.5 needs its own --algo: --plan"),
         (
             {"bits": 4, "error_feedback": True, "schedule": "peers", "buffer": 9},
             "--error-feedback needs --schedule overlap",

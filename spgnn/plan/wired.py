@@ -1,0 +1,104 @@
+"""What approximate wires make of the rows of a plan, over a whole run.
+
+Bits, columns, delays and bins are numbers of an epoch, so what a row takes on its way is known of
+every epoch before there is one; the mean over the run is what an epoch is priced at. A sample of
+rows is priced at the share that is drawn. What depends on values is not known: shared bits, rows
+that have not moved, and whatever a controller sets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+
+from spgnn import kernels
+from spgnn.errors import InputError
+from spgnn.layout import Int64Array
+from spgnn.plan.machine import Float64Array
+from spgnn.wires import Approximation, Dials
+from spgnn.wires.approximation import LEAST_WITH_FEEDBACK
+
+
+@dataclass(frozen=True)
+class Wired:
+    """Wires of a run.
+
+    Attributes
+    ----------
+    asked : Approximation
+    epochs : int
+    """
+
+    asked: Approximation
+    epochs: int
+
+    @classmethod
+    def of(cls, asked: Approximation, epochs: int) -> Wired | None:
+        """``None`` where rows travel as they are.
+
+        Raises
+        ------
+        InputError
+            If what travels depends on values, which nobody knows before.
+        """
+        unknown = {
+            "--tolerance": asked.tolerance,
+            "--fresh": asked.fresh,
+            "--adaptive-bits": asked.adaptive,
+        }
+        for flag, value in unknown.items():
+            if value:
+                raise InputError(
+                    f"{flag} {value}: what then travels depends on values, so no plan can be "
+                    "priced; name an --algo, or take what a plan without it chooses"
+                )
+        return None if asked.exact else cls(asked, epochs)
+
+    def on(self, axis: str, between: str) -> Wired | None:
+        """These wires, if they are those of a hop along an axis; `between` is that of nodes."""
+        return self if self.asked.level == "all" or axis == between else None
+
+    def bytes_of(self, rows: Int64Array, width: Any, dtype: torch.dtype) -> Float64Array:
+        """Of so many rows in a mean epoch; of a width each, or of one for all."""
+        widths = np.asarray(width)
+        known = {w: _row_bytes(self, w, dtype.itemsize) for w in set(widths.ravel().tolist())}
+        each = np.array([known[w] for w in widths.ravel().tolist()]).reshape(widths.shape)
+        return np.asarray(rows * each, np.float64)
+
+    @property
+    def sending(self) -> float:
+        """In which share of all epochs anything is sent."""
+        if self.asked.delay is not None:
+            return 1.0
+        dials = Dials(self.asked, self.epochs)
+        return sum(map(dials.is_exact, range(self.epochs))) / self.epochs
+
+    @property
+    def held(self) -> tuple[float, float, float]:
+        """How often rows are kept: those that arrive, those that leave, and both on their way."""
+        late = self.asked.delay or 0
+        return float(late > 0), float(self.asked.feedback), late / self.asked.bins
+
+
+@cache
+def _row_bytes(wired: Wired, width: int, itemsize: int) -> float:
+    """Of a row of so many columns, in the mean of all epochs."""
+    asked, total = wired.asked, 0.0
+    dials = Dials(asked, wired.epochs)
+    for epoch in range(wired.epochs if width else 0):
+        if asked.delay is None and not dials.is_exact(epoch):
+            continue
+        columns = min(width, max(1, ceil(dials.components_at(epoch) * width)))
+        bits = max(dials.bits_at(epoch), LEAST_WITH_FEEDBACK if asked.feedback else 1)
+        packed = bits < min(32, 8 * itemsize)
+        nbytes = kernels.packed_bytes(columns, bits) if packed else columns * itemsize
+        share = dials.sampling_at(epoch)
+        # The first epoch of a delay is exact; its bins take turns from then on.
+        late = bool(epoch and asked.delay and dials.delay_at(epoch))
+        total += nbytes * share / (dials.bins_at(epoch) if late else 1)
+    return total / wired.epochs
