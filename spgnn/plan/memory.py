@@ -20,6 +20,8 @@ _FLOAT, _INDEX, _OFFSET = 4, 4, 8
 _LABELS_A_ROW = 8 + 8 + 3
 # Columns of A·X that are made at a time, and how often they are held meanwhile.
 _CHUNK, _CHUNK_COPIES = 32, 2
+# Whoever reads a page of others has those around it mapped as well (Linux: fault_around_bytes).
+_AROUND = 1 << 16
 # The original id of a row.
 _NAME = 8
 # This part of what libraries take is there before the first epoch: pages that set-up touches.
@@ -176,9 +178,9 @@ def _posted_before(counted: Counted, network: Network) -> Int64Array:
 
 
 def _moved(census: Census, width: int, dtype: torch.dtype, *, adjoint: bool) -> list[Int64Array]:
-    """Bytes sent and received in each exchange of a product, in their order, int64 [P] each."""
+    """Pages of each exchange of a product, in their order, int64 [P] each."""
     found = [
-        np.sum([sent + received for sent, received, _ in together], axis=(0, 1))
+        _touched(*np.sum([np.stack(moved) for moved in together], axis=(0, 2)))
         for factor in census.factors
         for together in factor.exchanges(width, dtype, adjoint=adjoint)
         if together
@@ -186,10 +188,19 @@ def _moved(census: Census, width: int, dtype: torch.dtype, *, adjoint: bool) -> 
     return found[::-1] if adjoint else found
 
 
+def _touched(sent: Int64Array, received: Int64Array, messages: Int64Array) -> Int64Array:
+    """Bytes posted, and read with what lies around, of which there is no more than was posted."""
+    read = np.minimum(received + _AROUND * messages, sent.sum())
+    return np.asarray(sent + read, np.int64)
+
+
 def _summed(network: Network, ranks: int) -> Int64Array:
-    """Bytes of the sum of gradients: what is sent of them, what is read, and the sums."""
-    nbytes = weights_of(network.dtype).itemsize * network.weights
-    return np.full(ranks, nbytes * (3 * ranks - 2) // ranks * (ranks > 1), np.int64)
+    """The same of the sum of gradients: everyone sends parts of all, and then a part of the sum."""
+    nbytes, others = weights_of(network.dtype).itemsize * network.weights, ranks - 1
+    if not others:
+        return np.zeros(1, np.int64)
+    every = np.ones(ranks, np.int64)
+    return _touched(nbytes * every, 2 * others * nbytes // ranks * every, 2 * others * every)
 
 
 def _two_at_a_time(moved: Sequence[Int64Array]) -> Int64Array:
