@@ -49,12 +49,33 @@ class Norm(nn.Module):
             rows are normalised alike.
         """
 
+    @property
+    def asks_moments(self) -> bool:
+        """Whether it takes statistics over all vertices when it is called, as it is now."""
+        return self.takes_all_rows
+
+    def remember(self, found: Moments) -> None:
+        """Take moments of all vertices into running ones, if there are any.
+
+        In training a norm does so itself, but where the graph gives it the moments
+        (``given_moments``): whoever does may ask it several times.
+
+        Parameters
+        ----------
+        found : Moments
+            Of at least two vertices.
+        """
+
     def reset_parameters(self) -> None:
         """Scales one, shifts zero."""
         for name, parameter in self.named_parameters():
             nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
 
     def _moments(self, x: Tensor, graph: Where) -> Moments:
+        given = getattr(graph, "given_moments", None)
+        if given is not None:
+            found: Moments = given(self, x)
+            return found
         comm = None if x.is_meta else comm_of(graph)
         if comm is not None and comm.size == 1:
             comm = None
@@ -154,16 +175,28 @@ class BatchNorm(Norm):
             assert held.running_mean is not None
             assert held.running_var is not None
             return _scaled(x, held.running_mean, self._scale(held.running_var), held.bias)
-        if self.training:
-            self._remember(found)
+        if self.training and not hasattr(graph, "given_moments"):
+            self.remember(found)
         return _scaled(found.centred, found.mean, self._scale(found.variance), held.bias)
 
     def _scale(self, variance: Tensor) -> Tensor:
         scale = (variance + self.eps).rsqrt()
         return scale if self.module.weight is None else scale * self.module.weight
 
+    @property
+    def asks_moments(self) -> bool:
+        """In evaluation, running ones do."""
+        return self.training or self.module.running_mean is None
+
     @torch.no_grad()
-    def _remember(self, found: Moments) -> None:
+    def remember(self, found: Moments) -> None:
+        """Take moments into the running ones.
+
+        Parameters
+        ----------
+        found : Moments
+            Of at least two vertices.
+        """
         held = self.module
         if held.running_mean is None:
             return

@@ -212,7 +212,9 @@ def row_seconds(
     for number, width in enumerate(operands[:-1]):
 
         def once(number: int = number, width: int = width) -> object:
-            H: Features = first() if not number else torch.zeros(rows, widths[number], dtype=dtype)
+            H: Features = first()
+            if number:
+                H = torch.zeros(rows, widths[number], dtype=dtype, requires_grad=True)
             if not width:
                 H = Propagated(torch.zeros(rows, widths[0], dtype=dtype), _dense(H))
             Z = torch.zeros(rows, width, dtype=dtype) if width else None
@@ -229,7 +231,8 @@ def _dense(X: Features) -> Tensor | None:
 def _least_seconds(body: Callable[[], object], times: Iterable[int] = range(3)) -> float:
     """The first call may load code."""
     spent = []
-    with torch.no_grad():
+    # As in training: which way round a layer multiplies depends on whether autograd records.
+    with torch.enable_grad():
         for _ in times:
             begin = perf_counter()
             body()

@@ -17,6 +17,7 @@ ORDER = ("propagated", "skipped", "taken", "matrix", "product", "operand")
 _BLOCK_SHARE = 0.25  # of the memory, for what one part needs while it is worked on
 _UNEVEN = 1.5  # the largest part over the average
 _COPIES = 8  # of a part's rows, forward and backward, in the widest layer
+_NORM_COPIES = 4  # more, for each norm over all vertices in a layer
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Sizes:
         Whether the first layer's operand depends on a weight.
     jumps : bool
         Whether outputs are made of what all layers make.
+    norms : tuple of int
+        How often each layer asks for moments over all vertices; empty: none does.
     """
 
     rows: int
@@ -73,6 +76,7 @@ class Sizes:
     source_bytes: int = 0
     learns: bool = True
     jumps: bool = False
+    norms: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,19 +201,27 @@ def _live(sizes: Sizes, layer: int, places: Places, again: frozenset[int]) -> in
     following = 0 if "operand" in places.on_disk else operand(layer + 1)
     # The last layer's gradients are made forward.
     last_layer = layer == layers - 1
-    last = skipped(layer) if last_layer else 0
     held = sizes.jumps and "skipped" not in places.on_disk
     before = range(layers - 1 if last_layer else layer + 1) if held else ()
     jumps = item * sum(sizes.made[n] * sizes.widths[n + 1] for n in before)
-    forward = operand(layer) + following + kept + taken(layer + 1) + last
+    forward = operand(layer) + following + kept + taken(layer + 1)
     # Nothing is made again where no products are kept, as they are for outputs of all layers.
     asked = looked_at(layer, "taken") + looked_at(layer + 1, "taken")
+    norms = sizes.norms[layer] if sizes.norms else 0
+    # Norms that look at all vertices go through a layer's product again.
+    asked += product(layer) if norms else 0
     evaluating = forward if sizes.jumps else operand(layer) + following + asked
+    # The gradient of what a layer makes waits for that of their moments.
+    waits = norms and (last_layer or not sizes.looks[layer + 1])
+    waiting = 0
+    if waits and "skipped" not in places.on_disk:
+        waiting = item * sizes.made[layer] * sizes.widths[layer + 1]
     # Backward, the gradient of the next product is multiplied, spread over all rows.
     read = in_panels(sizes.rows, layer + 1) if layer + 1 < layers else 0
     beside = skipped(layer + 1) + skipped(layer)
-    backward = read + kept + product(layer + 1) + taken(layer + 1) + beside
-    return max(forward + (jumps if last_layer else 0), backward + jumps, evaluating)
+    backward = read + kept + product(layer + 1) + taken(layer + 1) + beside + waiting
+    forward += skipped(layer) + waiting + jumps if last_layer else 0
+    return max(forward, backward + jumps, evaluating)
 
 
 def at_most(sizes: Sizes, wanted: int, nonzeros: int, total: int) -> Sizes:
@@ -263,6 +275,7 @@ def _block_bytes(sizes: Sizes, parts: int) -> int:
     blocks = 2 * _UNEVEN * sizes.matrix_bytes / parts
     # Of outputs that look at all layers: what each of them makes, dropped, and its gradient.
     copies = _COPIES + 3 * len(sizes.operands) * sizes.jumps
+    copies += _NORM_COPIES * max(sizes.norms, default=0)
     return int(blocks + copies * sizes.itemsize * _UNEVEN * most / parts)
 
 

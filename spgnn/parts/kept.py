@@ -25,6 +25,8 @@ class Kept:
         What each layer looks at beside its product, and the gradient of that.
     jumps : dict of Table
         The gradient that what each layer makes has from the outputs, which look at all layers.
+    made : dict of Table
+        The gradient of what a layer makes, while those of its norms' moments are looked for.
     """
 
     def __init__(self, room: Room) -> None:
@@ -33,6 +35,7 @@ class Kept:
         self.taken: dict[int, Table] = {}
         self.skipped: dict[int, Table] = {}
         self.jumps: dict[int, Table] = {}
+        self.made: dict[int, Table] = {}
 
     def product(self, number: int, layers: Layers, Z: Tensor) -> Table:
         """For a product, then its gradient, which a symmetric matrix is multiplied by."""
@@ -63,7 +66,7 @@ class Kept:
 
     def forget(self) -> None:
         """Give up everything."""
-        for kept in (self.products, self.taken, self.skipped, self.jumps):
+        for kept in (self.products, self.taken, self.skipped, self.jumps, self.made):
             while kept:
                 kept.popitem()[1].release()
 

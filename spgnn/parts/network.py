@@ -7,7 +7,8 @@
 Between the layers there are tables: the operand of the next product, and, from forward to backward,
 each product (of which the layer is made again), and what a layer takes if it looks at it beside the
 product. The gradient of a product takes the place of the product; of the last product nothing else
-is ever kept.
+is ever kept. A norm over all vertices adds a pass over a layer's rows, for its moments, and one
+backward, for their gradients.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from spgnn.blocks import take_rows
+from spgnn.comm import Communicator
 from spgnn.nn import DropoutKeys
-from spgnn.nn.features import Features, Propagated
 from spgnn.parts.aside import Aside
-from spgnn.parts.kept import Kept, release
+from spgnn.parts.kept import release
 from spgnn.parts.layers import Layers, Piece, Vertices
+from spgnn.parts.moments import Gathered, Returned
+from spgnn.parts.pieces import Pieces
 from spgnn.parts.room import Room
 from spgnn.parts.segments import Segments, Taken
 from spgnn.parts.table import Table
-from spgnn.sparse import CSR
 
 # The share of a loss that some rows have: (part, rows of it or None for all, outputs).
 LossOf = Callable[[int, Tensor | None, Tensor], Tensor]
 
 
-class Network:
+class Network(Pieces):
     """A model on a graph that is worked through in parts.
 
     Parameters
@@ -46,23 +47,24 @@ class Network:
         again of the product of the layer before them.
     tick : callable, optional
         Told (parts done, parts in all) while a pass over the layers goes on.
+    comm : Communicator, optional
+        All ranks, for moments over all vertices.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the last three may be left out
         self,
         segments: Segments,
         vertices: Vertices,
         room: Room,
         again: frozenset[int] = frozenset(),
         tick: Callable[[int, int], None] | None = None,
+        comm: Communicator | None = None,
     ) -> None:
-        self.segments, self.vertices, self.room = segments, vertices, room
-        self.again, self._keeps = again, False
+        super().__init__(segments, vertices, room, again)
+        self._comm = comm
         self._tick, self._ticks, self._all_ticks = tick, 0, 0
         self._gradients = Aside(segments.model.parameters())
-        self._kept = Kept(room)
-        self._widths: dict[int, int] = {}
-        self._operand_learns = False
+        self._returned = Returned()
 
     def outputs(
         self, layers: Layers, keys: DropoutKeys | None = None
@@ -82,7 +84,7 @@ class Network:
             Which of its rows; ``None``: all.
         outputs : Tensor [rows, columns]
         """
-        for at, Z in self._until_last(layers, keys, keep=False):
+        for at, Z in self._until_last(layers, keys, learns=False):
             H, _ = self._layer(at, Z, keys)
             yield at.part, at.chosen, self._finished(at, H, keys)[0]
         self.forget()
@@ -104,17 +106,24 @@ class Network:
         """
         total = torch.zeros((), dtype=self.room.dtype)
         self._gradients.clear()
-        for at, Z in self._until_last(layers, keys, keep=True):
+        for at, Z in self._until_last(layers, keys, learns=True):
+            norms = len(self._known.get(at.number, []))
             with torch.enable_grad():
                 H_in = self._input(at, keys)
-                H, product = self._layer(at, Z, keys, H_in)
-                outputs, earlier = self._finished(at, H, keys)
+                H, product = self._layer(at, Z, keys, H_in, norms - 1)
+                made = H.detach().requires_grad_() if norms else H
+                outputs, earlier = self._finished(at, made, keys)
                 value = share(at.part, at.chosen, outputs)
             total += value.detach()
             with self._gradients:
                 value.backward()
-            self._keep_gradients(at, product.gradient, H_in, like=Z)
+            if norms:
+                self._into_norms(at, H, made, product)
+            else:
+                self._keep_gradients(at, product.gradient, H_in, like=Z)
             self._keep_jumps(at, earlier)
+        with self._gradients:
+            self._through_norms(layers, self.segments.layers - 1, keys)
         return total
 
     def backward(self, layers: Layers, keys: DropoutKeys | None, scale: Tensor) -> None:
@@ -128,43 +137,48 @@ class Network:
             The gradient of the loss itself.
         """
         last = self.segments.layers - 1
-        self._begin(layers, last + self._begins_with_adjoint)
+        self._begin(layers, sum(map(self._passes, range(last))) + self._begins_with_adjoint)
         with self._gradients:
             for number in range(last - 1, -1, -1):
                 for part, dO in self._adjoints(number, layers):
                     at = Piece(layers, number, part)
+                    norms = len(self._known.get(number, []))
                     with torch.enable_grad():
                         H_in = self._input(at, keys)
-                        H, product = self._layer(at, None, keys, H_in)
-                        ends, gradients = self._ends(at, H, dO, keys)
+                        H, product = self._layer(at, None, keys, H_in, norms - 1)
+                        made = H.detach().requires_grad_() if norms else H
+                        ends, gradients = self._ends(at, made, dO, keys)
                     torch.autograd.backward(ends, gradients)
-                    self._keep_gradients(at, product.gradient, H_in)
+                    if norms:
+                        self._into_norms(at, H, made, product)
+                    else:
+                        self._keep_gradients(at, product.gradient, H_in)
                     self._tell()
+                self._through_norms(layers, number, keys)
                 self._kept.done(number)
             self._first_backward(layers, keys)
         self._gradients.add(scale)
         self.forget()
 
     def _until_last(
-        self, layers: Layers, keys: DropoutKeys | None, *, keep: bool
+        self, layers: Layers, keys: DropoutKeys | None, *, learns: bool
     ) -> Iterator[tuple[Piece, Tensor | None]]:
         """All layers but the last, and the product of that one, part after part."""
         self.forget()
         # Outputs that are made of all layers are made of their products.
-        self._keeps = keep = keep or self.segments.jumps
+        self._keeps = learns or self.segments.jumps
+        self._learns = torch.is_grad_enabled()
         last = self.segments.layers - 1
-        self._begin(layers, last + 1 + (self.vertices.propagated is None))
+        passes = sum(map(self._passes, range(last + 1))) + (self.vertices.propagated is None)
+        self._begin(layers, passes + (self.segments.norms(last) if learns else 0))
         operand = self._first_operand(layers, keys)
         for number in range(last + 1):
             following: Table | None = None
-            for part, Z in self._forward_products(number, layers, operand):
-                at = Piece(layers, number, part)
+            for at, Z in self._ready(layers, number, operand, keys):
                 if number == last:
                     yield at, Z
                     self._tell()
                     continue
-                if keep and Z is not None:
-                    self._kept.product(number, layers, Z).write(part, Z)
                 H, _ = self._layer(at, Z, keys)
                 outgoing = self._handed_on(at, H, keys)
                 matrix = layers.matrices[number + 1]
@@ -172,17 +186,97 @@ class Network:
                     cuts, extra = matrix.column_bounds, matrix.halo_rows
                     following = self.room.table("operand", cuts, outgoing, extra)
                 # The rows that a layer makes are the sources of the next one, if that has any.
-                following.write_some(part, at.chosen if matrix.sources is None else None, outgoing)
+                following.write_some(
+                    at.part, at.chosen if matrix.sources is None else None, outgoing
+                )
                 self._tell()
             if operand is not None:
                 operand.release()
             operand = following
-            if not keep:
+            if not self._keeps:
                 release(self._kept.taken.pop(number, None))
+                release(self._kept.products.pop(number, None))
+
+    def _ready(
+        self, layers: Layers, number: int, operand: Table | None, keys: DropoutKeys | None
+    ) -> Iterator[tuple[Piece, Tensor | None]]:
+        """A layer's product, part after part, once all moments of its norms are known. Collective.
+
+        Each norm takes a pass over all rows; of the first one the products are at hand, and kept.
+        """
+        norms, last = self.segments.norms(number), number == self.segments.layers - 1
+        keeps = bool(norms) or (self._keeps and not last)
+        found = self._products(layers, number, operand, keep=keeps)
+        known = self._known[number] = []
+        for _ in range(norms):
+            gathered = Gathered()
+            for at, Z in found:
+                gathered.add(*self._before_norm(at, Z, keys))
+                self._tell()
+            known.append(gathered.over_ranks(self._comm))
+            found = self._pieces(layers, number)
+        for each in known:
+            if self.segments.model.training:
+                each.remembered(self.room.dtype)
+        yield from found
+
+    def _products(
+        self, layers: Layers, number: int, operand: Table | None, *, keep: bool
+    ) -> Iterator[tuple[Piece, Tensor | None]]:
+        """A layer's product as it is made; ``None`` if it takes A·X. Collective."""
+        for part, Z in self._forward_products(number, layers, operand):
+            if keep and Z is not None:
+                self._kept.product(number, layers, Z).write(part, Z)
+            yield Piece(layers, number, part), Z
+
+    def _pieces(self, layers: Layers, number: int) -> Iterator[tuple[Piece, Tensor | None]]:
+        """All parts of a layer whose product is kept."""
+        return ((Piece(layers, number, part), None) for part in range(len(layers.bounds) - 1))
+
+    def _passes(self, number: int) -> int:
+        """How often all parts of a layer are gone through, forward or backward."""
+        return 1 + self.segments.norms(number)
+
+    def _into_norms(self, at: Piece, H: Tensor, made: Tensor, product: Taken) -> None:
+        """Keep the gradient of what a layer makes, until that of its last norm's moments is known.
+
+        It takes the place of what the next layer sends back beside its product, a part of it.
+        """
+        dH = torch.zeros_like(H) if made.grad is None else made.grad
+        following, cuts = at.number + 1, at.layers.matrices[at.number].row_bounds
+        if following in self._kept.skipped:
+            self._kept.made[at.number] = self._kept.skipped[following]
+        self._kept.into(self._kept.made, at.number, "skipped", cuts, dH).write(at.part, dH)
+        self._returned.add(H, dH, product.leaves)
+
+    def _through_norms(self, layers: Layers, number: int, keys: DropoutKeys | None) -> None:
+        """From the gradient of what a layer makes to that of its product. Collective.
+
+        The gradients of the moments of its norms are needed before: a pass over all rows gives
+        those of one norm, the last one's first.
+        """
+        known = self._known.get(number, [])
+        for site in range(len(known) - 1, -1, -1):
+            known[site].gradient, self._returned = self._returned.over_ranks(self._comm), Returned()
+            for at, _ in self._pieces(layers, number):
+                with torch.enable_grad():
+                    H_in = self._input(at, keys)
+                    H, product = self._layer(at, None, keys, H_in, site - 1)
+                dH = self._kept.made[number].read(at.part)
+                if site:
+                    self._returned.add(H, dH, product.leaves)
+                else:
+                    H.backward(dH)
+                    self._keep_gradients(at, product.gradient, H_in)
+                self._tell()
+        made = self._kept.made.pop(number, None)
+        if made is not self._kept.skipped.get(number + 1):
+            release(made)
 
     def forget(self) -> None:
         """Give up what was kept for `backward`."""
         self._kept.forget()
+        self._known.clear()
 
     def _first_operand(self, layers: Layers, keys: DropoutKeys | None) -> Table | None:
         """What the first layer multiplies, if features are not propagated."""
@@ -236,138 +330,6 @@ class Network:
             chosen = layers.chosen(number, part) if matrix.sources is None else None
             yield part, dO if chosen is None else dO[chosen]
 
-    def _layer(
-        self, at: Piece, Z: Tensor | None, keys: DropoutKeys | None, H_in: Features | None = None
-    ) -> tuple[Tensor, Taken]:
-        """What a layer makes, of its product or the one that was kept."""
-        number, part, chosen = at.number, at.part, at.chosen
-        if H_in is None:
-            H_in = self._input(at, keys)
-        if Z is None and number in self._kept.products:
-            Z = self._kept.products[number].read(part)
-        if Z is not None:
-            scale = self.vertices.scale(self.vertices.row_scale, part, chosen)
-            # A tensor of its own: layers write over it.
-            Z = Z.clone() if scale is None else Z * scale
-        ids = self.vertices.ids_of(part, chosen)
-        return self.segments.layer(number, H_in, Z, ids, _of(keys, ids))
-
-    def _finished(
-        self, at: Piece, H: Tensor, keys: DropoutKeys | None
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Outputs, of what the last layer makes; and what the others make, if they look at that.
-
-        That is made again, of products; nothing of it is kept.
-        """
-        earlier, learns = list[Tensor](), torch.is_grad_enabled()
-        for number in range(at.number) if self.segments.jumps else ():
-            with torch.no_grad():
-                found, _ = self._layer(Piece(at.layers, number, at.part), None, keys)
-            earlier.append(found.requires_grad_(learns))
-        ids = self.vertices.ids_of(at.part, at.chosen)
-        return self.segments.finish([*earlier, H], _of(keys, ids)), earlier
-
-    def _input(self, at: Piece, keys: DropoutKeys | None) -> Features:
-        """What a layer takes; no rows where it does not look at them."""
-        number, part, learns = at.number, at.part, torch.is_grad_enabled()
-        if number in self._kept.taken:
-            return self._kept.taken[number].read(part).clone().requires_grad_(learns)
-        if self._makes_again(number):
-            before = Piece(at.layers, number - 1, part)
-            with torch.no_grad():
-                H, _ = self._layer(before, None, keys)
-            return _picked(H, before.inside).requires_grad_(learns)
-        if number:
-            return self._nobody(self._widths[number]).requires_grad_(learns)
-        chosen, table = at.chosen, self.vertices.propagated
-        X: Tensor | CSR | None = None
-        if self.segments.looks_at_itself(0):
-            X = self.vertices.features.rows(part)
-            if chosen is not None:
-                X = take_rows(X, chosen) if isinstance(X, CSR) else X[chosen]
-        if table is None:
-            return self._nobody(self.segments.model.in_channels) if X is None else X
-        assert not isinstance(X, CSR)
-        AX = table.read(part).to(self.room.dtype)
-        return Propagated(AX if chosen is None else AX[chosen], X)
-
-    def _makes_again(self, number: int) -> bool:
-        """Whether what a layer looks at is made of the product of the one before, which is kept."""
-        return self._keeps and number in self.again and self.segments.looks_at_itself(number)
-
-    def _nobody(self, width: int) -> Tensor:
-        """What a layer takes that does not look at it."""
-        return torch.empty(0, width, dtype=self.room.dtype)
-
-    def _handed_on(self, at: Piece, H: Tensor, keys: DropoutKeys | None) -> Tensor:
-        """What the next layer multiplies; what it looks at itself is kept."""
-        following = at.number + 1
-        self._widths[following] = H.shape[1]
-        if self.segments.looks_at_itself(following) and not self._makes_again(following):
-            own = _picked(H, at.inside).detach()
-            cuts = at.layers.matrices[following].row_bounds
-            self._kept.into(self._kept.taken, following, "taken", cuts, own).write(at.part, own)
-        return self._operand(following, H, at.part, at.chosen, keys).detach()
-
-    def _operand(
-        self,
-        number: int,
-        H: Features,
-        part: int,
-        chosen: Tensor | None,
-        keys: DropoutKeys | None,
-    ) -> Tensor:
-        """What a layer multiplies, of some rows of a part; scaled."""
-        ids = self.vertices.ids_of(part, chosen)
-        found = self.segments.operand(number, H, ids, _of(keys, ids))
-        scale = self.vertices.scale(self.vertices.column_scale, part, chosen)
-        return found if scale is None else found * scale
-
-    def _ends(
-        self, at: Piece, H: Tensor, dO: Tensor, keys: DropoutKeys | None
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """What a layer's output is used for, and the gradients of that."""
-        following = at.number + 1
-        ends = [self._operand(following, H, at.part, at.chosen, keys)]
-        gradients = [dO]
-        if following in self._kept.skipped:
-            ends.append(_picked(H, at.inside))
-            gradients.append(self._kept.skipped[following].read(at.part))
-        if at.number in self._kept.jumps:
-            ends.append(H)
-            gradients.append(self._kept.jumps[at.number].read(at.part))
-        return ends, gradients
-
-    def _keep_gradients(
-        self, at: Piece, dZ: Tensor | None, H_in: Features, like: Tensor | None = None
-    ) -> None:
-        """For the layer before: of the product, in its place, and of what was looked at beside.
-
-        Of the last layer, whose product was not kept, that product says how wide it is.
-        """
-        number, part = at.number, at.part
-        if like is not None and (number or self._operand_learns):
-            self._kept.product(number, at.layers, like)
-        if number in self._kept.products and (number or self._operand_learns):
-            table = self._kept.products[number]
-            if dZ is None:
-                dZ = torch.zeros(table.lengths[part], table.width, dtype=table.dtype)
-            scale = self.vertices.scale(self.vertices.row_scale, part, at.chosen)
-            table.write(part, dZ if scale is None else dZ * scale)
-        if number and self.segments.looks_at_itself(number):
-            assert isinstance(H_in, Tensor)
-            dH = torch.zeros_like(H_in) if H_in.grad is None else H_in.grad
-            cuts = at.layers.matrices[number].row_bounds
-            self._kept.into(self._kept.skipped, number, "skipped", cuts, dH).write(part, dH)
-
-    def _keep_jumps(self, at: Piece, earlier: list[Tensor]) -> None:
-        """Of what the other layers make, the gradients that outputs give it."""
-        for number, H in enumerate(earlier):
-            assert H.grad is not None
-            cuts = at.layers.matrices[number].row_bounds
-            table = self._kept.into(self._kept.jumps, number, "skipped", cuts, H.grad)
-            table.write(at.part, H.grad)
-
     def _begin(self, layers: Layers, passes: int) -> None:
         self._ticks, self._all_ticks = 0, passes * (len(layers.bounds) - 1)
 
@@ -375,11 +337,3 @@ class Network:
         self._ticks += 1
         if self._tick is not None:
             self._tick(self._ticks, self._all_ticks)
-
-
-def _of(keys: DropoutKeys | None, ids: Tensor) -> DropoutKeys | None:
-    return None if keys is None else DropoutKeys(ids, keys.seed, keys.epoch)
-
-
-def _picked(H: Tensor, inside: Tensor | None) -> Tensor:
-    return H if inside is None else H[inside]

@@ -42,6 +42,8 @@ class LayerSizes:
         Of what it multiplies; 0 for a first layer that takes A·X.
     given : int
         Width of what it takes.
+    made : int
+        Width of what it makes.
     rows, columns : int
         Own rows that it makes, and those that its product is made of.
     gathered : int
@@ -54,10 +56,13 @@ class LayerSizes:
         Whether it looks at what it takes beside the product.
     learns : bool
         Whether what it multiplies depends on a weight.
+    norms : int
+        How often moments over all vertices are asked for in it.
     """
 
     width: int
     given: int
+    made: int
     rows: int
     columns: int
     gathered: int
@@ -66,6 +71,7 @@ class LayerSizes:
     adjoint_bytes: int
     looks: bool
     learns: bool
+    norms: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,7 @@ class Forecast:
         operands: Sequence[int],
         *,
         learns: bool,
+        norms: Sequence[int] = (),
     ) -> Forecast:
         """For what was built.
 
@@ -116,12 +123,17 @@ class Forecast:
             Width of what each layer multiplies; 0 for a first layer that takes A·X.
         learns : bool
             Whether the first layer's operand depends on a weight.
+        norms : sequence of int
+            How often each layer asks for moments over all vertices; by default none does.
         """
         table, places = network.vertices.propagated, network.room.places
         kept = table is not None and "propagated" in places.on_disk
         looks = network.segments.looks_at_itself
         found = tuple(
-            _sizes_of(matrix, width, widths[n], looks=looks(n), learns=n > 0 or learns)
+            replace(
+                _sizes_of(matrix, width, widths[n : n + 2], looks=looks(n), learns=n > 0 or learns),
+                norms=norms[n] if norms else 0,
+            )
             for n, (matrix, width) in enumerate(zip(layers.matrices, operands, strict=True))
         )
         return cls(
@@ -159,14 +171,16 @@ class Forecast:
         moved = Moved()
         for number, layer in enumerate(self.layers):
             self._input(moved, number)
+            self._moments(moved, number)
             if not layer.width:
                 continue
             self._product(moved, layer)
             # A product is kept, and its layer made again of it; its gradient takes its place. The
-            # last layer's gradient is made of the product that is at hand.
-            if number < len(self.layers) - 1:
-                moved.written += self._size("product", layer.rows, layer.width)
-                moved.read += self._size("product", layer.rows, layer.width)
+            # last layer's gradient is made of the product that is at hand, unless norms need it
+            # again. The first pass of all has it at hand, too.
+            product = self._size("product", layer.rows, layer.width)
+            moved.written += product * (self.uses(number) > 1)
+            moved.read += product * (self.uses(number) - 1)
             if layer.learns:
                 moved.written += self._size("product", layer.rows, layer.width)
                 self._adjoint(moved, layer)
@@ -177,8 +191,8 @@ class Forecast:
         return moved
 
     def uses(self, number: int) -> int:
-        """How often a layer is worked on in an epoch."""
-        return 1 if number == len(self.layers) - 1 else 2
+        """How often a layer is worked on in an epoch: each norm takes two passes more."""
+        return 2 * self.layers[number].norms + (1 if number == len(self.layers) - 1 else 2)
 
     def _product(self, moved: Moved, layer: LayerSizes) -> None:
         """An operand is written, and read by panels; each takes the matrix once."""
@@ -212,6 +226,13 @@ class Forecast:
             skipped = self._size("skipped", rows, width)
             moved.written += skipped
             moved.read += skipped
+
+    def _moments(self, moved: Moved, number: int) -> None:
+        """The gradient of what a layer makes waits for those of its norms' moments."""
+        layer = self.layers[number]
+        made = self._size("skipped", layer.rows, layer.made)
+        moved.written += made * (layer.norms > 0)
+        moved.read += made * layer.norms
 
     def _taken(self, number: int) -> int:
         """Bytes read to have it once."""
@@ -256,6 +277,7 @@ def _sizes_ahead(sizes: Sizes, budget: Budget, number: int) -> LayerSizes:
     return LayerSizes(
         width=sizes.operands[number],
         given=sizes.widths[number],
+        made=sizes.widths[number + 1],
         rows=rows,
         columns=columns,
         gathered=sizes.rows if thinned else columns,
@@ -264,18 +286,20 @@ def _sizes_ahead(sizes: Sizes, budget: Budget, number: int) -> LayerSizes:
         adjoint_bytes=adjoint,
         looks=sizes.looks[number],
         learns=number > 0 or sizes.learns,
+        norms=sizes.norms[number] if sizes.norms else 0,
     )
 
 
 def _sizes_of(
-    matrix: PartMatrix, width: int, given: int, *, looks: bool, learns: bool
+    matrix: PartMatrix, width: int, widths: Sequence[int], *, looks: bool, learns: bool
 ) -> LayerSizes:
     sides = [matrix.blocks]
     if matrix.transposed is not None:
         sides = [matrix.transposed, *([matrix.to_others] if matrix.to_others else [])]
     return LayerSizes(
         width=width,
-        given=given,
+        given=widths[0],
+        made=widths[1],
         rows=matrix.row_bounds[-1],
         columns=matrix.column_bounds[-1],
         gathered=matrix.bounds[-1] if matrix.thinned else matrix.column_bounds[-1],

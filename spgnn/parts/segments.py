@@ -9,6 +9,7 @@ not know. What both calls make is recorded by autograd as ever, for these rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -20,7 +21,10 @@ from spgnn.exchange import Step
 from spgnn.nn import DropoutKeys, Stack
 from spgnn.nn.dropout import dropout
 from spgnn.nn.features import Features, Propagated
+from spgnn.nn.moments import Moments, moments
+from spgnn.nn.norm import Norm
 from spgnn.nn.propagation import HasMatrices, LayerGraph, Normalised
+from spgnn.parts.moments import Known
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
@@ -32,6 +36,13 @@ class _Found(BaseException):
         self.operand = operand
 
 
+class _Asked(BaseException):
+    """Ends a call of a layer at a norm whose moments are not known yet: what that takes."""
+
+    def __init__(self, norm: Norm, x: Tensor) -> None:
+        self.norm, self.x = norm, x
+
+
 class Taken(HasMatrices):
     """A graph whose only matrix gives what was multiplied elsewhere; linear, as autograd asks for.
 
@@ -41,9 +52,16 @@ class Taken(HasMatrices):
         Original ids of the vertices.
     Z : Tensor [rows, f], optional
         The product; without, whoever multiplies is stopped.
+    known : sequence of Known, optional
+        Moments over all vertices, for the norms of the layer in their order. The norm that comes
+        after the last of them is stopped. Without, norms look at these rows alone.
+    leaf : int
+        Of which of them gradients are asked for; −1: of none.
 
     Attributes
     ----------
+    leaves : list of Tensor [f]
+        Mean and variance of that one, once the norm was there.
     gradient : Tensor or None
         Of the product, once it is known.
     made_elsewhere : bool
@@ -52,12 +70,33 @@ class Taken(HasMatrices):
 
     made_elsewhere = True
 
-    def __init__(self, ids: Tensor, Z: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        ids: Tensor,
+        Z: Tensor | None = None,
+        known: Sequence[Known] | None = None,
+        leaf: int = -1,
+    ) -> None:
+        self._known, self._leaf, self._asked = known, leaf, 0
+        self.leaves: list[Tensor] = []
         self.vertex_ids = ids
         self.rows = self.columns = len(ids)
         self.handle = named(self)
         self.gradient: Tensor | None = None
         self._Z = Z
+
+    def given_moments(self, norm: Norm, x: Tensor) -> Moments:
+        """Moments for the next norm, which takes these rows [rows, f]."""
+        if self._known is None:
+            found = moments(x, None, None)
+            # Some rows that are tried, perhaps a single one.
+            return replace(found, count=max(found.count, 2))
+        number, self._asked = self._asked, self._asked + 1
+        if number == len(self._known):
+            raise _Asked(norm, x)
+        found, leaves = self._known[number].of(x, leaf=number == self._leaf)
+        self.leaves += leaves
+        return found
 
     def matrix(self, normalised: Normalised) -> DistMatrix:
         """Itself; the rows are those of the matrix that the caller multiplies with."""
@@ -133,6 +172,12 @@ class Segments:
         """Whether a layer needs its input's rows again, beside the product."""
         return self.model.convolutions[number].looks_at_itself or len(self.model.residuals) > 0
 
+    def norms(self, number: int) -> int:
+        """How often a layer asks for moments over all vertices, as the model is now."""
+        parts = (self.model.convs[number], self.model.norms[number])
+        every = (module for part in parts for module in part.modules())
+        return sum(isinstance(module, Norm) and module.asks_moments for module in every)
+
     def operands(self, widths: Sequence[int], *, sparse: bool) -> list[Tensor]:
         """What each layer multiplies in training, of no vertices: its width, and if it learns.
 
@@ -164,13 +209,15 @@ class Segments:
             return found.operand
         raise AssertionError("the layer has multiplied nothing")
 
-    def layer(
+    def layer(  # noqa: PLR0917 - the last two may be left out
         self,
         number: int,
         H: Features,
         Z: Tensor | None,
         ids: Tensor,
         keys: DropoutKeys | None,
+        known: Sequence[Known] | None = None,
+        leaf: int = -1,
     ) -> tuple[Tensor, Taken]:
         """What a layer makes of these rows, given the product.
 
@@ -183,6 +230,8 @@ class Segments:
             The product; ``None`` if features are propagated.
         ids : Tensor int64 [rows]
         keys : DropoutKeys, optional
+        known, leaf
+            Of its norms, as of `Taken`.
 
         Returns
         -------
@@ -193,8 +242,32 @@ class Segments:
         if not isinstance(H, Propagated) and not self.looks_at_itself(number):
             assert isinstance(H, Tensor)
             H, ids = H[:0].detach().requires_grad_(H.requires_grad), ids[:0]
-        on = Taken(ids, Z)
+        on = Taken(ids, Z, known, leaf)
         return self.model.advance(number, H, cast(LayerGraph, on), keys), on
+
+    def before_norm(  # noqa: PLR0917 - as `layer` has them
+        self,
+        number: int,
+        H: Features,
+        Z: Tensor | None,
+        ids: Tensor,
+        keys: DropoutKeys | None,
+        known: Sequence[Known],
+    ) -> tuple[Norm, Tensor]:
+        """What the first norm takes whose moments are not known, of these rows [rows, f].
+
+        Parameters
+        ----------
+        number, H, Z, ids, keys
+            As of `layer`.
+        known : sequence of Known
+            Of the norms before it.
+        """
+        try:
+            self.layer(number, H, Z, ids, keys, known)
+        except _Asked as found:
+            return found.norm, found.x
+        raise AssertionError("the layer has asked for no more moments")
 
 
 def check_model(model: Stack) -> None:
@@ -205,11 +278,6 @@ def check_model(model: Stack) -> None:
     InputError
     """
     kind = type(model).__name__
-    if model.takes_all_rows:
-        raise InputError(
-            f"{kind}: a norm over all vertices needs all rows at once; --parts and --spill know "
-            "--norm none and node"
-        )
     if not all(layer.propagates for layer in model.convolutions):
         raise InputError(
             f"{kind}: --parts and --spill need layers that are a product with the graph's matrix: "

@@ -279,6 +279,7 @@ class OutOfCore:
             sides=sides,
             source_bytes=4 * rows * network.widths[0] if on_file else 0,
             learns=operands[0].requires_grad and not network.propagated,
+            norms=tuple(segments.norms(number) for number in range(layers)),
         )
 
     def _on_file(self, ranks: int) -> bool:

@@ -51,7 +51,7 @@ from spgnn.train.found import Found, Labelled, adjacency_of, found_in
 from spgnn.train.network import model_of, widths_of
 from spgnn.train.objective import Objective, as_taken
 from spgnn.train.setup import normalisation_of, random_features
-from spgnn.train.sizes import sizes_of
+from spgnn.train.sizes import reaches, sizes_of
 from spgnn.train.task import Predictions, Scores, Task, decaying_first
 
 
@@ -118,6 +118,7 @@ class InParts(Task):
         self.classes = self._outputs or self.labels.classes
         self.model: Stack = model_of(config, self.features, self.classes)
         self.model.to(weights_of(config.training.dtype))
+        self.model.train(self._outputs is None)
         segments = Segments(self.model)
         self.propagates = not isinstance(found.X, CSR) and not config.model.drops_features
         labels = None if self._outputs is not None else self.labels
@@ -184,7 +185,7 @@ class InParts(Task):
                 stored=torch.bfloat16 if half else room.dtype,
             )
             vertices = replace(vertices, propagated=table)
-        self.network = Network(segments, vertices, room, self.budget.again, self._tick)
+        self.network = Network(segments, vertices, room, self.budget.again, self._tick, comm)
         self.everything = Layers([self.whole] * segments.layers, bounds)
         if self._outputs is None:
             self._aim(segments, last - first)
@@ -204,8 +205,7 @@ class InParts(Task):
 
     def _layers(self, segments: Segments, wanted: Tensor) -> Layers:
         """What each layer works on, if outputs of some rows are looked at. Collective."""
-        # Outputs that look at all layers need the same rows of each.
-        if not self.config.algorithm.reach or segments.jumps:
+        if not reaches(self.config, segments):
             return self.everything
         looks = [segments.looks_at_itself(number) for number in range(segments.layers)]
         return reached(self.whole, wanted, segments.layers, looks, self.comm)
@@ -350,7 +350,7 @@ class InParts(Task):
         """What this rank reads and writes in an epoch of training."""
         sizes = self.sizes
         told = self.network, self.training, sizes.widths, sizes.operands
-        return Forecast.of(*told, learns=sizes.learns)
+        return Forecast.of(*told, learns=sizes.learns, norms=sizes.norms)
 
     def close(self) -> None:
         """Remove what lies on the disk."""

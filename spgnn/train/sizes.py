@@ -35,11 +35,13 @@ def sizes_of(
     adjacency : Adjacency
     seen : Inspected
     widths : sequence of int
-        Features, and what each layer makes.
+        Features, what each hidden layer makes, and outputs.
     labels : Labelled, optional
         ``None`` if nothing is learnt.
     """
     rows, X = adjacency.blocks.bounds[-1], found.X
+    if segments.model.jk_mode is not None and len(widths) > 2:
+        widths = [*widths[:-1], widths[-2]]  # a linear layer makes the outputs
     propagates = not isinstance(X, CSR) and not config.model.drops_features
     itemsize = 8 if config.training.dtype == "float64" else 4
     operands = segments.operands(widths, sparse=isinstance(X, CSR))
@@ -64,12 +66,20 @@ def sizes_of(
         source_bytes=4 * rows * widths[0] if isinstance(X, Stretch) else 0,
         learns=operands[0].requires_grad and not propagates,
         jumps=segments.jumps,
+        norms=tuple(segments.norms(number) for number in range(segments.layers)),
     )
-    if labels is None or not config.algorithm.reach or segments.jumps:
+    if labels is None or not reaches(config, segments):
         return sizes
     wanted = labels.taken_by(rows, training=False)
     nonzeros = [nonzeros_in(adjacency.blocks, mask) for mask in (wanted, None)]
     return at_most(sizes, len(labels.rows), *nonzeros)
+
+
+def reaches(config: TrainConfig, segments: Segments) -> bool:
+    """Whether layers may leave out rows that no labelled vertex needs."""
+    # Outputs that look at all layers need the same rows of each; moments are those of all vertices.
+    everything = segments.jumps or config.model.takes_all_rows
+    return config.algorithm.reach and not everything
 
 
 def _fixed(found: Found, seen: Inspected) -> int:

@@ -40,7 +40,7 @@ MODELS = (
 
 @pytest.mark.parametrize(("model", "ranks"), list(zip(MODELS, (1, 2, 2), strict=True)))
 def test_making_again_changes_no_bit(model, ranks, tmp_path):
-    base = {**SMALL, **model, "hidden": 5}
+    base = {**SMALL, **model, "hidden": 7}
     spilled = {**base, "parts": 3, "spill": str(tmp_path)}
     flags = [
         {**spilled, "recompute": "never"},

@@ -124,7 +124,6 @@ def test_columns_that_do_not_exist(tmp_path):
     ("flags", "said"),
     [
         ({"model": "gat"}, "--model gcn, sage or gin"),
-        ({"norm": "batch"}, "--norm none or node"),
         ({"algo": "1.5d", "c": 1, "cover": "minimum"}, "--cover column"),
         ({"task": "links"}, "labels of vertices"),
         ({"dtype": "bfloat16"}, "--dtype float32 or float64"),

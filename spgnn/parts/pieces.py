@@ -1,0 +1,211 @@
+"""What a layer makes of the rows of one part, of what is kept between forward and backward."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from spgnn.blocks import take_rows
+from spgnn.nn import DropoutKeys
+from spgnn.nn.features import Features, Propagated
+from spgnn.nn.norm import Norm
+from spgnn.parts.kept import Kept
+from spgnn.parts.layers import Piece, Vertices
+from spgnn.parts.moments import Known
+from spgnn.parts.room import Room
+from spgnn.parts.segments import Segments, Taken
+from spgnn.sparse import CSR
+
+
+class Pieces:
+    """The layers of a model, one part's rows at a time.
+
+    Parameters
+    ----------
+    segments : Segments
+    vertices : Vertices
+    room : Room
+        Says where tables lie.
+    again : set of int
+        Layers for which, in training, what they look at beside the product is not kept, but made
+        again of the product of the layer before them.
+    """
+
+    def __init__(
+        self, segments: Segments, vertices: Vertices, room: Room, again: frozenset[int]
+    ) -> None:
+        self.segments, self.vertices, self.room = segments, vertices, room
+        self.again, self._keeps, self._learns = again, False, False
+        self._kept = Kept(room)
+        self._known: dict[int, list[Known]] = {}
+        self._widths: dict[int, int] = {}
+        self._operand_learns = False
+
+    def _layer(
+        self,
+        at: Piece,
+        Z: Tensor | None,
+        keys: DropoutKeys | None,
+        H_in: Features | None = None,
+        leaf: int = -1,
+    ) -> tuple[Tensor, Taken]:
+        """What a layer makes, of its product or the one that was kept."""
+        H_in = self._input(at, keys) if H_in is None else H_in
+        Z, ids = self._product(at, Z), self.vertices.ids_of(at.part, at.chosen)
+        known = self._known.get(at.number, [])
+        return self.segments.layer(at.number, H_in, Z, ids, _of(keys, ids), known, leaf)
+
+    def _before_norm(
+        self, at: Piece, Z: Tensor | None, keys: DropoutKeys | None
+    ) -> tuple[Norm, Tensor]:
+        """What the first norm of a layer takes whose moments are not known."""
+        H_in, Z = self._input(at, keys), self._product(at, Z)
+        ids, known = self.vertices.ids_of(at.part, at.chosen), self._known.get(at.number, [])
+        with self._as_made:
+            norm, x = self.segments.before_norm(at.number, H_in, Z, ids, _of(keys, ids), known)
+        return norm, x.detach()
+
+    @property
+    def _as_made(self) -> AbstractContextManager[object]:
+        """Autograd records, or does not, as when products were made.
+
+        Which way round a layer multiplies depends on that.
+        """
+        return torch.set_grad_enabled(self._learns)
+
+    def _product(self, at: Piece, Z: Tensor | None) -> Tensor | None:
+        """The product, or the one that was kept, scaled; ``None`` if features are propagated."""
+        number, part, chosen = at.number, at.part, at.chosen
+        if Z is None and number in self._kept.products:
+            Z = self._kept.products[number].read(part)
+        if Z is not None:
+            scale = self.vertices.scale(self.vertices.row_scale, part, chosen)
+            # A tensor of its own: layers write over it.
+            Z = Z.clone() if scale is None else Z * scale
+        return Z
+
+    def _finished(
+        self, at: Piece, H: Tensor, keys: DropoutKeys | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Outputs, of what the last layer makes; and what the others make, if they look at that.
+
+        That is made again, of products; nothing of it is kept.
+        """
+        earlier, learns = list[Tensor](), torch.is_grad_enabled()
+        for number in range(at.number) if self.segments.jumps else ():
+            with self._as_made:
+                found, _ = self._layer(Piece(at.layers, number, at.part), None, keys)
+            earlier.append(found.detach().requires_grad_(learns))
+        ids = self.vertices.ids_of(at.part, at.chosen)
+        return self.segments.finish([*earlier, H], _of(keys, ids)), earlier
+
+    def _input(self, at: Piece, keys: DropoutKeys | None) -> Features:
+        """What a layer takes; no rows where it does not look at them."""
+        number, part, learns = at.number, at.part, torch.is_grad_enabled()
+        if number in self._kept.taken:
+            return self._kept.taken[number].read(part).clone().requires_grad_(learns)
+        if self._makes_again(number):
+            before = Piece(at.layers, number - 1, part)
+            with self._as_made:
+                H, _ = self._layer(before, None, keys)
+            return _picked(H.detach(), before.inside).requires_grad_(learns)
+        if number:
+            return self._nobody(self._widths[number]).requires_grad_(learns)
+        chosen, table = at.chosen, self.vertices.propagated
+        X: Tensor | CSR | None = None
+        if self.segments.looks_at_itself(0):
+            X = self.vertices.features.rows(part)
+            if chosen is not None:
+                X = take_rows(X, chosen) if isinstance(X, CSR) else X[chosen]
+        if table is None:
+            return self._nobody(self.segments.model.in_channels) if X is None else X
+        assert not isinstance(X, CSR)
+        AX = table.read(part).to(self.room.dtype)
+        return Propagated(AX if chosen is None else AX[chosen], X)
+
+    def _makes_again(self, number: int) -> bool:
+        """Whether what a layer looks at is made of the product of the one before, which is kept."""
+        return self._keeps and number in self.again and self.segments.looks_at_itself(number)
+
+    def _nobody(self, width: int) -> Tensor:
+        """What a layer takes that does not look at it."""
+        return torch.empty(0, width, dtype=self.room.dtype)
+
+    def _handed_on(self, at: Piece, H: Tensor, keys: DropoutKeys | None) -> Tensor:
+        """What the next layer multiplies; what it looks at itself is kept."""
+        following = at.number + 1
+        self._widths[following] = H.shape[1]
+        if self.segments.looks_at_itself(following) and not self._makes_again(following):
+            own = _picked(H, at.inside).detach()
+            cuts = at.layers.matrices[following].row_bounds
+            self._kept.into(self._kept.taken, following, "taken", cuts, own).write(at.part, own)
+        return self._operand(following, H, at.part, at.chosen, keys).detach()
+
+    def _operand(
+        self,
+        number: int,
+        H: Features,
+        part: int,
+        chosen: Tensor | None,
+        keys: DropoutKeys | None,
+    ) -> Tensor:
+        """What a layer multiplies, of some rows of a part; scaled."""
+        ids = self.vertices.ids_of(part, chosen)
+        found = self.segments.operand(number, H, ids, _of(keys, ids))
+        scale = self.vertices.scale(self.vertices.column_scale, part, chosen)
+        return found if scale is None else found * scale
+
+    def _ends(
+        self, at: Piece, H: Tensor, dO: Tensor, keys: DropoutKeys | None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """What a layer's output is used for, and the gradients of that."""
+        following = at.number + 1
+        ends = [self._operand(following, H, at.part, at.chosen, keys)]
+        gradients = [dO]
+        if following in self._kept.skipped:
+            ends.append(_picked(H, at.inside))
+            gradients.append(self._kept.skipped[following].read(at.part))
+        if at.number in self._kept.jumps:
+            ends.append(H)
+            gradients.append(self._kept.jumps[at.number].read(at.part))
+        return ends, gradients
+
+    def _keep_gradients(
+        self, at: Piece, dZ: Tensor | None, H_in: Features, like: Tensor | None = None
+    ) -> None:
+        """For the layer before: of the product, in its place, and of what was looked at beside.
+
+        Of the last layer, whose product was not kept, that product says how wide it is.
+        """
+        number, part = at.number, at.part
+        if like is not None and (number or self._operand_learns):
+            self._kept.product(number, at.layers, like)
+        if number in self._kept.products and (number or self._operand_learns):
+            table = self._kept.products[number]
+            if dZ is None:
+                dZ = torch.zeros(table.lengths[part], table.width, dtype=table.dtype)
+            scale = self.vertices.scale(self.vertices.row_scale, part, at.chosen)
+            table.write(part, dZ if scale is None else dZ * scale)
+        if number and self.segments.looks_at_itself(number):
+            assert isinstance(H_in, Tensor)
+            dH = torch.zeros_like(H_in) if H_in.grad is None else H_in.grad
+            cuts = at.layers.matrices[number].row_bounds
+            self._kept.into(self._kept.skipped, number, "skipped", cuts, dH).write(part, dH)
+
+    def _keep_jumps(self, at: Piece, earlier: list[Tensor]) -> None:
+        """Of what the other layers make, the gradients that outputs give it."""
+        for number, H in enumerate(earlier):
+            assert H.grad is not None
+            cuts = at.layers.matrices[number].row_bounds
+            table = self._kept.into(self._kept.jumps, number, "skipped", cuts, H.grad)
+            table.write(at.part, H.grad)
+
+
+def _of(keys: DropoutKeys | None, ids: Tensor) -> DropoutKeys | None:
+    return None if keys is None else DropoutKeys(ids, keys.seed, keys.epoch)
+
+
+def _picked(H: Tensor, inside: Tensor | None) -> Tensor:
+    return H if inside is None else H[inside]
