@@ -148,7 +148,7 @@ def neighbour_extremes(graph: LayerGraph, H_local: Tensor, reduce: Extreme) -> T
         If the matrix has another cover.
     """
     A = matrix_of(graph, "none")
-    if H_local.is_meta:
+    if H_local.is_meta or getattr(graph, "made_elsewhere", False):
         return product(A, H_local)  # moves the same rows
     return pattern_extremes(A.local_pattern, A.halo(H_local), reduce)
 
@@ -157,7 +157,9 @@ def pattern_extremes(pattern: Pattern, H: Tensor, reduce: Extreme) -> Tensor:
     """The same of a pattern [rows, cols] and H [cols, f] on one process."""
     rows, width = pattern.shape[0], H.shape[1]
     row = torch.arange(rows, device=H.device).repeat_interleave(pattern.row_lengths)
-    found = H.new_zeros(rows, width)
+    # Not zeros: where 0 is the largest, they would get a share of the gradient.
+    found = H.new_full((rows, width), -torch.inf if reduce == "max" else torch.inf)
     index = row[:, None].expand(-1, width)
     neighbours = H[pattern.indices.long()]
-    return found.scatter_reduce(0, index, neighbours, f"a{reduce}", include_self=False)
+    made = found.scatter_reduce(0, index, neighbours, f"a{reduce}")
+    return made.masked_fill((pattern.row_lengths == 0)[:, None], 0.0)

@@ -58,6 +58,8 @@ class Sizes:
         Whether outputs are made of what all layers make.
     norms : tuple of int
         How often each layer asks for moments over all vertices; empty: none does.
+    extremes : bool
+        Whether layers take the largest neighbours, and no products.
     """
 
     rows: int
@@ -77,6 +79,7 @@ class Sizes:
     learns: bool = True
     jumps: bool = False
     norms: tuple[int, ...] = ()
+    extremes: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,12 @@ def _live(sizes: Sizes, layer: int, places: Places, again: frozenset[int]) -> in
     def operand(number: int) -> int:
         return in_panels(sizes.sources[number], number) if number < layers else 0
 
-    kept = sum(product(number) + taken(number) for number in range(layer + 1))
+    def looked_back(number: int) -> int:
+        """The operand that is kept until its largest rows get their gradients."""
+        asked = sizes.extremes and (number > 0 or sizes.learns)
+        return operand(number) if asked and "operand" not in places.on_disk else 0
+
+    kept = sum(product(n) + taken(n) + looked_back(n) for n in range(layer + 1))
     # An operand on the disk is in memory one at a time.
     following = 0 if "operand" in places.on_disk else operand(layer + 1)
     # The last layer's gradients are made forward.
@@ -218,6 +226,9 @@ def _live(sizes: Sizes, layer: int, places: Places, again: frozenset[int]) -> in
         waiting = item * sizes.made[layer] * sizes.widths[layer + 1]
     # Backward, the gradient of the next product is multiplied, spread over all rows.
     read = in_panels(sizes.rows, layer + 1) if layer + 1 < layers else 0
+    if sizes.extremes:
+        # The operand, its gradient, and what other ranks send for that.
+        read = (2 + (sizes.received > 0)) * operand(layer + 1)
     beside = skipped(layer + 1) + skipped(layer)
     backward = read + kept + product(layer + 1) + taken(layer + 1) + beside + waiting
     forward += skipped(layer) + waiting + jumps if last_layer else 0

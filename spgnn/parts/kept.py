@@ -25,6 +25,8 @@ class Kept:
         What each layer looks at beside its product, and the gradient of that.
     jumps : dict of Table
         The gradient that what each layer makes has from the outputs, which look at all layers.
+    operands : dict of Table
+        What a layer took the largest of.
     made : dict of Table
         The gradient of what a layer makes, while those of its norms' moments are looked for.
     """
@@ -35,6 +37,7 @@ class Kept:
         self.taken: dict[int, Table] = {}
         self.skipped: dict[int, Table] = {}
         self.jumps: dict[int, Table] = {}
+        self.operands: dict[int, Table] = {}
         self.made: dict[int, Table] = {}
 
     def product(self, number: int, layers: Layers, Z: Tensor) -> Table:
@@ -61,12 +64,12 @@ class Kept:
     def done(self, number: int) -> None:
         """Give up what nobody looks at once a layer's gradients are made."""
         places = (self.products, number + 1), (self.taken, number), (self.skipped, number + 1)
-        for kept, at in (*places, (self.jumps, number)):
+        for kept, at in (*places, (self.jumps, number), (self.operands, number + 1)):
             release(kept.pop(at, None))
 
     def forget(self) -> None:
         """Give up everything."""
-        for kept in (self.products, self.taken, self.skipped, self.jumps, self.made):
+        for kept in (self.products, self.taken, self.skipped, self.jumps, self.made, self.operands):
             while kept:
                 kept.popitem()[1].release()
 

@@ -125,11 +125,11 @@ class PartMatrix:
                 chosen = self.chosen(part) if self.thinned else None
                 yield part, Z if chosen is None else Z[chosen]
 
-        return _by_panels(of, self.row_bounds, H, panel, new)
+        return by_panels(of, self.row_bounds, H, panel, new)
 
     def panel_products(self, H: Table, first: int, last: int) -> Iterator[tuple[int, Tensor]]:
         """The same of columns [first, last) of H, with the rows of all blocks. Collective."""
-        X = self._extended(H, first, last)
+        X = self.extended(H, first, last)
         for part, block in self.blocks.stream():
             yield part, self._with_loops(kernels.spmm(block, X), X, part)
 
@@ -159,7 +159,7 @@ class PartMatrix:
                     dH += returned[begin:end]
                 yield part, self._with_adjoint_loops(dH, X, part)
 
-        return _by_panels(of, self.column_bounds, G, panel, new)
+        return by_panels(of, self.column_bounds, G, panel, new)
 
     def _returned(self, X: Tensor) -> Tensor | None:
         """What the rows of other ranks make of own columns. Collective."""
@@ -181,7 +181,7 @@ class PartMatrix:
             self.targets if self.sources is None else torch.searchsorted(self.sources, self.targets)
         )
 
-    def _extended(self, H: Table, first: int, last: int) -> Tensor:
+    def extended(self, H: Table, first: int, last: int) -> Tensor:
         """Columns of own rows of H, and of received ones below."""
         X = H.panel(first, last, self.halo_rows)
         if self.received is not None:
@@ -221,14 +221,28 @@ def _releasing(found: Iterator[tuple[int, Tensor]], table: Table) -> Iterator[tu
         table.release()
 
 
-def _by_panels(
+def by_panels(
     of: Callable[[int, int], Iterator[tuple[int, Tensor]]],
     bounds: tuple[int, ...],
     operand: Table,
     panel: int,
     new: NewTable,
 ) -> Iterator[tuple[int, Tensor]]:
-    """All columns of a product's rows, part after part."""
+    """All columns of a product's rows, part after part.
+
+    Parameters
+    ----------
+    of : callable
+        Columns [first, last) of them, part after part.
+    bounds : tuple of int [K + 1]
+        Parts of the rows.
+    operand : Table
+        As wide as the product.
+    panel : int
+        Columns of the operand that are in memory at a time.
+    new : callable
+        Makes a table for what several panels make.
+    """
     panels = panels_of(operand.width, panel)
     if len(panels) == 1:
         yield from of(0, operand.width)

@@ -21,6 +21,7 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.nn import DropoutKeys
 from spgnn.parts.aside import Aside
+from spgnn.parts.extremes import extreme_adjoints, extreme_products
 from spgnn.parts.kept import release
 from spgnn.parts.layers import Layers, Piece, Vertices
 from spgnn.parts.moments import Gathered, Returned
@@ -190,8 +191,10 @@ class Network(Pieces):
                     at.part, at.chosen if matrix.sources is None else None, outgoing
                 )
                 self._tell()
-            if operand is not None:
-                operand.release()
+            if operand is not None and learns and self._looks_back(number):
+                self._kept.operands[number] = operand
+            else:
+                release(operand)
             operand = following
             if not self._keeps:
                 release(self._kept.taken.pop(number, None))
@@ -303,11 +306,7 @@ class Network(Pieces):
         """The part that the first layer's operand has in the gradients."""
         if not self._begins_with_adjoint:
             return
-        for part, dO in layers.matrices[0].adjoints(
-            self._kept.products[0],
-            self.room.panel(self._kept.products[0].width),
-            self.room.table_of,
-        ):
+        for part, dO in self._operand_gradients(0, layers):
             with torch.enable_grad():
                 O = self._operand(0, self.vertices.features.rows(part), part, None, keys)  # noqa: E741
             O.backward(dO)
@@ -320,13 +319,32 @@ class Network(Pieces):
         if operand is None:
             yield from ((part, None) for part in range(len(layers.bounds) - 1))
             return
-        panel = self.room.panel(operand.width)
-        yield from layers.matrices[number].products(operand, panel, self.room.table_of)
+        panel, new = self.room.panel(operand.width), self.room.table_of
+        matrix, reduction = layers.matrices[number], self.segments.reduction(number)
+        if reduction is None:
+            yield from matrix.products(operand, panel, new)
+        else:
+            yield from extreme_products(matrix, operand, panel, new, largest=reduction == "max")
+
+    def _looks_back(self, number: int) -> bool:
+        """Whether backward looks at what a layer takes the largest of."""
+        learns = number > 0 or self._begins_with_adjoint
+        return learns and self.segments.reduction(number) is not None
+
+    def _operand_gradients(self, number: int, layers: Layers) -> Iterator[tuple[int, Tensor]]:
+        """The gradient of what a layer multiplies, part after part. Collective."""
+        G, matrix = self._kept.products[number], layers.matrices[number]
+        panel, new = self.room.panel(G.width), self.room.table_of
+        reduction = self.segments.reduction(number)
+        if reduction is None:
+            return matrix.adjoints(G, panel, new)
+        operand = self._kept.operands[number]
+        return extreme_adjoints(matrix, operand, G, panel, new, largest=reduction == "max")
 
     def _adjoints(self, number: int, layers: Layers) -> Iterator[tuple[int, Tensor]]:
         """The gradient of what a layer hands on, part after part."""
-        G, matrix = self._kept.products[number + 1], layers.matrices[number + 1]
-        for part, dO in matrix.adjoints(G, self.room.panel(G.width), self.room.table_of):
+        matrix = layers.matrices[number + 1]
+        for part, dO in self._operand_gradients(number + 1, layers):
             chosen = layers.chosen(number, part) if matrix.sources is None else None
             yield part, dO if chosen is None else dO[chosen]
 

@@ -58,6 +58,8 @@ class LayerSizes:
         Whether what it multiplies depends on a weight.
     norms : int
         How often moments over all vertices are asked for in it.
+    extreme : bool
+        Whether it takes the largest neighbours, and not a product.
     """
 
     width: int
@@ -72,6 +74,7 @@ class LayerSizes:
     looks: bool
     learns: bool
     norms: int = 0
+    extreme: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ class Forecast:
             replace(
                 _sizes_of(matrix, width, widths[n : n + 2], looks=looks(n), learns=n > 0 or learns),
                 norms=norms[n] if norms else 0,
+                extreme=network.segments.reduction(n) is not None,
             )
             for n, (matrix, width) in enumerate(zip(layers.matrices, operands, strict=True))
         )
@@ -203,6 +207,11 @@ class Forecast:
 
     def _adjoint(self, moved: Moved, layer: LayerSizes) -> None:
         moved.read += self._size("product", layer.rows, layer.width)
+        if layer.extreme:
+            # Of the operand, which is kept, the same rows find their largest neighbours.
+            moved.read += self._size("operand", layer.columns, layer.width)
+            self._multiplied(moved, layer.forward_bytes, layer.columns, layer.width)
+            return
         spread = self._size("operand", layer.spread, layer.width)
         moved.written += spread
         moved.read += spread
@@ -287,6 +296,7 @@ def _sizes_ahead(sizes: Sizes, budget: Budget, number: int) -> LayerSizes:
         looks=sizes.looks[number],
         learns=number > 0 or sizes.learns,
         norms=sizes.norms[number] if sizes.norms else 0,
+        extreme=sizes.extremes,
     )
 
 

@@ -149,9 +149,27 @@ class Kept:
 
 
 def whole_matrix(
-    adjacency: Adjacency, found: Inspected, mesh: Mesh, keep: Kept, name: str = "A"
+    adjacency: Adjacency,
+    found: Inspected,
+    mesh: Mesh,
+    keep: Kept,
+    *,
+    name: str = "A",
+    multiplied: bool = True,
 ) -> PartMatrix:
-    """All own rows, with columns numbered as own and received ones. Collective."""
+    """All own rows, with columns numbered as own and received ones. Collective.
+
+    Parameters
+    ----------
+    adjacency : Adjacency
+    found : Inspected
+    mesh : Mesh
+    keep : Kept
+    name : str
+        Of its files.
+    multiplied : bool
+        Whether gradients are multiplied with its transpose.
+    """
     comm = mesh.everyone
     own = adjacency.layout.range(comm.rank)
     rows, received = own[1] - own[0], None
@@ -167,7 +185,7 @@ def whole_matrix(
         blocks = collector.finish()
     transposed = to_others = None
     bounds = adjacency.blocks.bounds
-    if not adjacency.symmetric:
+    if multiplied and not adjacency.symmetric:
         transposed = _transposed(blocks, bounds, keep, f"{name}T", adjacency.weighted)
         if received is not None and received.rows:
             halo = (rows, rows + received.rows)

@@ -19,6 +19,8 @@ from spgnn.autograd import named
 from spgnn.errors import InputError
 from spgnn.exchange import Step
 from spgnn.nn import DropoutKeys, Stack
+from spgnn.nn.aggregation import Extreme
+from spgnn.nn.convolution import Convolution
 from spgnn.nn.dropout import dropout
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.moments import Moments, moments
@@ -172,6 +174,15 @@ class Segments:
         """Whether a layer needs its input's rows again, beside the product."""
         return self.model.convolutions[number].looks_at_itself or len(self.model.residuals) > 0
 
+    def reduction(self, number: int) -> Extreme | None:
+        """What a layer makes of neighbours, if it is no product with the matrix."""
+        return reduction_of(self.model.convolutions[number])
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether any layer is a product with the matrix, its adjoint one with the transpose."""
+        return any(self.reduction(number) is None for number in range(self.layers))
+
     def norms(self, number: int) -> int:
         """How often a layer asks for moments over all vertices, as the model is now."""
         parts = (self.model.convs[number], self.model.norms[number])
@@ -278,8 +289,14 @@ def check_model(model: Stack) -> None:
     InputError
     """
     kind = type(model).__name__
-    if not all(layer.propagates for layer in model.convolutions):
+    if not all(layer.propagates or reduction_of(layer) for layer in model.convolutions):
         raise InputError(
-            f"{kind}: --parts and --spill need layers that are a product with the graph's matrix: "
-            "gcn, sage (mean or sum) or gin"
+            f"{kind}: --parts and --spill need layers that are a product with the graph's matrix, "
+            "or the largest neighbour: gcn, sage or gin"
         )
+
+
+def reduction_of(layer: Convolution) -> Extreme | None:
+    """What a layer makes of neighbours, if it is no product with the matrix."""
+    found = getattr(layer, "aggr", None)
+    return found if found in ("max", "min") else None

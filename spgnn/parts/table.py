@@ -49,6 +49,10 @@ class Table(ABC):
         """The rows of a part [rows of it, width]; a view where that costs nothing."""
 
     @abstractmethod
+    def read_panel(self, part: int, first: int, last: int) -> Tensor:
+        """Columns [first, last) of the rows of a part, which must be whole panels."""
+
+    @abstractmethod
     def write(self, part: int, values: Tensor) -> None:
         """Overwrite the rows of a part."""
 
@@ -94,6 +98,10 @@ class MemoryTable(Table):
     def read(self, part: int) -> Tensor:
         """A view."""
         return self._all[self.bounds[part] : self.bounds[part + 1]]
+
+    def read_panel(self, part: int, first: int, last: int) -> Tensor:
+        """A view."""
+        return self.read(part)[:, first:last]
 
     def write(self, part: int, values: Tensor) -> None:
         """Overwrite the rows of a part."""
@@ -162,6 +170,12 @@ class DiskTable(Table):
         if following < self.parts and following not in self._ahead:
             self._ahead[following] = self._reader.submit(self._whole, following)
         return rows
+
+    def read_panel(self, part: int, first: int, last: int) -> Tensor:
+        """Read when it is asked for."""
+        at = [number for number, (low, _) in enumerate(self._panels) if first <= low < last]
+        found = [self._stretch(number, part) for number in at]
+        return found[0] if len(found) == 1 else torch.cat(found, 1)
 
     def _whole(self, part: int) -> Tensor:
         if len(self._panels) == 1:

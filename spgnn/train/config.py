@@ -439,10 +439,10 @@ class TrainConfig(Config):
                 f"{flag} need --algo 1d, --cover column, --order auto, --ghosts 0 and no "
                 "--layer-algos, --hierarchy, --schedule or --plan: the disk is what they plan for"
             )
-        if model.attends or model.aggregate == "max":
+        if model.attends:
             raise InputError(
-                f"{flag} need --model gcn, sage or gin, and --aggregate mean or sum: rows that "
-                "depend on one another through products and norms alone"
+                f"{flag} need --model gcn, sage or gin: rows that depend on one another through "
+                "products, largest neighbours and norms alone"
             )
         if self.aim.task != "vertices" or self.aim.inductive or self.aim.label_propagation:
             raise InputError(

@@ -14,11 +14,12 @@ from torch import Tensor
 from spgnn.autograd import with_backward
 from spgnn.comm import Communicator, Mesh
 from spgnn.comm.rank_zero import on_every_rank
+from spgnn.data.memory import check_memory
 from spgnn.data.normalise import WITH_LOOPS, row_normalise_features
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
-from spgnn.nn import DropoutKeys, Stack, weights_of
+from spgnn.nn import DropoutKeys, Stack, densified, weights_of
 from spgnn.parts.again import (
     LIBRARIES,
     TRIED_ROWS,
@@ -51,7 +52,7 @@ from spgnn.train.found import Found, Labelled, adjacency_of, found_in
 from spgnn.train.network import model_of, widths_of
 from spgnn.train.objective import Objective, as_taken
 from spgnn.train.setup import normalisation_of, random_features
-from spgnn.train.sizes import reaches, sizes_of
+from spgnn.train.sizes import first_propagates, reaches, sizes_of
 from spgnn.train.task import Predictions, Scores, Task, decaying_first
 
 
@@ -93,6 +94,7 @@ class InParts(Task):
         mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
         with memory_for(f"the rows of {config.data.dataset}"):
             found = found_in(config, comm, self.counts)
+            found = _dense_where_asked(found, config)
             self.meta = found.meta
             try:
                 self._prepare(found, mesh, idle_bytes)
@@ -120,7 +122,7 @@ class InParts(Task):
         self.model.to(weights_of(config.training.dtype))
         self.model.train(self._outputs is None)
         segments = Segments(self.model)
-        self.propagates = not isinstance(found.X, CSR) and not config.model.drops_features
+        self.propagates = first_propagates(config, found.X)
         labels = None if self._outputs is not None else self.labels
         widths = widths_of(config, self.features, self.classes)
         self.sizes = sizes_of(
@@ -165,7 +167,9 @@ class InParts(Task):
             sort_bytes=self.budget.bytes // 4,
             counts=self.counts,
         )
-        self.whole = whole_matrix(adjacency_of(found, bounds), seen, mesh, keep)
+        self.whole = whole_matrix(
+            adjacency_of(found, bounds), seen, mesh, keep, multiplied=segments.multiplies
+        )
         vertices = Vertices(
             bounds,
             found.ids,
@@ -360,6 +364,15 @@ class InParts(Task):
     def _tick(self, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress("parts of this epoch", done, total)
+
+
+def _dense_where_asked(found: Found, config: TrainConfig) -> Found:
+    """Features as rows of which the largest can be taken."""
+    if not isinstance(found.X, CSR) or config.model.propagates:
+        return found
+    rows, width = found.X.shape
+    check_memory(f"--aggregate max with dense features, {rows} × {width}", 4 * rows * width)
+    return replace(found, X=densified(found.X))
 
 
 def _spill(directory: str | None, comm: Communicator) -> Path | None:

@@ -42,11 +42,11 @@ def sizes_of(
     rows, X = adjacency.blocks.bounds[-1], found.X
     if segments.model.jk_mode is not None and len(widths) > 2:
         widths = [*widths[:-1], widths[-2]]  # a linear layer makes the outputs
-    propagates = not isinstance(X, CSR) and not config.model.drops_features
+    propagates = first_propagates(config, X)
     itemsize = 8 if config.training.dtype == "float64" else 4
     operands = segments.operands(widths, sparse=isinstance(X, CSR))
     stored = 2 if config.storage.spill_dtype == "bfloat16" else itemsize
-    sides = 1 if adjacency.symmetric else 2
+    sides = 2 if segments.multiplies and not adjacency.symmetric else 1
     sizes = Sizes(
         rows=rows,
         received=len(seen.needed),
@@ -67,6 +67,7 @@ def sizes_of(
         learns=operands[0].requires_grad and not propagates,
         jumps=segments.jumps,
         norms=tuple(segments.norms(number) for number in range(segments.layers)),
+        extremes=not segments.multiplies,
     )
     if labels is None or not reaches(config, segments):
         return sizes
@@ -80,6 +81,12 @@ def reaches(config: TrainConfig, segments: Segments) -> bool:
     # Outputs that look at all layers need the same rows of each; moments are those of all vertices.
     everything = segments.jumps or config.model.takes_all_rows
     return config.algorithm.reach and not everything
+
+
+def first_propagates(config: TrainConfig, X: object) -> bool:
+    """Whether the first layer takes A·X, made once, in the place of features X."""
+    model = config.model
+    return model.propagates and not isinstance(X, CSR) and not model.drops_features
 
 
 def _fixed(found: Found, seen: Inspected) -> int:

@@ -1,0 +1,114 @@
+"""The largest or smallest of neighbours, of which a panel of columns at a time is in memory.
+
+    forward   z_i = max of h_j over the neighbours j of i
+    adjoint   dH_j = Σ g_i / (how many neighbours of i have z_i), of the rows i whose z_i is h_j
+
+Backward needs no transpose: the rows of the matrix come once more, find the neighbours that were
+largest among the same columns of the operand, and add to the same columns of its gradient, both of
+which are in memory. Rows of others are added where they were received, and sent back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from spgnn.kernels.extremes import extreme_
+from spgnn.parts.matrix import NewTable, PartMatrix, by_panels
+from spgnn.parts.table import Table
+from spgnn.pattern import Pattern
+
+_AT_ONCE = 1 << 18  # numbers of neighbours
+
+
+def extreme_products(
+    matrix: PartMatrix, H: Table, panel: int, new: NewTable, *, largest: bool
+) -> Iterator[tuple[int, Tensor]]:
+    """The largest of each row's neighbours, part after part. Collective.
+
+    Parameters
+    ----------
+    matrix : PartMatrix
+        Its values do not count, and it may have no loops beside it.
+    H : Table [k, f]
+    panel, new
+        As of ``matrix.products``.
+    largest : bool
+        Or the smallest.
+
+    Yields
+    ------
+    part : int
+    Z : Tensor [rows of the part, f]
+        0 in rows without neighbours.
+    """
+
+    def of(first: int, last: int) -> Iterator[tuple[int, Tensor]]:
+        X = matrix.extended(H, first, last)
+        for part, block in matrix.blocks.stream():
+            Z, _ = extreme_(block.pattern, X, largest=largest)
+            chosen = matrix.chosen(part) if matrix.thinned else None
+            yield part, Z if chosen is None else Z[chosen]
+
+    return by_panels(of, matrix.row_bounds, H, panel, new)
+
+
+def extreme_adjoints(
+    matrix: PartMatrix, H: Table, G: Table, panel: int, new: NewTable, *, largest: bool
+) -> Iterator[tuple[int, Tensor]]:
+    """The gradient of the operand, part after part. Collective.
+
+    Parameters
+    ----------
+    matrix : PartMatrix
+    H : Table [k, f]
+        The operand.
+    G : Table [m, f]
+        The gradient of what `extreme_products` made of it.
+    panel, new, largest
+    """
+
+    def of(first: int, last: int) -> Iterator[tuple[int, Tensor]]:
+        X = matrix.extended(H, first, last)
+        dX = torch.zeros_like(X, memory_format=torch.contiguous_format)
+        for part, block in matrix.blocks.stream():
+            here, chosen = G.read_panel(part, first, last), None
+            if matrix.thinned:
+                chosen = matrix.chosen(part)
+            if chosen is not None:
+                here = here.new_zeros(block.shape[0], here.shape[1]).index_copy_(0, chosen, here)
+            _add_shares(block.pattern, X, here, dX, largest)
+        own = dX[: H.rows]
+        if matrix.received is not None:
+            own += matrix.received.halo.adjoint(dX[H.rows :])
+        for part, (begin, end) in enumerate(pairwise(matrix.column_bounds)):
+            yield part, own[begin:end]
+
+    return by_panels(of, matrix.column_bounds, H, panel, new)
+
+
+def _add_shares(pattern: Pattern, X: Tensor, G: Tensor, dX: Tensor, largest: bool) -> None:
+    """Add to dX what rows send to their extreme neighbours, the same to each of equal ones."""
+    Z, _ = extreme_(pattern, X, largest=largest)
+    starts: list[int] = pattern.indptr.tolist()
+    first = 0
+    while first < len(Z):
+        last = first + 1
+        limit = starts[first] + _AT_ONCE // max(X.shape[1], 1)
+        while last < len(Z) and starts[last + 1] <= limit:
+            last += 1
+        rows, edges = slice(first, last), slice(starts[first], starts[last])
+        neighbours = pattern.indices[edges].long()
+        row = torch.arange(last - first).repeat_interleave(pattern.row_lengths[rows])
+        # Of a row with very many neighbours, a few columns at a time.
+        step = max(1, _AT_ONCE // max(len(row), 1))
+        for begin in range(0, X.shape[1], step):
+            columns = slice(begin, begin + step)
+            hits = (X[:, columns][neighbours] == Z[rows, columns][row]).to(X.dtype)
+            equal = hits.new_zeros(last - first, hits.shape[1]).index_add_(0, row, hits)
+            share = G[rows, columns] / equal.clamp_min_(1)
+            dX[:, columns].index_add_(0, neighbours, hits.mul_(share[row]))
+        first = last
