@@ -85,7 +85,8 @@ def extreme_adjoints(
         if matrix.received is not None:
             own += matrix.received.halo.adjoint(dX[H.rows :])
         for part, (begin, end) in enumerate(pairwise(matrix.column_bounds)):
-            yield part, own[begin:end]
+            # Whoever keeps the last part must not keep them all.
+            yield part, own[begin:end].clone()
 
     return by_panels(of, matrix.column_bounds, H, panel, new)
 
