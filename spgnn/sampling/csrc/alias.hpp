@@ -20,8 +20,12 @@ class AliasDrawer {
   AliasDrawer(const Rows<Index>& rows, std::int64_t start, std::int64_t degree)
       : row_(rows.aliases + start), degree_(degree) {}
 
-  [[gnu::always_inline]] void prefetch_draw(std::uint64_t random) const {
-    __builtin_prefetch(row_ + below(random, degree_));
+  // Where in the row a random number points: which entry, and where in it.
+  [[gnu::always_inline]] std::uint64_t place(std::uint64_t random) const {
+    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(random) * degree_) >> 32);
+  }
+  [[gnu::always_inline]] void prefetch_place(std::uint64_t place) const {
+    __builtin_prefetch(row_ + (place >> 32));
   }
   [[gnu::always_inline]] void prefetch_entry(std::uint32_t offset) const {
     __builtin_prefetch(row_ + offset);
@@ -32,10 +36,9 @@ class AliasDrawer {
       __builtin_prefetch(row + byte);
     }
   }
-  std::uint32_t draw(std::uint64_t random) const {
-    const auto product = static_cast<unsigned __int128>(random) * degree_;
-    const auto slot = static_cast<std::uint32_t>(product >> 64);
-    const auto fraction = static_cast<std::uint32_t>(static_cast<std::uint64_t>(product) >> 32);
+  [[gnu::always_inline]] std::uint32_t at(std::uint64_t place) const {
+    const auto slot = static_cast<std::uint32_t>(place >> 32);
+    const auto fraction = static_cast<std::uint32_t>(place);
     // Both are loaded, for which is taken is nothing to predict.
     const std::uint32_t keep = row_[slot].keep, other = row_[slot].other;
     const std::uint32_t swap = 0U - static_cast<std::uint32_t>(fraction >= keep);
@@ -56,15 +59,16 @@ class SumDrawer {
   SumDrawer(const Rows<Index>& rows, std::int64_t start, std::int64_t degree)
       : row_(rows.sums + start), columns_(rows.indices + start), degree_(degree) {}
 
-  [[gnu::always_inline]] void prefetch_draw(std::uint64_t) const {}
+  [[gnu::always_inline]] std::uint64_t place(std::uint64_t random) const { return random; }
+  [[gnu::always_inline]] void prefetch_place(std::uint64_t) const {}
   [[gnu::always_inline]] void prefetch_entry(std::uint32_t offset) const {
     __builtin_prefetch(columns_ + offset);
   }
   [[gnu::always_inline]] void prefetch_row() const {}
-  std::uint32_t draw(std::uint64_t random) const {
-    const double at = unit(random) * row_[degree_ - 1];
-    const std::int64_t place = std::upper_bound(row_, row_ + degree_, at) - row_;
-    return static_cast<std::uint32_t>(std::min(place, degree_ - 1));
+  std::uint32_t at(std::uint64_t place) const {
+    const double sum = unit(place) * row_[degree_ - 1];
+    const std::int64_t offset = std::upper_bound(row_, row_ + degree_, sum) - row_;
+    return static_cast<std::uint32_t>(std::min(offset, degree_ - 1));
   }
   float share(std::uint32_t offset) const {
     const double before = offset > 0 ? row_[offset - 1] : 0;

@@ -47,54 +47,66 @@ class ScannedSet {
   std::uint32_t count_ = 0;
 };
 
-// Offsets below 64.
-class MaskedSet {
+// Marks of offsets, which a new row makes all invalid without a pass over them.
+class Marks {
  public:
-  bool has(std::uint32_t offset) const { return chosen_ >> offset & 1; }
-  // Whether it was new.
-  bool insert(std::uint32_t offset) {
-    const bool fresh = !has(offset);
-    chosen_ |= std::uint64_t{1} << offset;
-    return fresh;
+  static constexpr std::uint32_t kCount = 1024;
+
+  void next_row() {
+    if (++row_ == 0) std::fill(std::begin(marks_), std::end(marks_), row_++);
   }
+  [[gnu::always_inline]] bool has(std::uint32_t offset) const {
+    return marks_[offset % kCount] == row_;
+  }
+  [[gnu::always_inline]] void add(std::uint32_t offset) { marks_[offset % kCount] = row_; }
 
  private:
-  std::uint64_t chosen_ = 0;
+  std::uint32_t row_ = 0, marks_[kCount] = {};
 };
 
-// At most so many that most of them have a bit of their own: only where two share one, all are
-// compared. `bits` are the caller's, and 0 before and after.
-class FilteredSet {
+// Offsets of a row of at most `Marks::kCount` entries: each has a mark of its own.
+class MarkedSet {
  public:
-  static constexpr std::uint32_t kBits = 1024;
-  static constexpr std::int64_t kMost = 64;  // and one
-  using Bits = std::uint64_t[kBits / 64];
-
-  explicit FilteredSet(Bits& bits) : bits_(bits) {}
-  FilteredSet(const FilteredSet&) = delete;
-  FilteredSet& operator=(const FilteredSet&) = delete;
-  ~FilteredSet() { std::fill(std::begin(bits_), std::end(bits_), 0); }
-
-  [[gnu::always_inline]] bool has(std::uint32_t offset) const {
-    const bool met = bits_[offset % kBits / 64] >> offset % 64 & 1;
-    return met && compared(offset);
+  explicit MarkedSet(Marks& marks) : marks_(marks) { marks_.next_row(); }
+  bool has(std::uint32_t offset, const std::int64_t*, std::int64_t) const {
+    return marks_.has(offset);
   }
-  [[gnu::always_inline]] bool insert(std::uint32_t offset) {
-    const bool fresh = !has(offset);
-    bits_[offset % kBits / 64] |= std::uint64_t{1} << offset % 64;
-    chosen_[count_] = offset;
-    count_ += fresh;
+  // Whether it was new. `chosen` are those that were, this one behind them.
+  [[gnu::always_inline]] bool insert(std::uint32_t offset, const std::int64_t*, std::int64_t) {
+    const bool fresh = !marks_.has(offset);
+    marks_.add(offset);
     return fresh;
   }
 
  private:
-  [[gnu::cold, gnu::noinline]] bool compared(std::uint32_t offset) const {
-    return std::find(chosen_, chosen_ + count_, offset) != chosen_ + count_;
+  Marks& marks_;
+};
+
+// At most so many that most of them have a mark of their own: only where two share one, all are
+// compared.
+class FilteredSet {
+ public:
+  static constexpr std::int64_t kMost = 64;  // and one
+
+  explicit FilteredSet(Marks& marks) : marks_(marks) { marks_.next_row(); }
+  bool has(std::uint32_t offset, const std::int64_t* chosen, std::int64_t count) const {
+    return marks_.has(offset) && compared(offset, chosen, count);
+  }
+  [[gnu::always_inline]] bool insert(std::uint32_t offset, const std::int64_t* chosen,
+                                     std::int64_t count) {
+    if (marks_.has(offset)) return !compared(offset, chosen, count);
+    marks_.add(offset);
+    return true;
   }
 
-  Bits& bits_;
-  std::uint32_t chosen_[kMost + 2];
-  std::uint32_t count_ = 0;
+ private:
+  [[gnu::cold, gnu::noinline]] static bool compared(std::uint32_t offset,
+                                                    const std::int64_t* chosen,
+                                                    std::int64_t count) {
+    return std::find(chosen, chosen + count, std::int64_t{offset}) != chosen + count;
+  }
+
+  Marks& marks_;
 };
 
 // Any number of them; memory is the caller's.
@@ -107,7 +119,8 @@ class HashedSet {
   }
   bool has(std::uint32_t offset) const { return slots_[place(offset)] == offset; }
   void add(std::uint32_t offset) { slots_[place(offset)] = offset; }
-  bool insert(std::uint32_t offset) {
+  bool has(std::uint32_t offset, const std::int64_t*, std::int64_t) const { return has(offset); }
+  bool insert(std::uint32_t offset, const std::int64_t*, std::int64_t) {
     std::uint32_t& slot = slots_[place(offset)];
     const bool fresh = slot != offset;
     slot = offset;

@@ -12,6 +12,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "hash.hpp"
@@ -68,14 +69,37 @@ class MeanFactor {
     }
   }
 
+  // Of some shares; whole vectors are read and written.
+  void of(std::int64_t count, const float* shares, float* factors) const {
+    int heavy = 0;
+    for (std::int64_t j = 0; j < count; j += kLanes) {
+      Lanes four;
+      std::memcpy(&four, shares + j, sizeof(four));
+      const Lanes found = of_light(four);
+      std::memcpy(factors + j, &found, sizeof(found));
+      const auto above = four > most_;
+      heavy |= above[0] | above[1] | above[2] | above[3];
+    }
+    if (!heavy) return;
+    for (std::int64_t j = 0; j < count; ++j) {
+      if (!is_light(shares[j])) factors[j] = of_heavy(shares[j]);
+    }
+  }
+
+  static constexpr std::int64_t kLanes = 4;
+
+ private:
+  using Lanes [[gnu::vector_size(16)]] = float;
+
   bool is_light(float share) const { return share <= most_; }
 
   // Without a branch.
-  float of_light(float share) const {
-    const float x = n_ * share, y = x * x, y2 = y * y;
+  template <class Value>
+  Value of_light(Value share) const {
+    const Value x = n_ * share, y = x * x, y2 = y * y;
     const auto& c = coefficients_;
     // In pairs, which do not wait for each other.
-    const float sum = c[0] + y * c[1] + y2 * (c[2] + y * c[3] + y2 * (c[4] + y * c[5] + y2 * c[6]));
+    const Value sum = c[0] + y * c[1] + y2 * (c[2] + y * c[3] + y2 * (c[4] + y * c[5] + y2 * c[6]));
     return integral_ / x + 0.5F + x * sum;
   }
 
@@ -90,7 +114,6 @@ class MeanFactor {
     return term > 1e-7F ? sum + term * of_light(share) : sum;
   }
 
- private:
   static constexpr int kTerms = 7;
   // B_2p / (2p)! over the one before.
   static constexpr float kRatios[kTerms - 1] = {-12.0F / 720,

@@ -62,6 +62,7 @@ class HopSampler {
   static constexpr std::int64_t kAhead = 16;
   static constexpr std::int64_t kRowsAhead = 8;
   static constexpr std::int64_t kInBlock = 512, kMostInBlock = 64;
+  static constexpr std::int64_t kMoreShares = MeanFactor::kLanes;
 
   // What was drawn of one row that gives anything.
   struct Drawn {
@@ -126,13 +127,17 @@ class HopSampler {
 
   void draw_rows(std::int64_t task, Chooser& chooser) {
     std::vector<std::int64_t> positions;
+    std::vector<float> shares, factors;
     std::int64_t at = begins_[task];
     for (std::int64_t i = task * kTargetsPerTask, end = end_of(task); i < end; ++i) {
       if (i + 1 < end) __builtin_prefetch(rows_.indices + starts_[i + 1]);
       positions.resize(fanout_.of(degrees_[i]) + Chooser::kMoreRoom);
       const Drawn row = choose(i, chooser, positions.data());
       if constexpr (Chooser::kWeighs) {
-        weigh(row, positions.data(), at);
+        shares.resize(row.count + kMoreShares);
+        factors.resize(row.count + kMoreShares);
+        weigh(row, positions.data(), at, shares.data(), factors.data());
+        std::copy_n(factors.data(), row.count, entries_.weights.data() + at);
       } else {
         copy(positions.data(), row.count, at);
       }
@@ -157,6 +162,13 @@ class HopSampler {
         chooser.prefetch_chosen(starts_[row.target], degrees_[row.target], row.count, positions);
         return;
       }
+    }
+    if (row.all) {
+      constexpr std::int64_t kInLine = 64 / sizeof(Index);
+      const Index* first = rows_.indices + starts_[row.target];
+      for (std::int64_t j = 0; j < row.count; j += kInLine) __builtin_prefetch(first + j);
+      if (row.count > 0) __builtin_prefetch(first + row.count - 1);
+      return;
     }
     for (std::int64_t j = 0; j < row.count; ++j) __builtin_prefetch(rows_.indices + positions[j]);
   }
@@ -183,20 +195,22 @@ class HopSampler {
 
   void write(Block& block, std::int64_t to) {
     if constexpr (Chooser::kWeighs) {
+      float shares[kInBlock + kMoreShares], factors[kInBlock + kMoreShares];
       std::int64_t done = 0;
       for (std::int64_t r = 0; r < block.drawn; ++r) {
-        weigh(block.rows[r], block.positions + done, to + done);
+        weigh(block.rows[r], block.positions + done, to + done, shares, factors + done);
         done += block.rows[r].count;
       }
+      std::copy_n(factors, done, entries_.weights.data() + to);
     } else {
       copy(block.positions, block.entries, to);
     }
     number(block.positions, block.entries, to);
   }
 
-  // Columns and factors of a row, whose places in it become positions.
-  void weigh(const Drawn& row, std::int64_t* positions, std::int64_t to) {
-    float* factors = entries_.weights.data() + to;
+  // Columns and factors of a row, whose places in it become positions if somebody asks for them.
+  void weigh(const Drawn& row, std::int64_t* positions, std::int64_t to, float* shares,
+             float* factors) {
     if (row.all) {
       copy(positions, row.count, to);
       std::fill_n(factors, row.count, 1.0F);
@@ -206,10 +220,12 @@ class HopSampler {
     for (std::int64_t j = 0; j < row.count; ++j) {
       const auto offset = static_cast<std::uint32_t>(positions[j]);
       entries_.columns[to + j] = entry.column(offset);
-      factors[j] = entry.share(offset);
-      positions[j] += starts_[row.target];
+      shares[j] = entry.share(offset);
     }
-    Chooser::weigh(row.arrivals, row.count, factors);
+    std::fill_n(shares + row.count, kMoreShares, 1.0F);
+    Chooser::weigh(row.arrivals, row.count, shares, factors);
+    if (entries_.edge_ids.size() == 0) return;
+    for (std::int64_t j = 0; j < row.count; ++j) positions[j] += starts_[row.target];
   }
 
   void copy(const std::int64_t* positions, std::int64_t count, std::int64_t to) {

@@ -42,11 +42,15 @@ class WeightedWithoutReplacement {
     if (whole) drawer.prefetch_row();
     if (wants_most(degree, k)) return;
     std::uint64_t* early = early_[row % kRowsKept];
-    for (std::int64_t j = 0; j <= k; j += 2) {
-      early[j] = random(draws, j, degree);
-      early[j + 1] = random(draws, j + 1, degree);
+    if (degree <= kHalves) {
+      for (std::int64_t j = 0; j <= k; j += 2) {
+        early[j] = drawer.place(draws.half(j));
+        early[j + 1] = drawer.place(draws.half(j + 1));
+      }
+    } else {
+      for (std::int64_t j = 0; j <= k; ++j) early[j] = drawer.place(draws[j]);
     }
-    for (std::int64_t j = 0; j <= k && !whole; ++j) drawer.prefetch_draw(early[j]);
+    for (std::int64_t j = 0; j <= k && !whole; ++j) drawer.prefetch_place(early[j]);
   }
   [[gnu::always_inline]] void prefetch_chosen(std::int64_t start, std::int64_t degree,
                                               std::int64_t k, const std::int64_t* offsets) const {
@@ -67,42 +71,31 @@ class WeightedWithoutReplacement {
       return draw_some(HashedSet(memory_, k + 1), nullptr, drawer, degree, k, draws, offsets);
     }
     const std::uint64_t* early = early_[row % kRowsKept];
-    if (degree <= kShort) return draw_some(MaskedSet(), early, drawer, degree, k, draws, offsets);
-    return draw_some(FilteredSet(bits_), early, drawer, degree, k, draws, offsets);
+    if (degree <= Marks::kCount) {
+      return draw_some(MarkedSet(marks_), early, drawer, degree, k, draws, offsets);
+    }
+    return draw_some(FilteredSet(marks_), early, drawer, degree, k, draws, offsets);
   }
 
-  // Shares of a row's weights become factors.
-  static void weigh(const Arrivals& arrivals, std::int64_t k, float* shares) {
+  // Factors from shares of a row's weights; whole vectors of both are read and written.
+  static void weigh(const Arrivals& arrivals, std::int64_t k, const float* shares, float* factors) {
     if (arrivals.count == 0) {
       for (std::int64_t j = 0; j < k; ++j) {
-        shares[j] = 1 / one_minus_exp(std::max(shares[j], kLeastShare) * arrivals.time);
+        factors[j] = 1 / one_minus_exp(std::max(shares[j], kLeastShare) * arrivals.time);
       }
       return;
     }
     if (arrivals.count < static_cast<std::int64_t>(kMeanFactors.size())) {
-      weigh(kMeanFactors[arrivals.count], k, shares);
+      kMeanFactors[arrivals.count].of(k, shares, factors);
     } else {
-      weigh(MeanFactor(arrivals.count), k, shares);
+      MeanFactor(arrivals.count).of(k, shares, factors);
     }
   }
 
  private:
-  static void weigh(const MeanFactor& factor, std::int64_t k, float* shares) {
-    unsigned heavy = 0;
-    for (std::int64_t j = 0; j < k; ++j) heavy |= !factor.is_light(shares[j]);
-    if (!heavy) {
-      for (std::int64_t j = 0; j < k; ++j) shares[j] = factor.of_light(shares[j]);
-      return;
-    }
-    for (std::int64_t j = 0; j < k; ++j) {
-      shares[j] =
-          factor.is_light(shares[j]) ? factor.of_light(shares[j]) : factor.of_heavy(shares[j]);
-    }
-  }
-
-  // Rows of at most so many entries: as a mask has bits; all of which are fetched; which 32 random
-  // bits tell apart, to a millionth.
-  static constexpr std::int64_t kShort = 64, kLines = 4, kHalves = 4096;
+  // Rows of at most so many entries: of which all may be looked at; all of which are fetched (times
+  // what is drawn); which 32 random bits tell apart, to a millionth.
+  static constexpr std::int64_t kShort = 64, kLines = 8, kHalves = 4096;
   static constexpr std::int64_t kMostEarly = FilteredSet::kMost;
   // Rows whose random numbers are kept: more than are fetched ahead.
   static constexpr std::int64_t kRowsKept = 16;
@@ -151,15 +144,15 @@ class WeightedWithoutReplacement {
                                             std::int64_t k, VertexDraws draws,
                                             std::int64_t* offsets) {
     std::int64_t taken = 0, drawn = 0;
-    const auto take = [&](std::uint64_t random) {
-      const std::uint32_t offset = drawer.draw(random);
+    const auto take = [&](std::uint64_t place) {
+      const std::uint32_t offset = drawer.at(place);
       offsets[taken] = offset;
-      taken += chosen.insert(offset);
+      taken += chosen.insert(offset, offsets, taken);
     };
     for (; early && drawn <= k; ++drawn) take(early[drawn]);
     for (; taken <= k; ++drawn) {
       if (drawn == patience(k)) return draw_rest(chosen, drawer, degree, k, taken, draws, offsets);
-      take(random(draws, drawn, degree));
+      take(drawer.place(random(draws, drawn, degree)));
     }
     return {drawn, 0};
   }
@@ -169,11 +162,12 @@ class WeightedWithoutReplacement {
   template <class Set>
   Arrivals draw_rest(const Set& chosen, const Drawer& drawer, std::int64_t degree, std::int64_t k,
                      std::int64_t taken, VertexDraws draws, std::int64_t* offsets) {
+    const std::int64_t drawn = taken;
     double time = 0;
     for (std::int64_t j = 0; j < patience(k); ++j) time += exponential(draws[kWaits + j]);
     arrivals_.clear();
     for (std::uint32_t offset = 0; offset < degree; ++offset) {
-      if (chosen.has(offset)) continue;
+      if (chosen.has(offset, offsets, drawn)) continue;
       const double wait = exponential(draws[kKeys + offset]);
       arrivals_.emplace_back(wait / std::max(drawer.share(offset), kLeastShare), offset);
     }
@@ -190,7 +184,7 @@ class WeightedWithoutReplacement {
 
   const Rows<Index>& rows_;
   std::uint64_t early_[kRowsKept][kMostEarly + 2];
-  FilteredSet::Bits bits_{};
+  Marks marks_;
   std::vector<std::uint32_t> memory_;
   std::vector<std::pair<double, std::uint32_t>> arrivals_;
 };
@@ -207,7 +201,7 @@ class WeightedWithReplacement {
   [[gnu::always_inline]] void prefetch(std::int64_t, std::int64_t start, std::int64_t degree,
                                        std::int64_t k, VertexDraws draws) const {
     const Drawer drawer(rows_, start, degree);
-    for (std::int64_t j = 0; j < k; ++j) drawer.prefetch_draw(draws[j]);
+    for (std::int64_t j = 0; j < k; ++j) drawer.prefetch_place(drawer.place(draws[j]));
   }
 
   [[gnu::always_inline]] void prefetch_chosen(std::int64_t start, std::int64_t degree,
@@ -222,13 +216,13 @@ class WeightedWithReplacement {
   Arrivals operator()(std::int64_t, std::int64_t start, std::int64_t degree, std::int64_t k,
                       VertexDraws draws, std::int64_t* offsets) const {
     const Drawer drawer(rows_, start, degree);
-    for (std::int64_t j = 0; j < k; ++j) offsets[j] = drawer.draw(draws[j]);
+    for (std::int64_t j = 0; j < k; ++j) offsets[j] = drawer.at(drawer.place(draws[j]));
     return {k, 0};
   }
 
-  static void weigh(const Arrivals& arrivals, std::int64_t k, float* shares) {
+  static void weigh(const Arrivals& arrivals, std::int64_t k, const float* shares, float* factors) {
     const auto drawn = static_cast<float>(arrivals.count);
-    for (std::int64_t j = 0; j < k; ++j) shares[j] = 1 / (drawn * shares[j]);
+    for (std::int64_t j = 0; j < k; ++j) factors[j] = 1 / (drawn * shares[j]);
   }
 
  private:
