@@ -108,6 +108,18 @@ class Storage(Record):
     cache_policy: Annotated[
         PolicyName, Flag("which rows these are; belady: what is needed soonest in the superbatch")
     ] = "belady"
+    structure: Annotated[
+        Literal["memory", "disk"],
+        Flag(
+            "disk: read neighbours of a graph directory when they are needed, past the page cache"
+        ),
+    ] = "memory"
+    structure_cache: Annotated[
+        int, Flag("blocks of neighbours in memory: 200MB, 2GiB", "BYTES", in_bytes=True)
+    ] = 0
+    structure_policy: Annotated[
+        Literal["degree", "vip", "lru", "clock", "sieve"], Flag("which blocks these are")
+    ] = "vip"
 
 
 @dataclass(frozen=True)
@@ -233,6 +245,10 @@ class MiniBatchConfig(Config):
             raise InputError(f"--layers {layers} needs as many --num-neighbors, got {hops}")
         if self.storage.cache and self.storage.store == "memory":
             raise InputError("--cache needs --store disk: features in memory need none")
+        if self.storage.structure_cache and self.storage.structure == "memory":
+            raise InputError("--structure-cache needs --structure disk")
+        if self.storage.structure == "disk":
+            self._check_structure()
         check_metric(self.aim.loss, self.aim.metric)
         training = self.training
         if training.resume and training.checkpoint is None:
@@ -249,13 +265,26 @@ class MiniBatchConfig(Config):
         if self.comparison.compare == "full" and self.storage.store == "disk":
             raise InputError("--compare full needs --store memory")
 
+    def _check_structure(self) -> None:
+        if self.sampling.sampler != "neighbor":
+            raise InputError(
+                f"--structure disk needs --sampler neighbor, not {self.sampling.sampler}"
+            )
+        if self.model.jk != "none":
+            raise InputError("--structure disk needs --jk none: evaluation goes layer by layer")
+        if self.comparison.compare == "full":
+            raise InputError("--compare full needs --structure memory")
+        if self.data.symmetrise:
+            raise InputError("--structure disk: graph directories are ready-made; not --symmetrise")
+
     def _check_distribution(self, ranks: int) -> None:
         how = self.distribution
         how.check(ranks)
         if how.distributed == "none":
             return
-        if self.storage.store != "memory":
-            raise InputError(f"--distributed {how.distributed} needs --store memory")
+        for name in ("store", "structure"):
+            if getattr(self.storage, name) != "memory":
+                raise InputError(f"--distributed {how.distributed} needs --{name} memory")
         known = ("neighbor", "labor", "ladies") if how.distributed == "exact" else ("neighbor",)
         if self.sampling.sampler not in known:
             raise InputError(

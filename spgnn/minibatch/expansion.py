@@ -41,21 +41,43 @@ class Once:
 
     def sample(self, seeds: Tensor, draw: Draw) -> Sample:
         """The neighbourhood of the seeds, int64 [seeds], each different."""
-        growth = once(seeds, len(self._sampler.num_neighbors))
-        try:
-            hop, targets = 0, next(growth)
-            while True:
-                targets = growth.send(self._sampler.sample_hop(targets, hop, draw))
-                hop += 1
-        except StopIteration as grown:
-            sample: Sample = grown.value
-            return sample
+        return _grown(self._sampler, once(seeds, len(self._sampler.num_neighbors)), draw)
+
+
+class Anew:
+    """Draws neighbours anew in each hop, for all that was found before as well.
+
+    What :meth:`spgnn.sampling.NeighborSampler.sample` does, for a sampler that knows hops alone.
+
+    Parameters
+    ----------
+    sampler : HopSampler
+    """
+
+    def __init__(self, sampler: HopSampler) -> None:
+        self._sampler = sampler
+
+    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
+        """The neighbourhood of the seeds, int64 [seeds], each different."""
+        return _grown(self._sampler, anew(seeds, len(self._sampler.num_neighbors)), draw)
 
 
 Found = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 """Of some targets: indptr, columns, numbers of edges, weights."""
 Growth = Generator[Tensor, Found, Sample]
 """Yields the targets of one hop after the other, is sent what was drawn, and returns the sample."""
+
+
+def _grown(sampler: HopSampler, growth: Growth, draw: Draw) -> Sample:
+    """A sample for which one sampler draws everything."""
+    try:
+        hop, targets = 0, next(growth)
+        while True:
+            targets = growth.send(sampler.sample_hop(targets, hop, draw))
+            hop += 1
+    except StopIteration as grown:
+        sample: Sample = grown.value
+        return sample
 
 
 def once(seeds: Tensor, hops: int) -> Growth:

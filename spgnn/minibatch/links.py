@@ -54,14 +54,14 @@ class LinkNeighborLoader(NeighborLoader):
                 raise InputError(f"LinkNeighborLoader knows no {name}")
         super().__init__(data, num_neighbors, None, **options)
         source = self.source
-        self.links = _checked_links(edge_label_index, source.pattern)
+        self.links = _checked_links(edge_label_index, source.structure)
         count = self.links.shape[1]
         self.input_nodes = torch.arange(count)
         self.negatives = check_integer("neg_sampling_ratio", neg_sampling_ratio, 0)
         if edge_label is not None and (len(edge_label) != count or not (edge_label > 0).all()):
             raise InputError(f"edge_label must be [{count}], positive: 0 stands for no link")
         self.edge_label = torch.ones(count) if edge_label is None else edge_label
-        self._other = NegativeSampler(source.pattern, vertex_ids=source.vertex_ids)
+        self._other = NegativeSampler(source.structure, vertex_ids=source.vertex_ids)
 
     def _input_ids(self) -> Tensor:
         return self.input_nodes

@@ -20,7 +20,7 @@ from spgnn.minibatch.features import Features
 from spgnn.minibatch.samplers import Drawing
 from spgnn.minibatch.source import Source, chosen, source_of
 from spgnn.sampling import Draw, Sample, Sampler
-from spgnn.store import Rows
+from spgnn.store import DiskPattern, Rows
 
 Scaling = Literal["graph", "batch"]
 # Options of PyG's loader that stand for what is done anyway.
@@ -82,6 +82,9 @@ class NeighborLoader:
         that of full-graph training; or degrees in the batch, as layers of PyG see it.
     store : Rows [n, f], optional
         Where features are, in the place of the data's own.
+    structure : DiskPattern [n, n], optional
+        Where the graph is, in the place of the data's own; for the ``neighbor`` sampler. The same
+        batches, of rows that are read when they are needed.
     superbatch : int
         So many batches are sampled before any of their features are fetched; rows that several of
         them need are fetched once.
@@ -137,6 +140,7 @@ class NeighborLoader:
         resample: bool = False,
         normalise: Scaling = "graph",
         store: Rows | None = None,
+        structure: DiskPattern | None = None,
         superbatch: int = 1,
         prefetch: int = 2,
         num_workers: int = 1,
@@ -157,7 +161,7 @@ class NeighborLoader:
         check_choice("normalise", normalise, get_args(Scaling))
         self.shuffle, self.drop_last, self.transform = shuffle, drop_last, transform
         self.normalise = normalise
-        self.source: Source = source_of(data, store, data_dir)
+        self.source: Source = source_of(data, store, data_dir, structure)
         self.input_nodes = chosen(self.source, input_nodes)
         self.features, self.sampled = Features(self.source.x), Sampled()
         self.ranks = check_integer("ranks", ranks, 1)

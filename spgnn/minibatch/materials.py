@@ -22,10 +22,10 @@ from spgnn.errors import InputError
 from spgnn.files import written_aside
 from spgnn.hashing import uniform
 from spgnn.minibatch.config import MiniBatchConfig
-from spgnn.minibatch.source import Source, of_graph
+from spgnn.minibatch.source import Source, of_graph, on_disk
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
-from spgnn.store import CachedRows, DiskRows, Policy, Rows, uses, visit_probability
+from spgnn.store import CachedRows, DiskPattern, DiskRows, Policy, Rows, uses, visit_probability
 
 FILE = "features.bin"
 
@@ -84,6 +84,8 @@ def materials(config: MiniBatchConfig, rank: int = 0) -> Iterator[Materials]:
         source = of_graph(graph, x)
         source.vertices.update(y=y)
         seeds = (masks[0] & labelled(y)).nonzero()[:, 0]
+        if config.storage.structure == "disk":
+            source = on_disk(source, _structure(config, opened, graph, seeds))
         yield Materials(source, opened.meta, y, masks, classes, seeds)
 
 
@@ -140,6 +142,31 @@ def _cached(config: MiniBatchConfig, rows: Rows, graph: Graph, seeds: Tensor) ->
     elif storage.cache_policy == "vip":
         scores = visit_probability(graph.adjacency, sampling.fanouts, seeds, sampling.batch_size)
     return CachedRows(rows, Policy(storage.cache_policy, scores), storage.cache)
+
+
+def _structure(
+    config: MiniBatchConfig, opened: GraphSource, graph: Graph, seeds: Tensor
+) -> DiskPattern:
+    """Where the neighbours are read from."""
+    storage, sampling = config.storage, config.sampling
+    if not isinstance(opened, ShardDirectory) or opened.meta.parts != 1:
+        raise InputError(
+            f"--structure disk: {config.data.dataset} is no graph directory of one part; "
+            "spgnn shard makes one"
+        )
+    path, offset = opened.place(0, "indices") or (opened.directory, 0)
+    # A copy: what is mapped counts as memory as soon as it has been looked at.
+    pattern, indptr = graph.adjacency.pattern, graph.adjacency.indptr.clone()
+    dtype = pattern.indices.dtype
+    disk = DiskPattern.open(path, offset, indptr, pattern.shape[1], dtype=dtype)
+    if not storage.structure_cache:
+        return disk
+    scores = None
+    if storage.structure_policy == "degree":
+        scores = uses(disk)
+    elif storage.structure_policy == "vip":
+        scores = visit_probability(disk, sampling.fanouts, seeds, sampling.batch_size)
+    return disk.cached(storage.structure_policy, storage.structure_cache, scores)
 
 
 def _random(graph: Graph, width: int, seed: int) -> Tensor:

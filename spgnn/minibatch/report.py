@@ -14,7 +14,7 @@ from spgnn.comm import Communicator
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.counts import Sampled
 from spgnn.minibatch.train import BatchTrainer
-from spgnn.store import CachedRows, Rows, optimal_hits
+from spgnn.store import CachedRows, DiskPattern, Rows, optimal_hits
 from spgnn.train import report as usual
 
 Report = dict[str, Any]
@@ -50,6 +50,7 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
         "batches_per_epoch": trainer.batches,
         "sampler": sampled(comm, trainer.task.loader.sampled),
         "features": _features(config, comm, trainer),
+        "structure": _structure(config, comm, trainer),
         "memory": usual.memory(comm, idle_bytes),
         "failure": trainer.failure,
     }
@@ -85,6 +86,25 @@ def _features(config: MiniBatchConfig, comm: Communicator, trainer: BatchTrainer
         "optimal_hit_rate": best,
         "cache_rows": x.slots if isinstance(x, CachedRows) else 0,
         "policy": config.storage.cache_policy if cached else None,
+    }
+
+
+def _structure(config: MiniBatchConfig, comm: Communicator, trainer: BatchTrainer) -> Report | None:
+    """Blocks of neighbours that sampling asked for, and those that were read of the disk."""
+    pattern = trainer.task.loader.source.pattern
+    if not isinstance(pattern, DiskPattern):
+        return None
+    cached = isinstance(pattern.blocks, CachedRows)
+    told = pattern.counts.record()
+    total = dict(zip(told, map(int, summed(comm, list(told.values()))), strict=True))
+    return {
+        "blocks_needed": total["rows_needed"],
+        "blocks_read": total["rows_read"],
+        "bytes_needed": total["bytes_needed"],
+        "bytes_read": total["bytes_read"],
+        "hit_rate": total["hits"] / max(total["rows_needed"], 1) if cached else None,
+        "policy": config.storage.structure_policy if cached else None,
+        "block_bytes": pattern.block_bytes,
     }
 
 
@@ -143,6 +163,11 @@ def show(report: Report) -> None:
         best = told["optimal_hit_rate"]
         beside = "" if best is None else f" (at best {best:.2%})"
         table.add_row(f"hits of the cache, {told['policy']}", f"{told['hit_rate']:.2%}{beside}")
+    blocks = report.get("structure")
+    if blocks is not None:
+        hits = "" if blocks["hit_rate"] is None else f", {blocks['hit_rate']:.2%} hits"
+        shown = f"{blocks['blocks_needed']:,} needed, {blocks['blocks_read']:,} read{hits}"
+        table.add_row("blocks of neighbours", shown)
     for name, seconds in list(report["seconds_to"].items())[-3:]:
         table.add_row(f"seconds to {name}", f"{seconds:.3f}")
     full = report.get("full")

@@ -9,10 +9,12 @@ from typing import Any
 from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
-from spgnn.minibatch.expansion import Once
+from spgnn.minibatch.expansion import Anew, Once
 from spgnn.minibatch.names import SAMPLERS
 from spgnn.minibatch.source import Source
+from spgnn.minibatch.structure import DiskSampler
 from spgnn.sampling import FastGCNSampler, LaborSampler, LadiesSampler, NeighborSampler, Sampler
+from spgnn.store import DiskPattern
 
 
 @dataclass(frozen=True)
@@ -43,23 +45,36 @@ class Drawing:
             raise InputError("num_neighbors must name one number a hop, got none")
         given: dict[str, Any] = {"edge_ids": edge_ids, "threads": threads}
         given["vertex_ids"] = source.vertex_ids
+        if isinstance(source.pattern, DiskPattern):
+            return self._on_disk(source.pattern, num_neighbors, given)
         if self.sampler == "neighbor":
             return self._neighbors(source, num_neighbors, given)
         for name in ("replace", "disjoint", "induced", "weight_attr", "time_attr"):
             if getattr(self, name):
                 raise InputError(f"sampler {self.sampler} knows no {name}")
         if self.sampler == "labor":
-            return LaborSampler(source.pattern, num_neighbors, **given)
+            return LaborSampler(source.structure, num_neighbors, **given)
         kind = LadiesSampler if self.sampler == "ladies" else FastGCNSampler
         weight = source.edge_weight
         values = None if weight is None else weight.abs()
-        return kind(source.pattern, num_neighbors, values=values, **given)
+        return kind(source.structure, num_neighbors, values=values, **given)
+
+    def _on_disk(
+        self, pattern: DiskPattern, num_neighbors: Sequence[int], given: dict[str, Any]
+    ) -> Sampler:
+        if self.sampler != "neighbor":
+            raise InputError(f"sampler {self.sampler} needs the structure in memory")
+        for name in ("disjoint", "induced", "weight_attr", "time_attr"):
+            if getattr(self, name):
+                raise InputError(f"{name} needs the structure in memory")
+        made = DiskSampler(pattern, num_neighbors, replace=self.replace, **given)
+        return Anew(made) if self.resample else Once(made)
 
     def _neighbors(
         self, source: Source, num_neighbors: Sequence[int], given: dict[str, Any]
     ) -> Sampler:
         made = NeighborSampler(
-            source.pattern,
+            source.structure,
             num_neighbors,
             replace=self.replace,
             weights=self._weights(source),

@@ -18,9 +18,10 @@ from spgnn.graph.sources import kind_of, opener
 from spgnn.nn.block import Degrees
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
-from spgnn.store import MemoryRows, Rows
+from spgnn.store import DiskPattern, MemoryRows, Rows
 
 FeatureStore = Rows | CSR | None
+_ROWS = 1 << 16  # that are looked at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +31,7 @@ class Source:
     Attributes
     ----------
     name : str
-    pattern : Pattern [n, n]
+    pattern : Pattern or DiskPattern [n, n]
         Row i lists whom vertex i aggregates from, columns rising.
     x : Rows, CSR or None
         Features of the vertices.
@@ -45,12 +46,25 @@ class Source:
     """
 
     name: str
-    pattern: Pattern
+    pattern: Pattern | DiskPattern
     x: FeatureStore
     vertices: dict[str, Tensor]
     edges: dict[str, Tensor]
     edge_ids: Tensor | None = None
     vertex_ids: Tensor | None = None
+
+    @property
+    def structure(self) -> Pattern:
+        """The pattern, for what needs it in memory.
+
+        Raises
+        ------
+        InputError
+            If it lies on a disk.
+        """
+        if isinstance(self.pattern, DiskPattern):
+            raise InputError(f"{self.name}: its structure lies on a disk; this needs it in memory")
+        return self.pattern
 
     @property
     def rows(self) -> int:
@@ -81,11 +95,16 @@ class Source:
     @cached_property
     def _degrees(self) -> tuple[Tensor, Tensor, Tensor | None]:
         edges = self.pattern.row_lengths
-        rows = torch.arange(self.rows).repeat_interleave(edges)
-        weight = edges.float()
+        weight, loops = edges.float(), torch.zeros(0, dtype=torch.int64)
         if self.edge_weight is not None:
+            rows = torch.arange(self.rows).repeat_interleave(edges)
             weight = torch.zeros(self.rows).index_add_(0, rows, self.edge_weight)
-        loops = rows[self.pattern.indices == rows]
+        ends = self.pattern.indptr
+        for first in range(0, self.rows, _ROWS):
+            last = min(first + _ROWS, self.rows)
+            rows = torch.arange(first, last).repeat_interleave(edges[first:last])
+            columns = self.pattern.indices[int(ends[first]) : int(ends[last])]
+            loops = torch.cat((loops, rows[columns == rows]))
         bare = None
         if len(loops):
             bare = torch.ones(self.rows)
@@ -93,7 +112,12 @@ class Source:
         return edges, weight, bare
 
 
-def source_of(data: Any, store: Rows | None = None, data_dir: str | None = None) -> Source:
+def source_of(
+    data: Any,
+    store: Rows | None = None,
+    data_dir: str | None = None,
+    structure: DiskPattern | None = None,
+) -> Source:
     """Read what a loader was given.
 
     Parameters
@@ -105,6 +129,8 @@ def source_of(data: Any, store: Rows | None = None, data_dir: str | None = None)
         Where the features are, in the place of the data's own.
     data_dir : str, optional
         Where named sets are looked for.
+    structure : DiskPattern [n, n], optional
+        Where the pattern is, in the place of the data's own.
 
     Raises
     ------
@@ -112,11 +138,33 @@ def source_of(data: Any, store: Rows | None = None, data_dir: str | None = None)
         If it is none of these.
     """
     source = _source(data, data_dir)
+    if structure is not None:
+        source = on_disk(source, structure)
     if store is not None:
         if store.rows != source.rows:
             raise InputError(f"store has {store.rows} rows, the graph {source.rows} vertices")
         source = replace(source, x=store)
     return source
+
+
+def on_disk(source: Source, structure: DiskPattern) -> Source:
+    """The same graph, of which the pattern lies on a disk.
+
+    Raises
+    ------
+    InputError
+        If it is another graph's, or edges are more than a pattern.
+    """
+    theirs = len(source.pattern.indptr) - 1, int(source.pattern.indptr[-1])
+    if structure.shape != source.pattern.shape or structure.nnz != theirs[1]:
+        raise InputError(
+            f"structure has {structure.shape[0]} rows of {structure.nnz} entries, "
+            f"{source.name} {theirs[0]} of {theirs[1]}"
+        )
+    if source.edges:
+        known = ", ".join(source.edges)
+        raise InputError(f"{source.name}: edges on a disk have no {known}")
+    return replace(source, pattern=structure, edge_ids=None)
 
 
 def _source(data: Any, data_dir: str | None) -> Source:

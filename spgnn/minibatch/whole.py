@@ -12,11 +12,14 @@ from spgnn.minibatch.features import Features
 from spgnn.minibatch.source import Source
 from spgnn.nn import Stack
 from spgnn.nn.block import Block, block_pattern
+from spgnn.pattern import Pattern
 from spgnn.sampling import relabel
 from spgnn.sparse import CSR
 from spgnn.store import MemoryRows
 
-ROWS = 1 << 16  # whose neighbourhoods are worked on at once, where features are not in memory
+ROWS = (
+    1 << 16
+)  # whose neighbourhoods are worked on at once, where graph or features are not in memory
 
 
 @torch.no_grad()
@@ -26,11 +29,11 @@ def of_all(model: Stack, source: Source) -> Tensor:
     Parameters
     ----------
     model : Stack
-        In evaluation mode. Without jumping knowledge, where features are not in memory.
+        In evaluation mode. Without jumping knowledge, where graph or features are not in memory.
     source : Source
     """
     x = source.x
-    if isinstance(x, MemoryRows | CSR):
+    if isinstance(x, MemoryRows | CSR) and isinstance(source.pattern, Pattern):
         everybody = torch.arange(source.rows)
         weight = source.edge_weight
         block = Block(

@@ -1,4 +1,4 @@
-"""Rows of a pattern that lies on a disk, with those that are most worth it in memory."""
+"""The structure of a graph that lies on a disk, read in blocks behind a cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,17 +13,22 @@ from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
 from spgnn.layout import Int64Array
 from spgnn.store._store import Reader, copy_stretches
-from spgnn.store.disk import GAP, finish, open_reader
-from spgnn.store.rows import Counts, as_bytes, check_ids
+from spgnn.store.cached import CachedRows
+from spgnn.store.disk import DiskRows, finish, open_reader
+from spgnn.store.policy import Policy
+from spgnn.store.rows import Counts, MemoryRows, Rows, as_bytes, check_ids
+from spgnn.store.stacked import StackedRows
 
+BLOCK = 512  # bytes; what most disks read at least
 _DTYPES = (torch.int32, torch.int64)
 
 
 class DiskPattern:
     """A pattern whose column numbers are read when they are asked for; made by `open`.
 
-    Row offsets are in memory (or mapped). The neighbour cache keeps whole rows, as AliGraph does
-    (VLDB'19): those with the most uses for each byte they take.
+    Row offsets are in memory (or mapped). Column numbers are a table of blocks of the file, so any
+    rule for rows keeps blocks, and short rows that lie in one block are read together (AliGraph,
+    VLDB'19, caches whole neighbourhoods). Threads may call it at the same time.
 
     Attributes
     ----------
@@ -33,21 +37,24 @@ class DiskPattern:
     shape : (rows, cols)
     dtype : torch.dtype
         Of the column numbers, int32 or int64.
-    counts : Counts
-        Rows and their bytes; of single neighbours, each counts as a row.
+    blocks : Rows
+        The file, a block a row; perhaps behind a cache.
+    block_bytes : int
     """
 
     def __init__(
-        self, file: tuple[Path, Reader], offset: int, indptr: Tensor, cols: int, dtype: torch.dtype
+        self,
+        file: tuple[Path, Reader, int],
+        indptr: Tensor,
+        cols: int,
+        dtype: torch.dtype,
+        blocks: Rows,
     ) -> None:
-        self.path, self._reader = file
-        self.indptr, self.dtype, self._offset = indptr, dtype, offset
+        self._file = file
+        self.path, self._reader, self._offset = file
+        self.indptr, self.dtype, self.blocks = indptr, dtype, blocks
         self.shape = len(indptr) - 1, cols
-        self.counts = Counts()
-        # Row r of the pattern is row _kept_as[r] of the cache, if that is not negative.
-        self._kept_as = np.empty(0, np.int32)
-        self._kept_indptr = np.zeros(1, np.int64)
-        self._kept = torch.empty(0, dtype=dtype)
+        self.block_bytes = blocks.row_bytes
 
     @classmethod
     def open(
@@ -59,6 +66,7 @@ class DiskPattern:
         *,
         dtype: torch.dtype = torch.int32,
         direct: bool = True,
+        block_bytes: int | None = None,
     ) -> DiskPattern:
         """Open a pattern.
 
@@ -75,6 +83,8 @@ class DiskPattern:
         dtype : int32 or int64
         direct : bool
             Read past the page cache where that is possible.
+        block_bytes : int, optional
+            A multiple of 8; by default 512, or as much as direct reads take at least.
 
         Raises
         ------
@@ -99,34 +109,68 @@ class DiskPattern:
                 f"{source}: {reader.size} bytes, but {int(indptr[-1])} column numbers from byte "
                 f"{offset} on need {needed}; it was cut off"
             )
-        return cls((source, reader), offset, indptr, cols, dtype)
+        size = max(BLOCK, reader.alignment) if block_bytes is None else block_bytes
+        if check_integer("block_bytes", size, 8) % 8:
+            raise InputError(f"block_bytes must be a multiple of 8, got {size}")
+        blocks = _blocks(source, reader, needed, size, direct=direct)
+        return cls((source, reader, offset), indptr, cols, dtype, blocks)
 
-    def keep(self, uses: Tensor, capacity: int) -> None:
-        """Read the rows that are worth most into memory, in place of what was kept before.
+    def cached(
+        self, policy: Policy | str, capacity: int, row_scores: Tensor | None = None
+    ) -> DiskPattern:
+        """The same pattern with a neighbour cache before it.
 
         Parameters
         ----------
-        uses : Tensor [rows]
-            How often each row will be asked for: `uses` of the graph, or `visit_probability`.
+        policy : Policy or str
+            A rule; where it has scores, they are those of the blocks.
         capacity : int
-            Bytes of column numbers that are kept.
+            Bytes of blocks that are kept.
+        row_scores : Tensor [rows], optional
+            How often each row will be asked for: degrees, or `visit_probability`. A block's score
+            is then the sum of those of its rows.
+
+        Raises
+        ------
+        InputError
+            As `Policy`, and if there is not one score a row.
         """
-        rows = self.shape[0]
-        check_integer("capacity of a neighbour cache, in bytes,", capacity, 0)
-        if uses.shape != (rows,):
-            raise InputError(f"uses must be [{rows}], got {list(uses.shape)}")
-        lengths = np.diff(self.indptr.numpy())
-        worth = uses.double().numpy() / np.maximum(lengths, 1)
-        order = np.argsort(-worth, kind="stable")
-        order = order[lengths[order] > 0]
-        fits = np.cumsum(lengths[order]) * self.dtype.itemsize <= capacity
-        kept = np.sort(order[fits])
-        self._kept_as = np.empty(0, np.int32)
-        indptr, columns = self._read_rows(kept)
-        self._check(columns)
-        self._kept_as = np.full(rows, -1, np.int32)
-        self._kept_as[kept] = np.arange(len(kept))
-        self._kept_indptr, self._kept = indptr, columns
+        if row_scores is not None:
+            name = policy if isinstance(policy, str) else policy.name
+            policy = Policy(name, self.block_scores(row_scores))
+        blocks = CachedRows(self.blocks, policy, capacity)
+        return DiskPattern(self._file, self.indptr, self.shape[1], self.dtype, blocks)
+
+    def block_scores(self, row_scores: Tensor) -> Tensor:
+        """Sums of the scores of the rows that lie in each block, float64 [blocks]."""
+        if row_scores.shape != (self.shape[0],):
+            raise InputError(
+                f"scores of rows must be [{self.shape[0]}], got {list(row_scores.shape)}"
+            )
+        first, last = self._blocks_of(*self._bytes_of(np.arange(self.shape[0])))
+        scores, ends = row_scores.double().numpy() * (last > first), self.blocks.rows + 1
+        steps = np.bincount(first, scores, ends) - np.bincount(last, scores, ends)
+        return torch.from_numpy(np.cumsum(steps)[:-1])
+
+    @property
+    def counts(self) -> Counts:
+        """Blocks that were asked for, found in the cache, and read."""
+        return self.blocks.counts
+
+    @property
+    def nnz(self) -> int:
+        """Number of column numbers."""
+        return int(self.indptr[-1])
+
+    @property
+    def row_lengths(self) -> Tensor:
+        """Entries of each row, int64 [rows]."""
+        return self.indptr.diff()
+
+    @property
+    def indices(self) -> DiskColumns:
+        """All column numbers; stretches of them are read when asked for."""
+        return DiskColumns(self)
 
     def rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Some rows, in the order asked for.
@@ -145,22 +189,10 @@ class DiskPattern:
         InputError
             If an id is out of range, or the file cannot be read or holds a column that is.
         """
-        wanted = check_ids(ids, self.shape[0], str(self.path))
-        kept = self._kept_rows(wanted)
-        hits = np.flatnonzero(kept >= 0)
-        indptr, columns = self._read_rows(wanted, skip=hits)
-        begins = self._kept_indptr[kept[hits]]
-        lengths = np.diff(indptr)[hits]
-        begin, length, to = self._bytes(begins, lengths, indptr[hits])
-        copy_stretches(as_bytes(self._kept), begin, length, to, as_bytes(columns))
-        self._check(columns)
-        self.counts.add(
-            rows_needed=len(wanted),
-            bytes_needed=len(columns) * self.dtype.itemsize,
-            hits=len(hits),
-            rows_read=len(wanted) - len(hits),
-        )
-        return torch.from_numpy(indptr), columns
+        begins, lengths = self._bytes_of(check_ids(ids, self.shape[0], str(self.path)))
+        columns = self._gathered(begins, lengths)
+        ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths // self.dtype.itemsize)))
+        return torch.from_numpy(ends), columns
 
     def neighbors(self, ids: Tensor, numbers: Tensor) -> Tensor:
         """Single entries of rows: what sampling needs of a long one.
@@ -182,60 +214,55 @@ class DiskPattern:
         InputError
             As `rows`, and if a row has no such entry.
         """
-        wanted = check_ids(ids, self.shape[0], str(self.path))
-        begins = self.indptr.numpy()[wanted]
-        places = begins + numbers.numpy()
-        wrong = (places < begins) | (places >= self.indptr.numpy()[wanted + 1])
-        if wrong.any():
-            first = int(np.flatnonzero(wrong)[0])
+        wanted, size = check_ids(ids, self.shape[0], str(self.path)), self.dtype.itemsize
+        begins, lengths = self._bytes_of(wanted)
+        inside = numbers.numpy() * size
+        wrong = np.flatnonzero((inside < 0) | (inside >= lengths))
+        if len(wrong):
+            first = int(wrong[0])
             row, number = int(wanted[first]), int(numbers[first])
             raise InputError(f"{self.path}: row {row} has no entry {number}")
-        columns = torch.empty(len(wanted), dtype=self.dtype)
-        kept = self._kept_rows(wanted)
-        hits, missing = np.flatnonzero(kept >= 0), np.flatnonzero(kept < 0)
-        inside = self._kept_indptr[kept[hits]] + numbers.numpy()[hits]
-        columns[torch.from_numpy(hits)] = self._kept[torch.from_numpy(inside)]
-        self._read(places[missing], np.ones(len(missing), np.int64), missing, columns)
+        return self._gathered(begins + inside, np.full(len(wanted), size, np.int64))
+
+    def stretch(self, first: int, last: int) -> Tensor:
+        """Column numbers [first, last), by one long read past any cache."""
+        columns = torch.empty(last - first, dtype=self.dtype)
+        size = self.dtype.itemsize
+        begin, length = np.array([first * size + self._offset]), np.array([(last - first) * size])
+        if last > first:
+            nowhere = np.zeros(1, np.int64)
+            finish(self._reader.read(begin, length, nowhere, as_bytes(columns), 0), self.path)
         self._check(columns)
-        self.counts.add(
-            rows_needed=len(wanted),
-            bytes_needed=len(wanted) * self.dtype.itemsize,
-            hits=len(hits),
-            rows_read=len(missing),
-        )
         return columns
 
-    def _kept_rows(self, wanted: Int64Array) -> npt.NDArray[np.int32]:
-        if len(self._kept_as) == 0:
-            return np.full(len(wanted), -1, np.int32)
-        return self._kept_as[wanted]
+    def _bytes_of(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Where rows begin in the file, and their lengths."""
+        indptr, size = self.indptr.numpy(), self.dtype.itemsize
+        begins = indptr[rows]
+        return begins * size + self._offset, (indptr[rows + 1] - begins) * size
 
-    def _read_rows(
-        self, wanted: Int64Array, skip: Int64Array | None = None
-    ) -> tuple[Int64Array, Tensor]:
-        """Offsets and columns of some rows; those at the places `skip` are left undefined."""
-        begins = self.indptr.numpy()[wanted]
-        lengths = self.indptr.numpy()[wanted + 1] - begins
-        indptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-        columns = torch.empty(int(indptr[-1]), dtype=self.dtype)
-        read = np.flatnonzero(lengths)
-        if skip is not None:
-            read = np.setdiff1d(read, skip, assume_unique=True)
-        self._read(begins[read], lengths[read], indptr[read], columns)
-        return indptr, columns
+    def _blocks_of(self, begins: Int64Array, lengths: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Blocks [first, last) that stretches of the file lie in; none of an empty one."""
+        first = begins // self.block_bytes
+        last = -(-(begins + lengths) // self.block_bytes)
+        return first, np.where(lengths > 0, last, first)
 
-    def _read(
-        self, begins: Int64Array, lengths: Int64Array, to: Int64Array, columns: Tensor
-    ) -> None:
-        """Stretches of the file's numbers, into stretches of `columns`."""
-        first, size, target = self._bytes(begins, lengths, to)
-        gap = GAP if self._reader.alignment > 1 else 0
-        ticket = self._reader.read(first + self._offset, size, target, as_bytes(columns), gap)
-        self.counts.add(bytes_read=ticket.bytes)
-        finish(ticket, self.path)
-
-    def _bytes(self, *numbers: Int64Array) -> list[Int64Array]:
-        return [array * self.dtype.itemsize for array in numbers]
+    def _gathered(self, begins: Int64Array, lengths: Int64Array) -> Tensor:
+        """The column numbers in stretches of the file, one after another."""
+        first, last = self._blocks_of(begins, lengths)
+        counts = last - first
+        before = np.cumsum(counts) - counts
+        blocks = np.arange(int(counts.sum())) + np.repeat(first - before, counts)
+        distinct = np.unique(blocks)
+        found = self.blocks.gather(torch.from_numpy(distinct))
+        # The blocks of a stretch are neighbours among the distinct ones as well.
+        place = np.searchsorted(distinct, first)
+        source = place * self.block_bytes + begins - first * self.block_bytes
+        ends = np.cumsum(lengths)
+        columns = torch.empty(int(lengths.sum()) // self.dtype.itemsize, dtype=self.dtype)
+        copy_stretches(as_bytes(found), source, lengths, ends - lengths, as_bytes(columns))
+        self._check(columns)
+        return columns
 
     def _check(self, columns: Tensor) -> None:
         """Whoever takes column numbers from a file makes sure that they are some."""
@@ -247,3 +274,38 @@ class DiskPattern:
                 f"{self.path}: damaged: names column {low if low < 0 else high}, but there are "
                 f"columns 0 to {self.shape[1] - 1}"
             )
+
+
+class DiskColumns:
+    """The column numbers of a pattern on a disk, as far as they are sliced.
+
+    Parameters
+    ----------
+    pattern : DiskPattern
+    """
+
+    def __init__(self, pattern: DiskPattern) -> None:
+        self._pattern = pattern
+
+    def __len__(self) -> int:
+        """Number of column numbers."""
+        return self._pattern.nnz
+
+    def __getitem__(self, which: slice) -> Tensor:
+        """A stretch of neighbouring ones; reads it."""
+        first, last, _ = which.indices(len(self))
+        return self._pattern.stretch(first, max(first, last))
+
+
+def _blocks(path: Path, reader: Reader, needed: int, size: int, *, direct: bool) -> Rows:
+    """The first so many bytes of a file as a table; a last block that is not full is in memory."""
+    whole, rest = divmod(needed, size)
+    width = size // torch.int64.itemsize
+    table: Rows = DiskRows.open(path, 0, whole, width, torch.int64, direct=direct, gap=0)
+    if not rest:
+        return table
+    last = torch.zeros(1, width, dtype=torch.int64)
+    one = np.zeros(1, np.int64)
+    ticket = reader.read(one + whole * size, one + rest, one, as_bytes(last), 0)
+    finish(ticket, path)
+    return StackedRows([table, MemoryRows(last)])

@@ -12,24 +12,29 @@ from torch import Tensor
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
+from spgnn.store.neighbors import DiskPattern
 from spgnn.store.policy import POLICIES, Policy
 
+Structure = Pattern | CSR | DiskPattern
 _PIECE = 1 << 22  # nonzeros that are worked on at once
 
 
-def uses(pattern: Pattern | CSR) -> Tensor:
+def uses(pattern: Structure) -> Tensor:
     """How many rows name each vertex (its out-degree), int64 [n]: scores of ``"degree"``.
 
     Parameters
     ----------
-    pattern : Pattern or CSR [n, n]
+    pattern : Pattern, CSR or DiskPattern [n, n]
         A row lists the vertices that its own vertex aggregates from.
     """
-    return torch.bincount(pattern.indices, minlength=pattern.shape[1])
+    total = torch.zeros(pattern.shape[1], dtype=torch.int64)
+    for _, _, columns in _pieces(pattern):
+        total += torch.bincount(columns, minlength=len(total))
+    return total
 
 
 def visit_probability(
-    pattern: Pattern | CSR, num_neighbors: Sequence[int], seeds: Tensor, batch_size: int
+    pattern: Structure, num_neighbors: Sequence[int], seeds: Tensor, batch_size: int
 ) -> Tensor:
     """The probability that a batch of neighbour sampling has a vertex: scores of ``"vip"``.
 
@@ -45,7 +50,7 @@ def visit_probability(
 
     Parameters
     ----------
-    pattern : Pattern or CSR [n, n]
+    pattern : Pattern, CSR or DiskPattern [n, n]
         A row lists the vertices that its own vertex aggregates from.
     num_neighbors : sequence of int
         Fan-out of each hop, the seeds' first; −1 for all neighbours.
@@ -76,7 +81,7 @@ def visit_probability(
 
 def policy_for(
     name: str,
-    pattern: Pattern | CSR,
+    pattern: Structure,
     num_neighbors: Sequence[int],
     seeds: Tensor,
     batch_size: int,
@@ -104,7 +109,7 @@ def policy_for(
 
 
 def _product_over_rows(
-    pattern: Pattern | CSR, factor: npt.NDArray[np.float64]
+    pattern: Structure, factor: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """For each column the product of the factors of the rows that name it."""
     with np.errstate(divide="ignore"):
@@ -115,7 +120,7 @@ def _product_over_rows(
     return np.exp(total)
 
 
-def _pieces(pattern: Pattern | CSR) -> Iterator[tuple[slice, npt.NDArray[np.int64], Tensor]]:
+def _pieces(pattern: Structure) -> Iterator[tuple[slice, npt.NDArray[np.int64], Tensor]]:
     """Neighbouring rows of some nonzeros each: which rows, their lengths, their columns."""
     indptr = pattern.indptr.numpy()
     first, n = 0, len(indptr) - 1

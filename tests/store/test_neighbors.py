@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spgnn.errors import InputError
-from spgnn.store import DiskPattern, uses
+from spgnn.store import DiskPattern, uses, visit_probability
 
 from .test_rows import some_ids, written
 from .test_visits import csr
@@ -34,13 +34,15 @@ def rows_of(A, ids):
 
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("share", [0, 0.3, 2])
-def test_rows_and_single_neighbors(tmp_path, dtype, share, direct):
+@pytest.mark.parametrize(
+    ("policy", "share"), [(None, 0), ("lru", 0.3), ("degree", 0.3), ("sieve", 2)]
+)
+def test_rows_and_single_neighbors(tmp_path, dtype, policy, share, direct):
     A = pattern_of()
     disk = opened(tmp_path, A, dtype, offset=129, direct=direct)
-    capacity = int(share * A.nnz * dtype.itemsize)
-    disk.keep(uses(A), capacity)
-    before = disk.counts.record()
+    if policy is not None:
+        scores = uses(disk) if policy == "degree" else None
+        disk = disk.cached(policy, int(share * A.nnz * dtype.itemsize), scores)
     for ids in (some_ids(300, 100), torch.arange(300), torch.arange(0), torch.tensor([5, 7, 7])):
         indptr, columns = disk.rows(ids)
         expected = rows_of(A, ids)
@@ -51,29 +53,46 @@ def test_rows_and_single_neighbors(tmp_path, dtype, share, direct):
         found = disk.neighbors(some, numbers)
         assert torch.equal(found, A.indices[A.indptr[some] + numbers].to(dtype))
     counts = disk.counts
-    asked = counts.rows_needed - before["rows_needed"]
-    assert asked == counts.hits + counts.rows_read - before["rows_read"]
+    # The last block is in memory: once in each of eight calls at most.
+    assert 0 <= counts.rows_needed - counts.hits - counts.rows_read <= 8
     assert (counts.hits > 0) == (share > 0)
-    assert (counts.bytes_read > before["bytes_read"]) == (share < 2)
+    assert torch.equal(disk.indices[3:200], A.indices[3:200].to(dtype))
+    assert len(disk.indices[7:7]) == 0
+    assert torch.equal(uses(disk), uses(A))
+    assert torch.equal(visits(disk), visits(A))
 
 
-def test_rows_of_most_uses_a_byte_are_kept(tmp_path):
+def visits(pattern):
+    return visit_probability(pattern, [3, -1], torch.arange(40), 8)
+
+
+def test_blocks_are_what_is_read_and_what_rows_are_worth(tmp_path):
     A = pattern_of()
-    disk = opened(tmp_path, A)
-    capacity = A.nnz
-    disk.keep(uses(A), capacity)
-    worth = uses(A) / A.row_lengths.clamp(min=1)
-    left, kept = capacity, set()
-    for row in torch.argsort(-worth, stable=True).tolist():
-        left -= 4 * int(A.row_lengths[row])
-        if left < 0:
-            break
-        if A.row_lengths[row]:
-            kept.add(row)
-    for row in range(300):
-        had = disk.counts.hits
-        disk.rows(torch.tensor([row]))
-        assert disk.counts.hits - had == (row in kept)
+    disk = opened(tmp_path, A, direct=False)
+    scores = torch.rand(300, dtype=torch.float64)
+    worth = torch.zeros(-(-(128 + 4 * A.nnz) // 512), dtype=torch.float64)
+    touched = [
+        set(range((128 + 4 * int(A.indptr[i])) // 512, -(-(128 + 4 * int(A.indptr[i + 1])) // 512)))
+        if A.row_lengths[i]
+        else set()
+        for i in range(300)
+    ]
+    for i, blocks in enumerate(touched):
+        for block in blocks:
+            worth[block] += scores[i]
+    assert torch.allclose(disk.block_scores(scores), worth)
+    ids = some_ids(300, 40)
+    disk.rows(ids)
+    needed = set().union(*(touched[i] for i in ids.tolist()))
+    assert disk.counts.rows_needed == len(needed)
+    assert disk.counts.bytes_needed == 512 * len(needed)
+    # The last block, which is not full, is in memory.
+    last = len(worth) - 1
+    assert disk.counts.bytes_read == 512 * len(needed - {last})
+    cached = disk.cached("degree", 10**9, scores)
+    for _ in range(3):
+        cached.rows(ids)
+    assert cached.counts.hits == 2 * len(needed)
 
 
 def test_what_is_wrong_with_a_pattern(tmp_path):
@@ -84,8 +103,10 @@ def test_what_is_wrong_with_a_pattern(tmp_path):
         disk.rows(torch.tensor([300]))
     with pytest.raises(InputError, match=f"{path}: row 5 has no entry 0"):
         disk.neighbors(torch.tensor([7, 5]), torch.tensor([0, 0]))
-    with pytest.raises(InputError, match=r"uses must be \[300\], got \[3\]"):
-        disk.keep(torch.ones(3), 5)
+    with pytest.raises(InputError, match=r"scores of rows must be \[300\], got \[3\]"):
+        disk.cached("degree", 5, torch.ones(3))
+    with pytest.raises(InputError, match="block_bytes must be a multiple of 8, got 12"):
+        DiskPattern.open(path, 128, A.indptr, 300, block_bytes=12)
     with pytest.raises(
         InputError, match=r"column numbers from byte 128 on need [0-9]+; it was cut"
     ):
@@ -97,7 +118,7 @@ def test_what_is_wrong_with_a_pattern(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         DiskPattern.open(tmp_path / "none", 128, A.indptr, 300)
     narrow = DiskPattern.open(path, 128, A.indptr, 250)
-    for wrong in (lambda: narrow.rows(torch.arange(300)), lambda: narrow.keep(uses(A), 10**6)):
+    for wrong in (lambda: narrow.rows(torch.arange(300)), lambda: narrow.indices[:]):
         with pytest.raises(InputError, match="damaged: names column 299, but there are columns 0"):
             wrong()
     os.truncate(path, 1000)
