@@ -108,6 +108,16 @@ class Storage(Record):
     cache_policy: Annotated[
         PolicyName, Flag("which rows these are; belady: what is needed soonest in the superbatch")
     ] = "belady"
+    pack: Annotated[
+        int,
+        Flag(
+            "of disk, in --store-dir: copies of each batch's rows in one stretch, written before "
+            "its epoch; --cache then keeps the rows of most batches",
+            "BYTES",
+            in_bytes=True,
+        ),
+    ] = 0
+    pack_epochs: Annotated[int, Flag("whose batches are packed together", low=1)] = 1
     structure: Annotated[
         Literal["memory", "disk"],
         Flag(
@@ -245,6 +255,8 @@ class MiniBatchConfig(Config):
             raise InputError(f"--layers {layers} needs as many --num-neighbors, got {hops}")
         if self.storage.cache and self.storage.store == "memory":
             raise InputError("--cache needs --store disk: features in memory need none")
+        if self.storage.pack and (self.storage.store == "memory" or self.storage.store_dir is None):
+            raise InputError("--pack needs --store disk and --store-dir DIR, where there is room")
         if self.storage.structure_cache and self.storage.structure == "memory":
             raise InputError("--structure-cache needs --structure disk")
         if self.storage.structure == "disk":

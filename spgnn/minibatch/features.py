@@ -11,7 +11,7 @@ from spgnn import kernels
 from spgnn.blocks import take_rows
 from spgnn.sampling import relabel
 from spgnn.sparse import CSR
-from spgnn.store import CachedRows, Counts, MemoryRows, Rows
+from spgnn.store import CachedRows, Counts, MemoryRows, PackedRows, Rows
 
 
 class Features:
@@ -34,8 +34,8 @@ class Features:
     def of(self, wanted: Sequence[Tensor]) -> Generator[Tensor | CSR | None, None, None]:
         """Features of the vertices of some batches, int64 [m] each, one after the other.
 
-        Of tables that can make something of it, all are announced first; of others that are not in
-        memory, rows that several batches need are fetched once, for all of them.
+        Of tables that can make something of it, all are announced first; of others that are
+        neither in memory nor packed, rows that several batches need are fetched once.
         """
         x = self.x
         if not isinstance(x, Rows):
@@ -54,7 +54,7 @@ class Features:
             finally:
                 if done < len(wanted):
                     x.forget()
-        elif len(wanted) == 1 or isinstance(x, MemoryRows):
+        elif len(wanted) == 1 or isinstance(x, MemoryRows | PackedRows):
             yield from (x.gather(ids) for ids in wanted)
         else:
             yield from _together(x, wanted)

@@ -20,7 +20,7 @@ from spgnn.minibatch.features import Features
 from spgnn.minibatch.samplers import Drawing
 from spgnn.minibatch.source import Source, chosen, source_of
 from spgnn.sampling import Draw, Sample, Sampler
-from spgnn.store import DiskPattern, Rows
+from spgnn.store import DiskPattern, PackedRows, Rows
 
 Scaling = Literal["graph", "batch"]
 # Options of PyG's loader that stand for what is done anyway.
@@ -81,13 +81,16 @@ class NeighborLoader:
         What `Batch.layers` are scaled by: degrees in the whole graph, so that each layer estimates
         that of full-graph training; or degrees in the batch, as layers of PyG see it.
     store : Rows [n, f], optional
-        Where features are, in the place of the data's own.
+        Where features are, in the place of the data's own. `PackedRows` are packed before the
+        epochs whose batches they then have; these are drawn twice.
     structure : DiskPattern [n, n], optional
         Where the graph is, in the place of the data's own; for the ``neighbor`` sampler. The same
         batches, of rows that are read when they are needed.
     superbatch : int
         So many batches are sampled before any of their features are fetched; rows that several of
         them need are fetched once.
+    pack_epochs : int
+        Epochs whose batches are packed together.
     prefetch : int
         Batches that are made ahead.
     num_workers : int
@@ -142,6 +145,7 @@ class NeighborLoader:
         store: Rows | None = None,
         structure: DiskPattern | None = None,
         superbatch: int = 1,
+        pack_epochs: int = 1,
         prefetch: int = 2,
         num_workers: int = 1,
         edge_ids: bool | None = None,
@@ -155,6 +159,8 @@ class NeighborLoader:
         _check_options(options)
         self.batch_size = check_integer("batch_size", batch_size, 1)
         self.superbatch = check_integer("superbatch", superbatch, 1)
+        self.pack_epochs = check_integer("pack_epochs", pack_epochs, 1)
+        self._packed = range(0)
         self.prefetch = check_integer("prefetch", prefetch, 0)
         self.num_workers = check_integer("num_workers", num_workers, 0, 1024)
         self.seed = check_integer("seed", seed, 0)
@@ -204,6 +210,7 @@ class NeighborLoader:
         """The batches of the next epoch."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         order = self.order(epoch)
+        self._pack(epoch)
         return in_order(
             lambda turn: self._sampled(epoch, self.rank + turn * self.ranks, order),
             self._finished,
@@ -212,6 +219,15 @@ class NeighborLoader:
             ahead=self.prefetch,
             together=self.superbatch,
         )
+
+    def _pack(self, epoch: int) -> None:
+        """Have the batches of this epoch, and of some that follow, packed if that is asked for."""
+        x = self.source.x
+        if isinstance(x, PackedRows) and epoch not in self._packed:
+            self._packed = range(0)
+            epochs = range(epoch, epoch + self.pack_epochs)
+            x.pack([ids for number in epochs for ids in self.trace(number)])
+            self._packed = epochs
 
     def order(self, epoch: int) -> Tensor:
         """Places of the seeds among the input nodes, in the order of an epoch."""

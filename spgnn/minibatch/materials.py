@@ -25,7 +25,16 @@ from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.source import Source, of_graph, on_disk
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
-from spgnn.store import CachedRows, DiskPattern, DiskRows, Policy, Rows, uses, visit_probability
+from spgnn.store import (
+    CachedRows,
+    DiskPattern,
+    DiskRows,
+    PackedRows,
+    Policy,
+    Rows,
+    uses,
+    visit_probability,
+)
 
 FILE = "features.bin"
 
@@ -134,6 +143,10 @@ def _features(
 
 def _cached(config: MiniBatchConfig, rows: Rows, graph: Graph, seeds: Tensor) -> Rows:
     storage, sampling = config.storage, config.sampling
+    if storage.pack:
+        folder = Path(str(storage.store_dir))
+        folder.mkdir(parents=True, exist_ok=True)
+        return PackedRows(rows, folder, storage.pack, memory_bytes=storage.cache)
     if not storage.cache or storage.cache_policy == "none":
         return rows
     scores = None

@@ -14,7 +14,7 @@ from spgnn.comm import Communicator
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.counts import Sampled
 from spgnn.minibatch.train import BatchTrainer
-from spgnn.store import CachedRows, DiskPattern, Rows, optimal_hits
+from spgnn.store import CachedRows, DiskPattern, PackedRows, Rows, optimal_hits
 from spgnn.train import report as usual
 
 Report = dict[str, Any]
@@ -78,15 +78,28 @@ def _features(config: MiniBatchConfig, comm: Communicator, trainer: BatchTrainer
         told |= {name: getattr(features.counts, name) for name in ("rows_needed", "bytes_needed")}
     total = dict(zip(told, map(int, summed(comm, list(told.values()))), strict=True))
     rate = total.pop("hits") / max(total["rows_needed"], 1)
-    cached = isinstance(x, CachedRows)
+    cached = isinstance(x, CachedRows | PackedRows)
     best = _optimal(trainer, x.slots) if isinstance(x, CachedRows) else None
     return {
         **total,
         "hit_rate": rate if cached else None,
         "optimal_hit_rate": best,
         "cache_rows": x.slots if isinstance(x, CachedRows) else 0,
-        "policy": config.storage.cache_policy if cached else None,
+        "policy": _policy(config, x),
+        "packed": _packed(comm, x) if isinstance(x, PackedRows) else None,
     }
+
+
+def _policy(config: MiniBatchConfig, x: object) -> str | None:
+    if isinstance(x, PackedRows):
+        return "packed"
+    return config.storage.cache_policy if isinstance(x, CachedRows) else None
+
+
+def _packed(comm: Communicator, x: PackedRows) -> Report:
+    """What packing took of the disk, over all ranks."""
+    told = {"disk_bytes": x.disk_bytes, "bytes_read": x.packing.bytes_read}
+    return dict(zip(told, map(int, summed(comm, list(told.values()))), strict=True))
 
 
 def _structure(config: MiniBatchConfig, comm: Communicator, trainer: BatchTrainer) -> Report | None:

@@ -73,6 +73,7 @@ class BatchTask(Task):
             resample=how.resample,
             normalise=how.degrees,
             superbatch=how.superbatch,
+            pack_epochs=config.storage.pack_epochs,
             prefetch=how.prefetch,
             num_workers=how.workers,
             seed=config.training.seed,

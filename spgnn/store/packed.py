@@ -20,7 +20,9 @@ from spgnn.layout import Int64Array
 from spgnn.store._store import Reader
 from spgnn.store.direct import PAGE, DirectFile, Transfers, padded
 from spgnn.store.disk import finish, open_reader
-from spgnn.store.rows import Pending, Rows, as_bytes, check_ids, copy_rows
+from spgnn.store.rows import Counts, Pending, Rows, as_bytes, check_ids, copy_rows
+
+_PIECE = 1 << 24  # bytes of the table that are read at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +34,7 @@ class _Batch:
     kept, kept_rows : int64 [·]
         Places of rows in memory, and where they are there.
     written : int64 [·]
-        Of rows in the file, from byte `offset` on.
+        Of rows in the file, from byte `offset` on; there their numbers rise.
     others : int64 [·]
         Of rows that stayed with the table.
     """
@@ -45,41 +47,114 @@ class _Batch:
 
 
 class PackedRows(Rows):
-    """A table of which some batches are packed; made by `packed`.
+    """A table of which some batches are packed (DiskGNN, SIGMOD'25).
 
     Gives any rows, but only what is asked for as one of these batches, in its order, comes by a
     long read. Its file has no name, so the system removes it when the process ends, however it
     does.
 
-    Attributes
+    Parameters
     ----------
     behind : Rows
-        The table that was packed.
+        The table that is packed.
+    directory : path
+        Where there is room; the file has no name there.
+    cap_bytes : int
+        Of disk; when it is used up, what is left of the batches stays with the table.
+    memory_bytes : int
+        Of rows that are kept in memory.
+
+    Attributes
+    ----------
     disk_bytes : int
         Of its file.
+    packing : Counts
+        What packing read of the table; reads of batches are `counts`.
+
+    Raises
+    ------
+    InputError
+        If there is no such directory.
     """
 
     def __init__(
-        self, behind: Rows, memory: Tensor, file: tuple[Path, Reader], batches: dict[str, _Batch]
+        self, behind: Rows, directory: AnyPath, cap_bytes: int, *, memory_bytes: int = 0
     ) -> None:
         super().__init__(behind.rows, behind.width, behind.dtype)
-        self.behind, self._memory, self._batches = behind, memory, batches
-        self._directory, self._reader = file
-        self.disk_bytes = self._reader.size
+        self._cap = check_integer("cap_bytes", cap_bytes, 0)
+        check_integer("memory_bytes", memory_bytes, 0)
+        self._most_kept = memory_bytes // max(self.row_bytes, 1)
+        self.behind, self._directory = behind, Path(directory)
+        if not self._directory.is_dir():
+            raise InputError(f"{self._directory}: no such directory")
+        self._batches: dict[str, tuple[_Batch, Reader]] = {}
+        self._memory = torch.empty(0, behind.width, dtype=behind.dtype)
+        self.disk_bytes, self.packing = 0, Counts()
+
+    def pack(self, id_lists: Sequence[Tensor]) -> None:
+        """Pack these batches, in place of those before.
+
+        The table is read once, from its first row to its last, and every batch grows as its rows
+        come by; in memory are the numbers of the rows, as many rows as a piece has, and a page of
+        each batch.
+
+        Parameters
+        ----------
+        id_lists : sequence of Tensor int64 [k]
+            The rows of each batch.
+
+        Raises
+        ------
+        InputError
+            If an id is out of range, or the disk is full; then nothing is packed.
+        """
+        batches = [check_ids(ids, self.rows, str(self)) for ids in id_lists]
+        self._batches, self.disk_bytes = {}, 0
+        kept = _most_used(batches, self.rows, self._most_kept)
+        plans, offset, last = [], PAGE, self._cap // PAGE * PAGE
+        for ids in batches:
+            room = max(0, last - offset) // max(self.row_bytes, 1)
+            plans.append(_plan(ids, kept, offset, room))
+            offset += padded(len(plans[-1].written) * self.row_bytes)
+        free = shutil.disk_usage(self._directory).free
+        if offset > free:
+            raise InputError(
+                f"{self._directory}: packed batches need {offset} bytes, but {free} are free; "
+                "give a smaller cap"
+            )
+        before = self.behind.counts.record()
+        self._memory = self.behind.gather(torch.from_numpy(kept))
+        with _nameless_file(self._directory) as (file, reader):
+            rows = [ids[plan.written] for ids, plan in zip(batches, plans, strict=True)]
+            _write(self.behind, file, rows, [plan.offset for plan in plans])
+        after = self.behind.counts.record()
+        self.packing.add(
+            **{name: after[name] - before[name] for name in ("rows_read", "bytes_read")}
+        )
+        self.disk_bytes = reader.size
+        self._batches = {
+            digest(ids.tobytes()): (plan, reader) for ids, plan in zip(batches, plans, strict=True)
+        }
+
+    def bytes_of(self, ids: Tensor) -> int | None:
+        """Bytes that reading a batch takes of the packed file; ``None`` if it is not packed."""
+        batch, reader = self._batches.get(digest(ids.numpy().tobytes()), (None, None))
+        if batch is None or reader is None:
+            return None
+        unit = reader.alignment
+        return -(-len(batch.written) * self.row_bytes // unit) * unit
 
     def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
         """One long read for a batch that is packed; else as the table behind."""
-        batch = self._batches.get(digest(ids.tobytes()))
-        if batch is None:
+        batch, reader = self._batches.get(digest(ids.tobytes()), (None, None))
+        if batch is None or reader is None:
             return self._begin_behind(ids, out, places)
         kept, written, others = (
             chosen if places is None else places[chosen]
             for chosen in (batch.kept, batch.written, batch.others)
         )
         numbers = np.arange(len(written))
-        ticket = self._reader.read_rows(
-            numbers, written, as_bytes(out), batch.offset, self.row_bytes, 0
-        )
+        ticket = reader.read_rows(numbers, written, as_bytes(out), batch.offset, self.row_bytes, 0)
         self._asked.add(rows_read=len(written), bytes_read=ticket.bytes, hits=len(kept))
         rest = self._begin_behind(ids[batch.others], out, others)
         copy_rows(self._memory, batch.kept_rows, out, kept)
@@ -108,52 +183,55 @@ def packed(
     *,
     memory_bytes: int = 0,
 ) -> PackedRows:
-    """Write the rows of some batches one after another, each batch for itself (DiskGNN, SIGMOD'25).
+    """Write the rows of some batches one after another, each batch for itself.
 
-    For batches that come again, epoch after epoch: a disk reads a long stretch several times as
-    fast as rows that lie anywhere, at the price of a copy of each row in each batch. The rows that
-    most batches have are kept in memory instead.
+    A disk reads a long stretch several times as fast as rows that lie anywhere, at the price of a
+    copy of each row in each batch. The rows that most batches have are kept in memory instead.
 
     Parameters
     ----------
     rows : Rows
     id_lists : sequence of Tensor int64 [k]
         The rows of each batch.
-    directory : path
-        Where there is room; the file has no name there.
-    cap_bytes : int
-        Of disk; when it is used up, what is left of the batches stays with `rows`.
-    memory_bytes : int
-        Of rows that are kept in memory.
+    directory, cap_bytes, memory_bytes
+        As of `PackedRows`.
 
     Raises
     ------
     InputError
-        If an id is out of range, there is no such directory, or the disk is full.
+        As `PackedRows` and `PackedRows.pack`.
     """
-    folder = Path(directory)
-    check_integer("cap_bytes", cap_bytes, 0)
-    check_integer("memory_bytes", memory_bytes, 0)
-    batches = [check_ids(ids, rows.rows, str(rows)) for ids in id_lists]
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such directory")
-    kept = _most_used(batches, rows.rows, memory_bytes // max(rows.row_bytes, 1))
-    plans, offset, last = [], PAGE, cap_bytes // PAGE * PAGE
-    for ids in batches:
-        room = max(0, last - offset) // max(rows.row_bytes, 1)
-        plans.append(_plan(ids, kept, offset, room))
-        offset += padded(len(plans[-1].written) * rows.row_bytes)
-    free = shutil.disk_usage(folder).free
-    if offset > free:
-        raise InputError(
-            f"{folder}: packed batches need {offset} bytes, but {free} are free; give a smaller cap"
-        )
-    with _nameless_file(folder) as (file, reader):
-        for ids, plan in zip(batches, plans, strict=True):
-            file.write(plan.offset, as_bytes(rows.gather(torch.from_numpy(ids[plan.written]))))
-    memory = rows.gather(torch.from_numpy(kept))
-    by_digest = {digest(ids.tobytes()): plan for ids, plan in zip(batches, plans, strict=True)}
-    return PackedRows(rows, memory, (folder, reader), by_digest)
+    table = PackedRows(rows, directory, cap_bytes, memory_bytes=memory_bytes)
+    table.pack(id_lists)
+    return table
+
+
+def _write(
+    rows: Rows, file: DirectFile, batches: Sequence[Int64Array], offsets: Sequence[int]
+) -> None:
+    """The rows of each batch, rising, from its offset on; the table is read once, in pieces."""
+    each = max(1, _PIECE // max(rows.row_bytes, 1))
+    done, at = [0] * len(batches), list(offsets)
+    rest = [np.empty(0, np.uint8) for _ in batches]  # what does not fill a page yet
+    for first in range(0, rows.rows, each):
+        ends = [int(np.searchsorted(ids, first + each)) for ids in batches]
+        parts = [ids[begin:end] for ids, begin, end in zip(batches, done, ends, strict=True)]
+        wanted = np.unique(np.concatenate([*parts, np.empty(0, np.int64)]))
+        if len(wanted) == 0:
+            continue
+        found = rows.gather(torch.from_numpy(wanted))
+        for b, part in enumerate(parts):
+            if len(part):
+                mine = found[torch.from_numpy(np.searchsorted(wanted, part))]
+                rest[b] = np.concatenate((rest[b], as_bytes(mine)))
+                full = len(rest[b]) // PAGE * PAGE
+                if full:
+                    file.write(at[b], rest[b][:full])
+                    at[b], rest[b] = at[b] + full, rest[b][full:].copy()
+        done = ends
+    for b, left in enumerate(rest):
+        if len(left):
+            file.write(at[b], left)
 
 
 def _most_used(batches: Sequence[Int64Array], rows: int, most: int) -> Int64Array:
@@ -173,6 +251,7 @@ def _plan(ids: Int64Array, kept: Int64Array, offset: int, room: int) -> _Batch:
     inside = found < len(kept)
     hit[inside] = kept[found[inside]] == ids[inside]
     missing = np.flatnonzero(~hit)
+    missing = missing[np.argsort(ids[missing], kind="stable")]
     return _Batch(np.flatnonzero(hit), found[hit], missing[:room], offset, missing[room:])
 
 

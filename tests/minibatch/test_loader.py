@@ -17,7 +17,7 @@ from spgnn import nn as ours
 from spgnn.data import Graph
 from spgnn.minibatch import Batch
 from spgnn.sampling import Draw, NeighborSampler, Sample
-from spgnn.store import DiskRows
+from spgnn.store import DiskRows, PackedRows
 from tests.minibatch.graphs import CLASSES, F_IN, N, directed
 
 X = torch.randn(N, F_IN, generator=torch.Generator().manual_seed(0))
@@ -310,3 +310,21 @@ def test_what_is_wrong_is_said(options, message):
     given: dict[str, Any] = {"data": graph(), "num_neighbors": [2]} | options
     with pytest.raises(InputError, match=message):
         spgnn.NeighborLoader(**given)
+
+
+def test_epochs_are_packed_and_read_as_foreseen(tmp_path):
+    x = torch.randn(60, 128)
+    (tmp_path / "x").write_bytes(x.numpy().tobytes())
+    disk = DiskRows.open(tmp_path / "x", 0, 60, 128, torch.float32)
+    table = PackedRows(disk, tmp_path, 10**9)
+    loader = spgnn.NeighborLoader(
+        (directed(), x), [3, 2], batch_size=7, shuffle=True, store=table, pack_epochs=2
+    )
+    for epoch in range(4):
+        batches, before = iter(loader), table.counts.bytes_read
+        foreseen = [table.bytes_of(ids) for ids in loader.trace(epoch)]
+        for batch in batches:
+            assert torch.equal(batch.x, x[batch.n_id])
+        assert table.counts.bytes_read - before == sum(foreseen)
+        assert table.packing.bytes_read == (1 + epoch // 2) * x.nbytes
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]

@@ -82,6 +82,8 @@ def test_history_depends_on_no_way_of_working(path, tmp_path):
             {"store": "disk", "store_dir": str(tmp_path), "cache": 1400, "cache_policy": policy}
             for policy in ("belady", "degree", "vip", "lru")
         ),
+        {"store": "disk", "store_dir": str(tmp_path), "pack": 10**7, "superbatch": 3},
+        {"store": "disk", "store_dir": str(tmp_path), "pack": 9000, "pack_epochs": 2, "cache": 300},
     ]
     threads = torch.get_num_threads()
     try:

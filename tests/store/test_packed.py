@@ -3,12 +3,13 @@
 import errno
 import os
 import shutil
+import sys
 
 import pytest
 import torch
 
 from spgnn.errors import InputError
-from spgnn.store import CachedRows, DiskRows, packed
+from spgnn.store import CachedRows, DiskRows, PackedRows, packed
 from spgnn.store.direct import PAGE
 
 from .test_cached import batches
@@ -50,6 +51,29 @@ def test_a_batch_is_read_in_one_stretch(tmp_path):
     rows.gather(batch)
     assert rows.counts.bytes_read == 100 * 512
     assert rows.disk_bytes == PAGE + -(-100 * 512 // PAGE) * PAGE
+
+
+def test_the_table_is_read_once_in_order_and_bytes_are_foreseen(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["spgnn.store.packed"], "_PIECE", 100 * 512)
+    x = table(1000, 128, torch.float32)
+    disk = DiskRows.open(written(tmp_path / "x", x), 0, 1000, 128, torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    trace = [torch.randperm(1000, generator=generator)[:300] for _ in range(12)]
+    rows = PackedRows(disk, tmp_path, 10**9)
+    for again in (trace[:6], trace[6:], []):
+        before = rows.packing.rows_read
+        rows.pack(again)
+        union = len(torch.cat([*again, torch.zeros(0, dtype=torch.int64)]).unique())
+        assert rows.packing.rows_read - before == union
+        for batch in trace:
+            begun = rows.counts.bytes_read
+            assert torch.equal(rows.gather(batch), x[batch])
+            foreseen = rows.bytes_of(batch)
+            packed_now = any(batch is one for one in again)
+            assert (foreseen is not None) == packed_now
+            if foreseen is not None:
+                assert rows.counts.bytes_read - begun == foreseen == 300 * 512
+    assert os.listdir(tmp_path) == ["x"]
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
