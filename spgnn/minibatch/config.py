@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from spgnn.errors import InputError
 from spgnn.minibatch.historical import History
@@ -297,7 +297,7 @@ class MiniBatchConfig(Config):
         for name in ("store", "structure"):
             if getattr(self.storage, name) != "memory":
                 raise InputError(f"--distributed {how.distributed} needs --{name} memory")
-        known = ("neighbor", "labor", "ladies") if how.distributed == "exact" else ("neighbor",)
+        known = get_args(SamplerName) if how.distributed == "exact" else ("neighbor",)
         if self.sampling.sampler not in known:
             raise InputError(
                 f"--distributed {how.distributed} needs --sampler {' or '.join(known)}, "

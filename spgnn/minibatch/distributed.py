@@ -53,7 +53,7 @@ class DistributedLoader:
     input_nodes : Tensor bool [own rows], or the name of a mask
     batch_size : int
         Seeds of a batch.
-    sampler : {"neighbor", "labor", "ladies"}
+    sampler : {"neighbor", "labor", "ladies", "fastgcn"}
     shuffle, drop_last, replace, resample
         As of `NeighborLoader`.
     of_graph : bool
@@ -107,7 +107,8 @@ class DistributedLoader:
             superbatch=superbatch,
             options=(sampler, shuffle, drop_last, replace, resample, prefetch),
         )
-        self.shuffle, self.resample, self.of_graph = shuffle, resample, of_graph
+        self.shuffle, self.of_graph = shuffle, of_graph
+        self.resample = resample or sampler != "neighbor"
         self.prefetch = prefetch
         own = mask_of(graph, input_nodes, comm)
         self.ranks = RankGraph.of(graph, comm, x)

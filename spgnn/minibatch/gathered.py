@@ -67,7 +67,7 @@ class GatheringSampler:
     ) -> None:
         if sampler not in ("labor", "ladies"):
             raise InputError(
-                f"sampler {sampler}: ranks that hold parts know neighbor, labor, ladies"
+                f"sampler {sampler}: ranks that hold parts know neighbor, labor, ladies, fastgcn"
             )
         self._name, self._threads = sampler, threads
         self._weighted = block.values is not None

@@ -17,6 +17,7 @@ from spgnn.layout import RowLayout
 from spgnn.minibatch.boundary import Boundary
 from spgnn.minibatch.exact import DistributedSampler
 from spgnn.minibatch.facts import Facts, loops_of
+from spgnn.minibatch.fastgcn import FastGCNHops
 from spgnn.minibatch.gathered import GatheringSampler
 from spgnn.minibatch.questions import Questions, Table, answered, answered_later, taken
 from spgnn.sampling import NeighborSampler
@@ -114,7 +115,9 @@ class RankGraph:
     def named_sampler(
         self, name: str, num_neighbors: Sequence[int], *, replace: bool = False
     ) -> DistributedSampler | GatheringSampler:
-        """That, or another sampler: neighbor, labor or ladies.
+        """That, or another sampler. Collective.
+
+        All but neighbor draw anew in each hop.
 
         Raises
         ------
@@ -125,6 +128,8 @@ class RankGraph:
             return self.sampler(num_neighbors, replace=replace)
         if replace:
             raise InputError(f"sampler {name} knows no replace")
+        if name == "fastgcn":
+            return self._fastgcn(num_neighbors)
         return GatheringSampler(
             name,
             num_neighbors,
@@ -133,6 +138,20 @@ class RankGraph:
             ids=self.around.ids,
             layout=self.layout,
             comm=self.comm,
+        )
+
+    def _fastgcn(self, numbers: Sequence[int]) -> DistributedSampler:
+        drawing = FastGCNHops(
+            numbers,
+            self.block,
+            self.boundary,
+            ids=self.around.ids,
+            layout=self.layout,
+            comm=self.comm,
+        )
+        values = self.block.values
+        return DistributedSampler(
+            drawing, self.boundary, self.layout, self.comm, edges=values, weighted=True
         )
 
     def fetched(self, rows: Tensor, *, later: bool = False) -> tuple[Fetched, Facts]:

@@ -2,7 +2,7 @@
 
 from spgnn.sampling.induced import ClusterSampler, induced
 from spgnn.sampling.labor import LaborSampler
-from spgnn.sampling.layerwise import FastGCNSampler, LadiesSampler
+from spgnn.sampling.layerwise import FastGCNSampler, LadiesSampler, VertexSampler
 from spgnn.sampling.negatives import NegativeSampler, negatives
 from spgnn.sampling.neighbor import NeighborSampler, relabel
 from spgnn.sampling.saint import SaintSampler
@@ -20,6 +20,7 @@ __all__ = [
     "SaintSampler",
     "Sample",
     "Sampler",
+    "VertexSampler",
     "induced",
     "negatives",
     "relabel",

@@ -14,6 +14,7 @@ from spgnn.pattern import described
 from spgnn.sampling.sample import Draw
 
 Int64Array = npt.NDArray[np.int64]
+UNIFORM, WEIGHTED, LAST = range(3)  # as in hop.hpp
 
 
 def int64_list(what: str, values: Tensor, length: int | None = None) -> Int64Array:

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from spgnn.errors import InputError, check_integer
 from spgnn.pattern import Pattern
 from spgnn.sampling.arguments import (
+    WEIGHTED,
     draw_keys,
     hop_counts,
     positive_list,
@@ -24,6 +26,7 @@ from spgnn.sampling.sample import Draw, Sample
 from spgnn.sparse import CSR
 
 Squares = npt.NDArray[np.float64]
+_PARTS = 3
 
 
 class LayerWise:
@@ -146,7 +149,82 @@ def squares_of(source: Pattern | CSR, values: Tensor | None) -> npt.NDArray[np.f
     return squares
 
 
-def column_sums(pattern: Pattern, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Sums over the rows: float64 [cols]."""
-    sums = np.bincount(pattern.indices.cpu().numpy(), values, minlength=pattern.shape[1])
-    return sums.astype(np.float64, copy=False)
+class VertexSampler:
+    """Draws of all vertices of a graph, whoever the targets are: what FastGCN draws in a hop.
+
+    Parameters
+    ----------
+    masses : float64 [n]
+        What vertices are drawn in proportion to.
+    vertex_ids : Tensor int64 [n], optional
+        Original ids, of which draws are functions.
+    """
+
+    def __init__(self, masses: Squares, vertex_ids: Tensor | None = None) -> None:
+        self._vertices = vertices_in_proportion(masses, vertex_ids)
+
+    def sample(self, count: int, hop: int, draw: Draw) -> tuple[Tensor, Tensor]:
+        """So many vertices (−1: all), int64 [k], and what each stands for, float32 [k]."""
+        how = WEIGHTED, False, False, 1
+        one, keys = np.zeros(1, np.int64), draw_keys([draw])
+        _, found, _, factors = self._vertices.hop(one, None, None, count, hop, keys, *how)
+        assert factors is not None
+        return torch.from_numpy(found).long(), torch.from_numpy(factors)
+
+
+def column_sums(pattern: Pattern, values: Squares) -> Squares:
+    """Sums over the rows of values that are not negative: float64 [cols]."""
+    entries, largest = len(values), float(values.max(initial=0))
+    columns = pattern.indices.cpu().numpy()
+    parts = parts_of_sums(columns, values, pattern.shape[1], largest, entries)
+    return sums_of_parts(parts, largest, entries)
+
+
+def parts_of_sums(
+    columns: npt.NDArray[np.integer[Any]],
+    values: Squares,
+    cols: int,
+    largest: float,
+    entries: int,
+) -> Squares:
+    """Sums over the rows whose bits do not depend on the order of the rows, in parts.
+
+    A value is a few whole numbers, each a part of its digits; sums of these are exact. So parts of
+    several ranks may be added before `sums_of_parts` makes numbers of them.
+
+    Parameters
+    ----------
+    columns : integers [nnz]
+    values : float64 [nnz]
+        None negative.
+    cols : int
+    largest : float
+        At least as large as any value, here or elsewhere.
+    entries : int
+        At least as many as there are, here and elsewhere together.
+
+    Returns
+    -------
+    float64 [3, cols]
+    """
+    rest = values / largest if largest > 0 else np.zeros(len(values))
+    parts = np.empty((_PARTS, cols))
+    for part in parts:
+        rest = rest * 2.0 ** _digits(entries)
+        whole = np.floor(rest)
+        part[:] = np.bincount(columns, whole, cols)
+        rest -= whole
+    return parts
+
+
+def sums_of_parts(parts: Squares, largest: float, entries: int) -> Squares:
+    """The sums, float64 [cols]; arguments are those of `parts_of_sums`."""
+    total = np.zeros(parts.shape[1])
+    for number, part in enumerate(parts[::-1]):
+        total += part * (2.0 ** (-_digits(entries) * (_PARTS - number)) * largest)
+    return total
+
+
+def _digits(entries: int) -> int:
+    """Binary digits of a part: as many as leave sums of so many exact."""
+    return 52 - entries.bit_length()

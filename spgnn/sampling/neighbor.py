@@ -13,6 +13,9 @@ from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.pattern import Pattern, described
 from spgnn.sampling import _sampling
 from spgnn.sampling.arguments import (
+    LAST,
+    UNIFORM,
+    WEIGHTED,
     Int64Array,
     draw_keys,
     hop_counts,
@@ -25,7 +28,6 @@ from spgnn.sampling.rows import sampled_rows, to_samples
 from spgnn.sampling.sample import Draw, Hop, Sample
 from spgnn.sparse import CSR
 
-_UNIFORM, _WEIGHTED, _LAST = range(3)  # as in hop.hpp
 TEMPORAL_STRATEGIES = ("uniform", "last")
 
 
@@ -104,9 +106,9 @@ class NeighborSampler:
         )
         self.pattern = self._rows.pattern
         self._temporal, self._node_times = times is not None, node_times
-        self._strategy = _UNIFORM if weights is None else _WEIGHTED
+        self._strategy = UNIFORM if weights is None else WEIGHTED
         if self._temporal and temporal_strategy == "last":
-            self._strategy = _LAST
+            self._strategy = LAST
         if not (directed or resample):
             raise InputError("directed=False holds all edges: there is nothing to draw once")
         self._replace, self._edge_ids = replace, edge_ids

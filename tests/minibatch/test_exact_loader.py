@@ -56,7 +56,10 @@ def check(rank: int, parts: int) -> None:
     comm = connect()
     ways = ("neighbor", False, False), ("neighbor", True, True), ("labor", False, False)
     # Dense features travel ahead, sparse ones do not.
-    for sampler, weighted, resample in (*ways, ("ladies", False, False), ("ladies", True, False)):
+    for sampler, weighted, resample in (
+        *ways,
+        *((name, w, False) for name in ("ladies", "fastgcn") for w in (False, True)),
+    ):
         whole = graph(weighted=weighted, sparse=weighted)
         options = {"batch_size": 5, "shuffle": True, "resample": resample, "seed": 11}
         options["sampler"] = sampler

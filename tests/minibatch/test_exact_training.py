@@ -115,7 +115,7 @@ def test_resumed_run_is_a_straight_one(path, tmp_path):
         ({"distributed": "exact", "balance": "trian"}, "balance trian: .*did you mean 'train'"),
         ({"distributed": "local", "jk": "cat"}, "needs --jk none"),
         ({"distributed": "exact", "store": "disk"}, "needs --store memory"),
-        ({"distributed": "exact", "sampler": "fastgcn"}, "labor or ladies, not fastgcn"),
+        ({"distributed": "local", "sampler": "fastgcn"}, "--sampler neighbor, not fastgcn"),
         ({"distributed": "local", "sampler": "labor"}, "needs --sampler neighbor, not labor"),
         (
             {"distributed": "local", "correct_every": 2, "checkpoint": "x", "resume": True},
