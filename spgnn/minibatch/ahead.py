@@ -22,7 +22,7 @@ def in_order(
     threads: int,
     ahead: int,
     together: int = 1,
-) -> Iterator[Ready]:
+) -> Generator[Ready, None, None]:
     """What becomes of the numbers 0 … count − 1, in order.
 
     Each is made by any of some threads; one more thread finishes them, several together, in order.

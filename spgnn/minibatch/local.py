@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from functools import cached_property, partial
 from time import perf_counter
 from typing import Any
@@ -14,6 +15,7 @@ from spgnn.comm import Communicator
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.graph import DistGraph
+from spgnn.minibatch.ahead import in_order
 from spgnn.minibatch.batch import Place
 from spgnn.minibatch.counts import Sampled
 from spgnn.minibatch.distributed import seed_order
@@ -34,6 +36,9 @@ from spgnn.nn import DropoutKeys, Stack
 from spgnn.nn.block import Block, block_pattern
 from spgnn.sampling import Draw, Sample
 from spgnn.sparse import CSR
+
+_Begun = tuple[list[PartialHop], Tensor, Place]
+"""Of a batch: its layers, which inputs its seeds are, and where it stands."""
 
 
 class PartialBlock(Block):
@@ -126,6 +131,9 @@ class HistoricalLoader:
         Of the historical rows.
     x : Tensor, CSR or Rows [own rows, f], optional
         Features of own vertices, in the place of the graph's.
+    prefetch : int
+        Batches that a thread makes ahead where neither history nor other ranks have a say in them;
+        otherwise none are.
     seed : int
 
     Attributes
@@ -159,6 +167,7 @@ class HistoricalLoader:
         of_graph: bool = True,
         dtype: torch.dtype = torch.float32,
         x: Table | None = None,
+        prefetch: int = 0,
         seed: int = 0,
     ) -> None:
         self.batch_size = check_integer("batch_size", batch_size, 1)
@@ -177,6 +186,8 @@ class HistoricalLoader:
         )
         self.shuffle, self.of_graph, self._comm = shuffle, of_graph, comm
         self.history = history
+        alone = history is None and misses == "drop"
+        self._ahead = check_integer("prefetch", prefetch, 0) if alone else 0
         mask = mask_of(graph, input_nodes, comm)
         self.ranks = RankGraph.of(graph, comm, x)
         self._inputs = mask.nonzero()[:, 0]
@@ -196,19 +207,40 @@ class HistoricalLoader:
         order = torch.arange(len(self._inputs))
         if self.shuffle:
             order = seed_order(self.ranks.facts.ids[self._inputs], self.seed, epoch)
-        for turn in range(self._length):
-            now, self.iteration = self.iteration, self.iteration + 1
-            inputs = order[turn * self.batch_size : (turn + 1) * self.batch_size]
-            number = turn * self._comm.size + self._comm.rank
-            place = Place(self.seed, epoch, number, epoch * self._length + turn)
-            self.past.begin(now)
-            seeds = self._inputs[inputs] + self.ranks.boundary.first
-            started = perf_counter()
-            hops = self.past.sample(seeds, Draw(self.seed, epoch, number), now)
-            sample = Sample(hops[0].nodes, len(seeds), [hop.hop for hop in hops])
-            self.sampled.add([sample], perf_counter() - started)
-            yield self._batch(hops, inputs, place)
-            self.past.end(now)
+        first = self.iteration
+        turns = [
+            (order[turn * self.batch_size : (turn + 1) * self.batch_size], self._place(epoch, turn))
+            for turn in range(self._length)
+        ]
+        batches = in_order(
+            lambda turn: self._sampled(*turns[turn], first + turn),
+            self._batches,
+            len(turns),
+            threads=1 if self._ahead else 0,
+            ahead=self._ahead,
+        )
+        with closing(batches):
+            for _ in turns:
+                now, self.iteration = self.iteration, self.iteration + 1
+                self.past.begin(now)
+                yield next(batches)
+                self.past.end(now)
+
+    def _place(self, epoch: int, turn: int) -> Place:
+        number = turn * self._comm.size + self._comm.rank
+        return Place(self.seed, epoch, number, epoch * self._length + turn)
+
+    def _sampled(self, inputs: Tensor, place: Place, iteration: int) -> _Begun:
+        seeds = self._inputs[inputs] + self.ranks.boundary.first
+        started = perf_counter()
+        draw = Draw(self.seed, place.epoch, place.number)
+        hops = self.past.sample(seeds, draw, iteration)
+        sample = Sample(hops[0].nodes, len(seeds), [hop.hop for hop in hops])
+        self.sampled.add([sample], perf_counter() - started)
+        return hops, inputs, place
+
+    def _batches(self, begun: Sequence[_Begun]) -> Generator[PartialBatch, None, None]:
+        yield from (self._batch(*one) for one in begun)
 
     def drain(self) -> None:
         """Wait for rows that are still on their way, when training is over. Collective."""

@@ -252,6 +252,7 @@ def _loader(config: MiniBatchConfig, share: RankShare, model: Stack, comm: Commu
         misses=how.misses,
         dtype=torch.bfloat16 if how.past == "bfloat16" else torch.float32,
         of_graph=of_graph,
+        prefetch=sampling.prefetch,
         seed=config.training.seed,
     )
 

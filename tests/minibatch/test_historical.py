@@ -192,3 +192,29 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(InputError, match="jumping"):
         hidden_widths(GCN.of([3, 4, 2], jk="cat"))
     assert hidden_widths(GCN.of([3, 4, 5, 2])) == [4, 5]
+
+
+def check_ahead(rank: int) -> None:
+    """What a thread makes ahead is what is made in turn."""
+    given, comm = distributed(rank, 2)
+    everyone = torch.ones(given.own_rows, dtype=torch.bool)
+    options = {"input_nodes": everyone, "batch_size": 5, "shuffle": True, "seed": 3}
+    one, other = (
+        HistoricalLoader(given, comm, [3, 2], [6], prefetch=ahead, **options) for ahead in (0, 3)
+    )
+    next(iter(other))  # whoever leaves early ends the thread
+    other.epoch = 0
+    for _ in range(2):
+        for batch, same in zip(one, other, strict=True):
+            assert batch.place == same.place
+            assert torch.equal(batch.n_id, same.n_id)
+            assert torch.equal(batch.x, same.x)
+            assert torch.equal(batch.y, same.y)
+            for block, twin in zip(batch.layers, same.layers, strict=True):
+                assert torch.equal(block.pattern.indptr, twin.pattern.indptr)
+                assert torch.equal(block.pattern.indices, twin.pattern.indices)
+    assert one.sampled.edges <= other.sampled.edges
+
+
+def test_local_batches_may_be_made_ahead():
+    run_ranks(check_ahead, 2)

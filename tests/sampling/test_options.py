@@ -20,6 +20,7 @@ from spgnn.sampling import (
     SaintSampler,
     negatives,
 )
+from spgnn.sampling.layerwise import parts_of_sums, sums_of_parts
 from tests.sampling.graphs import assert_equal, check_shape, random_graph
 
 N = 500
@@ -325,3 +326,18 @@ def test_a_vertex_may_draw_once(graph):
     with pytest.raises(InputError, match="nothing to draw once"):
         NeighborSampler(graph, [3], directed=False, resample=False)
     assert NeighborSampler(graph, [], resample=False).sample(SEEDS, Draw(0)).hops == []
+
+
+def test_sums_of_columns_do_not_depend_on_the_order_of_rows():
+    rng = np.random.default_rng(0)
+    columns, values = rng.integers(0, 50, 4000), rng.random(4000) ** 8
+    most = float(values.max())
+    whole = parts_of_sums(columns, values, 60, most, 4000)
+    sums = sums_of_parts(whole, most, 4000)
+    assert np.allclose(sums, np.bincount(columns, values, 60), rtol=1e-12, atol=0)
+    order = rng.permutation(4000)
+    ranks = [
+        parts_of_sums(columns[o], values[o], 60, most, 4000) for o in np.split(order, [7, 900])
+    ]
+    assert np.array_equal(ranks[1] + ranks[2] + ranks[0], whole)
+    assert not sums_of_parts(parts_of_sums(columns, 0 * values, 60, 0.0, 4000), 0.0, 4000).any()
