@@ -50,11 +50,19 @@ class Operands:
             If it is no such tensor; on all ranks, if width, dtype, kind of device or whether a
             gradient is required differ between them.
         """
+        self.check(dense, rows, **facts)
+        return self._steps.next()
+
+    def check(self, dense: object, rows: int, **facts: object) -> None:
+        """The same without counting, for what belongs to a product that has been. Collective."""
         check_operand(dense, rows)
         assert isinstance(dense, Tensor)
         if self._comm.size > 1 and not dense.is_meta:
             self._compare(dense, facts)
-        return self._steps.next()
+
+    def on_wires(self, step: Step) -> bool:
+        """Whether a product is on the wires of its matrix, or exact whatever these are."""
+        return True
 
     def _compare(self, dense: Tensor, facts: dict[str, object]) -> None:
         needs_gradient = dense.requires_grad and torch.is_grad_enabled()

@@ -239,9 +239,10 @@ class DistMatrix:
         Raises
         ------
         InputError
-            If rows take a way on which they are added up, or are cut into columns.
+            If rows take a way on which they are added up, or are cut into columns; or its wires do
+            something to rows that attention cannot have.
         """
-        return Attention(self.plan, self.mesh, self.executor.workspace)
+        return Attention(self.plan, self.mesh, self.executor.workspace, self._setting)
 
     @cached_property
     def _halo(self) -> Halo:
@@ -341,6 +342,19 @@ class DistMatrix:
     def wires(self) -> list[Layer]:
         """Those of its wires that approximate."""
         return [wire for wire in self.executor.wires if isinstance(wire, Layer)]
+
+    @property
+    def numbered_wires(self) -> dict[str, Layer]:
+        """The same, and those of attention over it if there is any, by a name each."""
+        wires: dict[str, Wire] = {str(n): wire for n, wire in enumerate(self.executor.wires)}
+        if "attention" in self.__dict__:
+            wires |= {f"attention-{n}": wire for n, wire in self.attention.wires.items()}
+        return {name: wire for name, wire in wires.items() if isinstance(wire, Layer)}
+
+    @property
+    def _setting(self) -> Setting | None:
+        """Of its wires, where these approximate."""
+        return self.wires[0].setting if self.wires else None
 
     def _with(self, plan: Plan) -> DistMatrix:
         wires = copy.deepcopy(self.executor.wires)

@@ -1,94 +1,24 @@
-"""Attention over a distributed matrix, forward and backward, with the exchange overlapped."""
+"""Attention over a distributed matrix, forward and backward: what is asked, and by which wires."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from spgnn.attention.drawn import Drawn
+from spgnn.attention.passes import EdgeParts, Pass
 from spgnn.attention.pieces import Pieces, pieces
-from spgnn.attention.scores import NOTHING, Block, Kept, Scores, Whole, merge_partials_
-from spgnn.attention.ways import Sent, Way, packed, unpacked
+from spgnn.attention.records import Forward, Gradients, Ids, Rate
+from spgnn.attention.scores import Scores
+from spgnn.attention.ways import Load, Way
+from spgnn.attention.wired import Wired
 from spgnn.errors import InputError
-from spgnn.exchange import Executor, Plan, Step, Workspace
-from spgnn.exchange.schedule import Arriving, Communicators, Exchange
-from spgnn.kernels.attention import AttentionDropout, AttentionState, finish, head_products
-from spgnn.sparse import SUM_DTYPE
-
-
-class Forward(NamedTuple):
-    """The rows that were made, and what the gradient needs: tensors only, empty if not needed.
-
-    Attributes
-    ----------
-    out : Tensor [rows, heads * channels]
-    lse : Tensor [rows, heads]
-        Logarithm of the sum of exp(score) over all edges of a row, on whatever rank.
-    kept : Kept
-        Of the rows before the fold.
-    ends : Tensor [rows before the fold, …]
-        Empty where there is none.
-    fetched : Tensor [fetched rows, heads * channels]
-    asked : Tensor [partials for others, …]
-        Their destinations' ends.
-    asked_kept : Kept
-    """
-
-    out: Tensor
-    lse: Tensor
-    kept: Kept
-    ends: Tensor
-    fetched: Tensor
-    asked: Tensor
-    asked_kept: Kept
-
-
-class Gradients(NamedTuple):
-    """Of a layer's operands; that of edges is ``None`` where there were no edge scores."""
-
-    Z: Tensor
-    ends: Tensor
-    a: Tensor
-    edges: Tensor | None
-
-
-class Ids(NamedTuple):
-    """Original numbers of vertices, int64: what dropout of an edge is a function of."""
-
-    rows: Tensor
-    columns: Tensor
-    fetched: Tensor
-    asked: Tensor
-
-
-class Rate(NamedTuple):
-    """Dropout of weights: its probability and key, and the vertices' original numbers."""
-
-    p: float
-    key: int
-    ids: Ids
-
-    def of(self, rows: Tensor, columns: Tensor) -> AttentionDropout:
-        """The same for one block."""
-        return AttentionDropout(self.key, self.p, rows, columns)
-
-
-class Blocks(NamedTuple):
-    """Something for each block: that at hand, that of fetched sources, that of partials."""
-
-    local: AttentionDropout | None = None
-    remote: AttentionDropout | None = None
-    asked: AttentionDropout | None = None
-
-    @classmethod
-    def of(cls, rate: Rate | None) -> Blocks:
-        """Dropout of every block."""
-        if rate is None:
-            return cls()
-        rows, columns, fetched, asked = rate.ids
-        return cls(rate.of(rows, columns), rate.of(rows, fetched), rate.of(asked, columns))
+from spgnn.exchange import Carried, Executor, Plan, Step, Workspace
+from spgnn.exchange.schedule import Communicators
+from spgnn.wires import Layer, Setting
 
 
 class Attention:
@@ -101,6 +31,8 @@ class Attention:
     mesh : communicators by axis
     workspace : Workspace, optional
         Buffers to share with what never runs at the same time.
+    setting : Setting, optional
+        Of approximate wires; the rows of the plan have names then.
 
     Attributes
     ----------
@@ -111,32 +43,45 @@ class Attention:
     Raises
     ------
     InputError
-        If rows take a way on which they are added up, or are cut into columns.
+        If rows take a way on which they are added up, or are cut into columns; or the setting is
+        none for attention.
     """
 
-    def __init__(self, plan: Plan, mesh: Communicators, workspace: Workspace | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        mesh: Communicators,
+        workspace: Workspace | None = None,
+        setting: Setting | None = None,
+    ) -> None:
         self.pieces: Pieces = pieces(plan)
         self.rows, self.columns = plan.shape
         self._mesh, self._workspace = mesh, workspace
+        self._wired = None if setting is None else Wired(self.pieces, mesh, workspace, setting)
         self._ids: tuple[Tensor, Tensor | None, Ids] | None = None
 
     @cached_property
-    def _exchange(self) -> Exchange | None:
-        """What fetches sources."""
-        fetch = self.pieces.fetch
-        if fetch is None:
-            return None
-        return Executor(Plan((fetch,)), self._mesh, workspace=self._workspace).exchange(fetch)
+    def _exact(self) -> tuple[Drawn, Pass]:
+        """What runs where rows are as they are."""
+        parts, exchange = self.pieces, None
+        if parts.fetch is not None:
+            plan = Plan((parts.fetch,))
+            executor = Executor(plan, self._mesh, workspace=self._workspace)
+            exchange = executor.exchange(parts.fetch)
+        sums, fold = (
+            None if each is None else Way(each, self._mesh[each.axis])
+            for each in (parts.sums, parts.fold)
+        )
+        return Drawn(parts), Pass(parts, exchange, sums, fold)
 
-    @cached_property
-    def _sums(self) -> Way | None:
-        sums = self.pieces.sums
-        return None if sums is None else Way(sums, self._mesh[sums.axis])
+    @property
+    def wires(self) -> dict[int, Layer]:
+        """Those that approximate, by what they are called in a step."""
+        wired = {} if self._wired is None else self._wired.wires
+        return {number: wire for number, wire in wired.items() if isinstance(wire, Layer)}
 
-    @cached_property
-    def _fold(self) -> Way | None:
-        fold = self.pieces.fold
-        return None if fold is None else Way(fold, self._mesh[fold.axis])
+    def _at(self, step: Step | None) -> tuple[Drawn, Pass]:
+        return self._exact if self._wired is None or step is None else self._wired.at(step)
 
     @property
     def edges(self) -> int:
@@ -181,16 +126,19 @@ class Attention:
         """
         if self._ids is not None and self.knows(sources, targets):
             return self._ids[2]
-        rows = self._everywhere(sources[: self.rows] if targets is None else sources[targets])
+        rows = sources[: self.rows] if targets is None else sources[targets]
+        parts, (_, exact) = self.pieces, self._exact
+        (rows,) = exact.everywhere(Load(None, (rows[:, None],)), Step())
         asked = fetched = sources[:0]
-        if self._sums is not None:
-            asked = self._sums.back(rows).wait()
-        if self.pieces.fetch is not None:
+        if exact.sums is not None:
+            asked = exact.sums.back(Load(None, (rows,)), Step()).wait()[0][:, 0]
+        if exact.exchange is not None:
             # Rows of two numbers that float64 holds exactly: whatever the wire is, it knows rows.
             halves = torch.stack((sources >> 32, sources & 0xFFFFFFFF), 1).double()
-            high, low = self._fetched(halves).long().unbind(1)
+            received = halves.new_empty(parts.fetched, 2)
+            high, low = exact.exchange.begin(halves, Step(), received).wait().long().unbind(1)
             fetched = (high << 32) + low
-        found = Ids(rows, sources, fetched, asked)
+        found = Ids(rows[:, 0], sources, fetched, asked)
         self._ids = sources, targets, found
         return found
 
@@ -198,17 +146,30 @@ class Attention:
         """Whether these very tensors are those of which the numbers were last asked."""
         return self._ids is not None and self._ids[0] is sources and self._ids[1] is targets
 
-    def _fetched(self, rows: Tensor) -> Tensor:
-        assert self._exchange is not None
-        received = rows.new_empty(self.pieces.fetched, rows.shape[1])
-        return self._exchange.begin(rows, Step(), received).wait()
+    def carried(
+        self, width: int, heads: int, dtype: torch.dtype, step: Step, *, whole_rows: bool
+    ) -> Iterator[Carried]:
+        """What a step moves, exchange by exchange, as the wires carry it.
+
+        Parameters
+        ----------
+        width, heads, dtype, whole_rows
+            As of :meth:`Pieces.messages`.
+        step : Step
+        """
+        _, run = self._at(step)
+        if run.exchange is not None:
+            yield from run.exchange.executor.carried(width, dtype, step)
+        for way in (run.fold, run.sums):
+            if way is not None:
+                yield from way.carried(width, heads, dtype, step, whole_rows=whole_rows)
 
     def forward(
         self,
         Z: Tensor,
         ends: Tensor,
         scores: Scores,
-        step: Step,
+        step: Step | None,
         *,
         edges: Tensor | None = None,
         rate: Rate | None = None,
@@ -222,7 +183,8 @@ class Attention:
         ends : Tensor [rows, …]
             The destinations' side of scores.
         scores : Scores
-        step : Step
+        step : Step, optional
+            Without, rows are exact.
         edges : Tensor [edges, …], optional
             What edges add to scores, in the order of the nonzeros of [local, remote].
         rate : Rate, optional
@@ -230,38 +192,18 @@ class Attention:
         gradients : bool
             Whether to keep what these need.
         """
-        parts, dropped, edges_of = self.pieces, Blocks.of(rate), self._split(edges)
-        arriving, partials = self._begin(Z, step, gradients), None
-        asked, asked_kept = ends.new_empty(0, ends.shape[1]), _kept(None, Z, scores)
-        gathered = asked.clone()
-        try:
-            if self._fold is not None:
-                ends = gathered = self._everywhere(ends)
-            if self._sums is not None and parts.summed is not None:
-                asked = self._sums.back(ends).wait()
-                block = Block(parts.summed, asked, Z, dropout=dropped.asked)
-                made = scores.attend(block, None, gradients=gradients)
-                asked_kept = _kept(made if gradients else None, Z, scores)
-                means, lse = finish(made, Z.dtype)
-                partials = self._sums.there(packed(means, lse.clamp_(min=NOTHING)))
-            block = Block(parts.local, ends, Z, edges_of[0], dropped.local)
-            state = scores.attend(block, None, gradients=gradients)
-        finally:
-            # Whatever happened here: peers write into these buffers.
-            fetched = Z.new_empty(0, Z.shape[1]) if arriving is None else arriving.wait()
-        if parts.remote is not None:
-            block = Block(parts.remote, ends, fetched, edges_of[1], dropped.remote)
-            state = scores.attend(block, state, gradients=gradients)
-        kept = _kept(state if gradients else None, Z, scores)
-        if partials is not None and self._sums is not None:
-            state = self._merged(self._sums, partials, state, Z)
-        if self._fold is not None:
-            state = self._folded(self._fold, state, Z)
-        out, lse = finish(state, Z.dtype)
-        if not gradients:
-            fetched = Z.new_empty(0, Z.shape[1])
-            gathered, asked = (ends.new_empty(0, ends.shape[1]) for _ in range(2))
-        return Forward(out, lse.clamp_(min=NOTHING), kept, gathered, fetched, asked, asked_kept)
+        drawn, run = self._at(step)
+        if self._wired is not None and step is not None:
+            self._wired.measure(Z, drawn, step)
+        return run.forward(
+            Z,
+            ends,
+            scores,
+            Step() if step is None else step,
+            edges=self._split(edges, drawn),
+            rate=_of(rate, drawn),
+            gradients=gradients,
+        )
 
     def backward(
         self,
@@ -271,7 +213,7 @@ class Attention:
         scores: Scores,
         made: Forward,
         *,
-        step: Step,
+        step: Step | None,
         edges: Tensor | None = None,
         rate: Rate | None = None,
     ) -> Gradients:
@@ -285,99 +227,35 @@ class Attention:
         made : Forward
             What that returned.
         """
-        parts, dropped, edges_of = self.pieces, Blocks.of(rate), self._split(edges)
-        whole = Whole(G, made.lse, head_products(G, made.out, scores.heads))
-        if self._fold is not None:
-            ends, whole = made.ends, _unpacked(self._everywhere(packed(*whole)), whole)
-        asked = None if self._sums is None else self._sums.back(packed(*whole))
-        d_ends = scores.ends_gradient(made.kept, whole)
-        da, returning, of_remote = torch.zeros_like(scores.a), None, None
-        if parts.remote is not None and self._exchange is not None:
-            block = Block(parts.remote, ends, made.fetched, edges_of[1], dropped.remote)
-            found = scores.gradient(block, whole)
-            returning = self._exchange.begin_adjoint(found.Z, step.reversed())
-            da, of_remote, d_ends = da + found.a, found.edges, _sum(d_ends, found.ends)
-        try:
-            dZ, returned = None, None
-            if asked is not None and self._sums is not None and parts.summed is not None:
-                theirs = _unpacked(asked.wait(), whole)
-                block = Block(parts.summed, made.asked, Z, dropout=dropped.asked)
-                found = scores.gradient(block, theirs)
-                of_ends = _sum(scores.ends_gradient(made.asked_kept, theirs), found.ends)
-                assert of_ends is not None
-                dZ, da, returned = found.Z, da + found.a, self._sums.there(of_ends)
-            block = Block(parts.local, ends, Z, edges_of[0], dropped.local)
-            found = scores.gradient(block, whole)
-        finally:
-            if returning is not None:
-                returning.wait()
-        dZ = found.Z if dZ is None else dZ.add_(found.Z)
-        d_ends = _sum(d_ends, found.ends)
-        assert d_ends is not None
-        if returning is not None:
-            returning.add_to(dZ)
-        if returned is not None and self._sums is not None:
-            d_ends = self._sums.add_(d_ends, returned.wait())
-        if self._fold is not None:
-            d_ends = self._folded_sum(self._fold, d_ends)
-        return Gradients(dZ, d_ends, da + found.a, self._joined(found.edges, of_remote))
+        drawn, run = self._at(step)
+        found, of_remote = run.backward(
+            G,
+            Z,
+            ends,
+            scores,
+            made,
+            step=(Step() if step is None else step).reversed(),
+            edges=self._split(edges, drawn),
+            rate=_of(rate, drawn),
+        )
+        return found._replace(edges=self._joined(found.edges, of_remote, drawn))
 
-    def _begin(self, Z: Tensor, step: Step, gradients: bool) -> Arriving | None:
-        if self._exchange is None:
-            return None
-        # What gradients need is kept beyond the next exchange.
-        received = Z.new_empty(self.pieces.fetched, Z.shape[1]) if gradients else None
-        return self._exchange.begin(Z, step, received)
-
-    def _everywhere(self, rows: Tensor) -> Tensor:
-        """Rows that this rank makes to all rows that it has a part of; adjoint of a fold."""
-        if self._fold is None:
-            return rows
-        parts = self.pieces
-        assert parts.mine is not None
-        assert parts.others is not None
-        found = rows.new_empty(parts.local.shape[0], *rows.shape[1:])
-        arriving = self._fold.back(rows)
-        found[parts.mine] = rows
-        found[parts.others] = arriving.wait()
-        return found
-
-    def _merged(self, way: Way, partials: Sent, state: AttentionState, Z: Tensor) -> AttentionState:
-        means, lse = unpacked(partials.wait(), Z.shape[1], state.m.dtype, 1)
-        return merge_partials_(way.partials.received, means, lse, state)
-
-    def _folded(self, way: Way, state: AttentionState, Z: Tensor) -> AttentionState:
-        """Of rows that several ranks have a part of, those that this rank makes."""
-        parts = self.pieces
-        assert parts.mine is not None
-        assert parts.others is not None
-        means, lse = finish(state)
-        lse.clamp_(min=NOTHING)
-        given = packed(means[parts.others].to(Z.dtype), lse[parts.others])
-        arriving = way.there(given)
-        lse = lse[parts.mine]
-        mine = AttentionState(lse, torch.ones_like(lse), means[parts.mine])
-        return self._merged(way, arriving, mine, Z)
-
-    def _folded_sum(self, way: Way, rows: Tensor) -> Tensor:
-        parts = self.pieces
-        assert parts.mine is not None
-        assert parts.others is not None
-        arriving = way.there(rows[parts.others])
-        return way.add_(rows[parts.mine], arriving.wait())
-
-    def _split(self, edges: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    def _split(self, edges: Tensor | None, drawn: Drawn) -> EdgeParts:
         """What edges have, for those of the local block and for the others."""
         if edges is None or self.pieces.remote is None:
             return edges, None
         local, remote = self._places
-        return edges[local], edges[remote]
+        some = drawn.edges(self.pieces)
+        return edges[local], edges[remote if some is None else remote[some]]
 
-    def _joined(self, local: Tensor | None, remote: Tensor | None) -> Tensor | None:
-        if local is None or remote is None:
+    def _joined(self, local: Tensor | None, remote: Tensor | None, drawn: Drawn) -> Tensor | None:
+        if local is None or self.pieces.remote is None:
             return local
-        places, joined = self._places, local.new_empty(self.edges, *local.shape[1:])
-        joined[places[0]], joined[places[1]] = local, remote
+        places, joined = self._places, local.new_zeros(self.edges, *local.shape[1:])
+        joined[places[0]] = local
+        if remote is not None:
+            some = drawn.edges(self.pieces)
+            joined[places[1] if some is None else places[1][some]] = remote
         return joined
 
     @cached_property
@@ -393,20 +271,5 @@ class Attention:
         )
 
 
-def _kept(state: AttentionState | None, Z: Tensor, scores: Scores) -> Kept:
-    """What gradients need of a state; empty if they need nothing."""
-    if state is None or state.P is None or state.pi is None:
-        wide = Z.new_empty(0, Z.shape[1], dtype=SUM_DTYPE[Z.dtype])
-        narrow = wide.new_empty(0, scores.heads)
-        return Kept(narrow, wide, torch.empty_like(narrow))
-    return Kept(state.m, state.P, state.pi)
-
-
-def _unpacked(together: Tensor, like: Whole) -> Whole:
-    return Whole(*unpacked(together, like.G.shape[1], like.lse.dtype, 2))
-
-
-def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one.add_(other)
+def _of(rate: Rate | None, drawn: Drawn) -> Rate | None:
+    return None if rate is None else rate._replace(ids=drawn.ids(rate.ids))

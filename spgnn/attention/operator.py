@@ -1,62 +1,16 @@
-"""Attention as an operator of autograd, and of compiled graphs."""
+"""Attention as a function of a distributed matrix; what it is given is checked here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from spgnn.attention.engine import Attention, Forward, Rate
-from spgnn.attention.scores import Added, Joint, Kept, Scores, in_own_dtype
-from spgnn.autograd import with_name
+from spgnn.attention.library import COMPILED, EXACT, Matrix, Weighed, agreed
 from spgnn.errors import InputError
-from spgnn.operands import Operands
 from spgnn.sparse import SUM_DTYPE
-
-
-class Weighed(NamedTuple):
-    """What was noted of attention on the meta device, as products are.
-
-    Attributes
-    ----------
-    width : int
-        Columns of the rows that travel: heads × channels.
-    dtype : torch.dtype
-    adjoint : bool
-    heads : int
-    whole_rows : bool
-        Whether scores need the destination's whole row.
-    """
-
-    width: int
-    dtype: torch.dtype
-    adjoint: bool
-    heads: int
-    whole_rows: bool
-
-
-class Matrix(Protocol):
-    """All that attention needs to know of a distributed matrix.
-
-    Attributes
-    ----------
-    handle : int
-    rows, columns : int
-    operands : Operands
-    record : list
-    """
-
-    handle: int
-    rows: int
-    columns: int
-    operands: Operands
-    record: list[Any]
-
-    @property
-    def attention(self) -> Attention:
-        """What runs it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,15 +141,31 @@ def _called(
     gradients = torch.is_grad_enabled() and any(
         array is not None and array.requires_grad for array in operands
     )
+    epoch, number = 0, COMPILED
     if not torch.compiler.is_compiling():
         _check(A, operands, joint=joint)
         _check_dropout(A, dropout)
+        step = agreed(A, Z, a, edges, sources, targets, joint, slope, p, key, gradients)
+        epoch, number = step.epoch, step.product if A.operands.on_wires(step) else EXACT
         if Z.is_meta:
-            A.record.append(Weighed(Z.shape[1], Z.dtype, False, len(a), joint))
+            A.record.append(Weighed(Z.shape[1], Z.dtype, False, len(a), joint, number))
     # Rows are handed over as they lie: kernels and exchanges want them without gaps.
     Z, ends = Z.contiguous(), ends.contiguous()
     made = torch.ops.spgnn.attend(
-        Z, ends, a, edges, sources, targets, A.handle, joint, slope, p, key, gradients
+        Z,
+        ends,
+        a,
+        edges,
+        sources,
+        targets,
+        A.handle,
+        joint,
+        slope,
+        p,
+        key,
+        gradients,
+        epoch,
+        number,
     )
     out: Tensor = made[0]
     return out
@@ -229,194 +199,3 @@ def _check_dropout(A: Matrix, dropout: EdgeDropout | None) -> None:
         raise InputError(f"original ids must be [{A.columns}], got {list(sources.shape)}")
     if len(sources if targets is None else targets) < A.rows:
         raise InputError(f"{A.rows} rows need as many original ids or targets")
-
-
-def _scores(a: Tensor, slope: float, joint: bool) -> Scores:
-    return Joint(a, slope) if joint else Added(a, slope)
-
-
-def _flat(made: Forward) -> list[Tensor]:
-    return [*made[:2], *made.kept, made.ends, made.fetched, made.asked, *made.asked_kept]
-
-
-def _structured(made: list[Tensor]) -> Forward:
-    out, lse, base, P, pi, ends, fetched, asked, *asked_kept = made
-    return Forward(out, lse, Kept(base, P, pi), ends, fetched, asked, Kept(*asked_kept))
-
-
-def _rate(
-    A: Matrix, sources: Tensor | None, targets: Tensor | None, p: float, key: int
-) -> Rate | None:
-    return None if sources is None else Rate(p, key, A.attention.ids(sources, targets))
-
-
-@torch.library.custom_op("spgnn::attend", mutates_args=())
-def _attend(  # noqa: PLR0917 - operators have one order
-    Z: Tensor,
-    ends: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    handle: int,
-    joint: bool,
-    slope: float,
-    p: float,
-    key: int,
-    gradients: bool,
-) -> list[Tensor]:
-    """What autograd and compiled graphs call: the result, and what its gradient needs."""
-    A: Matrix = with_name(handle)
-    step = A.operands.next(
-        Z,
-        A.columns,
-        heads=len(a),
-        joint=joint,
-        slope=slope,
-        dropout=(p, key),
-        new_ids=sources is not None and not A.attention.knows(sources, targets),
-        edges=edges is not None,
-        gradients=gradients,
-    )
-    with in_own_dtype(Z):
-        made = A.attention.forward(
-            Z,
-            ends,
-            _scores(a, slope, joint),
-            step,
-            edges=edges,
-            rate=_rate(A, sources, targets, p, key),
-            gradients=gradients,
-        )
-    return _flat(made)
-
-
-@_attend.register_fake
-def _(  # noqa: PLR0917
-    Z: Tensor,
-    ends: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    handle: int,
-    joint: bool,
-    slope: float,
-    p: float,
-    key: int,
-    gradients: bool,
-) -> list[Tensor]:
-    A: Matrix = with_name(handle)
-    parts, width, heads = A.attention.pieces, Z.shape[1], len(a)
-
-    def kept(rows: int) -> Kept:
-        some = rows if gradients and not joint else 0
-        return Kept(a.new_empty(some, heads), a.new_empty(some, width), a.new_empty(some, heads))
-
-    fetched, asked = (parts.fetched, parts.asked) if gradients else (0, 0)
-    gathered = parts.partial_rows if gradients and parts.fold is not None else 0
-    return _flat(
-        Forward(
-            Z.new_empty(A.rows, width),
-            a.new_empty(A.rows, heads),
-            kept(parts.partial_rows),
-            ends.new_empty(gathered, ends.shape[1]),
-            Z.new_empty(fetched, width),
-            ends.new_empty(asked, ends.shape[1]),
-            kept(parts.asked),
-        )
-    )
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    *operands, ctx.handle, ctx.joint, ctx.slope, ctx.p, ctx.key, _ = inputs
-    ctx.A = with_name(ctx.handle)  # which has to live as long as its gradient may be asked for
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*operands, *output)
-
-
-def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
-    Z, ends, a, edges, sources, targets, *made = ctx.saved_tensors
-    nothing = (None,) * 8
-    G = grads[0]
-    if G is None:
-        return None, None, None, None, *nothing
-    if G.is_meta:
-        ctx.A.record.append(Weighed(Z.shape[1], Z.dtype, True, len(a), ctx.joint))
-    of_Z, of_ends, of_a, of_edges = torch.ops.spgnn.attend_backward(
-        G.contiguous(),
-        Z,
-        ends,
-        a,
-        edges,
-        sources,
-        targets,
-        made,
-        ctx.handle,
-        ctx.joint,
-        ctx.slope,
-        ctx.p,
-        ctx.key,
-    )
-    return of_Z, of_ends, of_a, None if edges is None else of_edges, *nothing
-
-
-_attend.register_autograd(_gradient, setup_context=_save)
-
-
-@torch.library.custom_op("spgnn::attend_backward", mutates_args=())
-def _attend_backward(  # noqa: PLR0917
-    G: Tensor,
-    Z: Tensor,
-    ends: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    made: list[Tensor],
-    handle: int,
-    joint: bool,
-    slope: float,
-    p: float,
-    key: int,
-) -> list[Tensor]:
-    """Gradients in rows, ends, a and edge scores (empty where there are none)."""
-    A: Matrix = with_name(handle)
-    step = A.operands.next(G, A.rows, heads=len(a), joint=joint, gradients=True)
-    with in_own_dtype(Z):
-        found = A.attention.backward(
-            G,
-            Z,
-            ends,
-            _scores(a, slope, joint),
-            _structured(made),
-            step=step,
-            edges=edges,
-            rate=_rate(A, sources, targets, p, key),
-        )
-    return [found.Z, found.ends, found.a, a.new_empty(0) if found.edges is None else found.edges]
-
-
-@_attend_backward.register_fake
-def _(  # noqa: PLR0917
-    G: Tensor,
-    Z: Tensor,
-    ends: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    made: list[Tensor],
-    handle: int,
-    joint: bool,
-    slope: float,
-    p: float,
-    key: int,
-) -> list[Tensor]:
-    nothing = a.new_empty(0)
-    return [
-        torch.empty_like(Z),
-        torch.empty_like(ends),
-        torch.empty_like(a),
-        nothing if edges is None else torch.empty_like(edges),
-    ]

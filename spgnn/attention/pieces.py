@@ -9,7 +9,8 @@ is not finished). Numbers only, as plans are: the bytes of attention are known b
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,11 +18,12 @@ from torch import Tensor
 
 from spgnn.comm import RowCounts
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm, Hop, Plan, Stage
+from spgnn.exchange import Algorithm, Hop, Names, Plan, Route, Stage
 from spgnn.exchange.traffic import Messages
 from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR, SUM_DTYPE
+from spgnn.wires.part import Part
 
 NEEDED = "--algo 1d, 1.5d, 2d or vertex-cut, --hierarchy none and --schedule overlap"
 WHAT_WORKS = f"attention needs {NEEDED}"
@@ -40,12 +42,34 @@ class Partials:
         Which of them belong to each row.
     places : Tensor int64 [received partials]
         The row of each: of it its maker has to know the destination's side of the score.
+    names : Names, optional
+        Of them, for wires that draw.
+    part : Route, optional
+        Their route, if they are some of others.
     """
 
     axis: str
     counts: RowCounts
     received: Pattern
     places: Tensor
+    names: Names | None = None
+    part: Route | None = None
+
+    @cached_property
+    def route(self) -> Route:
+        """Of them to the rank whose rows they are."""
+        return Route(self.counts, self.names) if self.part is None else self.part
+
+    def taken(self, sent: Tensor, received: Tensor) -> Partials:
+        """Some of them: those that are marked, bool [partials to send] and [received partials]."""
+        part = Part.where(self.route, sent, received)
+        return replace(
+            self,
+            counts=part.route.counts,
+            received=columns_where(self.received, received),
+            places=self.places[part.received],
+            part=part.route,
+        )
 
     def messages(self, width: int, *, back: bool) -> Messages:
         """Rows of some width with the partials, or the other way."""
@@ -165,17 +189,19 @@ def pieces(plan: Plan) -> Pieces:
         if not isinstance(hop.send.pattern, Selection):
             raise InputError(f"{WHAT_WORKS}: this plan adds rows up on their way")
         chosen = CSR(hop.send.pattern)
-        counts, summed, sums = hop.counts, None, None
+        counts, names, summed, sums = hop.counts, hop.names, None, None
     else:
         several = hop.send.row_lengths > 1
         of_sums = _counts_of(hop.counts, several, hop.sums)
-        summed = _rows_where(hop.send.pattern, several)
-        received = _columns_where(remote, hop.sums)
-        sums = Partials(hop.axis, of_sums, received, _row_of_each(received))
+        summed = rows_where(hop.send.pattern, several)
+        received = columns_where(remote, hop.sums)
+        of_each = _row_of_each(received)
+        sums = Partials(hop.axis, of_sums, received, of_each, _names(hop, several, hop.sums))
         chosen = CSR(Selection(hop.send.indices[hop.send.indptr[:-1][~several]], columns))
         counts = _counts_of(hop.counts, ~several, ~hop.sums)
-        remote = _columns_where(remote, ~hop.sums)
-    rows = Hop(hop.axis, chosen, counts, broadcast=hop.broadcast)
+        remote = columns_where(remote, ~hop.sums)
+        names = _names(hop, ~several, ~hop.sums)
+    rows = Hop(hop.axis, chosen, counts, broadcast=hop.broadcast, names=names)
     everything = CSR(Selection(torch.arange(columns, device=local.device), columns))
     fetch = Stage(everything, None, (rows,))
     return Pieces(local, remote, fetch, summed, sums, mine, others, fold)
@@ -201,8 +227,16 @@ def _folded(stages: Sequence[object]) -> tuple[Tensor | None, Tensor | None, Par
     if not isinstance(kept, Selection) or not isinstance(hop.send.pattern, Selection):
         raise InputError(f"{WHAT_WORKS}: this plan does not end with a fold")
     received = stage.remote.pattern
-    way = Partials(hop.axis, hop.counts, received, _row_of_each(received))
+    way = Partials(hop.axis, hop.counts, received, _row_of_each(received), hop.names)
     return kept.indices.long(), hop.send.indices.long(), way
+
+
+def _names(hop: Hop, sent: Tensor, received: Tensor) -> Names | None:
+    """Of the rows that are marked."""
+    names = hop.names
+    if names is None:
+        return None
+    return Names(names.sent[sent], names.received[received], names.me)
 
 
 def _row_of_each(pattern: Pattern) -> Tensor:
@@ -213,7 +247,7 @@ def _row_of_each(pattern: Pattern) -> Tensor:
     return found
 
 
-def _rows_where(pattern: Pattern, chosen: Tensor) -> Pattern:
+def rows_where(pattern: Pattern, chosen: Tensor) -> Pattern:
     """Some rows of a pattern."""
     lengths = pattern.row_lengths
     indices = pattern.indices[chosen.repeat_interleave(lengths)]
@@ -221,7 +255,7 @@ def _rows_where(pattern: Pattern, chosen: Tensor) -> Pattern:
     return Pattern.trusted(indptr, indices, (len(indptr) - 1, pattern.shape[1]))
 
 
-def _columns_where(pattern: Pattern, chosen: Tensor) -> Pattern:
+def columns_where(pattern: Pattern, chosen: Tensor) -> Pattern:
     """Some columns of a pattern, numbered anew."""
     columns = int(chosen.sum())
     number = (chosen.cumsum(0) - 1).to(index_dtype(columns))

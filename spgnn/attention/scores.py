@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -109,6 +109,8 @@ class Scores(ABC):
 
     a: Tensor
     slope: float
+    whole_rows: ClassVar[bool]
+    """Whether the destination's end is its whole row, not a number a head."""
 
     @property
     def heads(self) -> int:
@@ -132,6 +134,8 @@ class Scores(ABC):
 
 class Added(Scores):
     """GAT: LeakyReLU(d_i + <a, z_j>)."""
+
+    whole_rows = False
 
     def attend(
         self, block: Block, state: AttentionState | None, *, gradients: bool
@@ -185,6 +189,8 @@ class Added(Scores):
 
 class Joint(Scores):
     """GATv2: <a, LeakyReLU(x_i + y_j)>."""
+
+    whole_rows = True
 
     def attend(
         self, block: Block, state: AttentionState | None, *, gradients: bool

@@ -2,29 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from spgnn import kernels
 from spgnn.attention.pieces import Partials
-from spgnn.comm import Communicator, RowCounts
+from spgnn.comm import Communicator
+from spgnn.exchange import Carried, Flight, Route, Step, Wire
 from spgnn.kernels.recycling import new_rows
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, SUM_DTYPE
+
+ROWS, ENDS, LATE = range(3)
+"""Wires of a way: of what softmaxes weigh, of whole destinations, and of what is late with rows."""
+
+
+class Load(NamedTuple):
+    """What travels of each row.
+
+    Attributes
+    ----------
+    rows : Tensor [n, heads * channels], optional
+        What a wire may approximate.
+    now : tensors [n, heads]
+        Of scores: always as they are, and of this step.
+    late : tensors [n, heads]
+        As they are, and of the step that the rows are of.
+    """
+
+    rows: Tensor | None
+    now: tuple[Tensor, ...] = ()
+    late: tuple[Tensor, ...] = ()
+
+    def at(self, places: Tensor) -> Load:
+        """Listed rows."""
+        rows = None if self.rows is None else self.rows.index_select(0, places)
+        now, late = (
+            tuple(each.index_select(0, places) for each in some) for some in (self.now, self.late)
+        )
+        return Load(rows, now, late)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of it."""
+        return [*(() if self.rows is None else (self.rows,)), *self.now, *self.late]
 
 
 class Sent:
-    """Rows on their way to this rank, while its own are on theirs."""
+    """Rows on their way to this rank, while its own are on theirs.
 
-    def __init__(self, rows: Tensor, counts: RowCounts, comm: Communicator) -> None:
-        # Both are kept until all of them have arrived.
-        self._rows = rows.contiguous()
-        self._arriving = new_rows(counts.received, self._rows)
-        self._pending = comm.alltoallv(self._rows, self._arriving, counts)
+    Parameters
+    ----------
+    flights : sequence of Flight
+    arrived : callable
+        What then is there, tensor by tensor.
+    leaving : sequence of Tensor
+        Kept until all have arrived.
+    """
 
-    def wait(self) -> Tensor:
-        """The rows that arrived [received, …]."""
-        self._pending.wait()
-        return self._arriving
+    def __init__(
+        self,
+        flights: Sequence[Flight],
+        arrived: Callable[[], list[Tensor]],
+        leaving: Sequence[Tensor],
+    ) -> None:
+        self._flights, self._arrived, self._leaving = flights, arrived, leaving
+
+    def wait(self) -> list[Tensor]:
+        """The tensors of the load, of the rows that arrived [received, …]."""
+        for flight in self._flights:
+            flight.wait()
+        return self._arrived()
 
 
 class Way:
@@ -35,21 +85,33 @@ class Way:
     partials : Partials
     comm : Communicator
         Of its axis.
+    wires : mapping from `ROWS`, `ENDS` and `LATE` to Wire, optional
+        Without, all that belongs to a row travels together, as it is.
+    first : int
+        What the first of these wires is called in a step.
     """
 
-    def __init__(self, partials: Partials, comm: Communicator) -> None:
+    def __init__(
+        self,
+        partials: Partials,
+        comm: Communicator,
+        wires: Mapping[int, Wire] | None = None,
+        first: int = 0,
+    ) -> None:
         self.partials = partials
-        self._comm = comm
+        self._comm, self._wires, self._first = comm, wires, first
         self._adding = CSR(partials.received)
+        there = partials.route
+        self._routes = there, there.reversed()
 
-    def there(self, rows: Tensor) -> Sent:
+    def there(self, load: Load, step: Step) -> Sent:
         """Start sending what belongs to the partials this rank made to where their rows are."""
-        return Sent(rows, self.partials.counts, self._comm)
+        return self._sent(load, self._routes[0], self._line(step, back=False), step)
 
-    def back(self, rows: Tensor) -> Sent:
+    def back(self, load: Load, step: Step) -> Sent:
         """Start sending rows of this rank [rows, …] to all who make partials of them."""
-        chosen = rows.index_select(0, self.partials.places)
-        return Sent(chosen, self.partials.counts.reversed(), self._comm)
+        load = load.at(self.partials.places)
+        return self._sent(load, self._routes[1], self._line(step, back=True), step)
 
     def add_(self, rows: Tensor, arrived: Tensor) -> Tensor:
         """Add what arrived from *there* to the rows it belongs to, in place."""
@@ -57,14 +119,68 @@ class Way:
             kernels.spmm(self._adding, arrived, out=rows, accumulate=True)
         return rows
 
+    def carried(
+        self, width: int, heads: int, dtype: torch.dtype, step: Step, *, whole_rows: bool
+    ) -> Iterator[Carried]:
+        """What the two exchanges of a step move; arguments as of :meth:`Pieces.messages`."""
+        for back in (True, False):
+            route, line = self._routes[back], self._line(step, back=back)
+            rows = width if line == ROWS or whole_rows else 0
+            now = 0 if line == ENDS and whole_rows else heads
+            late = heads if line == ROWS and step.adjoint else 0
+            counts, wide = route.counts, SUM_DTYPE[dtype]
+            sent, received = (n * (now * wide.itemsize) for n in (counts.send, counts.recv))
+            for columns, kind, which in ((rows, dtype, line), (late, wide, LATE)):
+                if self._wires is None or not columns:
+                    row_bytes = columns * kind.itemsize
+                    moved = counts.send * row_bytes, counts.recv * row_bytes
+                else:
+                    at = step.at(self._first + which)
+                    moved = self._wires[which].bytes(route, columns, kind, at)
+                sent, received = sent + moved[0], received + moved[1]
+            yield Carried(self.partials.axis, sent, received)
 
-def packed(rows: Tensor, *scores: Tensor) -> Tensor:
+    @staticmethod
+    def _line(step: Step, *, back: bool) -> int:
+        """Which wire: what goes there in a step returns in its adjoint."""
+        return ROWS if back == step.adjoint else ENDS
+
+    def _sent(self, load: Load, route: Route, line: int, step: Step) -> Sent:
+        if self._wires is None:
+            return self._together(load.tensors, route)
+        parts = []
+        if load.rows is not None:
+            parts.append(self._on_wire(load.rows, route, line, step))
+        if load.now:
+            parts.append(self._together(load.now, route))
+        for each in load.late:
+            parts.append(self._on_wire(each, route, LATE, step))
+        return Sent((), lambda: [tensor for part in parts for tensor in part.wait()], ())
+
+    def _together(self, tensors: Sequence[Tensor], route: Route) -> Sent:
+        """As they are, side by side."""
+        leaving = packed(*tensors)
+        arriving = new_rows(route.counts.received, leaving)
+        flight = self._comm.alltoallv(leaving, arriving, route.counts)
+        return Sent((flight,), lambda: unpacked(arriving, tensors), (leaving,))
+
+    def _on_wire(self, rows: Tensor, route: Route, which: int, step: Step) -> Sent:
+        assert self._wires is not None
+        rows = rows.contiguous()
+        arriving, at = new_rows(route.counts.received, rows), step.at(self._first + which)
+        flight = self._wires[which].begin(rows, arriving, route, self._comm, at)
+        return Sent((flight,), lambda: [arriving], (rows,))
+
+
+def packed(first: Tensor, *others: Tensor) -> Tensor:
     """Rows [n, f] with the bits of what has another dtype beside them, to travel as one."""
-    beside = [score.contiguous().view(rows.dtype) for score in scores]
-    return torch.cat((rows, *beside), 1)
+    if not others:
+        return first.contiguous()
+    return torch.cat((first, *(each.contiguous().view(first.dtype) for each in others)), 1)
 
 
-def unpacked(together: Tensor, width: int, dtype: torch.dtype, count: int) -> list[Tensor]:
-    """The rows [n, width], and what was beside them, in its dtype."""
-    rows, beside = together[:, :width], together[:, width:]
-    return [rows.contiguous(), *(part.contiguous().view(dtype) for part in beside.chunk(count, 1))]
+def unpacked(together: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """What lies side by side, with the widths and dtypes of others, of which there may be more."""
+    widths = [each.shape[1] * each.dtype.itemsize // together.dtype.itemsize for each in like]
+    parts = zip(together.split(widths, 1), like, strict=True)
+    return [part.contiguous().view(each.dtype) for part, each in parts]

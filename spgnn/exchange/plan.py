@@ -46,6 +46,8 @@ class Hop:
         Which of the received rows are sums of several; ``None`` where nobody asked for sums.
     names : Names, optional
         Of the rows, for wires that draw.
+    part : Route, optional
+        Their route, if these are some of the rows of another exchange.
     """
 
     axis: str
@@ -56,6 +58,7 @@ class Hop:
     rounds: Rounds | None = None
     sums: Tensor | None = None
     names: Names | None = None
+    part: Route | None = None
 
     def route(self, *, adjoint: bool = False) -> Route:
         """Which rows go where; or, in the adjoint, come back."""
@@ -100,7 +103,7 @@ class Hop:
 
     @cached_property
     def _sent(self) -> Route:
-        return Route(self.counts, self.names)
+        return Route(self.counts, self.names) if self.part is None else self.part
 
     @cached_property
     def _returned(self) -> Route:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from spgnn.attention import Attention
-from spgnn.comm import Communicator
-from spgnn.errors import InputError
-from spgnn.exchange import Executor, Step, Steps
+from spgnn.attention.records import Forward, Gradients
+from spgnn.attention.scores import Scores
+from spgnn.comm import Communicator, Mesh
+from spgnn.exchange import Carried, Executor, Plan, Step, Steps, Workspace
 from spgnn.halo import Halo
 from spgnn.operands import Operands
 from spgnn.spmm import DistMatrix
+from spgnn.wires import Layer, Setting
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class Switch(Protocol):
     def check(self) -> None:
         """Refuse a product before the first epoch has begun."""
 
-    def note(self, executor: Executor, rows: Tensor, step: Step) -> None:
-        """Take down what is about to move."""
+    def note(self, carried: Callable[[], Iterator[Carried]]) -> None:
+        """Take down what is about to move, to be asked when it has."""
 
 
 class WiredOperands(Operands):
@@ -75,6 +77,10 @@ class WiredOperands(Operands):
             self._wired.begin_epoch(self._epoch)
         step = self._wired.next()
         return OnWires(step.epoch, step.product)
+
+    def on_wires(self, step: Step) -> bool:
+        """Whether a product is approximate."""
+        return isinstance(step, OnWires)
 
     def exact(self, dense: object, rows: int) -> Step:
         """The same for a product that is exact in any case. Collective."""
@@ -111,7 +117,7 @@ class WiredMatrix(DistMatrix):
     def forward(self, H_local: Tensor, step: Step | None = None) -> Tensor:
         """``A·H``; without a step, exact. Collective."""
         if isinstance(step, OnWires):
-            self._switch.note(self.wired.executor, H_local, step)
+            _note(self._switch, self.wired.executor, H_local, step)
             return self.wired.forward(H_local, step)
         step = self._counted.exact(H_local, self.columns) if step is None else step
         return super().forward(H_local, step)
@@ -119,26 +125,22 @@ class WiredMatrix(DistMatrix):
     def adjoint(self, G_local: Tensor, step: Step | None = None) -> Tensor:
         """``Aᵀ·G``; without a step, exact. Collective."""
         if isinstance(step, OnWires):
-            self._switch.note(self.wired.executor, G_local, step)
+            _note(self._switch, self.wired.executor, G_local, step)
             return self.wired.adjoint(G_local, step)
         step = self._counted.exact(G_local, self.rows).reversed() if step is None else step
         return super().adjoint(G_local, step)
 
-    @property
+    @cached_property
     def attention(self) -> Attention:
-        """What runs attention over the nonzeros, exactly.
+        """What runs attention over the nonzeros, on wires or exactly, as each step says."""
+        setting = self.wired.wires[0].setting if self.wired.wires else None
+        workspace = self.executor.workspace
+        return WiredAttention(self._switch, self.wired.plan, self.mesh, workspace, setting)
 
-        Raises
-        ------
-        InputError
-            If a model is being trained on approximate wires.
-        """
-        if self._switch.is_on():
-            raise InputError(
-                "attention of spgnn.nn exchanges unfinished softmaxes, which are exact: use "
-                "`with graph.exact():` around such a layer, or a layer of PyG with edge_index"
-            )
-        return super().attention
+    @property
+    def numbered_wires(self) -> dict[str, Layer]:
+        """Those of its approximate products and of attention, by a name each."""
+        return self.wired.numbered_wires | super().numbered_wires
 
     @cached_property
     def _halo(self) -> Halo:
@@ -176,8 +178,56 @@ class WiredHalo(Halo):
     def _run(self, rows: Tensor, step: Step, exact: Run, wired: Run) -> Tensor:
         if not isinstance(step, OnWires):
             return exact(rows, step)
-        self._switch.note(self._wired.executor, rows, step)
+        _note(self._switch, self._wired.executor, rows, step)
         return wired(rows, step)
+
+
+class WiredAttention(Attention):
+    """Attention that says what it moves where it is on wires.
+
+    Parameters
+    ----------
+    switch : Switch
+    plan, mesh, workspace, setting
+        As of the base.
+    """
+
+    def __init__(
+        self,
+        switch: Switch,
+        plan: Plan,
+        mesh: Mesh,
+        workspace: Workspace | None,
+        setting: Setting | None,
+    ) -> None:
+        super().__init__(plan, mesh, workspace, setting)
+        self._switch = switch
+
+    def forward(
+        self, Z: Tensor, ends: Tensor, scores: Scores, step: Step | None, **how: Any
+    ) -> Forward:
+        """Weighted sums of rows of Z. Collective."""
+        if step is not None:
+            self._note(Z, scores, step)
+        return super().forward(Z, ends, scores, step, **how)
+
+    def backward(
+        self, G: Tensor, Z: Tensor, ends: Tensor, scores: Scores, made: Forward, **how: Any
+    ) -> Gradients:
+        """Gradients in all operands. Collective."""
+        step: Step | None = how["step"]
+        if step is not None:
+            self._note(Z, scores, step.reversed())
+        return super().backward(G, Z, ends, scores, made, **how)
+
+    def _note(self, Z: Tensor, scores: Scores, step: Step) -> None:
+        facts = Z.shape[1], scores.heads, Z.dtype, step
+        self._switch.note(lambda: self.carried(*facts, whole_rows=scores.whole_rows))
+
+
+def _note(switch: Switch, executor: Executor, rows: Tensor, step: Step) -> None:
+    width, dtype = rows.shape[1], rows.dtype
+    switch.note(lambda: executor.carried(width, dtype, step))
 
 
 def _may_be_approximate(dense: object) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import on_every_rank
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm, Executor, Step
+from spgnn.exchange import Algorithm, Carried
 from spgnn.exchange.traffic import Traffic
 from spgnn.files import digest
 from spgnn.graph.wired import WiredMatrix
@@ -25,16 +24,6 @@ from spgnn.wires.base import State
 from spgnn.wires.relative import relative_errors
 
 _EPOCH, _PLACE = "epoch", "place"
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A product on wires."""
-
-    executor: Executor
-    width: int
-    dtype: torch.dtype
-    step: Step
 
 
 class GraphWires:
@@ -66,7 +55,7 @@ class GraphWires:
         self._comm, self._seed = comm, seed
         self._errors: dict[str, Errors] = {}
         self._exact = 0
-        self._moved: list[Moved] = []
+        self._moved: list[Callable[[], Iterator[Carried]]] = []
 
     def put(self, A: DistMatrix, kind: str, number: int, ids: Tensor) -> DistMatrix:
         """The same matrix on these wires, unless they are exact. Collective.
@@ -116,15 +105,13 @@ class GraphWires:
         finally:
             self._exact -= 1
 
-    def note(self, executor: Executor, rows: Tensor, step: Step) -> None:
-        """Take down what is about to move."""
-        self._moved.append(Moved(executor, rows.shape[1], rows.dtype, step))
+    def note(self, carried: Callable[[], Iterator[Carried]]) -> None:
+        """Take down what is about to move, to be asked when it has."""
+        self._moved.append(carried)
 
     def traffic(self) -> Traffic:
         """What the products of this epoch have moved on this rank, as wires say."""
-        carried = (
-            each for m in self._moved for each in m.executor.carried(m.width, m.dtype, m.step)
-        )
+        carried = (each for moved in self._moved for each in moved())
         return sum((each.traffic() for each in carried), Traffic())
 
     def errors(self) -> dict[str, list[dict[str, Any]]]:
@@ -167,6 +154,8 @@ class GraphWires:
         on_every_rank(self._comm, lambda: _check_places(state, kinds, places))
         self.epoch = epoch
         for kind, A in wired:
+            if any(key.startswith(f"{kind}.attention-") for key in state):
+                _ = A.attention  # which makes its wires
             for name, wire in _numbered(kind, A):
                 own = [key for key in state if key.startswith(f"{name}.")]
                 wire.load({k.removeprefix(f"{name}."): state[k].to(device, copy=True) for k in own})
@@ -222,9 +211,8 @@ def _wired(matrices: Mapping[str, DistMatrix]) -> Iterator[tuple[str, WiredMatri
 
 def _numbered(kind: str, A: WiredMatrix) -> Iterator[tuple[str, Layer]]:
     """Wires that may keep something, by their matrix and their hop."""
-    for hop, wire in enumerate(A.wired.executor.wires):
-        if isinstance(wire, Layer):
-            yield f"{kind}.{hop}", wire
+    for name, wire in A.numbered_wires.items():
+        yield f"{kind}.{name}", wire
 
 
 def _check_state(state: object) -> None:

@@ -37,7 +37,10 @@ class RecordedProduct(NamedTuple):
 
 
 class RecordedAttention(NamedTuple):
-    """Attention over the nonzeros of A, or its gradient if `adjoint`, on rows of that width."""
+    """Attention over the nonzeros of A, or its gradient if `adjoint`, on rows of that width.
+
+    The `product`-th of an epoch.
+    """
 
     A: DistMatrix
     width: int
@@ -45,17 +48,17 @@ class RecordedAttention(NamedTuple):
     adjoint: bool
     heads: int
     whole_rows: bool
+    product: int
 
     def carried(self, epoch: int = 0) -> Iterator[Carried]:
-        """What it moves in any epoch, exchange by exchange."""
-        messages = self.A.attention.pieces.messages(
+        """What it moves in an epoch, exchange by exchange."""
+        return self.A.attention.carried(
             self.width,
             self.heads,
             self.dtype,
+            Step(epoch, self.product, adjoint=self.adjoint),
             whole_rows=self.whole_rows,
-            adjoint=self.adjoint,
         )
-        return (moved.carried(self.dtype) for moved in messages)
 
 
 Recorded = RecordedProduct | RecordedAttention

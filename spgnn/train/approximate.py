@@ -196,10 +196,7 @@ def _check_composed(named: str, asked: Approximation, config: TrainConfig) -> No
     if how.exchange != "sparsity-aware":
         raise InputError(f"{named} needs --exchange sparsity-aware: rows, not whole block rows")
     if model.attends:
-        raise InputError(
-            f"{named} needs --model gcn, sage or gin: {model.model} also exchanges unfinished "
-            "softmaxes, which are exact"
-        )
+        _check_attention(asked, model.model)
     if model.aggregate == "max" and _leaves_out(asked):
         raise InputError(
             f"{named} needs --aggregate mean or sum: rows that are left out are zeros, and may "
@@ -216,6 +213,14 @@ def _check_composed(named: str, asked: Approximation, config: TrainConfig) -> No
         raise InputError(
             f"{kept} needs --schedule overlap: it keeps rows that peers has no room for"
         )
+
+
+def _check_attention(asked: Approximation, model: str) -> None:
+    try:
+        asked.check_weighed()
+    except InputError as error:
+        told = _ASKED.sub(lambda found: _FLAGS[found[0]], str(error))
+        raise InputError(f"--model {model}: {told}") from None
 
 
 def _leaves_out(asked: Approximation) -> bool:

@@ -122,6 +122,9 @@ class Wiring:
         device, own = self.exact.vertex_ids.device, state.own
         if own is None:
             return
+        for matrix, A in enumerate(self.matrices):
+            if any(name.startswith(f"{matrix}.attention-") for name in own):
+                _ = A.attention  # which makes its wires
         for which, wire in self._numbered:
             names = [name for name in own if name.startswith(f"{which}.")]
             wire.load({n.removeprefix(f"{which}."): own[n].to(device) for n in names})
@@ -135,10 +138,9 @@ class Wiring:
     @property
     def _numbered(self) -> list[tuple[str, Layer]]:
         return [
-            (f"{matrix}.{hop}", wire)
+            (f"{matrix}.{name}", wire)
             for matrix, A in enumerate(self.matrices)
-            for hop, wire in enumerate(A.executor.wires)
-            if isinstance(wire, Layer)
+            for name, wire in A.numbered_wires.items()
         ]
 
     @cached_property

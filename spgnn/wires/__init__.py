@@ -11,7 +11,7 @@ from spgnn.wires.errors import Errors
 from spgnn.wires.fresh import Fresh
 from spgnn.wires.quantised import Quantised
 from spgnn.wires.sampled import Sampled
-from spgnn.wires.stack import wires_of
+from spgnn.wires.stack import late_wire, weighed_wire, wires_of
 
 __all__ = [
     "BITS",
@@ -27,5 +27,7 @@ __all__ = [
     "Quantised",
     "Sampled",
     "Setting",
+    "late_wire",
+    "weighed_wire",
     "wires_of",
 ]

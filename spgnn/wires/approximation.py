@@ -160,6 +160,24 @@ class Approximation:
         if self.feedback and min(bits) < LEAST_WITH_FEEDBACK:
             raise InputError("feedback needs 2 bits or more: one loses more than it sends")
 
+    def check_weighed(self) -> None:
+        """Refuse what cannot be done to rows that attention weighs where they arrive.
+
+        Raises
+        ------
+        InputError
+            Names the attribute, and why.
+        """
+        if self.drops_components:
+            raise InputError("components: attention scores a row by all of its columns")
+        if self.adaptive:
+            raise InputError("adaptive weighs rows before they travel, attention where they arrive")
+        if self.samples and self.delay:
+            raise InputError(
+                "sampling cannot be had with a delay under attention: edges of rows that are left "
+                "out are left out in the same epoch"
+            )
+
     @property
     def exact(self) -> bool:
         """Whether nothing is approximated."""

@@ -66,3 +66,25 @@ def _around(wire: Wire, setting: Setting) -> Wire:
     if asked.delay:
         wire = Delayed(wire, setting)
     return wire
+
+
+def weighed_wire(setting: Setting) -> Wire:
+    """A wire for rows that are weighed where they arrive, and of which some may be left out.
+
+    Who weighs them draws the sample: what is left out takes its weight along.
+
+    Parameters
+    ----------
+    setting : Setting
+        Checked by :meth:`Approximation.check_weighed`.
+    """
+    asked = setting.dials.asked
+    wire: Wire = Quantised(setting) if asked.quantises else Exact()
+    if asked.fresh:
+        wire = Fresh(wire, setting)
+    return Delayed(wire, setting) if asked.delay else wire
+
+
+def late_wire(setting: Setting) -> Wire:
+    """A wire for what belongs to such rows and is not approximated: late if these are."""
+    return Delayed(Exact(), setting) if setting.dials.asked.delay else Exact()

@@ -374,23 +374,48 @@ def test_a_state_belongs_to_its_partition_and_wires():
 
 
 def check_attention(rank: int) -> None:
-    """Unfinished softmaxes are exact: a layer of ours says so in training, and only there."""
-    torch.manual_seed(0)
-    layer, plain = spgnn.nn.GATConv(WIDTH, 4), graph_on(None)
-    graph = graph_on({"bits": 8})
-    graph.next_epoch()
-    with pytest.raises(InputError, match=r"unfinished softmaxes, .* `with graph\.exact\(\):`"):
-        layer(graph.x, graph)
-    expected = layer(plain.x, plain)
-    with graph.exact():
-        found = layer(graph.x, graph)
-    assert torch.equal(found, expected)
-    found.sum().backward()
-    with torch.no_grad():
-        assert torch.equal(layer(graph.x, graph), expected)
+    """Layers of ours are on wires in training, and only there."""
+    for name in ("bits", "delay", "sampling", "never"):
+        wire = {"sampling": 0.5} if name == "sampling" else WIRES[name]
+        torch.manual_seed(0)
+        layer, plain = spgnn.nn.GATConv(WIDTH, 2, heads=2), graph_on(None)
+        graph = graph_on(wire)
+        expected = layer(plain.x, plain)
+        for _epoch in range(3):
+            graph.next_epoch()
+            before = graph.comm.ledger.copy()
+            found = layer(graph.x, graph)
+            found.square().sum().backward()
+            moved, said = graph.comm.ledger.since(before).of("alltoall"), graph.wire_traffic()
+            assert moved.sent_bytes == said.sent_bytes, name
+            assert not torch.equal(found, expected)
+        with graph.exact():
+            found = layer(graph.x, graph)
+        assert torch.equal(found, expected)
+        layer.zero_grad()
+        found.sum().backward()
+        made = [p.grad.clone() for p in layer.parameters()]
+        layer.zero_grad()
+        expected.sum().backward()
+        assert all(map(torch.equal, made, (p.grad for p in layer.parameters())))
+        with torch.no_grad():
+            assert torch.equal(layer(graph.x, graph), expected)
+        check_goes_on(graph, graph_on(wire), layer)
 
 
-def test_attention_is_exact_or_refused():
+def check_goes_on(graph: DistGraph, other: DistGraph, layer: nn.Module) -> None:
+    """Attention over a graph with the state of another is what it is over that one."""
+    other.load_wire_state(graph.wire_state())
+    found = []
+    for each in (graph, other):
+        each.next_epoch()
+        found.append(layer(each.x, each))
+        found[-1].square().sum().backward()
+        each.wire_state()
+    assert torch.equal(*found)
+
+
+def test_attention_is_on_wires_in_training():
     run_ranks(check_attention, 2)
 
 

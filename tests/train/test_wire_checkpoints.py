@@ -22,6 +22,7 @@ LATE = {"delay": 2, "delay_bins": 2, "smoothing": 0.5, "bits": 2, "error_feedbac
 SETTINGS = [
     {**LATE, "cover": "minimum", "hierarchy": 2},
     {"bits": "1,4@3", "dtype": "bfloat16"},
+    {**LATE, "model": "gat", "heads": 2, "cover": "minimum"},
 ]
 MORE = [
     LATE,
@@ -33,6 +34,7 @@ MORE = [
     {"fresh": 0.05, "delay": 1, "cover": "row"},
     {"bits": 4, "adaptive_bits": 2, "error_feedback": True},
     {"bits": 2, "adaptive_bits": 3, "delay": 1, "hierarchy": 2},
+    {"fresh": 0.05, "bits": 8, "model": "gatv2", "algo": "1.5d", "c": 2},
 ]
 
 

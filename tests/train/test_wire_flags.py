@@ -97,7 +97,15 @@ def test_wrong_values(flags, said):
         ({"tolerance": 0.1, "bits": "2,4@5"}, "--bits 2,4@5 is changed by --tolerance"),
         ({"tolerance": 0.1, "fresh": 0.1}, "--tolerance cannot change --fresh 0.1"),
         ({"bits": 8, "exchange": "oblivious"}, "--bits 8 needs --exchange sparsity-aware"),
-        ({"delay": 2, "model": "gat"}, "--delay 2 needs --model gcn, sage or gin: gat also"),
+        ({"components": 0.5, "model": "gat"}, "--model gat: --components: attention scores a row"),
+        (
+            {"bits": 4, "adaptive_bits": 5, "model": "gatv2"},
+            "--model gatv2: --adaptive-bits weighs rows before they travel",
+        ),
+        (
+            {"delay": 1, "boundary_sampling": 0.5, "model": "gat"},
+            "--model gat: --boundary-sampling cannot be had with a delay",
+        ),
         *(
             (
                 {**left_out, "model": "sage", "aggregate": "max"},
@@ -127,6 +135,9 @@ def test_combinations_that_cannot_work(flags, said):
         {"approximate": "between", "hierarchy": "auto", "bits": 2},
         {"delay": 9, "epochs": 10, "exact_last": 10, "ghosts": 1, "dtype": "float64"},
         {"bits": 8, "task": "links"},
+        {"delay": 2, "bits": 2, "error_feedback": True, "model": "gat"},
+        {"boundary_sampling": 0.1, "bits": 8, "model": "gatv2", "algo": "1.5d", "c": 2},
+        {"delay": "never", "model": "gat"},
         {"bits": 8, "inductive": True, "label_propagation": 0.5},
         {"tolerance": 0.1, "adaptive_bits": 5, "error_feedback": True, "delay": 1},
     ],

@@ -53,6 +53,7 @@ SCHEMES = [
     {"model": "sage", "norm": "batch", "layers": 2, "dtype": "bfloat16"},
     {"layers": 1},
     {"model": "sage", "aggregate": "max"},
+    {"model": "gat", "heads": 2, "cover": "minimum", "dropout": 0.5},
 ]
 MORE = [
     {"reach": False},
@@ -65,6 +66,8 @@ MORE = [
     {"label_propagation": 0.5},
     {"inductive": True},
     {"dtype": "float64"},
+    {"model": "gat", "algo": "1.5d", "c": 2, "heads": 2, "dtype": "bfloat16"},
+    {"model": "gatv2", "algo": "vertex-cut", "heads": 2},
 ]
 
 

@@ -1,0 +1,132 @@
+"""Attention on approximate wires."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log
+
+from torch import Tensor
+
+from spgnn.attention.drawn import Drawn, Marks, left_out
+from spgnn.attention.passes import Pass
+from spgnn.attention.pieces import Partials, Pieces
+from spgnn.attention.ways import ENDS, LATE, ROWS, Way
+from spgnn.exchange import Executor, Plan, Route, Step, Wire, Workspace
+from spgnn.exchange.schedule import Communicators, Exchange
+from spgnn.wires import Errors, Setting, late_wire, weighed_wire
+from spgnn.wires.draws import Pairs, chosen
+
+FETCH, SUMS, FOLD = 0, 1, 1 + len((ROWS, ENDS, LATE))
+"""What the first wire of each exchange is called in a step."""
+
+
+class Wired:
+    """What runs attention where others' rows are approximate.
+
+    Rows of heads × channels go on wires. Scores do not: they are few, and stand under an
+    exponential. A sample is one of sources and of partial softmaxes; the edges of the others are
+    left out, and the weight of each that is drawn is 1/p times as large, in the sum and in what it
+    is divided by.
+
+    Parameters
+    ----------
+    pieces : Pieces
+        With names.
+    mesh : communicators by axis
+    workspace : Workspace, optional
+    setting : Setting
+
+    Attributes
+    ----------
+    wires : dict
+        By what each is called in a step.
+
+    Raises
+    ------
+    InputError
+        If the setting is none for rows that are weighed where they arrive.
+    """
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        mesh: Communicators,
+        workspace: Workspace | None,
+        setting: Setting,
+    ) -> None:
+        setting.dials.asked.check_weighed()
+        self._pieces, self._mesh, self._workspace = pieces, mesh, workspace
+        self._setting, self._pairs = setting, Pairs()
+        self.wires: dict[int, Wire] = {}
+        if pieces.fetch is not None:
+            self.wires[FETCH] = weighed_wire(setting)
+        # What is late with rows is no error of its own.
+        silent = replace(setting, errors=Errors())
+        for first, way in ((SUMS, pieces.sums), (FOLD, pieces.fold)):
+            if way is not None:
+                for which in (ROWS, ENDS):
+                    self.wires[first + which] = weighed_wire(setting)
+                self.wires[first + LATE] = late_wire(silent)
+        self._all = self._pass(Drawn(pieces), 1.0)
+        self._none = self._pass(Drawn.none(pieces), 1.0)
+        self._sampled: dict[int, tuple[int, float, tuple[Drawn, Pass]]] = {}
+
+    def at(self, step: Step) -> tuple[Drawn, Pass]:
+        """What takes part in a product, or its adjoint."""
+        share = self._share(step.epoch)
+        if share in (0.0, 1.0):
+            return self._all if share else self._none
+        epoch, before, found = self._sampled.get(step.product, (-1, 0.0, None))
+        if found is None or (epoch, before) != (step.epoch, share):
+            found = self._pass(self._draw(step, share), share)
+            self._sampled[step.product] = step.epoch, share, found
+        return found
+
+    def measure(self, Z: Tensor, drawn: Drawn, step: Step) -> None:
+        """Take down what is left out of a product."""
+        errors, share = self._setting.errors, self._share(step.epoch)
+        if share < 1 and errors.measured(step.epoch):
+            lost = left_out(Z, self._pieces, drawn.pieces)
+            if lost is not None:
+                kind = "sampling" if share else "never"
+                errors.account(kind, step, Z.device).add_(lost)
+
+    def _share(self, epoch: int) -> float:
+        """Of sources and partials that take part."""
+        dials = self._setting.dials
+        if dials.asked.delay is None and not dials.is_exact(epoch):
+            return 0.0
+        return dials.sampling_at(epoch)
+
+    def _draw(self, step: Step, share: float) -> Drawn:
+        parts, marks = self._pieces, dict[str, Marks]()
+        if parts.fetch is not None:
+            marks["fetch"] = self._marks(parts.fetch.hops[0].route(), step.at(FETCH), share)
+        for name, first, way in (("sums", SUMS, parts.sums), ("fold", FOLD, parts.fold)):
+            if way is not None:
+                marks[name] = self._marks(way.route, step.at(first), share)
+        return Drawn.of(parts, marks)
+
+    def _marks(self, route: Route, step: Step, share: float) -> Marks:
+        step = replace(step, adjoint=False)
+        key = self._setting.shared_key(step, "sample")
+        marks = chosen(self._pairs.of(route, step), key, share)
+        return marks[: route.counts.sent], marks[route.counts.sent :]
+
+    def _pass(self, drawn: Drawn, share: float) -> tuple[Drawn, Pass]:
+        parts = drawn.pieces
+        sums, fold = self._way(parts.sums, SUMS), self._way(parts.fold, FOLD)
+        return drawn, Pass(parts, self._exchange(parts), sums, fold, log(share))
+
+    def _exchange(self, parts: Pieces) -> Exchange | None:
+        if parts.fetch is None:
+            return None
+        plan, wires = Plan((parts.fetch,)), [self.wires[FETCH]]
+        executor = Executor(plan, self._mesh, wires, workspace=self._workspace)
+        return executor.exchange(parts.fetch)
+
+    def _way(self, partials: Partials | None, first: int) -> Way | None:
+        if partials is None:
+            return None
+        wires = {which: self.wires[first + which] for which in (ROWS, ENDS, LATE)}
+        return Way(partials, self._mesh[partials.axis], wires, first)

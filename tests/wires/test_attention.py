@@ -1,0 +1,391 @@
+"""Attention on approximate wires: exact where it should be, its bytes, its gradient, its mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from scipy.stats import norm
+from torch import Tensor
+
+from spgnn import DistMatrix, InputError, Mesh
+from spgnn.attention import EdgeDropout, attend, attend_v2
+from spgnn.attention.scores import Added, Joint
+from spgnn.comm import Communicator, connect
+from spgnn.exchange import Algorithm, Step
+from spgnn.testing import run_ranks
+from spgnn.wires import Approximation, Dials, Errors, Setting
+from tests.matrices import block_row, random_matrix, uneven_layout
+from tests.products import moved
+from tests.wires.single import N as ALONE
+from tests.wires.single import sending_to_itself
+
+N, HEADS, CHANNELS, EPOCHS = 26, 2, 3, 3
+WIDTH = HEADS * CHANNELS
+SCHEMES = {
+    "column": Algorithm(),
+    "1.5d": Algorithm("1.5d", 2, cover="minimum"),
+}
+MORE = {
+    "minimum": Algorithm(cover="minimum"),
+    "row": Algorithm(cover="row"),
+    "1.5d column": Algorithm("1.5d", 2),
+    "1.5d row": Algorithm("1.5d", 2, cover="row"),
+    "2d": Algorithm("2d"),
+    "vertex-cut": Algorithm("vertex-cut"),
+    "vertex-cut minimum": Algorithm("vertex-cut", cover="minimum"),
+}
+SAMPLED = {
+    "sampled": Approximation(sampling=((0, 0.6),)),
+    "falling": Approximation(sampling=((0, 1.0), (1, 0.3))),
+    "never": Approximation(delay=None),
+}
+WIRES = SAMPLED | {
+    "8 bits": Approximation(((0, 8),)),
+    "feedback": Approximation(((0, 2), (2, 8)), feedback=True),
+    "late": Approximation(delay=2, bins=2, smoothing=0.3),
+    "late, few bits": Approximation(((0, 4),), feedback=True, delay=1),
+    "fresh": Approximation(((0, 8),), fresh=0.3),
+    "sampled, few bits": Approximation(((0, 4),), feedback=True, sampling=((0, 0.5),)),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Operands:
+    """Of this rank."""
+
+    Z: Tensor
+    a: Tensor
+    ends: Tensor
+    G: Tensor
+
+    def leaves(self) -> list[Tensor]:
+        return [x.detach().clone().requires_grad_() for x in (self.Z, self.a, self.ends)]
+
+
+class Trial:
+    """One matrix under one scheme, on this rank."""
+
+    def __init__(
+        self, comm: Communicator, algorithm: Algorithm, *, joint: bool, dtype=torch.float64
+    ) -> None:
+        self.comm, self.joint = comm, joint
+        mesh = Mesh.build(comm, algorithm.axes(comm.size))
+        layout = uneven_layout(N, comm.size, seed=3)
+        own = slice(*layout.range(comm.rank))
+        block = block_row(random_matrix(N, 0.2, 1, weighted=False), own.start, own.stop)
+        self.exact = DistMatrix.build(block, layout, mesh, algorithm=algorithm)
+        self.ids = torch.arange(own.start, own.stop) * 3
+        self.rng = np.random.default_rng(comm.rank)
+        self.dtype = dtype
+        self.a = torch.from_numpy(np.random.default_rng(9).standard_normal((HEADS, CHANNELS)))
+        self.operands = self.drawn()
+
+    def drawn(self) -> Operands:
+        rows = len(self.ids)
+        shapes = (rows, WIDTH), (rows, WIDTH if self.joint else HEADS), (rows, WIDTH)
+        Z, ends, G = (torch.from_numpy(self.rng.standard_normal(shape)) for shape in shapes)
+        return Operands(Z.to(self.dtype), self.a.to(self.dtype), ends.to(self.dtype), G)
+
+    def on(self, asked: Approximation, epochs: int = 0, errors: Errors | None = None) -> DistMatrix:
+        """The matrix on approximate wires."""
+        setting = Setting(Dials(asked, epochs), errors or Errors(), seed=5)
+        return self.exact.approximated(setting, self.ids)
+
+    def attended(self, A: DistMatrix, given: Operands, epoch: int = 0) -> list[Tensor]:
+        """Rows, and gradients in Z, a (this rank's share) and ends."""
+        A.begin_epoch(epoch)
+        leaves = given.leaves()
+        out = self.applied(A, *leaves)
+        (out * given.G).sum().backward()
+        return [out.detach(), *(leaf.grad for leaf in leaves)]
+
+    def applied(self, A: DistMatrix, Z: Tensor, a: Tensor, ends: Tensor) -> Tensor:
+        dropout = EdgeDropout(0.3, 7, self.ids)
+        return (attend_v2 if self.joint else attend)(A, Z, a, ends, dropout=dropout)
+
+    def summed(self, number: Tensor) -> float:
+        total = number.detach().double().clone()
+        self.comm.all_reduce(total).wait()
+        return float(total)
+
+
+Check = Callable[[Trial, str], None]
+
+
+def check_schemes(_: int, schemes: dict[str, Algorithm], checks: list[Check]) -> None:
+    comm = connect()
+    for name, algorithm in schemes.items():
+        for joint in (False, True):
+            trial = Trial(comm, algorithm, joint=joint)
+            for check in checks:
+                check(trial, f"{name} {joint}")
+
+
+def check_exact(trial: Trial, what: str) -> None:
+    """At their exact settings, wires hand on rows as they are."""
+    expected = trial.attended(trial.exact, trial.operands)
+    for name, asked in WIRES.items():
+        matrices = [trial.on(replace(asked, exact_last=1), 1)]
+        matrices += [trial.on(asked)] if name in ("falling", "late") else []
+        for A in matrices:
+            found = trial.attended(A, trial.operands)
+            assert all(map(torch.equal, found, expected)), (what, name)
+
+
+def check_bytes(trial: Trial, what: str) -> None:
+    """The ledger counts what wires say, in both directions; without rows nothing moves."""
+    for name, asked in WIRES.items():
+        A = trial.on(asked)
+        trial.attended(A, trial.operands)  # numbers of vertices, which travel once
+        for epoch in range(1, EPOCHS):
+            before = trial.comm.ledger.copy()
+            trial.attended(A, trial.drawn(), epoch)
+            counted, said = moved(trial.comm.ledger.since(before)), np.zeros(2, int)
+            for step in (Step(epoch), Step(epoch).reversed()):
+                carried = A.attention.carried(
+                    WIDTH, HEADS, torch.float64, step, whole_rows=trial.joint
+                )
+                for each in carried:
+                    said += each.sent.sum(), each.received.sum()
+            assert counted == tuple(said), (what, name, epoch)
+            assert name != "never" or counted == (0, 0)
+        for wire in A.attention.wires.values():
+            wire.land()
+
+
+def check_gradient(trial: Trial, what: str) -> None:
+    """Of what is made of a sample, the gradient is that; finite differences say so."""
+    for name, asked in SAMPLED.items():
+        A, given, along = trial.on(asked), trial.operands, trial.drawn()
+        _, *gradients = trial.attended(A, given, 1)
+        ways = along.Z, trial.a.flip(0), along.ends
+        slope = trial.summed(sum((g * v).sum() for g, v in zip(gradients, ways, strict=True)))
+
+        def value(t: float, A: DistMatrix = A, given: Operands = given, ways=ways) -> float:
+            A.begin_epoch(1)
+            at = [x + t * v for x, v in zip((given.Z, given.a, given.ends), ways, strict=True)]
+            return trial.summed((trial.applied(A, *at) * given.G).sum())
+
+        h = 1e-6
+        found = (value(h) - value(-h)) / (2 * h)
+        assert found == pytest.approx(slope, rel=1e-6, abs=1e-7), (what, name)
+
+
+def check_near(trial: Trial, what: str) -> None:
+    """Rows of many bits are nearly exact, and of few less so; the reports say how much."""
+    expected, errors = trial.attended(trial.exact, trial.operands), []
+    for bits, tolerance in ((16, 0.03), (8, 0.03), (4, 0.4)):
+        asked = Approximation(((0, bits),))
+        found = trial.attended(trial.on(asked), trial.operands)
+        away = [trial.summed((x - y).square().sum()) for x, y in zip(found, expected, strict=True)]
+        size = [trial.summed(y.square().sum()) for y in expected]
+        errors.append(np.sqrt(np.array(away) / size))
+        assert (errors[-1] < tolerance).all(), (what, bits)
+        assert (errors[-1] > 0).any()
+    assert (errors[2] > errors[1]).any()
+
+
+def check_drawn_again(trial: Trial, what: str) -> None:
+    """Each epoch has a sample of its own; the same epoch has the same one."""
+    A = trial.on(SAMPLED["sampled"])
+    one, other, again = (trial.attended(A, trial.operands, e)[0] for e in (0, 1, 0))
+    assert torch.equal(one, again)
+    assert trial.summed((one - other).abs().sum()) > 0
+
+
+CHECKS = [check_exact, check_bytes, check_gradient, check_near, check_drawn_again]
+
+
+def test_attention_on_wires():
+    run_ranks(check_schemes, 4, SCHEMES, CHECKS)
+
+
+@pytest.mark.slow
+def test_attention_on_wires_under_all_schemes():
+    run_ranks(check_schemes, 4, MORE, CHECKS)
+
+
+def check_dtypes(_: int) -> None:
+    comm = connect()
+    for dtype, joint in ((torch.float32, True), (torch.bfloat16, False)):
+        trial = Trial(comm, SCHEMES["1.5d"], joint=joint, dtype=dtype)
+        for name in ("falling", "late, few bits", "fresh"):
+            A = trial.on(WIRES[name])
+            for epoch in range(EPOCHS):
+                found = trial.attended(A, trial.drawn(), epoch)
+                assert all(x.dtype == dtype and x.isfinite().all() for x in found)
+            for wire in A.attention.wires.values():
+                wire.land()
+
+
+def test_other_dtypes():
+    run_ranks(check_dtypes, 4)
+
+
+def check_never(_: int) -> None:
+    """Where nothing is ever sent, each rank weighs what it has."""
+    comm = connect()
+    trial = Trial(comm, Algorithm(), joint=False)
+    layout = uneven_layout(N, comm.size, seed=3)
+    own = slice(*layout.range(comm.rank))
+    A = random_matrix(N, 0.2, 1, weighted=False).toarray()[own, own] != 0
+    Z, a, ends = trial.operands.Z, trial.a, trial.operands.ends
+    rows = Z.view(-1, HEADS, CHANNELS)
+    scores = torch.nn.functional.leaky_relu(ends[:, None] + (rows * a).sum(-1)[None], 0.2)
+    scores = scores.masked_fill(~torch.from_numpy(A)[:, :, None], -torch.inf)
+    weights = torch.softmax(scores, 1).nan_to_num(0)
+    found = attend(trial.on(SAMPLED["never"]), Z, a, ends)
+    torch.testing.assert_close(found, torch.einsum("ijh,jhc->ihc", weights, rows).flatten(1))
+
+
+def test_never_is_attention_within_a_rank():
+    run_ranks(check_never, 3)
+
+
+def check_resumed(_: int, algorithm: Algorithm) -> None:
+    """What the wires of attention keep is all that a run needs to go on."""
+    for name in ("feedback", "late", "late, few bits", "fresh", "sampled, few bits"):
+        trial = Trial(connect(), algorithm, joint=True)
+        first, second = trial.on(WIRES[name]), trial.on(WIRES[name])
+        for epoch in range(2 * EPOCHS):
+            if epoch == EPOCHS:
+                for number, wire in second.attention.wires.items():
+                    kept = first.attention.wires[number].state()
+                    wire.load({key: tensor.clone() for key, tensor in kept.items()})
+            given = trial.drawn()
+            found = trial.attended(first, given, epoch)
+            if epoch >= EPOCHS:
+                again = trial.attended(second, given, epoch)
+                assert all(map(torch.equal, found, again)), (name, epoch)
+        for wire in (*first.attention.wires.values(), *second.attention.wires.values()):
+            wire.land()
+
+
+@pytest.mark.parametrize("scheme", [pytest.param("minimum", marks=pytest.mark.slow), "1.5d"])
+def test_a_resumed_run_is_the_same(scheme):
+    run_ranks(check_resumed, 4, {**SCHEMES, **MORE}[scheme])
+
+
+def scores_of(errors: list[np.ndarray]) -> np.ndarray:
+    """By entry: the mean error in standard errors; entries that nothing happens to are exact."""
+    each = np.stack(errors)
+    mean, deviation = each.mean(axis=0), each.std(axis=0, ddof=1)
+    happens = deviation > 1e-9
+    np.testing.assert_allclose(mean[~happens], 0, atol=1e-9)
+    return mean[happens] / (deviation[happens] / np.sqrt(len(each)))
+
+
+def check_scores(z: np.ndarray) -> None:
+    """All together are in the interval that 99.9 % of such sets of scores are in."""
+    assert len(z) > 30
+    assert np.abs(z).max() < norm.isf(0.0005 / len(z))
+    assert 0.4 < np.square(z).mean() < 1.8
+
+
+def sums_of(A: DistMatrix, given: Operands, exact: Tensor, seed: int, *, joint: bool) -> np.ndarray:
+    """What rows are divided by, as a share of what it should be, and what is divided."""
+    A.attention._wired._setting = replace(A.attention._wired._setting, seed=seed)
+    A.attention._wired._sampled.clear()
+    scores = (Joint if joint else Added)(given.a, 0.2)
+    made = A.attention.forward(given.Z, given.ends, scores, Step(), gradients=False)
+    share = torch.exp(made.lse - exact)
+    return torch.cat((share, made.out * share.repeat_interleave(CHANNELS, 1)), 1).numpy()
+
+
+def errors_of_sums(trial: Trial, A: DistMatrix, seeds: int) -> list[np.ndarray]:
+    given, joint = trial.operands, trial.joint
+    scores = (Joint if joint else Added)(given.a, 0.2)
+    made = trial.exact.attention.forward(given.Z, given.ends, scores, Step(), gradients=False)
+    truth = torch.cat((torch.ones_like(made.lse), made.out), 1).numpy()
+    seen = (made.lse > -1e20).all(1).numpy()
+    sums = (sums_of(A, given, made.lse, seed, joint=joint) for seed in range(seeds))
+    return [(each - truth)[seen] for each in sums]
+
+
+def check_unbiased(_: int, algorithm: Algorithm, seeds: int) -> np.ndarray:
+    trial = Trial(connect(), algorithm, joint=False)
+    A = trial.on(Approximation(sampling=((0, 0.7),)))
+    return scores_of(errors_of_sums(trial, A, seeds))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "seeds"),
+    [
+        ("column", 400),
+        pytest.param("minimum", 2000, marks=pytest.mark.slow),
+        pytest.param("1.5d", 2000, marks=pytest.mark.slow),
+    ],
+)
+def test_a_sample_makes_sums_that_are_right_on_average(scheme, seeds):
+    """Both sums of a softmax are; their quotient, which is the row, is not."""
+    algorithm = {**SCHEMES, **MORE}[scheme]
+    check_scores(np.concatenate(run_ranks(check_unbiased, 4, algorithm, seeds)))
+
+
+def test_gradients_that_return_are_right_on_average():
+    """Of eight bits, given the rows that were weighed: 2000 draws on one rank."""
+    rng = np.random.default_rng(0)
+    dense = sp.random_array((ALONE, ALONE), density=0.2, rng=rng, format="csr")
+    exact = sending_to_itself(dense)
+    setting = Setting(Dials(Approximation(((0, 8),))), Errors())
+    A = exact.approximated(setting, torch.arange(ALONE))
+    Z, G = torch.from_numpy(rng.standard_normal((2, ALONE, WIDTH)))
+    ends = torch.from_numpy(rng.standard_normal((ALONE, HEADS)))
+    scores = Added(torch.from_numpy(rng.standard_normal((HEADS, CHANNELS))), 0.2)
+    made = exact.attention.forward(Z, ends, scores, Step())
+    truth = exact.attention.backward(G, Z, ends, scores, made, step=Step())
+    errors = []
+    for seed in range(2000):
+        for wire in A.attention.wires.values():
+            wire.setting = replace(setting, seed=seed)
+        found = A.attention.backward(G, Z, ends, scores, made, step=Step())
+        errors.append((found.Z - truth.Z).numpy())
+        assert torch.equal(found.ends, truth.ends)
+        assert torch.equal(found.a, truth.a)
+    spread = np.median(np.ptp(np.stack(errors), axis=0)[ALONE // 2 :])
+    often = np.std(np.stack(errors), axis=0, ddof=1) > 0.07 * spread
+    check_scores(scores_of([each[often] for each in errors]))
+
+
+def check_refused(_: int) -> None:
+    """Each in one line, before anything moves."""
+    comm = connect()
+    trial = Trial(comm, Algorithm(), joint=False)
+    for asked, said in (
+        (Approximation(components=((0, 0.5),)), "components: attention scores a row by all"),
+        (Approximation(((0, 4),), adaptive=2), "adaptive weighs rows before they travel"),
+        (Approximation(delay=1, sampling=((0, 0.5),)), "sampling cannot be had with a delay"),
+    ):
+        A = trial.on(asked)
+        before = comm.ledger.copy()
+        with pytest.raises(InputError, match=said):
+            trial.attended(A, trial.operands)
+        assert moved(comm.ledger.since(before)) == (0, 0)
+
+
+def test_what_attention_cannot_have_is_refused():
+    run_ranks(check_refused, 2)
+
+
+def check_reported(_: int) -> None:
+    """Of all that arrives, what is left out is reported; and how much rounding loses."""
+    trial = Trial(connect(), Algorithm(), joint=False)
+    for asked, kind, low, high in (
+        (Approximation(sampling=((0, 0.5),)), "sampling", 0.3, 0.7),
+        (Approximation(delay=None), "never", 1.0, 1.0),
+        (Approximation(((0, 4),)), "rounding", 1e-5, 0.02),
+    ):
+        errors = Errors()
+        trial.attended(trial.on(asked, errors=errors), trial.operands)
+        found, norms = errors.sums()[0, False, kind]
+        share = trial.summed(found) / trial.summed(norms)
+        assert low <= share <= high, kind
+
+
+def test_errors_are_reported():
+    run_ranks(check_reported, 3)
