@@ -3,7 +3,8 @@
 Under any launcher, once for each backend; both write to the same files:
 
     mpiexec -n 2 python benchmarks/bench_delay.py --backend mpi --json delay.json --output delay.md
-    torchrun --nproc-per-node 2 benchmarks/bench_delay.py --json delay.json --output delay.md
+    torchrun --nproc-per-node 2 benchmarks/bench_delay.py --backend gloo --json … --output …
+    torchrun --nproc-per-node 2 benchmarks/bench_delay.py --backend shm --json … --output …
 
 All-to-alls go over an artificial link (`spgnn.testing.throttled`): they take no less time than a
 network of that rate would need for the bytes that a rank sends or receives. Compute alone is the
@@ -35,7 +36,6 @@ from spgnn.comm import Communicator, connect, guarded, ranks_here
 from spgnn.memory import FreedMemory, give_back_freed
 from spgnn.testing import throttled
 from spgnn.train import GraphTask, TrainConfig, Trainer, prepare, task_of
-from spgnn.wires import Layer
 
 ROOT = Path(__file__).parents[1]
 COMPUTE, EXACT, DELAYED = WAYS = ("compute alone", "exact", "delay 1")
@@ -53,8 +53,7 @@ class Contestant:
         self._task, self._comm = task, comm
         self._trainer = Trainer(task, config.training, comm)
         matrices = [] if task.wiring is None else task.wiring.matrices
-        wires = [wire for A in matrices for wire in A.executor.wires]
-        self._wires = [wire for wire in wires if isinstance(wire, Layer)]
+        self._wires = [wire for A in matrices for wire in A.numbered_wires.values()]
         self._epoch = 0
         self.sent_bytes = 0
 
@@ -197,7 +196,7 @@ def run(comm: Communicator, backend: str, options: argparse.Namespace) -> None:
 def main() -> None:
     """Under a launcher: each rank."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--backend", default="gloo", choices=("gloo", "mpi"))
+    parser.add_argument("--backend", default="shm", choices=("shm", "gloo", "mpi"))
     graphs = ["coauthor-physics", "amazon-computers", "reddit-sayit"]
     parser.add_argument("--graphs", nargs="+", default=graphs)
     parser.add_argument("--gigabits", nargs="+", type=float, default=[1.0, 10.0])
