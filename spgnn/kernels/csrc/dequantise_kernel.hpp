@@ -23,7 +23,8 @@ SPGNN_INLINE void unpack_row(const std::uint8_t* from, std::int64_t columns, T* 
     Real found;
     if constexpr (kBits < 16) {
       found = as_reals<S>(unpack_codes<kBits>(codes));
-      for_each_vector<Real>([&](auto i) { found.v[i] = low + scale * found.v[i]; });
+      for_each_vector<Real>(
+          [&](auto i) __attribute__((always_inline)) { found.v[i] = low + scale * found.v[i]; });
     } else if constexpr (sizeof(T) == 8) {
       found = doubled(load_group(reinterpret_cast<const Bfloat16*>(codes), kGroup));
     } else {

@@ -31,7 +31,7 @@ struct RandomWords {
 
   SPGNN_INLINE RandomWords(std::uint32_t start, std::uint32_t odd, bool drawn)
       : factor(WordVector{} + odd), stochastic(drawn) {
-    for_each_vector<Words>([&](auto i) {
+    for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
       place.v[i] = start + by_lane<WordVector>([&](int lane) {
                      return static_cast<std::uint32_t>(i * Words::kLanes + lane) * kWeyl;
                    });
@@ -40,7 +40,7 @@ struct RandomWords {
 
   SPGNN_INLINE Words next() {
     Words found;
-    for_each_vector<Words>([&](auto i) {
+    for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
       WordVector z = place.v[i];
       place.v[i] += kGroup * kWeyl;
       z = (z ^ (z >> 16)) * factor;
@@ -55,8 +55,9 @@ template <class Function>
 SPGNN_INLINE void for_each_group(std::int64_t columns, RandomWords random, Function f) {
   const auto halves = [](const Words& words, auto upper) __attribute__((always_inline)) {
     Words found;
-    for_each_vector<Words>(
-        [&](auto i) { found.v[i] = upper ? words.v[i] >> 16 : words.v[i] & 0xffffu; });
+    for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
+      found.v[i] = upper ? words.v[i] >> 16 : words.v[i] & 0xffffu;
+    });
     return found;
   };
   constexpr std::false_type kLower;
@@ -72,7 +73,7 @@ SPGNN_INLINE void for_each_group(std::int64_t columns, RandomWords random, Funct
   if (c + kGroup <= columns) {
     f(c, kGroup, halves(words, kLower));
     c += kGroup;
-    for_each_vector<Words>([&](auto i) { words.v[i] >>= 16; });
+    for_each_vector<Words>([&](auto i) __attribute__((always_inline)) { words.v[i] >>= 16; });
     if (c == columns) return;
   }
   f(c, static_cast<int>(columns - c), halves(words, kLower));
@@ -88,9 +89,13 @@ SPGNN_INLINE void pack_row(const QuantisedRow<T>& row, std::int64_t columns, Ran
       [&](std::int64_t c, int lanes, const Words& halves) __attribute__((always_inline)) {
         const Real sent = load_sent<kNotes>(row, c, lanes);
         Real steps;
-        for_each_vector<Real>([&](auto i) { steps.v[i] = (sent.v[i] - row.low) * row.inverse; });
+        for_each_vector<Real>([&](auto i) __attribute__((always_inline)) {
+          steps.v[i] = (sent.v[i] - row.low) * row.inverse;
+        });
         Words codes = nearest_integers(steps);
-        for_each_vector<Words>([&](auto i) { codes.v[i] = (codes.v[i] + halves.v[i]) >> 16; });
+        for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
+          codes.v[i] = (codes.v[i] + halves.v[i]) >> 16;
+        });
         Bytes bytes = as_bytes(codes);
         std::uint8_t* const place = to + c * kBits / 8;
         if (lanes == kGroup) {
@@ -103,7 +108,9 @@ SPGNN_INLINE void pack_row(const QuantisedRow<T>& row, std::int64_t columns, Ran
         }
         if constexpr (kNotes) {
           Real arrived = as_reals<S>(as_words(bytes));
-          for_each_vector<Real>([&](auto i) { arrived.v[i] = row.low + row.scale * arrived.v[i]; });
+          for_each_vector<Real>([&](auto i) __attribute__((always_inline)) {
+            arrived.v[i] = row.low + row.scale * arrived.v[i];
+          });
           take_note(row, sums, c, sent, arrived, lanes);
         }
       });
@@ -120,7 +127,7 @@ SPGNN_INLINE void round_row(const QuantisedRow<T>& row, std::int64_t columns, Ra
         const Real sent = load_sent<kNotes>(row, c, lanes);
         const Reals<float> narrow = single(sent);
         Reals<float> arrived;
-        for_each_vector<Words>([&](auto i) {
+        for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
           const auto number = reinterpret_cast<WordVector>(narrow.v[i]);
           const auto is_nan = reinterpret_cast<WordVector>(narrow.v[i] != narrow.v[i]);
           const WordVector quiet = number | (is_nan & 0x400000u);

@@ -22,7 +22,8 @@ SPGNN_INLINE Reals<Sum<T>> load_sent(const QuantisedRow<T>& row, std::int64_t c,
   auto sent = load_group(row.x + c, lanes);
   if (kNotes && row.residual) {
     const auto before = load_group(row.residual + c, lanes);
-    for_each_vector<Reals<Sum<T>>>([&](auto i) { sent.v[i] += before.v[i]; });
+    for_each_vector<Reals<Sum<T>>>(
+        [&](auto i) __attribute__((always_inline)) { sent.v[i] += before.v[i]; });
   }
   return sent;
 }
@@ -34,7 +35,7 @@ struct LostLanes {
   template <class Real>
   SPGNN_INLINE void add(const Real& arrived, const Real& x, int lanes) {
     const Reals<double> a = doubled(arrived), b = doubled(x);
-    for_each_vector<Reals<double>>([&](auto i) {
+    for_each_vector<Reals<double>>([&](auto i) __attribute__((always_inline)) {
       DoubleVector e = a.v[i] - b.v[i];
       if (lanes < kGroup) {
         const auto within = by_lane<LongVector>([&](int lane) {
@@ -65,14 +66,14 @@ SPGNN_INLINE void take_note(const QuantisedRow<T>& row, LostLanes& sums, std::in
   using Real = Reals<Sum<T>>;
   using Vector = typename Real::Vector;
   if constexpr (sizeof(T) == 2) {
-    for_each_vector<Real>([&](auto i) {
+    for_each_vector<Real>([&](auto i) __attribute__((always_inline)) {
       arrived.v[i] = reinterpret_cast<FloatVector>(round_to_bfloat16(arrived.v[i]) & 0xffff0000u);
     });
   }
   if (row.counted) sums.add(arrived, load_group(row.x + c, lanes), lanes);
   if (row.residual) {
     Real left;
-    for_each_vector<Real>([&](auto i) {
+    for_each_vector<Real>([&](auto i) __attribute__((always_inline)) {
       // Of what is not finite nothing can be sent later: ∞ − ∞ is not zero, nor is NaN − NaN.
       const Vector zero = arrived.v[i] - arrived.v[i];
       left.v[i] = zero == zero ? sent.v[i] - arrived.v[i] : Vector{};

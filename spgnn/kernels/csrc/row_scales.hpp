@@ -30,9 +30,10 @@ SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, std::int64_t columns
   using Vector = typename Real::Vector;
   const Vector beyond = Vector{} + static_cast<S>(__builtin_inf());
   Real low, high, odd{};
-  for_each_vector<Real>([&](auto i) { low.v[i] = beyond, high.v[i] = -beyond; });
-  const auto see = [&](const Real& x, int lanes) {
-    for_each_vector<Real>([&](auto i) {
+  for_each_vector<Real>(
+      [&](auto i) __attribute__((always_inline)) { low.v[i] = beyond, high.v[i] = -beyond; });
+  const auto see = [&](const Real& x, int lanes) __attribute__((always_inline)) {
+    for_each_vector<Real>([&](auto i) __attribute__((always_inline)) {
       Vector smallest = x.v[i], largest = x.v[i];
       if (lanes < kGroup) {
         const auto within = by_lane<Vector>([&](int lane) {
@@ -54,7 +55,7 @@ SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, std::int64_t columns
     const int lanes = static_cast<int>(columns);
     see(load_sent<kNotes>(row, 0, lanes), lanes);
   }
-  for_each_vector<Real>([&](auto i) {
+  for_each_vector<Real>([&](auto i) __attribute__((always_inline)) {
     high.v[i] = odd.v[i] == odd.v[i] ? high.v[i] : beyond;
     if (i == 0) return;
     low.v[0] = smaller(low.v[0], low.v[i]);

@@ -60,7 +60,7 @@ template <class T>
 SPGNN_INLINE Reals<Sum<T>> load_group(const T* p, int lanes) {
   using Found = Reals<Sum<T>>;
   Found found;
-  for_each_vector<Found>([&](auto i) {
+  for_each_vector<Found>([&](auto i) __attribute__((always_inline)) {
     const T* from = p + i * Found::kLanes;
     const int some = lanes_in<Found>(i, lanes);
     if constexpr (sizeof(T) == 2) {
@@ -80,7 +80,7 @@ SPGNN_INLINE Reals<Sum<T>> load_group(const T* p, int lanes) {
 template <class T>
 SPGNN_INLINE void store_group(T* p, const Reals<Sum<T>>& group, int lanes) {
   using Found = Reals<Sum<T>>;
-  for_each_vector<Found>([&](auto i) {
+  for_each_vector<Found>([&](auto i) __attribute__((always_inline)) {
     const int some = lanes_in<Found>(i, lanes);
     T* to = some ? p + i * Found::kLanes : p;
     if constexpr (sizeof(T) == 2) {
@@ -100,7 +100,7 @@ SPGNN_INLINE void store_group(T* p, const Reals<Sum<T>>& group, int lanes) {
 
 // The first `lanes` of floats that bfloat16 holds, as bfloat16.
 SPGNN_INLINE void store_upper_halves(std::uint8_t* p, const Reals<float>& group, int lanes) {
-  for_each_vector<Words>([&](auto i) {
+  for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
     const auto halves =
         __builtin_convertvector(reinterpret_cast<WordVector>(group.v[i]) >> 16, HalfVector);
     const int some = lanes_in<Words>(i, lanes);
@@ -116,7 +116,7 @@ SPGNN_INLINE void store_upper_halves(std::uint8_t* p, const Reals<float>& group,
 // To the nearest integer, ties to even.
 SPGNN_INLINE Words nearest_integers(const Reals<float>& group) {
   Words found;
-  for_each_vector<Words>([&](auto i) {
+  for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
 #if defined(__AVX512F__)
     constexpr __mmask16 kAll = 0xffff;
     found.v[i] = reinterpret_cast<WordVector>(
@@ -138,7 +138,7 @@ SPGNN_INLINE Words nearest_integers(const Reals<float>& group) {
 
 SPGNN_INLINE Words nearest_integers(const Reals<double>& group) {
   std::int32_t numbers[kGroup];
-  for_each_vector<Reals<double>>([&](auto i) {
+  for_each_vector<Reals<double>>([&](auto i) __attribute__((always_inline)) {
     std::int32_t* to = numbers + i * Reals<double>::kLanes;
 #if defined(__AVX512F__)
     constexpr __mmask8 kAll = 0xff;
@@ -161,6 +161,17 @@ SPGNN_INLINE Words nearest_integers(const Reals<double>& group) {
 // The numbers of one half of a vector as doubles.
 template <class Vector>
 SPGNN_INLINE DoubleVector doubles(const Vector& v, int half) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  if constexpr (std::is_same_v<Vector, FloatVector>) {
+    const auto all = reinterpret_cast<__m256>(v);
+    return reinterpret_cast<DoubleVector>(
+        _mm256_cvtps_pd(half ? _mm256_extractf128_ps(all, 1) : _mm256_castps256_ps128(all)));
+  } else {
+    const auto all = reinterpret_cast<__m256i>(v);
+    return reinterpret_cast<DoubleVector>(
+        _mm256_cvtepi32_pd(half ? _mm256_extracti128_si256(all, 1) : _mm256_castsi256_si128(all)));
+  }
+#else
   std::remove_cvref_t<decltype(v[0])> numbers[kVectorBytes / 4];
   std::memcpy(numbers, &v, sizeof(v));
   const auto* const from = numbers + half * (kVectorBytes / 8);
@@ -175,13 +186,14 @@ SPGNN_INLINE DoubleVector doubles(const Vector& v, int half) {
 #else
   return by_lane<DoubleVector>([&](int lane) { return static_cast<double>(from[lane]); });
 #endif
+#endif
 }
 
 // Integers below 2³¹ as reals.
 template <class S>
 SPGNN_INLINE Reals<S> as_reals(const Words& words) {
   Reals<S> found;
-  for_each_vector<Reals<S>>([&](auto i) {
+  for_each_vector<Reals<S>>([&](auto i) __attribute__((always_inline)) {
     if constexpr (sizeof(S) == 4) {
       found.v[i] = __builtin_convertvector(reinterpret_cast<IntVector>(words.v[i]), FloatVector);
     } else {
@@ -195,7 +207,8 @@ SPGNN_INLINE Reals<S> as_reals(const Words& words) {
 // Float to double, exactly.
 SPGNN_INLINE Reals<double> doubled(const Reals<float>& group) {
   Reals<double> found;
-  for_each_vector<Reals<double>>([&](auto i) { found.v[i] = doubles(group.v[i / 2], i % 2); });
+  for_each_vector<Reals<double>>(
+      [&](auto i) __attribute__((always_inline)) { found.v[i] = doubles(group.v[i / 2], i % 2); });
   return found;
 }
 SPGNN_INLINE Reals<double> doubled(const Reals<double>& group) { return group; }
@@ -203,7 +216,7 @@ SPGNN_INLINE Reals<double> doubled(const Reals<double>& group) { return group; }
 // Double to float, to the nearest.
 SPGNN_INLINE Reals<float> single(const Reals<double>& group) {
   float numbers[kGroup];
-  for_each_vector<Reals<double>>([&](auto i) {
+  for_each_vector<Reals<double>>([&](auto i) __attribute__((always_inline)) {
     constexpr int kLanes = Reals<double>::kLanes;
     for (int lane = 0; lane < kLanes; ++lane) {
       numbers[i * kLanes + lane] = static_cast<float>(group.v[i][lane]);
@@ -255,7 +268,9 @@ SPGNN_INLINE Bytes as_bytes(const Words& words) {
   return reinterpret_cast<Bytes>(
       _mm_packus_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
 #elif defined(__x86_64__)
-  const auto part = [&](auto i) { return reinterpret_cast<__m128i>(words.v[i]); };
+  const auto part = [&](auto i) __attribute__((always_inline)) {
+    return reinterpret_cast<__m128i>(words.v[i]);
+  };
   return reinterpret_cast<Bytes>(
       _mm_packus_epi16(_mm_packs_epi32(part(0), part(1)), _mm_packs_epi32(part(2), part(3))));
 #else
@@ -310,7 +325,7 @@ SPGNN_INLINE void pack_codes(Bytes codes, std::uint8_t* to) {
 // Sixteen bytes to words.
 SPGNN_INLINE Words as_words(Bytes bytes) {
   Words found;
-  for_each_vector<Words>([&](auto i) {
+  for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
 #if defined(__AVX512F__)
     constexpr __mmask16 kAll = 0xffff;
     found.v[i] = reinterpret_cast<WordVector>(
@@ -337,7 +352,7 @@ SPGNN_INLINE Words unpack_codes(const std::uint8_t* from) {
   if constexpr (kBits == 8) return as_words(load_vector<Bytes>(from));
 #if defined(__AVX2__)
   Words found;
-  for_each_vector<Words>([&](auto i) {
+  for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
     // The lanes of a vector need a word, or two of four bits each.
     constexpr int kOfVector = Words::kLanes * kBits, kFirst = i * kOfVector;
     WordVector words;
