@@ -1,4 +1,4 @@
-"""Graph directories changed behind their back, in ways their digests do not betray."""
+"""A small graph, and graph directories changed in ways that their digests do not betray."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spgnn.data.sets.generators import block_model
 from spgnn.data.shards.arrays import ArrayRecord, ArrayWriter
 from spgnn.data.shards.directory import META, _fingerprint
 from spgnn.data.shards.part import PART, write_part
@@ -34,3 +35,8 @@ def restate(directory: Path, meta: dict) -> None:
     """Give a directory another description."""
     meta["digest"] = _fingerprint(meta)
     (directory / META).write_text(json.dumps(meta))
+
+
+def small_graph():
+    """Of 60 vertices."""
+    return block_model(60, 300, classes=3, features=4, seed=2)
