@@ -12,6 +12,7 @@ from torch import Tensor
 
 from spgnn.comm import Communicator
 from spgnn.exchange import Step
+from spgnn.kernels import add_times_transposed_, times_transposed, transposed_times
 
 
 class Linear(Protocol):
@@ -107,8 +108,9 @@ class _BesideItself(torch.autograd.Function):
         H_local: Tensor, W: Tensor, R: Tensor, A: Linear, step: Step, first: bool
     ) -> tuple[Tensor, Tensor | None]:
         AH = None if first else A.forward(H_local, step)
-        Z_local = A.forward(H_local @ W.T, step) if AH is None else AH @ W.T
-        return Z_local.addmm_(H_local[: A.rows], R.T), AH
+        XW = times_transposed(H_local if AH is None else AH, W)
+        Z_local = A.forward(XW, step) if AH is None else XW
+        return add_times_transposed_(Z_local, H_local[: A.rows], R), AH
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
@@ -126,21 +128,22 @@ class _BesideItself(torch.autograd.Function):
         dH = None
         if AH is None:
             U = _Apply.apply(G, ctx.A, back)  # type: ignore[no-untyped-call]
-            dW = U.T @ H_local
+            dW = transposed_times(U, H_local)
             if ctx.needs_input_grad[0]:
-                dH = U @ W
+                dH = times_transposed(U, W.T)
         else:
-            dW = G.T @ AH
+            dW = transposed_times(G, AH)
             if ctx.needs_input_grad[0]:
-                dAH = G @ W if of_AH is None else of_AH + G @ W
+                dAH = times_transposed(G, W.T)
+                dAH = dAH if of_AH is None else of_AH + dAH
                 dH = _Apply.apply(dAH, ctx.A, back)  # type: ignore[no-untyped-call]
         if dH is not None:
             if torch.is_grad_enabled():
                 missing = len(dH) - ctx.A.rows
                 dH = dH + torch.nn.functional.pad(G @ R, (0, 0, 0, missing))
             else:
-                dH[: ctx.A.rows].addmm_(G, R)
-        return dH, dW, G.T @ H_own, None, None, None
+                add_times_transposed_(dH[: ctx.A.rows], G, R.T)
+        return dH, dW, transposed_times(G, H_own), None, None, None
 
 
 class _Procedure(torch.autograd.Function):

@@ -6,6 +6,11 @@ Each is a registered torch operator (``torch.ops.spgnn.*``) that runs where its 
 from spgnn.kernels.attention_operators import attention, attention_v2
 from spgnn.kernels.attention_rules import AttentionDropout
 from spgnn.kernels.dropout import dropout_rows
+from spgnn.kernels.narrow import (
+    add_times_transposed_,
+    times_transposed,
+    transposed_times,
+)
 from spgnn.kernels.quantise import dequantise_rows, packed_bytes, packed_size, quantise_rows
 from spgnn.kernels.rows import gather_rows, scatter_add_rows
 from spgnn.kernels.sddmm import sddmm
@@ -15,6 +20,7 @@ from spgnn.kernels.update import update_rows_
 
 __all__ = [
     "AttentionDropout",
+    "add_times_transposed_",
     "attention",
     "attention_v2",
     "dequantise_rows",
@@ -27,5 +33,7 @@ __all__ = [
     "scatter_add_rows",
     "sddmm",
     "spmm",
+    "times_transposed",
+    "transposed_times",
     "update_rows_",
 ]

@@ -1,13 +1,13 @@
-"""What follows a dense product in a layer, in one pass over its rows: bias, ReLU and dropout."""
+"""What follows a dense product in a layer, in one pass: bias, activation and dropout."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_choice
 from spgnn.kernels.checks import check_dense
 from spgnn.kernels.dropout import check_dropout, dropout_rows
 from spgnn.kernels.library import (
@@ -27,6 +27,10 @@ from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import described
 from spgnn.sparse import SUM_DTYPE
 
+Act = Literal["relu", "leaky_relu", "elu"]
+# As C++ and CUDA number them.
+ACTS: dict[str | None, int] = {None: 0, "relu": 1, "leaky_relu": 2, "elu": 3}
+_NONE, _RELU, _, _ELU = ACTS.values()
 _UPDATE, _GRADIENTS = by_type("update_rows"), by_type("update_gradients")
 
 
@@ -34,17 +38,19 @@ def update_rows_(
     Z: Tensor,
     bias: Tensor | None = None,
     *,
-    relu: bool = False,
+    act: Act | None = None,
+    alpha: float = 0.0,
     vertex_ids: Tensor | None = None,
     key: int = 0,
     p: float = 0.0,
 ) -> Tensor:
-    """``dropout(relu(Z + b))`` in one pass over the rows, written over Z.
+    """``dropout(act(Z + b))`` in one pass over the rows, written over Z.
 
-    The numbers are those of the three operations one after another, each rounded to the dtype of Z;
-    masks are those of :func:`dropout_rows`. Differentiable at every order. The gradient is one pass
-    as well, and nothing is kept for it but the result, whose sign says what passed; the bias'
-    gradient is summed in the same pass, in an order that depends on the shape alone.
+    The numbers are those of the three operations one after another, each rounded to the dtype of Z
+    (exponentials to some ulps); masks are those of :func:`dropout_rows`. Differentiable at every
+    order. The gradient is one pass as well, and nothing is kept for it but the result: its sign
+    says what passed; the bias' gradient is summed in the same pass, in an order that depends on the
+    shape alone.
 
     Parameters
     ----------
@@ -52,7 +58,10 @@ def update_rows_(
         Nobody may need it afterwards, not even the gradient of what made it.
     bias : Tensor [f], dtype of the sum, optional
         Rounded to the dtype of Z; its gradient is not.
-    relu : bool
+    act : {"relu", "leaky_relu", "elu"}, optional
+    alpha : float
+        Positive: of negative numbers, LeakyReLU makes ``alpha · z`` and ELU ``alpha (exp(z) − 1)``
+        (Clevert et al. 2016). ReLU has none.
     vertex_ids : Tensor, int64 [n], optional
         Without, nothing is dropped.
     key, p
@@ -66,9 +75,11 @@ def update_rows_(
     Raises
     ------
     InputError
-        If types, shapes, dtypes or devices do not fit, or p is outside [0, 1).
+        If types, shapes, dtypes or devices do not fit, there is no such activation, its alpha is
+        not positive, or p is outside [0, 1).
     """
     check_dense("Z", Z)
+    which = _number_of(act, alpha)
     if bias is not None:
         _check_bias(bias, Z)
     if vertex_ids is None:
@@ -76,8 +87,17 @@ def update_rows_(
     else:
         key = check_dropout(Z, vertex_ids, key, p)
     if Z.stride(-1) != 1 and Z.shape[1] > 1:
-        return _update(Z, bias, vertex_ids, key, float(p), relu)
-    return _update.overwriting(Z, bias, vertex_ids, key, float(p), relu)
+        return _update(Z, bias, vertex_ids, key, float(p), which, float(alpha))
+    return _update.overwriting(Z, bias, vertex_ids, key, float(p), which, float(alpha))
+
+
+def _number_of(act: str | None, alpha: float) -> int:
+    if act is not None:
+        check_choice("act", act, tuple(name for name in ACTS if name))
+    which = ACTS[act]
+    if which > _RELU and not 0 < alpha < float("inf"):
+        raise InputError(f"alpha must be positive, as the gradient asks for, got {alpha!r}")
+    return which
 
 
 def _check_bias(bias: Tensor, Z: Tensor) -> None:
@@ -102,7 +122,8 @@ def _on_cpu(  # noqa: PLR0917 - as the operator has them
     vertex_ids: Tensor | None,
     key: int,
     p: float,
-    relu: bool,
+    act: int,
+    alpha: float,
     out: Tensor,
 ) -> None:
     if not Z.numel():
@@ -114,7 +135,7 @@ def _on_cpu(  # noqa: PLR0917 - as the operator has them
         (out.data_ptr(), out.stride(0)),
         tuple(Z.shape),
         address(bias),
-        relu,
+        (act, alpha),
         _rule(ids, key, p),
         threads(Z.numel()),
     )
@@ -128,13 +149,20 @@ def _over_itself(kernel: Any) -> Any:
 
 
 def _gradients(  # noqa: PLR0917
-    G: Tensor, Y: Tensor | None, vertex_ids: Tensor | None, key: int, p: float, bias: bool
+    G: Tensor,
+    Y: Tensor | None,
+    vertex_ids: Tensor | None,
+    key: int,
+    p: float,
+    act: int,
+    alpha: float,
+    bias: bool,
 ) -> tuple[Tensor, Tensor]:
-    dZ, sums = _empty_gradients(G, Y, vertex_ids, key, p, bias)
+    dZ, sums = _empty_gradients(G, Y, vertex_ids, key, p, act, alpha, bias)
     if not G.numel():
         return dZ, sums.zero_()
     if G.is_cuda:
-        _gradients_on_cuda(G, Y, vertex_ids, key, p, dZ, sums)
+        _gradients_on_cuda(G, Y, vertex_ids, key, p, act, alpha, dZ, sums)
         return dZ, sums
     G, ids = unit_stride(G), None if vertex_ids is None else vertex_ids.contiguous()
     Y = None if Y is None else unit_stride(Y)
@@ -143,6 +171,7 @@ def _gradients(  # noqa: PLR0917
         (0, 0) if Y is None else (Y.data_ptr(), Y.stride(0)),
         (dZ.data_ptr(), dZ.stride(0)),
         tuple(G.shape),
+        (act, alpha),
         _rule(ids, key, p),
         sums.data_ptr() if bias else 0,
         threads(G.numel()),
@@ -153,47 +182,63 @@ def _gradients(  # noqa: PLR0917
 _gradients_on_cuda = on_cuda("update_rows_backward")
 
 
-def _empty_gradients(  # noqa: PLR0917
-    G: Tensor, Y: Tensor | None, vertex_ids: Tensor | None, key: int, p: float, bias: bool
-) -> tuple[Tensor, Tensor]:
-    width = G.shape[1] if bias else 0
+def _empty_gradients(G: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    width = G.shape[1] if arguments[-1] else 0
     return new_rows(G.shape[0], G), G.new_empty(width, dtype=SUM_DTYPE[G.dtype])
 
 
 def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
-    _, bias, vertex_ids, ctx.key, ctx.p, relu = inputs
-    # The sign of the result says what was dropped as well.
-    kept = (output, None) if relu else (None, vertex_ids)
-    ctx.save_for_backward(*kept)
+    _, bias, vertex_ids, ctx.key, ctx.p, ctx.act, ctx.alpha = inputs
+    # A ReLU's result says by its sign what was dropped as well.
+    drops = vertex_ids if ctx.act != _RELU and ctx.p else None
+    ctx.save_for_backward(output if ctx.act else None, drops)
     ctx.has_bias = bias is not None
 
 
 def _backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-    Y, vertex_ids = ctx.saved_tensors
+    kept = *ctx.saved_tensors, ctx.key, ctx.p, ctx.act, ctx.alpha
     summed = ctx.has_bias and ctx.needs_input_grad[1]
     if transformed() or (torch.is_grad_enabled() and not torch.compiler.is_compiling()):
-        dZ = _passed(G, Y, vertex_ids, ctx.key, ctx.p)
+        dZ = _passed(G, *kept)
         sums = dZ.sum(0, dtype=SUM_DTYPE[G.dtype]) if summed else None
     else:
-        dZ, sums = _update_gradients(G, Y, vertex_ids, ctx.key, ctx.p, summed)
-    return dZ, sums if summed else None, None, None, None, None
+        dZ, sums = _update_gradients(G, *kept, summed)
+    return dZ, sums if summed else None, None, None, None, None, None
 
 
-def _passed(G: Tensor, Y: Tensor | None, vertex_ids: Tensor | None, key: int, p: float) -> Tensor:
-    """What passes of a gradient, or of a tangent, by operators that have derivatives."""
-    if Y is not None:
+def _passed(  # noqa: PLR0917
+    G: Tensor,
+    Y: Tensor | None,
+    vertex_ids: Tensor | None,
+    key: int,
+    p: float,
+    act: int,
+    alpha: float,
+) -> Tensor:
+    """What passes of a gradient, or of a tangent, by operators that have derivatives.
+
+    Of ELU, Y has to be differentiable itself.
+    """
+    if act == _RELU:
+        assert Y is not None
         passed = torch.where(Y.detach() <= 0, 0.0, G)
         return passed * (1.0 / (1.0 - p)) if p else passed
-    return G if vertex_ids is None else dropout_rows(G, vertex_ids, key, p)
+    G = G if vertex_ids is None else dropout_rows(G, vertex_ids, key, p)
+    if Y is None:
+        return G
+    if act == _ELU:
+        return G * torch.where(Y.detach() <= 0, Y * (1.0 - p) + alpha, 1.0)
+    return torch.where(Y.detach() > 0, G, G * alpha)
 
 
 def _tangent(arguments: Any, tangents: Any) -> Tensor:
-    Z, _, vertex_ids, key, p, relu = arguments
+    Z, _, vertex_ids, key, p, act, alpha = arguments
     dZ, db = tangents[:2]
     dZ = torch.zeros_like(Z) if dZ is None else dZ
     if db is not None:
         dZ = dZ + db.to(dZ.dtype)
-    return _passed(dZ, _update(*arguments) if relu else None, vertex_ids, key, p)
+    Y = _update(*arguments) if act else None
+    return _passed(dZ, Y, vertex_ids, key, p, act, alpha)
 
 
 def _batched(info: Any, in_dims: Any, Z: Tensor, bias: Any, ids: Any, *rule: Any) -> Any:
@@ -204,7 +249,7 @@ def _batched(info: Any, in_dims: Any, Z: Tensor, bias: Any, ids: Any, *rule: Any
     return _update(Z.flatten(0, 1), bias, repeated, *rule).view(Z.shape), 0
 
 
-_RULE = "Tensor? bias, Tensor? vertex_ids, int key, float p, bool relu"
+_RULE = "Tensor? bias, Tensor? vertex_ids, int key, float p, int act, float alpha"
 _update = Operator(
     define(
         f"update_rows(Tensor Z, {_RULE}) -> Tensor",
@@ -223,8 +268,8 @@ _update = Operator(
     tangent=_tangent,
 )
 _update_gradients = define_computed(
-    "update_rows_backward(Tensor G, Tensor? Y, Tensor? vertex_ids, int key, float p, bool bias) "
-    "-> (Tensor, Tensor)",
+    "update_rows_backward(Tensor G, Tensor? Y, Tensor? vertex_ids, int key, float p, int act, "
+    "float alpha, bool bias) -> (Tensor, Tensor)",
     compute=_gradients,
     fake=_empty_gradients,
 )

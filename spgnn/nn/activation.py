@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import activation
 
 from spgnn.errors import InputError, unknown
+from spgnn.kernels.update import Act
 
 Activation = Callable[[Tensor], Tensor]
 _KNOWN = {
@@ -45,6 +48,38 @@ def activation_of(act: str | Activation | None, options: dict[str, Any]) -> Acti
     except TypeError as error:
         raise InputError(f"act {act}: {error}") from None
     return made
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An activation as :func:`spgnn.kernels.update_rows_` names it; none without a name."""
+
+    name: Act | None = None
+    alpha: float = 0.0
+
+    def __call__(self, Z: Tensor) -> Tensor:
+        """Of a tensor of any kind that nobody else needs."""
+        match self.name:
+            case "relu":
+                return torch.relu_(Z)
+            case "leaky_relu":
+                return F.leaky_relu(Z, self.alpha)
+            case "elu":
+                return F.elu(Z, self.alpha)
+        return Z
+
+
+def rule_of(act: Activation | None) -> Rule | None:
+    """How the fused update makes it, ``None`` if it does not: those whose result says enough."""
+    if act is None:
+        return Rule()
+    if type(act) is nn.ReLU:
+        return Rule("relu")
+    if type(act) is nn.LeakyReLU and act.negative_slope > 0:
+        return Rule("leaky_relu", act.negative_slope)
+    if type(act) is nn.ELU and act.alpha > 0:
+        return Rule("elu", act.alpha)
+    return None
 
 
 def activated(act: Activation | None, Z: Tensor, *, owned: bool) -> Tensor:

@@ -58,13 +58,13 @@ def aggregated(
             raise InputError(f"{layer}: aggr {aggr} needs X, not A·X")
         return neighbour_extremes(graph, H_local, "max" if aggr == "max" else "min") @ W
     if isinstance(H_local, Propagated):
-        return H_local.AX_local @ W
+        return kernels.times_transposed(H_local.AX_local, W.T)
     A = operator_of(graph, LINEAR[aggr])
     if isinstance(H_local, CSR):
         return product(A, kernels.spmm(H_local, W))
     if multiplies_first(H_local, W.shape[1], graph):
-        return product(A, H_local @ W)
-    return product(A, H_local) @ W
+        return product(A, kernels.times_transposed(H_local, W.T))
+    return kernels.times_transposed(product(A, H_local), W.T)
 
 
 class Weights(NamedTuple):
@@ -123,14 +123,14 @@ def add_itself_(Z_local: Tensor, H_local: Features, W: Tensor, graph: LayerGraph
     if isinstance(H_local, CSR):
         return Z_local.add_(own_rows(graph, kernels.spmm(H_local, W)))
     own = features_beside(H_local) if isinstance(H_local, Propagated) else own_rows(graph, H_local)
-    return Z_local.addmm_(autocast(own), autocast(W))
+    return kernels.add_times_transposed_(Z_local, autocast(own), autocast(W.T))
 
 
 def neighbour_extremes(graph: LayerGraph, H_local: Tensor, reduce: Extreme) -> Tensor:
     """``z_i = max_j h_j`` over the neighbours j of i, 0 without any. Collective.
 
     Weights do not count. Whole rows of H have to arrive, so the matrix must be 1D with column
-    covers.
+    covers. Of equal elements the first one among `local_pattern`'s columns gets the gradient.
 
     Parameters
     ----------
@@ -155,11 +155,5 @@ def neighbour_extremes(graph: LayerGraph, H_local: Tensor, reduce: Extreme) -> T
 
 def pattern_extremes(pattern: Pattern, H: Tensor, reduce: Extreme) -> Tensor:
     """The same of a pattern [rows, cols] and H [cols, f] on one process."""
-    rows, width = pattern.shape[0], H.shape[1]
-    row = torch.arange(rows, device=H.device).repeat_interleave(pattern.row_lengths)
-    # Not zeros: where 0 is the largest, they would get a share of the gradient.
-    found = H.new_full((rows, width), -torch.inf if reduce == "max" else torch.inf)
-    index = row[:, None].expand(-1, width)
-    neighbours = H[pattern.indices.long()]
-    made = found.scatter_reduce(0, index, neighbours, f"a{reduce}")
-    return made.masked_fill((pattern.row_lengths == 0)[:, None], 0.0)
+    found: Tensor = kernels.spmm(CSR(pattern), H, reduce=reduce)
+    return found

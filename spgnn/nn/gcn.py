@@ -112,7 +112,7 @@ class GCNConv(Convolution):
         """
         W = self.lin.weight.T
         if isinstance(H_local, Propagated):
-            Z_local = H_local.AX_local @ W
+            Z_local = kernels.times_transposed(H_local.AX_local, W.T)
         elif isinstance(H_local, CSR):
             if self.order == "paper":
                 raise InputError(
@@ -122,9 +122,10 @@ class GCNConv(Convolution):
         elif self.order == "paper":
             Z_local = paper_layer(matrix_of(graph, "sym"), H_local, W)
         elif multiplies_first(H_local, self.out_channels, graph):
-            Z_local = product(operator_of(graph, self.kind), H_local @ W)
+            Z_local = product(operator_of(graph, self.kind), kernels.times_transposed(H_local, W.T))
         else:
-            Z_local = product(operator_of(graph, self.kind), H_local) @ W
+            AH = product(operator_of(graph, self.kind), H_local)
+            Z_local = kernels.times_transposed(AH, W.T)
         return finished(Z_local, self.bias, update)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.errors import InputError, check_choice, check_number
-from spgnn.nn.activation import Activation, activated, activation_of
+from spgnn.nn.activation import Activation, activated, activation_of, rule_of
 from spgnn.nn.block import Block
 from spgnn.nn.convolution import (
     Convolution,
@@ -344,15 +344,15 @@ class Stack(nn.Module):
         return number == self.num_layers - 1 and self.jk_mode is None
 
     def _update(self, number: int, keys: DropoutKeys | None) -> Update | None:
-        """What comes last in a layer, in one pass: ReLU, and the dropout of what follows.
+        """What comes last in a layer, in one pass: activation, and the dropout of what follows.
 
         ``None`` where nothing is to be done, the activation is another one, or a norm follows it.
         """
-        norm, relu = self.norms[number], type(self.act) is nn.ReLU
+        norm, rule = self.norms[number], rule_of(self.act)
         last = isinstance(norm, nn.Identity) or (isinstance(norm, Norm) and not self.act_first)
-        if self._ends(number) or not last or not (relu or (self.act is None and keys is not None)):
+        if self._ends(number) or not last or rule is None or (self.act is None and keys is None):
             return None
-        return Update(relu, self.dropout, keys, number + 1)
+        return Update(rule, self.dropout, keys, number + 1)
 
     def _keys_after(
         self, number: int, layers: Sequence[LayerGraph], keys: DropoutKeys | None

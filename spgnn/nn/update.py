@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from spgnn import kernels
+from spgnn.nn.activation import Rule
 from spgnn.nn.dropout import DropoutKeys, dropout
 from spgnn.sparse import SUM_DTYPE
 
 
 @dataclass(frozen=True)
 class Update:
-    """What is made of the rows of a layer: ``dropout(relu(Z + b))``, or less.
+    """What is made of the rows of a layer: ``dropout(act(Z + b))``, or less.
 
     Attributes
     ----------
-    relu : bool
+    act : Rule
+        Of the activation.
     p : float
         Of the dropout that the next layer begins with.
     keys : DropoutKeys, optional
@@ -27,7 +29,7 @@ class Update:
         The next one.
     """
 
-    relu: bool
+    act: Rule
     p: float = 0.0
     keys: DropoutKeys | None = None
     layer: int = 0
@@ -36,14 +38,15 @@ class Update:
         """Of rows [n, f] that nobody else needs, and a bias [f]; written over them."""
         if Z.dim() != 2 or Z.dtype not in SUM_DTYPE:
             Z = Z if bias is None else Z.add_(bias.to(Z.dtype))
-            made = dropout(torch.relu_(Z) if self.relu else Z, self.p, self.keys, self.layer)
+            made = dropout(self.act(Z), self.p, self.keys, self.layer)
             assert isinstance(made, Tensor)
             return made
         bias = None if bias is None else bias.to(SUM_DTYPE[Z.dtype])
-        if self.keys is None or not self.p:
-            return kernels.update_rows_(Z, bias, relu=self.relu)
-        ids, key = self.keys.vertex_ids, self.keys.key(self.layer)
-        return kernels.update_rows_(Z, bias, relu=self.relu, vertex_ids=ids, key=key, p=self.p)
+        given: dict[str, Any] = {"act": self.act.name, "alpha": self.act.alpha}
+        if self.keys is not None and self.p:
+            ids, key = self.keys.vertex_ids, self.keys.key(self.layer)
+            given |= {"vertex_ids": ids, "key": key, "p": self.p}
+        return kernels.update_rows_(Z, bias, **given)
 
 
 def finished(Z: Tensor, bias: Tensor | None, update: Update | None) -> Tensor:

@@ -30,6 +30,8 @@ COMPUTE = {
     "spgnn::scatter_add_rows": "pack",
     "spgnn::quantise_rows": "pack",
     "spgnn::dequantise_rows": "pack",
+    "spgnn::narrow_product": "gemm",
+    "spgnn::narrow_gradient": "gemm",
     "aten::mm": "gemm",
     "aten::addmm": "gemm",
     "aten::bmm": "gemm",

@@ -123,13 +123,15 @@ def cases():
         yield ops.scatter_add_rows.default, (torch.ones(6, 4), listed, X[:3].clone(), None)
     yield ops.dropout_rows.default, (wanted, ids, 3, 0.5)
     bias = torch.ones(4, requires_grad=True)
-    for relu in (True, False):
-        yield ops.update_rows.default, (wanted, bias, ids, 3, 0.5, relu)
-        yield ops.update_rows.in_place, (X.clone(), torch.ones(4), None, 0, 0.0, relu)
-    yield ops.update_rows_backward.default, (X, X.relu(), None, 3, 0.5, True)
+    for act in range(4):
+        yield ops.update_rows.default, (wanted, bias, ids, 3, 0.5, act, 0.2)
+        yield ops.update_rows.in_place, (X.clone(), torch.ones(4), None, 0, 0.0, act, 0.2)
+    yield ops.update_rows_backward.default, (X, X.relu(), None, 3, 0.5, 1, 0.0, True)
+    yield ops.narrow_product.default, (wanted, torch.ones(3, 4, requires_grad=True))
+    yield ops.narrow_gradient.default, (wanted, random_dense(6, 3, 4).requires_grad_())
     yield ops.extreme.default, (P.indptr, P.indices, wanted, True)
     yield ops.extreme_adjoint.default, (X, torch.randint(-1, 6, (6, 4)).int(), 6)
-    yield ops.update_rows_backward.default, (X, None, ids, 3, 0.5, False)
+    yield ops.update_rows_backward.default, (X, None, ids, 3, 0.5, 0, 0.0, False)
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: str(case[0]))
@@ -168,7 +170,9 @@ def test_compiled_gradients_of_everything(X):
     def loss(A, values, X):
         weights = edge_softmax(A.pattern, sddmm(A.pattern, X, X) * values)
         Y = dropout_rows(spmm(A.with_values(weights), X), torch.arange(6), 3, 0.5)
-        Y = update_rows_(Y, values[:4], relu=True, vertex_ids=torch.arange(6), key=4, p=0.25)
+        Y = update_rows_(
+            Y, values[:4], act="elu", alpha=1.0, vertex_ids=torch.arange(6), key=4, p=0.25
+        )
         total = gather_rows(Y, rows).square().sum()
         out = torch.zeros(6, 4)
         with torch.no_grad():
@@ -218,8 +222,8 @@ def operations():
     yield "softmax of heads", lambda s: edge_softmax(A.pattern, s), wide
     yield "gather", lambda X: gather_rows(X, rows, scale), X
     yield "dropout", lambda X: dropout_rows(X, torch.arange(6), 5, 0.5), X
-    for relu in (True, False):
-        options = {"relu": relu, "vertex_ids": torch.arange(6), "key": 5, "p": 0.5}
+    for act in (None, "relu", "leaky_relu", "elu"):
+        options = {"act": act, "alpha": 0.2, "vertex_ids": torch.arange(6), "key": 5, "p": 0.5}
         yield "update", lambda X, o=options: update_rows_(X * 1, values[:4], **o), X
 
 

@@ -21,3 +21,4 @@ void define_attention(nanobind::module_& m);
 void define_quantise(nanobind::module_& m);
 void define_update(nanobind::module_& m);
 void define_extremes(nanobind::module_& m);
+void define_narrow(nanobind::module_& m);

@@ -5,7 +5,6 @@
 #include "sddmm_kernel.hpp"
 #include "segments_kernel.hpp"
 #include "spmm_kernel.hpp"
-#include "update_kernel.hpp"
 
 namespace spgnn::SPGNN_ISA {
 
@@ -15,13 +14,13 @@ inline constexpr SpmmKernels<T, Index> kSpmm{spmm_rows<T, Index>, spmm_partial<T
 template <class T, class Index>
 inline constexpr RowKernels<T, Index> kRows{gather_rows<T, Index>, scatter_add_rows<T, Index>};
 template <class T>
-inline constexpr UpdateKernels<T> kUpdate{update_rows<T>, update_gradients<T>};
-template <class T>
 inline constexpr SegmentKernels<T> kSegments{lanes_of, summarise<T>, exponentials<T>,
                                              sum_products<T>, spread<T>};
-extern const AttentionTable attention_table;  // compiled by itself, see attention_table.hpp
-extern const QuantiseTable quantise_table;    // and see quantise_table.hpp
-extern const ExtremeTable extreme_table;      // and see extremes_kernel.hpp
+extern const AttentionTable attention_table;  // compiled by itself: see attention_table.hpp
+extern const QuantiseTable quantise_table;    // see quantise_table.hpp
+extern const ExtremeTable extreme_table;      // see extremes_kernel.hpp,
+extern const UpdateTable update_table;        // update_kernel.hpp
+extern const NarrowKernels narrow_table;      // and narrow_kernel.hpp
 
 #define SPGNN_QUOTE(name) #name
 #define SPGNN_NAME_OF(macro) SPGNN_QUOTE(macro)
@@ -33,10 +32,11 @@ extern const KernelTable table{
     {kRows<float, std::int32_t>, kRows<float, std::int64_t>, kRows<double, std::int32_t>,
      kRows<double, std::int64_t>, kRows<Bfloat16, std::int32_t>, kRows<Bfloat16, std::int64_t>},
     {dropout_rows<float>, dropout_rows<double>, dropout_rows<Bfloat16>},
-    {kUpdate<float>, kUpdate<double>, kUpdate<Bfloat16>},
     {kSegments<float>, kSegments<double>, kSegments<Bfloat16>},
     &attention_table,
     &quantise_table,
-    &extreme_table};
+    &extreme_table,
+    &update_table,
+    &narrow_table};
 
 }  // namespace spgnn::SPGNN_ISA

@@ -5,6 +5,7 @@
 
 #include "attention_types.hpp"
 #include "extremes_types.hpp"
+#include "narrow_types.hpp"
 #include "quantise_types.hpp"
 #include "types.hpp"
 #include "update_types.hpp"
@@ -43,6 +44,15 @@ struct UpdateKernels {
   void (*update)(const UpdateOperands<T>&, Span rows);
   // `sums` [columns], if not null, become those of these rows.
   void (*gradients)(const UpdateGradients<T>&, Span rows, Sum<T>* sums);
+};
+
+using UpdateTable =
+    std::tuple<UpdateKernels<float>, UpdateKernels<double>, UpdateKernels<Bfloat16>>;
+
+struct NarrowKernels {
+  std::int64_t lanes;  // of which `padded` is a multiple
+  void (*product)(const NarrowProduct&, Span rows);
+  void (*gradient)(const NarrowGradient&, Span rows, float* sums);
 };
 
 // On `count` neighbouring numbers, of which number i belongs to head i % heads. Arrays of sums hold
@@ -120,11 +130,12 @@ struct KernelTable {
              RowKernels<Bfloat16, std::int32_t>, RowKernels<Bfloat16, std::int64_t>>
       rows;
   std::tuple<DropoutKernel<float>, DropoutKernel<double>, DropoutKernel<Bfloat16>> dropout;
-  std::tuple<UpdateKernels<float>, UpdateKernels<double>, UpdateKernels<Bfloat16>> update;
   std::tuple<SegmentKernels<float>, SegmentKernels<double>, SegmentKernels<Bfloat16>> segments;
   const AttentionTable* attention;
   const QuantiseTable* quantise;
   const ExtremeTable* extremes;
+  const UpdateTable* update;
+  const NarrowKernels* narrow;
 };
 
 namespace baseline {

@@ -93,15 +93,21 @@ inline std::uint64_t mix64(std::uint64_t z) {
 }
 inline constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;
 
+// Chosen after it was rounded: otherwise compilers round zeros apart, with a branch.
+template <class T>
+inline T if_kept(bool kept, T x) {
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    return {static_cast<std::uint16_t>(kept ? x.bits : 0)};
+  } else {
+    return kept ? x : T{0};
+  }
+}
+
 // y = x · factor; a factor of zero drops even an infinity or a NaN.
 template <class T>
 void apply_factors(const T* x, const Sum<T>* factors, T* y, std::int64_t count) {
   for (std::int64_t c = 0; c < count; ++c) {
-    if constexpr (std::is_same_v<T, Bfloat16>) {
-      y[c] = round_to_bfloat16(factors[c] == 0 ? 0.0f : widen(x[c]) * factors[c]);
-    } else {
-      y[c] = factors[c] == 0 ? T{0} : x[c] * factors[c];
-    }
+    y[c] = if_kept(factors[c] != 0, narrow<T>(widen(x[c]) * factors[c]));
   }
 }
 

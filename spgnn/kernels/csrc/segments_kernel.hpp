@@ -2,8 +2,7 @@
 // Written for the compiler to vectorise: number i is added to lane i % lanes, whatever the heads.
 #pragma once
 
-#include <type_traits>
-
+#include "exponential.hpp"
 #include "kernel_table.hpp"
 #include "simd.hpp"
 
@@ -14,33 +13,6 @@ inline constexpr std::int64_t kLeastLanes = 16;
 // A multiple of the heads, so that all of a lane's numbers belong to one.
 inline std::int64_t lanes_of(std::int64_t heads) {
   return heads * (heads < kLeastLanes ? kLeastLanes / heads : 1);
-}
-
-// exp(x) for x ≤ 0, to about an ulp; 0 where it would be subnormal. exp(x) = 2ⁿ exp(r) with n the
-// integer next to x / log 2; Taylor's series for |r| ≤ log(2) / 2.
-template <class S>
-inline S exp_of_negative(S x) {
-  constexpr bool kSingle = std::is_same_v<S, float>;
-  using Bits = std::conditional_t<kSingle, std::uint32_t, std::uint64_t>;
-  constexpr int kMantissa = kSingle ? 23 : 52;
-  constexpr int kDegree = kSingle ? 7 : 13;
-  constexpr S kLeast = kSingle ? S(-87) : S(-708);
-  constexpr S kPerLog2 = S(1.4426950408889634074);
-  // log 2 in two parts, the first short enough for its product with n to be exact.
-  constexpr S kLog2 = kSingle ? S(0.693359375) : S(0.693147180369123816490);
-  constexpr S kLog2Rest = kSingle ? S(-2.12194440054690583e-4) : S(1.90821492927058770002e-10);
-  // Adding this rounds to an integer, which is then in the lowest bits.
-  constexpr S kRound = kSingle ? S(12582912) : S(6755399441055744);
-  const S clamped = x < kLeast ? kLeast : x;
-  const S shifted = clamped * kPerLog2 + kRound;
-  const S n = shifted - kRound;
-  const S r = clamped - n * kLog2 - n * kLog2Rest;
-  S sum = 1;
-#pragma GCC unroll 16
-  for (int k = kDegree; k > 0; --k) sum = 1 + sum * r * (S(1) / static_cast<S>(k));
-  const Bits exponent = __builtin_bit_cast(Bits, shifted) << kMantissa;
-  const S power = __builtin_bit_cast(S, exponent + __builtin_bit_cast(Bits, S(1)));
-  return x < kLeast ? S(0) : sum * power;
 }
 
 // f(number, lane) for each.

@@ -19,7 +19,7 @@ std::int64_t update_task(std::int64_t columns) {
 
 template <class T>
 void update_rows(const KernelTable& table, const UpdateOperands<T>& a, int threads) {
-  const auto& kernels = std::get<UpdateKernels<T>>(table.update);
+  const auto& kernels = std::get<UpdateKernels<T>>(*table.update);
   const std::int64_t rows = update_task<T>(a.columns);
   for_each_task((a.count + rows - 1) / rows, threads, [&](std::int64_t task) {
     kernels.update(a, {task * rows, std::min((task + 1) * rows, a.count)});
@@ -30,7 +30,7 @@ void update_rows(const KernelTable& table, const UpdateOperands<T>& a, int threa
 template <class T>
 void update_gradients(const KernelTable& table, const UpdateGradients<T>& a, Sum<T>* sums,
                       int threads) {
-  const auto& kernels = std::get<UpdateKernels<T>>(table.update);
+  const auto& kernels = std::get<UpdateKernels<T>>(*table.update);
   const std::int64_t rows = update_task<T>(a.columns);
   const std::int64_t tasks = (a.count + rows - 1) / rows;
   std::vector<Sum<T>> partial(sums ? tasks * a.columns : 0);

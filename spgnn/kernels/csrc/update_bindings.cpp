@@ -17,6 +17,8 @@ namespace {
 using Matrix = std::tuple<Address, std::int64_t>;
 // rows, columns
 using Shape = std::tuple<std::int64_t, std::int64_t>;
+// which one (see update_types.hpp), its number
+using Activation = std::tuple<int, double>;
 // vertex ids or 0, mix64(key), threshold, factor
 using Dropout = std::tuple<Address, std::uint64_t, std::uint64_t, double>;
 
@@ -25,30 +27,35 @@ spgnn::DropoutRule rule_of(const Dropout& dropout) {
 }
 
 template <class T>
-void update_rows(const Matrix& x, const Matrix& y, const Shape& shape, Address bias, bool relu,
-                 const Dropout& dropout, int threads) {
-  const spgnn::UpdateOperands<T> operands{at<T>(std::get<0>(x)),
-                                          std::get<1>(x),
-                                          at<T>(std::get<0>(y)),
-                                          std::get<1>(y),
-                                          std::get<1>(shape),
-                                          std::get<0>(shape),
-                                          at<spgnn::Sum<T>>(bias),
-                                          relu,
-                                          at<std::int64_t>(std::get<0>(dropout)),
-                                          rule_of(dropout)};
+void update_rows(const Matrix& x, const Matrix& y, const Shape& shape, Address bias,
+                 const Activation& activation, const Dropout& dropout, int threads) {
+  const spgnn::UpdateOperands<T> operands{
+      at<T>(std::get<0>(x)),   std::get<1>(x),
+      at<T>(std::get<0>(y)),   std::get<1>(y),
+      std::get<1>(shape),      std::get<0>(shape),
+      at<spgnn::Sum<T>>(bias), static_cast<spgnn::Act>(std::get<0>(activation)),
+      std::get<1>(activation), at<std::int64_t>(std::get<0>(dropout)),
+      rule_of(dropout)};
   nb::gil_scoped_release released;
   spgnn::update_rows(*current_table(), operands, threads);
 }
 
 template <class T>
 void update_gradients(const Matrix& g, const Matrix& y, const Matrix& dx, const Shape& shape,
-                      const Dropout& dropout, Address sums, int threads) {
-  const spgnn::UpdateGradients<T> operands{
-      at<T>(std::get<0>(g)), std::get<1>(g),         at<T>(std::get<0>(y)),
-      std::get<1>(y),        at<T>(std::get<0>(dx)), std::get<1>(dx),
-      std::get<1>(shape),    std::get<0>(shape),     at<std::int64_t>(std::get<0>(dropout)),
-      rule_of(dropout)};
+                      const Activation& activation, const Dropout& dropout, Address sums,
+                      int threads) {
+  const spgnn::UpdateGradients<T> operands{at<T>(std::get<0>(g)),
+                                           std::get<1>(g),
+                                           at<T>(std::get<0>(y)),
+                                           std::get<1>(y),
+                                           at<T>(std::get<0>(dx)),
+                                           std::get<1>(dx),
+                                           std::get<1>(shape),
+                                           std::get<0>(shape),
+                                           static_cast<spgnn::Act>(std::get<0>(activation)),
+                                           std::get<1>(activation),
+                                           at<std::int64_t>(std::get<0>(dropout)),
+                                           rule_of(dropout)};
   nb::gil_scoped_release released;
   spgnn::update_gradients(*current_table(), operands, at<spgnn::Sum<T>>(sums), threads);
 }

@@ -2,6 +2,7 @@
 // they are short and lie one after another, or some columns of one row.
 #pragma once
 
+#include "exponential.hpp"
 #include "rows_kernel.hpp"
 #include "update_types.hpp"
 
@@ -38,17 +39,41 @@ inline void dropout_factors(const DropoutRule& rule, const std::int64_t* vertex_
   }
 }
 
-template <bool kBias, bool kRelu, bool kDrop, class T>
-inline void update_tile(const T* x, const Sum<T>* bias, const Sum<T>* factors, T* y,
+// exp(x) − 1 for x ≤ 0, to a few ulps also near 0: with exp(x) = 2ⁿ exp(r) as in exp_of_negative,
+// it is 2ⁿ (exp(r) − 1) + (2ⁿ − 1), which does not cancel.
+template <class S>
+inline S expm1_of_negative(S x) {
+  constexpr bool kSingle = std::is_same_v<S, float>;
+  const auto [power, r] = reduced_exponent<S>(x);
+  S sum = 1;
+#pragma GCC unroll 16
+  for (int k = kSingle ? 8 : 14; k > 1; --k) sum = 1 + sum * r * (S(1) / static_cast<S>(k));
+  return power * (r * sum) + (power - 1);
+}
+
+// A NaN stays one.
+template <Act kAct, class S>
+inline S activated(S x, S alpha) {
+  if constexpr (kAct == Act::kRelu) return x < 0 ? S{0} : x;
+  if constexpr (kAct == Act::kLeakyRelu) return x < 0 ? x * alpha : x;
+  if constexpr (kAct == Act::kElu) return x < 0 ? alpha * expm1_of_negative(x) : x;
+  return x;
+}
+
+template <bool kBias, Act kAct, bool kDrop, class T>
+inline void update_tile(const T* x, const Sum<T>* bias, const Sum<T>* factors, Sum<T> alpha, T* y,
                         std::int64_t count) {
 #pragma GCC ivdep
   for (std::int64_t c = 0; c < count; ++c) {
     T number = x[c];
     if constexpr (kBias) number = narrow<T>(widen(number) + bias[c]);
-    Sum<T> wide = widen(number);
-    if constexpr (kRelu) wide = wide < 0 ? Sum<T>{0} : wide;  // a NaN stays one
-    if constexpr (kDrop) wide = factors[c] == 0 ? Sum<T>{0} : wide * factors[c];
-    y[c] = narrow<T>(wide);
+    if constexpr (kAct != Act::kNone) {
+      number = narrow<T>(activated<kAct, Sum<T>>(widen(number), alpha));
+    }
+    if constexpr (kDrop) {
+      number = if_kept(factors[c] != 0, narrow<T>(widen(number) * factors[c]));
+    }
+    y[c] = number;
   }
 }
 
@@ -66,7 +91,7 @@ inline void for_each_tile(std::int64_t columns, bool dense, Span rows, Function 
   }
 }
 
-template <bool kBias, bool kRelu, bool kDrop, class T>
+template <bool kBias, Act kAct, bool kDrop, class T>
 void update_as(const UpdateOperands<T>& a, Span rows) {
   const bool dense = a.x_stride == a.columns && a.y_stride == a.columns;
   const Tile whole = tile_of(a.columns, dense);
@@ -82,24 +107,33 @@ void update_as(const UpdateOperands<T>& a, Span rows) {
       filled = first;
     }
     if constexpr (kDrop) dropout_factors(a.rule, a.vertex_ids + i, first, tile, factors);
-    update_tile<kBias, kRelu, kDrop>(a.x + i * a.x_stride + first, bias, factors,
-                                     a.y + i * a.y_stride + first, tile.rows * tile.columns);
+    update_tile<kBias, kAct, kDrop>(a.x + i * a.x_stride + first, bias, factors,
+                                    static_cast<Sum<T>>(a.alpha), a.y + i * a.y_stride + first,
+                                    tile.rows * tile.columns);
   });
+}
+
+template <Act kAct, class T>
+void update_with(const UpdateOperands<T>& a, Span rows) {
+  if (a.bias) {
+    a.vertex_ids ? update_as<true, kAct, true>(a, rows) : update_as<true, kAct, false>(a, rows);
+  } else {
+    a.vertex_ids ? update_as<false, kAct, true>(a, rows) : update_as<false, kAct, false>(a, rows);
+  }
 }
 
 template <class T>
 void update_rows(const UpdateOperands<T>& a, Span rows) {
-  const auto with = [&](auto bias, auto relu) {
-    if (a.vertex_ids) {
-      update_as<bias.value, relu.value, true>(a, rows);
-    } else {
-      update_as<bias.value, relu.value, false>(a, rows);
-    }
-  };
-  const auto with_bias = [&](auto bias) {
-    a.relu ? with(bias, std::true_type{}) : with(bias, std::false_type{});
-  };
-  a.bias ? with_bias(std::true_type{}) : with_bias(std::false_type{});
+  switch (a.act) {
+    case Act::kRelu:
+      return update_with<Act::kRelu>(a, rows);
+    case Act::kLeakyRelu:
+      return update_with<Act::kLeakyRelu>(a, rows);
+    case Act::kElu:
+      return update_with<Act::kElu>(a, rows);
+    default:
+      return update_with<Act::kNone>(a, rows);
+  }
 }
 
 // Where y is not positive nothing passes; elsewhere, and where it is no number, g · factor.
@@ -107,8 +141,7 @@ template <class T>
 inline void gradient_of_signs(const T* g, const T* y, Sum<T> factor, T* dx, std::int64_t count) {
 #pragma GCC ivdep
   for (std::int64_t c = 0; c < count; ++c) {
-    const Sum<T> passed = widen(g[c]) * factor;
-    dx[c] = narrow<T>(widen(y[c]) <= 0 ? Sum<T>{0} : passed);
+    dx[c] = if_kept(!(widen(y[c]) <= 0), narrow<T>(widen(g[c]) * factor));
   }
 }
 
@@ -116,7 +149,21 @@ template <class T>
 inline void gradient_of_factors(const T* g, const Sum<T>* factors, T* dx, std::int64_t count) {
 #pragma GCC ivdep
   for (std::int64_t c = 0; c < count; ++c) {
-    dx[c] = narrow<T>(factors[c] == 0 ? Sum<T>{0} : widen(g[c]) * factors[c]);
+    dx[c] = if_kept(factors[c] != 0, narrow<T>(widen(g[c]) * factors[c]));
+  }
+}
+
+// Of what does not stop where x is negative. There, y = alpha · x, or y + alpha = alpha · exp(x),
+// times the factor of dropout, whose inverse is given.
+template <bool kElu, class T>
+inline void gradient_of_result(const T* y, Sum<T> alpha, Sum<T> inverse, T* dx,
+                               std::int64_t count) {
+#pragma GCC ivdep
+  for (std::int64_t c = 0; c < count; ++c) {
+    // A NaN passes as it does in torch.
+    const bool positive = kElu ? !(widen(y[c]) <= 0) : widen(y[c]) > 0;
+    const Sum<T> slope = kElu ? widen(y[c]) * inverse + alpha : alpha;
+    dx[c] = narrow<T>(widen(dx[c]) * (positive ? Sum<T>{1} : slope));
   }
 }
 
@@ -138,7 +185,7 @@ void update_gradients(const UpdateGradients<T>& a, Span rows, Sum<T>* sums) {
     const T* g = a.g + i * a.g_stride + first;
     T* dx = a.dx + i * a.dx_stride + first;
     const std::int64_t count = tile.rows * tile.columns;
-    if (a.y) {
+    if (a.act == Act::kRelu) {
       gradient_of_signs(g, a.y + i * a.y_stride + first, static_cast<Sum<T>>(a.rule.factor), dx,
                         count);
     } else if (a.vertex_ids) {
@@ -146,6 +193,16 @@ void update_gradients(const UpdateGradients<T>& a, Span rows, Sum<T>* sums) {
       gradient_of_factors(g, factors, dx, count);
     } else {
       std::memcpy(dx, g, static_cast<std::size_t>(count) * sizeof(T));
+    }
+    if (a.act == Act::kLeakyRelu || a.act == Act::kElu) {
+      const T* y = a.y + i * a.y_stride + first;
+      const auto alpha = static_cast<Sum<T>>(a.alpha);
+      const auto inverse = static_cast<Sum<T>>(a.vertex_ids ? 1 / a.rule.factor : 1);
+      if (a.act == Act::kElu) {
+        gradient_of_result<true>(y, alpha, inverse, dx, count);
+      } else {
+        gradient_of_result<false>(y, alpha, inverse, dx, count);
+      }
     }
     if (!sums) return;
     if (i == rows.begin) std::memset(partial, 0, sizeof(partial));
@@ -158,5 +215,11 @@ void update_gradients(const UpdateGradients<T>& a, Span rows, Sum<T>* sums) {
     }
   });
 }
+
+template <class T>
+inline constexpr UpdateKernels<T> kUpdate{update_rows<T>, update_gradients<T>};
+
+extern const UpdateTable update_table;
+const UpdateTable update_table{kUpdate<float>, kUpdate<double>, kUpdate<Bfloat16>};
 
 }  // namespace spgnn::SPGNN_ISA

@@ -8,7 +8,10 @@
 
 namespace spgnn {
 
-// y = dropout(relu(x + bias)), each step rounded to T; y may be x.
+// What is made of a number x. Where it is not positive: 0, alpha · x, alpha · (exp(x) − 1).
+enum class Act : int { kNone, kRelu, kLeakyRelu, kElu };
+
+// y = dropout(act(x + bias)), each step rounded to T; y may be x.
 template <class T>
 struct UpdateOperands {
   const T* x;
@@ -18,23 +21,26 @@ struct UpdateOperands {
   std::int64_t columns;
   std::int64_t count;  // of rows
   const Sum<T>* bias;  // or null
-  bool relu;
+  Act act;
+  double alpha;
   const std::int64_t* vertex_ids;  // or null: nothing is dropped
   DropoutRule rule;
 };
 
-// dx = g · factor where it was kept and positive, else 0; and the sums of its columns.
+// dx = g · factor · act′ where it was kept, else 0; and the sums of its columns.
 template <class T>
 struct UpdateGradients {
   const T* g;
   std::int64_t g_stride;
-  const T* y;  // the result, whose sign says what a ReLU let pass and dropout kept; or null
+  const T* y;  // the result; or null, without an activation
   std::int64_t y_stride;
   T* dx;
   std::int64_t dx_stride;
   std::int64_t columns;
   std::int64_t count;
-  const std::int64_t* vertex_ids;  // or null: nothing is dropped, or y says what was
+  Act act;
+  double alpha;
+  const std::int64_t* vertex_ids;  // or null: nothing is dropped, or a ReLU's y says what was
   DropoutRule rule;                // of which the factor counts with y as well
 };
 

@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from spgnn.kernels import reference
@@ -142,20 +143,27 @@ def dropout_rows(X: Tensor, vertex_ids: Tensor, key: int, p: float, out: Tensor)
 
 
 def update_rows(*arguments: Any) -> None:
-    """``dropout(relu(Z + b))`` into ``out``, which may be Z."""
-    Z, bias, vertex_ids, key, p, relu, out = arguments
+    """``dropout(act(Z + b))`` into ``out``, which may be Z."""
+    Z, bias, vertex_ids, key, p, act, alpha, out = arguments
     Y = Z if bias is None else Z + bias.to(Z.dtype)
-    Y = torch.relu(Y) if relu else Y
+    if act:
+        Y = (torch.relu, F.leaky_relu, F.elu)[act - 1](Y, *[alpha] * (act > 1))
     out.copy_(Y if vertex_ids is None else reference.dropout_rows(Y, vertex_ids, key, p))
 
 
 def update_rows_backward(*arguments: Any) -> None:
     """What passes of G into ``dZ``, and its columns' sums into ``sums``, where that has columns."""
-    G, Y, vertex_ids, key, p, dZ, sums = arguments
-    if Y is not None:
+    G, Y, vertex_ids, key, p, act, alpha, dZ, sums = arguments
+    if act == 1:
         dZ.copy_(torch.where(Y <= 0, 0.0, G * (1.0 / (1.0 - p))))
     else:
         dZ.copy_(G if vertex_ids is None else reference.dropout_rows(G, vertex_ids, key, p))
+    if act > 1:
+        factor = 1.0 if vertex_ids is None else 1.0 - p
+        wide = Y.to(SUM_DTYPE[Y.dtype])
+        slope = wide * factor + alpha if act == 3 else alpha
+        positive = ~(wide <= 0) if act == 3 else wide > 0
+        dZ.copy_(dZ.to(wide.dtype) * torch.where(positive, 1.0, slope))
     if len(sums):
         torch.sum(dZ, 0, dtype=sums.dtype, out=sums)
 

@@ -1,4 +1,4 @@
-"""Host side of the kernels of bias, ReLU and dropout in one pass."""
+"""Host side of the kernels of bias, activation and dropout in one pass."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROWS_A_GROUP = 32  # of which a block sums the columns
 
 
 def update_rows(*arguments: Any) -> None:
-    """``dropout(relu(Z + b))`` into ``out``, which may be Z."""
-    Z, bias, vertex_ids, key, p, relu, out = arguments
+    """``dropout(act(Z + b))`` into ``out``, which may be Z."""
+    Z, bias, vertex_ids, key, p, act, alpha, out = arguments
     if not out.numel():
         return
     Z = unit_stride(Z)
@@ -27,7 +27,8 @@ def update_rows(*arguments: Any) -> None:
             Z,
             Z.stride(0),
             dense(bias),
-            int(relu),
+            act,
+            alpha,
             dense(vertex_ids),
             out,
             out.stride(0),
@@ -41,7 +42,7 @@ def update_rows(*arguments: Any) -> None:
 
 def update_rows_backward(*arguments: Any) -> None:
     """What passes of G into ``dZ``, and its columns' sums into ``sums``, where that has columns."""
-    G, Y, vertex_ids, key, p, dZ, sums = arguments
+    G, Y, vertex_ids, key, p, act, alpha, dZ, sums = arguments
     G, Y = unit_stride(G), None if Y is None else unit_stride(Y)
     shape = thread_shape(G.shape[1], vector_width(*(m for m in (G, Y, dZ) if m is not None)))
     rows = device.THREADS // shape.lanes * ROWS_A_GROUP
@@ -55,6 +56,8 @@ def update_rows_backward(*arguments: Any) -> None:
             G.stride(0),
             Y,
             0 if Y is None else Y.stride(0),
+            act,
+            alpha,
             dense(vertex_ids),
             dZ,
             dZ.stride(0),

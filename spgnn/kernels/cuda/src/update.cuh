@@ -1,4 +1,4 @@
-// Bias, ReLU and dropout of rows in one pass, and its gradient.
+// Bias, activation and dropout of rows in one pass, and its gradient.
 #pragma once
 
 #include "rows.cuh"
@@ -19,10 +19,19 @@ __device__ inline unsigned long long stream_of(long long key, long long vertex_i
   return mix64(seed + kGolden * (static_cast<unsigned long long>(vertex_id) + 1));
 }
 
-// y = dropout(relu(x + bias)), each step rounded to T; y may be x.
+// As update_types.hpp numbers them.
+constexpr int kRelu = 1, kLeakyRelu = 2, kElu = 3;
+
+template <class S>
+__device__ inline S activated(S x, long long act, S alpha) {
+  if (!(x < 0)) return x;  // a NaN stays one
+  return act == kRelu ? S(0) : act == kLeakyRelu ? x * alpha : act == kElu ? alpha * expm1(x) : x;
+}
+
+// y = dropout(act(x + bias)), each step rounded to T; y may be x.
 template <class T, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
-    update_rows(const T* x, long long x_stride, const Sum<T>* bias, long long relu,
+    update_rows(const T* x, long long x_stride, const Sum<T>* bias, long long act, double alpha,
                 const long long* vertex_ids, T* y, long long y_stride, long long count,
                 long long columns, long long key, long long threshold, double factor) {
   constexpr int kGroups = kThreads / kLanes;
@@ -40,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
         narrow(bias[c + v], rounded);
         narrow(widen(number) + widen(rounded), number);
       }
-      if (relu && widen(number) < Sum<T>(0)) narrow(Sum<T>(0), number);
+      narrow(activated(widen(number), act, static_cast<Sum<T>>(alpha)), number);
       if (vertex_ids) {
         const bool dropped = is_dropped(stream, c + v, threshold);
         narrow(dropped ? Sum<T>(0) : static_cast<Sum<T>>(factor) * widen(number), number);
@@ -50,14 +59,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// dx = g · factor where y is positive or no number, or, without y, where nothing was dropped; 0
-// elsewhere. A block has `rows` rows, and sums each column of theirs in a fixed order.
+// dx = g · factor · act′ where it was kept, 0 elsewhere; a ReLU's y says what was. A block has
+// `rows` rows, and sums each column of theirs in a fixed order.
 template <class T, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     update_rows_backward(const T* g, long long g_stride, const T* y, long long y_stride,
-                         const long long* vertex_ids, T* dx, long long dx_stride, Sum<T>* sums,
-                         long long count, long long columns, long long rows, long long key,
-                         long long threshold, double factor) {
+                         long long act, double alpha, const long long* vertex_ids, T* dx,
+                         long long dx_stride, Sum<T>* sums, long long count, long long columns,
+                         long long rows, long long key, long long threshold, double factor) {
   constexpr int kGroups = kThreads / kLanes;
   __shared__ Sum<T> shared[kThreads * kVector];
   const int thread = static_cast<int>(threadIdx.x), group = thread / kLanes;
@@ -69,17 +78,27 @@ __global__ void __launch_bounds__(kThreads)
     for (long long i = first + group; i < last && c < columns; i += kGroups) {
       Pack<T, kVector> pack = load<T, kVector>(g + i * g_stride + c), result{};
       if (y) result = load<T, kVector>(y + i * y_stride + c);
-      const unsigned long long stream = !y && vertex_ids ? stream_of(key, vertex_ids[i]) : 0;
+      const unsigned long long stream = vertex_ids ? stream_of(key, vertex_ids[i]) : 0;
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
         bool stopped = false;
-        if (y) {
+        if (act == kRelu) {
           stopped = widen(result.lane[v]) <= Sum<T>(0);
         } else if (vertex_ids) {
           stopped = is_dropped(stream, c + v, threshold);
         }
         const Sum<T> passed = static_cast<Sum<T>>(factor) * widen(pack.lane[v]);
         narrow(stopped ? Sum<T>(0) : passed, pack.lane[v]);
+        const bool positive =
+            act == kElu ? !(widen(result.lane[v]) <= Sum<T>(0)) : widen(result.lane[v]) > Sum<T>(0);
+        if (act > kRelu && !positive) {
+          // There, y = alpha · x, or y + alpha = alpha · exp(x), times the factor of dropout.
+          Sum<T> slope = static_cast<Sum<T>>(alpha);
+          if (act == kElu) {
+            slope += widen(result.lane[v]) * static_cast<Sum<T>>(vertex_ids ? 1 / factor : 1);
+          }
+          narrow(widen(pack.lane[v]) * slope, pack.lane[v]);
+        }
         sum[v] += widen(pack.lane[v]);
       }
       store(dx + i * dx_stride + c, pack);

@@ -1,0 +1,2 @@
+#define SPGNN_ISA baseline
+#include "narrow_kernel.hpp"

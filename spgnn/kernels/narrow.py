@@ -1,0 +1,134 @@
+"""Dense products of many rows with a matrix of few, for which BLAS takes long.
+
+Both operators are each other's gradients, so derivatives of every order are made of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spgnn.kernels.library import (
+    Operator,
+    define,
+    native,
+    only_batched,
+    threads,
+    traced,
+    unit_stride,
+)
+from spgnn.kernels.recycling import new_rows
+
+# Most rows of W for which the kernels were faster than MKL, which shares its packing among many;
+# fewest rows of X.
+MOST_COLUMNS, MOST_OF_GRADIENT, FEWEST_ROWS = 32, 16, 512
+
+
+def times_transposed(X: Tensor, W: Tensor) -> Tensor:
+    """``X Wᵀ`` [n, f_out]; differentiable at every order.
+
+    Float32 on a CPU with f_out ≤ 32 has a kernel of its own, and so has its gradient in W where
+    f_out ≤ 16. Everything else is torch's product.
+
+    Parameters
+    ----------
+    X : Tensor [n, f_in]
+    W : Tensor [f_out, f_in]
+    """
+    if not _has_kernel(X, W) or W.shape[0] > MOST_COLUMNS:
+        return X @ W.T
+    return _product(X, W)
+
+
+def add_times_transposed_(Z: Tensor, X: Tensor, W: Tensor) -> Tensor:
+    """``Z + X Wᵀ``, written over Z [n, f_out], which nobody may need."""
+    if not _has_kernel(X, W) or W.shape[0] > MOST_COLUMNS:
+        return Z.addmm_(X, W.T)
+    return Z.add_(times_transposed(X, W))
+
+
+def transposed_times(G: Tensor, X: Tensor) -> Tensor:
+    """``Gᵀ X`` [f_out, f_in] of G [n, f_out] and X [n, f_in]; as `times_transposed`."""
+    if not _has_kernel(G, X) or G.shape[1] > MOST_OF_GRADIENT:
+        return G.T @ X
+    return _gradient(G, X)
+
+
+def _has_kernel(first: Tensor, second: Tensor) -> bool:
+    """Whether there is one for these, and nobody looks on who knows torch's product better."""
+    return (
+        first.dtype == second.dtype == torch.float32
+        and first.device.type == second.device.type == "cpu"
+        and first.dim() == second.dim() == 2
+        and first.shape[0] >= FEWEST_ROWS
+        and first.shape[1] > 0
+        and second.numel() > 0
+        and not torch.is_autocast_enabled("cpu")
+        and not traced()
+    )
+
+
+def _multiply(X: Tensor, W: Tensor, out: Tensor) -> None:
+    X, W = unit_stride(X), W.contiguous()
+    sizes = *X.shape, W.shape[0]
+    work = out.numel() * X.shape[1]
+    place = X.data_ptr(), X.stride(0)
+    native.narrow_product(place, W.data_ptr(), sizes, out.data_ptr(), threads(work))
+
+
+def _multiply_transposed(G: Tensor, X: Tensor, out: Tensor) -> None:
+    G, X = unit_stride(G), unit_stride(X)
+    sizes = *X.shape, G.shape[1]
+    places = (G.data_ptr(), G.stride(0)), (X.data_ptr(), X.stride(0))
+    native.narrow_gradient(*places, sizes, out.data_ptr(), threads(G.numel() * X.shape[1]))
+
+
+def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
+    first, second = inputs
+    ctx.save_for_backward(
+        first if ctx.needs_input_grad[1] else None, second if ctx.needs_input_grad[0] else None
+    )
+
+
+def _product_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    X, W = ctx.saved_tensors
+    return None if W is None else G @ W, None if X is None else transposed_times(G, X)
+
+
+def _gradient_backward(ctx: Any, C: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    G, X = ctx.saved_tensors
+    return None if X is None else times_transposed(X, C), None if G is None else G @ C
+
+
+def _on_cuda(first: Tensor, second: Tensor, out: Tensor) -> None:
+    raise NotImplementedError("narrow products are for CPUs")
+
+
+def _batched(info: Any, in_dims: Any, *arguments: Any) -> Any:
+    only_batched("narrow_product", in_dims)
+
+
+_product = Operator(
+    define(
+        "narrow_product(Tensor X, Tensor W) -> Tensor",
+        cpu=_multiply,
+        cuda=_on_cuda,
+        empty=lambda X, W: new_rows(X.shape[0], X.new_empty(0, W.shape[0])),
+    ),
+    save=_save,
+    backward=_product_backward,
+    batched=_batched,
+)
+_gradient = Operator(
+    define(
+        "narrow_gradient(Tensor G, Tensor X) -> Tensor",
+        cpu=_multiply_transposed,
+        cuda=_on_cuda,
+        empty=lambda G, X: G.new_empty(G.shape[1], X.shape[1]),
+    ),
+    save=_save,
+    backward=_gradient_backward,
+    batched=_batched,
+)

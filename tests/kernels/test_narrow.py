@@ -1,0 +1,89 @@
+"""Dense products with a matrix of few rows, against double precision."""
+
+import pytest
+import torch
+
+from spgnn import kernels
+from spgnn.kernels import _kernels, add_times_transposed_, times_transposed, transposed_times
+from spgnn.kernels.narrow import FEWEST_ROWS
+
+from .conftest import random_dense
+
+ROWS = FEWEST_ROWS + 2051  # more than one task, and a rest
+SHAPES = ((1, 1), (7, 3), (16, 16), (47, 5), (128, 16), (129, 31), (33, 32))
+
+
+def near(found, right, size):
+    """To rounding of sums of this size."""
+    return bool(((found.double() - right).abs() <= 4e-6 * size + 1e-30).all())
+
+
+@pytest.mark.parametrize(("f_in", "f_out"), SHAPES)
+@pytest.mark.parametrize("padding", [0, 3])
+def test_products_and_gradients(instruction_set, f_in, f_out, padding):
+    X, G = random_dense(ROWS, f_in, 1, padding=padding), random_dense(ROWS, f_out, 2)
+    W = random_dense(f_out, f_in, 3)
+    size = X.double().abs() @ W.double().abs().T
+    assert near(times_transposed(X, W), X.double() @ W.double().T, size)
+    added = add_times_transposed_(G.clone(), X, W)
+    assert near(added, G.double() + X.double() @ W.double().T, size + G.abs())
+    size = G.double().abs().T @ X.double().abs()
+    assert near(transposed_times(G, X), G.double().T @ X.double(), size)
+
+
+def test_they_are_called_where_they_are_faster(monkeypatch):
+    called = []
+    for name in ("narrow_product", "narrow_gradient"):
+        kernel = getattr(_kernels, name)
+
+        def noted(*arguments, name=name, kernel=kernel):
+            called.append(name)
+            kernel(*arguments)
+
+        monkeypatch.setattr(_kernels, name, noted)
+    X = random_dense(ROWS, 8, 1)
+    for rows, f_out, dtype, wanted in (
+        (ROWS, 16, torch.float32, ["narrow_product", "narrow_gradient"]),
+        (ROWS, 32, torch.float32, ["narrow_product"]),
+        (ROWS, 33, torch.float32, []),
+        (ROWS, 16, torch.float64, []),
+        (FEWEST_ROWS - 1, 16, torch.float32, []),
+    ):
+        called.clear()
+        some, W = X[:rows].to(dtype), torch.ones(f_out, 8, dtype=dtype, requires_grad=True)
+        times_transposed(some, W).sum().backward()
+        assert called == wanted
+    called.clear()
+    with torch.autocast("cpu"):
+        assert times_transposed(X, torch.ones(4, 8)).dtype == torch.bfloat16
+    assert not called
+
+
+@pytest.mark.parametrize("f_out", [3, 16])
+def test_bits_do_not_depend_on_threads(threads, f_out):
+    X, G, W = random_dense(9001, 40, 1), random_dense(9001, f_out, 2), random_dense(f_out, 40, 3)
+    found = []
+    for count in (1, 2, 3):
+        threads(count)
+        found.append((times_transposed(X, W), transposed_times(G, X)))
+    for one in found[1:]:
+        assert torch.equal(one[0], found[0][0])
+        assert torch.equal(one[1], found[0][1])
+
+
+def test_derivatives_of_both_and_of_second_order():
+    X = random_dense(FEWEST_ROWS, 5, 1).requires_grad_()
+    W = random_dense(4, 5, 2).requires_grad_()
+
+    def derivatives(product):
+        Z = product(X, W)
+        first = torch.autograd.grad(Z.square().sum(), (X, W), create_graph=True)
+        second = torch.autograd.grad(first[0].square().sum() + first[1].square().sum(), (X, W))
+        return Z, *first, *second
+
+    found = derivatives(kernels.times_transposed)
+    right = derivatives(lambda X, W: X @ W.T)
+    for ours, theirs in zip(found, right, strict=True):
+        assert torch.allclose(
+            ours, theirs, rtol=1e-4, atol=1e-4 * float(theirs.detach().abs().max())
+        )
