@@ -179,7 +179,10 @@ class Planner:
         key = one.reach, one.ghosts, network.propagated
         if key not in counted:
             counted[key] = setting.counted(
-                network.layers, reach=one.reach, ghosts=one.ghosts, propagated=network.propagated
+                network.layers,
+                reach=one.reach and not network.takes_all_rows,
+                ghosts=one.ghosts,
+                propagated=network.propagated,
             )
         epoch: Epoch = self._trace(network)
         machine = self.machine.with_network(faster) if faster != 1 else self.machine

@@ -60,6 +60,10 @@ def add_machine(commands: Any) -> None:
     parser.set_defaults(run=run_machine)
 
 
+ACTIVATIONS = ("relu", "leaky_relu", "elu", "gelu", "silu", "tanh", "sigmoid")
+NORMS = ("none", "batch", "layer", "node", "graph", "pair")
+
+
 def add_plan(commands: Any) -> None:
     """Add ``spgnn plan`` to the subcommands."""
     parser = commands.add_parser(
@@ -76,6 +80,10 @@ def add_plan(commands: Any) -> None:
     model.add_argument("--dropout", type=real(0, 1), default=0.0, metavar="P")
     model.add_argument("--no-input-dropout", action="store_true")
     model.add_argument("--model", choices=get_args(ModelKind), default="gcn")
+    model.add_argument("--act", choices=ACTIVATIONS, default="relu")
+    model.add_argument("--norm", choices=NORMS, default="none")
+    model.add_argument("--residual", action="store_true")
+    model.add_argument("--jk", choices=("none", "last", "cat", "max"), default="none")
     model.add_argument("--dtype", choices=PRECISIONS, default="float32")
     model.add_argument("--optimizer", choices=("adam", "adamw", "sgd"), default="adam")
     model.add_argument("--normalisation", choices=("auto", "sym", "row", "none"), default="auto")
@@ -256,6 +264,7 @@ def _planner(
         sparse=subject.word_counts is not None,
         optimizer=options.optimizer,
         dtype=options.dtype,
+        **{name: getattr(options, name) for name in ("act", "norm", "residual", "jk")},
     )
     partitions = Partitions(
         subject,
@@ -297,6 +306,9 @@ def _base(options: argparse.Namespace) -> list[str]:
     defaults |= {
         "normalisation": "auto",
         "model": "gcn",
+        "act": "relu",
+        "norm": "none",
+        "jk": "none",
         "dtype": "float32",
         "random_features": 0,
         "random_classes": 0,
@@ -307,7 +319,7 @@ def _base(options: argparse.Namespace) -> list[str]:
         if getattr(options, name) != default:
             found += ["--" + name.replace("_", "-"), str(getattr(options, name))]
     found += written_wires(options)
-    for name in ("no_input_dropout", "symmetrise"):
+    for name in ("no_input_dropout", "residual", "symmetrise"):
         found += ["--" + name.replace("_", "-")] * getattr(options, name)
     return found
 

@@ -166,9 +166,12 @@ def configurations(
             continue
         for method in methods:
             for objective in _objectives(method, algorithm):
-                base = Configuration(ranks, method, objective, algorithm)
+                # Where norms take all rows, reach makes no difference.
+                every = network.takes_all_rows
+                base = Configuration(ranks, method, objective, algorithm, reach=not every)
                 yield base
-                yield replace(base, reach=False)
+                if not every:
+                    yield replace(base, reach=False)
                 if network.takes_ghosts and ranks > 1:
                     yield replace(base, ghosts=True)
                 if thorough and network.kind == "gcn":

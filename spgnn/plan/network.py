@@ -62,6 +62,8 @@ class Network:
     dtype : {"float32", "bfloat16", "float64"}
         Of activations, messages and dense features.
     optimizer : {"adam", "adamw", "sgd"}
+    act, norm, residual, jk
+        As the training command has them; ``node`` is the layer norm of each vertex.
     """
 
     widths: tuple[int, ...]
@@ -73,6 +75,10 @@ class Network:
     ghosts: bool = False
     optimizer: Optimizer = "adam"
     dtype: Precision = "float32"
+    act: str = "relu"
+    norm: str = "none"
+    residual: bool = False
+    jk: str = "none"
 
     @property
     def layers(self) -> int:
@@ -98,7 +104,22 @@ class Network:
     @property
     def keeps_both(self) -> bool:
         """Whether X stays beside A·X: for weights of the vertex itself."""
-        return self.propagated and self.kind != "gcn"
+        return self.propagated and (self.kind != "gcn" or self.residual)
+
+    @property
+    def takes_all_rows(self) -> bool:
+        """Whether a norm takes statistics over all vertices: then no layer leaves rows out."""
+        return self.norm not in ("none", "node")
+
+    @property
+    def summed(self) -> tuple[int, ...]:
+        """Numbers of each sum over all ranks that norms take, forward and backward."""
+        if not self.takes_all_rows:
+            return ()
+        hidden = self.widths[1:-1]
+        if self.jk != "none":  # the last layer is a hidden one as well
+            hidden = (*hidden, hidden[-1] if hidden else self.widths[-1])
+        return tuple(n for width in hidden for n in (width + 1, 2 * width, 2 * width))
 
     @property
     def keeps_sparse(self) -> bool:
@@ -118,6 +139,11 @@ class Network:
     def model(self) -> Stack:
         """The model itself, without data."""
         options: dict[str, Any] = {"order": self.order} if self.kind == "gcn" else {}
+        options |= {"act": self.act, "residual": self.residual, "jk": self.jk}
+        if self.norm == "node":
+            options |= {"norm": "layer", "norm_kwargs": {"mode": "node"}}
+        elif self.norm != "none":
+            options["norm"] = self.norm
         with torch.device("meta"):
             return MODELS[self.kind].of(
                 self.widths, dropout=self.dropout, input_dropout=self.input_dropout, **options

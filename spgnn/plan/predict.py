@@ -130,7 +130,10 @@ def predict(
     setting = set_up(subject, labels, algorithm, ranks, ranks_a_node)
     setting = replace(setting, by_layer=tuple(by_layer), wired=wired)
     counted = setting.counted(
-        network.layers, reach=reach, ghosts=network.ghosts, propagated=network.propagated
+        network.layers,
+        reach=reach and not network.takes_all_rows,
+        ghosts=network.ghosts,
+        propagated=network.propagated,
     )
     return price(counted, trace(network), network, setting.words, machine)
 

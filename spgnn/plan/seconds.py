@@ -13,7 +13,7 @@ from spgnn.plan.machine import Float64Array, Link, Machine
 from spgnn.plan.network import Dense, Epoch, Network, Pass, Product, Sparse
 from spgnn.plan.subject import Counted
 
-_FLOAT = 4
+_FLOAT, _DOUBLE = 4, 8
 # Passes over the weights that Adam's step makes, all of them elementwise; SGD's has fewer.
 _STEP_PASSES = 12
 # A product calls and does in Python what so many operators take.
@@ -51,6 +51,8 @@ def epoch_seconds(
     spent["passes"] += slow * _STEP_PASSES * weights / machine.streams.elementwise
     spent["overhead"] += slow * machine.overhead.epoch
     spent["allreduce"] += _all_reduce(weights, ranks, machine, slow)
+    for numbers in network.summed:
+        spent["allreduce"] += _all_reduce(_DOUBLE * numbers, ranks, machine, slow)
     return dict(spent)
 
 

@@ -22,7 +22,7 @@ from spgnn.train.judged import METRICS, RESIDUALS, check_metric
 # What shapes of weights do not tell.
 DESCRIBED = ("model", "act", "norm", "residual", "jk", "aggregate", "heads")
 # Options of models whose epochs the planner cannot price.
-_UNPLANNED = ("norm", "residual", "jk", "aggregate")
+_UNPLANNED = ("aggregate",)
 
 
 @dataclass(frozen=True)

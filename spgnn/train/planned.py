@@ -231,6 +231,8 @@ def ranked(
             wired=Wired.of(config.wires.approximation, config.training.epochs),
             mixes=not {"algo", "c", PER_LAYER} & set(fixed),
         )
+        if network.takes_all_rows:
+            fixed = {name: value for name, value in fixed.items() if name != "reach"}
         candidates = fitting(
             configurations(ranks, network, [method], ranks_a_node=machine.ranks_a_node), fixed
         )
@@ -285,6 +287,7 @@ def _network(config: TrainConfig, subject: Subject) -> Network:
         sparse=subject.word_counts is not None,
         optimizer=config.training.optimizer,
         dtype=config.training.dtype,
+        **{name: getattr(model, name) for name in ("act", "norm", "residual", "jk")},
     )
 
 

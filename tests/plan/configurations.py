@@ -85,6 +85,9 @@ def random_configurations(
             hidden=one_of(2, 7, 16),
             normalisation=one_of("auto", "sym", "row", "none"),
             model=one_of("gcn", "gcn", "sage", "gin"),
+            norm=one_of("none", "none", "batch", "layer", "node", "graph", "pair"),
+            residual=one_of(False, False, True),
+            jk=one_of("none", "none", "last", "cat", "max"),
             seed=int(rng.integers(100)),
             epochs=1,
             imbalance=0.3,
@@ -126,6 +129,9 @@ def predicted(config: TrainConfig, ranks: int, wired: Wired | None = None) -> Pr
         input_dropout=config.model.input_dropout,
         sparse=subject.word_counts is not None,
         ghosts=bool(how.ghosts),
+        norm=config.model.norm,
+        residual=config.model.residual,
+        jk=config.model.jk,
     )
     own = config.distributions
     options = {"reach": how.reach, "by_layer": own, "wired": wired}

@@ -59,6 +59,20 @@ def test_auto_trains_what_it_chose(tmp_path, cache):
     assert reports[2]["plan"]["objective"] == "cover"
 
 
+def test_auto_knows_norms_skips_and_jumps(tmp_path, cache):
+    graph = write_graphs(tmp_path)[0]
+    model = {"norm": "batch", "residual": True, "jk": "cat", "act": "elu", "hidden": 7}
+    base = TrainConfig.of(dataset=graph, epochs=3, layers=2, **model)
+    auto = base.but(plan="auto", machine=str(EXAMPLE))
+    both = [base, auto, auto.but(reach=True, model="sage", norm="node")]
+    reports = run_ranks(trained, 3, both)[0]
+    losses = [[record["loss"] for record in report["history"]] for report in reports]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    for report in reports[1:]:
+        assert report["plan"]["bytes"] == report["volume"]["total_bytes"]
+    assert reports[1]["plan"]["reach"] is False
+
+
 def test_a_file_gives_its_first_plan_for_as_many_ranks(tmp_path):
     graph = write_graphs(tmp_path)[0]
     flags = {"algo": "1d", "c": 1, "exchange": "sparsity-aware", "cover": "row", "order": "paper"}

@@ -112,6 +112,21 @@ def test_activations_are_what_is_alive_at_the_worst_time():
     assert trace(Network((8, 64, 4))).activations([0, 1, 0]) == 3 * 64 * 4
 
 
+def test_norms_skips_and_jumps_are_seen():
+    plain = Network((8, 16, 16, 4))
+    for name, value, more in (("norm", "batch", 2 * 2 * 16), ("residual", True, 2 * 16 + 16 * 4)):
+        other = replace(plain, **{name: value})
+        assert other.weights >= plain.weights + more
+        assert trace(other).activations([1] * 4) > trace(plain).activations([1] * 4)
+    # All layers are hidden ones, and what they make is kept side by side.
+    jumping = replace(plain, jk="cat")
+    assert max(p.width for p in trace(jumping).products) == 16
+    assert jumping.weights > plain.weights
+    assert replace(plain, norm="node").summed == plain.summed == ()
+    assert replace(plain, norm="layer").summed == (17, 32, 32) * 2
+    assert replace(jumping, norm="pair").summed == (17, 32, 32) * 3
+
+
 @pytest.mark.parametrize(
     ("algorithm", "ghosts", "exchanges"),
     [

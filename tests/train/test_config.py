@@ -284,7 +284,11 @@ def test_wrong_values_in_the_library(flags, said):
         ({"attention_dropout": 0.0}, 1, "--attention-dropout 0.0 needs --model gat"),
         ({"heads": 3, "model": "gat"}, 1, "--hidden 16 must be a multiple of --heads 3"),
         ({"model": "gat", "ghosts": 1, "layers": 2}, 1, "--model gat needs --ghosts 0"),
-        ({"norm": "batch", "plan": "auto"}, 1, "--plan knows models without --norm"),
+        (
+            {"model": "sage", "aggregate": "sum", "plan": "auto"},
+            1,
+            "--plan knows models without --aggregate",
+        ),
         ({**SAGE_MAX, "cover": "row"}, 1, "--aggregate max needs --algo 1d and --cover column"),
         ({**SAGE_MAX, "algo": "1.5d", "c": 2}, 2, "--aggregate max needs --algo 1d"),
         ({**SAGE_MAX, "hierarchy": 2}, 4, "--aggregate max needs --hierarchy none"),
