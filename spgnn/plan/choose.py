@@ -109,7 +109,7 @@ class Planner:
         self._thorough = subject.structure.nnz <= THOROUGH
         self._trace = cache(trace)
         self._wired = wired
-        self._mixes = mixes and not self.estimates
+        self._mixes = mixes and self._thorough
         self._last: tuple[object, Setting] | None = None
 
     def choose(self, ranks: int, candidates: Iterable[Configuration] | None = None) -> Choice:
@@ -139,7 +139,7 @@ class Planner:
         search = Search(
             list(candidates), self._price, self._setting, large=not self._thorough, tell=self._tell
         )
-        mixer = Mixer(self._price, self._setting, self._layer_seconds, large=not self._thorough)
+        mixer = Mixer(self._price, self._setting, self._layer_seconds)
         priced = list(search.priced())
         if self._mixes:
             priced += mixer.mixed(priced, self.network.layers)

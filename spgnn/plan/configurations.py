@@ -210,7 +210,7 @@ def fitting(
             layers = named.count(",") + 1
             found = replace(found, by_layer=algorithms_of(named, algorithm, layers))
         flags = found.flags
-        fits = all(flags[name] == value for name, value in given.items())
+        fits = all(flags[name] == value for name, value in given.items() if name != "layer_algos")
         if fits and _works(found.algorithm, found.ranks, found.by_layer):
             yield found
 

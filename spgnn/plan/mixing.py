@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from spgnn.exchange import Algorithm
-from spgnn.plan.configurations import MANY_RANKS, Configuration
+from spgnn.plan.configurations import Configuration
 from spgnn.plan.search import Arrange, Planned, Plans, Price, arrangement
 from spgnn.plan.subject import Counted
 
-# On the rows of so many algorithms, so many are tried for the layers: of a small graph, of a large.
-_TRIED, _TRIED_LARGE = (2, 4), (1, 2)
+# On the rows of so many algorithms, so many are tried for the layers.
+_HOSTS, _GUESTS = 2, 4
 # Seconds of the products of each layer of what has been priced.
 LayerSeconds = Callable[[Configuration, dict[Plans, Counted]], list[float]]
 
@@ -30,15 +30,10 @@ class Mixer:
         As of :class:`~spgnn.plan.search.Search`.
     layers : callable
         Seconds by layer of a configuration that has been priced with these counts.
-    large : bool
-        Whether there is no time to try much.
     """
 
-    def __init__(
-        self, price: Price, arrange: Arrange, layers: LayerSeconds, *, large: bool
-    ) -> None:
+    def __init__(self, price: Price, arrange: Arrange, layers: LayerSeconds) -> None:
         self._price, self._arrange, self._layers = price, arrange, layers
-        self._large = large
 
     def mixed(self, priced: Sequence[Planned], layers: int) -> list[Planned]:
         """Plans on the rows of the fastest ones, with other algorithms for all layers or for some.
@@ -52,9 +47,6 @@ class Mixer:
         ranked = sorted(filter(_takes_part, priced), key=lambda one: one.seconds)
         if not ranked or ranked[0].configuration.ranks == 1:
             return []
-        if self._large and ranked[0].configuration.ranks > MANY_RANKS:
-            return []
-        rows, guests = _TRIED_LARGE if self._large else _TRIED
         hosts: dict[object, Configuration] = {}
         shapes: dict[tuple[str, int], None] = {}
         for one in ranked:
@@ -62,8 +54,8 @@ class Mixer:
             hosts.setdefault(arrangement(how), how)
             shapes.setdefault((how.algorithm.algo, how.algorithm.c))
         found = list[Planned]()
-        for host in list(hosts.values())[:rows]:
-            others = [replace(host.algorithm, algo=a, c=c) for a, c in list(shapes)[:guests]]  # type: ignore[arg-type]
+        for host in list(hosts.values())[:_HOSTS]:
+            others = [replace(host.algorithm, algo=a, c=c) for a, c in list(shapes)[:_GUESTS]]  # type: ignore[arg-type]
             found += self._on_rows_of(host, others, layers)
         return found
 

@@ -74,7 +74,11 @@ class Whole:
 
     def to(self, device: torch.device) -> Whole:
         """The same on a device."""
-        moved = {id(A): A.to(device) for A in (self.A, *self.layers)}
+        moved = {id(self.A): self.A.to(device)}
+        for A in self.layers:
+            if id(A) not in moved:  # all share the buffers of the first
+                plan = A.plan.to(device).ready()
+                moved[id(A)] = moved[id(self.A)].another(plan, A.mesh)
         return Whole(moved[id(self.A)], tuple(moved[id(A)] for A in self.layers))
 
 
