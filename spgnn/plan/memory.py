@@ -174,7 +174,7 @@ def _posted_before(counted: Counted, network: Network) -> Int64Array:
     width, dtype = min(_CHUNK, network.widths[0]), dtype_of(network.dtype)
     made = _moved(counted.whole, width, dtype, adjoint=False)
     fetched = width * dtype.itemsize * counted.ghosts
-    return np.maximum(_two_at_a_time(made), fetched)
+    return np.maximum(_two_at_a_time(made), fetched) if made else np.asarray(fetched, np.int64)
 
 
 def _moved(census: Census, width: int, dtype: torch.dtype, *, adjoint: bool) -> list[Int64Array]:

@@ -60,6 +60,11 @@ def test_two_exchanges_are_in_shared_memory_on_one_node_and_none_on_several(subj
     assert (price.setup - apart.setup == 24 * 4 * (sent + sent.sum())).all()
 
 
+def test_one_rank_posts_nothing(subject):
+    price = predict(subject, None, Algorithm(), 1, Network((24, 8, 4)))
+    assert price.memory["posted"] == 0
+
+
 def hops_of(subject, labels):
     (stage,) = set_up(subject, labels, Algorithm(), RANKS, RANKS).whole.factors
     return stage.hops
