@@ -79,6 +79,12 @@ def give_back_large() -> None:
         libc.mallopt(_MMAP_THRESHOLD, _LARGE)
 
 
+def give_back_holes() -> None:
+    """Give back what is free now; what becomes of memory that is freed later stays as it was."""
+    with suppress(OSError, AttributeError):
+        _libc().malloc_trim(0)
+
+
 def keep_freed() -> None:
     """Give back what was freed before, and from then on keep what is freed for reuse.
 

@@ -18,6 +18,7 @@ _BLOCK_SHARE = 0.25  # of the memory, for what one part needs while it is worked
 _UNEVEN = 1.5  # the largest part over the average
 _COPIES = 8  # of a part's rows, forward and backward, in the widest layer
 _NORM_COPIES = 4  # more, for each norm over all vertices in a layer
+_EXTREME_COPIES = 4  # more, where largest neighbours are looked for: which, how many, shares
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,7 @@ def _block_bytes(sizes: Sizes, parts: int) -> int:
     blocks = 2 * _UNEVEN * sizes.matrix_bytes / parts
     # Of outputs that look at all layers: what each of them makes, dropped, and its gradient.
     copies = _COPIES + 3 * len(sizes.operands) * sizes.jumps
-    copies += _NORM_COPIES * max(sizes.norms, default=0)
+    copies += _NORM_COPIES * max(sizes.norms, default=0) + _EXTREME_COPIES * sizes.extremes
     return int(blocks + copies * sizes.itemsize * _UNEVEN * most / parts)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spgnn.kernels.extremes import extreme_
 from spgnn.parts.matrix import NewTable, PartMatrix, by_panels
-from spgnn.parts.table import Table
+from spgnn.parts.table import Table, memory_rows
 from spgnn.pattern import Pattern
 
 _AT_ONCE = 1 << 18  # numbers of neighbours
@@ -73,7 +73,7 @@ def extreme_adjoints(
 
     def of(first: int, last: int) -> Iterator[tuple[int, Tensor]]:
         X = matrix.extended(H, first, last)
-        dX = torch.zeros_like(X, memory_format=torch.contiguous_format)
+        dX = memory_rows(*X.shape, X.dtype)  # given back to the system, whatever the allocator does
         for part, block in matrix.blocks.stream():
             here, chosen = G.read_panel(part, first, last), None
             if matrix.thinned:

@@ -19,6 +19,7 @@ from spgnn.data.normalise import WITH_LOOPS, row_normalise_features
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
+from spgnn.memory import give_back_holes
 from spgnn.nn import DropoutKeys, Stack, densified, weights_of
 from spgnn.parts.again import (
     LIBRARIES,
@@ -362,6 +363,9 @@ class InParts(Task):
         self.room.close()
 
     def _tick(self, done: int, total: int) -> None:
+        if self.config.storage.memory and done % self.budget.parts == 0:
+            # The next pass has pieces of other sizes, which would not fit into what this one frees.
+            give_back_holes()
         if self.progress is not None:
             self.progress("parts of this epoch", done, total)
 
