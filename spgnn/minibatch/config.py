@@ -278,10 +278,8 @@ class MiniBatchConfig(Config):
             raise InputError("--compare full needs --store memory")
 
     def _check_structure(self) -> None:
-        if self.sampling.sampler != "neighbor":
-            raise InputError(
-                f"--structure disk needs --sampler neighbor, not {self.sampling.sampler}"
-            )
+        if self.sampling.sampler == "fastgcn":
+            raise InputError("--structure disk needs --sampler neighbor, labor or ladies")
         if self.model.jk != "none":
             raise InputError("--structure disk needs --jk none: evaluation goes layer by layer")
         if self.comparison.compare == "full":

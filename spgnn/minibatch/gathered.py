@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -69,13 +70,10 @@ class GatheringSampler:
             raise InputError(
                 f"sampler {sampler}: ranks that hold parts know neighbor, labor, ladies, fastgcn"
             )
-        self._name, self._threads = sampler, threads
         self._weighted = block.values is not None
+        self._together = Together(sampler, self._weighted, threads)
+        self._together.check(numbers)
         self._numbers = [int(number) for number in numbers]
-        nothing = Pattern(
-            torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), (0, 0)
-        )
-        self._sampler(nothing, numbers, None, nothing.indptr[:0], 0)  # refuses what is wrong
         pattern = boundary.compact(block)
         whole = NeighborSampler(
             pattern, [-1] * len(self._numbers), edge_ids=True, vertex_ids=ids, threads=threads
@@ -91,38 +89,63 @@ class GatheringSampler:
     ) -> list[tuple[Sample, Tensor | None]]:
         """As :meth:`DistributedSampler.sample`; all vertices draw anew in each hop. Collective."""
         asking = self._rows.asking(draws)
-        growing = [_Growing(batch) for batch in seeds]
+        growing = [Growing(batch) for batch in seeds]
         for hop, number in enumerate(self._numbers):
             found = asking.rows_of([one.nodes[one.known :] for one in growing], hop)
             for one, rows, draw in zip(growing, found, draws, strict=True):
                 one.know(rows)
-                self._grow(one, number, hop, draw)
+                self._together.grow(one, number, hop, draw)
         return [one.done(weighted=self._weighted) for one in growing]
 
-    def _grow(self, one: _Growing, number: int, hop: int, draw: Draw) -> None:
+
+@dataclass(frozen=True)
+class Together:
+    """LABOR or LADIES of targets whose whole rows are at hand.
+
+    Attributes
+    ----------
+    name : {"labor", "ladies"}
+    weighted : bool
+        Whether entries have values.
+    threads : int, optional
+    """
+
+    name: str
+    weighted: bool = False
+    threads: int | None = None
+
+    def grow(self, one: Growing, number: int, hop: int, draw: Draw) -> None:
+        """One hop of a batch, of which the rows of all targets are known."""
         targets = len(one.nodes)
         nodes, indices = relabel(one.nodes, one.indptr, one.columns)
         ids = torch.zeros(len(nodes), dtype=torch.int64)
         ids[indices.long()] = one.ids
         empty = one.indptr[-1:].expand(len(nodes) - targets)
         pattern = Pattern.trusted(torch.cat((one.indptr, empty)), indices, (len(nodes), len(nodes)))
-        values = one.values if self._weighted else None
-        sample = self._sampler(pattern, [number], values, ids, hop).sample(
+        values = one.values if self.weighted else None
+        sample = self.sampler(pattern, [number], values, ids, hop).sample(
             torch.arange(targets), draw
         )
         one.take(nodes[sample.nodes], sample.hops[0])
 
-    def _sampler(
+    def check(self, numbers: Sequence[int]) -> None:
+        """Refuse numbers that the sampler does not take."""
+        none = torch.zeros(1, dtype=torch.int64)
+        nothing = Pattern(none, torch.zeros(0, dtype=torch.int32), (0, 0))
+        self.sampler(nothing, numbers, None, none[:0], 0)
+
+    def sampler(
         self, pattern: Pattern, numbers: Sequence[int], values: Tensor | None, ids: Tensor, hop: int
     ) -> Sampler:
-        if self._name == "labor":
+        """That of a graph of these rows alone."""
+        if self.name == "labor":
             return LaborSampler(
                 pattern,
                 numbers,
                 first_hop=hop,
                 edge_ids=True,
                 vertex_ids=ids,
-                threads=self._threads,
+                threads=self.threads,
             )
         return LadiesSampler(
             pattern,
@@ -131,11 +154,11 @@ class GatheringSampler:
             first_hop=hop,
             edge_ids=True,
             vertex_ids=ids,
-            threads=self._threads,
+            threads=self.threads,
         )
 
 
-class _Growing:
+class Growing:
     """A batch on its way: its vertices, the whole rows of the first ones, and its hops."""
 
     def __init__(self, seeds: Tensor) -> None:
@@ -165,6 +188,10 @@ class _Growing:
         self._edges.append(hop.edge_ids)
         numbers = torch.arange(before, before + len(hop.edge_ids))
         self._hops.append(Hop(hop.indptr, hop.indices, numbers, hop.weights, hop.sources))
+
+    def entries(self) -> list[Tensor]:
+        """Of each hop, which entries of the whole rows it has."""
+        return self._edges
 
     def done(self, *, weighted: bool) -> tuple[Sample, Tensor | None]:
         """The sample, and the values of its edges if there are any."""

@@ -84,8 +84,8 @@ class NeighborLoader:
         Where features are, in the place of the data's own. `PackedRows` are packed before the
         epochs whose batches they then have; these are drawn twice.
     structure : DiskPattern [n, n], optional
-        Where the graph is, in the place of the data's own; for the ``neighbor`` sampler. The same
-        batches, of rows that are read when they are needed.
+        Where the graph is, in the place of the data's own. The same batches, of rows that are
+        read when they are needed; not for ``fastgcn``, disjoint or induced samples.
     superbatch : int
         So many batches are sampled before any of their features are fetched; rows that several of
         them need are fetched once.

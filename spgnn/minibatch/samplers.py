@@ -12,7 +12,7 @@ from spgnn.errors import InputError, check_choice
 from spgnn.minibatch.expansion import Anew, Once
 from spgnn.minibatch.names import SAMPLERS
 from spgnn.minibatch.source import Source
-from spgnn.minibatch.structure import DiskSampler
+from spgnn.minibatch.structure import DiskSampler, DiskTogether
 from spgnn.sampling import FastGCNSampler, LaborSampler, LadiesSampler, NeighborSampler, Sampler
 from spgnn.store import DiskPattern
 
@@ -62,11 +62,15 @@ class Drawing:
     def _on_disk(
         self, pattern: DiskPattern, num_neighbors: Sequence[int], given: dict[str, Any]
     ) -> Sampler:
-        if self.sampler != "neighbor":
-            raise InputError(f"sampler {self.sampler} needs the structure in memory")
+        if self.sampler == "fastgcn":
+            raise InputError("sampler fastgcn needs the structure in memory")
         for name in ("disjoint", "induced", "weight_attr", "time_attr"):
             if getattr(self, name):
                 raise InputError(f"{name} needs the structure in memory")
+        if self.sampler != "neighbor":
+            if self.replace:
+                raise InputError(f"sampler {self.sampler} knows no replace")
+            return DiskTogether(self.sampler, pattern, num_neighbors, **given)
         made = DiskSampler(pattern, num_neighbors, replace=self.replace, **given)
         return Anew(made) if self.resample else Once(made)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
+from spgnn.minibatch.exact import Drawn
+from spgnn.minibatch.gathered import Growing, Together
 from spgnn.pattern import Pattern
-from spgnn.sampling import Draw, NeighborSampler
+from spgnn.sampling import Draw, NeighborSampler, Sample
 from spgnn.store import DiskPattern
 
 ENTRIES = 1 << 22  # of rows that are in memory at once, unless one row has more
@@ -109,3 +112,61 @@ class DiskSampler:
             row_ids=row_ids if self._ids is None else self._ids[row_ids],
             threads=self._threads,
         )
+
+
+class DiskTogether:
+    """LABOR and LADIES in a pattern that lies on a disk: the batches of memory, bit for bit.
+
+    What a target takes depends on the others, so the whole rows of all targets of a batch are in
+    memory at once; each is read once a batch.
+
+    Parameters
+    ----------
+    sampler : {"labor", "ladies"}
+    pattern : DiskPattern [n, n]
+    numbers : sequence of int
+        What the sampler takes, one a hop.
+    edge_ids, vertex_ids, threads
+        As of `DiskSampler`.
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        sampler: str,
+        pattern: DiskPattern,
+        numbers: Sequence[int],
+        *,
+        edge_ids: bool = False,
+        vertex_ids: Tensor | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self._pattern, self._ids, self._edge_ids = pattern, vertex_ids, edge_ids
+        self._together = Together(sampler, threads=threads)
+        self._together.check(numbers)
+        self._numbers = [int(number) for number in numbers]
+
+    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
+        """The neighbourhood of the seeds, int64 [seeds], each different."""
+        one, numbers = Growing(seeds), []
+        for hop, number in enumerate(self._numbers):
+            new = one.nodes[one.known :]
+            indptr, columns = self._pattern.rows(new)
+            ids = columns.long() if self._ids is None else self._ids[columns.long()]
+            begins = self._pattern.indptr[new] - indptr[:-1]
+            numbers.append(torch.arange(len(columns)) + begins.repeat_interleave(indptr.diff()))
+            one.know(Drawn(indptr, columns, ids.view(torch.int32).view(-1, 2), None))
+            self._together.grow(one, number, hop, draw)
+        sample, _ = one.done(weighted=False)
+        if not self._edge_ids:
+            return sample
+        known = torch.cat([*numbers, seeds[:0]])
+        hops = [
+            replace(hop, edge_ids=known[entries])
+            for hop, entries in zip(sample.hops, one.entries(), strict=True)
+        ]
+        return replace(sample, hops=hops)

@@ -46,6 +46,8 @@ def test_batches_are_those_in_memory(directory, policy, monkeypatch):
         {"shuffle": True, "num_workers": 3, "edge_ids": True},
         {"resample": True, "superbatch": 3},
         {"replace": True, "num_workers": 0, "edge_ids": True},
+        {"sampler": "labor", "shuffle": True, "edge_ids": True},
+        {"sampler": "ladies", "num_workers": 2},
     ):
         pattern = on_disk(directory)
         if policy is not None:
@@ -71,7 +73,7 @@ def test_batches_are_those_in_memory(directory, policy, monkeypatch):
 def test_what_needs_the_structure_in_memory(directory):
     pattern = on_disk(directory)
     for options, said in (
-        ({"sampler": "labor"}, "sampler labor needs the structure in memory"),
+        ({"sampler": "fastgcn"}, "sampler fastgcn needs the structure in memory"),
         ({"disjoint": True}, "disjoint needs the structure in memory"),
         ({"subgraph_type": "induced"}, "induced needs the structure in memory"),
     ):
@@ -112,7 +114,7 @@ def test_the_command_trains_the_same_from_a_disk(directory):
 def test_what_the_command_refuses(directory):
     for flags, said in (
         ({"structure_cache": 5}, "--structure-cache needs --structure disk"),
-        ({"structure": "disk", "sampler": "labor"}, "--structure disk needs --sampler neighbor"),
+        ({"structure": "disk", "sampler": "fastgcn"}, "--structure disk needs --sampler neighbor"),
         ({"structure": "disk", "distributed": "exact"}, "--distributed exact needs --structure m"),
         ({"structure": "disk", "dataset": "sbm"}, "--structure disk: sbm is no graph directory"),
     ):
