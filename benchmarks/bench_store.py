@@ -4,6 +4,8 @@ Neighbour sampling says which rows each batch needs. Every way of getting them b
 cache, reads the same batches, and takes its turn with the others:
 
 - a direct reader behind a cache with each rule: the system's page cache holds nothing of the file;
+- packed: a pass over the file before each epoch writes the rows of each batch in one stretch (what
+  it reads is counted, what it writes is in the seconds alone);
 - a mapped file. (a) cold: its page cache was dropped before the epoch, and may grow to the whole
   file, as it does where memory is no concern; (b) warm: the page cache holds the whole file, so
   that this is reading memory; (c) bounded: what the page cache holds beyond the size of our cache
@@ -45,7 +47,16 @@ from spgnn.data.sets.generators import rmat
 from spgnn.files import written_aside
 from spgnn.sampling import Draw, NeighborSampler
 from spgnn.sparse import CSR
-from spgnn.store import CachedRows, DiskRows, Policy, hits, optimal_hits, uses, visit_probability
+from spgnn.store import (
+    CachedRows,
+    DiskRows,
+    PackedRows,
+    Policy,
+    hits,
+    optimal_hits,
+    uses,
+    visit_probability,
+)
 
 RULES = ("none", "lru", "clock", "sieve", "degree", "vip", "belady")
 PAGE = mmap.PAGESIZE
@@ -171,6 +182,27 @@ def cached(
     return read
 
 
+def packed_epochs(
+    path: str, shape: tuple[int, int], trace: Trace, options: argparse.Namespace
+) -> Way:
+    """Each epoch's batches are packed before it; the rows of most of them stay in memory."""
+    capacity, each = shape[0] * shape[1] * 4 // options.share, len(trace) // options.epochs
+
+    def read() -> tuple[float, int, float]:
+        disk = DiskRows.open(path, 0, *shape, torch.float32, gap=options.gap)
+        rows = PackedRows(disk, options.directory, 1 << 40, memory_bytes=capacity)
+        began = time.perf_counter()
+        for first in range(0, len(trace), each):
+            rows.pack(trace[first : first + each])
+            for ids in trace[first : first + each]:
+                rows.gather(ids)
+        seconds = (time.perf_counter() - began) / options.epochs
+        moved = rows.counts.bytes_read + rows.packing.bytes_read
+        return seconds, moved, rows.counts.hit_rate
+
+    return read
+
+
 @contextmanager
 def table_on_disk(directory: str, shape: tuple[int, int]) -> Iterator[str]:
     """A file of random rows, which is removed in the end."""
@@ -277,6 +309,7 @@ def reading(options: argparse.Namespace) -> str:
         }
         for rule in RULES:
             ways[rule] = cached(path, shape, trace, Policy(rule, scores.get(rule)), options)
+        ways["packed"] = packed_epochs(path, shape, trace, options)
         ways["belady, no scores"] = cached(path, shape, trace, Policy("belady"), options)
         chosen = tuple(options.ways.split(","))
         ways = {name: way for name, way in ways.items() if name.startswith(chosen)}
