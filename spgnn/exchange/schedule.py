@@ -13,7 +13,7 @@ from spgnn import kernels
 from spgnn.comm import Communicator
 from spgnn.exchange.plan import Factor, Hop, Plan, Stage, run_of
 from spgnn.exchange.traffic import Carried
-from spgnn.exchange.wire import Flight, Step, Wire, wire_of
+from spgnn.exchange.wire import Flight, Lent, Step, Wire, wire_of
 from spgnn.exchange.workspace import Workspace
 from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR
@@ -186,7 +186,7 @@ class Exchange:
             return kernels.spmm(stage.local.T, G_local, out=out)
         R_G = G_local
         if stage.remote is not None and not stage.adds_received:
-            R_G = kernels.spmm(stage.remote.T, G_local, out=self.received(G_local))
+            R_G = kernels.spmm(stage.remote.T, G_local, out=self.to_return(G_local, step))
         if out is None and stage.rearranges:
             out = new_rows(stage.local.shape[1], G_local)
         flight = self.begin_adjoint(R_G, step, out if stage.rearranges else None)
@@ -202,7 +202,7 @@ class Exchange:
 
     def begin(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Arriving:
         """Start Π·S·H. What arrives is written to `out` [received rows, f], if given."""
-        return Arriving(self, H_local, self.received(H_local) if out is None else out, step)
+        return Arriving(self, H_local, out, step)
 
     def begin_adjoint(self, R_G: Tensor, step: Step, out: Tensor | None = None) -> Returning:
         """Start Πᵀ of `R_G` [received rows, f].
@@ -217,10 +217,24 @@ class Exchange:
         rows = self.stage.received[-1]
         return self.executor.workspace.rows(("receive", self.first), rows, like)
 
-    def to_send(self, hop: int, like: Tensor) -> Tensor:
+    def to_return(self, like: Tensor, step: Step) -> Tensor:
+        """Where the rows to send back are put: those of all hops together."""
+        if len(self.stage.hops) > 1:
+            return self.received(like)
+        wire, rows = self.executor.wires[self.first], self.stage.received[-1]
+        room = wire.room(rows, like, step.at(self.first))
+        return self.received(like) if room is None else room
+
+    def to_send(self, hop: int, like: Tensor, step: Step) -> Tensor:
         """The buffer of rows to send by one of the stage's hops."""
-        rows = self.stage.hops[hop].send.shape[0]
-        return self.executor.workspace.rows(("send", self.first + hop), rows, like)
+        number, rows = self.first + hop, self.stage.hops[hop].send.shape[0]
+        room = self.executor.wires[number].room(rows, like, step.at(number))
+        return self.returned(hop, like) if room is None else room
+
+    def returned(self, hop: int, like: Tensor) -> Tensor:
+        """The buffer of what comes back of them."""
+        role, rows = ("send", self.first + hop), self.stage.hops[hop].send.shape[0]
+        return self.executor.workspace.rows(role, rows, like)
 
     def slice_of(self, hop: int, received: Tensor) -> Tensor:
         """The rows of one hop among all that are received."""
@@ -236,9 +250,10 @@ class Exchange:
 class Arriving:
     """Rows on their way to this rank."""
 
-    def __init__(self, exchange: Exchange, H_local: Tensor, out: Tensor, step: Step) -> None:
-        self._exchange = exchange
-        self._H, self._out, self._step = H_local, out, step
+    def __init__(self, exchange: Exchange, H_local: Tensor, out: Tensor | None, step: Step) -> None:
+        self._exchange, self._given = exchange, out is not None
+        self._H, self._step = H_local, step
+        self._out = exchange.received(H_local) if out is None else out
         self._flights: dict[int, Flight] = {}
         for number, hop in enumerate(exchange.stage.hops):
             if hop.relay is None:
@@ -250,7 +265,10 @@ class Arriving:
         for number, hop in enumerate(self._exchange.stage.hops):
             if number not in self._flights:
                 self._start(number, hop)
-            self._flights[number].wait()
+            flight = self._flights[number]
+            if isinstance(flight, Lent) and not self._given and len(self._flights) == 1:
+                return flight.land()
+            flight.wait()
         return self._out
 
     def _start_relays(self) -> None:
@@ -269,7 +287,7 @@ class Arriving:
         before = self._out[: exchange.stage.received[number]]
         rows = lying_ready(hop, self._H)
         if rows is None:
-            rows = exchange.to_send(number, self._H)
+            rows = exchange.to_send(number, self._H, self._step)
             if hop.passed_rows is not None:
                 kernels.gather_rows(before, hop.passed_rows, out=rows)
             else:
@@ -285,6 +303,7 @@ class Returning:
 
     def __init__(self, exchange: Exchange, R_G: Tensor, step: Step, out: Tensor | None) -> None:
         self._flights: list[tuple[Flight, Hop, Tensor]] = []
+        self._given = out is not None
         self._rest = self._started(exchange, R_G, step, out)
         next(self._rest, None)
 
@@ -292,8 +311,11 @@ class Returning:
         """Return when all of it has arrived."""
         for _ in self._rest:
             pass
-        for flight, _, _ in self._flights:
-            flight.wait()
+        for number, (flight, hop, _) in enumerate(self._flights):
+            if isinstance(flight, Lent) and not self._given and hop.relay is None:
+                self._flights[number] = flight, hop, flight.land()
+            else:
+                flight.wait()
 
     def _started(
         self, exchange: Exchange, R_G: Tensor, step: Step, out: Tensor | None
@@ -302,7 +324,7 @@ class Returning:
         for number in reversed(range(len(exchange.stage.hops))):
             hop = exchange.stage.hops[number]
             if out is None:
-                G_recv = exchange.to_send(number, R_G)
+                G_recv = exchange.returned(number, R_G)
             else:
                 assert hop.run is not None
                 G_recv = out[hop.run : hop.run + hop.send.shape[0]]
@@ -323,8 +345,7 @@ class Returning:
 
 def product(block: CSR, H_local: Tensor, out: Tensor | None = None) -> Tensor:
     """``L·H``; rows of H themselves, rather than a copy, where L only names neighbouring ones."""
-    first = run_of(block)
-    if first is None:
+    if (first := run_of(block)) is None:
         return kernels.spmm(block, H_local, out=out)
     return H_local[first : first + block.shape[0]]
 
@@ -346,8 +367,7 @@ def adjoint_product(
 ) -> Tensor:
     """``Lᵀ·G``; beside what arrives, if that has its place in `out` and does not come apart."""
     block = stage.local
-    first = run_of(block)
-    if first is None:
+    if (first := run_of(block)) is None:
         return kernels.spmm(block.T, G_local, out=out)
     dH_local = new_rows(block.shape[1], G_local) if out is None else out
     if apart or not stage.rearranges:
@@ -373,8 +393,7 @@ def packed(hop: Hop, H_local: Tensor, out: Tensor) -> Tensor:
 
 def add_unpacked(hop: Hop, G_recv: Tensor, dH_local: Tensor) -> None:
     """``dH += Sᵀ·G``, in place."""
-    first = hop.run
-    if first is not None:
+    if (first := hop.run) is not None:
         dH_local[first : first + hop.send.shape[0]] += G_recv
     elif hop.send.nnz:
         kernels.spmm(hop.send.T, G_recv, out=dH_local, accumulate=True)

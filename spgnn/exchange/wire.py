@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -71,6 +71,15 @@ class Flight(Protocol):
         """Return when all of them are there. Waiting again does nothing."""
 
 
+@runtime_checkable
+class Lent(Flight, Protocol):
+    """Rows that their wire holds anyway: who only reads them may do so where they are."""
+
+    @abstractmethod
+    def land(self) -> Tensor:
+        """All rows, arrived; as they are until the next step of the same product."""
+
+
 Moved = tuple[Int64Array, Int64Array]
 """Bytes to and from each peer, int64 [peers] both."""
 
@@ -105,6 +114,13 @@ class Wire(Protocol):
         step : Step
         """
 
+    def room(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
+        """Where to put the rows to send, if it keeps them for longer than they are under way.
+
+        It takes over what it is given there; ``None`` if it does not care.
+        """
+        return None
+
     @abstractmethod
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
         """What a step moves; exact, the ledger counts the same.
@@ -126,6 +142,10 @@ class AsTheyAre:
     """Rows that travel as they are: width × bytes of an element each."""
 
     remembers = False
+
+    def room(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
+        """Anywhere."""
+        return None
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
         """What a step moves."""

@@ -87,6 +87,17 @@ class Delayed(Layer):
         self._bins: dict[tuple[bool, int, int], Part] = {}
         self._lines: dict[str, Line] = {}
         self._pool = Pool()
+        self._room: Tensor | None = None
+
+    def room(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
+        """Where all rows of a step may be kept until they have arrived, epochs later."""
+        line, dials = self._lines.get(line_name(step)), self.setting.dials
+        if line is None or not dials.delay_at(step.epoch) or dials.bins_at(step.epoch) > 1:
+            return None
+        if line.opened == step.epoch or _kind(line.held) != _kind(like):
+            return None
+        self._room = self._pool.take(rows, *_kind(like))
+        return self._room
 
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
@@ -102,8 +113,7 @@ class Delayed(Layer):
         dials = self.setting.dials
         part = self._part(route, step)
         if part is None:
-            sent, landing = (self._pool.take(len(each), *_kind(out)) for each in (rows, out))
-            sent.copy_(rows)
+            sent, landing = self._kept(rows), self._pool.take(len(out), *_kind(out))
         else:
             sent = self._pool.take(len(part.sent), *_kind(out))
             landing = self._pool.take(len(part.received), *_kind(out))
@@ -184,6 +194,15 @@ class Delayed(Layer):
             rows = parcel.rows
         self._pool.give(rows)
 
+    def _kept(self, rows: Tensor) -> Tensor:
+        """Rows where nobody writes until they have arrived."""
+        room, self._room = self._room, None
+        if room is not None and room.data_ptr() == rows.data_ptr() and room.shape == rows.shape:
+            return room
+        if room is not None:
+            self._pool.give(room)
+        return self._pool.take(len(rows), *_kind(rows)).copy_(rows)
+
     def _line(self, out: Tensor, step: Step) -> Line | None:
         """The line of a product, opened if there is none; ``None`` while nothing is delayed."""
         name, delay = line_name(step), self.setting.dials.delay_at(step.epoch)
@@ -249,13 +268,15 @@ class _Late:
         self._waited = False
 
     def wait(self) -> None:
-        if self._waited:
-            return
-        self._waited = True
+        if not self._waited:
+            self._waited = True
+            self._out.copy_(self.land())
+
+    def land(self) -> Tensor:
         parcels = self._line.parcels
         while parcels and parcels[0].epoch <= self._until:
             self._wire.use(self._line, parcels.popleft(), self._step)
-        self._out.copy_(self._line.held)
+        return self._line.held
 
 
 class Never(Layer):
