@@ -73,7 +73,8 @@ def extreme_adjoints(
 
     def of(first: int, last: int) -> Iterator[tuple[int, Tensor]]:
         X = matrix.extended(H, first, last)
-        dX = memory_rows(*X.shape, X.dtype)  # given back to the system, whatever the allocator does
+        # Given back to the system afterwards, whatever the allocator does.
+        dX = memory_rows(X.shape[0], X.shape[1], X.dtype)
         for part, block in matrix.blocks.stream():
             here, chosen = G.read_panel(part, first, last), None
             if matrix.thinned:

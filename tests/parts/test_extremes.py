@@ -37,7 +37,7 @@ MODELS = (
 )
 
 
-@pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 1)])
+@pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 2)])
 def test_history_is_that_of_memory(ranks, every, tmp_path):
     spill, flags = {"spill": str(tmp_path)}, []
     for model in MODELS[::every]:

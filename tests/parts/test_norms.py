@@ -138,11 +138,17 @@ def written(rank, config):
     infer_to_file(config, connect("gloo"))
 
 
-@pytest.mark.parametrize(("ranks", "norm"), [(1, "graph"), (2, "batch")])
-def test_inference(norm, ranks, tmp_path):
+@pytest.mark.parametrize(
+    ("ranks", "model"),
+    [
+        (1, {"model": "gin", "norm": "graph"}),
+        (2, {"model": "gin", "norm": "batch"}),
+        (1, {"model": "sage", "aggregate": "max"}),
+    ],
+)
+def test_inference(model, ranks, tmp_path):
     """With running moments, and with those of the vertices it is shown."""
     kept, scores = tmp_path / "kept", tmp_path / "scores.npz"
-    model = {"model": "gin", "norm": norm}
     flags = {**SMALL, **model, "checkpoint": str(kept), "predictions": str(scores)}
     run_ranks(reports, ranks, [flags])
     with np.load(scores) as file:
