@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from spgnn import DistMatrix, Mesh, kernels
 from spgnn.comm import connect
 from spgnn.exchange import COVERS, Algorithm, Step
+from spgnn.exchange.wire import AsTheyAre
 from spgnn.testing import run_ranks
 from spgnn.wires import Adaptive, Approximation, Dials, Errors, Setting
 from spgnn.wires.sharing import OF_BFLOAT16, PLAIN, WIDTHS, Limits, chosen
@@ -173,10 +174,8 @@ def weighed(rank: int, cover: str) -> None:
     assert len(stage.hops) == len(weights)
 
 
-class Poking:
+class Poking(AsTheyAre):
     """Adds one to a row that a hop sends."""
-
-    remembers = False
 
     def __init__(self, hop, row):
         self.hop, self.row = hop, row
