@@ -1,7 +1,7 @@
 """The largest or smallest of neighbours, of which a panel of columns at a time is in memory.
 
     forward   z_i = max of h_j over the neighbours j of i
-    adjoint   dH_j = Σ g_i / (how many neighbours of i have z_i), of the rows i whose z_i is h_j
+    adjoint   dH_j = Σ g_i, of the rows i whose z_i is h_j; of equal neighbours, the first one's
 
 Backward needs no transpose: the rows of the matrix come once more, find the neighbours that were
 largest among the same columns of the operand, and add to the same columns of its gradient, both of
@@ -21,7 +21,7 @@ from spgnn.parts.matrix import NewTable, PartMatrix, by_panels
 from spgnn.parts.table import Table, memory_rows
 from spgnn.pattern import Pattern
 
-_AT_ONCE = 1 << 18  # numbers of neighbours
+_AT_ONCE = 1 << 18  # numbers of rows that are sent
 
 
 def extreme_products(
@@ -81,7 +81,7 @@ def extreme_adjoints(
                 chosen = matrix.chosen(part)
             if chosen is not None:
                 here = here.new_zeros(block.shape[0], here.shape[1]).index_copy_(0, chosen, here)
-            _add_shares(block.pattern, X, here, dX, largest)
+            _add_sent(block.pattern, X, here, dX, largest)
         own = dX[: H.rows]
         if matrix.received is not None:
             own += matrix.received.halo.adjoint(dX[H.rows :])
@@ -92,25 +92,11 @@ def extreme_adjoints(
     return by_panels(of, matrix.column_bounds, H, panel, new)
 
 
-def _add_shares(pattern: Pattern, X: Tensor, G: Tensor, dX: Tensor, largest: bool) -> None:
-    """Add to dX what rows send to their extreme neighbours, the same to each of equal ones."""
-    Z, _ = extreme_(pattern, X, largest=largest)
-    starts: list[int] = pattern.indptr.tolist()
-    first = 0
-    while first < len(Z):
-        last = first + 1
-        limit = starts[first] + _AT_ONCE // max(X.shape[1], 1)
-        while last < len(Z) and starts[last + 1] <= limit:
-            last += 1
-        rows, edges = slice(first, last), slice(starts[first], starts[last])
-        neighbours = pattern.indices[edges].long()
-        row = torch.arange(last - first).repeat_interleave(pattern.row_lengths[rows])
-        # Of a row with very many neighbours, a few columns at a time.
-        step = max(1, _AT_ONCE // max(len(row), 1))
-        for begin in range(0, X.shape[1], step):
-            columns = slice(begin, begin + step)
-            hits = (X[:, columns][neighbours] == Z[rows, columns][row]).to(X.dtype)
-            equal = hits.new_zeros(last - first, hits.shape[1]).index_add_(0, row, hits)
-            share = G[rows, columns] / equal.clamp_min_(1)
-            dX[:, columns].index_add_(0, neighbours, hits.mul_(share[row]))
-        first = last
+def _add_sent(pattern: Pattern, X: Tensor, G: Tensor, dX: Tensor, largest: bool) -> None:
+    """Add to dX what rows send to their extreme neighbours; of equal ones, the first gets it."""
+    _, found = extreme_(pattern, X, largest=largest)
+    step = max(1, _AT_ONCE // max(X.shape[1], 1))
+    for first in range(0, len(found) if len(dX) else 0, step):
+        rows = slice(first, first + step)
+        sent = G[rows].masked_fill(found[rows] < 0, 0.0)
+        dX.scatter_add_(0, found[rows].clamp_min(0).long(), sent)
