@@ -73,7 +73,7 @@ def define(
     schema: str,
     *,
     cpu: Callable[..., None],
-    cuda: Callable[..., None],
+    cuda: Callable[..., None] | None,
     empty: Callable[..., Tensor] | None = None,
 ) -> Any:
     """Register an operator.
@@ -84,6 +84,7 @@ def define(
         Without the namespace.
     cpu, cuda
         Kernels: they take the operator's arguments, and then the result that they are to write.
+        ``None`` where nobody calls it on such tensors.
     empty
         Makes the result, uninitialised, from the arguments. Also all that tracers ask for. Without
         it the operator returns nothing.
@@ -95,7 +96,8 @@ def define(
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     name = schema.partition("(")[0]
     for device, kernel in (("CPU", cpu), ("CUDA", cuda)):
-        _library.impl(name, kernel if empty is None else _making(empty, kernel), device)
+        if kernel is not None:
+            _library.impl(name, kernel if empty is None else _making(empty, kernel), device)
     torch.library.register_fake(f"spgnn::{name}", _nothing if empty is None else empty)
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.spgnn, packet), overload or "default")

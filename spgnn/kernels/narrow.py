@@ -102,10 +102,6 @@ def _gradient_backward(ctx: Any, C: Tensor) -> tuple[Tensor | None, Tensor | Non
     return None if X is None else times_transposed(X, C), None if G is None else G @ C
 
 
-def _on_cuda(first: Tensor, second: Tensor, out: Tensor) -> None:
-    raise NotImplementedError("narrow products are for CPUs")
-
-
 def _batched(info: Any, in_dims: Any, *arguments: Any) -> Any:
     only_batched("narrow_product", in_dims)
 
@@ -114,7 +110,7 @@ _product = Operator(
     define(
         "narrow_product(Tensor X, Tensor W) -> Tensor",
         cpu=_multiply,
-        cuda=_on_cuda,
+        cuda=None,
         empty=lambda X, W: new_rows(X.shape[0], X.new_empty(0, W.shape[0])),
     ),
     save=_save,
@@ -125,7 +121,7 @@ _gradient = Operator(
     define(
         "narrow_gradient(Tensor G, Tensor X) -> Tensor",
         cpu=_multiply_transposed,
-        cuda=_on_cuda,
+        cuda=None,
         empty=lambda G, X: G.new_empty(G.shape[1], X.shape[1]),
     ),
     save=_save,
