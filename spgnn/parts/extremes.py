@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-import torch
 from torch import Tensor
 
 from spgnn.kernels.extremes import extreme_
