@@ -16,11 +16,11 @@ from spgnn.inference.forward import infer
 from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
 from spgnn.memory import resident_bytes
 from spgnn.nn import multiplied_in, weights_of
-from spgnn.train.config import DESCRIBED, Model
 from spgnn.train.in_parts import InParts
 from spgnn.train.network import model_of
 from spgnn.train.nodes import resolved
 from spgnn.train.run import OWN_FLAGS, start
+from spgnn.train.sections import DESCRIBED, Model
 from spgnn.train.setup import prepare
 
 

@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal, get_args
 from spgnn.errors import InputError
 from spgnn.minibatch.historical import History
 from spgnn.minibatch.names import PolicyName, SamplerName
-from spgnn.train.config import Aim, Data, Job, TrainConfig
-from spgnn.train.config import Model as OfWhole
-from spgnn.train.config import Training as Usual
+from spgnn.train.config import TrainConfig
 from spgnn.train.flags import Config, Flag, Record
 from spgnn.train.judged import check_metric
+from spgnn.train.sections import Aim, Data, Job
+from spgnn.train.sections import Model as OfWhole
+from spgnn.train.sections import Training as Usual
 
 # Flags of full-graph training that mean nothing here, and what they must be.
 _FIXED: dict[str, Any] = {

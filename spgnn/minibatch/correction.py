@@ -11,8 +11,8 @@ from spgnn.errors import check_integer
 from spgnn.minibatch.batch import Batch
 from spgnn.minibatch.distributed import DistributedLoader
 from spgnn.minibatch.together import average_gradients, average_parameters
-from spgnn.train.config import Training
 from spgnn.train.loop import OPTIMIZERS
+from spgnn.train.sections import Training
 
 
 class Learnt(Protocol):

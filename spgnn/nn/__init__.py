@@ -15,7 +15,8 @@ from spgnn.nn.loss import count_labelled, masked_cross_entropy
 from spgnn.nn.metrics import accuracies
 from spgnn.nn.mlp import MLP
 from spgnn.nn.models import MODELS
-from spgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, PairNorm
+from spgnn.nn.norm import BatchNorm, GraphNorm, LayerNorm, Norm, PairNorm
+from spgnn.nn.norms import NORMS
 from spgnn.nn.powers import APPNP, GCN2Conv, LGConv, SGConv, TAGConv
 from spgnn.nn.precision import (
     PRECISIONS,

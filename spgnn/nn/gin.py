@@ -16,7 +16,7 @@ from spgnn.nn.convolution import Convolution, check_options, linear, multiplies_
 from spgnn.nn.edges import check_edge_rows, local_edges
 from spgnn.nn.features import Features, Propagated, features_beside
 from spgnn.nn.mlp import MLP
-from spgnn.nn.norm import applied, check_local, takes_all_rows
+from spgnn.nn.norms import applied, check_local, takes_all_rows
 from spgnn.nn.products import operator_of
 from spgnn.nn.propagation import LayerGraph, comm_of, own_rows
 from spgnn.nn.stack import Stack

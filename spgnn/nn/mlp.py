@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from spgnn.nn.activation import Activation, activated
 from spgnn.nn.convolution import linear
-from spgnn.nn.norm import Norm, Where, applied, norm_of
+from spgnn.nn.norm import Norm, Where
+from spgnn.nn.norms import applied, norm_of
 
 
 class MLP(nn.Module):

@@ -25,7 +25,8 @@ from spgnn.nn.convolution import (
 from spgnn.nn.dropout import DropoutKeys, dropout, keys_on
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.jumping import JUMPS, JumpingKnowledge, Jumps
-from spgnn.nn.norm import Norm, applied, norm_of, takes_all_rows
+from spgnn.nn.norm import Norm
+from spgnn.nn.norms import applied, norm_of, takes_all_rows
 from spgnn.nn.propagation import (
     Graph,
     LayerGraph,

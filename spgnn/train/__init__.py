@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from spgnn.train.config import TrainConfig, Training, parse
+from spgnn.train.config import TrainConfig, parse
 from spgnn.train.judged import Criterion
 from spgnn.train.label_propagation import LabelPropagation
 from spgnn.train.links import LinkPrediction
 from spgnn.train.loop import Trainer
 from spgnn.train.run import main, train
+from spgnn.train.sections import Training
 from spgnn.train.setup import Problem, prepare
 from spgnn.train.task import GraphTask, NodeClassification, Scores, Task
 from spgnn.train.tasks import task_of

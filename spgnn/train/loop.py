@@ -22,9 +22,9 @@ from spgnn.nn import multiplied_in, weights_of
 from spgnn.progress import ProgressBar
 from spgnn.train import checkpoint, rank_files
 from spgnn.train.callbacks import Callback
-from spgnn.train.config import Training
 from spgnn.train.measure import Measurements
 from spgnn.train.rates import Rates
+from spgnn.train.sections import Training
 from spgnn.train.task import Scores, Task
 
 # In one pass over each parameter: a dozen small operators a parameter are a tenth of a short epoch.

@@ -21,7 +21,6 @@ from spgnn.nn.loss import (
     label_weights,
 )
 from spgnn.nn.metrics import Score, accuracies, f1_scores, regression_scores, roc_aucs
-from spgnn.train.config import Aim
 from spgnn.train.judged import (
     RESIDUALS,
     Criterion,
@@ -30,6 +29,7 @@ from spgnn.train.judged import (
     metrics_of,
     score_name,
 )
+from spgnn.train.sections import Aim
 
 SPLITS = ("train", "val", "test")
 _LOSS_OF = {"classes": "softmax", "several": "multilabel", "numbers": "mse"}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from spgnn.errors import InputError
-from spgnn.train.config import Training
+from spgnn.train.sections import Training
 
 
 class Rates:

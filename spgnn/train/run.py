@@ -28,12 +28,13 @@ from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.train import checkpoint
 from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
-from spgnn.train.config import Job, TrainConfig, parse
+from spgnn.train.config import TrainConfig, parse
 from spgnn.train.in_parts import InParts
 from spgnn.train.loop import Trainer
 from spgnn.train.nodes import resolved
 from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
 from spgnn.train.repeated import of_run, resumable
+from spgnn.train.sections import Job
 from spgnn.train.setup import Problem, prepare
 from spgnn.train.tables import check_table, write_table
 from spgnn.train.tasks import task_of

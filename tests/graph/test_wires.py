@@ -18,25 +18,15 @@ from spgnn import InputError
 from spgnn.graph import DistGraph
 from spgnn.testing import run_ranks
 from spgnn.wires import Approximation
-from tests.graph.pyg_like import N, multigraph
+from tests.graph.pyg_like import N
+from tests.graph.wired import CLASSES, WIDTH, WIRES, graph_on, problem
 
-WIDTH, CLASSES, EPOCHS = 6, 3, 5
+EPOCHS = 5
 KINDS = ("summed", "halos", "sym", "max")
 EXACT = (
     {"bits": 32, "delay": 0, "sampling": 1, "components": 1.0, "fresh": 0},
     Approximation(tolerance=0.0),
 )
-WIRES: dict[str, dict[str, Any]] = {
-    "bits": {"bits": 8},
-    "schedule": {"bits": ((0, 2), (2, 32), (3, 16))},
-    "feedback": {"bits": 4, "feedback": True},
-    "adaptive": {"bits": 4, "adaptive": 2},
-    "delay": {"delay": 1, "bits": 8},
-    "bins": {"delay": 2, "bins": 2, "smoothing": 0.5},
-    "never": {"delay": None},
-    "fresh": {"fresh": 0.05},
-    "sampling": {"sampling": 0.5, "components": 0.5},
-}
 
 
 class Summed(nn.Module):
@@ -85,18 +75,6 @@ class Layers(nn.Module):
     def forward(self, graph: DistGraph) -> Tensor:
         looks = graph.edge_index if self.kind == "summed" else graph
         return self.second(self.first(graph.x, looks).relu(), looks)
-
-
-def problem() -> Any:
-    data = multigraph(weighted=False, repeated=False, attr=False)
-    draw = torch.Generator().manual_seed(5)
-    data.x = torch.randn(N, WIDTH, generator=draw)
-    data.y = torch.randint(0, CLASSES, (N,), generator=draw)
-    return data
-
-
-def graph_on(wire: Any, model: nn.Module | None = None, **way: Any) -> DistGraph:
-    return spgnn.distribute(problem(), wire=wire, model=model, **way)
 
 
 def loss_of(model: nn.Module, graph: DistGraph) -> Tensor:
@@ -373,54 +351,6 @@ def test_a_state_belongs_to_its_partition_and_wires():
     run_ranks(check_states, 2)
 
 
-def check_attention(rank: int) -> None:
-    """Layers of ours are on wires in training, and only there."""
-    for name in ("bits", "delay", "sampling", "never"):
-        wire = {"sampling": 0.5} if name == "sampling" else WIRES[name]
-        torch.manual_seed(0)
-        layer, plain = spgnn.nn.GATConv(WIDTH, 2, heads=2), graph_on(None)
-        graph = graph_on(wire)
-        expected = layer(plain.x, plain)
-        with torch.no_grad():  # what is built once is built now
-            assert torch.equal(layer(graph.x, graph), expected)
-        for _ in range(3):
-            graph.next_epoch()
-            before = graph.comm.ledger.copy()
-            found = layer(graph.x, graph)
-            found.square().sum().backward()
-            moved, said = graph.comm.ledger.since(before).of("alltoall"), graph.wire_traffic()
-            assert moved.sent_bytes == said.sent_bytes, name
-            assert not torch.equal(found, expected)
-        with graph.exact():
-            found = layer(graph.x, graph)
-        assert torch.equal(found, expected)
-        layer.zero_grad()
-        found.sum().backward()
-        made = [p.grad.clone() for p in layer.parameters()]
-        layer.zero_grad()
-        expected.sum().backward()
-        assert all(map(torch.equal, made, (p.grad for p in layer.parameters())))
-        with torch.no_grad():
-            assert torch.equal(layer(graph.x, graph), expected)
-        check_goes_on(graph, graph_on(wire), layer)
-
-
-def check_goes_on(graph: DistGraph, other: DistGraph, layer: nn.Module) -> None:
-    """Attention over a graph with the state of another is what it is over that one."""
-    other.load_wire_state(graph.wire_state())
-    found = []
-    for each in (graph, other):
-        each.next_epoch()
-        found.append(layer(each.x, each))
-        found[-1].square().sum().backward()
-        each.wire_state()
-    assert torch.equal(*found)
-
-
-def test_attention_is_on_wires_in_training():
-    run_ranks(check_attention, 2)
-
-
 def check_modes_agree(rank: int) -> None:
     graph = graph_on({"bits": 8})
     graph.next_epoch()
@@ -430,51 +360,3 @@ def check_modes_agree(rank: int) -> None:
 
 def test_ranks_have_to_agree_on_what_is_exact():
     run_ranks(check_modes_agree, 2)
-
-
-def check_pyg(aggr: str) -> None:
-    """SAGEConv of PyG, unmodified, learns on rows of eight bits as it does on exact ones."""
-    geometric = pytest.importorskip("torch_geometric.nn")
-
-    def model() -> nn.Module:
-        torch.manual_seed(0)
-        first = geometric.SAGEConv(WIDTH, 8, aggr=aggr)
-        return nn.ModuleList([first, geometric.SAGEConv(8, CLASSES, aggr=aggr)])
-
-    def history(wire: Any, by_hand: bool) -> tuple[list[float], int]:
-        layers = model()
-        graph = graph_on(wire, layers)
-        optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
-        losses = []
-        before = graph.comm.ledger.copy()
-        for _ in range(20):
-            graph.next_epoch()
-            H = graph.x
-            for number, layer in enumerate(layers):
-                both = (graph.halo(H), H) if by_hand else H
-                H = layer(both, graph.local_edge_index if by_hand else graph.edge_index)
-                H = H.relu() if not number else H
-            loss = graph.mean(F.cross_entropy(H, graph.y, reduction="none"), graph.train_mask)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        return losses, graph.comm.ledger.since(before).of("alltoall").sent_bytes
-
-    exact, whole = history(None, True)
-    for by_hand in (True, False):
-        found, moved = history({"bits": 8}, by_hand)
-        assert found[-1] < 0.9 * found[0]
-        np.testing.assert_allclose(found, exact, rtol=0.02)
-        assert moved < whole / 1.5  # of six and eight columns, a row's least and step are a third
-
-
-def check_pyg_aggregations(rank: int) -> None:
-    for aggr in ("mean", "max"):
-        check_pyg(aggr)
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_an_unmodified_convolution_of_pyg(ranks):
-    pytest.importorskip("torch_geometric.nn")
-    run_ranks(check_pyg_aggregations, ranks)

@@ -15,7 +15,7 @@ from spgnn.minibatch.distributed import DistributedLoader
 from spgnn.minibatch.together import average_gradients, average_parameters
 from spgnn.nn import GraphSAGE
 from spgnn.testing import run_ranks
-from spgnn.train.config import Training
+from spgnn.train.sections import Training
 from tests.minibatch.graphs import CLASSES, F_IN, N
 from tests.minibatch.test_exact_loader import graph
 

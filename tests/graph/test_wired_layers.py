@@ -1,0 +1,112 @@
+"""Layers on approximate wires: attention, and convolutions of PyG as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import spgnn
+from spgnn.graph import DistGraph
+from spgnn.testing import run_ranks
+from tests.graph.wired import CLASSES, WIDTH, WIRES, graph_on
+
+
+def check_attention(rank: int) -> None:
+    """Layers of ours are on wires in training, and only there."""
+    for name in ("bits", "delay", "sampling", "never"):
+        wire = {"sampling": 0.5} if name == "sampling" else WIRES[name]
+        torch.manual_seed(0)
+        layer, plain = spgnn.nn.GATConv(WIDTH, 2, heads=2), graph_on(None)
+        graph = graph_on(wire)
+        expected = layer(plain.x, plain)
+        with torch.no_grad():  # what is built once is built now
+            assert torch.equal(layer(graph.x, graph), expected)
+        for _ in range(3):
+            graph.next_epoch()
+            before = graph.comm.ledger.copy()
+            found = layer(graph.x, graph)
+            found.square().sum().backward()
+            moved, said = graph.comm.ledger.since(before).of("alltoall"), graph.wire_traffic()
+            assert moved.sent_bytes == said.sent_bytes, name
+            assert not torch.equal(found, expected)
+        with graph.exact():
+            found = layer(graph.x, graph)
+        assert torch.equal(found, expected)
+        layer.zero_grad()
+        found.sum().backward()
+        made = [p.grad.clone() for p in layer.parameters()]
+        layer.zero_grad()
+        expected.sum().backward()
+        assert all(map(torch.equal, made, (p.grad for p in layer.parameters())))
+        with torch.no_grad():
+            assert torch.equal(layer(graph.x, graph), expected)
+        check_goes_on(graph, graph_on(wire), layer)
+
+
+def check_goes_on(graph: DistGraph, other: DistGraph, layer: nn.Module) -> None:
+    """Attention over a graph with the state of another is what it is over that one."""
+    other.load_wire_state(graph.wire_state())
+    found = []
+    for each in (graph, other):
+        each.next_epoch()
+        found.append(layer(each.x, each))
+        found[-1].square().sum().backward()
+        each.wire_state()
+    assert torch.equal(*found)
+
+
+def test_attention_is_on_wires_in_training():
+    run_ranks(check_attention, 2)
+
+
+def check_pyg(aggr: str) -> None:
+    """SAGEConv of PyG, unmodified, learns on rows of eight bits as it does on exact ones."""
+    geometric = pytest.importorskip("torch_geometric.nn")
+
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        first = geometric.SAGEConv(WIDTH, 8, aggr=aggr)
+        return nn.ModuleList([first, geometric.SAGEConv(8, CLASSES, aggr=aggr)])
+
+    def history(wire: Any, by_hand: bool) -> tuple[list[float], int]:
+        layers = model()
+        graph = graph_on(wire, layers)
+        optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+        losses = []
+        before = graph.comm.ledger.copy()
+        for _ in range(20):
+            graph.next_epoch()
+            H = graph.x
+            for number, layer in enumerate(layers):
+                both = (graph.halo(H), H) if by_hand else H
+                H = layer(both, graph.local_edge_index if by_hand else graph.edge_index)
+                H = H.relu() if not number else H
+            loss = graph.mean(F.cross_entropy(H, graph.y, reduction="none"), graph.train_mask)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses, graph.comm.ledger.since(before).of("alltoall").sent_bytes
+
+    exact, whole = history(None, True)
+    for by_hand in (True, False):
+        found, moved = history({"bits": 8}, by_hand)
+        assert found[-1] < 0.9 * found[0]
+        np.testing.assert_allclose(found, exact, rtol=0.02)
+        assert moved < whole / 1.5  # of six and eight columns, a row's least and step are a third
+
+
+def check_pyg_aggregations(rank: int) -> None:
+    for aggr in ("mean", "max"):
+        check_pyg(aggr)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_an_unmodified_convolution_of_pyg(ranks):
+    pytest.importorskip("torch_geometric.nn")
+    run_ranks(check_pyg_aggregations, ranks)

@@ -1,0 +1,37 @@
+"""A problem for tests of approximate wires, and the wires."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+import spgnn
+from spgnn.graph import DistGraph
+from tests.graph.pyg_like import N, multigraph
+
+WIDTH, CLASSES = 6, 3
+WIRES: dict[str, dict[str, Any]] = {
+    "bits": {"bits": 8},
+    "schedule": {"bits": ((0, 2), (2, 32), (3, 16))},
+    "feedback": {"bits": 4, "feedback": True},
+    "adaptive": {"bits": 4, "adaptive": 2},
+    "delay": {"delay": 1, "bits": 8},
+    "bins": {"delay": 2, "bins": 2, "smoothing": 0.5},
+    "never": {"delay": None},
+    "fresh": {"fresh": 0.05},
+    "sampling": {"sampling": 0.5, "components": 0.5},
+}
+
+
+def problem() -> Any:
+    data = multigraph(weighted=False, repeated=False, attr=False)
+    draw = torch.Generator().manual_seed(5)
+    data.x = torch.randn(N, WIDTH, generator=draw)
+    data.y = torch.randint(0, CLASSES, (N,), generator=draw)
+    return data
+
+
+def graph_on(wire: Any, model: nn.Module | None = None, **way: Any) -> DistGraph:
+    return spgnn.distribute(problem(), wire=wire, model=model, **way)
