@@ -40,8 +40,13 @@ def histories(rank: int, flags: list[dict[str, object]]) -> list[list[dict[str, 
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: "-".join(map(str, model.values())))
+@pytest.mark.parametrize(
+    ("model", "ranks"),
+    [(model, 2) for model in MODELS]
+    + [(model, 1) for model in MODELS[:2]]
+    + [pytest.param(model, 1, marks=pytest.mark.slow) for model in MODELS[2:]],
+    ids=lambda given: "-".join(map(str, given.values())) if isinstance(given, dict) else str(given),
+)
 def test_history_is_that_of_memory(model, ranks, tmp_path):
     base = {**SMALL, **model}
     spilled = [
