@@ -157,7 +157,7 @@ def test_results_come_back_in_rank_order():
 @pytest.mark.parametrize(
     "sizes",
     [
-        [3, 4],
+        [4],
         pytest.param([2, 3, 6], marks=pytest.mark.slow),
         pytest.param([4, 8, 16], marks=pytest.mark.slow),
     ],
