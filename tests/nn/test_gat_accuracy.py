@@ -1,7 +1,7 @@
 """Accuracies on the public splits by the recipe of Veličković et al. (2018).
 
-Cora's is that of their table 2. On CiteSeer they say 72.5; Fey & Lenssen (2019, table 1), who trained
-it anew with PyG, say 70.8, and ten seeds here 71.4.
+Cora's is that of their table 2. On CiteSeer they say 72.5; Fey & Lenssen (2019, table 1), who
+trained it anew with PyG, say 70.8, and ten seeds here 71.4.
 """
 
 from __future__ import annotations
