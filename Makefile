@@ -6,7 +6,7 @@ EXTRAS := dev,mpi,partition,plot,pyg,docs,yaml
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt \
 	$(shell find spgnn -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
 
-.PHONY: build train test test-one test-other test-slow docs wheel lint format clean
+.PHONY: build train test tests-1 tests-2 test-slow docs wheel lint format clean
 
 build: $(VENV)/.built
 
@@ -24,19 +24,17 @@ $(VENV)/.built: $(VENV)/.tools $(SOURCES)
 train: build
 	$(BIN)/python experiments/gcn.py --nproc 4 --dataset sbm --json build/train.json
 
-# Two processes, for the ranks of a test mostly wait for one another: ONE of the halves is named,
-# the other one is whatever else there is. Each prints when it is done.
-ONE := tests/kernels tests/train tests/parts tests/nn
-PYTEST = $(BIN)/python -m pytest -q -m 'not slow' -o cache_dir=.pytest_cache/$@
+# Two processes, for the ranks of a test mostly wait for one another. Each takes the next file that
+# the other one has not (tests/sharing.py), and prints when it is done.
+SHARE := build/tests
+PYTEST = $(BIN)/python -m pytest -q -m 'not slow' -p tests.sharing --share=$(SHARE)
 
-test: build lint
-	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target test-one test-other
+test: build
+	rm -rf $(SHARE)
+	$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target lint tests-1 tests-2
 
-test-one: build
-	$(PYTEST) $(ONE)
-
-test-other: build
-	$(PYTEST) tests $(addprefix --ignore=,$(ONE))
+tests-1 tests-2:
+	$(PYTEST) -o cache_dir=.pytest_cache/$@
 
 test-slow: build
 	$(BIN)/python -m pytest -m slow

@@ -34,7 +34,7 @@ from spgnn.plan.measure import measure
 from spgnn.plan.search import Planned
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, prepare, task_of
-from spgnn.train.planned import ranked
+from spgnn.train.planned import network_of, ranked
 
 ROOT = Path(__file__).parents[1]
 GRAPHS = (
@@ -63,6 +63,9 @@ def main() -> None:
     parser.add_argument("--ranks", nargs="+", type=int, default=(2, 4, 8))
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--model", default="gcn")
+    parser.add_argument("--heads", type=int, default=1)
+    parser.add_argument("--aggregate", default="mean")
     parser.add_argument("--first", type=int, default=4, help="plans that are measured in any case")
     parser.add_argument("--most", type=int, default=9, help="plans that are measured")
     parser.add_argument("--rounds", type=int, default=5)
@@ -99,9 +102,12 @@ def cell(rank: int, graph: str, options: argparse.Namespace) -> Cell:
         random_features=128,
         random_classes=16,
         epochs=10**6,
+        model=options.model,
+        heads=options.heads,
+        aggregate=options.aggregate,
     )
     give_back_freed()
-    machine = measure(comm)
+    machine = measure(comm, edges=network_of(config, None).edges)
     plans: list[Cell] = from_rank_zero(comm, lambda: shortlist(config, comm.size, machine, options))
     runs = [Contestant(config.but(**plan["flags"]), comm) for plan in plans]
     freed = FreedMemory(comm.size, ranks_here())
@@ -211,8 +217,9 @@ def table(cells: dict[str, Cell], options: argparse.Namespace) -> str:
         f"{within[CLOSE]:.0%} (bar {SHARE:.0%}, {met}), within {AIM - 1:.0%} in {within[AIM]:.0%}. "
         f"Of {len(off)} predictions the median error is {error:.0%} (bar {ERROR:.0%}, "
         f"{'met' if error <= ERROR else 'missed'}); predicted over measured {median(signed):.2f}.\n"
-        f"\nGCN, {options.layers} layers, hidden width {options.hidden}; {options.rounds} rounds; "
-        f"commit {commit()}, torch {torch.__version__}, Python {platform.python_version()}.\n"
+        f"\n{options.model}, {options.layers} layers, hidden width {options.hidden}; "
+        f"{options.rounds} rounds; commit {commit()}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}.\n"
     )
 
 

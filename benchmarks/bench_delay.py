@@ -57,18 +57,19 @@ class Contestant:
         self._epoch = 0
         self.sent_bytes = 0
 
-    def block(self, warm: int, epochs: int) -> float:
-        """Seconds an epoch of the slowest rank."""
+    def block(self, warm: int, epochs: int) -> tuple[float, float]:
+        """Seconds an epoch of the slowest rank; of processors, all threads of the busiest one."""
         self._epochs(warm)
         self._comm.barrier()
         before = self._comm.ledger.copy()
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         self._epochs(epochs)
         seconds = (time.perf_counter() - start) / epochs
+        busy = (time.process_time() - busy) / epochs
         self.sent_bytes = self._comm.ledger.since(before).of("alltoall").sent_bytes // epochs
         for wire in self._wires:
             wire.land()
-        return most(self._comm, seconds)
+        return most(self._comm, seconds), most(self._comm, busy)
 
     def _epochs(self, count: int) -> None:
         for _ in range(count):
@@ -105,14 +106,18 @@ def measure(comm: Communicator, graph: str, gigabits: float, options: argparse.N
         contestant.block(0, 2 * options.warm)
     freed.after_epoch()
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    busy: dict[str, list[float]] = {way: [] for way in WAYS}
     for number in range(options.rounds):
         for way in WAYS[:: -1 if number % 2 else 1]:
-            seconds[way].append(contestants[way].block(options.warm, options.block))
+            took, worked = contestants[way].block(options.warm, options.block)
+            seconds[way].append(took)
+            busy[way].append(worked)
     sent = {way: int(most(comm, each.sent_bytes)) for way, each in contestants.items()}
     return {
         "graph": graph,
         "gigabits": gigabits,
         "seconds": seconds,
+        "processor_seconds": busy,
         "max_sent_bytes": sent,
         "link_seconds": sent[EXACT] * 8 / (gigabits * 1e9),
         "config": config.flat(),
@@ -132,7 +137,9 @@ def spread(over: list[float], under: list[float]) -> tuple[float, str]:
 def table(cells: dict[str, Cell]) -> str:
     """A line for each backend, graph and link."""
     titles = "backend, graph, Gb/s, sent by a rank MB, link ms, compute alone ms, "
-    titles += "exact / compute, delay 1 / compute, bar, delay 1 / exact"
+    titles += (
+        "exact / compute, delay 1 / compute, bar, delay 1 / exact, processor delay 1 / compute"
+    )
     names = titles.split(", ")
     lines = [f"| {' | '.join(names)} |", "|---|---|" + "---:|" * (len(names) - 2)]
     for key, cell in cells.items():
@@ -150,6 +157,7 @@ def table(cells: dict[str, Cell]) -> str:
             hidden,
             f"{BAR} {'met' if ratio <= BAR else 'missed'}",
             spread(delayed, exact)[1],
+            spread(*(cell["processor_seconds"][way] for way in (DELAYED, COMPUTE)))[1],
         ]
         lines.append(f"| {' | '.join(row)} |")
     last = next(reversed(cells.values()))

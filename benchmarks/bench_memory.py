@@ -1,7 +1,7 @@
 """Memory that planning predicts for each rank, beside what training takes.
 
     SPGNN_DATA=DIR python benchmarks/bench_memory.py [--sets NAME,…] [--ranks P,…]
-        [--schemes NAME,…] [--epochs N] [--output FILE.md]
+        [--schemes NAME,…] [--models NAME,…] [--epochs N] [--output FILE.md]
 
 Measured: the peak of each rank but 0, which reads the graph for all, above what it had before it
 held any data. What libraries take is measured by the same ranks, as `spgnn machine` does.
@@ -14,6 +14,7 @@ import os
 import platform
 import subprocess
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -23,26 +24,36 @@ import torch
 
 from spgnn.comm import connect
 from spgnn.data import open_source
-from spgnn.data.normalise import OWN_NORMALISATION, add_self_loops
+from spgnn.data.normalise import add_self_loops
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.memory import give_back_freed, give_back_large, peak_bytes, resident_bytes
 from spgnn.partition import partition
-from spgnn.plan import Network, Prediction, Subject, predict, read_machine
+from spgnn.plan import Prediction, Subject, predict, read_machine
+from spgnn.plan.network import normalisation_of
 from spgnn.plan.runtime import runtime_bytes
 from spgnn.testing import run_ranks
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
+from spgnn.train.planned import network_of
 
 SCHEMES: dict[str, dict[str, object]] = {
     "1d": {},
     "1.5d": {"algo": "1.5d", "c": 2},
     "feature": {"algo": "feature", "c": 2},
     "ghosts": {"ghosts": 1},
+    "minimum": {"cover": "minimum"},
+    "vertex-cut": {"algo": "vertex-cut"},
+}
+MODELS: dict[str, dict[str, object]] = {
+    "gcn": {},
+    "gat": {"model": "gat", "hidden": 64, "heads": 8},
+    "gatv2": {"model": "gatv2", "hidden": 64, "heads": 8},
+    "max": {"model": "sage", "aggregate": "max", "hidden": 64},
 }
 MACHINE = Path(__file__).parents[1] / "experiments" / "machines" / "perlmutter_a100.json"
 BAR = 0.1
 
 
-def config_of(name: str, scheme: str, epochs: int) -> TrainConfig:
+def config_of(name: str, model: str, scheme: str, epochs: int) -> TrainConfig:
     """Of the training command."""
     path = Path(os.environ.get("SPGNN_DATA", "."), f"{name}.npz")
     return TrainConfig.of(
@@ -53,6 +64,7 @@ def config_of(name: str, scheme: str, epochs: int) -> TrainConfig:
         partition="gvb",
         epochs=epochs,
         **SCHEMES[scheme],
+        **MODELS[model],
     )
 
 
@@ -82,32 +94,28 @@ def predicted(rank: int, config: TrainConfig, ranks: int, runtime: float, file: 
     The partition goes into a file, for training.
     """
     source, how, data = opened(config), config.algorithm, config.data
+    model = config.model
+    normalisation, loops = normalisation_of(model.model, model.aggregate)
     subject = Subject.of(
         source,
         random_features=data.random_features,
         random_classes=data.random_classes,
-        normalisation=OWN_NORMALISATION[config.model.model],
+        normalisation=normalisation,
+        loops=loops,
     )
     labels, _ = partition(
         add_self_loops(source.structure()), how.distribution.parts(ranks), how.partition
     )
     np.savetxt(file, labels, "%d")
-    network = Network(
-        (subject.features, *[config.model.hidden] * (config.model.layers - 1), subject.classes),
-        dropout=config.model.dropout,
-        input_dropout=config.model.input_dropout,
-        sparse=subject.word_counts is not None,
-        ghosts=bool(how.ghosts),
-    )
+    network = replace(network_of(config, subject), ghosts=bool(how.ghosts))
     machine = read_machine(MACHINE)  # of which only the memory of libraries is looked at
     overhead = replace(machine.overhead, memory=runtime)
     machine = replace(machine, overhead=overhead, ranks_a_node=ranks)
     return predict(subject, labels, how.distribution, ranks, network, machine=machine)
 
 
-def compare(name: str, scheme: str, ranks: int, epochs: int, runtime: float) -> tuple[str, float]:
+def compare(config: TrainConfig, cell: str, ranks: int, runtime: float) -> tuple[str, float]:
     """A line of the table, and the largest error of the ranks."""
-    config = config_of(name, scheme, epochs)
     with TemporaryDirectory() as directory:
         file = Path(directory, "partition.txt")
         (price,) = run_ranks(predicted, 1, config, ranks, runtime, file)
@@ -120,7 +128,7 @@ def compare(name: str, scheme: str, ranks: int, epochs: int, runtime: float) -> 
     items = {key: values[1:][most] / 2**20 for key, values in price.memory.items()}
     told = ", ".join(f"{key} {value:.1f}" for key, value in items.items() if value >= 0.1)
     line = (
-        f"| {name} | {scheme} | {ranks} | {expected.max() / 2**20:.1f} | "
+        f"| {cell} | {ranks} | {expected.max() / 2**20:.1f} | "
         f"{found.max() / 2**20:.1f} | {expected.max() / found.max() - 1:+.1%} | {worst:+.1%} | "
         f"{held[1:][most] / 2**20:.1f} | {price.setup[1:][most] / 2**20:.1f} | {told} |"
     )
@@ -133,6 +141,7 @@ def main() -> None:
     parser.add_argument("--sets", default=default, metavar="NAME,…")
     parser.add_argument("--ranks", default="2,4,8", metavar="P,…")
     parser.add_argument("--schemes", default=",".join(SCHEMES), metavar="NAME,…")
+    parser.add_argument("--models", default="gcn", metavar="NAME,…")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     options = parser.parse_args()
@@ -144,21 +153,23 @@ def main() -> None:
         "# Memory: predicted and measured",
         "",
         f"`python benchmarks/bench_memory.py` at {commit}, torch {torch.__version__}, Python "
-        f"{platform.python_version()}. GCN with 16 hidden columns (or 128 made-up features), "
+        f"{platform.python_version()}. GCN with 16 hidden columns, others with 64 in 8 heads "
+        "(128 made-up features where there are none), "
         "partitions by `gvb`. MiB of the rank that takes most, rank 0 left out, above idle; the "
         "error of that, and the largest of any rank; then what is predicted in training and "
         "before it, and of what it consists.",
         "",
-        "| graph | scheme | P | predicted | measured | error | of any rank | in training | set-up "
-        "| items |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---|",
+        "| graph | model | scheme | P | predicted | measured | error | of any rank | in training "
+        "| set-up | items |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     errors = []
     for ranks in map(int, options.ranks.split(",")):
         runtime = median(run_ranks(measured, ranks, None))
         for name in options.sets.split(","):
-            for scheme in options.schemes.split(","):
-                line, error = compare(name, scheme, ranks, options.epochs, runtime)
+            for model, scheme in product(options.models.split(","), options.schemes.split(",")):
+                config = config_of(name, model, scheme, options.epochs)
+                line, error = compare(config, f"{name} | {model} | {scheme}", ranks, runtime)
                 lines.append(line)
                 errors.append(error)
                 print(line, flush=True)

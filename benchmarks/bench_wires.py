@@ -2,13 +2,15 @@
 
     SPGNN_DATA=DIR python benchmarks/bench_wires.py --json wires.json --output wires.md
 
-A cell is one setting of `experiments/tradeoff.py` on one graph with one model, all its seeds. Each
-that is done is written to the JSON file at once, so that the same command goes on where it was
-interrupted; a cell that was measured by another command is measured again. The graph's split and
-partition are the same for all cells; seeds draw weights, dropout and wires. Accuracy is that of the
-test set at the best validation epoch. Differences are taken seed by seed, for a seed draws the same
-weights and dropout in every cell. Bytes are those of rows that all ranks send in an epoch of
-training, on average, counted.
+A cell is one setting of `experiments/tradeoff.py` on one graph with one model, all its seeds. Cells
+of a graph and a model are one launch, which loads, partitions and plans once. Each that is done is
+written to the JSON file at once, so that the same command goes on where it was interrupted; a cell
+that was measured with other flags is measured again. Ranks that share few processors wait for one
+another: `--jobs 2` has two launches at a time, which fill these gaps (seconds are then no measure).
+The graph's split and partition are the same for all cells; seeds draw weights, dropout and wires.
+Accuracy is that of the test set at the best validation epoch. Differences are taken seed by seed,
+for a seed draws the same weights and dropout in every cell. Bytes are those of rows that all ranks
+send in an epoch of training, on average, counted.
 """
 
 from __future__ import annotations
@@ -58,39 +60,66 @@ BARS: dict[str, tuple[float | None, float | None]] = {
 Cells = dict[str, dict[str, Any]]
 
 
-def command(options: argparse.Namespace, graph: str, model: str, setting: str) -> str:
-    """What measures a cell, but for where it writes."""
+def command(options: argparse.Namespace, graph: str, model: str, settings: str) -> str:
+    """What measures cells, but for where it writes."""
     epochs = f" --epochs {options.epochs}" if options.epochs else ""
     return (
         f"experiments/tradeoff.py --nproc {options.ranks} --threads 1 --dataset {graph} --model "
-        f"{model} {GRAPHS[graph]}{epochs} --runs {options.runs} --settings {setting}"
+        f"{model} {GRAPHS[graph]}{epochs} --runs {options.runs} --settings {settings}"
     )
 
 
-def measure(words: str) -> dict[str, Any]:
-    """Run a command, and return what its report says of its only setting."""
-    start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "report.json"
-        done = subprocess.run(
-            [sys.executable, *words.split(), "--json", str(path)],
+class Launch:
+    """The cells of a graph and a model that are missing, measured one after the other."""
+
+    def __init__(
+        self, options: argparse.Namespace, graph: str, model: str, settings: list[str], folder: Path
+    ) -> None:
+        self.words = {setting: command(options, graph, model, setting) for setting in settings}
+        self._name, self._path = f"{graph}/{model}", folder / f"{graph}-{model}.json"
+        self._seen, self._since = 0, time.perf_counter()
+        together = command(options, graph, model, ",".join(settings))
+        self._process = subprocess.Popen(
+            [sys.executable, *together.split(), "--json", str(self._path)],
             cwd=ROOT,
             stdout=subprocess.DEVNULL,
-            check=False,
         )
-        if not path.exists():
-            raise SystemExit(f"{words}: ended with status {done.returncode}")
-        report = json.loads(path.read_text())
-    [found] = report["settings"]
-    for run in found["runs"]:
-        del run["curve"]
-    kept = ("score", "score_std", "volume", "epoch_seconds", "approximation", "runs", "failure")
-    return {
-        "command": words,
-        "scored_by": report["score"],
-        "took_seconds": time.perf_counter() - start,
-        **{name: found[name] for name in kept},
-    }
+
+    def news(self) -> tuple[bool, Cells]:
+        """Whether it goes on, and the cells that were done since this was asked before.
+
+        Raises
+        ------
+        SystemExit
+            If it ended without all cells.
+        """
+        goes_on = self._process.poll() is None
+        report = json.loads(self._path.read_text()) if self._path.exists() else {"settings": []}
+        done = report["settings"][self._seen :]
+        found = {f"{self._name}/{one['setting']}": self._cell(one, report) for one in done}
+        self._seen += len(done)
+        if not goes_on and self._seen < len(self.words):
+            raise SystemExit(f"{self._name}: ended with status {self._process.returncode}")
+        return goes_on, found
+
+    def stop(self) -> None:
+        """End it now."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+
+    def _cell(self, found: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
+        for run in found["runs"]:
+            del run["curve"]
+        kept = ("score", "score_std", "volume", "epoch_seconds", "approximation", "runs", "failure")
+        took, self._since = time.perf_counter() - self._since, time.perf_counter()
+        return {
+            "command": self.words[found["setting"]],
+            "scored_by": report["score"],
+            "took_seconds": took,
+            "commit": commit(),
+            **{name: found[name] for name in kept},
+        }
 
 
 def difference(one: dict[str, Any], exact: dict[str, Any]) -> tuple[float, float]:
@@ -171,8 +200,9 @@ def notes(options: argparse.Namespace) -> str:
     epochs = f", {options.epochs} epochs" if options.epochs else ""
     flags = "\n".join(f"- {graph}: `{GRAPHS[graph]}`" for graph in options.graphs)
     return (
-        f"\n{options.runs} seeds, {options.ranks} ranks{epochs}; commit {commit()}, torch "
-        f"{torch.__version__}, Python {platform.python_version()}.\n\n{flags}\n"
+        f"\n{options.runs} seeds, {options.ranks} ranks{epochs}, {options.jobs} launches at a "
+        f"time; commit {commit()}, torch {torch.__version__}, Python {platform.python_version()}."
+        f"\n\n{flags}\n"
     )
 
 
@@ -184,6 +214,55 @@ def commit() -> str:
     ).stdout.strip()
 
 
+def missing(cells: Cells, options: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
+    """Graphs and models with the settings that were not measured, or with other flags."""
+    found = []
+    for graph in options.graphs:
+        for model in options.models:
+            lacking = [
+                setting
+                for setting in options.settings
+                if cells.get(f"{graph}/{model}/{setting}", {}).get("command")
+                != command(options, graph, model, setting)
+            ]
+            if lacking:
+                found.append((graph, model, lacking))
+    return found
+
+
+def write(cells: Cells, options: argparse.Namespace) -> None:
+    """Both files."""
+    with written_aside(str(options.json), f"--json {options.json}") as file:
+        file.write((json.dumps({"cells": cells}, indent=1) + "\n").encode())
+    if options.output:
+        options.output.write_text(table(cells, options))
+
+
+def measure(cells: Cells, options: argparse.Namespace) -> None:
+    """All that is missing, so many launches at a time; both files are written after every cell."""
+    waiting, running = missing(cells, options), list[Launch]()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            while waiting or running:
+                while waiting and len(running) < options.jobs:
+                    running.append(Launch(options, *waiting.pop(0), Path(folder)))
+                time.sleep(1)
+                for launch in list(running):
+                    goes_on, done = launch.news()
+                    if not goes_on:
+                        running.remove(launch)
+                    cells.update(done)
+                    for name, cell in done.items():
+                        score = cell["score"]
+                        said = cell["failure"] if score is None else f"{score:.2%}"
+                        print(f"{name}: {said}, {cell['took_seconds']:.0f} s", flush=True)
+                    if done:
+                        write(cells, options)
+        finally:
+            for launch in running:
+                launch.stop()
+
+
 def main() -> None:
     """Measure what is missing; write both files after every cell."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -192,29 +271,14 @@ def main() -> None:
     parser.add_argument("--settings", nargs="+", default=list(BARS), choices=BARS)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=1, help="launches at a time")
     parser.add_argument("--epochs", type=int, default=0, help="0: what each graph is trained with")
     parser.add_argument("--json", type=Path, default=Path("wires.json"), metavar="FILE")
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     options = parser.parse_args()
     cells: Cells = json.loads(options.json.read_text())["cells"] if options.json.exists() else {}
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for graph in options.graphs:
-        for model in options.models:
-            for setting in options.settings:
-                name, words = (
-                    f"{graph}/{model}/{setting}",
-                    command(options, graph, model, setting),
-                )
-                if cells.get(name, {}).get("command") == words:
-                    continue
-                cells[name] = measure(words) | {"commit": commit()}
-                with written_aside(str(options.json), f"--json {options.json}") as file:
-                    file.write((json.dumps({"cells": cells}, indent=1) + "\n").encode())
-                if options.output:
-                    options.output.write_text(table(cells, options))
-                score, took = cells[name]["score"], cells[name]["took_seconds"]
-                said = cells[name]["failure"] if score is None else f"{score:.2%}"
-                print(f"{name}: {said}, {took:.0f} s", flush=True)
+    measure(cells, options)
     text = table(cells, options)
     if options.output:
         options.output.write_text(text)

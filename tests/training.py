@@ -286,13 +286,13 @@ def attending(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]
 def check_history(
     comm: Communicator,
     path: Path,
-    every: int = 1,
+    chosen: slice = slice(None),
     epochs: int = EPOCHS,
     listed: Callable[[Path, int, int], list[TrainConfig]] = variants,
 ) -> None:
-    """Each `every`-th of the runs equals the dense reference and moves the bytes it planned."""
+    """Each of the chosen runs equals the dense reference and moves the bytes it planned."""
     expected: dict[tuple[object, ...], list[float]] = {}
-    for config in listed(path, comm.size, epochs)[::every]:
+    for config in listed(path, comm.size, epochs)[chosen]:
         kind = (config.model, config.data)
         if kind not in expected:
             expected[kind] = reference_history(path, config)

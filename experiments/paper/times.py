@@ -11,10 +11,10 @@ import numpy as np
 from paper.graphs import PaperGraph
 from paper.schemes import Scheme
 from spgnn.plan import Machine, Prediction
-from spgnn.plan.network import trace
 from spgnn.plan.partitions import Partitions
 from spgnn.plan.predict import price
 from spgnn.plan.subject import Counted, set_up
+from spgnn.plan.tracing import trace
 from spgnn.progress import Progress
 
 # What of an epoch's seconds the network takes; the rest is the machine's own.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,29 @@ class EdgeDropout:
     key: int
     sources: Tensor
     targets: Tensor | None = None
+
+
+class Weighing(NamedTuple):
+    """What is asked of a matrix whose rows are made elsewhere.
+
+    Attributes
+    ----------
+    Z, ends, a : Tensor
+        As `attend` takes Z_local, d and a; or `attend_v2` Y_local, X and a, if `joint`.
+    slope : float
+    p : float
+        Of dropout of weights; 0: none are dropped.
+    key : int
+    joint : bool
+    """
+
+    Z: Tensor
+    ends: Tensor
+    a: Tensor
+    slope: float
+    p: float
+    key: int
+    joint: bool
 
 
 def attend(
@@ -138,6 +161,10 @@ def _called(
     if dropout is not None and dropout.p:
         sources, targets, p = dropout.sources, dropout.targets, float(dropout.p)
         key = (dropout.key + 2**63) % 2**64 - 2**63
+    if getattr(A, "made_elsewhere", False):
+        elsewhere: Any = A
+        found: Tensor = elsewhere.attended(Weighing(Z, ends, a, slope, p, key, joint))
+        return found
     gradients = torch.is_grad_enabled() and any(
         array is not None and array.requires_grad for array in operands
     )

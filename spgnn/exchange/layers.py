@@ -23,7 +23,7 @@ from spgnn.exchange.inspect import Ask, by_receiver, demand, swapped
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.reach import narrowed
 from spgnn.exchange.schemes import Gathered, Scheme, arranged
-from spgnn.layout import EVERYONE, RowLayout
+from spgnn.layout import EVERYONE, Axes, RowLayout
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 
@@ -112,12 +112,9 @@ def layered(
     Parameters
     ----------
     algorithm : Algorithm, or a sequence of them
-        Of every layer that exchanges anything, or of each layer. Of several, the axes of the mesh
-        are those of none.
-    block : CSR [own rows, n]
+        Of every layer that exchanges anything, or of each: then the mesh has the axes of none.
+    block, layout, rank, column_scale, edge_labels
         As for :meth:`Algorithm.scheme`.
-    layout : RowLayout
-    rank : int
     layers : int
     wanted : Tensor int64, optional
         Own rows of the last layer that the loss looks at, rising; ``None`` for all.
@@ -125,54 +122,72 @@ def layered(
         Recompute what the second layer needs. Asks for two layers, and propagated features.
     propagated : bool
         The first layer is given A·X, and multiplies nothing.
-    column_scale : Tensor [own rows], optional
-    edge_labels : Tensor [nnz], optional
-        As for :meth:`Algorithm.scheme`.
     """
     own, begin = int(layout.sizes[rank]), layout.range(rank)[0]
-    everything = torch.arange(own)
-    lowest = 1 if propagated else 0
-    ghosts = ghosts and layout.parts > 1
-    found: list[LayerPlan | None] = [None] * layers
-    rows = everything if wanted is None else wanted
-    if layers == lowest and len(rows) > (1 - WORTHWHILE) * own:
-        rows = everything
-    whole = layers > lowest and (yield from _nearly_all(block, rows))
-    if whole:
-        rows = everything
+    lowest, found = int(propagated), list[LayerPlan | None]([None] * layers)
+    rows, whole = yield from _last_rows(block, wanted, multiplies=layers > lowest)
     last = rows
     for number in reversed(range(lowest, layers)):
         part = block if len(rows) == own else take_rows(block, rows)
-        if ghosts and number == 1:
+        if ghosts and number == 1 and layout.parts > 1:
             layer, fetch = yield from _ghosted(part, rows, layout, rank, column_scale)
             found[1] = layer
             return Layered(tuple(found), last, layer.columns, fetch)
         if whole:
             continue
         labels = None if edge_labels is None else edge_labels[entries_of(block, rows)]
-        # The lowest layer's columns are features, of which to leave out a few is not worth a copy.
-        most = 1 - WORTHWHILE if number == lowest else 1.0
         one = algorithm if isinstance(algorithm, Algorithm) else algorithm[number]
         scheme = one.scheme(part, layout, rank, column_scale, edge_labels=labels)
-        made = _narrowed(scheme, rows, most)
-        if not isinstance(algorithm, Algorithm):
-            made = arranged(made, one.axes(layout.parts))
-        plan, narrow, columns = yield from made
+        axes = None if one is algorithm else one.axes(layout.parts)
+        # The lowest layer's columns are features, of which to leave out a few is not worth a copy.
+        most = 1 - WORTHWHILE if number == lowest else 1.0
+        plan, narrow, columns = yield from _narrowed(scheme, rows, most, axes)
         if number > lowest:
             whole = yield from _nearly_all(block, columns)
-            # A layer below that makes all rows asks for one above that takes them.
-            if whole:
-                narrow, columns = plan, everything
+            if whole:  # a layer below that makes all rows asks for one above that takes them
+                narrow, columns = plan, torch.arange(own)
         found[number] = LayerPlan(narrow, columns + begin, _places(rows, columns))
         rows = columns
     return Layered(tuple(found), last, rows + begin, None)
 
 
-def _narrowed(scheme: Scheme[Plan], rows: Tensor, most: float) -> Scheme[tuple[Plan, Plan, Tensor]]:
-    """A plan as it is, and without the columns that it can do without, and which ones are left."""
-    plan = yield from scheme
-    narrow, columns = yield from narrowed(plan, rows, most)
-    return plan, narrow, columns
+def _last_rows(
+    block: CSR, wanted: Tensor | None, *, multiplies: bool
+) -> Scheme[tuple[Tensor, bool]]:
+    """Own rows that the last layer makes, and whether it works on the whole matrix.
+
+    Parameters
+    ----------
+    block : CSR [own rows, n]
+    wanted : Tensor int64, optional
+        As of `layered`.
+    multiplies : bool
+        Whether any layer multiplies.
+    """
+    own = block.shape[0]
+    everything = torch.arange(own)
+    rows = everything if wanted is None else wanted
+    if not multiplies:
+        few = len(rows) <= (1 - WORTHWHILE) * own
+        return (rows if few else everything), False
+    whole = yield from _nearly_all(block, rows)
+    return (everything if whole else rows), whole
+
+
+def _narrowed(
+    scheme: Scheme[Plan], rows: Tensor, most: float, axes: Axes | None
+) -> Scheme[tuple[Plan, Plan, Tensor]]:
+    """A plan as it is, and without the columns that it can do without, and which ones are left.
+
+    Made on axes of its own, if there are any.
+    """
+
+    def made() -> Scheme[tuple[Plan, Plan, Tensor]]:
+        plan = yield from scheme
+        narrow, columns = yield from narrowed(plan, rows, most)
+        return plan, narrow, columns
+
+    return (yield from (made() if axes is None else arranged(made(), axes)))
 
 
 def _nearly_all(block: CSR, rows: Tensor) -> Scheme[bool]:

@@ -8,7 +8,7 @@ do not exist are made by the same code.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar, get_args
@@ -195,19 +195,36 @@ def grid(
     """
     check_choice("exchange", strategy, STRATEGIES)
     check_choice("cover", cover, COVERS)
-    expand_and_fold = partial(
-        _expand_and_fold, axes=axes, rank=rank, strategy=strategy, cover=cover
-    )
+    stages_of = partial(_expand_and_fold, axes=axes, rank=rank, strategy=strategy, cover=cover)
     if "feature" not in axes.names:
-        return Plan((yield from expand_and_fold(block, layout, column_scale=column_scale)))
+        return Plan((yield from stages_of(block, layout, column_scale=column_scale)))
+    return (yield from _in_shares(stages_of, block, layout, axes, rank, column_scale))
+
+
+def _in_shares(  # noqa: PLR0917 - as `grid` has them
+    stages_of: Callable[..., Scheme[tuple[Stage, ...]]],
+    block: CSR,
+    layout: RowLayout,
+    axes: Axes,
+    rank: int,
+    column_scale: Tensor | None,
+) -> Scheme[Plan]:
+    """The plan of ranks along "feature", which multiply a share of the columns each.
+
+    Parameters
+    ----------
+    stages_of : callable
+        A scheme of the stages of a block, its layout, and the scale of its columns.
+    others
+        As of `grid`.
+    """
     made = yield Gathered("feature", block.shape[0])
     owned = layout.sizes[axes.group("feature", rank)]
     # From here on the ranks of a group are as one, which has the rows of all of them.
     block = yield Stacked("feature", block)
     if column_scale is not None:
         column_scale = yield Joined("feature", column_scale, owned)
-    grouped = layout.grouped(len(owned))
-    stages = yield from expand_and_fold(block, grouped, column_scale=column_scale)
+    stages = yield from stages_of(block, layout.grouped(len(owned)), column_scale=column_scale)
     return turned(stages, owned, made, axes.coordinate("feature", rank))
 
 

@@ -93,7 +93,7 @@ def distribute(
         be, and take the best; ``graph.plan`` says what was predicted.
     memory : int, float or str, optional
         With a plan: bytes each rank may use, as in ``"20GiB"``.
-    plan_for : {"gcn", "sage", "gin"}
+    plan_for : {"gcn", "sage", "gin", "gat", "gatv2"}
     hidden_channels, num_layers : int
         With a plan: the model to be trained, or what is most like it.
     halo : bool
@@ -290,7 +290,7 @@ def _planned(
     more: Opened | None, hints: Hints, how: Placement, comm: Communicator
 ) -> tuple[Placement, dict[str, Any]]:
     """The placement that a plan makes of another, and its record. Collective."""
-    machine = measure(comm)
+    machine = measure(comm, edges=hints.edges)
     chosen = on_rank_zero(comm, lambda: choose(_source_of(more), hints, how, comm.size, machine))
     heard = from_rank_zero(comm, lambda: told_of(chosen))
     partition = how.partition if chosen is None else chosen.labels

@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 from spgnn.command import nbytes
 from spgnn.data import GraphSource
-from spgnn.data.normalise import OWN_NORMALISATION
 from spgnn.data.source import MemorySource
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.exchange import Algorithm
@@ -19,7 +18,7 @@ from spgnn.partition.adjacency import Int32Array
 from spgnn.plan.choose import Planner
 from spgnn.plan.configurations import Configuration, configurations
 from spgnn.plan.machine import Machine
-from spgnn.plan.network import ModelKind, Network
+from spgnn.plan.network import ATTENDING, ModelKind, Network, normalisation_of
 from spgnn.plan.partitions import Partitions, cache_directory
 from spgnn.plan.records import of_plan
 from spgnn.plan.subject import Subject
@@ -34,7 +33,7 @@ class Hints:
 
     Attributes
     ----------
-    kind : {"gcn", "sage", "gin"}
+    kind : {"gcn", "sage", "gin", "gat", "gatv2"}
         Where it is none of these, the one whose layers multiply most like its own.
     hidden_channels, num_layers : int
     halo : bool
@@ -60,6 +59,11 @@ class Hints:
         check_integer("hidden_channels", self.hidden_channels, 1)
         check_integer("num_layers", self.num_layers, 1)
         _ = self.bytes
+
+    @property
+    def edges(self) -> tuple[str, ...]:
+        """What a machine has to know of edges."""
+        return (self.kind,) if self.kind in ATTENDING else ()
 
     @property
     def bytes(self) -> float | None:
@@ -106,12 +110,13 @@ def choose(
     if how.symmetrise:
         source = MemorySource(source.graph().symmetrised())
     with ProgressBar() as progress:
+        normalisation, loops = normalisation_of(hints.kind, "mean")
         subject = Subject.of(
             source,
             split=how.split or 0,
             seed=how.seed,
-            normalisation=OWN_NORMALISATION[hints.kind],
-            loops=hints.kind == "gcn",
+            normalisation=normalisation,
+            loops=loops,
         )
         hidden = (hints.hidden_channels,) * (hints.num_layers - 1)
         widths = subject.features, *hidden, subject.classes

@@ -5,6 +5,7 @@ Each is a registered torch operator (``torch.ops.spgnn.*``) that runs where its 
 
 from spgnn.kernels.attention_operators import attention, attention_v2
 from spgnn.kernels.attention_rules import AttentionDropout
+from spgnn.kernels.cross_entropy import cross_entropy_sum
 from spgnn.kernels.dropout import dropout_rows
 from spgnn.kernels.narrow import (
     add_times_transposed_,
@@ -23,6 +24,7 @@ __all__ = [
     "add_times_transposed_",
     "attention",
     "attention_v2",
+    "cross_entropy_sum",
     "dequantise_rows",
     "dropout_rows",
     "edge_softmax",

@@ -57,11 +57,26 @@ class Shape:
     ) -> tuple[Tensor, tuple[int, int]]:
         """Rows as the other side gathers them: the memory, and what C++ is told of it."""
         rows, dtype = matrices[0].shape[0], matrices[0].dtype
-        columns = -(-self.padded * self.width // 16) * 16
-        used = len(matrices) * columns * dtype.itemsize
-        used += len(numbers) * self.padded * SUM_DTYPE[dtype].itemsize
-        stride = -(-used // 64) * 64
+        stride = self.stride(dtype, len(matrices), len(numbers))
         packed = new_rows(rows, torch.empty(0, stride, dtype=torch.uint8))
+        return packed, self.pack_into(packed, matrices, numbers)
+
+    @property
+    def columns(self) -> int:
+        """Of a packed matrix, filled up."""
+        return -(-self.padded * self.width // 16) * 16
+
+    def stride(self, dtype: torch.dtype, matrices: int, numbers: int) -> int:
+        """Bytes of a packed row of so many matrices and arrays of numbers."""
+        used = matrices * self.columns * dtype.itemsize
+        used += numbers * self.padded * SUM_DTYPE[dtype].itemsize
+        return -(-used // 64) * 64
+
+    def pack_into(
+        self, packed: Tensor, matrices: Sequence[Tensor], numbers: Sequence[Tensor]
+    ) -> tuple[int, int]:
+        """The same into memory that is there, uint8 [rows, stride]."""
+        (rows, stride), dtype = packed.shape, matrices[0].dtype
         matrices = [unit_stride(matrix) for matrix in matrices]
         numbers = [array.contiguous() for array in numbers]
         second = (address(matrices[1]), matrices[1].stride(0)) if len(matrices) > 1 else (0, 0)
@@ -80,7 +95,7 @@ class Shape:
             described,
             work,
         )
-        return packed, described
+        return described
 
 
 def block(pattern: Pattern, order: Tensor | None = None) -> tuple[Any, ...]:

@@ -71,6 +71,32 @@ def extreme_(
     return state
 
 
+def add_to_extremes_(dX: Tensor, G: Tensor, arg: Tensor) -> None:
+    """``dX[arg[i, c], c] += G[i, c]`` in the order of i, where `arg` is not negative; in place.
+
+    Parameters
+    ----------
+    dX : Tensor [cols, f], float32, float64 or bfloat16
+        Without gaps, on a CPU.
+    G : Tensor [rows, f], dtype of dX
+    arg : Tensor [rows, f]
+        As `extreme_` returns it.
+
+    Raises
+    ------
+    InputError
+        If shapes or dtypes do not fit.
+    """
+    fits = dX.is_contiguous() and dX.shape[1:] == G.shape[1:] and arg.shape == G.shape
+    if not fits or dX.dtype != G.dtype or arg.dtype not in _WIDE or dX.is_cuda:
+        raise InputError(
+            f"dX must be {G.dtype} [cols, {G.shape[1]}] without gaps on a CPU, columns int32 or "
+            f"int64 {list(G.shape)}; got {described(dX)} and {described(arg)}"
+        )
+    if G.numel():
+        _add(dX, G, arg)
+
+
 def extreme(A: Any, X: Tensor, largest: bool) -> Tensor:
     """The product of `spmm` with reduction "max" or "min"."""
     if A.values is not None or A.row_scale is not None or A.col_scale is not None:
@@ -156,7 +182,13 @@ def _adjoint(G: Tensor, arg: Tensor, length: int) -> Tensor:
     """``dX[arg[i, c], c] += G[i, c]`` in the order of i, each sum rounded to the dtype."""
     if G.is_cuda:
         return _scattered(G, arg, length)
-    dX, G, arg = new_rows(length, G).zero_(), unit_stride(G), arg.contiguous()
+    dX = new_rows(length, G).zero_()
+    _add(dX, G, arg)
+    return dX
+
+
+def _add(dX: Tensor, G: Tensor, arg: Tensor) -> None:
+    G, arg = unit_stride(G), arg.contiguous()
     _ADJOINTS[G.dtype](
         (G.data_ptr(), G.stride(0)),
         (arg.data_ptr(), _WIDE[arg.dtype]),
@@ -164,7 +196,6 @@ def _adjoint(G: Tensor, arg: Tensor, length: int) -> Tensor:
         dX.data_ptr(),
         threads(G.numel()),
     )
-    return dX
 
 
 def _empty_adjoint(G: Tensor, arg: Tensor, length: int) -> Tensor:

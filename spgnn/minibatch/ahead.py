@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 Made = TypeVar("Made")
@@ -53,6 +54,55 @@ def in_order(
         yield from line.ready()
     finally:
         line.close()
+
+
+def last(work: Generator[None, None, Ready]) -> Ready:
+    """What becomes of all steps of a work, one after the other."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            made: Ready = done.value
+            return made
+
+
+def in_turns(
+    works: Iterable[Generator[None, None, Ready]], drop: Callable[[Ready], object]
+) -> Generator[Ready, None, None]:
+    """What becomes of several works, in order, each of which goes on by a step at every turn.
+
+    All steps are made by whoever iterates, in an order that depends on their numbers alone, so
+    they may be collective. One work more is ready than is asked for. Closing the iterator leaves
+    those that are not as they are.
+
+    Parameters
+    ----------
+    works : iterable of generators
+        Each yields between its steps, of which all have as many, and returns what it makes.
+    drop : callable
+        Of what is ready when the iterator is closed.
+    """
+    coming = iter(works)
+    growing: deque[Generator[None, None, Ready]] = deque()
+    ready: deque[Ready] = deque()
+    try:
+        while True:
+            growing.extend(islice(coming, 1))
+            if not growing:
+                break
+            for work in list(growing):
+                try:
+                    next(work)
+                except StopIteration as done:
+                    growing.remove(work)
+                    ready.append(done.value)
+            if len(ready) > 1:
+                yield ready.popleft()
+        while ready:
+            yield ready.popleft()
+    finally:
+        for left in ready:
+            drop(left)
 
 
 class _Line(Generic[Made, Ready]):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
-from time import perf_counter
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,11 +16,12 @@ from spgnn.comm import Communicator
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_integer
 from spgnn.hashing import uniform
+from spgnn.minibatch.ahead import in_turns, last
 from spgnn.minibatch.batch import Batch, Place
 from spgnn.minibatch.boundary import Boundary
 from spgnn.minibatch.counts import Sampled
-from spgnn.minibatch.distributed import finished
-from spgnn.minibatch.exact import DistributedSampler, Drawn
+from spgnn.minibatch.distributed import Beginning, begun
+from spgnn.minibatch.exact import DistributedSampler, Drawn, Sampling, running, timed
 from spgnn.minibatch.rank import RankGraph
 from spgnn.nn.loss import UNKNOWN
 from spgnn.partition import partition
@@ -106,18 +109,30 @@ class ClusterSampler:
             As of :meth:`DistributedSampler.sample`. Seeds are all vertices of the clusters; all
             hops but the first are the same.
         """
+        return last(self.sampling(batches))
+
+    def sampling(self, batches: Sequence[Tensor], thread: Executor | None = None) -> Sampling:
+        """As `sample`, step by step: :meth:`DistributedSampler.sampling`. Collective."""
         asking = self._sampler.asking([Draw(0)] * len(batches))
         nodes, new = list(batches), list(batches)
         parts: list[list[Drawn]] = [[] for _ in batches]
-        for hop in range(self._sampler.hops):
-            for batch, drawn in enumerate(asking.rows_of(new, hop)):
+
+        def grow(found: Sequence[Drawn], *, more: bool) -> None:
+            for batch, drawn in enumerate(found):
                 parts[batch].append(drawn)
-                if hop + 1 < self._sampler.hops:
+                if more:
                     known = nodes[batch]
                     before = drawn.indptr.new_zeros(len(known) - len(new[batch]))
                     indptr = torch.cat((before, drawn.indptr))
                     nodes[batch], _ = relabel(known, indptr, drawn.columns)
                     new[batch] = nodes[batch][len(known) :]
+
+        for hop in range(self._sampler.hops):
+            arrive = asking.begun(new, hop, thread)
+            yield
+            grown = running(thread, partial(grow, more=hop + 1 < self._sampler.hops), arrive())
+            yield
+            grown()
         return [
             self._joined(len(seeds), found, rows)
             for seeds, found, rows in zip(batches, nodes, parts, strict=True)
@@ -167,6 +182,8 @@ class ClusterLoader:
         Hops around the clusters; as many as layers make their rows exact.
     of_graph : bool
         Whether layers are scaled by the degrees of the whole graph.
+    prefetch : bool
+        As of `DistributedLoader`.
     seed : int
 
     Attributes
@@ -187,10 +204,13 @@ class ClusterLoader:
         each: int = 1,
         boundary: int = 0,
         of_graph: bool = True,
+        prefetch: bool = False,
         seed: int = 0,
     ) -> None:
         check_integer("boundary", boundary, 0)
-        comm.check_agreement("ClusterLoader", options=(layers, clusters, each, boundary, seed))
+        comm.check_agreement(
+            "ClusterLoader", options=(layers, clusters, each, boundary, prefetch, seed)
+        )
         mask, y = share.data.train_mask, share.data.y
         if mask is None or y is None:
             raise InputError(f"{share.meta.name}: cluster batches need labels and a training mask")
@@ -201,6 +221,7 @@ class ClusterLoader:
         labels = clusters_of(self.ranks.block, self.ranks.boundary, clusters, seed)
         self._clusters = ClusterSampler(labels, sampler, self.ranks.boundary, layers, each)
         self._of_graph, self._seed, self._comm = of_graph, seed, comm
+        self.prefetch = prefetch
         self._length = comm.agree(len(self._clusters.batches(seed, 0)))
         self.epoch, self.sampled = 0, Sampled()
 
@@ -212,13 +233,27 @@ class ClusterLoader:
         """The rank's batches of the next epoch; ``None`` in a round that has none for it."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         batches = self._clusters.batches(self._seed, epoch)
-        for turn in range(self._length):
-            started = perf_counter()
-            samples = self._clusters.sample(batches[turn : turn + 1])
-            self.sampled.add([sample for sample, _ in samples], perf_counter() - started)
-            number = turn * self._comm.size + self._comm.rank
-            place = Place(self._seed, epoch, number, epoch * self._length + turn)
-            inputs = [batch - self.ranks.boundary.first for batch in batches[turn : turn + 1]]
-            places = [(own, place) for own in inputs]
-            made = finished(self.ranks, samples, places, of_graph=self._of_graph)
-            yield made[0] if made else None
+        stretches = [batches[turn : turn + 1] for turn in range(self._length)]
+        if not self.prefetch:
+            for turn, found in enumerate(stretches):
+                yield next(iter(last(self._beginning(epoch, turn, found, None))()), None)
+            return
+        with ThreadPoolExecutor(1, "spgnn-sample") as thread:
+            works = (
+                self._beginning(epoch, turn, found, thread) for turn, found in enumerate(stretches)
+            )
+            # What is under way writes into memory of ours.
+            with closing(in_turns(works, lambda finish: finish())) as rounds:
+                for finish in rounds:
+                    yield next(iter(finish()), None)
+
+    def _beginning(
+        self, epoch: int, turn: int, batches: Sequence[Tensor], thread: Executor | None
+    ) -> Beginning:
+        """One round, step by step; in the end what waits for its features."""
+        sampling = self._clusters.sampling(batches, thread)
+        samples = yield from timed(sampling, self.sampled)
+        number = turn * self._comm.size + self._comm.rank
+        place = Place(self._seed, epoch, number, epoch * self._length + turn)
+        places = [(batch - self.ranks.boundary.first, place) for batch in batches]
+        return begun(self.ranks, samples, places, of_graph=self._of_graph, later=self.prefetch)

@@ -63,8 +63,8 @@ class Sampling(Record):
     prefetch: Annotated[
         int,
         Flag(
-            "batches made ahead (--distributed none, local); with --distributed exact: whether the "
-            "next superbatch's features travel during this one's steps",
+            "batches made ahead (--distributed none, local); with --distributed exact, cluster: "
+            "whether the next ones are sampled and their features travel during this one's steps",
             high=100_000,
         ),
     ] = 2

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,10 @@ from spgnn.data.distribute import RankShare
 from spgnn.errors import check_integer
 from spgnn.graph import DistGraph
 from spgnn.hashing import uniform
+from spgnn.minibatch.ahead import in_turns, last
 from spgnn.minibatch.batch import Batch, Place
 from spgnn.minibatch.counts import Sampled
+from spgnn.minibatch.exact import timed
 from spgnn.minibatch.facts import Facts
 from spgnn.minibatch.questions import Table, taken
 from spgnn.minibatch.rank import RankGraph, mask_of
@@ -26,6 +28,7 @@ from spgnn.nn.block import Degrees
 from spgnn.sampling import Draw, Sample, relabel
 
 Finish = Callable[[], list[Batch]]
+Beginning = Generator[None, None, Finish]
 
 
 def seed_order(ids: Tensor, seed: int, epoch: int) -> Tensor:
@@ -61,8 +64,9 @@ class DistributedLoader:
     superbatch : int
         Rounds that are sampled at once.
     prefetch : bool
-        Sample the next rounds before these are handed over, so that their dense features travel in
-        the meantime.
+        Sample the next rounds before these are handed over: their dense features travel in the
+        meantime, and this rank's own part of sampling runs in a thread. As many superbatches are
+        under way as sampling has steps, two a hop.
     x : Tensor, CSR or Rows [own rows, f], optional
         Features of own vertices, in the place of the graph's.
     seed : int
@@ -128,21 +132,23 @@ class DistributedLoader:
         """The rank's batches of the next epoch; ``None`` in a round that has none for it."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         order = seed_order(self._ids, self.seed, epoch) if self.shuffle else None
-        ahead: deque[tuple[int, Finish]] = deque()
-        try:
-            for first in range(0, len(self), self.superbatch):
-                rounds = range(first, min(first + self.superbatch, len(self)))
-                numbers = [self._number(turn) for turn in rounds]
-                finish = self._begun(epoch, numbers, order, later=self.prefetch)
-                ahead.append((len(rounds), finish))
-                if len(ahead) > self.prefetch:
-                    yield from _rounds(*ahead.popleft())
-            while ahead:
-                yield from _rounds(*ahead.popleft())
-        finally:
+        superbatches = [
+            [self._number(turn) for turn in range(len(self))[first : first + self.superbatch]]
+            for first in range(0, len(self), self.superbatch)
+        ]
+        if not self.prefetch:
+            for numbers in superbatches:
+                yield from _rounds(len(numbers), self.made(epoch, numbers, order))
+            return
+        with ThreadPoolExecutor(1, "spgnn-sample") as thread:
+            works = (
+                self._beginning(epoch, numbers, order, thread, later=True)
+                for numbers in superbatches
+            )
             # What is under way writes into memory of ours.
-            for _, finish in ahead:
-                finish()
+            with closing(in_turns(works, lambda finish: finish())) as begun_ones:
+                for numbers, finish in zip(superbatches, begun_ones, strict=True):
+                    yield from _rounds(len(numbers), finish())
 
     def round(self, epoch: int, turn: int) -> Batch | None:
         """The batch of any round; ``None`` if that has none for this rank. Collective."""
@@ -160,12 +166,18 @@ class DistributedLoader:
         order : Tensor int64 [inputs], optional
             Of the seeds in this epoch; by default as they are.
         """
-        return self._begun(epoch, numbers, order, later=False)()
+        return last(self._beginning(epoch, numbers, order, None, later=False))()
 
-    def _begun(
-        self, epoch: int, numbers: Sequence[int], order: Tensor | None, *, later: bool
-    ) -> Finish:
-        """These batches, sampled; what is returned waits for their features."""
+    def _beginning(
+        self,
+        epoch: int,
+        numbers: Sequence[int],
+        order: Tensor | None,
+        thread: Executor | None,
+        *,
+        later: bool,
+    ) -> Beginning:
+        """These batches, step by step; in the end what waits for their features."""
         places, draws = [], []
         for number in numbers:
             if number < self.batches:
@@ -176,9 +188,8 @@ class DistributedLoader:
                 )
                 draws.append(Draw(self.seed, epoch, number))
         seeds = [self._rows[place] for place, _ in places]
-        started = perf_counter()
-        samples = self._sampler.sample(seeds, draws, resample=self.resample)
-        self.sampled.add([sample for sample, _ in samples], perf_counter() - started)
+        sampling = self._sampler.sampling(seeds, draws, resample=self.resample, thread=thread)
+        samples = yield from timed(sampling, self.sampled)
         return begun(self.ranks, samples, places, of_graph=self.of_graph, later=later)
 
     def _number(self, turn: int) -> int:
@@ -188,8 +199,7 @@ class DistributedLoader:
         return epoch * self.batches + number
 
 
-def _rounds(count: int, finish: Finish) -> Iterator[Batch | None]:
-    made = finish()
+def _rounds(count: int, made: Sequence[Batch]) -> Iterator[Batch | None]:
     yield from made
     yield from [None] * (count - len(made))
 
@@ -222,17 +232,6 @@ class _InOrder:
 
     def __getitem__(self, nodes: Tensor) -> Tensor:
         return self._rows[: len(nodes)]
-
-
-def finished(
-    ranks: RankGraph,
-    samples: Sequence[tuple[Sample, Tensor | None]],
-    places: Sequence[tuple[Tensor, Place]],
-    *,
-    of_graph: bool,
-) -> list[Batch]:
-    """What `begun` returns, at once. Collective."""
-    return begun(ranks, samples, places, of_graph=of_graph)()
 
 
 def begun(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -15,11 +18,18 @@ from spgnn.comm.counts import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange.inspect import swapped, swapped_counts
 from spgnn.layout import RowLayout
+from spgnn.minibatch.ahead import last
 from spgnn.minibatch.boundary import Boundary
+from spgnn.minibatch.counts import Sampled as Counted
 from spgnn.minibatch.expansion import HopSampler, anew, once
 from spgnn.minibatch.questions import Questions
 from spgnn.pattern import index_dtype
 from spgnn.sampling import Draw, Sample
+
+Result = TypeVar("Result")
+Sampled = list[tuple[Sample, Tensor | None]]
+Sampling = Generator[None, None, Sampled]
+"""On its way to samples; between its steps, whatever needs no other rank may run in a thread."""
 
 
 class Drawn(NamedTuple):
@@ -96,7 +106,7 @@ class DistributedSampler:
 
     def sample(
         self, seeds: Sequence[Tensor], draws: Sequence[Draw], *, resample: bool = False
-    ) -> list[tuple[Sample, Tensor | None]]:
+    ) -> Sampled:
         """Several batches at once. Collective; ranks may have different numbers of them.
 
         Parameters
@@ -114,14 +124,29 @@ class DistributedSampler:
             Nodes are rows of the whole matrix. With what is known of edges, if anything is; a hop
             numbers its edges by places in there.
         """
+        return last(self.sampling(seeds, draws, resample=resample))
+
+    def sampling(
+        self,
+        seeds: Sequence[Tensor],
+        draws: Sequence[Draw],
+        *,
+        resample: bool = False,
+        thread: Executor | None = None,
+    ) -> Sampling:
+        """As `sample`, in two steps a hop and one more; each step is collective.
+
+        Other exchanges may come between steps, in the same order on all ranks. What this rank draws
+        and puts in order by itself runs in a thread meanwhile, if there is one.
+        """
         asking = self.asking(draws)
         growth = [(anew if resample else once)(batch, self.hops) for batch in seeds]
         targets = [next(batch) for batch in growth]
         known: list[list[Tensor]] = [[] for _ in seeds]
         samples: list[Sample] = []
-        for hop in range(self.hops):
-            for batch, drawn in enumerate(asking.rows_of(targets, hop)):
-                indptr, columns, edges, weights = drawn
+
+        def grow(found: Sequence[Drawn]) -> None:
+            for batch, (indptr, columns, edges, weights) in enumerate(found):
                 numbers = None
                 if edges is not None:
                     before = sum(map(len, known[batch]))
@@ -131,6 +156,13 @@ class DistributedSampler:
                     targets[batch] = growth[batch].send((indptr, columns, numbers, weights))
                 except StopIteration as grown:
                     samples.append(grown.value)
+
+        for hop in range(self.hops):
+            arrive = asking.begun(targets, hop, thread)
+            yield
+            grown = running(thread, grow, arrive())
+            yield
+            grown()
         joined = [torch.cat(parts) if parts else None for parts in known]
         return list(zip(samples, joined, strict=True))
 
@@ -185,6 +217,15 @@ class Asking:
         hop : int
             Which draw it is.
         """
+        return self.begun(targets, hop)()
+
+    def begun(
+        self, targets: Sequence[Tensor], hop: int, thread: Executor | None = None
+    ) -> Callable[[], list[Drawn]]:
+        """As `rows_of`, of which questions alone are asked; what is returned has them answered.
+
+        Both are collective. This rank's draws may be made in a thread between the two.
+        """
         made, batches = self.of, len(targets)
         wanted = torch.cat([*targets, torch.zeros(0, dtype=torch.int64)])
         sizes = torch.tensor([len(t) for t in targets], dtype=torch.int64)
@@ -195,9 +236,13 @@ class Asking:
         batch = torch.arange(batches).repeat_interleave(sizes)[questions.order]
         of_batches = torch.bincount(owner * batches + batch, minlength=made.comm.size * batches)
         theirs = swapped(made.comm, of_batches, self.batches)
-        lengths, entries = self._drawn(questions.asked, theirs, hop)
-        indptr, arrived = questions.answered_lists(lengths, entries)
-        return [made.rows(*cut) for cut in _cut(indptr, arrived, sizes.tolist())]
+        drawn = running(thread, self._drawn, questions.asked, theirs, hop)
+
+        def answered() -> list[Drawn]:
+            indptr, arrived = questions.answered_lists(*drawn())
+            return [made.rows(*cut) for cut in _cut(indptr, arrived, sizes.tolist())]
+
+        return answered
 
     def _drawn(self, asked: Tensor, sizes: Tensor, hop: int) -> tuple[Tensor, list[Tensor]]:
         """What this rank draws for all batches of all ranks, one after the other."""
@@ -210,6 +255,30 @@ class Asking:
         lengths = torch.cat([rows.indptr.diff().int() for rows in found])
         arrays = zip(*([a for a in rows[1:] if a is not None] for rows in found), strict=True)
         return lengths, [torch.cat(parts) for parts in arrays]
+
+
+def timed(sampling: Sampling, counted: Counted) -> Sampling:
+    """The same steps; their seconds and what was drawn are counted."""
+    seconds = 0.0
+    while True:
+        started = perf_counter()
+        try:
+            next(sampling)
+        except StopIteration as done:
+            samples: Sampled = done.value
+            counted.add([sample for sample, _ in samples], seconds + perf_counter() - started)
+            return samples
+        seconds += perf_counter() - started
+        yield
+
+
+def running(
+    thread: Executor | None, call: Callable[..., Result], *arguments: Any
+) -> Callable[[], Result]:
+    """A call that may run in a thread; what is returned waits for its result."""
+    if thread is None:
+        return partial(call, *arguments)
+    return thread.submit(call, *arguments).result
 
 
 def _cut(

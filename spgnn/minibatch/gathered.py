@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +12,15 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.layout import RowLayout
+from spgnn.minibatch.ahead import last
 from spgnn.minibatch.boundary import Boundary
-from spgnn.minibatch.exact import DistributedSampler, Drawn
+from spgnn.minibatch.exact import (
+    DistributedSampler,
+    Drawn,
+    Sampled,
+    Sampling,
+    running,
+)
 from spgnn.pattern import Pattern
 from spgnn.sampling import (
     Draw,
@@ -86,15 +94,33 @@ class GatheringSampler:
 
     def sample(
         self, seeds: Sequence[Tensor], draws: Sequence[Draw], *, resample: bool = False
-    ) -> list[tuple[Sample, Tensor | None]]:
+    ) -> Sampled:
         """As :meth:`DistributedSampler.sample`; all vertices draw anew in each hop. Collective."""
+        return last(self.sampling(seeds, draws, resample=resample))
+
+    def sampling(
+        self,
+        seeds: Sequence[Tensor],
+        draws: Sequence[Draw],
+        *,
+        resample: bool = False,
+        thread: Executor | None = None,
+    ) -> Sampling:
+        """As :meth:`DistributedSampler.sampling`. Collective."""
         asking = self._rows.asking(draws)
         growing = [Growing(batch) for batch in seeds]
-        for hop, number in enumerate(self._numbers):
-            found = asking.rows_of([one.nodes[one.known :] for one in growing], hop)
+
+        def grow(found: Sequence[Drawn], number: int, hop: int) -> None:
             for one, rows, draw in zip(growing, found, draws, strict=True):
                 one.know(rows)
                 self._together.grow(one, number, hop, draw)
+
+        for hop, number in enumerate(self._numbers):
+            arrive = asking.begun([one.nodes[one.known :] for one in growing], hop, thread)
+            yield
+            grown = running(thread, grow, arrive(), number, hop)
+            yield
+            grown()
         return [one.done(weighted=self._weighted) for one in growing]
 
 
@@ -175,7 +201,9 @@ class Growing:
         self.known = len(self.nodes)
         self.indptr = torch.cat((self.indptr, rows.indptr[1:] + self.indptr[-1]))
         self.columns = torch.cat((self.columns, rows.columns.long()))
-        ids = rows.edges[:, :2].contiguous().view(torch.int64).view(-1)
+        # A copy: one row alone counts as contiguous, whatever its stride.
+        ids = rows.edges[:, :2].clone(memory_format=torch.contiguous_format)
+        ids = ids.view(torch.int64).view(-1)
         self.ids = torch.cat((self.ids, ids))
         values = rows.edges[:, 2:].contiguous().view(torch.float32).view(-1)
         self.values = torch.cat((self.values, values))

@@ -160,41 +160,34 @@ class NeighborLoader:
         self.batch_size = check_integer("batch_size", batch_size, 1)
         self.superbatch = check_integer("superbatch", superbatch, 1)
         self.pack_epochs = check_integer("pack_epochs", pack_epochs, 1)
-        self._packed = range(0)
         self.prefetch = check_integer("prefetch", prefetch, 0)
         self.num_workers = check_integer("num_workers", num_workers, 0, 1024)
         self.seed = check_integer("seed", seed, 0)
+        self.ranks = check_integer("ranks", ranks, 1)
+        self.rank = check_integer("rank", rank, 0, ranks - 1)
         check_choice("normalise", normalise, get_args(Scaling))
+        check_choice("subgraph_type", subgraph_type, ("directional", "induced"))
         self.shuffle, self.drop_last, self.transform = shuffle, drop_last, transform
-        self.normalise = normalise
+        self.normalise, self.epoch, self._packed = normalise, 0, range(0)
         self.source: Source = source_of(data, store, data_dir, structure)
         self.input_nodes = chosen(self.source, input_nodes)
         self.features, self.sampled = Features(self.source.x), Sampled()
-        self.ranks = check_integer("ranks", ranks, 1)
-        self.rank = check_integer("rank", rank, 0, ranks - 1)
-        self.epoch = 0
+        self._times = _checked_times(input_time, time_attr, len(self.input_nodes))
+        if not isinstance(sampler, str):
+            self.sampler = sampler
+            return
+        how = replace, disjoint, subgraph_type == "induced", resample
+        drawing = Drawing(sampler, *how, weight_attr, time_attr, temporal_strategy)
+        self.sampler = self._made(drawing, num_neighbors, edge_ids)
+
+    def _made(
+        self, drawing: Drawing, num_neighbors: Sequence[int], edge_ids: bool | None
+    ) -> Sampler:
+        """The sampler; several that run at once have a thread each."""
         if edge_ids is None:
             edge_ids = bool(self.source.edges)
-        check_choice("subgraph_type", subgraph_type, ("directional", "induced"))
-        self._times = _checked_times(input_time, time_attr, len(self.input_nodes))
-        self.sampler: Sampler
-        if isinstance(sampler, str):
-            drawing = Drawing(
-                sampler,
-                replace,
-                disjoint,
-                subgraph_type == "induced",
-                resample,
-                weight_attr,
-                time_attr,
-                temporal_strategy,
-            )
-            threads = None if self.num_workers < 2 else 1
-            self.sampler = drawing.of(
-                self.source, num_neighbors, edge_ids=edge_ids, threads=threads
-            )
-        else:
-            self.sampler = sampler
+        threads = None if self.num_workers < 2 else 1
+        return drawing.of(self.source, num_neighbors, edge_ids=edge_ids, threads=threads)
 
     @property
     def batches(self) -> int:

@@ -237,6 +237,7 @@ def _loader(config: MiniBatchConfig, share: RankShare, model: Stack, comm: Commu
             each=how.clusters_a_batch,
             boundary=how.boundary,
             of_graph=of_graph,
+            prefetch=sampling.prefetch > 0,
             seed=config.training.seed,
         )
     history = History.parsed(str(how.historical)) if how.distributed == "historical" else None

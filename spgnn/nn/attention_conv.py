@@ -20,20 +20,21 @@ from spgnn.nn.convolution import (
     lazy_parts,
     linear,
 )
-from spgnn.nn.dropout import DropoutKeys
+from spgnn.nn.dropout import DropoutKeys, dropout, keys_on
 from spgnn.nn.edge_features import FILLS, EdgeOrder
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.propagation import (
     LayerGraph,
     LayerMatrix,
     Propagation,
+    ids_of,
     matrix_of,
     own_rows,
 )
 from spgnn.sparse import CSR
 
-# Keys of a layer's edges are apart from those of its features.
-EDGES = 1 << 15
+# Keys of a layer's edges, and of its messages, are apart from those of its features.
+EDGES, MESSAGES = 1 << 15, 1 << 14
 
 
 class AttentionConv(Convolution):
@@ -60,6 +61,10 @@ class AttentionConv(Convolution):
         Edge features of self-loops that are added, or how those of a vertex's other edges are
         reduced: add, mean, min, max, mul.
     bias, residual : bool
+    message_dropout : float
+        Of what is weighed, each element of a vertex's row, after scores were made of all of it: as
+        the authors' own implementation of GAT does; PyG's has none. The same mask for all
+        neighbours, a function of the vertex.
     options
         Of PyG's message passing; none but their defaults.
 
@@ -86,6 +91,8 @@ class AttentionConv(Convolution):
         fill_value: float | Tensor | str = "mean",
         bias: bool = True,
         residual: bool = False,
+        *,
+        message_dropout: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -99,6 +106,9 @@ class AttentionConv(Convolution):
         self.dropout = check_number(f"{name} dropout", dropout, 0, 1)
         if self.dropout == 1:
             raise InputError(f"{name}: dropout of all edges leaves nothing")
+        self.message_dropout = check_number(f"{name} message_dropout", message_dropout, 0, 1)
+        if self.message_dropout == 1:
+            raise InputError(f"{name}: dropout of all messages leaves nothing")
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
         self.number = 0
         width = heads * out_channels
@@ -154,7 +164,7 @@ class AttentionConv(Convolution):
         if edge_attr is not None and self.lin_edge is not None:
             fill = self.fill_value if self.add_self_loops else None
             edges = self.lin_edge(self._edge_order.features(graph, A, edge_attr, fill))
-        out = self._attend(H_local, graph, A, edges, self.dropped(graph, keys))
+        out = self._attend(H_local, graph, A, edges, keys)
         if not self.concat:
             out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
         if self.res is not None:
@@ -172,9 +182,36 @@ class AttentionConv(Convolution):
         graph: LayerGraph,
         A: LayerMatrix,
         edges: Tensor | None,
-        dropout: EdgeDropout | None,
+        keys: DropoutKeys | None,
     ) -> Tensor:
         """Weighted sums [rows, heads · out_channels]."""
+
+    def messages(self, rows: Tensor, graph: LayerGraph, keys: DropoutKeys | None) -> Tensor | None:
+        """What is weighed where that is not the rows that scores are made of.
+
+        Rows without data stand for those of training: they tell what moves there.
+
+        Parameters
+        ----------
+        rows : Tensor [columns, heads · out_channels]
+        graph : LayerGraph
+        keys : DropoutKeys, optional
+
+        Returns
+        -------
+        Tensor [columns, heads, out_channels] or None
+        """
+        if not self.message_dropout or not (rows.is_meta or keys is not None):
+            return None
+        if keys is not None:
+            keys = keys_on(keys, ids_of(graph))
+        made = dropout(rows, self.message_dropout, keys, self.number | MESSAGES)
+        assert isinstance(made, Tensor)
+        return self.by_head(made)
+
+    def by_head(self, rows: Tensor) -> Tensor:
+        """Rows of all heads side by side as [rows, heads, columns of each]."""
+        return rows.view(len(rows), self.heads, -1)
 
     def matrix(self, graph: LayerGraph) -> LayerMatrix:
         """The matrix whose nonzeros are weighed. Collective when first asked."""

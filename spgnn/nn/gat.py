@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from spgnn.attention import EdgeDropout, attend, attend_v2, head_scores
+from spgnn.attention import attend, attend_v2, head_scores
 from spgnn.autograd import autocast
 from spgnn.errors import InputError
 from spgnn.nn.attention_conv import AttentionConv, mapped, mapped_of_own
@@ -52,23 +52,30 @@ class GATConv(AttentionConv):
         graph: LayerGraph,
         A: LayerMatrix,
         edges: Tensor | None,
-        dropout: EdgeDropout | None,
+        keys: DropoutKeys | None,
     ) -> Tensor:
-        Z_local = autocast(mapped(self.lin, H_local))
+        Z_local, a = autocast(mapped(self.lin, H_local)), self.att_src[0]
         wide = SUM_DTYPE.get(Z_local.dtype, Z_local.dtype)
         d = head_scores(own_rows(graph, Z_local), self.att_dst[0].to(wide))
         scores = None
         if edges is not None and self.att_edge is not None:
             scores = head_scores(edges, self.att_edge[0].to(wide))
-        return attend(
+        messages = self.messages(Z_local, graph, keys)
+        if messages is not None:
+            # Scores were made of all of the row: they travel as one more column of each head.
+            s = head_scores(Z_local, a.to(wide)).to(Z_local.dtype)
+            Z_local = torch.cat((messages, s[..., None]), 2).flatten(1)
+            a = nn.functional.pad(torch.zeros_like(a), (0, 1), value=1.0)
+        out = attend(
             A,
             Z_local,
-            self.att_src[0],
+            a,
             d,
             slope=self.negative_slope,
             edge_scores=scores,
-            dropout=dropout,
+            dropout=self.dropped(graph, keys),
         )
+        return out if messages is None else self.by_head(out)[..., :-1].flatten(1)
 
 
 class GATv2Conv(AttentionConv):
@@ -99,6 +106,8 @@ class GATv2Conv(AttentionConv):
         bias: bool = True,
         share_weights: bool = False,
         residual: bool = False,
+        *,
+        message_dropout: float = 0.0,
         **options: Any,
     ) -> None:
         self.share_weights = share_weights
@@ -114,6 +123,7 @@ class GATv2Conv(AttentionConv):
             fill_value,
             bias,
             residual,
+            message_dropout=message_dropout,
             **options,
         )
 
@@ -130,22 +140,33 @@ class GATv2Conv(AttentionConv):
         graph: LayerGraph,
         A: LayerMatrix,
         edges: Tensor | None,
-        dropout: EdgeDropout | None,
+        keys: DropoutKeys | None,
     ) -> Tensor:
-        Y_local = autocast(mapped(self.lin_l, H_local))
+        Y_local, a = autocast(mapped(self.lin_l, H_local)), self.att[0]
         if self.share_weights:
             X_own = own_rows(graph, Y_local)
         else:
             X_own = autocast(mapped_of_own(self.lin_r, graph, H_local))
-        return attend_v2(
+        messages = self.messages(Y_local, graph, keys)
+        if messages is not None:
+            # What is weighed travels beside what is scored, in columns that a does not look at.
+            Y_local = torch.cat((self.by_head(Y_local), messages), 2).flatten(1)
+            X_own, a = self._with_zeros(X_own), nn.functional.pad(a, (0, self.out_channels))
+            edges = None if edges is None else self._with_zeros(edges)
+        out = attend_v2(
             A,
             Y_local,
-            self.att[0],
+            a,
             X_own,
             slope=self.negative_slope,
             edge_features=edges,
-            dropout=dropout,
+            dropout=self.dropped(graph, keys),
         )
+        return out if messages is None else self.by_head(out)[..., self.out_channels :].flatten(1)
+
+    def _with_zeros(self, rows: Tensor) -> Tensor:
+        """Rows with as many zeros beside the columns of each head."""
+        return nn.functional.pad(self.by_head(rows), (0, self.out_channels)).flatten(1)
 
 
 class GAT(Stack):
@@ -160,8 +181,8 @@ class GAT(Stack):
         See :class:`Stack`.
     options
         ``heads``; ``out_heads`` of the layer that makes the output, by default as many;
-        ``attention_dropout`` of edges, by default as of features; ``concat``, ``v2``, and what else
-        the layers take.
+        ``attention_dropout`` of edges, by default as of features; ``message_dropout``, by default
+        none; ``concat``, ``v2``, and what else the layers take.
     """
 
     convolution: ClassVar[type[AttentionConv]] = GATConv

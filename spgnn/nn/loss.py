@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgnn.comm import Communicator
+from spgnn.kernels import cross_entropy_sum
 
 UNKNOWN = -1
 
@@ -69,14 +70,17 @@ class CrossEntropy(Loss):
         outputs = _wide(outputs)
         # Ignored rather than left out: no copy of the chosen rows, forward or backward.
         target = torch.where(mask, y, UNKNOWN)
-        summed = F.cross_entropy(
-            outputs,
-            target,
-            None if self.weight is None else self.weight.to(outputs.dtype),
-            ignore_index=UNKNOWN,
-            reduction="sum",
-            label_smoothing=self.smoothing,
-        )
+        if self.weight is None and not self.smoothing:
+            summed = cross_entropy_sum(outputs, target)
+        else:
+            summed = F.cross_entropy(
+                outputs,
+                target,
+                None if self.weight is None else self.weight.to(outputs.dtype),
+                ignore_index=UNKNOWN,
+                reduction="sum",
+                label_smoothing=self.smoothing,
+            )
         return summed / (total or 1)
 
 
@@ -150,7 +154,7 @@ class Residual(Loss):
 
 def _wide(outputs: Tensor) -> Tensor:
     """In float32 at least: sums over many vertices have no digits left in less."""
-    return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
+    return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs
 
 
 def label_weights(

@@ -255,7 +255,7 @@ class Stack(nn.Module):
         if not self._drawn and any(lazy_parts(self)):
             self._find_widths(x)
         layers = by_layer(graph, len(self.convs))
-        keys = self._keys(keys, layers[0], x)
+        keys = self._keys(keys, layers[0])
         kept: list[Tensor] = []
         Z: Features = x
         update: Update | None = None
@@ -368,11 +368,11 @@ class Stack(nn.Module):
             return None
         return keys_on(keys, ids_of(following))
 
-    def _keys(
-        self, keys: DropoutKeys | None, first: LayerGraph, X_local: Features
-    ) -> DropoutKeys | None:
+    def _keys(self, keys: DropoutKeys | None, first: LayerGraph) -> DropoutKeys | None:
         """Those of this call; none outside training."""
-        drops = self.dropout or any(getattr(c, "dropout", 0) for c in self.convs)
+        drops = self.dropout or any(
+            getattr(c, "dropout", 0) or getattr(c, "message_dropout", 0) for c in self.convs
+        )
         if not self.training or not drops:
             return None
         if keys is not None:

@@ -27,10 +27,11 @@ from spgnn.comm.rank_zero import on_every_rank
 from spgnn.errors import InputError
 from spgnn.nn import DropoutKeys
 from spgnn.nn.features import Features, Propagated
-from spgnn.parts.budget import ORDER, Budget, Sizes
+from spgnn.parts.budget import ORDER, Budget
 from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places
 from spgnn.parts.segments import Segments
+from spgnn.parts.sizes import Sizes
 from spgnn.store.direct import DirectFile, Transfers
 
 Recompute = Literal["auto", "never", "always"]

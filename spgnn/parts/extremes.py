@@ -15,12 +15,9 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from spgnn.kernels.extremes import extreme_
+from spgnn.kernels.extremes import add_to_extremes_, extreme_
 from spgnn.parts.matrix import NewTable, PartMatrix, by_panels
 from spgnn.parts.table import Table, memory_rows
-from spgnn.pattern import Pattern
-
-_AT_ONCE = 1 << 18  # numbers of rows that are sent
 
 
 def extreme_products(
@@ -80,7 +77,9 @@ def extreme_adjoints(
                 chosen = matrix.chosen(part)
             if chosen is not None:
                 here = here.new_zeros(block.shape[0], here.shape[1]).index_copy_(0, chosen, here)
-            _add_sent(block.pattern, X, here, dX, largest)
+            # Of equal neighbours, the first gets it.
+            _, found = extreme_(block.pattern, X, largest=largest)
+            add_to_extremes_(dX, here, found)
         own = dX[: H.rows]
         if matrix.received is not None:
             own += matrix.received.halo.adjoint(dX[H.rows :])
@@ -89,13 +88,3 @@ def extreme_adjoints(
             yield part, own[begin:end].clone()
 
     return by_panels(of, matrix.column_bounds, H, panel, new)
-
-
-def _add_sent(pattern: Pattern, X: Tensor, G: Tensor, dX: Tensor, largest: bool) -> None:
-    """Add to dX what rows send to their extreme neighbours; of equal ones, the first gets it."""
-    _, found = extreme_(pattern, X, largest=largest)
-    step = max(1, _AT_ONCE // max(X.shape[1], 1))
-    for first in range(0, len(found) if len(dX) else 0, step):
-        rows = slice(first, first + step)
-        sent = G[rows].masked_fill(found[rows] < 0, 0.0)
-        dX.scatter_add_(0, found[rows].clamp_min(0).long(), sent)

@@ -61,6 +61,8 @@ class Vertices:
     features : Source
     propagated : Table, optional
         A·X; without, the first layer multiplies as the others do.
+    received_ids : Tensor int64 [received], optional
+        Original ids of the rows of other ranks, where dropout of edges asks for them.
     """
 
     bounds: tuple[int, ...]
@@ -69,6 +71,15 @@ class Vertices:
     column_scale: Tensor | None
     features: Source
     propagated: Table | None
+    received_ids: Tensor | None = None
+
+    def ids_of_columns(self, matrix: PartMatrix) -> Tensor:
+        """Original ids of a matrix's columns, int64 [k + received]."""
+        own = self.ids
+        if isinstance(own, int):
+            own = torch.arange(own, own + self.bounds[-1])
+        own = own if matrix.sources is None else own[matrix.sources]
+        return own if self.received_ids is None else torch.cat((own, self.received_ids))
 
     def ids_of(self, part: int, chosen: Tensor | None) -> Tensor:
         """Original ids of some rows of a part."""

@@ -188,6 +188,11 @@ class PartMatrix:
             X[H.rows :] = self.received.halo.forward(X[: H.rows].contiguous())
         return X
 
+    def diagonal(self, part: int) -> Tensor:
+        """Column of each own vertex whose row is in a block, int64 [rows of the block]."""
+        begin, end = self.blocks.bounds[part : part + 2]
+        return torch.arange(begin, end) if self._diagonal is None else self._diagonal[begin:end]
+
     def _with_loops(self, Z: Tensor, X: Tensor, part: int) -> Tensor:
         if self.loops is None:
             return Z

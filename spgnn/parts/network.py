@@ -14,6 +14,7 @@ backward, for their gradients.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,9 +22,11 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.nn import DropoutKeys
 from spgnn.parts.aside import Aside
+from spgnn.parts.attention import Attending
 from spgnn.parts.extremes import extreme_adjoints, extreme_products
 from spgnn.parts.kept import release
 from spgnn.parts.layers import Layers, Piece, Vertices
+from spgnn.parts.matrix import NewTable
 from spgnn.parts.moments import Gathered, Returned
 from spgnn.parts.pieces import Pieces
 from spgnn.parts.room import Room
@@ -185,7 +188,8 @@ class Network(Pieces):
                 matrix = layers.matrices[number + 1]
                 if following is None:
                     cuts, extra = matrix.column_bounds, matrix.halo_rows
-                    following = self.room.table("operand", cuts, outgoing, extra)
+                    heads = self.segments.head_count(number + 1)
+                    following = self.room.table("operand", cuts, outgoing, extra, heads=heads)
                 # The rows that a layer makes are the sources of the next one, if that has any.
                 following.write_some(
                     at.part, at.chosen if matrix.sources is None else None, outgoing
@@ -195,6 +199,7 @@ class Network(Pieces):
                 self._kept.operands[number] = operand
             else:
                 release(operand)
+                release(self._kept.ends.pop(number, None))
             operand = following
             if not self._keeps:
                 release(self._kept.taken.pop(number, None))
@@ -279,7 +284,8 @@ class Network(Pieces):
     def forget(self) -> None:
         """Give up what was kept for `backward`."""
         self._kept.forget()
-        self._known.clear()
+        for known in (self._known, self._asked, self._attending):
+            known.clear()
 
     def _first_operand(self, layers: Layers, keys: DropoutKeys | None) -> Table | None:
         """What the first layer multiplies, if features are not propagated."""
@@ -288,11 +294,13 @@ class Network(Pieces):
         table: Table | None = None
         for part in range(len(layers.bounds) - 1):
             X = self.vertices.features.rows(part)
-            outgoing = self._operand(0, X, part, None, keys)
+            stopped = self._stopped(0, X, part, None, keys)
+            self._keep_ends(layers, 0, part, stopped.asked, layers.chosen(0, part))
+            outgoing = stopped.operand
             self._operand_learns = outgoing.requires_grad
             if table is None:
-                extra = layers.matrices[0].halo_rows
-                table = self.room.table("operand", layers.bounds, outgoing, extra)
+                extra, heads = layers.matrices[0].halo_rows, self.segments.head_count(0)
+                table = self.room.table("operand", layers.bounds, outgoing, extra, heads=heads)
             table.write(part, outgoing.detach())
             self._tell()
         return table
@@ -308,8 +316,10 @@ class Network(Pieces):
             return
         for part, dO in self._operand_gradients(0, layers):
             with torch.enable_grad():
-                O = self._operand(0, self.vertices.features.rows(part), part, None, keys)  # noqa: E741
-            O.backward(dO)
+                X = self.vertices.features.rows(part)
+                stopped = self._stopped(0, X, part, None, keys)
+                ends = self._of_operand(0, part, stopped, layers.chosen(0, part), dO)
+            torch.autograd.backward(*ends)
             self._tell()
 
     def _forward_products(
@@ -319,23 +329,40 @@ class Network(Pieces):
         if operand is None:
             yield from ((part, None) for part in range(len(layers.bounds) - 1))
             return
-        panel, new = self.room.panel(operand.width), self.room.table_of
+        panel, new = self._in_panels(number, operand.width)
         matrix, reduction = layers.matrices[number], self.segments.reduction(number)
-        if reduction is None:
+        heads = self.segments.heads(number)
+        if heads is not None:
+            asked = self._asked[number]
+            ids = self.vertices.ids_of_columns(matrix) if asked.p else None
+            attending = self._attending[number] = Attending(matrix, heads, asked, ids)
+            yield from attending.products(operand, self._kept.ends[number], panel, new)
+        elif reduction is None:
             yield from matrix.products(operand, panel, new)
         else:
             yield from extreme_products(matrix, operand, panel, new, largest=reduction == "max")
 
+    def _in_panels(self, number: int, width: int) -> tuple[int, NewTable]:
+        """Columns of a layer's panels, and what makes tables of such panels."""
+        heads = self.segments.head_count(number)
+        return self.room.panel(width, heads), partial(self.room.table_of, heads=heads)
+
     def _looks_back(self, number: int) -> bool:
-        """Whether backward looks at what a layer takes the largest of."""
+        """Whether backward looks at what a layer takes the largest of, or weighs."""
         learns = number > 0 or self._begins_with_adjoint
-        return learns and self.segments.reduction(number) is not None
+        segments = self.segments
+        return learns and bool(segments.reduction(number) or segments.heads(number))
 
     def _operand_gradients(self, number: int, layers: Layers) -> Iterator[tuple[int, Tensor]]:
         """The gradient of what a layer multiplies, part after part. Collective."""
         G, matrix = self._kept.products[number], layers.matrices[number]
-        panel, new = self.room.panel(G.width), self.room.table_of
         reduction = self.segments.reduction(number)
+        panel, new = self._in_panels(number, G.width)
+        if number in self._attending:
+            kept = self._kept
+            operand, ends = kept.operands[number], kept.ends[number]
+            of_ends = kept.of_ends[number] = self._like_ends(number, ends)
+            return self._attending[number].adjoints(operand, ends, G, of_ends, panel, new)
         if reduction is None:
             return matrix.adjoints(G, panel, new)
         operand = self._kept.operands[number]

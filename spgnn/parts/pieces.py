@@ -7,15 +7,19 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
+from spgnn.attention import Weighing
 from spgnn.blocks import take_rows
 from spgnn.nn import DropoutKeys
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.norm import Norm
+from spgnn.parts.attention import Attending
+from spgnn.parts.heads import Heads
 from spgnn.parts.kept import Kept
-from spgnn.parts.layers import Piece, Vertices
+from spgnn.parts.layers import Layers, Piece, Vertices
 from spgnn.parts.moments import Known
 from spgnn.parts.room import Room
-from spgnn.parts.segments import Segments, Taken
+from spgnn.parts.segments import Segments, Stopped, Taken
+from spgnn.parts.table import Table
 from spgnn.sparse import CSR
 
 
@@ -38,7 +42,9 @@ class Pieces:
     ) -> None:
         self.segments, self.vertices, self.room = segments, vertices, room
         self.again, self._keeps, self._learns = again, False, False
-        self._kept = Kept(room)
+        self._kept = Kept(room, segments.head_count)
+        self._asked: dict[int, Weighing] = {}
+        self._attending: dict[int, Attending] = {}
         self._known: dict[int, list[Known]] = {}
         self._widths: dict[int, int] = {}
         self._operand_learns = False
@@ -141,29 +147,77 @@ class Pieces:
             own = _picked(H, at.inside).detach()
             cuts = at.layers.matrices[following].row_bounds
             self._kept.into(self._kept.taken, following, "taken", cuts, own).write(at.part, own)
-        return self._operand(following, H, at.part, at.chosen, keys).detach()
+        found = self._stopped(following, H, at.part, at.chosen, keys)
+        self._keep_ends(at.layers, following, at.part, found.asked, at.inside)
+        return found.operand.detach()
 
-    def _operand(
+    def _keep_ends(
+        self,
+        layers: Layers,
+        number: int,
+        part: int,
+        asked: Weighing | None,
+        inside: Tensor | None,
+    ) -> None:
+        """What rows say of their own scores, where a layer weighs their neighbours."""
+        heads = self.segments.heads(number)
+        if asked is None or heads is None:
+            return
+        self._asked[number] = asked._replace(
+            Z=asked.Z[:0].detach(), ends=asked.ends[:0].detach(), a=asked.a.detach()
+        )
+        ends, cuts = _picked(asked.ends, inside).detach(), layers.matrices[number].row_bounds
+        panel = self._panel_of_ends(heads)
+        table = self._kept.into(self._kept.ends, number, "taken", cuts, ends, panel=panel)
+        table.write(part, ends)
+
+    def _like_ends(self, number: int, ends: Table) -> Table:
+        """For the gradient of what rows say of their own scores."""
+        heads, like = self.segments.heads(number), torch.empty(0, ends.width)
+        assert heads is not None
+        return self.room.table("skipped", ends.bounds, like, panel=self._panel_of_ends(heads))
+
+    def _panel_of_ends(self, heads: Heads) -> int:
+        """Columns for as many heads as a panel has."""
+        panel = self.room.panel(heads.number * heads.channels, heads.number)
+        return panel // heads.channels * heads.end
+
+    def _stopped(
         self,
         number: int,
         H: Features,
         part: int,
         chosen: Tensor | None,
         keys: DropoutKeys | None,
-    ) -> Tensor:
-        """What a layer multiplies, of some rows of a part; scaled."""
+    ) -> Stopped:
+        """What a layer multiplies or weighs, of some rows of a part; scaled."""
         ids = self.vertices.ids_of(part, chosen)
-        found = self.segments.operand(number, H, ids, _of(keys, ids))
+        found = self.segments.stopped(number, H, ids, _of(keys, ids))
         scale = self.vertices.scale(self.vertices.column_scale, part, chosen)
-        return found if scale is None else found * scale
+        return found if scale is None else found._replace(operand=found.operand * scale)
+
+    def _of_operand(
+        self, number: int, part: int, stopped: Stopped, inside: Tensor | None, dO: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """What a layer multiplies or weighs, and how, and the gradients of that."""
+        ends, gradients, asked = [stopped.operand], [dO], stopped.asked
+        if asked is not None:
+            ends.append(_picked(asked.ends, inside))
+            gradients.append(self._kept.of_ends[number].read(part))
+            of_vector = self._attending[number].of_vector
+            if of_vector is not None:  # once, and not in every part
+                ends.append(asked.a)
+                gradients.append(of_vector)
+                self._attending[number].of_vector = None
+        return ends, gradients
 
     def _ends(
         self, at: Piece, H: Tensor, dO: Tensor, keys: DropoutKeys | None
     ) -> tuple[list[Tensor], list[Tensor]]:
         """What a layer's output is used for, and the gradients of that."""
         following = at.number + 1
-        ends = [self._operand(following, H, at.part, at.chosen, keys)]
-        gradients = [dO]
+        stopped = self._stopped(following, H, at.part, at.chosen, keys)
+        ends, gradients = self._of_operand(following, at.part, stopped, at.inside, dO)
         if following in self._kept.skipped:
             ends.append(_picked(H, at.inside))
             gradients.append(self._kept.skipped[following].read(at.part))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from spgnn.parts.budget import Budget, Sizes
+from spgnn.parts.budget import Budget
 from spgnn.parts.features import OnDisk
+from spgnn.parts.heads import Heads
 from spgnn.parts.layers import Layers, Source
 from spgnn.parts.matrix import PartMatrix
 from spgnn.parts.network import Network
 from spgnn.parts.room import Places
+from spgnn.parts.sizes import Sizes
 from spgnn.parts.table import panels_of
 
 
@@ -60,6 +62,8 @@ class LayerSizes:
         How often moments over all vertices are asked for in it.
     extreme : bool
         Whether it takes the largest neighbours, and not a product.
+    heads : Heads, optional
+        How it weighs them, if it does.
     """
 
     width: int
@@ -75,6 +79,7 @@ class LayerSizes:
     learns: bool
     norms: int = 0
     extreme: bool = False
+    heads: Heads | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,7 @@ class Forecast:
                 _sizes_of(matrix, width, widths[n : n + 2], looks=looks(n), learns=n > 0 or learns),
                 norms=norms[n] if norms else 0,
                 extreme=network.segments.reduction(n) is not None,
+                heads=network.segments.heads(n),
             )
             for n, (matrix, width) in enumerate(zip(layers.matrices, operands, strict=True))
         )
@@ -201,24 +207,32 @@ class Forecast:
     def _product(self, moved: Moved, layer: LayerSizes) -> None:
         """An operand is written, and read by panels; each takes the matrix once."""
         operand = self._size("operand", layer.columns, layer.width)
-        moved.written += operand
-        moved.read += operand
-        self._multiplied(moved, layer.forward_bytes, layer.rows, layer.width)
+        ends = self._ends(layer, "taken")
+        moved.written += operand + ends
+        moved.read += operand + ends
+        self._multiplied(moved, layer, layer.forward_bytes, layer.rows)
 
     def _adjoint(self, moved: Moved, layer: LayerSizes) -> None:
         moved.read += self._size("product", layer.rows, layer.width)
-        if layer.extreme:
-            # Of the operand, which is kept, the same rows find their largest neighbours.
+        if layer.extreme or layer.heads is not None:
+            # Of the operand, which is kept, the same rows find largest neighbours, or weights.
             moved.read += self._size("operand", layer.columns, layer.width)
-            self._multiplied(moved, layer.forward_bytes, layer.columns, layer.width)
+            moved.read += self._ends(layer, "taken") + self._ends(layer, "skipped")
+            moved.written += self._ends(layer, "skipped")
+            self._multiplied(moved, layer, layer.forward_bytes, layer.columns)
             return
         spread = self._size("operand", layer.spread, layer.width)
         moved.written += spread
         moved.read += spread
-        self._multiplied(moved, layer.adjoint_bytes, layer.gathered, layer.width)
+        self._multiplied(moved, layer, layer.adjoint_bytes, layer.gathered)
 
-    def _multiplied(self, moved: Moved, matrix_bytes: int, rows: int, width: int) -> None:
-        panels = len(panels_of(width, self.places.panel(width, self.itemsize)))
+    def _ends(self, layer: LayerSizes, purpose: str) -> int:
+        """What rows say of their own scores, or the gradient of that."""
+        return 0 if layer.heads is None else self._size(purpose, layer.rows, layer.heads.ends)
+
+    def _multiplied(self, moved: Moved, layer: LayerSizes, matrix_bytes: int, rows: int) -> None:
+        width, heads = layer.width, 0 if layer.heads is None else layer.heads.number
+        panels = len(panels_of(width, self.places.panel(width, self.itemsize, heads)))
         moved.read += panels * matrix_bytes
         if panels > 1:
             made = self._size("operand", rows, width)
@@ -297,6 +311,7 @@ def _sizes_ahead(sizes: Sizes, budget: Budget, number: int) -> LayerSizes:
         learns=number > 0 or sizes.learns,
         norms=sizes.norms[number] if sizes.norms else 0,
         extreme=sizes.extremes,
+        heads=sizes.heads[number] if sizes.heads else None,
     )
 
 

@@ -29,10 +29,19 @@ class Places:
     on_disk: frozenset[str] = frozenset()
     panel_bytes: int = 0
 
-    def panel(self, width: int, itemsize: int) -> int:
-        """Columns of a panel of a table of some width."""
+    def panel(self, width: int, itemsize: int, heads: int = 0) -> int:
+        """Columns of a panel of a table of some width.
+
+        Of so many heads, if there are any, a panel has whole ones, a divisor of them all.
+        """
         limit = self.panel_bytes
-        return max(1, min(width, limit // itemsize)) if limit else max(width, 1)
+        if not limit:
+            return max(width, 1)
+        if not heads:
+            return max(1, min(width, limit // itemsize))
+        channels = width // heads
+        most = max(1, min(heads, limit // itemsize // channels))
+        return channels * next(number for number in range(most, 0, -1) if not heads % number)
 
 
 class Room:
@@ -63,8 +72,9 @@ class Room:
         *,
         dtype: torch.dtype | None = None,
         panel: int | None = None,
+        heads: int = 0,
     ) -> Table:
-        """A table of rows as wide as those of a tensor."""
+        """A table as wide as a tensor, whose panels have whole heads, if there are any."""
         width, dtype = like.shape[1], dtype or self.dtype
         if purpose not in self.places.on_disk:
             return MemoryTable(bounds, width, dtype, extra)
@@ -73,20 +83,26 @@ class Room:
             bounds,
             width,
             dtype,
-            panel=panel or self.panel(width),
+            panel=panel or self.panel(width, heads),
             path=self.directory / f"{purpose}-{next(self._names)}",
             counts=self.counts,
         )
 
     def table_of(
-        self, bounds: tuple[int, ...], width: int, dtype: torch.dtype, extra: int = 0
+        self,
+        bounds: tuple[int, ...],
+        width: int,
+        dtype: torch.dtype,
+        extra: int = 0,
+        *,
+        heads: int = 0,
     ) -> Table:
         """A table for what is multiplied, or what a product of several panels makes."""
-        return self.table("operand", bounds, torch.empty(0, width, dtype=dtype), extra)
+        return self.table("operand", bounds, torch.empty(0, width, dtype=dtype), extra, heads=heads)
 
-    def panel(self, width: int) -> int:
+    def panel(self, width: int, heads: int = 0) -> int:
         """Columns of a panel of a table of some width."""
-        return self.places.panel(width, self.dtype.itemsize)
+        return self.places.panel(width, self.dtype.itemsize, heads)
 
     def close(self) -> None:
         """Remove the directory."""

@@ -20,9 +20,9 @@ from spgnn.data.normalise import Normalisation, first_not_below, row_sums
 from spgnn.exchange import Algorithm, build
 from spgnn.layout import RowLayout
 from spgnn.parts.blocks import Blocks, Collector, MemoryBlocks, rows_of
-from spgnn.parts.budget import OWN_MATRIX
 from spgnn.parts.layers import Layers
 from spgnn.parts.matrix import PartMatrix, Received
+from spgnn.parts.sizes import OWN_MATRIX
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix

@@ -10,32 +10,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from spgnn.autograd import named
+from spgnn.attention import Weighing
+from spgnn.autograd import named, product
 from spgnn.errors import InputError
 from spgnn.exchange import Step
 from spgnn.nn import DropoutKeys, Stack
 from spgnn.nn.aggregation import Extreme
+from spgnn.nn.attention_conv import AttentionConv
 from spgnn.nn.convolution import Convolution
 from spgnn.nn.dropout import dropout
 from spgnn.nn.features import Features, Propagated
+from spgnn.nn.gat import GATv2Conv
 from spgnn.nn.moments import Moments, moments
 from spgnn.nn.norm import Norm
 from spgnn.nn.propagation import HasMatrices, LayerGraph, Normalised
+from spgnn.parts.heads import Heads
 from spgnn.parts.moments import Known
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
 
-class _Found(BaseException):
-    """Ends the first call of a layer: its operand."""
+class Stopped(NamedTuple):
+    """Where a layer stops in its first call.
 
-    def __init__(self, operand: Tensor) -> None:
-        self.operand = operand
+    Attributes
+    ----------
+    operand : Tensor [rows, f]
+        What is multiplied, or weighed.
+    asked : Weighing, optional
+        How, if it is weighed.
+    """
+
+    operand: Tensor
+    asked: Weighing | None = None
+
+
+class _Found(BaseException):
+    """Ends the first call of a layer."""
+
+    def __init__(self, stopped: Stopped) -> None:
+        self.stopped = stopped
 
 
 class _Asked(BaseException):
@@ -107,8 +126,14 @@ class Taken(HasMatrices):
     def next_step(self, H: Tensor) -> Step:
         """Stop here, in the first call."""
         if self._Z is None:
-            raise _Found(H)
+            raise _Found(Stopped(H))
         return Step(0, 0, 0, False)
+
+    def attended(self, asked: Weighing) -> Tensor:
+        """Weighed sums, as a product is given."""
+        if self._Z is None:
+            raise _Found(Stopped(asked.Z, asked))
+        return product(self, asked.Z)
 
     def forward(self, H: Tensor, step: Step) -> Tensor:
         """The product; what it is multiplied with does not matter any more."""
@@ -178,10 +203,36 @@ class Segments:
         """What a layer makes of neighbours, if it is no product with the matrix."""
         return reduction_of(self.model.convolutions[number])
 
+    def heads(self, number: int) -> Heads | None:
+        """How a layer weighs neighbours, if it does."""
+        layer = self.model.convolutions[number]
+        if not isinstance(layer, AttentionConv):
+            return None
+        return Heads(layer.heads, layer.out_channels, isinstance(layer, GATv2Conv))
+
+    @property
+    def drops_edges(self) -> bool:
+        """Whether a layer drops what it weighs, as a function of original ids, in training."""
+        layers = self.model.convolutions
+        return any(isinstance(layer, AttentionConv) and layer.dropout > 0 for layer in layers)
+
+    @property
+    def all_heads(self) -> tuple[Heads | None, ...]:
+        """Of each layer; empty if none weighs neighbours."""
+        found = tuple(self.heads(number) for number in range(self.layers))
+        return found if any(found) else ()
+
+    def head_count(self, number: int) -> int:
+        """How many heads a layer has, if it weighs neighbours; else 0."""
+        heads = self.heads(number)
+        return 0 if heads is None else heads.number
+
     @property
     def multiplies(self) -> bool:
         """Whether any layer is a product with the matrix, its adjoint one with the transpose."""
-        return any(self.reduction(number) is None for number in range(self.layers))
+        return not all(
+            self.reduction(number) or self.heads(number) for number in range(self.layers)
+        )
 
     def norms(self, number: int) -> int:
         """How often a layer asks for moments over all vertices, as the model is now."""
@@ -214,10 +265,14 @@ class Segments:
 
     def operand(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Tensor:
         """What a layer multiplies with the matrix, of these rows [rows, f]."""
+        return self.stopped(number, H, ids, keys).operand
+
+    def stopped(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Stopped:
+        """What a layer multiplies or weighs, of these rows [rows, f]."""
         try:
             self.model.advance(number, H, cast(LayerGraph, Taken(ids)), keys)
         except _Found as found:
-            return found.operand
+            return found.stopped
         raise AssertionError("the layer has multiplied nothing")
 
     def layer(  # noqa: PLR0917 - the last two may be left out
@@ -289,11 +344,18 @@ def check_model(model: Stack) -> None:
     InputError
     """
     kind = type(model).__name__
-    if not all(layer.propagates or reduction_of(layer) for layer in model.convolutions):
-        raise InputError(
-            f"{kind}: --parts and --spill need layers that are a product with the graph's matrix, "
-            "or the largest neighbour: gcn, sage or gin"
-        )
+    for layer in model.convolutions:
+        if isinstance(layer, AttentionConv):
+            if layer.edge_dim is not None or layer.res is not None or not layer.add_self_loops:
+                raise InputError(
+                    f"{kind}: --parts and --spill know attention without edge features or a skip "
+                    "of its own, and with self-loops"
+                )
+        elif not layer.propagates and not reduction_of(layer):
+            raise InputError(
+                f"{kind}: --parts and --spill need layers that are a product with the graph's "
+                "matrix, the largest neighbour or attention"
+            )
 
 
 def reduction_of(layer: Convolution) -> Extreme | None:

@@ -71,6 +71,10 @@ class Table(ABC):
         """
 
     @abstractmethod
+    def forget_panel(self) -> None:
+        """Give up the memory of what `panel` returned, if it is no view."""
+
+    @abstractmethod
     def write_panel(self, part: int, first: int, values: Tensor) -> None:
         """Overwrite columns [first, first + f) of a part's rows."""
 
@@ -115,6 +119,9 @@ class MemoryTable(Table):
         """A view."""
         assert self.rows + extra <= self._all.shape[0]
         return self._all[: self.rows + extra, first:last]
+
+    def forget_panel(self) -> None:
+        """A view takes none."""
 
     def write_panel(self, part: int, first: int, values: Tensor) -> None:
         """Overwrite columns [first, first + f) of a part's rows."""
@@ -204,6 +211,10 @@ class DiskTable(Table):
                     here = self._stretch(number, part)[:, a - low : b - low]
                     found[begin:end, a - first : b - first] = here
         return found
+
+    def forget_panel(self) -> None:
+        """The next `panel` takes memory of its own."""
+        self._held = None
 
     def write_panel(self, part: int, first: int, values: Tensor) -> None:
         """Overwrite columns of a part's rows, which must be whole panels."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -14,62 +14,10 @@ import torch
 
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.turn import Turn, Turned
-from spgnn.layout import NODE, Axes, Int64Array
+from spgnn.layout import Axes, Int64Array
+from spgnn.plan.hops import LEVELS, HopCensus, Moved, Nodes, Width, count_rows
+from spgnn.plan.weighed import WeighedCensus, count_weighed
 from spgnn.plan.wired import Wired
-
-LEVELS = ("inside", "between")
-# Columns of an operand, or of each rank's share of it.
-Width = int | Int64Array
-
-
-Moved = tuple[Int64Array, Int64Array, Int64Array]
-"""Bytes sent, bytes received and messages, inside a node and between nodes: int64 [2, P] each."""
-
-
-@dataclass(frozen=True, eq=False)
-class HopCensus:
-    """One hop of all ranks; arrays are of levels and ranks [2, P], or of ranks [P], int64.
-
-    Attributes
-    ----------
-    sent, received : int64 [2, P]
-        Rows, inside a node and between nodes.
-    messages, returned : int64 [2, P]
-        Peers that get something, forward and in the adjoint.
-    entries : int64 [P]
-        Nonzeros of the send matrix.
-    sums : bool
-        Whether any rank sends partial sums rather than rows as they are.
-    wire : Wired, optional
-        Where rows do not travel as they are: bytes are then means over a run.
-    """
-
-    sent: Int64Array
-    received: Int64Array
-    messages: Int64Array
-    returned: Int64Array
-    entries: Int64Array
-    sums: bool
-    wire: Wired | None = None
-
-    @property
-    def plain(self) -> HopCensus:
-        """The same with rows as they are."""
-        return replace(self, wire=None)
-
-    def bytes_of(self, rows: Int64Array, width: Width, dtype: torch.dtype) -> Any:
-        """Bytes of rows on their way."""
-        if self.wire is not None:
-            return self.wire.bytes_of(rows, width, dtype)
-        return priced(rows, width, dtype)
-
-    def traffic(self, width: Width, dtype: torch.dtype, *, adjoint: bool) -> Moved:
-        """What rows of some width are on their way, or on their way back."""
-        sent, received = (self.bytes_of(n, width, dtype) for n in (self.sent, self.received))
-        any_ = (np.asarray(width) > 0) * (1 if self.wire is None else self.wire.sending)
-        if adjoint:
-            return received, sent, self.returned * any_
-        return sent, received, self.messages * any_
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,11 +180,14 @@ class Census:
     factors : tuple of StageCensus or TurnedCensus
     matrix, transpose : int64 [P]
         Bytes of L, R and S, and of their other sides.
+    weighed : WeighedCensus, optional
+        What attention makes of it, if there is any.
     """
 
     factors: tuple[StageCensus | TurnedCensus, ...]
     matrix: Int64Array
     transpose: Int64Array
+    weighed: WeighedCensus | None = None
 
     @property
     def columns(self) -> Int64Array:
@@ -249,12 +200,16 @@ class Census:
         return self.factors[-1].rows
 
     @property
+    def stages(self) -> list[StageCensus]:
+        """All of them, those between turns too."""
+        return [stage for factor in self.factors for stage in factor.parts()]
+
+    @property
     def nonzeros(self) -> dict[str, Int64Array]:
         """Of L and of R."""
-        stages = [stage for factor in self.factors for stage in factor.parts()]
         return {
-            "local": sum_of([stage.local for stage in stages]),
-            "remote": sum_of([stage.remote for stage in stages]),
+            "local": sum_of([stage.local for stage in self.stages]),
+            "remote": sum_of([stage.remote for stage in self.stages]),
         }
 
     def buffers(self, width: int) -> Int64Array:
@@ -273,11 +228,6 @@ class Census:
         return sent, received, messages
 
 
-def priced(rows: Int64Array, width: Width, dtype: torch.dtype) -> Int64Array:
-    """Bytes of rows on their way."""
-    return np.asarray(rows * width * dtype.itemsize, np.int64)
-
-
 def sum_of(arrays: Sequence[Int64Array]) -> Int64Array:
     """Added up elementwise."""
     found: Int64Array = np.sum(np.stack(arrays), axis=0, dtype=np.int64)
@@ -285,7 +235,12 @@ def sum_of(arrays: Sequence[Int64Array]) -> Int64Array:
 
 
 def count(
-    plans: Sequence[Plan], axes: Axes, ranks_a_node: int, wired: Wired | None = None
+    plans: Sequence[Plan],
+    axes: Axes,
+    ranks_a_node: int,
+    wired: Wired | None = None,
+    *,
+    weighs: bool = False,
 ) -> Census:
     """Count the plans of one matrix on all ranks.
 
@@ -298,18 +253,26 @@ def count(
         Rank r is on node r // ranks_a_node.
     wired : Wired, optional
         How rows travel, if not as they are.
+    weighs : bool
+        Whether its nonzeros are weighed by attention.
+
+    Raises
+    ------
+    InputError
+        If attention cannot be had of these plans.
     """
-    nodes = _Nodes(axes, ranks_a_node, wired)
+    nodes = Nodes(axes, ranks_a_node, wired)
     memory = [plan.memory(1) for plan in plans]
     factors = zip(*(plan.stages for plan in plans), strict=True)
     return Census(
         tuple(_factor(list(factor), nodes) for factor in factors),
         np.array([items["matrix"] for items in memory], np.int64),
         np.array([items["transpose"] for items in memory], np.int64),
+        count_weighed(plans, nodes) if weighs else None,
     )
 
 
-def _factor(factors: Sequence[Any], nodes: _Nodes) -> StageCensus | TurnedCensus:
+def _factor(factors: Sequence[Any], nodes: Nodes) -> StageCensus | TurnedCensus:
     """Every rank takes part in every factor."""
     if not isinstance(factors[0], Turned):
         return _stage(factors, nodes)
@@ -321,7 +284,7 @@ def _factor(factors: Sequence[Any], nodes: _Nodes) -> StageCensus | TurnedCensus
     )
 
 
-def _turn(turns: Sequence[Turn], nodes: _Nodes) -> TurnCensus:
+def _turn(turns: Sequence[Turn], nodes: Nodes) -> TurnCensus:
     return TurnCensus(
         np.array([turn.me for turn in turns]),
         np.stack([turn.rows for turn in turns]),
@@ -329,7 +292,7 @@ def _turn(turns: Sequence[Turn], nodes: _Nodes) -> TurnCensus:
     )
 
 
-def _stage(stages: Sequence[Stage], nodes: _Nodes) -> StageCensus:
+def _stage(stages: Sequence[Stage], nodes: Nodes) -> StageCensus:
     figures = [
         (
             *stage.local.shape,
@@ -345,41 +308,7 @@ def _stage(stages: Sequence[Stage], nodes: _Nodes) -> StageCensus:
     return StageCensus(rows, columns, local, remote, kept, counted)
 
 
-def _hop(hops: Sequence[Hop], nodes: _Nodes) -> HopCensus:
-    ranks = len(hops)
-    sent, received, messages, returned = np.zeros((4, len(LEVELS), ranks), np.int64)
-    entries = np.zeros(ranks, np.int64)
-    sums = False
-    for rank, hop in enumerate(hops):
-        outside = nodes.elsewhere(hop.axis, rank) if nodes.several else slice(0, 0)
-        for array, peers, counts in (
-            (sent, messages, hop.counts.send),
-            (received, returned, hop.counts.recv),
-        ):
-            array[1, rank] = counts[outside].sum()
-            array[0, rank] = counts.sum() - array[1, rank]
-            peers[1, rank] = np.count_nonzero(counts[outside])
-            peers[0, rank] = np.count_nonzero(counts) - peers[1, rank]
-        entries[rank] = hop.send.nnz
-        sums = sums or hop.selected_rows is None
-    wire = None if nodes.wired is None else nodes.wired.on(hops[0].axis, NODE)
-    return HopCensus(sent, received, messages, returned, entries, sums, wire)
-
-
-class _Nodes:
-    """Which peers are on another node, and how rows get there."""
-
-    def __init__(self, axes: Axes, ranks_a_node: int, wired: Wired | None) -> None:
-        self.wired = wired
-        self._axes, self._size = axes, ranks_a_node
-        self.several = axes.ranks > ranks_a_node
-        self._groups: dict[str, dict[int, Int64Array]] = {}
-
-    def elsewhere(self, axis: str, rank: int) -> npt.NDArray[np.bool_]:
-        """Bool [peers along the axis]."""
-        if axis not in self._groups:
-            self._groups[axis] = {}
-            for group in self._axes.groups(axis):
-                nodes = np.array(group) // self._size
-                self._groups[axis].update(dict.fromkeys(group, nodes))
-        return np.asarray(self._groups[axis][rank] != rank // self._size)
+def _hop(hops: Sequence[Hop], nodes: Nodes) -> HopCensus:
+    sums = any(hop.selected_rows is None for hop in hops)
+    entries = [hop.send.nnz for hop in hops]
+    return count_rows(hops[0].axis, [hop.counts for hop in hops], entries, nodes, sums=sums)

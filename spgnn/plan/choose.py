@@ -12,13 +12,15 @@ from spgnn.plan.configurations import Configuration, configurations
 from spgnn.plan.estimate import can_be_estimated, estimated_setting
 from spgnn.plan.machine import Machine
 from spgnn.plan.mixing import Mixer
-from spgnn.plan.network import Epoch, Network, trace
+from spgnn.plan.network import Network
 from spgnn.plan.out_of_core import OutOfCore
 from spgnn.plan.partitions import GivenLabels, Partitions
 from spgnn.plan.predict import price
 from spgnn.plan.search import Outpaced, Planned, Plans, Search, arrangement
 from spgnn.plan.seconds import layer_seconds
+from spgnn.plan.steps import Epoch
 from spgnn.plan.subject import Counted, Setting, Subject, set_up
+from spgnn.plan.tracing import trace
 from spgnn.plan.wired import Wired
 from spgnn.progress import Progress
 
@@ -158,7 +160,7 @@ class Planner:
         return Choice(ranks, fitting, dropped, search.outpaced)
 
     def _from_disk(self, ranks: int) -> list[Planned]:
-        if self._beside is None:
+        if self._beside is None or self.network.attends:
             return []
         found = list[Planned]()
         for one in self._beside.configurations(ranks, self.methods, reach=not self.estimates):
@@ -206,7 +208,7 @@ class Planner:
         if self._last is None or self._last[0] != key:
             labels = self.partitions.labels(one.method, one.objective, one.parts, one.nodes)
             setting = set_up(self.subject, labels, how, one.ranks, node)
-            setting = replace(setting, wired=self._wired)
+            setting = replace(setting, wired=self._wired, weighs=self.network.attends)
             self._last = key, estimated_setting(setting) if self.estimates else setting
         setting = self._last[1].under(how, one.by_layer)
         if whole is not None:

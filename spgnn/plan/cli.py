@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -14,9 +14,8 @@ import torch
 
 from spgnn.comm import BACKENDS, connect, default_threads, guarded, launch, launched_rank, refuse
 from spgnn.comm.rank_zero import on_rank_zero
-from spgnn.command import at_least, real
+from spgnn.command import at_least, nbytes, real
 from spgnn.data.load import open_source
-from spgnn.data.normalise import OWN_NORMALISATION
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.errors import InputError, check_choice, memory_for, shortened
 from spgnn.files import check_writable, written_aside
@@ -24,9 +23,10 @@ from spgnn.memory import resident_bytes
 from spgnn.nn import PRECISIONS
 from spgnn.partition import METHODS
 from spgnn.plan.choose import Choice, Planner
+from spgnn.plan.edges import EDGES
 from spgnn.plan.machine import Machine, read_machine, write_machine
 from spgnn.plan.measure import measure
-from spgnn.plan.network import ModelKind, Network
+from spgnn.plan.network import PRICED, ModelKind, Network, normalisation_of
 from spgnn.plan.out_of_core import OutOfCore, speed_of
 from spgnn.plan.partitions import Partitions, cache_directory
 from spgnn.plan.plot import check_plot, plot_choices
@@ -84,6 +84,9 @@ def add_plan(commands: Any) -> None:
     model.add_argument("--norm", choices=NORMS, default="none")
     model.add_argument("--residual", action="store_true")
     model.add_argument("--jk", choices=("none", "last", "cat", "max"), default="none")
+    model.add_argument("--aggregate", choices=("mean", "sum", "max"), default="mean")
+    model.add_argument("--heads", type=at_least(1, 1024), default=1, metavar="H")
+    model.add_argument("--attention-dropout", type=real(0, 1), metavar="P")
     model.add_argument("--dtype", choices=PRECISIONS, default="float32")
     model.add_argument("--optimizer", choices=("adam", "adamw", "sgd"), default="adam")
     model.add_argument("--normalisation", choices=("auto", "sym", "row", "none"), default="auto")
@@ -105,7 +108,7 @@ def add_plan(commands: Any) -> None:
     )
     add("--imbalance", type=real(0, 1000), default=0.05, metavar="E")
     add("--seed", type=at_least(0), default=0)
-    add("--memory", type=byte_count, metavar="BYTES", help="of each rank; 20GiB is understood")
+    add("--memory", type=byte_count, metavar="BYTES", help="of each rank: 20GB, 512MiB")
     add("--spill", metavar="DIR", help="price training from a disk, which --memory does as well")
     add("--disk-speed", type=byte_count, metavar="BYTES/S", help="of that disk; default: measured")
     add("--machine", metavar="FILE", help="default: this machine, measured now")
@@ -134,18 +137,11 @@ def method_list(text: str) -> list[str]:
 
 
 def byte_count(text: str) -> int:
-    """The type of a flag: bytes, with or without a unit."""
-    units = {"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
-    number, shift = (text[:-3], units[text[-3:]]) if text[-3:] in units else (text, 0)
-    try:
-        value = float(number) * 2**shift
-    except ValueError:
-        value = -1
+    """The type of a flag: some bytes, with or without a unit."""
+    value = nbytes(text)
     if not 1 <= value < 2**60:
-        raise argparse.ArgumentTypeError(
-            f"'{shortened(text, 40)}' must be bytes, such as 4000000000 or 20GiB"
-        )
-    return int(value)
+        raise argparse.ArgumentTypeError(f"'{shortened(text, 40)}' is no number of bytes to have")
+    return value
 
 
 def run_machine(options: argparse.Namespace) -> int:
@@ -159,7 +155,7 @@ def run_machine(options: argparse.Namespace) -> int:
         with guarded(comm):
             if options.json is not None:
                 on_rank_zero(comm, lambda: check_writable(options.json, "--json"))
-            machine = measure(comm, options.name)
+            machine = measure(comm, options.name, edges=EDGES)
             if options.spill is not None:
                 disk = on_rank_zero(comm, lambda: speed_of(options.spill))
                 machine = replace(machine, disk=disk or 0.0)
@@ -186,8 +182,8 @@ def _started(body: Callable[[], int], nproc: int) -> int:
     return body()
 
 
-def measured_here(ranks: int) -> Machine:
-    """Measure this machine now, by forked ranks.
+def measured_here(ranks: int, edges: Collection[str] = ()) -> Machine:
+    """Measure this machine now, by forked ranks, with what edges take in some kinds of layers.
 
     Raises
     ------
@@ -200,7 +196,7 @@ def measured_here(ranks: int) -> Machine:
         def body() -> int:
             comm = connect("auto", "cpu")
             with guarded(comm):
-                machine = measure(comm)
+                machine = measure(comm, edges=edges)
                 if comm.rank == 0:
                     write_machine(machine, path)
             return 0
@@ -224,7 +220,8 @@ def run_plan(options: argparse.Namespace) -> int:
         if options.machine is None:
             progress("measuring this machine", 0, 1)
             # Forked before anything makes threads.
-            machine = measured_here(max(2, min(_MEASURED_RANKS, *options.ranks)))
+            measured = max(2, min(_MEASURED_RANKS, *options.ranks))
+            machine = measured_here(measured, _network(options, 1, 1).edges)
         else:
             machine = read_machine(options.machine)
         with memory_for(options.graph):
@@ -244,28 +241,18 @@ def _planner(
     source = open_source(options.graph, options.data_dir, progress=progress)
     if options.symmetrise:
         source = MemorySource(source.graph().symmetrised())
+    normalisation, loops = normalisation_of(options.model, options.aggregate, options.normalisation)
     subject = Subject.of(
         source,
         split=options.split,
         seed=options.seed,
         random_features=options.random_features,
         random_classes=options.random_classes,
-        normalisation=OWN_NORMALISATION[options.model]
-        if options.normalisation == "auto"
-        else options.normalisation,
-        loops=options.model == "gcn",
+        normalisation=normalisation,
+        loops=loops,
     )
-    hidden = [options.hidden] * (options.layers - 1)
-    network = Network(
-        (subject.features, *hidden, subject.classes),
-        options.model,
-        dropout=options.dropout,
-        input_dropout=not options.no_input_dropout,
-        sparse=subject.word_counts is not None,
-        optimizer=options.optimizer,
-        dtype=options.dtype,
-        **{name: getattr(options, name) for name in ("act", "norm", "residual", "jk")},
-    )
+    network = _network(options, subject.features, subject.classes)
+    network = replace(network, sparse=subject.word_counts is not None)
     partitions = Partitions(
         subject,
         cache_directory(options.cache),
@@ -284,6 +271,19 @@ def _planner(
         wired=wired_of(options),
         progress=progress,
         beside=_out_of_core(options, source, machine, idle),
+    )
+
+
+def _network(options: argparse.Namespace, features: int, classes: int) -> Network:
+    """The model that the command line describes."""
+    return Network(
+        (features, *[options.hidden] * (options.layers - 1), classes),
+        options.model,
+        dropout=options.dropout,
+        input_dropout=not options.no_input_dropout,
+        optimizer=options.optimizer,
+        dtype=options.dtype,
+        **{name: getattr(options, name) for name in PRICED},
     )
 
 
@@ -309,6 +309,9 @@ def _base(options: argparse.Namespace) -> list[str]:
         "act": "relu",
         "norm": "none",
         "jk": "none",
+        "aggregate": "mean",
+        "heads": 1,
+        "attention_dropout": None,
         "dtype": "float32",
         "random_features": 0,
         "random_classes": 0,

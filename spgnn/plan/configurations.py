@@ -162,7 +162,7 @@ def configurations(
         hierarchy.
     """
     for algorithm in algorithms(ranks, ranks_a_node, MOST_REPLICAS if thorough else 4):
-        if not thorough and not _likely(algorithm, ranks):
+        if not network.works_with(algorithm) or (not thorough and not _likely(algorithm, ranks)):
             continue
         for method in methods:
             for objective in _objectives(method, algorithm):

@@ -14,9 +14,11 @@ import numpy as np
 
 from spgnn.exchange import Algorithm
 from spgnn.layout import NODE, Int64Array
-from spgnn.plan.census import Census, HopCensus, StageCensus
+from spgnn.plan.census import Census, StageCensus
 from spgnn.plan.configurations import Configuration
+from spgnn.plan.hops import HopCensus
 from spgnn.plan.subject import Counted, Setting
+from spgnn.plan.weighed import WeighedCensus
 
 # Nonzeros that are looked at, in stretches of neighbouring vertices all over the graph.
 SAMPLED, STRETCHES = 4_000_000, 256
@@ -54,7 +56,9 @@ def estimated_setting(setting: Setting) -> Setting:
     """The same with counts of a sample."""
     arranged, algorithm = setting.arranged, setting.algorithm
     node = setting.ranks_a_node
-    return EstimatedSetting(setting.subject, arranged, algorithm, node, wired=setting.wired)
+    return EstimatedSetting(
+        setting.subject, arranged, algorithm, node, wired=setting.wired, weighs=setting.weighs
+    )
 
 
 def estimate(setting: Setting, sampled: int = SAMPLED) -> Census:
@@ -115,14 +119,31 @@ def _census(setting: Setting, sent: Int64Array, entries: Int64Array, far: Int64A
     wire = None if setting.wired is None else setting.wired.on("row", NODE)
     hop = HopCensus(sent, sent, peers, peers, sent.sum(axis=0), False, wire)
     hops = (hop,) if ranks > c else ()
-    kept = 2 * sent.sum(axis=0)
+    kept, added_up = 2 * sent.sum(axis=0), None
     stages.append(StageCensus(block_rows, own, entries - far, far, kept, hops))
     if c > 1:
         added = zero.copy()
         added[0] = (c - 1) * own
         messages = zero.copy()
         messages[0] = c - 1
-        fold = HopCensus(added, added, messages, messages, added[0], False, wire)
+        added_up = fold = HopCensus(added, added, messages, messages, added[0], False, wire)
         stages.append(StageCensus(own, block_rows, own, (c - 1) * own, added[0], (fold,)))
     matrix = _INDEX * (entries + sent.sum(axis=0)) + 2 * _OFFSET * block_rows + 2 * _FLOAT * own
-    return Census(tuple(stages), matrix, matrix)
+    if not setting.weighs:
+        return Census(tuple(stages), matrix, matrix)
+    nobody = np.zeros_like(own)
+    weighed = WeighedCensus(
+        rows=own,
+        columns=own,
+        partial=block_rows,
+        fetched=sent.sum(axis=0) * (ranks > c),
+        asked=nobody,
+        local=entries - far,
+        remote=far,
+        summed=nobody,
+        kept=kept,
+        fetch=hop if hops else None,
+        sums=None,
+        fold=added_up,
+    )
+    return Census(tuple(stages), matrix, matrix, weighed)

@@ -15,7 +15,9 @@ from spgnn.errors import InputError, shortened
 from spgnn.files import AnyPath, written_aside
 from spgnn.plan.fields import read_record
 
-FORMAT, VERSION = "spgnn machine", 2
+FORMAT, VERSION = "spgnn machine", 3
+# What has been added since may be missing.
+READ = (2, 3)
 LARGEST_FILE = 1 << 20
 Float64Array = npt.NDArray[np.float64]
 
@@ -84,6 +86,41 @@ class Spmm:
         sizes = np.log(np.asarray(self.operand_bytes, np.float64))
         each = np.interp(np.log(np.maximum(operand_bytes, 1)), sizes, by_size)
         return nonzeros * each + rows * between(self.widths, self.seconds_per_row, width)
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A layer that does something with each of its edges, and its gradient.
+
+    Attributes
+    ----------
+    forward, backward : Spmm
+        With one head; a row is one that is made, with the source that stands for it.
+    forward_head, backward_head : float
+        Seconds for each nonzero and each head beyond the first.
+    """
+
+    forward: Spmm
+    backward: Spmm
+    forward_head: float = 0.0
+    backward_head: float = 0.0
+
+    def seconds(  # noqa: PLR0917
+        self, nonzeros: Any, rows: Any, width: float, operand_bytes: Any, heads: int, adjoint: bool
+    ) -> Any:
+        """Time of one layer, or of its gradient; numbers or arrays."""
+        table = self.backward if adjoint else self.forward
+        head = self.backward_head if adjoint else self.forward_head
+        return table.seconds(nonzeros, rows, width, operand_bytes) + nonzeros * (heads - 1) * head
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Layers that weigh or compare neighbours; ``None`` where nobody has measured."""
+
+    gat: Weighed | None = None
+    gatv2: Weighed | None = None
+    largest: Weighed | None = None
 
 
 @dataclass(frozen=True)
@@ -171,6 +208,8 @@ class Machine:
         Which part of the shorter one of an exchange and a product hides behind the longer one.
     disk : float
         Bytes a second that a node's disk reads or writes; 0 if nobody knows.
+    edges : Edges
+        Of attention and largest neighbours, as far as that was measured.
     """
 
     name: str
@@ -187,6 +226,23 @@ class Machine:
     overhead: Overhead
     source: str = field(default="")
     disk: float = 0.0
+    edges: Edges = Edges()
+
+    def edges_of(self, kind: str) -> Weighed:
+        """What edges take in one kind of layer: ``gat``, ``gatv2`` or ``largest``.
+
+        Raises
+        ------
+        InputError
+            If nobody has measured it.
+        """
+        found: Weighed | None = getattr(self.edges, kind)
+        if found is None:
+            raise InputError(
+                f"machine {self.name}: says nothing of edges.{kind}; spgnn machine --json FILE "
+                "measures it"
+            )
+        return found
 
     def nodes(self, ranks: int) -> int:
         """Nodes that so many ranks fill."""
@@ -262,10 +318,10 @@ def read_machine(path: AnyPath) -> Machine:
             f'{path}: no machine file: it should be JSON with "format": "{FORMAT}"; '
             "spgnn machine --json FILE writes one"
         )
-    if record.get("version") != VERSION:
+    if record.get("version") not in READ:
         raise InputError(
             f"{path}: is a machine file of version {shortened(repr(record.get('version')), 40)}; "
-            f"this program reads version {VERSION}"
+            f"this program reads version {' and '.join(map(str, READ))}"
         )
     known = {k: v for k, v in record.items() if k not in ("format", "version")}
     machine: Machine = read_record(Machine, known, str(path))
@@ -275,14 +331,20 @@ def read_machine(path: AnyPath) -> Machine:
 
 def _check(machine: Machine, where: str) -> None:
     """Refuse tables whose axes do not fit, and a share that is none."""
-    spmm = machine.spmm
     tables: list[tuple[str, Sequence[float], Sequence[Any]]] = [
-        ("spmm.seconds_per_row", spmm.widths, spmm.seconds_per_row),
-        ("spmm.seconds_per_nonzero", spmm.operand_bytes, spmm.seconds_per_nonzero),
         ("gather.seconds_per_row", machine.gather.widths, machine.gather.seconds_per_row),
         ("gemm.flops_per_second", machine.gemm.widths, machine.gemm.flops_per_second),
     ]
-    tables += [("spmm.seconds_per_nonzero", spmm.widths, row) for row in spmm.seconds_per_nonzero]
+    sparse = {"spmm": machine.spmm}
+    for kind, weighed in vars(machine.edges).items():
+        if weighed is not None:
+            sparse[f"edges.{kind}.forward"] = weighed.forward
+            sparse[f"edges.{kind}.backward"] = weighed.backward
+    for name, table in sparse.items():
+        each = f"{name}.seconds_per_nonzero"
+        tables.append((f"{name}.seconds_per_row", table.widths, table.seconds_per_row))
+        tables.append((each, table.operand_bytes, table.seconds_per_nonzero))
+        tables += [(each, table.widths, row) for row in table.seconds_per_nonzero]
     for name, axis, values in tables:
         rises = all(a < b for a, b in pairwise(axis))
         if not axis or not rises or len(axis) != len(values):

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from time import perf_counter
 
@@ -14,6 +14,7 @@ import torch
 
 from spgnn.comm import Communicator
 from spgnn.memory import freed_is_kept, memory_limit
+from spgnn.plan.edges import measure_edges
 from spgnn.plan.links import measure_levels, measure_overlap
 from spgnn.plan.machine import Conditions, Machine
 from spgnn.plan.rates import (
@@ -28,7 +29,13 @@ from spgnn.plan.runtime import measure_overhead, runtime_bytes
 SECONDS, _LEAST, _MOST = 0.04, 5, 200
 
 
-def measure(comm: Communicator, name: str | None = None, *, seconds: float = SECONDS) -> Machine:
+def measure(
+    comm: Communicator,
+    name: str | None = None,
+    *,
+    seconds: float = SECONDS,
+    edges: Collection[str] = (),
+) -> Machine:
     """Measure kernels and links, on all ranks at the same time; the same on all. Collective.
 
     Takes a few seconds. Every figure is the median over ranks of the mean of repetitions, with the
@@ -42,6 +49,8 @@ def measure(comm: Communicator, name: str | None = None, *, seconds: float = SEC
         By default the first rank's host.
     seconds : float
         For about so long each figure is repeated.
+    edges : collection of str
+        Which layers that weigh or compare neighbours are measured: ``gat``, ``gatv2``, ``largest``.
     """
     runtime = Together(comm).of_all(float(runtime_bytes(comm)))
     nodes = node_of_each(comm)
@@ -55,6 +64,7 @@ def measure(comm: Communicator, name: str | None = None, *, seconds: float = SEC
         levels = measure_levels(comm, nodes, together)
         overhead = measure_overhead(comm, levels.inside, together)
         overlap = measure_overlap(comm, together)
+        weighed = measure_edges(together, comm.device, edges)
     cuda = comm.device.type == "cuda"
     cores = torch.cuda.device_count() if cuda else len(os.sched_getaffinity(0))
     memory = torch.cuda.get_device_properties(comm.device).total_memory if cuda else memory_limit()
@@ -72,6 +82,7 @@ def measure(comm: Communicator, name: str | None = None, *, seconds: float = SEC
         streams,
         replace(overhead, memory=runtime),
         f"measured on {comm.size} ranks, {comm.device.type}, torch {torch.__version__}",
+        edges=weighed,
     )
 
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-import torch
 
 from spgnn.layout import Int64Array
 from spgnn.nn import dtype_of, weights_of
 from spgnn.plan.census import Census, sum_of
+from spgnn.plan.hops import Moved
 from spgnn.plan.machine import Machine
-from spgnn.plan.network import Epoch, Network
+from spgnn.plan.network import Network
+from spgnn.plan.steps import Epoch, Extreme, Product, Weighing
 from spgnn.plan.subject import Counted
 
 _FLOAT, _INDEX, _OFFSET = 4, 4, 8
@@ -67,7 +68,7 @@ def memory_of(
         "gradients": 2 * weights * every,
         "optimiser": _MOMENTS[network.optimizer] * weights * every,
     }
-    items["kept"] = _kept(items, counted, network)
+    items["kept"] = _kept(items, counted, network, epoch)
     items["posted"] = _posted(counted, epoch, network)
     items["wires"] = _wires(counted, epoch)
     held = sum_of(list(static.values())) - int((1 - _AT_SETUP) * runtime)
@@ -98,7 +99,8 @@ def _features(counted: Counted, network: Network, words: Int64Array | None) -> I
 def _activations(
     counted: Counted, epoch: Epoch, network: Network, words: Int64Array | None
 ) -> Int64Array:
-    found = np.ceil(epoch.activations(counted.rows)).astype(np.int64)
+    rows = np.concatenate((counted.rows, *map(counted.beside, range(network.layers))))
+    found = np.ceil(epoch.activations(rows)).astype(np.int64)
     if network.keeps_sparse and network.drops_features and words is not None:
         # Masks of what is stored, made with 64-bit draws; its values, and those of the transpose.
         found = found + (3 * _OFFSET + 2 * _FLOAT) * words
@@ -110,19 +112,26 @@ def _buffers(counted: Counted, epoch: Epoch) -> Int64Array:
 
     Evaluation makes the same products, forward, with the whole matrix.
     """
-    found = [np.zeros_like(counted.ghosts)]
+    nothing = np.zeros_like(counted.ghosts)
+    found: dict[int, Int64Array] = {}
     for product in epoch.products:
-        size = product.dtype.itemsize
-        found.append(size * counted.of(product.layer).buffers(product.width))
-        if not product.adjoint:
-            found.append(size * counted.evaluated(product.layer).buffers(product.width))
-    most: Int64Array = np.max(np.stack(found), axis=0)
-    return most
+        both = counted.of(product.layer), counted.evaluated(product.layer)
+        for census in both[: 1 if product.adjoint else 2]:
+            # Halos share nothing with those of other matrices.
+            key = id(census) if isinstance(product, Extreme) else 0
+            found[key] = np.maximum(found.get(key, nothing), product.buffer_bytes(census))
+    return sum_of([nothing, *found.values()])
 
 
-def _kept(items: dict[str, Int64Array], counted: Counted, network: Network) -> Int64Array:
+def _kept(
+    items: dict[str, Int64Array], counted: Counted, network: Network, epoch: Epoch
+) -> Int64Array:
     """What small blocks that come and go in an epoch take beside themselves."""
     largest = _FLOAT * max(network.widths[1:]) * counted.rows.max(axis=0)
+    for step in epoch.products:
+        if isinstance(step, Weighing | Extreme):
+            rows = counted.beside(step.layer).max(axis=0)
+            largest = np.maximum(largest, step.dtype.itemsize * step.width * rows)
     found = items["activations"] + items["buffers"]
     return np.where(largest < _KEPT_BELOW, found, 0)
 
@@ -137,14 +146,12 @@ def _posted(counted: Counted, epoch: Epoch, network: Network) -> Int64Array:
         return np.zeros_like(counted.ghosts)
     found = list[Int64Array]()
     for product in epoch.products:
-        census, adjoint = counted.of(product.layer), product.adjoint
-        found += _moved(census, product.width, product.dtype, adjoint=adjoint)
+        found += _pages(product.exchanges(counted.of(product.layer)))
     found.append(_summed(network, len(counted.ghosts)))
     # Evaluation, with the whole matrix.
     for product in epoch.products:
         if not product.adjoint:
-            census = counted.evaluated(product.layer)
-            found += _moved(census, product.width, product.dtype, adjoint=False)
+            found += _pages(product.exchanges(counted.evaluated(product.layer)))
     return _two_at_a_time(found)
 
 
@@ -152,18 +159,17 @@ def _wires(counted: Counted, epoch: Epoch) -> Int64Array:
     """What approximate wires keep: names of all rows, and rows from one epoch to another."""
     found, named = np.zeros(len(counted.ghosts)), set[int]()
     for product in epoch.products:
-        for factor in counted.of(product.layer).factors:
-            for hop in (hop for stage in factor.parts() for hop in stage.hops):
-                if hop.wire is None:
-                    continue
-                both = hop.sent.sum(axis=0), hop.received.sum(axis=0)
-                if id(hop) not in named:
-                    found += _NAME * (both[0] + both[1])
-                    named.add(id(hop))
-                leaving, arriving = both[::-1] if product.adjoint else both
-                late, lost, under_way = hop.wire.held
-                kept = late * arriving + lost * leaving + under_way * (leaving + arriving)
-                found += product.dtype.itemsize * factor.share(product.width) * kept
+        for hop, width in product.hops(counted.of(product.layer)):
+            if hop.wire is None:
+                continue
+            both = hop.sent.sum(axis=0), hop.received.sum(axis=0)
+            if id(hop) not in named:
+                found += _NAME * (both[0] + both[1])
+                named.add(id(hop))
+            leaving, arriving = both[::-1] if product.adjoint else both
+            late, lost, under_way = hop.wire.held
+            kept = late * arriving + lost * leaving + under_way * (leaving + arriving)
+            found += product.dtype.itemsize * width * kept
     return np.ceil(found).astype(np.int64)
 
 
@@ -172,20 +178,17 @@ def _posted_before(counted: Counted, network: Network) -> Int64Array:
     if not counted.together or not network.propagated:
         return np.zeros_like(counted.ghosts)
     width, dtype = min(_CHUNK, network.widths[0]), dtype_of(network.dtype)
-    made = _moved(counted.whole, width, dtype, adjoint=False)
+    made = _pages(Product(0, width, dtype, adjoint=False).exchanges(counted.whole))
     fetched = width * dtype.itemsize * counted.ghosts
     return np.maximum(_two_at_a_time(made), fetched) if made else np.asarray(fetched, np.int64)
 
 
-def _moved(census: Census, width: int, dtype: torch.dtype, *, adjoint: bool) -> list[Int64Array]:
-    """Pages of each exchange of a product, in their order, int64 [P] each."""
-    found = [
+def _pages(exchanges: Sequence[Sequence[Moved]]) -> list[Int64Array]:
+    """Pages of each of some exchanges, int64 [P] each."""
+    return [
         _touched(*np.sum([np.stack(moved) for moved in together], axis=(0, 2)))
-        for factor in census.factors
-        for together in factor.exchanges(width, dtype, adjoint=adjoint)
-        if together
+        for together in exchanges
     ]
-    return found[::-1] if adjoint else found
 
 
 def _touched(sent: Int64Array, received: Int64Array, messages: Int64Array) -> Int64Array:

@@ -26,10 +26,11 @@ from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
 from spgnn.parts.again import LIBRARIES, Speeds, candidates, disk_speed
-from spgnn.parts.budget import OWN_MATRIX, Budget, Sizes, at_most, decide, merged, needed
+from spgnn.parts.budget import Budget, decide, merged, needed
 from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places
 from spgnn.parts.segments import Segments
+from spgnn.parts.sizes import OWN_MATRIX, Sizes, at_most
 from spgnn.plan.configurations import Configuration
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import Network
@@ -228,7 +229,9 @@ class OutOfCore:
         segments = Segments(network.model().to_empty(device="cpu"))
         looks = [segments.looks_at_itself(number) for number in range(layers)]
         order, rows = setting.arranged.order, [LayerRows()] * layers
-        if one.reach:
+        # Outputs that look at all layers need the same rows of each; moments are those of all rows.
+        reaches = one.reach and not segments.jumps and not network.takes_all_rows
+        if reaches:
             wanted = subject.labelled[order].numpy()
             rows = layer_rows(A, wanted, looks, loops=subject.loops, ranks=one.ranks)
         judged = self._judged[order]
@@ -238,7 +241,7 @@ class OutOfCore:
             base = self._of_all_rows(A, own, network, segments, on_file=self._on_file(one.ranks))
             here, lengths = judged[own], A.row_lengths[own]
             asked = int(lengths[here].sum()), int(lengths.sum())
-            ahead.append(at_most(base, int(here.sum()), *asked) if one.reach else base)
+            ahead.append(at_most(base, int(here.sum()), *asked) if reaches else base)
             exact.append(
                 replace(
                     base,
@@ -256,8 +259,12 @@ class OutOfCore:
         meta, rows, layers = self.source.meta, own.stop - own.start, network.layers
         item = network.itemsize
         columns = A.indices[int(A.indptr[own.start]) : int(A.indptr[own.stop])]
-        sides = 2 if meta.directed or meta.weighted else 1
-        operands = segments.operands(network.widths, sparse=network.sparse)
+        # The largest of neighbours needs no transpose, and features as rows.
+        sides = 2 if segments.multiplies and (meta.directed or meta.weighted) else 1
+        widths = network.widths
+        if segments.model.jk_mode is not None and layers > 1:
+            widths = (*widths[:-1], widths[-2])  # a linear layer makes the outputs
+        operands = segments.operands(widths, sparse=network.keeps_sparse)
         features = item * rows * network.widths[0]
         # Scales and ids; features that were not made up.
         known = 16 * rows + (0 if on_file or not meta.features else features)
@@ -269,7 +276,7 @@ class OutOfCore:
                 0 if network.propagated and not number else operand.shape[1]
                 for number, operand in enumerate(operands)
             ),
-            widths=network.widths,
+            widths=widths,
             features_bytes=features if network.propagated else 0,
             looks=tuple(segments.looks_at_itself(number) for number in range(layers)),
             made=(rows,) * layers,
@@ -279,7 +286,9 @@ class OutOfCore:
             sides=sides,
             source_bytes=4 * rows * network.widths[0] if on_file else 0,
             learns=operands[0].requires_grad and not network.propagated,
+            jumps=segments.jumps,
             norms=tuple(segments.norms(number) for number in range(layers)),
+            extremes=not segments.multiplies,
         )
 
     def _on_file(self, ranks: int) -> bool:

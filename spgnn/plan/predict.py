@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, check_algorithms
 from spgnn.layout import Int64Array
-from spgnn.plan.census import LEVELS
+from spgnn.plan.hops import LEVELS
 from spgnn.plan.machine import Float64Array, Machine
 from spgnn.plan.memory import memory_of
-from spgnn.plan.network import Epoch, Network, trace
+from spgnn.plan.network import Network
 from spgnn.plan.seconds import epoch_seconds
+from spgnn.plan.steps import Epoch
 from spgnn.plan.subject import Counted, Subject, set_up
+from spgnn.plan.tracing import trace
 from spgnn.plan.wired import Wired
 
 # Far less than what is left over where the bytes of a run are shared out between its epochs.
@@ -125,10 +128,13 @@ def predict(
     """
     algorithm.check(ranks)
     check_algorithms(by_layer, ranks)
+    for one in (algorithm, *by_layer):
+        if not network.works_with(one):
+            raise InputError(f"{network.kind} {network.aggregate} cannot be had under {one}")
     if ranks_a_node is None:
         ranks_a_node = ranks if machine is None else machine.ranks_a_node
     setting = set_up(subject, labels, algorithm, ranks, ranks_a_node)
-    setting = replace(setting, by_layer=tuple(by_layer), wired=wired)
+    setting = replace(setting, by_layer=tuple(by_layer), wired=wired, weighs=network.attends)
     counted = setting.counted(
         network.layers,
         reach=reach and not network.takes_all_rows,
@@ -159,8 +165,7 @@ def price(
     """
     totals = np.zeros((3, len(LEVELS), len(counted.ghosts)))
     for product in epoch.products:
-        census = counted.of(product.layer)
-        totals += np.stack(census.traffic(product.width, product.dtype, adjoint=product.adjoint))
+        totals += np.stack(product.traffic(counted.of(product.layer)))
     sent, received, messages = map(_whole, totals)
     items, setup = memory_of(counted, epoch, network, words, machine)
     seconds = None if machine is None else epoch_seconds(counted, epoch, network, words, machine)

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from spgnn.plan.census import LEVELS
 from spgnn.plan.choose import Choice
+from spgnn.plan.hops import LEVELS
 from spgnn.plan.search import Outpaced, Planned
 
 

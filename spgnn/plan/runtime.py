@@ -25,8 +25,10 @@ from spgnn.nn import (
     propagate_,
 )
 from spgnn.plan.machine import Level, Link, Overhead
-from spgnn.plan.network import Network, Product, trace
+from spgnn.plan.network import Network
 from spgnn.plan.rates import Clock, measure_operators
+from spgnn.plan.steps import Product
+from spgnn.plan.tracing import trace
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 

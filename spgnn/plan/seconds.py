@@ -8,16 +8,21 @@ from dataclasses import replace
 import numpy as np
 
 from spgnn.layout import Int64Array
-from spgnn.plan.census import Census, HopCensus, StageCensus, TurnedCensus, priced
+from spgnn.plan.census import Census, StageCensus, TurnedCensus
 from spgnn.plan.machine import Float64Array, Link, Machine
-from spgnn.plan.network import Dense, Epoch, Network, Pass, Product, Sparse
+from spgnn.plan.network import Network
+from spgnn.plan.rows_seconds import OPERATIONS, hop_seconds, moving, pack, spmm
+from spgnn.plan.steps import Dense, Epoch, Extreme, Pass, Product, Sparse, Weighing
 from spgnn.plan.subject import Counted
+from spgnn.plan.weighed_seconds import (
+    extreme_seconds,
+    fixed_of_weighing,
+    weighing_seconds,
+)
 
 _FLOAT, _DOUBLE = 4, 8
 # Passes over the weights that Adam's step makes, all of them elementwise; SGD's has fewer.
 _STEP_PASSES = 12
-# A product calls and does in Python what so many operators take.
-_OPERATIONS = 10
 
 
 def epoch_seconds(
@@ -37,7 +42,7 @@ def epoch_seconds(
     spent: dict[str, float] = defaultdict(float)
     for step in epoch.steps:
         if isinstance(step, Product):
-            parts = _product(counted.of(step.layer), step, machine, slow)
+            parts = _step(counted.of(step.layer), step, machine, slow)
             whole = np.sum(list(parts.values()), axis=0)
             slowest = int(whole.argmax())
             for kind, seconds in parts.items():
@@ -60,7 +65,7 @@ def layer_seconds(counted: Counted, epoch: Epoch, layers: int, machine: Machine)
     """Seconds of the products of each layer: what its algorithm alone decides."""
     slow, spent = machine.slowdown(len(counted.ghosts)), [0.0] * layers
     for step in epoch.products:
-        parts = _product(counted.of(step.layer), step, machine, slow)
+        parts = _step(counted.of(step.layer), step, machine, slow)
         whole: Float64Array = np.sum(list(parts.values()), axis=0)
         spent[step.layer] += float(whole.max()) + slow * _fixed(step, counted, machine)
     return spent
@@ -68,12 +73,25 @@ def layer_seconds(counted: Counted, epoch: Epoch, layers: int, machine: Machine)
 
 def _fixed(step: Product, counted: Counted, machine: Machine) -> float:
     """Seconds of a product whatever its size."""
+    census = counted.of(step.layer)
+    if isinstance(step, Weighing):
+        return fixed_of_weighing(census, step, machine)
     exchanges = 0
-    for factor in counted.of(step.layer).factors:
+    for factor in census.factors:
         exchanges += sum(bool(hop.messages.any()) for part in factor.parts() for hop in part.hops)
         if isinstance(factor, TurnedCensus):
             exchanges += 2
-    return exchanges * machine.overhead.exchange + _OPERATIONS * machine.overhead.operation
+    return exchanges * machine.overhead.exchange + OPERATIONS * machine.overhead.operation
+
+
+def _step(census: Census, step: Product, machine: Machine, slow: float) -> dict[str, Float64Array]:
+    """Seconds of a product, or of what is in its place, on each rank."""
+    match step:
+        case Weighing():
+            return weighing_seconds(census, step, machine, slow)
+        case Extreme():
+            return extreme_seconds(census, step, machine, slow)
+    return _product(census, step, machine, slow)
 
 
 def _local(
@@ -94,7 +112,7 @@ def _local(
             features = np.full_like(own, network.widths[0])
             made, operand = (features, own) if step.adjoint else (own, features)
             entries = own if words is None else words
-            return "spmm", _spmm(machine, entries, made, operand, step.width)
+            return "spmm", spmm(machine, entries, made, operand, step.width)
 
 
 def _product(
@@ -111,7 +129,7 @@ def _product(
             for turn, back in ((factor.before, step.adjoint), (factor.after, not step.adjoint)):
                 sent, received, messages = turn.traffic(step.width, step.dtype, back=back)
                 moved = np.maximum(sent, received)
-                spent["exchange"] += _moving(messages, moved, machine, slow)
+                spent["exchange"] += moving(messages, moved, machine, slow)
                 spent["pack"] += slow * 2 * moved.sum(axis=0) / machine.streams.elementwise
     return spent
 
@@ -119,16 +137,16 @@ def _product(
 def _stage(
     stage: StageCensus, step: Product, machine: Machine, slow: float
 ) -> dict[str, Float64Array]:
-    local = slow * _spmm(machine, stage.local, *_sides(stage, step), step.words)
+    local = slow * spmm(machine, stage.local, *_sides(stage, step), step.words)
     spent = {"spmm": local + slow * _remote(stage, step, machine)}
     if stage.hops:
-        moving = [_hop(hop, step, machine, slow) for hop in stage.hops]
+        moving = [hop_seconds(hop, step, machine, slow) for hop in stage.hops]
         # Rows that are used in a later epoch have all of this one to hide behind.
         late = [hop.wire is not None and bool(hop.wire.asked.delay) for hop in stage.hops]
         at_once = np.sum([each * (not waits) for each, waits in zip(moving, late, strict=True)], 0)
         hidden = np.minimum(at_once, local) + np.sum(moving, axis=0) - at_once
         spent["exchange"] = np.sum(moving, axis=0) - machine.overlap * hidden
-        packing = [_pack(hop, stage, step, machine) for hop in stage.hops]
+        packing = [pack(hop, stage, step, machine) for hop in stage.hops]
         spent["pack"] = slow * np.sum(packing, axis=0)
     return spent
 
@@ -147,57 +165,7 @@ def _remote(stage: StageCensus, step: Product, machine: Machine) -> Float64Array
     # Forward adds to rows that are there, where R has any nonzero.
     touched = np.minimum(stage.remote, stage.rows)
     made, operand = (received, stage.rows) if step.adjoint else (touched, received)
-    return _spmm(machine, stage.remote, made, operand, step.words)
-
-
-def _pack(hop: HopCensus, stage: StageCensus, step: Product, machine: Machine) -> Float64Array:
-    """``S·H``, or adding ``Sᵀ`` of what came back."""
-    return _rows_to_send(hop, stage, step, machine) + _rounding(hop, step, machine)
-
-
-def _rounding(hop: HopCensus, step: Product, machine: Machine) -> Float64Array:
-    """Packing what is sent into fewer bits, and unpacking what arrives: a pass over both."""
-    if hop.wire is None or not hop.wire.asked.quantises:
-        return np.zeros(len(hop.entries))
-    rows = (hop.sent + hop.received).sum(axis=0)
-    packed = hop.wire.bytes_of(rows, step.width, step.dtype)
-    return np.asarray(
-        (priced(rows, step.width, step.dtype) + packed) / machine.streams.elementwise, np.float64
-    )
-
-
-def _rows_to_send(
-    hop: HopCensus, stage: StageCensus, step: Product, machine: Machine
-) -> Float64Array:
-    rows = hop.sent.sum(axis=0)
-    if step.adjoint:
-        touched = np.minimum(hop.entries, stage.columns)
-        return _spmm(machine, hop.entries, touched, rows, step.words)
-    if hop.sums:
-        return _spmm(machine, hop.entries, rows, stage.columns, step.words)
-    return np.asarray(machine.gather.seconds(rows, step.words), np.float64)
-
-
-def _hop(hop: HopCensus, step: Product, machine: Machine, slow: float) -> Float64Array:
-    """The exchange itself; what is sent and what is received do not share a rank's link."""
-    messages = hop.returned if step.adjoint else hop.messages
-    moved = hop.bytes_of(np.maximum(hop.sent, hop.received), step.width, step.dtype)
-    return _moving(messages, moved, machine, slow)
-
-
-def _moving(messages: Int64Array, moved: Int64Array, machine: Machine, slow: float) -> Float64Array:
-    """Both levels at once: a rank is done when the slower one is."""
-    inside = machine.levels.inside
-    between = machine.levels.between or inside
-    here = slow * np.asarray(inside.alltoallv.seconds(messages[0], moved[0]), np.float64)
-    there = np.asarray(between.alltoallv.seconds(messages[1], moved[1]), np.float64)
-    return np.maximum(here, there)
-
-
-def _spmm(
-    machine: Machine, nonzeros: Int64Array, made: Int64Array, operand: Int64Array, width: float
-) -> Float64Array:
-    return np.asarray(machine.spmm.seconds(nonzeros, made, width, _FLOAT * width * operand))
+    return spmm(machine, stage.remote, made, operand, step.words)
 
 
 def _all_reduce(nbytes: int, ranks: int, machine: Machine, slow: float) -> float:

@@ -19,10 +19,11 @@ from spgnn.data.source import GraphSource
 from spgnn.data.splits import seeded_split
 from spgnn.data.structure import slice_rows
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm, Layered, build_all, layered
+from spgnn.exchange import Algorithm, Layered, Plan, build_all, layered
 from spgnn.files import digest
-from spgnn.layout import Int64Array
+from spgnn.layout import Axes, Int64Array
 from spgnn.plan.census import Census, count
+from spgnn.plan.weighed import BESIDE
 from spgnn.plan.wired import Wired
 from spgnn.sparse import CSR
 
@@ -172,6 +173,16 @@ class Counted:
         """What it multiplies with in evaluation."""
         return self.by_layer[layer] if self.by_layer else self.whole
 
+    def beside(self, layer: int) -> Int64Array:
+        """Rows that a layer has beside those it takes and makes, of each of `BESIDE`, [6, P]."""
+        census = self.of(layer)
+        if census.weighed is not None:
+            return census.weighed.beside
+        found = np.zeros((len(BESIDE), len(self.ghosts)), np.int64)
+        hops = [hop for stage in census.stages for hop in stage.hops]
+        found[BESIDE.index("received")] = sum(hop.received.sum(axis=0) for hop in hops)
+        return found
+
     @property
     def all(self) -> list[Census]:
         """Each matrix once."""
@@ -193,6 +204,8 @@ class Setting:
         Of each layer, if they have their own.
     wired : Wired, optional
         How rows travel in training, if not as they are.
+    weighs : bool
+        Whether layers weigh the nonzeros, and do not multiply.
     """
 
     subject: Subject
@@ -201,6 +214,7 @@ class Setting:
     ranks_a_node: int
     by_layer: tuple[Algorithm, ...] = ()
     wired: Wired | None = None
+    weighs: bool = False
 
     def under(self, algorithm: Algorithm, by_layer: tuple[Algorithm, ...] = ()) -> Setting:
         """The same rows under another algorithm, which has as many parts."""
@@ -248,8 +262,11 @@ class Setting:
             layout = self.arranged.ranks
             plans = algorithm.plans(self._blocks[0], layout, self._blocks[1])
             axes = algorithm.axes(layout.parts)
-            self._known[algorithm] = count(plans, axes, self.ranks_a_node, self.wired)
+            self._known[algorithm] = self._count(plans, axes)
         return self._known[algorithm]
+
+    def _count(self, plans: Sequence[Plan], axes: Axes) -> Census:
+        return count(plans, axes, self.ranks_a_node, self.wired, weighs=self.weighs)
 
     @property
     def _wholes(self) -> tuple[Census, ...]:
@@ -293,7 +310,7 @@ class Setting:
             how = self.by_layer[layer] if self.by_layer else self.algorithm
             axes = how.axes(len(made))
             plans = [plan.plan for one in made if (plan := one.layers[layer]) is not None]
-            found.append(count(plans, axes, self.ranks_a_node, self.wired) if plans else None)
+            found.append(self._count(plans, axes) if plans else None)
             if plans:
                 rows[layer] = [plan.shape[1] for plan in plans]
         rows[layers] = [len(one.rows) for one in made]

@@ -76,6 +76,16 @@ def show_machine(machine: Machine) -> None:
                 for width, each in zip(spmm.widths, row, strict=True)
             ),
         )
+    for kind, weighed in vars(machine.edges).items():
+        for way in ("forward", "backward") if weighed is not None else ():
+            edges = getattr(weighed, way)
+            table.add_row(
+                f"edges of {kind}, {way}",
+                "  ".join(
+                    f"{width:.0f}: {1e9 * each:.2f} ns"
+                    for width, each in zip(edges.widths, edges.seconds_per_nonzero[0], strict=True)
+                ),
+            )
     table.add_row(
         "gather",
         "  ".join(

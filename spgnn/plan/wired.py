@@ -8,7 +8,7 @@ that have not moved, and whatever a controller sets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 from typing import Any
@@ -62,6 +62,19 @@ class Wired:
     def on(self, axis: str, between: str) -> Wired | None:
         """These wires, if they are those of a hop along an axis; `between` is that of nodes."""
         return self if self.asked.level == "all" or axis == between else None
+
+    @property
+    def of_scores(self) -> Wired:
+        """Of what attention sends beside rows: as it is, of this epoch, and of the same sample."""
+        asked, never = self.asked, self.asked.delay is None
+        exact = Approximation(sampling=asked.sampling, exact_last=asked.exact_last, delay=0)
+        return replace(self, asked=replace(exact, delay=None) if never else exact)
+
+    @property
+    def of_late_scores(self) -> Wired:
+        """Of what belongs to rows that are late: as it is, and late with them."""
+        asked = replace(self.asked, bits=((0, 32),), feedback=False)
+        return replace(self, asked=asked)
 
     def bytes_of(self, rows: Int64Array, width: Any, dtype: torch.dtype) -> Float64Array:
         """Of so many rows in a mean epoch; of a width each, or of one for all."""

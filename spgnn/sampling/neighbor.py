@@ -221,17 +221,13 @@ class NeighborSampler:
         """
         hop = check_integer("hop", hop, 0, len(self.num_neighbors) - 1)
         rows = int64_list("targets", targets)
-        for name, needed, given in (
-            ("roots", self.disjoint, roots),
-            ("times", self._temporal, times),
-        ):
-            if needed != (given is not None):
-                raise InputError(f"{name} must {'' if needed else 'not '}be given for this sampler")
+        trees = _needed("roots", roots, len(rows), there=self.disjoint)
+        limits = _needed("times", times, len(rows), there=self._temporal)
         try:
             indptr, columns, *rest = self._rows.graph.hop(
                 rows,
-                None if roots is None else int64_list("roots", roots, len(rows)),
-                None if times is None else int64_list("times", times, len(rows)),
+                trees,
+                limits,
                 self.num_neighbors[hop],
                 hop,
                 draw_keys([draw]),
@@ -298,6 +294,13 @@ def relabel(
     except ValueError as error:
         raise InputError(f"targets: {error}") from None
     return torch.from_numpy(nodes), torch.from_numpy(indices)
+
+
+def _needed(name: str, given: Tensor | None, length: int, *, there: bool) -> Int64Array | None:
+    """An argument of some samplers only."""
+    if there != (given is not None):
+        raise InputError(f"{name} must {'' if there else 'not '}be given for this sampler")
+    return None if given is None else int64_list(name, given, length)
 
 
 def _as_one_matrix(sample: Sample) -> Sample:

@@ -14,8 +14,6 @@ from spgnn.train.flags import Config
 from spgnn.train.judged import RESIDUALS, check_metric
 from spgnn.train.sections import Aim, Algorithm, Data, Job, Model, Storage, Training
 
-# Options of models whose epochs the planner cannot price.
-_UNPLANNED = ("aggregate",)
 _OF_VERTICES = ("loss", "class_weights", "label_smoothing", "inductive", "label_propagation")
 _OF_LINKS = ("decoder", "negatives", "eval_negatives", "val_links", "test_links")
 
@@ -78,7 +76,7 @@ class TrainConfig(Config):
 
     def _check_storage(self) -> None:
         """What working through rows in parts does not know."""
-        how, model, flag = self.algorithm, self.model, "--memory, --spill and --parts"
+        how, flag = self.algorithm, "--memory, --spill and --parts"
         if self.storage.memory and self.storage.memory < 1 << 20:
             raise InputError(f"--memory {self.storage.memory}: bytes; with a unit as in 20GB")
         asked = how.order != "auto" or how.ghosts or how.plan or how.layer_algos
@@ -86,11 +84,6 @@ class TrainConfig(Config):
             raise InputError(
                 f"{flag} need --algo 1d, --cover column, --order auto, --ghosts 0 and no "
                 "--layer-algos, --hierarchy, --schedule or --plan: the disk is what they plan for"
-            )
-        if model.attends:
-            raise InputError(
-                f"{flag} need --model gcn, sage or gin: rows that depend on one another through "
-                "products, largest neighbours and norms alone"
             )
         if self.aim.task != "vertices" or self.aim.inductive or self.aim.label_propagation:
             raise InputError(
@@ -103,13 +96,15 @@ class TrainConfig(Config):
             )
         if self.job.device == "cuda":
             raise InputError(f"{flag} work on CPUs: --device cpu")
+        if self.model.message_dropout:
+            raise InputError(f"{flag} weigh the rows that were scored: --message-dropout 0")
 
     def _check_model(self) -> None:
         """Options that the model does not know, and what the algorithm cannot do with them."""
-        model, how = self.model, self.algorithm
+        model = self.model
         if model.aggregate != "mean" and model.model != "sage":
             raise InputError(f"--aggregate {model.aggregate} needs --model sage, not {model.model}")
-        for name in ("heads", "attention_dropout"):
+        for name in ("heads", "attention_dropout", "message_dropout"):
             value, default = getattr(model, name), getattr(Model(), name)
             if value != default and not model.attends:
                 flag = "--" + name.replace("_", "-")
@@ -119,9 +114,8 @@ class TrainConfig(Config):
             raise InputError(f"--hidden {model.hidden} must be a multiple of --heads {model.heads}")
         if model.aggregate == "max":
             self._check_max()
-        unplanned = [f"--{n}" for n in _UNPLANNED if getattr(model, n) != getattr(Model(), n)]
-        if how.plan is not None and unplanned:
-            raise InputError(f"--plan knows models without {unplanned[0]}; name an --algo instead")
+        if self.algorithm.plan is not None and model.message_dropout:
+            raise InputError("--plan prices no --message-dropout: name an --algo instead")
 
     def _check_max(self) -> None:
         """The largest of all neighbours needs their whole rows, and no weights."""
@@ -143,8 +137,6 @@ class TrainConfig(Config):
             check_attention(one, named)
         if how.ghosts:
             raise InputError(f"{named} needs --ghosts 0: it cannot begin with A·X")
-        if how.plan is not None:
-            raise InputError(f"--plan knows --model gcn, sage and gin, not {self.model.model}")
         if self.data.normalisation not in ("auto", "none"):
             raise InputError(f"{named} makes weights of its own: it needs --normalisation auto")
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import (
     Annotated,
     Any,
     Literal,
     NamedTuple,
     Self,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -188,9 +190,15 @@ class Config:
         return parser
 
 
-def _arguments(record: type[Record]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _arguments(record: type[Record]) -> Sequence[tuple[str, dict[str, Any]]]:
     """Each field's flag (a switch has ``--no-…`` as well), and what argparse has to know."""
+    return _arguments_of(cast(Hashable, record))  # a class is; mypy asks its instances
+
+
+@cache
+def _arguments_of(record: type[Record]) -> Sequence[tuple[str, dict[str, Any]]]:
     types = get_type_hints(record, include_extras=True)
+    found = []
     for field in dataclasses.fields(record):
         kind, about = types[field.name], Flag()
         if get_origin(kind) is Annotated:
@@ -211,7 +219,8 @@ def _arguments(record: type[Record]) -> Iterator[tuple[str, dict[str, Any]]]:
             how["type"] = real(about.low, math.inf if about.high is None else about.high)
         else:
             how["type"] = nonempty
-        yield written, how | ({"metavar": about.metavar} if about.metavar else {})
+        found.append((written, how | ({"metavar": about.metavar} if about.metavar else {})))
+    return found
 
 
 def _typed(what: str, value: Any, how: dict[str, Any]) -> Any:

@@ -30,6 +30,7 @@ from spgnn.parts.again import (
     disk_speed,
     row_seconds,
 )
+from spgnn.parts.attention import received_ids
 from spgnn.parts.blocks import Stretch
 from spgnn.parts.budget import Budget, decide
 from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
@@ -178,6 +179,7 @@ class InParts(Task):
             None if seen.column_scale is None else seen.column_scale.to(room.dtype),
             self._source(found, bounds, room.dtype),
             None,
+            received_ids(self.whole, found.ids) if segments.drops_edges else None,
         )
         if self.propagates:
             half = config.storage.spill_dtype == "bfloat16"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,17 +14,16 @@ import torch
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import from_rank_zero
 from spgnn.data import open_source
-from spgnn.data.normalise import OWN_NORMALISATION
 from spgnn.data.shards import is_graph_directory
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.errors import InputError, memory_for
 from spgnn.partition import METHODS, read_labels
 from spgnn.partition.adjacency import Int32Array
 from spgnn.plan.choose import Choice, Planner
-from spgnn.plan.configurations import configurations, fitting
+from spgnn.plan.configurations import Configuration, configurations, fitting
 from spgnn.plan.machine import Machine, read_machine
 from spgnn.plan.measure import measure
-from spgnn.plan.network import ModelKind, Network
+from spgnn.plan.network import PRICED, Network, normalisation_of
 from spgnn.plan.partitions import GivenLabels, Partitions, cache_directory
 from spgnn.plan.records import of_plan
 from spgnn.plan.search import CLOSE
@@ -135,7 +134,7 @@ def _machine(config: TrainConfig, comm: Communicator) -> Machine | None:
     """The machine on rank 0: of the file, or measured by all."""
     path = config.algorithm.machine
     if path is None:
-        return measure(comm)
+        return measure(comm, edges=network_of(config, None).edges)
     return read_machine(path) if comm.rank == 0 else None
 
 
@@ -202,16 +201,7 @@ def ranked(
         If the graph is wrong, or nothing fits.
     """
     with memory_for(config.data.dataset), ProgressBar() as progress:
-        source = open_source(
-            config.data.dataset,
-            config.data.data_dir,
-            progress=progress,
-            graph_split=config.data.graphs_of_splits,
-        )
-        labels = _labels_of(config, source, ranks)
-        if config.data.symmetrise:
-            source = MemorySource(source.graph().symmetrised())
-        subject = _subject(config, source)
+        subject, labels = _opened(config, ranks, progress)
         cached = Partitions(
             subject,
             cache_directory(None),
@@ -220,10 +210,9 @@ def ranked(
             progress=progress,
         )
         method = config.algorithm.partition if "partition" in fixed or labels else "gvb"
-        network = _network(config, subject)
         planner = Planner(
             subject,
-            network,
+            network_of(config, subject),
             machine,
             labels or cached,
             methods=[method],
@@ -231,14 +220,7 @@ def ranked(
             wired=Wired.of(config.wires.approximation, config.training.epochs),
             mixes=not {"algo", "c", PER_LAYER} & set(fixed),
         )
-        if network.takes_all_rows:
-            fixed = {name: value for name, value in fixed.items() if name != "reach"}
-        candidates = fitting(
-            configurations(ranks, network, [method], ranks_a_node=machine.ranks_a_node), fixed
-        )
-        if labels is not None:
-            candidates = (one for one in candidates if one.parts == labels.parts)
-        choice = planner.choose(ranks, candidates)
+        choice = planner.choose(ranks, _candidates(planner, ranks, fixed, labels))
 
     def flags_of(one: Priced) -> dict[str, Any]:
         how = one.configuration
@@ -248,6 +230,33 @@ def ranked(
         return {**how.flags, "partition": str(file)}
 
     return choice, flags_of
+
+
+def _opened(
+    config: TrainConfig, ranks: int, progress: ProgressBar
+) -> tuple[Subject, GivenLabels | None]:
+    """The graph, and labels that cannot be chosen."""
+    data = config.data
+    source = open_source(
+        data.dataset, data.data_dir, progress=progress, graph_split=data.graphs_of_splits
+    )
+    labels = _labels_of(config, source, ranks)
+    if data.symmetrise:
+        source = MemorySource(source.graph().symmetrised())
+    return _subject(config, source), labels
+
+
+def _candidates(
+    planner: Planner, ranks: int, fixed: dict[str, Any], labels: GivenLabels | None
+) -> Iterator[Configuration]:
+    """What the flags that are given leave open."""
+    network, methods = planner.network, planner.methods
+    if network.takes_all_rows:
+        fixed = {name: value for name, value in fixed.items() if name != "reach"}
+    every = configurations(ranks, network, methods, ranks_a_node=planner.machine.ranks_a_node)
+    for one in fitting(every, fixed):
+        if labels is None or one.parts == labels.parts:
+            yield one
 
 
 def _labels_of(config: TrainConfig, source: GraphSource, ranks: int) -> GivenLabels | None:
@@ -264,30 +273,32 @@ def _labels_of(config: TrainConfig, source: GraphSource, ranks: int) -> GivenLab
 
 
 def _subject(config: TrainConfig, source: GraphSource) -> Subject:
-    data, kind = config.data, config.model.model
-    asked = data.normalisation
+    data, model = config.data, config.model
+    normalisation, loops = normalisation_of(model.model, model.aggregate, data.normalisation)
     return Subject.of(
         source,
         split=data.split,
         seed=config.training.seed,
         random_features=data.random_features,
         random_classes=data.random_classes,
-        normalisation=OWN_NORMALISATION[kind] if asked == "auto" else asked,
-        loops=kind == "gcn",
+        normalisation=normalisation,
+        loops=loops,
     )
 
 
-def _network(config: TrainConfig, subject: Subject) -> Network:
+def network_of(config: TrainConfig, subject: Subject | None) -> Network:
+    """The model that a configuration describes, to be priced on a graph, or on none as yet."""
     model = config.model
+    features, classes = (1, 1) if subject is None else (subject.features, subject.classes)
     return Network(
-        (subject.features, *[model.hidden] * (model.layers - 1), subject.classes),
-        cast(ModelKind, model.model),  # the configuration's check lets no other come here
+        (features, *[model.hidden] * (model.layers - 1), classes),
+        model.model,
         dropout=model.dropout,
         input_dropout=model.input_dropout,
-        sparse=subject.word_counts is not None,
+        sparse=subject is not None and subject.word_counts is not None,
         optimizer=config.training.optimizer,
         dtype=config.training.dtype,
-        **{name: getattr(model, name) for name in ("act", "norm", "residual", "jk")},
+        **{name: getattr(model, name) for name in PRICED},
     )
 
 

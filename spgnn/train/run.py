@@ -35,7 +35,7 @@ from spgnn.train.nodes import resolved
 from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
 from spgnn.train.repeated import of_run, resumable
 from spgnn.train.sections import Job
-from spgnn.train.setup import Problem, prepare
+from spgnn.train.setup import Prepared, Problem, prepare
 from spgnn.train.tables import check_table, write_table
 from spgnn.train.tasks import task_of
 
@@ -114,6 +114,7 @@ def train(
     comm: Communicator,
     given: Collection[str] | None = None,
     callbacks: Sequence[Callback] = (),
+    prepared: Prepared | None = None,
 ) -> reporting.Report:
     """Prepare the data, train, and return the training report. Collective.
 
@@ -126,6 +127,8 @@ def train(
         What ``--plan`` must leave alone; by default whatever is not as it is by default.
     callbacks : sequence of Callback
         Told of every run, on rank 0.
+    prepared : Prepared, optional
+        What an earlier training was prepared with, and this one is if it needs the same.
 
     Raises
     ------
@@ -149,7 +152,7 @@ def train(
     idle = resident_bytes()
     if config.storage.asked:
         return _train_in_parts(config, comm, callbacks, idle)
-    problem = prepare(config, comm)
+    problem = (prepared or Prepared()).of(config, comm)
     trainers: list[Trainer] = []
     freed = FreedMemory(comm.size, ranks_here())
     while len(trainers) < config.training.runs and not (trainers and trainers[-1].failure):

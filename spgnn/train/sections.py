@@ -175,6 +175,9 @@ class Model(Record):
     attention_dropout: Annotated[
         float | None, Flag("of gat and gatv2: on edges; without, as --dropout", "P", high=1)
     ] = None
+    message_dropout: Annotated[
+        float, Flag("of gat and gatv2: on what is weighed, as the authors of GAT do", "P", high=1)
+    ] = 0.0
 
     @property
     def options(self) -> dict[str, Any]:
@@ -192,6 +195,8 @@ class Model(Record):
             found["aggr"] = self.aggregate
         if self.attends:
             found |= {"heads": self.heads, "attention_dropout": self.attention_dropout}
+        if self.message_dropout:
+            found["message_dropout"] = self.message_dropout
         return found
 
     @property

@@ -19,7 +19,6 @@ from spgnn.data.graph import VertexData
 from spgnn.data.labels import labelled
 from spgnn.data.memory import check_memory
 from spgnn.data.normalise import (
-    OWN_NORMALISATION,
     WITH_LOOPS,
     Normalisation,
     row_normalise_features,
@@ -32,6 +31,7 @@ from spgnn.graph.sharing import Placement, is_cut, opened_share, scattered_share
 from spgnn.hashing import uniform, uniform_rows
 from spgnn.nn import Features, Matrices, Propagated, densified, propagate_, stored_in, weights_of
 from spgnn.nn.loss import UNKNOWN
+from spgnn.plan.network import normalisation_of as own_normalisation
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
@@ -131,6 +131,32 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     )
 
 
+class Prepared:
+    """The problem that was prepared last, for trainings after one another that share it."""
+
+    def __init__(self) -> None:
+        self._parts: tuple[object, ...] = ()
+        self._problem: Problem | None = None
+
+    def of(self, config: TrainConfig, comm: Communicator) -> Problem:
+        """That of :func:`prepare`, anew only if what it is made of has changed. Collective.
+
+        Wires, optimisers and what is written do not belong to that, nor does how long it trains.
+
+        Raises
+        ------
+        InputError
+            As :func:`prepare`.
+        """
+        training = config.training.seed, config.training.dtype
+        parts = (config.data, config.algorithm, config.model, config.aim, *training)
+        if self._problem is None or parts != self._parts:
+            self._problem = None  # not two at a time
+            self._problem = prepare(config, comm)
+            self._parts = parts
+        return self._problem
+
+
 @dataclass(frozen=True, eq=False)
 class _Sought:
     """What is to be learnt, as of :class:`Problem`, and own vertices that the loss looks at."""
@@ -227,10 +253,8 @@ def _matrices(
 
 def normalisation_of(config: TrainConfig) -> Normalisation:
     """What was asked for, or what the model is defined on."""
-    asked = config.data.normalisation
-    if asked != "auto":
-        return asked
-    return OWN_NORMALISATION[config.model.model] if config.model.aggregate == "mean" else "none"
+    model = config.model
+    return own_normalisation(model.model, model.aggregate, config.data.normalisation)[0]
 
 
 def _chosen_rows(X: Tensor | CSR, chosen: Tensor) -> Tensor | CSR:

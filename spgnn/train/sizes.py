@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from spgnn.parts.blocks import Stretch
-from spgnn.parts.budget import Sizes, at_most
 from spgnn.parts.rows import Adjacency, Inspected, nonzeros_in
 from spgnn.parts.segments import Segments
+from spgnn.parts.sizes import Sizes, at_most
 from spgnn.sparse import CSR
 from spgnn.train.config import TrainConfig
 from spgnn.train.found import Found, Labelled
@@ -67,7 +67,8 @@ def sizes_of(
         learns=operands[0].requires_grad and not propagates,
         jumps=segments.jumps,
         norms=tuple(segments.norms(number) for number in range(segments.layers)),
-        extremes=not segments.multiplies,
+        extremes=all(segments.reduction(number) for number in range(segments.layers)),
+        heads=segments.all_heads,
     )
     if labels is None or not reaches(config, segments):
         return sizes

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Annotated, Any
@@ -23,6 +24,7 @@ from spgnn.train.config import TrainConfig
 from spgnn.train.flags import Flag, Record
 from spgnn.train.repeated import AT_BEST, Scores, final_scores
 from spgnn.train.run import OWN_FLAGS, start, train
+from spgnn.train.setup import Prepared
 from spgnn.train.shown import SHARES
 from spgnn.train.tradeoff_report import plot_tradeoff, show
 
@@ -149,16 +151,27 @@ def compare(config: TradeoffConfig, comm: Communicator) -> Report:
     comm.check_agreement("flags", **common)
     plot = config.comparison.plot
     on_rank_zero(comm, lambda: _check_targets(config))
-    reports = {
-        name: train(_going_on(of_setting(config, name), comm), comm)
-        for name in config.comparison.names
-    }
+    prepared, reports = Prepared(), dict[str, Report]()
+    for name in config.comparison.names:
+        setting = _going_on(of_setting(config, name), comm)
+        reports[name] = train(setting, comm, prepared=prepared)
+        on_rank_zero(comm, partial(_write_so_far, config, comm, reports))
+    report = _comparison(config, comm, reports)
+    if plot is not None:
+        on_rank_zero(comm, lambda: plot_tradeoff(report, plot))
+    return report
+
+
+def _comparison(
+    config: TradeoffConfig, comm: Communicator, reports: Mapping[str, Report]
+) -> Report:
+    """What those settings that were trained have come to."""
     first = next(iter(reports.values()))
     score = score_of([found for report in reports.values() for found in runs_of(report)])
     settings = [outcome(name, report, score) for name, report in reports.items()]
     beside_exact(settings)
     trouble = [f"--settings {one['setting']}: {one['failure']}" for one in settings]
-    report = {
+    return {
         "config": config.flat(),
         "world_size": comm.size,
         "graph": first["graph"],
@@ -166,9 +179,19 @@ def compare(config: TradeoffConfig, comm: Communicator) -> Report:
         "settings": settings,
         "failure": next((t for t, s in zip(trouble, settings, strict=True) if s["failure"]), None),
     }
-    if plot is not None:
-        on_rank_zero(comm, lambda: plot_tradeoff(report, plot))
-    return report
+
+
+def _write_so_far(
+    config: TradeoffConfig, comm: Communicator, reports: Mapping[str, Report]
+) -> None:
+    """The report of the settings that have ended: whoever waits for one need not wait for all."""
+    if config.job.json is None:
+        return
+    try:
+        report = _comparison(config, comm, reports)
+    except InputError:  # no score so far
+        return
+    reporting.write(report, config.job.json)
 
 
 def of_setting(config: TradeoffConfig, name: str) -> TrainConfig:

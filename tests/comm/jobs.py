@@ -24,10 +24,17 @@ ROOT = Path(__file__).parents[2]
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
 
+NEEDS_MPI = (
+    pytest.mark.mpi,
+    pytest.mark.skipif(not MPIEXEC.exists(), reason="needs the extra 'mpi'"),
+)
+
+
 def needs_mpi(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test that starts mpiexec."""
-    missing = pytest.mark.skipif(not MPIEXEC.exists(), reason="needs the extra 'mpi'")
-    return missing(pytest.mark.mpi(test))
+    for mark in NEEDS_MPI:
+        test = mark(test)
+    return test
 
 
 @dataclass(frozen=True)

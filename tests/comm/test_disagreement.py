@@ -175,7 +175,7 @@ def test_nccl_is_told_how_long_to_wait(monkeypatch):
     ("how", "backend"),
     [
         ("exit", "mpi"),
-        ("fewer", "mpi"),
+        pytest.param("fewer", "mpi", marks=pytest.mark.slow),
         pytest.param("exit", "gloo", marks=pytest.mark.slow),
         pytest.param("widths", "mpi", marks=pytest.mark.slow),
     ],

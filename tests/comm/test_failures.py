@@ -108,7 +108,7 @@ def test_under_torchrun(tmp_path, how, where):
 @needs_mpi
 @pytest.mark.parametrize(
     ("how", "where"),
-    slow_but(("kill", "computing"), ("unguarded", "collective"), ("input", "exchanging")),
+    slow_but(("kill", "computing"), ("unguarded", "collective")),
 )
 def test_under_mpiexec(tmp_path, how, where):
     ended = _subprocess([MPIEXEC, "-n", "2", sys.executable, "-m"], tmp_path, how, where)

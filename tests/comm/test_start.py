@@ -153,7 +153,9 @@ def test_strangers_take_no_slot():
     port, token = store.get(KEY).decode().split()
     strangers = [socket.create_connection(("127.0.0.1", int(port))) for _ in range(4)]
     strangers[0].sendall(b"GET / HTTP/1.1\r\n" * 10)
-    strangers[1].sendall(bytes.fromhex(token)[:-1] + b"\x00" + (1).to_bytes(8))
+    almost = bytearray.fromhex(token)
+    almost[-1] ^= 1
+    strangers[1].sendall(almost + (1).to_bytes(8))
     strangers[2].sendall(bytes.fromhex(token) + (3).to_bytes(8))  # There is no such rank.
     others = {rank: Lifelines(store, "127.0.0.1", rank, 3) for rank in (1, 2)}
     first.join(PATIENCE)
@@ -194,28 +196,20 @@ def test_nothing_is_said_of_destroyed_groups(tmp_path):
     assert (ended.status, ended.err) == (0, "")
 
 
-def test_a_process_group_of_the_programs_own():
+def test_a_process_group_of_the_programs_own(tmp_path):
     """Would be made twice: the line says what to leave out."""
-    program = (
-        "import torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "import spgnn\n"
-        "spgnn.connect()\n"
-    )
-    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = str(listener.getsockname()[1])
-    environment = {**os.environ, **place, "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2"}
+
+    def program() -> None:
+        torch.distributed.init_process_group("gloo")
+        connect()
+
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    place["MASTER_PORT"] = str(free_port())
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
+        Forked(program, tmp_path, place | {"RANK": rank, "LOCAL_RANK": rank}, name=f"rank{rank}")
+        for rank in ("0", "1")
     ]
     for rank in ranks:
-        said = rank.communicate(timeout=120)[1]
-        assert rank.returncode != 0
-        assert "leave out init_process_group" in said
+        ended = rank.wait(120)
+        assert ended.status != 0
+        assert "leave out init_process_group" in ended.err

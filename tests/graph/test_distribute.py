@@ -210,7 +210,7 @@ def check_refused(rank: int) -> None:
         ({"data": whole, "memory": "3 GiB"}, 'memory= belongs to plan="auto"'),
         ({"data": whole, "plan": "auto", "cover": "row"}, 'auto" chooses the algorithm'),
         ({"data": whole, "plan": "auto", "memory": "much"}, "memory: 'much' must be bytes"),
-        ({"data": whole, "plan": "auto", "plan_for": "gat"}, "plan_for gat: choose one of gcn"),
+        ({"data": whole, "plan": "auto", "plan_for": "gats"}, "plan_for gats: choose one of gcn"),
         ({"data": block, "plan": "auto"}, "cuts a graph by itself: give it in one piece"),
         (dict(data=whole, cover="columns"), "cover columns: choose one of column"),
         (dict(data=whole, seed=-1), "seed must be an integer of at least 0"),
@@ -242,6 +242,8 @@ def check_planned(rank: int) -> None:
     any_way = spgnn.distribute(whole, plan="auto", halo=False, num_layers=3)
     check_same(any_way, whole)
     assert any_way.plan["algo"] == any_way.algorithm.algo
+    attending = spgnn.distribute(whole, plan="auto", halo=False, plan_for="gat")
+    assert attending.plan["seconds_by_kind"]["attention"] > 0
     with pytest.raises(InputError, match="--memory 10: no plan for 4 ranks fits"):
         spgnn.distribute(whole, plan="auto", memory=10)
     with pytest.raises(InputError, match='plan="auto" makes partitions by itself'):
@@ -251,5 +253,7 @@ def check_planned(rank: int) -> None:
 def test_a_plan_is_chosen(monkeypatch, tmp_path):
     machine = read_machine(EXAMPLE)
     monkeypatch.setenv("SPGNN_CACHE", str(tmp_path))
-    monkeypatch.setattr(sys.modules["spgnn.graph.distribute"], "measure", lambda comm: machine)
+    monkeypatch.setattr(
+        sys.modules["spgnn.graph.distribute"], "measure", lambda comm, edges=(): machine
+    )
     run_ranks(check_planned, 4)

@@ -107,7 +107,7 @@ def check_exact_settings(rank: int) -> None:
         assert found[0] == found[1] == found[2], kind
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_exact_settings_are_bit_equal(ranks):
     run_ranks(check_exact_settings, ranks)
 
@@ -174,7 +174,7 @@ def check_modes(kind: str) -> None:
     assert graph.comm.size == 1 or not torch.equal(loss_of(model.train(), graph), right)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_only_training_is_approximate(ranks):
     run_ranks(check_all_modes, ranks)
 

@@ -23,7 +23,9 @@ constexpr std::size_t kStackBytes = 64 * 1024;
 enum State { kRunning, kAtBarrier, kAmongMates, kDone };
 
 struct Fiber {
-  ucontext_t context;
+  ucontext_t context;  // its beginning
+  jmp_buf place;       // where it goes on
+  bool begun = false;
   std::vector<char> stack = std::vector<char>(kStackBytes);
   State state = kRunning;
   // Exchanges with other threads of its warp: how many so far, with whom, and its last two values.
@@ -32,6 +34,7 @@ struct Fiber {
 };
 
 ucontext_t scheduler;
+jmp_buf scheduler_place;
 sigjmp_buf outside_array;
 std::vector<Fiber>* block = nullptr;
 Fiber* running = nullptr;
@@ -41,20 +44,30 @@ const void* thread_arguments;
 void enter() {
   thread_body(thread_arguments);
   running->state = kDone;
+  _longjmp(scheduler_place, 1);
 }
 
+// Contexts are for beginning only: changing from one to another calls the system, to set signals.
 void yield(State state) {
   running->state = state;
-  swapcontext(&running->context, &scheduler);
+  if (_setjmp(running->place) == 0) _longjmp(scheduler_place, 1);
+}
+
+void resume(Fiber& fiber) {
+  if (_setjmp(scheduler_place) != 0) return;
+  running = &fiber;
+  if (fiber.begun) _longjmp(fiber.place, 1);
+  fiber.begun = true;
+  swapcontext(&scheduler, &fiber.context);
 }
 
 void restart(Fiber& fiber) {
   getcontext(&fiber.context);
   fiber.context.uc_stack.ss_sp = fiber.stack.data();
   fiber.context.uc_stack.ss_size = fiber.stack.size();
-  fiber.context.uc_link = &scheduler;
   makecontext(&fiber.context, enter, 0);
   fiber.state = kRunning;
+  fiber.begun = false;
   fiber.exchanges = 0;
 }
 
@@ -80,7 +93,7 @@ Outcome run_block(std::vector<Fiber>& fibers, std::vector<unsigned>& order, std:
       if (running->state == kAmongMates && mates_are_here(thread)) running->state = kRunning;
       if (running->state != kRunning) continue;
       threadIdx = {thread, 0};
-      swapcontext(&scheduler, &running->context);
+      resume(*running);
       moved = true;
     }
     const auto count = [&](State state) {
@@ -99,7 +112,8 @@ Outcome run_block(std::vector<Fiber>& fibers, std::vector<unsigned>& order, std:
 
 Outcome run_grid(const Launch& launch) {
   std::mt19937 random(launch.seed);
-  std::vector<Fiber> fibers(launch.threads);
+  static std::vector<Fiber> fibers;  // kept, for new stacks are new pages
+  fibers.resize(launch.threads);
   std::vector<unsigned> order(launch.threads);
   std::iota(order.begin(), order.end(), 0u);
   std::vector<unsigned> blocks(launch.grid_x * launch.grid_y);

@@ -4,6 +4,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -105,8 +106,10 @@ def test_every_operation_has_a_kernel_and_a_way_without_one():
         for name in torch._C._dispatch_get_all_op_names()
         if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA") and "spgnn::" in name
     }
-    # The adjoint of gather_rows is scatter_add_rows, and torch makes that of extremes; operators of
-    # attention are made of several functions.
+    # The adjoint of gather_rows is scatter_add_rows, and torch makes that of extremes, and losses;
+    # operators of attention are made of several functions.
+    elsewhere = {"gather_rows_adjoint", "extreme_adjoint"}
+    elsewhere |= {"cross_entropy", "cross_entropy_gradient"}
     fused = {"attention", "attention_backward", "attention_v2", "attention_v2_backward"}
     of_attention = {
         "attend",
@@ -118,22 +121,26 @@ def test_every_operation_has_a_kernel_and_a_way_without_one():
         "merge",
     }
     assert fused < registered
-    assert registered - {"gather_rows_adjoint", "extreme_adjoint"} - fused == names - of_attention
+    assert registered - elsewhere - fused == names - of_attention
     assert of_attention < names
     for implementation in (native, cusparse):
         assert all(callable(getattr(implementation, name)) for name in names)
 
 
+def half(begin: int) -> Callable[[], list[str]]:
+    """Every second of the instances."""
+    return lambda: instances()[begin::2]
+
+
 # Where every minute counts: the oldest and the one that most have, and few kernels of attention.
-OFTEN = (75, 90)
 COMPILED = [
-    *((architecture, instances) for architecture in OFTEN),
+    pytest.param(75, half(0), id="75-half"),
+    pytest.param(90, half(1), id="90-other half"),
     (80, of_eight_heads),
     *(
         pytest.param(architecture, kernels, marks=pytest.mark.slow)
         for architecture in ARCHITECTURES
         for kernels in (instances, attention_instances)
-        if architecture not in OFTEN or kernels is attention_instances
     ),
 ]
 

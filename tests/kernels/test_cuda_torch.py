@@ -109,6 +109,16 @@ def test_transforms_equal_those_on_the_cpu(function, transform):
     assert_same_on_both(transform(function), matrix(800, 8, DOUBLE))
 
 
+def test_cross_entropy_equals_that_on_the_cpu():
+    def gradient(X):
+        wanted = X.detach().requires_grad_()
+        target = (torch.arange(800) % 10 - 1).clamp(max=7).to(X.device)
+        kernels.cross_entropy_sum(wanted, target).square().backward()
+        return wanted.grad
+
+    assert_same_on_both(gradient, matrix(800, 8, DOUBLE))
+
+
 def test_hessian_equals_that_on_the_cpu():
     A = block([3, 0, 2, 1], 4, dtype=DOUBLE)
 

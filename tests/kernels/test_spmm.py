@@ -61,8 +61,7 @@ def test_spmm_any_shape(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("parts", PARTS)
-@pytest.mark.parametrize("columns", [16, 150])
+@pytest.mark.parametrize(("parts", "columns"), list(zip(PARTS, [16, 150, 150, 16], strict=True)))
 def test_bits_do_not_depend_on_threads(instruction_set, threads, dtype, parts, columns):
     # Rows longer than a task are cut into pieces; lengths sit around the cut.
     lengths = [3, 2048, 2049, 0, 5000, 1, 4096, 5, 2050, 0, *[7] * 700, 4500]

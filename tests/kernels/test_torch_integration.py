@@ -1,6 +1,5 @@
 """The operations as torch sees them: registered, traceable, transformable, visible to profilers."""
 
-import subprocess
 import sys
 
 import pytest
@@ -9,6 +8,7 @@ from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from spgnn import CSR
 from spgnn.errors import InputError
 from spgnn.kernels import (
     dropout_rows,
@@ -19,6 +19,7 @@ from spgnn.kernels import (
     spmm,
     update_rows_,
 )
+from tests.comm.jobs import Forked
 
 from .conftest import random_block, random_dense
 
@@ -129,6 +130,10 @@ def cases():
     yield ops.update_rows_backward.default, (X, X.relu(), None, 3, 0.5, 1, 0.0, True)
     yield ops.narrow_product.default, (wanted, torch.ones(3, 4, requires_grad=True))
     yield ops.narrow_gradient.default, (wanted, random_dense(6, 3, 4).requires_grad_())
+    target = torch.tensor([1, -1, 3, 0, 0, 2])
+    yield ops.cross_entropy.default, (wanted, target)
+    scale = torch.tensor(2.0, requires_grad=True)
+    yield ops.cross_entropy_gradient.default, (scale, wanted, target)
     yield ops.extreme.default, (P.indptr, P.indices, wanted, True)
     yield ops.extreme_adjoint.default, (X, torch.randint(-1, 6, (6, 4)).int(), 6)
     yield ops.update_rows_backward.default, (X, None, ids, 3, 0.5, 0, 0.0, False)
@@ -295,20 +300,18 @@ def test_batches_of_structure_are_refused_in_one_line(X):
         vmap(lambda rows: torch.ops.spgnn.gather_rows(X, rows, None))(rows)
 
 
-def test_kernels_work_in_a_forked_child():
+def test_kernels_work_in_a_forked_child(tmp_path):
     # A product on one thread enters no parallel region, so a child may fork after one.
-    program = """
-import os, torch
-from spgnn import CSR
-from spgnn.kernels import spmm
-n = 4000
-A = CSR.of(torch.arange(0, 20 * n + 1, 20), torch.arange(20 * n, dtype=torch.int32) % n, (n, n))
-X = torch.ones(n, 16)
-torch.set_num_threads(1)
-expected = spmm(A, X)
-child = os.fork()
-if child == 0:
-    os._exit(0 if torch.equal(spmm(A, X), expected) else 1)
-raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+    def parent() -> int:
+        n = 4000
+        A = CSR.of(
+            torch.arange(0, 20 * n + 1, 20), torch.arange(20 * n, dtype=torch.int32) % n, (n, n)
+        )
+        X = torch.ones(n, 16)
+        expected = spmm(A, X)
+        child = Forked(
+            lambda: 0 if torch.equal(spmm(A, X), expected) else 1, tmp_path, name="child"
+        )
+        return child.wait(60).status
+
+    assert Forked(parent, tmp_path).wait().status == 0

@@ -32,7 +32,14 @@ def check(rank: int, *, weighted: bool) -> None:
         exact = model(given.x, given)
         for boundary in (0, 1, 2):
             loader = ClusterLoader(
-                given.share, comm, 2, clusters=2, each=1, boundary=boundary, seed=3
+                given.share,
+                comm,
+                2,
+                clusters=2,
+                each=1,
+                boundary=boundary,
+                prefetch=weighted,
+                seed=3,
             )
             seen = []
             for batch in loader:
@@ -76,7 +83,18 @@ def check_order(rank: int) -> None:
     ranks = RankGraph.of(given, comm)
     labels = clusters_of(ranks.block, ranks.boundary, 4, seed=1)
     assert torch.equal(labels, clusters_of(ranks.block, ranks.boundary, 4, seed=1))
-    loader = ClusterLoader(given.share, comm, 2, clusters=4, each=3)
+    loader = ClusterLoader(given.share, comm, 2, clusters=4, each=3, boundary=1)
+    ahead = ClusterLoader(given.share, comm, 2, clusters=4, each=3, boundary=1, prefetch=True)
+    next(iter(ahead))  # whoever leaves early leaves nothing behind
+    ahead.epoch = 0
+    for one, other in zip(loader, ahead, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert one.place == other.place
+            assert torch.equal(one.x, other.x)
+            for name in ("n_id", "edge_index", "y"):
+                assert torch.equal(getattr(one, name), getattr(other, name))
+    loader.epoch = 0
     epochs = [[b.input_id.tolist() for b in loader if b is not None] for _ in range(2)]
     for epoch in epochs:
         assert sorted(chain.from_iterable(epoch)) == list(range(given.own_rows))

@@ -68,7 +68,7 @@ def check(rank: int, parts: int) -> None:
         labels = np.random.default_rng(0).integers(0, min(parts, 3), N)
         given = spgnn.distribute(whole if rank == 0 else None, partition=labels, comm=comm)
         loader = DistributedLoader(
-            given, comm, FANOUTS, superbatch=2, prefetch=sampler == "neighbor", **options
+            given, comm, FANOUTS, superbatch=2, prefetch=sampler != "fastgcn", **options
         )
         assert loader.batches == len(one)
         next(iter(loader))  # what is under way is of no consequence

@@ -213,8 +213,8 @@ def test_dropout_of_sparse_features_rebuilds_no_structure(monkeypatch):
     "kind",
     [
         GCN,
-        GraphSAGE,
-        GIN,
+        pytest.param(GraphSAGE, marks=pytest.mark.slow),
+        pytest.param(GIN, marks=pytest.mark.slow),
         partial(GCN, norm="batch", residual=True),
         partial(GraphSAGE, aggr="max", norm="graph", jk="cat", act="elu"),
         partial(GIN, norm="layer", jk="max"),

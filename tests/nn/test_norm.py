@@ -99,7 +99,7 @@ def check(rank: int) -> int:
     return len(CASES)
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 8])
+@pytest.mark.parametrize("ranks", [1, 5])
 def test_norms_are_those_of_pyg(ranks):
     assert run_ranks(check, ranks) == [len(CASES)] * ranks
 

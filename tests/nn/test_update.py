@@ -15,7 +15,9 @@ from spgnn.autograd import product, product_beside_itself
 from spgnn.nn import GAT, GCN, GIN, DropoutKeys, GCNConv, GraphSAGE, Stack
 from spgnn.nn.block import Block, block_pattern
 from spgnn.nn.local import LocalMatrix
-from spgnn.plan.network import Network, Pass, trace
+from spgnn.plan.network import Network
+from spgnn.plan.steps import Pass
+from spgnn.plan.tracing import trace
 from tests.matrices import random_matrix
 
 N, F_IN, HIDDEN, CLASSES = 40, 5, 6, 4

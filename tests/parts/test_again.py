@@ -8,9 +8,10 @@ import torch
 from spgnn.comm import connect
 from spgnn.errors import InputError
 from spgnn.parts.again import Speeds, candidates, choose
-from spgnn.parts.budget import Budget, Sizes, decide
+from spgnn.parts.budget import Budget, decide
 from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places
+from spgnn.parts.sizes import Sizes
 from spgnn.testing import run_ranks
 from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts

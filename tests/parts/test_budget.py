@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spgnn.errors import InputError
-from spgnn.parts.budget import ORDER, Budget, Sizes, decide, needed
+from spgnn.parts.budget import ORDER, Budget, decide, needed
 from spgnn.parts.room import Places
+from spgnn.parts.sizes import Sizes
 from spgnn.testing import run_ranks
 from spgnn.train import in_parts
 from tests.parts.runs import SMALL, check_bytes, check_equal, reports

@@ -123,7 +123,6 @@ def test_columns_that_do_not_exist(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"model": "gat"}, "--model gcn, sage or gin"),
         ({"algo": "1.5d", "c": 1, "cover": "minimum"}, "--cover column"),
         ({"task": "links"}, "labels of vertices"),
         ({"dtype": "bfloat16"}, "--dtype float32 or float64"),

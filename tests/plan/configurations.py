@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
 from spgnn.data import open_source
-from spgnn.data.normalise import OWN_NORMALISATION, add_self_loops
+from spgnn.data.normalise import add_self_loops
 from spgnn.errors import InputError
 from spgnn.exchange import ALGOS, COVERS, STRATEGIES
 from spgnn.partition import partition
-from spgnn.plan import Network, Prediction, Subject, predict
+from spgnn.plan import Prediction, Subject, predict
+from spgnn.plan.network import normalisation_of
 from spgnn.plan.wired import Wired
 from spgnn.train import TrainConfig
+from spgnn.train.planned import network_of
 
 
 def write_graphs(directory: Path) -> list[Path]:
@@ -53,9 +56,9 @@ def write_graphs(directory: Path) -> list[Path]:
 
 
 def random_configurations(
-    graphs: list[Path], ranks: int, count: int, seed: int
+    graphs: list[Path], ranks: int, count: int, seed: int, **given: object
 ) -> list[TrainConfig]:
-    """So many that the command takes on that many ranks."""
+    """So many that the command takes on that many ranks; of what is given, one each time."""
     rng = np.random.default_rng(seed)
 
     def one_of(*choices: object) -> object:
@@ -69,22 +72,24 @@ def random_configurations(
     while len(found) < count:
         config = TrainConfig.of(
             dataset=str(one_of(*graphs)),
-            algo=one_of(*ALGOS),
+            algo=one_of(*given.get("algo", ALGOS)),
             c=one_of(1, 1, 2, 3, ranks),
-            exchange=one_of(*STRATEGIES, "sparsity-aware"),
-            cover=one_of(*COVERS),
+            exchange=one_of(*given.get("exchange", (*STRATEGIES, "sparsity-aware"))),
+            cover=one_of(*given.get("cover", COVERS)),
             partition=one_of("random", "block", "gvb", "stream"),
-            order=one_of("auto", "auto", "paper"),
+            order=one_of(*given.get("order", ("auto", "auto", "paper"))),
             dropout=one_of(0.0, 0.5),
             input_dropout=one_of(True, False),
-            ghosts=one_of(0, 1),
+            ghosts=one_of(*given.get("ghosts", (0, 1))),
             reach=one_of(True, True, False),
-            hierarchy=one_of("none", "none", "2"),
+            hierarchy=one_of(*given.get("hierarchy", ("none", "none", "2"))),
             layers=(layers := one_of(1, 2, 3)),
-            layer_algos=one_of(None, None, mixed(layers)),
-            hidden=one_of(2, 7, 16),
-            normalisation=one_of("auto", "sym", "row", "none"),
-            model=one_of("gcn", "gcn", "sage", "gin"),
+            layer_algos=one_of(None, *given.get("layer_algos", (None, mixed(layers)))),
+            hidden=one_of(2, 7, 16) if "heads" not in given else one_of(4, 16),
+            normalisation=one_of(*given.get("normalisation", ("auto", "sym", "row", "none"))),
+            model=one_of(*given.get("model", ("gcn", "gcn", "sage", "gin"))),
+            heads=one_of(*given.get("heads", (1,))),
+            aggregate=one_of(*given.get("aggregate", ("mean",))),
             norm=one_of("none", "none", "batch", "layer", "node", "graph", "pair"),
             residual=one_of(False, False, True),
             jk=one_of("none", "none", "last", "cat", "max"),
@@ -96,6 +101,9 @@ def random_configurations(
             config.check(ranks)
         except InputError:
             continue
+        model = config.model
+        if model.heads > 1 and model.layers == 1 and model.jk != "none":
+            continue  # the one layer is as wide as there are classes
         found.append(config)
     return found
 
@@ -103,12 +111,10 @@ def random_configurations(
 def predicted(config: TrainConfig, ranks: int, wired: Wired | None = None) -> Prediction:
     """What planning says of a run, with the partition that the run will make."""
     how, source = config.algorithm, open_source(config.data.dataset)
-    asked, kind = config.data.normalisation, config.model.model
+    model = config.model
+    normalisation, loops = normalisation_of(model.model, model.aggregate, config.data.normalisation)
     subject = Subject.of(
-        source,
-        seed=config.training.seed,
-        normalisation=OWN_NORMALISATION[kind] if asked == "auto" else asked,
-        loops=kind == "gcn",
+        source, seed=config.training.seed, normalisation=normalisation, loops=loops
     )
     algorithm = how.distribution
     labels, _ = partition(
@@ -120,19 +126,8 @@ def predicted(config: TrainConfig, ranks: int, wired: Wired | None = None) -> Pr
         seed=config.training.seed,
         nodes=algorithm.nodes(algorithm.parts(ranks)) if how.partition == "gvb" else None,
     )
-    hidden = [config.model.hidden] * (config.model.layers - 1)
-    network = Network(
-        (subject.features, *hidden, subject.classes),
-        kind,
-        order=how.order,
-        dropout=config.model.dropout,
-        input_dropout=config.model.input_dropout,
-        sparse=subject.word_counts is not None,
-        ghosts=bool(how.ghosts),
-        norm=config.model.norm,
-        residual=config.model.residual,
-        jk=config.model.jk,
-    )
+    network = network_of(config, subject)
+    network = replace(network, order=how.order, ghosts=bool(how.ghosts))
     own = config.distributions
     options = {"reach": how.reach, "by_layer": own, "wired": wired}
     return predict(subject, labels, algorithm, ranks, network, **options)

@@ -73,6 +73,32 @@ def test_auto_knows_norms_skips_and_jumps(tmp_path, cache):
     assert reports[1]["plan"]["reach"] is False
 
 
+def test_auto_knows_attention_and_largest_neighbours(tmp_path, cache):
+    """Chosen among what these models can have; the bytes are counted, the history is the same."""
+    graph = write_graphs(tmp_path)[2]
+    base = TrainConfig.of(dataset=graph, epochs=2, layers=2, hidden=8)
+    models = [
+        {"model": "gat", "heads": 2, "cover": "minimum"},
+        {"model": "gatv2"},
+        {"model": "sage", "aggregate": "max"},
+    ]
+    plain = [base.but(**model) for model in models]
+    auto = [one.but(plan="auto", machine=str(EXAMPLE)) for one in plain]
+    reports = run_ranks(trained, 4, [*plain, *auto])[0]
+    for one, chosen in zip(reports[:3], reports[3:], strict=True):
+        losses = [[record["loss"] for record in each["history"]] for each in (one, chosen)]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+        assert chosen["plan"]["bytes"] == chosen["volume"]["total_bytes"]
+    assert reports[3]["config"]["cover"] == "minimum"
+    largest = reports[5]["config"]
+    assert (largest["algo"], largest["cover"], largest["ghosts"]) == ("1d", "column", 0)
+    kinds = [report["plan"]["seconds_by_kind"] for report in reports[3:]]
+    assert [next(iter(kind.keys() & {"attention", "largest"})) for kind in kinds] == [
+        *["attention"] * 2,
+        "largest",
+    ]
+
+
 def test_a_file_gives_its_first_plan_for_as_many_ranks(tmp_path):
     graph = write_graphs(tmp_path)[0]
     flags = {"algo": "1d", "c": 1, "exchange": "sparsity-aware", "cover": "row", "order": "paper"}

@@ -22,6 +22,7 @@ from spgnn.plan.estimate import estimated_setting
 from spgnn.plan.machine import Link, Overhead
 from spgnn.plan.partitions import Partitions
 from spgnn.plan.plot import lines
+from spgnn.plan.steps import Weighing
 from spgnn.plan.subject import set_up
 from spgnn.train import TrainConfig, parse
 from tests.plan.configurations import write_graphs
@@ -212,6 +213,12 @@ def test_a_sample_of_everything_is_the_truth(tmp_path, ranks, c):
             loops = subject.looped.nnz - subject.structure.nnz if kind == "local" else 0
             total = guessed.whole.nonzeros[kind].sum()
             assert abs(int(total) - int(made.nonzeros[kind].sum())) <= subject.vertices - loops
+    weighing = replace(setting, weighs=True)
+    layer = Weighing(0, 8, torch.float32, adjoint=True, heads=2)
+    known, guessed = (
+        layer.traffic(one.whole)[0] for one in (weighing, estimated_setting(weighing))
+    )
+    assert guessed.sum() == known.sum() > 0
 
 
 def test_the_command(tmp_path, capsys, monkeypatch):
@@ -243,7 +250,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     [
         (["--ranks", "four"], ["--ranks", "four"]),
         (["--ranks", "4,0"], ["--ranks", "0"]),
-        (["--ranks", "4", "--memory", "lots"], ["--memory", "20GiB"]),
+        (["--ranks", "4", "--memory", "lots"], ["--memory", "2GiB"]),
         (["--ranks", "2", "--memory", "1000"], ["--memory 1000", "the smallest needs"]),
         (["--ranks", "4", "--partition", "gvp"], ["--partition", "did you mean 'gvb'?"]),
         (["--ranks", "4", "--machine", "none.json"], ["none.json: cannot be read"]),

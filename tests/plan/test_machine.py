@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,10 @@ def test_a_machine_is_read_as_it_was_written(tmp_path):
     ("keys", "value", "words"),
     [
         (["format"], "other", ["no machine file", "spgnn machine --json"]),
-        (["version"], 1, ["version 1", "reads version 2"]),
+        (["version"], 1, ["version 1", "reads version 2 and 3"]),
+        (["edges", "gat"], 3, ["edges.gat must be an object"]),
+        (["edges", "gat", "forward", "widths"], [4, 4, 64, 256], ["edges.gat.forward.sec", "rise"]),
+        (["edges", "gin"], None, ["edges.gin is not known"]),
         (["cores"], 0, ["cores", "integer of at least 1", "0"]),
         (["overlap"], 1.5, ["overlap must be in [0, 1]"]),
         (["overlap"], "much", ["overlap must be a number"]),
@@ -70,6 +74,27 @@ def test_other_files_are_refused_in_one_line(tmp_path, keys, value, words):
         read_machine(path)
     for word in (str(path), *words):
         assert word in str(caught.value)
+
+
+def test_files_of_the_version_before_say_nothing_of_edges(tmp_path):
+    record = json.loads(changed(tmp_path, "version", value=2).read_text())
+    del record["edges"]
+    (tmp_path / "machine.json").write_text(json.dumps(record))
+    machine = read_machine(tmp_path / "machine.json")
+    assert replace(machine, edges=read_machine(EXAMPLE).edges) == read_machine(EXAMPLE)
+    with pytest.raises(InputError, match=r"says nothing of edges\.gatv2"):
+        machine.edges_of("gatv2")
+
+
+def test_edges_take_what_the_table_says():
+    gat = read_machine(EXAMPLE).edges_of("gat")
+    for adjoint, table, head in (
+        (False, gat.forward, gat.forward_head),
+        (True, gat.backward, gat.backward_head),
+    ):
+        each, row = table.seconds_per_nonzero[0][1], table.seconds_per_row[1]
+        found = gat.seconds(7, 3, table.widths[1], table.operand_bytes[0], 5, adjoint)
+        assert found == pytest.approx(7 * (each + 4 * head) + 3 * row)
 
 
 def test_what_is_no_json_is_no_machine_file(tmp_path):
@@ -111,7 +136,7 @@ def test_ranks_are_grouped_by_node():
 
 
 def measured(rank: int) -> Machine:
-    return measure(connect(), "here", seconds=0.0)
+    return measure(connect(), "here", seconds=0.0, edges=("gat",))
 
 
 def test_all_ranks_measure_the_same_machine(tmp_path):
@@ -119,6 +144,8 @@ def test_all_ranks_measure_the_same_machine(tmp_path):
     assert first == second
     assert (first.name, first.ranks_a_node, first.conditions.ranks_here) == ("here", 2, 2)
     assert first.levels.between is None
+    assert first.edges.gat is not None
+    assert first.edges.gatv2 is first.edges.largest is None
     assert 0 <= first.overlap <= 1
     write_machine(first, tmp_path / "machine.json")
     assert read_machine(tmp_path / "machine.json") == first

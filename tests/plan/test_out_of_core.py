@@ -10,7 +10,6 @@ import pytest
 from spgnn.__main__ import main
 from spgnn.comm import connect
 from spgnn.data import open_source
-from spgnn.data.normalise import OWN_NORMALISATION
 from spgnn.data.shards import write_shards
 from spgnn.data.shards.random_graphs import generate_block_model
 from spgnn.errors import InputError
@@ -20,6 +19,7 @@ from spgnn.parts.budget import ORDER
 from spgnn.plan import Network, Subject, read_machine
 from spgnn.plan.choose import Planner
 from spgnn.plan.configurations import Configuration
+from spgnn.plan.network import normalisation_of
 from spgnn.plan.out_of_core import FromDisk, OutOfCore
 from spgnn.plan.partitions import Partitions
 from spgnn.plan.search import Planned
@@ -32,17 +32,22 @@ from tests.plan.test_machine import EXAMPLE
 
 CASES = [(0, "sage", 3, {}), (1, "gcn", 3, {}), (2, "gin", 2, {}), (1, "sage", 2, {"dropout": 0.3})]
 CASES += [(4, "sage", 2, {})]
+CASES += [(0, "gcn", 3, {"norm": "batch"}), (2, "sage", 3, {"norm": "pair", "jk": "cat"})]
+CASES += [(1, "gin", 2, {"norm": "graph", "residual": True}), (1, "sage", 3, {"jk": "max"})]
+CASES += [(0, "sage", 3, {"aggregate": "max"}), (1, "sage", 2, {"aggregate": "max", "jk": "last"})]
+CASES += [(2, "sage", 2, {"aggregate": "max", "norm": "layer", "dropout": 0.3})]
 
 
 def plans(path, ranks, kind, layers, spill, *, memory=None, features=0, **options) -> list[Planned]:
     """Those from the disk."""
     source = open_source(str(path))
+    normalisation, loops = normalisation_of(kind, options.get("aggregate", "mean"))
     subject = Subject.of(
         source,
         random_features=features,
         random_classes=4 if features else 0,
-        normalisation=OWN_NORMALISATION[kind],
-        loops=kind == "gcn",
+        normalisation=normalisation,
+        loops=loops,
     )
     widths = (subject.features, *[5] * (layers - 1), subject.classes)
     network = Network(widths, kind, sparse=subject.word_counts is not None, **options)
@@ -69,7 +74,7 @@ def test_bytes_are_those_of_training(ranks, tmp_path):
         command = one.configuration.written()
         base = ["--dataset", str(graphs[number]), "--model", kind, "--layers", str(layers)]
         base += ["--hidden", "5", "--epochs", "1", "--random-classes", "4"]
-        extra = [str(w) for name, value in options.items() for w in (f"--{name}", value)]
+        extra = [f"--{n}" if v is True else f"--{n}={v}" for n, v in options.items()]
         # Memory decides nothing here: all is on the disk, so is what is looked at.
         how = "always" if one.configuration.storage["recomputed_layers"] else "never"
         flags.append(parse([*base, *extra, *command, "--recompute", how]).flat())

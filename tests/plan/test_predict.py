@@ -16,7 +16,8 @@ from spgnn.nn import GCN, recorded_products
 from spgnn.plan import Subject, predict, read_machine
 from spgnn.plan.census import count
 from spgnn.plan.machine import Overhead
-from spgnn.plan.network import Network, trace
+from spgnn.plan.network import Network
+from spgnn.plan.tracing import trace
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, prepare
 from tests.exchange.test_plan import schemes
@@ -30,8 +31,8 @@ def counted(rank: int, configs: list[TrainConfig]) -> list[dict]:
     return [run(config, connect())[1] for config in configs]
 
 
-def check_bytes(directory: Path, ranks: int, many: int) -> None:
-    configs = random_configurations(write_graphs(directory), ranks, many, seed=ranks)
+def check_bytes(directory: Path, ranks: int, many: int, **given: tuple[object, ...]) -> None:
+    configs = random_configurations(write_graphs(directory), ranks, many, seed=ranks, **given)
     reports = run_ranks(counted, ranks, configs)[0]
     for config, report in zip(configs, reports, strict=True):
         prediction = predicted(config, ranks)
@@ -104,8 +105,8 @@ def test_products_are_those_of_a_dry_run(tmp_path, sparse):
 
 
 def test_activations_are_what_is_alive_at_the_worst_time():
-    # Log-softmax of the scores, which nobody keeps, and the gradients of both: float32 each.
-    assert trace(Network((8, 4))).activations([0, 1]) == 3 * 4 * 4
+    # Scores and their gradient, float32 each, and what class a row is of.
+    assert trace(Network((8, 4))).activations([0, 1]) == 2 * 4 * 4 + 8
     # H, its gradient before and after ReLU.
     assert trace(Network((8, 64, 4))).activations([0, 1, 1]) == 3 * 64 * 4
     # A last layer that makes few rows leaves the ones before as they are.
@@ -144,3 +145,35 @@ def test_every_exchange_has_its_price(algorithm, ghosts, exchanges):
     price = predict(subject, None, algorithm, 4, network, reach=False, machine=machine)
     assert price.seconds is not None
     assert price.seconds["overhead"] == pytest.approx(exchanges)
+
+
+WEIGHED = {
+    "model": ("gat", "gatv2"),
+    "heads": (1, 2, 4),
+    "algo": ("1d", "1.5d", "2d", "vertex-cut"),
+    "order": ("auto",),
+    "ghosts": (0,),
+    "hierarchy": ("none",),
+    "layer_algos": (None,),
+    "normalisation": ("auto",),
+}
+LARGEST = {
+    "model": ("sage",),
+    "aggregate": ("max",),
+    "algo": ("1d",),
+    "cover": ("column",),
+    "exchange": ("sparsity-aware",),
+} | {
+    name: WEIGHED[name] for name in ("order", "ghosts", "hierarchy", "layer_algos", "normalisation")
+}
+
+
+@pytest.mark.parametrize(("kinds", "many"), [(WEIGHED, 10), (LARGEST, 3)])
+def test_bytes_of_attention_and_of_the_largest_neighbours(tmp_path, kinds, many):
+    check_bytes(tmp_path, 4, many, **kinds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 6, 9])
+def test_bytes_of_attention_in_two_hundred_configurations(tmp_path, ranks):
+    check_bytes(tmp_path, ranks, 50, **WEIGHED)

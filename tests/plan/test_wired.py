@@ -43,6 +43,16 @@ SCHEMES: list[dict[str, object]] = [
 ]
 
 
+WEIGHED: list[dict[str, object]] = [
+    {"model": "gat", "heads": 2, "cover": "minimum", "bits": 4},
+    {"model": "gatv2", "algo": "1.5d", "c": 2, "cover": "row", "delay": 1},
+    {"model": "gat", "algo": "vertex-cut", "delay": "never", "exact_last": 2, "heads": 4},
+    {"model": "gatv2", "cover": "minimum", "bits": "16,2@2", "error_feedback": True, "heads": 2},
+    {"model": "gat", "algo": "1.5d", "c": 2, "bits": 8, "delay": 2, "delay_bins": 2},
+    {"model": "sage", "aggregate": "max", "bits": 8, "delay": 1},
+]
+
+
 def counted(rank: int, configs: list[TrainConfig]) -> list[dict]:
     return [run(config, connect())[1] for config in configs]
 
@@ -69,6 +79,17 @@ def test_bytes_of_a_run_are_those_that_ranks_count(tmp_path):
         fewer.append(found.volume["total_bytes"] < predicted(config, 4).volume["total_bytes"])
     # Turns have no wires, and what is late travels all the same.
     assert sum(fewer) >= 9
+
+
+def test_bytes_of_attention_on_wires_are_those_that_ranks_count(tmp_path):
+    graphs, flags = write_graphs(tmp_path), {"epochs": 5, "hidden": 8, "layers": 2}
+    configs = [
+        TrainConfig.of(dataset=graphs[number % 3], partition="random", **flags, **how)
+        for number, how in enumerate(WEIGHED)
+    ]
+    for config, report in zip(configs, run_ranks(counted, 4, configs)[0], strict=True):
+        found = predicted(config, 4, Wired.of(config.wires.approximation, 5))
+        assert found.volume == report["volume"] == report["planned_volume"], config
 
 
 def test_a_sample_is_priced_at_its_share(tmp_path):

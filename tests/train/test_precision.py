@@ -21,11 +21,11 @@ WAYS = (
 )
 
 
-def check(rank: int, path: Path, model: str) -> None:
+def check(rank: int, path: Path, model: str, ways: slice) -> None:
     """Losses near those of float32, half of its bytes, and as planned. Collective."""
     comm = connect()
     base = variants(path, comm.size, epochs=4)[0].but(model=model)
-    for options in WAYS:
+    for options in WAYS[ways]:
         config = base.but(**options)
         exact, wide = run(config, comm)
         losses, narrow = run(config.but(dtype="bfloat16"), comm)
@@ -36,11 +36,17 @@ def check(rank: int, path: Path, model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "sparse"), [("gcn", False), ("gcn", True), ("sage", False), ("gin", True)]
+    ("model", "sparse", "ways"),
+    [
+        ("gcn", False, slice(None)),
+        ("gcn", True, slice(0, 2)),
+        ("sage", False, slice(1, 3)),
+        ("gin", True, slice(2, 4)),
+    ],
 )
-def test_half_of_the_bytes(tmp_path, model, sparse):
+def test_half_of_the_bytes(tmp_path, model, sparse, ways):
     path = write_dataset(tmp_path / "graph.npz", sparse=sparse)
-    run_ranks(check, 3, path, model)
+    run_ranks(check, 3, path, model, ways)
 
 
 def losses_of(rank: int, config: TrainConfig) -> list[float]:

@@ -114,7 +114,7 @@ def test_rates_and_clipping_do_not_depend_on_ranks(tmp_path):
 
 def test_clipped_gradients_are_those_of_a_dense_model(tmp_path):
     """With plain descent, clipping is a smaller step: losses fall more slowly, by a known law."""
-    config = base(tmp_path, epochs=2, optimizer="sgd", weight_decay=0.0)
+    config = base(tmp_path, epochs=2, optimizer="sgd", weight_decay=0.0, dtype="float64")
     unclipped = train(config, connect())[0]
     clipped, _ = train(config.but(clip=1e-3), connect())
     assert clipped[0] == unclipped[0]

@@ -19,13 +19,12 @@ from spgnn.partition import partition, read_labels, report, write_labels
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, parse
 from spgnn.train.clock import CATEGORIES
+from tests.comm.jobs import MPIEXEC, NEEDS_MPI, ROOT, Ended
 from tests.data.directories import rewrite
 from tests.train.command import run
 from tests.training import TOLERANCE, write_dataset
 from tests.training import run as train
 
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
 FLOAT32_BYTES = 4
 HIDDEN, CLASSES = 8, 4
 
@@ -236,35 +235,46 @@ def test_damaged_shards_are_refused(tmp_path):
     assert "part-00001/y.npy: truncated" in ended.err
 
 
-LAUNCHERS = {
-    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone"],
-    "mpiexec": [BIN / "mpiexec", "-n", "2", sys.executable],
-}
-LAUNCHERS["torchrun"] += ["--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 @pytest.mark.parametrize(
-    "launcher", ["torchrun", pytest.param("mpiexec", marks=pytest.mark.mpi), "nproc"]
+    "start",
+    [
+        pytest.param(TORCHRUN, id="torchrun"),
+        pytest.param([MPIEXEC, "-n", "2", sys.executable], id="mpiexec", marks=NEEDS_MPI),
+        pytest.param(None, id="nproc"),
+    ],
 )
-def test_every_launcher_gives_the_same_history(tmp_path, launcher):
+def test_every_launcher_gives_the_same_history(tmp_path, start):
     path, written = write_dataset(tmp_path / "graph.npz"), tmp_path / "report.json"
-    if launcher == "mpiexec" and not (BIN / "mpiexec").exists():
-        pytest.skip("needs the extra 'mpi'")
     alone = report_of(tmp_path, "--dataset", path, "--dropout", 0.5)
-    flags = ["--dataset", path, "--epochs", 2, "--hidden", HIDDEN, "--partition", "random"]
-    flags += ["--threads", 1, "--dropout", 0.5, "--json", written]
-    start = LAUNCHERS.get(launcher, [sys.executable])
-    flags += [] if launcher in LAUNCHERS else ["--nproc", 2]
-    command = [str(word) for word in (*start, ROOT / "experiments/gcn.py", *flags)]
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    flags = ["--dataset", path, "--hidden", HIDDEN, "--dropout", 0.5, "--json", written]
+    if start is None:
+        ended = run(tmp_path, *flags, "--nproc", 2)
+        assert ended.err == ""
+    else:
+        flags += ["--epochs", 2, "--partition", "random", "--threads", 1]
+        ended = started([*start, ROOT / "experiments/gcn.py", *flags], tmp_path)
+    assert ended.status == 0, ended.err
     found = json.loads(written.read_text())
     assert found["world_size"] == 2
     np.testing.assert_allclose(losses_of(found), losses_of(alone), rtol=TOLERANCE)
     assert found["volume"] == found["planned_volume"]
-    assert launcher != "nproc" or done.stderr == ""
     # The closing table is printed once, by rank 0.
-    assert done.stdout.count("seconds per epoch") == 1
+    assert ended.out.count("seconds per epoch") == 1
+
+
+def started(command, directory) -> Ended:
+    """How a program of this environment ended."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=directory,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)

@@ -10,8 +10,7 @@ import pytest
 
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, train
-from spgnn.train import run as running
+from spgnn.train import TrainConfig, setup, train
 from spgnn.train.repeated import final_scores
 from tests.train.command import check_refused, run
 from tests.training import write_dataset
@@ -37,14 +36,14 @@ def test_runs(tmp_path, monkeypatch, ranks):
     )
 
     def body(rank: int) -> tuple:
-        made, prepare = [], running.prepare
-        monkeypatch.setattr(running, "prepare", lambda *of: made.append(prepare(*of)) or made[-1])
+        made, prepare = [], setup.prepare
+        monkeypatch.setattr(setup, "prepare", lambda *of: made.append(prepare(*of)) or made[-1])
         report = train(named, connect())
         alone = []
         for seed in (5, 6, 7):
             # The problem of seed 5, whatever the seed of weights.
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(running, "prepare", lambda *_: made[0])
+                patch.setattr(setup, "prepare", lambda *_: made[0])
                 alone.append(train(config.but(runs=1, seed=seed), connect()))
         return len(made), report, alone
 

@@ -11,7 +11,7 @@ import pytest
 from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, train
+from spgnn.train import TrainConfig, prepare, train
 from spgnn.train.tradeoff import (
     TradeoffConfig,
     beside_exact,
@@ -71,6 +71,34 @@ def test_each_setting_is_its_own_training(tmp_path, runs):
     assert (exact["points"], exact["fewer"]) == (0, 1)
     assert narrow["fewer"] == exact["volume"]["total_bytes"] / narrow["volume"]["total_bytes"] > 1
     assert shallow["points"] == pytest.approx(100 * (shallow["score"] - exact["score"]))
+
+
+def test_what_settings_share_is_prepared_once(tmp_path, monkeypatch):
+    """And wires leave nothing behind in it: each trains as it would alone."""
+    settings = "delay-1,bits-4,exact,bits-2-feedback,--hidden 3,boundary-0.1"
+    config, made = base(tmp_path, runs=2, settings=settings, json=str(tmp_path / "r.json")), []
+
+    def counted(*arguments):
+        made.append(1)
+        return prepare(*arguments)
+
+    def body(rank: int) -> tuple:
+        monkeypatch.setattr("spgnn.train.setup.prepare", counted)
+        comm = connect()
+        report, times = compare(config, comm), len(made)
+        alone = [train(of_setting(config, name), comm) for name in settings.split(",")]
+        return report, times, alone
+
+    report, times, alone = run_ranks(body, 2)[0]
+    assert times == 3  # another width is another problem, and so is the one after it
+    for one, training in zip(report["settings"], alone, strict=True):
+        assert one["volume"] == training["volume"]
+        assert one["approximation"] == training["approximation"]
+        for run, other in zip(one["runs"], training["runs"], strict=True):
+            scores = [record["test_acc"] for record in other["history"]]
+            assert [at[1] for at in run["curve"]] == scores
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert [one["setting"] for one in written["settings"]] == settings.split(",")
 
 
 def of_curves(setting: str, nbytes: int, *curves: list[list[float]]) -> dict:

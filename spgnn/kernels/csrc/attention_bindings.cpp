@@ -8,6 +8,7 @@
 
 #include "attention.hpp"
 #include "bindings.hpp"
+#include "scatter.hpp"
 
 namespace nb = nanobind;
 
@@ -117,6 +118,31 @@ void attend_backward(const Block& block, const Shape& shape, const Packed& packe
   spgnn::attend_backward(*current_table(), a, target, side, threads);
 }
 
+// Of the instruction set at work.
+const spgnn::WeighingTable& weighing_table() {
+#ifdef SPGNN_X86
+  if (current_table() == &spgnn::avx512::table) return spgnn::avx512::weighing_table;
+  if (current_table() == &spgnn::avx2::table) return spgnn::avx2::weighing_table;
+#endif
+  return spgnn::baseline::weighing_table;
+}
+
+// What rows send to their sources is added to packed sums; gradients of the rows' own ends.
+template <class T>
+void scatter(const Block& block, const Shape& shape, const Packed& packed, const Own& own,
+             const Scores& scores, const Dropout& dropout,
+             const std::tuple<Address, Address>& loops, const Packed& sums, Address ends,
+             Address vector, bool v2, int threads) {
+  using S = spgnn::Sum<T>;
+  const auto a = operands<T>(block, shape, packed, own, scores, dropout);
+  const spgnn::AttentionLoops more{at<bool>(std::get<0>(loops)),
+                                   at<std::int64_t>(std::get<1>(loops))};
+  const spgnn::AttentionSent<T> sent{at<char>(std::get<0>(sums)), std::get<1>(sums),
+                                     v2 ? nullptr : at<S>(ends), v2 ? at<T>(ends) : nullptr};
+  nb::gil_scoped_release released;
+  spgnn::AttentionScatter<T>(weighing_table(), a, more, sent, v2, threads).run(at<S>(vector));
+}
+
 // Merges triples into listed rows of others (all in their order where the list is 0).
 template <class T>
 void merge(const FiveArrays& state, const List& listed, const FiveArrays& others, std::int64_t rows,
@@ -191,6 +217,8 @@ void define_attention(nb::module_& m) {
   define_for<float>(m, "float32");
   define_for<double>(m, "float64");
   define_for<spgnn::Bfloat16>(m, "bfloat16");
+  m.def("attention_scatter_float32", &scatter<float>);
+  m.def("attention_scatter_float64", &scatter<double>);
   m.def("attention_merge_float32", &merge<float>);
   m.def("attention_merge_float64", &merge<double>);
 }

@@ -212,6 +212,7 @@ NB_MODULE(_kernels, m) {
   define_update(m);
   define_extremes(m);
   define_narrow(m);
+  define_cross_entropy(m);
   m.def("advise_huge_pages", &advise_huge_pages);
   m.def("touch_rows", &touch_rows, "Roofline: reads the rows of X that a product reads.");
   m.def("triad", &triad, "Roofline: y += 3 x.");

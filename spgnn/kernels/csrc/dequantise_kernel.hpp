@@ -12,10 +12,16 @@ SPGNN_INLINE void unpack_row(const std::uint8_t* from, std::int64_t columns, T* 
   using Vector = typename Real::Vector;
   Vector low{}, scale{};
   if constexpr (kBits < 16) {
-    std::uint16_t halves[2];
-    std::memcpy(halves, from, kHeaderBytes);
-    low += widen(Bfloat16{halves[0]});
-    scale += widen(Bfloat16{halves[1]});
+    std::uint32_t header;
+    std::memcpy(&header, from, kHeaderBytes);
+    if constexpr (sizeof(S) == 4) {
+      const WordVector both = WordVector{} + header;
+      low = reinterpret_cast<FloatVector>(both << 16);
+      scale = reinterpret_cast<FloatVector>(both & 0xffff0000u);
+    } else {
+      low += widen(Bfloat16{static_cast<std::uint16_t>(header)});
+      scale += widen(Bfloat16{static_cast<std::uint16_t>(header >> 16)});
+    }
     from += kHeaderBytes;
   }
   const auto unpack = [&](const std::uint8_t* codes, std::int64_t c,
@@ -43,11 +49,14 @@ SPGNN_INLINE void unpack_row(const std::uint8_t* from, std::int64_t columns, T* 
 
 // Some rows of the same bits, one after another from `from` on.
 template <class T, int kBits>
-void unpack_rows(const DequantiseOperands<T>& a, Span rows, const std::uint8_t* from) {
-  const std::int64_t bytes = packed_bytes(a.columns, kBits);
-  for (std::int64_t i = rows.begin; i < rows.end; ++i, from += bytes) {
-    unpack_row<T, kBits>(from, a.columns, a.y + listed_row(a.rows, i) * a.y_stride);
-  }
+void unpack_rows(const DequantiseOperands<T>& given, Span rows, const std::uint8_t* from) {
+  const DequantiseOperands<T> a = given;  // what is written could not be this copy
+  on_columns(a.columns, [&](auto columns) __attribute__((always_inline)) {
+    const std::int64_t bytes = packed_bytes(columns, kBits);
+    for (std::int64_t i = rows.begin; i < rows.end; ++i, from += bytes) {
+      unpack_row<T, kBits>(from, columns, a.y + listed_row(a.rows, i) * a.y_stride);
+    }
+  });
 }
 
 template <class T>

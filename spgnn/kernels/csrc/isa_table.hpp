@@ -16,11 +16,12 @@ inline constexpr RowKernels<T, Index> kRows{gather_rows<T, Index>, scatter_add_r
 template <class T>
 inline constexpr SegmentKernels<T> kSegments{lanes_of, summarise<T>, exponentials<T>,
                                              sum_products<T>, spread<T>};
-extern const AttentionTable attention_table;  // compiled by itself: see attention_table.hpp
-extern const QuantiseTable quantise_table;    // see quantise_table.hpp
-extern const ExtremeTable extreme_table;      // see extremes_kernel.hpp,
-extern const UpdateTable update_table;        // update_kernel.hpp
-extern const NarrowKernels narrow_table;      // and narrow_kernel.hpp
+extern const AttentionTable attention_table;         // compiled by itself: see attention_table.hpp
+extern const QuantiseTable quantise_table;           // see quantise_table.hpp
+extern const ExtremeTable extreme_table;             // see extremes_kernel.hpp,
+extern const UpdateTable update_table;               // update_kernel.hpp
+extern const NarrowKernels narrow_table;             // narrow_kernel.hpp
+extern const CrossEntropyTable cross_entropy_table;  // and cross_entropy_kernel.hpp
 
 #define SPGNN_QUOTE(name) #name
 #define SPGNN_NAME_OF(macro) SPGNN_QUOTE(macro)
@@ -37,6 +38,7 @@ extern const KernelTable table{
     &quantise_table,
     &extreme_table,
     &update_table,
-    &narrow_table};
+    &narrow_table,
+    &cross_entropy_table};
 
 }  // namespace spgnn::SPGNN_ISA

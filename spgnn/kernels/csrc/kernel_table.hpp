@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "attention_types.hpp"
+#include "cross_entropy_types.hpp"
 #include "extremes_types.hpp"
 #include "narrow_types.hpp"
 #include "quantise_types.hpp"
@@ -119,6 +120,14 @@ using ExtremeTable =
                ExtremeKernels<double, std::int32_t>, ExtremeKernels<double, std::int64_t>,
                ExtremeKernels<Bfloat16, std::int32_t>, ExtremeKernels<Bfloat16, std::int64_t>>;
 
+template <class T>
+struct CrossEntropyKernels {
+  double (*loss)(const CrossEntropyOperands<T>&, Span rows);
+  void (*gradient)(const CrossEntropyGradient<T>&, Span rows);
+};
+
+using CrossEntropyTable = std::tuple<CrossEntropyKernels<float>, CrossEntropyKernels<double>>;
+
 struct KernelTable {
   const char* name;
   std::tuple<SpmmKernels<float, std::int32_t>, SpmmKernels<float, std::int64_t>,
@@ -136,6 +145,7 @@ struct KernelTable {
   const ExtremeTable* extremes;
   const UpdateTable* update;
   const NarrowKernels* narrow;
+  const CrossEntropyTable* cross_entropy;
 };
 
 namespace baseline {

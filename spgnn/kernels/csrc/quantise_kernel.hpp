@@ -1,6 +1,8 @@
 // Rows packed into few bits; docs/kernels.md defines every one of them.
 #pragma once
 
+#include "codes.hpp"
+#include "paired.hpp"
 #include "row_notes.hpp"
 #include "row_scales.hpp"
 
@@ -29,6 +31,10 @@ struct RandomWords {
   WordVector factor;
   bool stochastic;
 
+  struct Halves {
+    Words lower, upper;
+  };
+
   SPGNN_INLINE RandomWords(std::uint32_t start, std::uint32_t odd, bool drawn)
       : factor(WordVector{} + odd), stochastic(drawn) {
     for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
@@ -38,45 +44,39 @@ struct RandomWords {
     });
   }
 
-  SPGNN_INLINE Words next() {
-    Words found;
+  SPGNN_INLINE Halves next() {
+    Halves found;
     for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
       WordVector z = place.v[i];
       place.v[i] += kGroup * kWeyl;
       z = (z ^ (z >> 16)) * factor;
-      found.v[i] = stochastic ? z ^ (z >> 16) : WordVector{} + (kHalf << 16 | kHalf);
+      const WordVector upper = z >> 16;
+      found.upper.v[i] = stochastic ? upper : WordVector{} + kHalf;
+      found.lower.v[i] = stochastic ? (z ^ upper) & 0xffffu : WordVector{} + kHalf;
     });
     return found;
   }
 };
 
-// f(first column, columns, random halves) for groups of sixteen columns, and for the rest.
+// f(first column, columns, random halves) for groups of sixteen columns from `c` on, a multiple of
+// 32, and for the rest.
 template <class Function>
-SPGNN_INLINE void for_each_group(std::int64_t columns, RandomWords random, Function f) {
-  const auto halves = [](const Words& words, auto upper) __attribute__((always_inline)) {
-    Words found;
-    for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
-      found.v[i] = upper ? words.v[i] >> 16 : words.v[i] & 0xffffu;
-    });
-    return found;
-  };
-  constexpr std::false_type kLower;
-  constexpr std::true_type kUpper;
-  std::int64_t c = 0;
+SPGNN_INLINE void for_each_group(std::int64_t c, std::int64_t columns, RandomWords random,
+                                 Function f) {
   for (; c + 2 * kGroup <= columns; c += 2 * kGroup) {
-    const Words words = random.next();
-    f(c, kGroup, halves(words, kLower));
-    f(c + kGroup, kGroup, halves(words, kUpper));
+    const RandomWords::Halves halves = random.next();
+    f(c, kGroup, halves.lower);
+    f(c + kGroup, kGroup, halves.upper);
   }
   if (c == columns) return;
-  Words words = random.next();
+  RandomWords::Halves halves = random.next();
   if (c + kGroup <= columns) {
-    f(c, kGroup, halves(words, kLower));
+    f(c, kGroup, halves.lower);
     c += kGroup;
-    for_each_vector<Words>([&](auto i) __attribute__((always_inline)) { words.v[i] >>= 16; });
+    halves.lower = halves.upper;
     if (c == columns) return;
   }
-  f(c, static_cast<int>(columns - c), halves(words, kLower));
+  f(c, static_cast<int>(columns - c), halves.lower);
 }
 
 template <class T, int kBits, bool kNotes>
@@ -84,8 +84,28 @@ SPGNN_INLINE void pack_row(const QuantisedRow<T>& row, std::int64_t columns, Ran
                            LostLanes& sums, std::uint8_t* to) {
   using S = Sum<T>;
   using Real = Reals<S>;
+  std::int64_t first = 0;
+#if defined(SPGNN_PAIRED)
+  if constexpr (!kNotes && sizeof(S) == 4) {
+    for (; first + 2 * kGroup <= columns; first += 2 * kGroup) {
+      const auto halves = random.next();
+      const auto sums_of = [&](std::int64_t c, const Words& drawn) __attribute__((always_inline)) {
+        Real steps = load_group(row.x + c, kGroup);
+        for_each_vector<Real>([&](auto i) __attribute__((always_inline)) {
+          steps.v[i] = (steps.v[i] - row.low) * row.inverse;
+        });
+        Words codes = nearest_integers(steps);
+        for_each_vector<Words>([&](auto i)
+                                   __attribute__((always_inline)) { codes.v[i] += drawn.v[i]; });
+        return codes;
+      };
+      const Words one = sums_of(first, halves.lower), other = sums_of(first + kGroup, halves.upper);
+      pack_codes<kBits>(upper_bytes(one, other), to + first * kBits / 8);
+    }
+  }
+#endif
   for_each_group(
-      columns, random,
+      first, columns, random,
       [&](std::int64_t c, int lanes, const Words& halves) __attribute__((always_inline)) {
         const Real sent = load_sent<kNotes>(row, c, lanes);
         Real steps;
@@ -121,8 +141,20 @@ template <class T, bool kNotes>
 SPGNN_INLINE void round_row(const QuantisedRow<T>& row, std::int64_t columns, RandomWords random,
                             LostLanes& sums, std::uint8_t* to) {
   using Real = Reals<Sum<T>>;
+  std::int64_t first = 0;
+#if defined(SPGNN_PAIRED)
+  if constexpr (!kNotes && sizeof(T) == 4) {
+    for (; first + 2 * kGroup <= columns; first += 2 * kGroup) {
+      const auto halves = random.next();
+      const Real one = load_group(row.x + first, kGroup);
+      const Real other = load_group(row.x + first + kGroup, kGroup);
+      store_drawn(one, halves.lower, to + 2 * first);
+      store_drawn(other, halves.upper, to + 2 * first + 2 * kGroup);
+    }
+  }
+#endif
   for_each_group(
-      columns, random,
+      first, columns, random,
       [&](std::int64_t c, int lanes, const Words& halves) __attribute__((always_inline)) {
         const Real sent = load_sent<kNotes>(row, c, lanes);
         const Reals<float> narrow = single(sent);

@@ -104,14 +104,14 @@ class Graph {
       nb::gil_scoped_release released;
       if (first_entries) sums_ = spgnn::row_sums(indptr.data(), rows, weights->data(), threads);
       if (!times) {
-        aliases_ =
+        buckets_ =
             spgnn::alias_tables(indptr.data(), indices.data(), rows, weights->data(), threads);
       }
     }
     view_ = {indptr.data(),  indices.data(),
              data_of(ids),   data_of(column_ids),
              data_of(order), data_of(times),
-             sums_.data(),   aliases_.data(),
+             sums_.data(),   buckets_.data(),
              rows,           cols};
   }
 
@@ -213,7 +213,7 @@ class Graph {
   std::optional<Ints> ids_, column_ids_, order_, times_;
   spgnn::Tables tables_;
   spgnn::Buffer<double> sums_;
-  spgnn::BigArray<spgnn::Alias<Index>> aliases_;
+  spgnn::BigArray<spgnn::Bucket<Index>> buckets_;
   spgnn::Rows<Index> view_;
 };
 

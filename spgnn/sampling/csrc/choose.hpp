@@ -68,11 +68,11 @@ class Marks {
 class MarkedSet {
  public:
   explicit MarkedSet(Marks& marks) : marks_(marks) { marks_.next_row(); }
-  bool has(std::uint32_t offset, const std::int64_t*, std::int64_t) const {
+  bool has(std::uint32_t offset, const std::uint32_t*, std::int64_t) const {
     return marks_.has(offset);
   }
   // Whether it was new. `chosen` are those that were, this one behind them.
-  [[gnu::always_inline]] bool insert(std::uint32_t offset, const std::int64_t*, std::int64_t) {
+  [[gnu::always_inline]] bool insert(std::uint32_t offset, const std::uint32_t*, std::int64_t) {
     const bool fresh = !marks_.has(offset);
     marks_.add(offset);
     return fresh;
@@ -89,10 +89,10 @@ class FilteredSet {
   static constexpr std::int64_t kMost = 64;  // and one
 
   explicit FilteredSet(Marks& marks) : marks_(marks) { marks_.next_row(); }
-  bool has(std::uint32_t offset, const std::int64_t* chosen, std::int64_t count) const {
+  bool has(std::uint32_t offset, const std::uint32_t* chosen, std::int64_t count) const {
     return marks_.has(offset) && compared(offset, chosen, count);
   }
-  [[gnu::always_inline]] bool insert(std::uint32_t offset, const std::int64_t* chosen,
+  [[gnu::always_inline]] bool insert(std::uint32_t offset, const std::uint32_t* chosen,
                                      std::int64_t count) {
     if (marks_.has(offset)) return !compared(offset, chosen, count);
     marks_.add(offset);
@@ -101,9 +101,9 @@ class FilteredSet {
 
  private:
   [[gnu::cold, gnu::noinline]] static bool compared(std::uint32_t offset,
-                                                    const std::int64_t* chosen,
+                                                    const std::uint32_t* chosen,
                                                     std::int64_t count) {
-    return std::find(chosen, chosen + count, std::int64_t{offset}) != chosen + count;
+    return std::find(chosen, chosen + count, offset) != chosen + count;
   }
 
   Marks& marks_;
@@ -119,8 +119,8 @@ class HashedSet {
   }
   bool has(std::uint32_t offset) const { return slots_[place(offset)] == offset; }
   void add(std::uint32_t offset) { slots_[place(offset)] = offset; }
-  bool has(std::uint32_t offset, const std::int64_t*, std::int64_t) const { return has(offset); }
-  bool insert(std::uint32_t offset, const std::int64_t*, std::int64_t) {
+  bool has(std::uint32_t offset, const std::uint32_t*, std::int64_t) const { return has(offset); }
+  bool insert(std::uint32_t offset, const std::uint32_t*, std::int64_t) {
     std::uint32_t& slot = slots_[place(offset)];
     const bool fresh = slot != offset;
     slot = offset;
@@ -154,7 +154,6 @@ template <class Index>
 class UniformWithoutReplacement {
  public:
   static constexpr bool kWeighs = false;
-  static constexpr std::int64_t kMoreRoom = 0;
   explicit UniformWithoutReplacement(const Rows<Index>&) {}
 
   void operator()(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws draws,
@@ -199,7 +198,6 @@ template <class Index>
 class UniformWithReplacement {
  public:
   static constexpr bool kWeighs = false;
-  static constexpr std::int64_t kMoreRoom = 0;
   explicit UniformWithReplacement(const Rows<Index>&) {}
 
   void operator()(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws draws,
@@ -215,7 +213,6 @@ template <class Index>
 class Latest {
  public:
   static constexpr bool kWeighs = false;
-  static constexpr std::int64_t kMoreRoom = 0;
   explicit Latest(const Rows<Index>&) {}
 
   void operator()(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws,

@@ -54,31 +54,29 @@ inline float quick_exponential(std::uint64_t random) {
 class MeanFactor {
  public:
   constexpr explicit MeanFactor(std::int64_t arrivals)
-      : arrivals_(arrivals),
-        n_(static_cast<float>(arrivals)),
-        most_(3.1F / (n_ + 6)),
-        integral_(n_ / (n_ - 1)) {
+      : arrivals_(arrivals), n_(static_cast<float>(arrivals)), most_(3.1F / (n_ + 6)) {
     // Terms are written in x = n·share, which keeps their coefficients small.
     const float step = 1 / n_;
     float c = 1.0F / 12;
-    coefficients_[0] = c;
+    spread(times_, n_);
+    spread(integral_, n_ / (n_ - 1));
+    spread(coefficients_[0], c);
     for (int i = 1; i < kTerms; ++i) {
       const auto odd = static_cast<float>(2 * i - 1);
       c *= (1 + odd * step) * (1 + (odd + 1) * step) * kRatios[i - 1];
-      coefficients_[i] = c;
+      spread(coefficients_[i], c);
     }
   }
 
   // Of some shares; whole vectors are read and written.
   void of(std::int64_t count, const float* shares, float* factors) const {
-    int heavy = 0;
+    bool heavy = false;
     for (std::int64_t j = 0; j < count; j += kLanes) {
-      Lanes four;
-      std::memcpy(&four, shares + j, sizeof(four));
+      const Lanes four = loaded(shares + j);
       const Lanes found = of_light(four);
       std::memcpy(factors + j, &found, sizeof(found));
-      const auto above = four > most_;
-      heavy |= above[0] | above[1] | above[2] | above[3];
+      const auto above = reinterpret_cast<Halves>(four > most_);
+      heavy |= (above[0] | above[1]) != 0;
     }
     if (!heavy) return;
     for (std::int64_t j = 0; j < count; ++j) {
@@ -90,17 +88,27 @@ class MeanFactor {
 
  private:
   using Lanes [[gnu::vector_size(16)]] = float;
+  using Halves [[gnu::vector_size(16)]] = std::int64_t;
+
+  // Numbers are kept once for each lane.
+  static constexpr void spread(float* lanes, float value) {
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = value;
+  }
+  static Lanes loaded(const float* lanes) {
+    Lanes values;
+    std::memcpy(&values, lanes, sizeof(values));
+    return values;
+  }
 
   bool is_light(float share) const { return share <= most_; }
 
   // Without a branch.
-  template <class Value>
-  Value of_light(Value share) const {
-    const Value x = n_ * share, y = x * x, y2 = y * y;
-    const auto& c = coefficients_;
+  Lanes of_light(Lanes share) const {
+    const Lanes x = loaded(times_) * share, y = x * x, y2 = y * y;
+    const auto c = [this](int i) { return loaded(coefficients_[i]); };
     // In pairs, which do not wait for each other.
-    const Value sum = c[0] + y * c[1] + y2 * (c[2] + y * c[3] + y2 * (c[4] + y * c[5] + y2 * c[6]));
-    return integral_ / x + 0.5F + x * sum;
+    const Lanes sum = c(0) + y * c(1) + y2 * (c(2) + y * c(3) + y2 * (c(4) + y * c(5) + y2 * c(6)));
+    return loaded(integral_) / x + 0.5F + x * sum;
   }
 
   // The first terms apart, until the rest is that of a light share.
@@ -111,7 +119,7 @@ class MeanFactor {
       term *= power(1 / (1 + share));
       share /= 1 + share;
     }
-    return term > 1e-7F ? sum + term * of_light(share) : sum;
+    return term > 1e-7F ? sum + term * of_light(Lanes{share, share, share, share})[0] : sum;
   }
 
   static constexpr int kTerms = 7;
@@ -133,7 +141,8 @@ class MeanFactor {
   }
 
   std::int64_t arrivals_;
-  float n_, most_, integral_, coefficients_[kTerms] = {};
+  float n_, most_;
+  alignas(16) float times_[kLanes] = {}, integral_[kLanes] = {}, coefficients_[kTerms][kLanes] = {};
 };
 
 // Of usual numbers of arrivals, made once; by number.

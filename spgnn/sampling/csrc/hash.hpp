@@ -1,9 +1,9 @@
 // Random numbers that are functions of what they are for, so that they depend on nothing else.
 //
-// The mixing function is the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
+// Names are mixed by the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014); the many draws
+// of one name by a multiplication, as in wyrand (Wang Yi, wyhash, 2019).
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 namespace spgnn {
@@ -25,15 +25,17 @@ struct Draw {
 // The draws of one vertex: column 0, 1, ….
 class VertexDraws {
  public:
+  VertexDraws() = default;
   explicit VertexDraws(std::uint64_t state) : state_(state) {}
-  std::uint64_t operator[](std::uint64_t column) const { return mixed(state_ + column * kGolden); }
-  // The same, two from one hash: they share their bits, and only the upper 32 are its own.
-  std::uint64_t half(std::uint64_t column) const {
-    return std::rotl((*this)[column / 2], static_cast<int>(column % 2 * 32));
+  std::uint64_t operator[](std::uint64_t column) const {
+    const std::uint64_t x = state_ + column * kStep;
+    const auto product = static_cast<unsigned __int128>(x) * (x ^ kMask);
+    return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
   }
 
  private:
-  std::uint64_t state_;
+  static constexpr std::uint64_t kStep = 0xA0761D6478BD642FULL, kMask = 0xE7037ED1A0B428DBULL;
+  std::uint64_t state_ = 0;
 };
 
 // The draws of one hop of one batch.

@@ -49,7 +49,9 @@ class HopSampler {
     entries_.resize(begins_[tasks], edge_ids, Chooser::kWeighs);
     for_each_task(tasks, threads_, [&](std::int64_t task) {
       Chooser chooser(rows_);
-      if (fanout_.count >= 0 && fanout_.count <= kMostInBlock) {
+      if constexpr (Chooser::kWeighs) {
+        draw_weighted(task, chooser);
+      } else if (fanout_.count >= 0 && fanout_.count <= kMostInBlock) {
         draw_blocks(task, chooser);
       } else {
         draw_rows(task, chooser);
@@ -60,21 +62,12 @@ class HopSampler {
 
  private:
   static constexpr std::int64_t kAhead = 16;
-  static constexpr std::int64_t kRowsAhead = 8;
   static constexpr std::int64_t kInBlock = 512, kMostInBlock = 64;
-  static constexpr std::int64_t kMoreShares = MeanFactor::kLanes;
 
-  // What was drawn of one row that gives anything.
-  struct Drawn {
-    std::int64_t target, count;
-    bool all;
-    Arrivals arrivals;
-  };
-  // Rows whose columns are on their way from memory.
+  // Positions whose columns are on their way from memory.
   struct Block {
-    std::int64_t positions[kInBlock + Chooser::kMoreRoom];
-    Drawn rows[Chooser::kWeighs ? kInBlock : 1];
-    std::int64_t entries = 0, drawn = 0;
+    std::int64_t positions[kInBlock];
+    std::int64_t entries = 0;
   };
 
   std::int64_t end_of(std::int64_t task) const {
@@ -103,140 +96,129 @@ class HopSampler {
     Block blocks[2];
     std::int64_t at = begins_[task], written = at;
     int turn = 0;
-    const std::int64_t first = task * kTargetsPerTask, end = end_of(task);
-    for (std::int64_t i = first; i < std::min(first + kRowsAhead, end); ++i) prefetch(i, chooser);
-    for (std::int64_t i = first; i < end || blocks[turn ^ 1].entries > 0;) {
+    for (std::int64_t i = task * kTargetsPerTask, end = end_of(task);
+         i < end || blocks[turn ^ 1].entries > 0;) {
       Block& block = blocks[turn];
-      block.entries = block.drawn = 0;
+      block.entries = 0;
       for (; i < end && block.entries + fanout_.count <= kInBlock; ++i) {
-        if (i + kRowsAhead < end) prefetch(i + kRowsAhead, chooser);
-        Drawn row = choose(i, chooser, block.positions + block.entries);
-        prefetch_columns(row, block.positions + block.entries, chooser);
-        block.entries += row.count;
+        std::int64_t* positions = block.positions + block.entries;
+        const std::int64_t count = choose(i, chooser, positions);
+        prefetch_columns(i, positions, count);
+        block.entries += count;
         entries_.indptr[i + 1] = at + block.entries;
-        if constexpr (Chooser::kWeighs) {
-          if (row.count > 0) block.rows[block.drawn++] = row;
-        }
       }
       at += block.entries;
       turn ^= 1;
-      write(blocks[turn], written);
+      write(blocks[turn].positions, blocks[turn].entries, written);
       written += blocks[turn].entries;
     }
   }
 
   void draw_rows(std::int64_t task, Chooser& chooser) {
     std::vector<std::int64_t> positions;
-    std::vector<float> shares, factors;
     std::int64_t at = begins_[task];
     for (std::int64_t i = task * kTargetsPerTask, end = end_of(task); i < end; ++i) {
       if (i + 1 < end) __builtin_prefetch(rows_.indices + starts_[i + 1]);
-      positions.resize(fanout_.of(degrees_[i]) + Chooser::kMoreRoom);
-      const Drawn row = choose(i, chooser, positions.data());
-      if constexpr (Chooser::kWeighs) {
-        shares.resize(row.count + kMoreShares);
-        factors.resize(row.count + kMoreShares);
-        weigh(row, positions.data(), at, shares.data(), factors.data());
-        std::copy_n(factors.data(), row.count, entries_.weights.data() + at);
+      positions.resize(fanout_.of(degrees_[i]));
+      const std::int64_t count = choose(i, chooser, positions.data());
+      write(positions.data(), count, at);
+      at += count;
+      entries_.indptr[i + 1] = at;
+    }
+  }
+
+  // Row by row, and what rows further on need is on its way from memory meanwhile.
+  void draw_weighted(std::int64_t task, Chooser& chooser) {
+    constexpr std::int64_t kFar = Chooser::kFar, kNear = Chooser::kNear;
+    const std::int64_t most = std::max<std::int64_t>(fanout_.count, 0) + kMoreRoom;
+    Buffer<float> shares(most), last_factors(most);
+    Buffer<std::uint32_t> offsets(most);
+    Buffer<Index> last_columns(most);
+    std::fill_n(shares.data(), most, 0.0F);
+    const Picks<Index> last{last_columns.data(), offsets.data(), last_factors.data(),
+                            shares.data()};
+    std::int64_t at = begins_[task];
+    const std::int64_t first = task * kTargetsPerTask, end = end_of(task);
+    for (std::int64_t i = first - kFar; i < end; ++i) {
+      if (i + kFar < end) fetch(i + kFar, chooser);
+      if (i + kNear >= first && i + kNear < end) settle(i + kNear, chooser);
+      if (i < first) continue;
+      const std::int64_t count = fanout_.of(degrees_[i]), start = starts_[i];
+      Index* columns = entries_.columns.data() + at;
+      float* factors = entries_.weights.data() + at;
+      if (count == 0 || fanout_.takes_all(degrees_[i])) {
+        std::copy_n(rows_.indices + start, count, columns);
+        std::fill_n(factors, count, 1.0F);
+        number(count, at, [&](std::int64_t j) { return start + j; });
       } else {
-        copy(positions.data(), row.count, at);
+        if (at + count + kMoreRoom <= begins_[task + 1]) {
+          chooser(i, degrees_[i], count, {columns, offsets.data(), factors, shares.data()});
+        } else {  // what is written beyond these is another task's
+          chooser(i, degrees_[i], count, last);
+          std::copy_n(last.columns, count, columns);
+          std::copy_n(last.factors, count, factors);
+        }
+        number(count, at, [&](std::int64_t j) { return start + offsets[j]; });
       }
-      number(positions.data(), row.count, at);
-      at += row.count;
+      at += count;
       entries_.indptr[i + 1] = at;
     }
   }
 
   // Functions that do nothing but fetch must be inlined: GCC takes them to have no effect, and
   // drops calls of them.
-  [[gnu::always_inline]] void prefetch(std::int64_t i, Chooser& chooser) const {
-    if constexpr (Chooser::kWeighs) {
-      if (degrees_[i] == 0 || fanout_.takes_all(degrees_[i])) return;
-      chooser.prefetch(i, starts_[i], degrees_[i], fanout_.count, draws_of(i));
+  [[gnu::always_inline]] void fetch(std::int64_t i, Chooser& chooser) const {
+    if (fanout_.takes_all(degrees_[i])) {
+      prefetch_row(i);
+    } else if (degrees_[i] > 0) {
+      chooser.fetch(i, row_of(i), fanout_.count, draws_of(i));
     }
   }
-  [[gnu::always_inline]] void prefetch_columns(const Drawn& row, const std::int64_t* positions,
-                                               const Chooser& chooser) const {
-    if constexpr (Chooser::kWeighs) {
-      if (!row.all) {
-        chooser.prefetch_chosen(starts_[row.target], degrees_[row.target], row.count, positions);
-        return;
-      }
+  [[gnu::always_inline]] void settle(std::int64_t i, Chooser& chooser) const {
+    if (degrees_[i] == 0 || fanout_.takes_all(degrees_[i])) return;
+    chooser.settle(i, fanout_.count);
+  }
+  [[gnu::always_inline]] void prefetch_columns(std::int64_t i, const std::int64_t* positions,
+                                               std::int64_t count) const {
+    if (fanout_.takes_all(degrees_[i])) {
+      prefetch_row(i);
+    } else {
+      for (std::int64_t j = 0; j < count; ++j) __builtin_prefetch(rows_.indices + positions[j]);
     }
-    if (row.all) {
-      constexpr std::int64_t kInLine = 64 / sizeof(Index);
-      const Index* first = rows_.indices + starts_[row.target];
-      for (std::int64_t j = 0; j < row.count; j += kInLine) __builtin_prefetch(first + j);
-      if (row.count > 0) __builtin_prefetch(first + row.count - 1);
-      return;
-    }
-    for (std::int64_t j = 0; j < row.count; ++j) __builtin_prefetch(rows_.indices + positions[j]);
+  }
+  [[gnu::always_inline]] void prefetch_row(std::int64_t i) const {
+    constexpr std::int64_t kInLine = 64 / sizeof(Index);
+    const Index* first = rows_.indices + starts_[i];
+    for (std::int64_t j = 0; j < degrees_[i]; j += kInLine) __builtin_prefetch(first + j);
+    if (degrees_[i] > 0) __builtin_prefetch(first + degrees_[i] - 1);
   }
 
-  Drawn choose(std::int64_t i, Chooser& chooser, std::int64_t* positions) {
-    Drawn row{i, fanout_.of(degrees_[i]), fanout_.takes_all(degrees_[i]), {}};
-    if (row.count == 0) return row;
-    if (row.all) {
-      std::iota(positions, positions + row.count, starts_[i]);
-    } else if constexpr (Chooser::kWeighs) {
-      row.arrivals = chooser(i, starts_[i], degrees_[i], row.count, draws_of(i), positions);
-    } else {
-      chooser(starts_[i], degrees_[i], row.count, draws_of(i), positions);
+  std::int64_t choose(std::int64_t i, Chooser& chooser, std::int64_t* positions) {
+    const std::int64_t count = fanout_.of(degrees_[i]);
+    if (fanout_.takes_all(degrees_[i])) {
+      std::iota(positions, positions + count, starts_[i]);
+    } else if (count > 0) {
+      chooser(starts_[i], degrees_[i], count, draws_of(i), positions);
     }
-    return row;
+    return count;
   }
 
   VertexDraws draws_of(std::int64_t i) const {
     return targets_.draws(draws_, rows_.id(targets_.rows[i]), i);
   }
-  auto entries_of(std::int64_t i) const {
-    return typename Chooser::Entry(rows_, starts_[i], degrees_[i]);
-  }
+  DrawnRow row_of(std::int64_t i) const { return {targets_.rows[i], starts_[i], degrees_[i]}; }
 
-  void write(Block& block, std::int64_t to) {
-    if constexpr (Chooser::kWeighs) {
-      float shares[kInBlock + kMoreShares], factors[kInBlock + kMoreShares];
-      std::int64_t done = 0;
-      for (std::int64_t r = 0; r < block.drawn; ++r) {
-        weigh(block.rows[r], block.positions + done, to + done, shares, factors + done);
-        done += block.rows[r].count;
-      }
-      std::copy_n(factors, done, entries_.weights.data() + to);
-    } else {
-      copy(block.positions, block.entries, to);
-    }
-    number(block.positions, block.entries, to);
-  }
-
-  // Columns and factors of a row, whose places in it become positions if somebody asks for them.
-  void weigh(const Drawn& row, std::int64_t* positions, std::int64_t to, float* shares,
-             float* factors) {
-    if (row.all) {
-      copy(positions, row.count, to);
-      std::fill_n(factors, row.count, 1.0F);
-      return;
-    }
-    const auto entry = entries_of(row.target);
-    for (std::int64_t j = 0; j < row.count; ++j) {
-      const auto offset = static_cast<std::uint32_t>(positions[j]);
-      entries_.columns[to + j] = entry.column(offset);
-      shares[j] = entry.share(offset);
-    }
-    std::fill_n(shares + row.count, kMoreShares, 1.0F);
-    Chooser::weigh(row.arrivals, row.count, shares, factors);
-    if (entries_.edge_ids.size() == 0) return;
-    for (std::int64_t j = 0; j < row.count; ++j) positions[j] += starts_[row.target];
-  }
-
-  void copy(const std::int64_t* positions, std::int64_t count, std::int64_t to) {
+  void write(const std::int64_t* positions, std::int64_t count, std::int64_t to) {
     for (std::int64_t j = 0; j < count; ++j) entries_.columns[to + j] = rows_.indices[positions[j]];
+    number(count, to, [&](std::int64_t j) { return positions[j]; });
   }
 
   // Where the entries stand in the caller's pattern.
-  void number(const std::int64_t* positions, std::int64_t count, std::int64_t to) {
+  template <class PositionOf>
+  void number(std::int64_t count, std::int64_t to, const PositionOf& position) {
     if (entries_.edge_ids.size() == 0) return;
     for (std::int64_t j = 0; j < count; ++j) {
-      entries_.edge_ids[to + j] = rows_.order ? rows_.order[positions[j]] : positions[j];
+      entries_.edge_ids[to + j] = rows_.order ? rows_.order[position(j)] : position(j);
     }
   }
 
@@ -273,7 +255,7 @@ Entries<Index> draw_hop(const Rows<Index>& rows, const Targets<Index>& targets, 
     return options.replace ? run.template operator()<UniformWithReplacement<Index>>()
                            : run.template operator()<UniformWithoutReplacement<Index>>();
   }
-  if (rows.aliases) {
+  if (rows.buckets) {
     return options.replace
                ? run.template operator()<WeightedWithReplacement<Index, AliasDrawer<Index>>>()
                : run.template operator()<WeightedWithoutReplacement<Index, AliasDrawer<Index>>>();

@@ -67,8 +67,8 @@ class Negatives {
 
   std::int64_t any(std::uint64_t random) const {
     if (!by_weight_) return vertices_.indices[below(random, vertices_.indptr[1])];
-    const AliasDrawer<Index> drawer(vertices_, 0, vertices_.indptr[1]);
-    return drawer.column(drawer.at(drawer.place(random)));
+    const AliasDrawer<Index> drawer(vertices_, 0, 0, vertices_.indptr[1]);
+    return drawer.draw(random).column;
   }
 
   bool is_edge(std::int64_t source, std::int64_t vertex) const {

@@ -25,20 +25,22 @@ Buffer<std::int64_t> row_order(std::span<const std::int64_t> indptr, const Index
   };
   const auto rows = static_cast<std::int64_t>(indptr.size()) - 1;
   std::atomic<bool> ordered{true};
-  for_each_row(indptr.data(), rows, threads, [&](std::int64_t start, std::int64_t degree) {
-    for (std::int64_t e = start + 1; e < start + degree; ++e) {
-      if (before(e, e - 1)) ordered.store(false, std::memory_order_relaxed);
-    }
-  });
+  for_each_row(indptr.data(), rows, threads,
+               [&](std::int64_t, std::int64_t start, std::int64_t degree) {
+                 for (std::int64_t e = start + 1; e < start + degree; ++e) {
+                   if (before(e, e - 1)) ordered.store(false, std::memory_order_relaxed);
+                 }
+               });
   if (ordered) return {};
   Buffer<std::int64_t> order(indptr[rows]);
-  for_each_row(indptr.data(), rows, threads, [&](std::int64_t start, std::int64_t degree) {
-    std::int64_t* row = order.data() + start;
-    std::iota(row, row + degree, start);
-    std::sort(row, row + degree, [&](std::int64_t a, std::int64_t b) {
-      return before(a, b) || (!before(b, a) && a < b);
-    });
-  });
+  for_each_row(indptr.data(), rows, threads,
+               [&](std::int64_t, std::int64_t start, std::int64_t degree) {
+                 std::int64_t* row = order.data() + start;
+                 std::iota(row, row + degree, start);
+                 std::sort(row, row + degree, [&](std::int64_t a, std::int64_t b) {
+                   return before(a, b) || (!before(b, a) && a < b);
+                 });
+               });
   return order;
 }
 

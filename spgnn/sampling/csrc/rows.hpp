@@ -8,14 +8,25 @@
 
 namespace spgnn {
 
-// One entry of an alias table (Walker, 1977): it stands for itself with a chance of keep / 2^32,
-// else for the row's entry `other`. Its column and its share of the row's weights come along, so
-// that mostly one line of the cache says everything.
+// Three entries of a row, with what an alias table (Walker, 1977) says of them together: the bucket
+// stands for itself with a chance of keep / 2^32, else for the row's bucket `other`. Columns and
+// shares of the row's weights come along, so that mostly one line of the cache says everything. A
+// row's first bucket has the places at its beginning empty that are left over; row i's begins at
+// (indptr[i] + 2 i) / 3, which leaves room enough for all.
 template <class Index>
-struct alignas(sizeof(Index) == 4 ? 16 : 8) Alias {
+struct alignas(sizeof(Index) == 4 ? 32 : 16) Bucket {
+  static constexpr std::int64_t kPlaces = 3;
+
   std::uint32_t keep, other;
-  Index column;
-  float share;
+  Index columns[kPlaces];
+  float shares[kPlaces];
+
+  static constexpr std::int64_t of(std::int64_t entries) {
+    return (entries + kPlaces - 1) / kPlaces;
+  }
+  static constexpr std::int64_t begin(std::int64_t row, std::int64_t start) {
+    return (start + (kPlaces - 1) * row) / kPlaces;
+  }
 };
 
 // Columns of each row in a canonical order, so that what is drawn depends on the graph alone.
@@ -29,7 +40,7 @@ struct Rows {
   const std::int64_t* order;  // where an entry stands in the caller's pattern; null: where it is
   const std::int64_t* times;  // of each entry, rising in a row
   const double* sums;         // of the weights of a row up to an entry
-  const Alias<Index>* aliases;
+  const Bucket<Index>* buckets;
   std::int64_t rows;
   std::int64_t cols;
 

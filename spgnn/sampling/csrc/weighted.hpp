@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "alias.hpp"
+#include "buffer.hpp"
 #include "choose.hpp"
 #include "factors.hpp"
 #include "hash.hpp"
@@ -18,6 +19,85 @@ namespace spgnn {
 // Streams of hashes of one vertex, which must not overlap.
 inline constexpr std::uint64_t kWaits = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kKeys = std::uint64_t{2} << 40;
+
+inline constexpr float kLeastShare = std::numeric_limits<float>::min();
+
+// A row that entries are drawn from.
+struct DrawnRow {
+  std::int64_t number, start, degree;
+};
+
+// Where what is drawn of a row is written; all have room for kMoreRoom more.
+inline constexpr std::int64_t kMoreRoom = MeanFactor::kLanes;
+template <class Index>
+struct Picks {
+  Index* columns;
+  std::uint32_t* offsets;  // in the row
+  float* factors;
+  float* shares;
+
+  [[gnu::always_inline]] void set(std::int64_t j, const Entry<Index>& entry) const {
+    columns[j] = entry.column;
+    offsets[j] = entry.offset;
+    shares[j] = entry.share;
+  }
+};
+
+// A row that is drawn from soon.
+template <class Drawer>
+struct ComingRow {
+  static constexpr std::int64_t kMostPlaces = 65;
+
+  Drawer drawer;
+  VertexDraws draws;
+  bool placed;  // whether its first places are known, for it is too long to be fetched whole
+  Place places[kMostPlaces];
+};
+
+// Rows are drawn from in three steps, with what other rows need on its way from memory meanwhile:
+// of the row that comes in kFar rows it is known where random numbers point, of that in kNear rows
+// to which entries that leads.
+template <class Index, class Drawer>
+class ComingRows {
+ public:
+  static constexpr std::int64_t kFar = 16, kNear = 8;
+  using Coming = ComingRow<Drawer>;
+
+  explicit ComingRows(const Rows<Index>& rows) : rows_(rows) {}
+
+  [[gnu::always_inline]] void fetch(std::int64_t i, const DrawnRow& row, std::int64_t count,
+                                    VertexDraws draws) {
+    Coming& coming = coming_[i % kKept];
+    const Drawer drawer(rows_, row.number, row.start, row.degree);
+    coming.drawer = drawer;
+    coming.draws = draws;
+    coming.placed = drawer.lines() > count && count <= Coming::kMostPlaces;
+    if (!coming.placed) {
+      if (drawer.lines() <= count) drawer.prefetch_row();
+      return;
+    }
+    for (std::int64_t j = 0; j < count; ++j) {
+      coming.places[j] = drawer.place(draws[j]);
+      drawer.prefetch(coming.places[j]);
+    }
+  }
+  [[gnu::always_inline]] void settle(std::int64_t i, std::int64_t count) {
+    Coming& coming = coming_[i % kKept];
+    if (!coming.placed) return;
+    const Drawer drawer = coming.drawer;
+    for (std::int64_t j = 0; j < count; ++j) {
+      coming.places[j] = drawer.settled(coming.places[j]);
+      drawer.prefetch(coming.places[j]);
+    }
+  }
+  const Coming& operator[](std::int64_t i) const { return coming_[i % kKept]; }
+
+ private:
+  static constexpr std::int64_t kKept = 2 * kFar;
+
+  const Rows<Index>& rows_;
+  Coming coming_[kKept];
+};
 
 // What was drawn of a row: so many entries arrived, or (0) they did until some time.
 struct Arrivals {
@@ -32,94 +112,69 @@ template <class Index, class Drawer>
 class WeightedWithoutReplacement {
  public:
   static constexpr bool kWeighs = true;
-  using Entry = Drawer;
-  explicit WeightedWithoutReplacement(const Rows<Index>& rows) : rows_(rows) {}
+  static constexpr std::int64_t kFar = ComingRows<Index, Drawer>::kFar;
+  static constexpr std::int64_t kNear = ComingRows<Index, Drawer>::kNear;
+  explicit WeightedWithoutReplacement(const Rows<Index>& rows) : coming_(rows) {}
 
-  [[gnu::always_inline]] void prefetch(std::int64_t row, std::int64_t start, std::int64_t degree,
-                                       std::int64_t k, VertexDraws draws) {
-    const Drawer drawer(rows_, start, degree);
-    const bool whole = degree <= kLines * (k + 1);
-    if (whole) drawer.prefetch_row();
-    if (wants_most(degree, k)) return;
-    std::uint64_t* early = early_[row % kRowsKept];
-    if (degree <= kHalves) {
-      for (std::int64_t j = 0; j <= k; j += 2) {
-        early[j] = drawer.place(draws.half(j));
-        early[j + 1] = drawer.place(draws.half(j + 1));
-      }
+  // The i-th target's row is drawn from soon.
+  [[gnu::always_inline]] void fetch(std::int64_t i, const DrawnRow& row, std::int64_t k,
+                                    VertexDraws draws) {
+    coming_.fetch(i, row, k + 1, draws);
+  }
+  [[gnu::always_inline]] void settle(std::int64_t i, std::int64_t k) { coming_.settle(i, k + 1); }
+
+  // k of the row's entries.
+  void operator()(std::int64_t i, std::int64_t degree, std::int64_t k, const Picks<Index>& picks) {
+    const Coming& coming = coming_[i];
+    if (wants_most(degree, k)) {
+      const float time = draw_all(coming, degree, k, picks);
+      weigh(time, k, picks);
+    } else if (k > FilteredSet::kMost) {
+      draw_some(HashedSet(memory_, k + 1), coming, degree, k, picks);
+    } else if (degree <= Marks::kCount) {
+      draw_some(MarkedSet(marks_), coming, degree, k, picks);
     } else {
-      for (std::int64_t j = 0; j <= k; ++j) early[j] = drawer.place(draws[j]);
-    }
-    for (std::int64_t j = 0; j <= k && !whole; ++j) drawer.prefetch_place(early[j]);
-  }
-  [[gnu::always_inline]] void prefetch_chosen(std::int64_t start, std::int64_t degree,
-                                              std::int64_t k, const std::int64_t* offsets) const {
-    if (degree <= kLines * (k + 1)) return;
-    const Drawer drawer(rows_, start, degree);
-    for (std::int64_t j = 0; j < k; ++j) {
-      drawer.prefetch_entry(static_cast<std::uint32_t>(offsets[j]));
-    }
-  }
-
-  // There is room for kMoreRoom more than k.
-  static constexpr std::int64_t kMoreRoom = 1;
-  Arrivals operator()(std::int64_t row, std::int64_t start, std::int64_t degree, std::int64_t k,
-                      VertexDraws draws, std::int64_t* offsets) {
-    const Drawer drawer(rows_, start, degree);
-    if (wants_most(degree, k)) return draw_all(drawer, degree, k, draws, offsets);
-    if (k > kMostEarly) {
-      return draw_some(HashedSet(memory_, k + 1), nullptr, drawer, degree, k, draws, offsets);
-    }
-    const std::uint64_t* early = early_[row % kRowsKept];
-    if (degree <= Marks::kCount) {
-      return draw_some(MarkedSet(marks_), early, drawer, degree, k, draws, offsets);
-    }
-    return draw_some(FilteredSet(marks_), early, drawer, degree, k, draws, offsets);
-  }
-
-  // Factors from shares of a row's weights; whole vectors of both are read and written.
-  static void weigh(const Arrivals& arrivals, std::int64_t k, const float* shares, float* factors) {
-    if (arrivals.count == 0) {
-      for (std::int64_t j = 0; j < k; ++j) {
-        factors[j] = 1 / one_minus_exp(std::max(shares[j], kLeastShare) * arrivals.time);
-      }
-      return;
-    }
-    if (arrivals.count < static_cast<std::int64_t>(kMeanFactors.size())) {
-      kMeanFactors[arrivals.count].of(k, shares, factors);
-    } else {
-      MeanFactor(arrivals.count).of(k, shares, factors);
+      draw_some(FilteredSet(marks_), coming, degree, k, picks);
     }
   }
 
  private:
-  // Rows of at most so many entries: of which all may be looked at; all of which are fetched (times
-  // what is drawn); which 32 random bits tell apart, to a millionth.
-  static constexpr std::int64_t kShort = 64, kLines = 8, kHalves = 4096;
-  static constexpr std::int64_t kMostEarly = FilteredSet::kMost;
-  // Rows whose random numbers are kept: more than are fetched ahead.
-  static constexpr std::int64_t kRowsKept = 16;
+  using Coming = ComingRow<Drawer>;
+  // Rows of at most so many entries may all be looked at.
+  static constexpr std::int64_t kShort = 64;
 
   static bool wants_most(std::int64_t degree, std::int64_t k) {
     return degree <= kShort && 4 * degree <= 5 * (k + 1);
   }
   static std::int64_t patience(std::int64_t k) { return 8 * k + 32; }
-  [[gnu::always_inline]] static std::uint64_t random(VertexDraws draws, std::int64_t j,
-                                                     std::int64_t degree) {
-    return degree <= kHalves ? draws.half(j) : draws[j];
+
+  // Factors, where entries arrived until some time.
+  static void weigh(float time, std::int64_t k, const Picks<Index>& picks) {
+    for (std::int64_t j = 0; j < k; ++j) {
+      picks.factors[j] = 1 / one_minus_exp(std::max(picks.shares[j], kLeastShare) * time);
+    }
+  }
+  // And where so many did.
+  static void weigh_counted(std::int64_t drawn, std::int64_t k, const Picks<Index>& picks) {
+    if (drawn < static_cast<std::int64_t>(kMeanFactors.size())) {
+      kMeanFactors[drawn].of(k, picks.shares, picks.factors);
+    } else {
+      MeanFactor(drawn).of(k, picks.shares, picks.factors);
+    }
   }
 
   // Most of the row is wanted: drawing one by one would mostly meet what was drawn before. When
-  // does each entry arrive?
-  static Arrivals draw_all(const Drawer& drawer, std::int64_t degree, std::int64_t k,
-                           VertexDraws draws, std::int64_t* offsets) {
+  // does each entry arrive? Until when they did.
+  static float draw_all(const Coming& coming, std::int64_t degree, std::int64_t k,
+                        const Picks<Index>& picks) {
     float arrivals[kShort];
     for (std::int64_t j = 0; j < degree; ++j) {
-      arrivals[j] = quick_exponential(draws[kKeys + j]);
+      arrivals[j] = quick_exponential(coming.draws[kKeys + j]);
     }
-    for (std::int64_t j = 0; j < degree; ++j) {
-      arrivals[j] /= std::max(drawer.share(static_cast<std::uint32_t>(j)), kLeastShare);
-    }
+    const auto entry = [&](std::int64_t j) {
+      return coming.drawer.entry(static_cast<std::uint32_t>(j));
+    };
+    for (std::int64_t j = 0; j < degree; ++j) arrivals[j] /= std::max(entry(j).share, kLeastShare);
     // The last ones are left out, the latest first.
     float time = 0;
     for (std::int64_t left = degree; left > k; --left) {
@@ -130,60 +185,63 @@ class WeightedWithoutReplacement {
     }
     std::int64_t taken = 0;
     for (std::int64_t j = 0; j < degree; ++j) {
-      offsets[taken] = j;
+      picks.set(taken, entry(j));
       taken += arrivals[j] >= 0;
     }
-    return {0, time};
+    return time;
   }
 
-  // Entry by entry, until the one after the last; without a branch on what was met before. The
-  // first k + 1 random numbers, which are used in any case, may be known.
+  // Entry by entry, until the one after the last; without a branch on what was met before.
   template <class Set>
-  [[gnu::always_inline]] Arrivals draw_some(Set&& chosen, const std::uint64_t* early,
-                                            const Drawer& drawer, std::int64_t degree,
-                                            std::int64_t k, VertexDraws draws,
-                                            std::int64_t* offsets) {
+  [[gnu::always_inline]] void draw_some(Set&& chosen, const Coming& coming, std::int64_t degree,
+                                        std::int64_t k, const Picks<Index>& picks) {
+    const Drawer drawer = coming.drawer;
+    const VertexDraws draws = coming.draws;
     std::int64_t taken = 0, drawn = 0;
-    const auto take = [&](std::uint64_t place) {
-      const std::uint32_t offset = drawer.at(place);
-      offsets[taken] = offset;
-      taken += chosen.insert(offset, offsets, taken);
+    const auto take = [&](const Entry<Index>& entry) {
+      picks.set(taken, entry);
+      taken += chosen.insert(entry.offset, picks.offsets, taken);
     };
-    for (; early && drawn <= k; ++drawn) take(early[drawn]);
-    for (; taken <= k; ++drawn) {
-      if (drawn == patience(k)) return draw_rest(chosen, drawer, degree, k, taken, draws, offsets);
-      take(drawer.place(random(draws, drawn, degree)));
+    if (coming.placed) {
+      for (; drawn <= k; ++drawn) take(drawer.at(coming.places[drawn]));
+    } else {
+      for (; drawn <= k; ++drawn) take(drawer.draw(draws[drawn]));
     }
-    return {drawn, 0};
+    for (; taken <= k; ++drawn) {
+      if (drawn == patience(k)) {
+        weigh(draw_rest(chosen, coming, degree, k, taken, picks), k, picks);
+        return;
+      }
+      take(drawer.draw(draws[drawn]));
+    }
+    weigh_counted(drawn, k, picks);
   }
 
   // Few heavy entries were drawn again and again: the rest by their times of arrival, which are
-  // exponential from any moment on.
+  // exponential from any moment on. Until when they arrived.
   template <class Set>
-  Arrivals draw_rest(const Set& chosen, const Drawer& drawer, std::int64_t degree, std::int64_t k,
-                     std::int64_t taken, VertexDraws draws, std::int64_t* offsets) {
+  float draw_rest(const Set& chosen, const Coming& coming, std::int64_t degree, std::int64_t k,
+                  std::int64_t taken, const Picks<Index>& picks) {
     const std::int64_t drawn = taken;
     double time = 0;
-    for (std::int64_t j = 0; j < patience(k); ++j) time += exponential(draws[kWaits + j]);
+    for (std::int64_t j = 0; j < patience(k); ++j) time += exponential(coming.draws[kWaits + j]);
     arrivals_.clear();
     for (std::uint32_t offset = 0; offset < degree; ++offset) {
-      if (chosen.has(offset, offsets, drawn)) continue;
-      const double wait = exponential(draws[kKeys + offset]);
-      arrivals_.emplace_back(wait / std::max(drawer.share(offset), kLeastShare), offset);
+      if (chosen.has(offset, picks.offsets, drawn)) continue;
+      const double wait = exponential(coming.draws[kKeys + offset]);
+      const float share = std::max(coming.drawer.entry(offset).share, kLeastShare);
+      arrivals_.emplace_back(wait / share, offset);
     }
     const auto last = arrivals_.begin() + (k - taken);
     std::nth_element(arrivals_.begin(), last, arrivals_.end());
     std::sort(arrivals_.begin(), last);
     for (auto arrival = arrivals_.begin(); arrival != last; ++arrival) {
-      offsets[taken++] = arrival->second;
+      picks.set(taken++, coming.drawer.entry(arrival->second));
     }
-    return {0, static_cast<float>(time + last->first)};
+    return static_cast<float>(time + last->first);
   }
 
-  static constexpr float kLeastShare = std::numeric_limits<float>::min();
-
-  const Rows<Index>& rows_;
-  std::uint64_t early_[kRowsKept][kMostEarly + 2];
+  ComingRows<Index, Drawer> coming_;
   Marks marks_;
   std::vector<std::uint32_t> memory_;
   std::vector<std::pair<double, std::uint32_t>> arrivals_;
@@ -195,38 +253,28 @@ template <class Index, class Drawer>
 class WeightedWithReplacement {
  public:
   static constexpr bool kWeighs = true;
-  using Entry = Drawer;
-  explicit WeightedWithReplacement(const Rows<Index>& rows) : rows_(rows) {}
+  static constexpr std::int64_t kFar = ComingRows<Index, Drawer>::kFar;
+  static constexpr std::int64_t kNear = ComingRows<Index, Drawer>::kNear;
+  explicit WeightedWithReplacement(const Rows<Index>& rows) : coming_(rows) {}
 
-  [[gnu::always_inline]] void prefetch(std::int64_t, std::int64_t start, std::int64_t degree,
-                                       std::int64_t k, VertexDraws draws) const {
-    const Drawer drawer(rows_, start, degree);
-    for (std::int64_t j = 0; j < k; ++j) drawer.prefetch_place(drawer.place(draws[j]));
+  [[gnu::always_inline]] void fetch(std::int64_t i, const DrawnRow& row, std::int64_t k,
+                                    VertexDraws draws) {
+    coming_.fetch(i, row, k, draws);
   }
+  [[gnu::always_inline]] void settle(std::int64_t i, std::int64_t k) { coming_.settle(i, k); }
 
-  [[gnu::always_inline]] void prefetch_chosen(std::int64_t start, std::int64_t degree,
-                                              std::int64_t k, const std::int64_t* offsets) const {
-    const Drawer drawer(rows_, start, degree);
+  void operator()(std::int64_t i, std::int64_t, std::int64_t k, const Picks<Index>& picks) const {
+    const auto& coming = coming_[i];
+    const auto drawn = static_cast<float>(k);
     for (std::int64_t j = 0; j < k; ++j) {
-      drawer.prefetch_entry(static_cast<std::uint32_t>(offsets[j]));
+      picks.set(j, coming.placed ? coming.drawer.at(coming.places[j])
+                                 : coming.drawer.draw(coming.draws[j]));
+      picks.factors[j] = 1 / (drawn * picks.shares[j]);
     }
   }
 
-  static constexpr std::int64_t kMoreRoom = 0;
-  Arrivals operator()(std::int64_t, std::int64_t start, std::int64_t degree, std::int64_t k,
-                      VertexDraws draws, std::int64_t* offsets) const {
-    const Drawer drawer(rows_, start, degree);
-    for (std::int64_t j = 0; j < k; ++j) offsets[j] = drawer.at(drawer.place(draws[j]));
-    return {k, 0};
-  }
-
-  static void weigh(const Arrivals& arrivals, std::int64_t k, const float* shares, float* factors) {
-    const auto drawn = static_cast<float>(arrivals.count);
-    for (std::int64_t j = 0; j < k; ++j) factors[j] = 1 / (drawn * shares[j]);
-  }
-
  private:
-  const Rows<Index>& rows_;
+  ComingRows<Index, Drawer> coming_;
 };
 
 }  // namespace spgnn

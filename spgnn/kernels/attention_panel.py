@@ -1,0 +1,229 @@
+# Attention has many operands, and O is the name of its sums in all of its literature.
+"""Attention of rows that come block by block, over sources that stay; backward by rows, too.
+
+Sources are packed once, and so are the sums of what rows send to them. A row has all of its scores
+at hand, so backward needs no transpose, and nothing of forward: it makes its weights again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spgnn.errors import InputError
+from spgnn.kernels.attention_calls import Shape, addresses, block, call, dropout_words, own
+from spgnn.kernels.attention_rules import AttentionDropout
+from spgnn.kernels.attention_state import FINISHED, MERGED, STORED, AttentionState, finish
+from spgnn.kernels.library import unit_stride
+from spgnn.kernels.recycling import new_rows
+from spgnn.pattern import Pattern, described
+
+
+class Loops(NamedTuple):
+    """One more nonzero of some rows.
+
+    Attributes
+    ----------
+    there : Tensor bool [rows]
+    columns : Tensor int64 [rows]
+    """
+
+    there: Tensor
+    columns: Tensor
+
+    def pattern(self, of: Pattern) -> Pattern:
+        """These alone, beside a block."""
+        indptr = torch.zeros(len(self.there) + 1, dtype=torch.int64)
+        torch.cumsum(self.there, 0, out=indptr[1:])
+        indices = self.columns[self.there].to(of.indices.dtype)
+        return Pattern.trusted(indptr, indices, of.shape)
+
+
+class Rows(NamedTuple):
+    """Rows of one block.
+
+    Attributes
+    ----------
+    pattern : Pattern [rows, sources]
+    ends : Tensor [rows, heads], or [rows, heads * channels] in GATv2
+        What rows say of their own scores.
+    loops : Loops, optional
+        Nonzeros beside those of the pattern.
+    dropout : AttentionDropout, optional
+    """
+
+    pattern: Pattern
+    ends: Tensor
+    loops: Loops | None = None
+    dropout: AttentionDropout | None = None
+
+
+def packed_bytes(heads: int, channels: int, dtype: torch.dtype, *, joint: bool) -> int:
+    """Bytes of a source in a panel; of what rows send to it, as many."""
+    return Shape(heads, channels).stride(dtype, 1, 0 if joint else 1)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionPanel:
+    """Sources of some of a layer's heads.
+
+    Parameters
+    ----------
+    packed : Tensor uint8 [sources, `packed_bytes`]
+        Memory for them; `put` fills it.
+    a : Tensor [heads, channels], float32 or float64
+    slope : float
+        Of LeakyReLU below 0.
+    joint : bool
+        Whether scores are those of GATv2, a · LeakyReLU(x_i + z_j), not of GAT,
+        LeakyReLU(d_i + a · z_j).
+    """
+
+    packed: Tensor
+    a: Tensor
+    slope: float
+    joint: bool
+
+    def __post_init__(self) -> None:
+        if self.a.dtype not in (torch.float32, torch.float64) or self.a.is_cuda:
+            raise InputError(f"a panel is float32 or float64 in memory, got {described(self.a)}")
+
+    @property
+    def shape(self) -> Shape:
+        """Heads, and the columns of each."""
+        return Shape(*self.a.shape)
+
+    def put(self, first: int, Z: Tensor) -> None:
+        """Sources from number `first` on, [some, heads * channels]."""
+        numbers = [] if self.joint else [self._summed(Z, self.a)]
+        if len(Z):
+            self.shape.pack_into(self.packed[first : first + len(Z)], [Z], numbers)
+
+    def attend(self, rows: Rows) -> Tensor:
+        """Weighted sums of rows' neighbours [rows, heads * channels]."""
+        heads, width = self.shape.heads, self.a.numel()
+        count, like = rows.pattern.shape[0], self.a.new_empty(0, width)
+        if rows.loops is None:
+            out, lse = new_rows(count, like), self.a.new_empty(count, heads)
+            self._call_attend(rows, rows.pattern, FINISHED, (None,) * 5, (out, lse))
+            return out
+        state = AttentionState.new(count, like, heads, gradients=False)
+        self._call_attend(rows, rows.pattern, STORED, state.arrays)
+        self._call_attend(rows, rows.loops.pattern(rows.pattern), MERGED, state.arrays)
+        return finish(state)[0]
+
+    def scatter(self, rows: Rows, G: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """Add what rows send to their sources to `sums`.
+
+        Parameters
+        ----------
+        rows : Rows
+        G : Tensor [rows, heads * channels]
+            Gradient in what `attend` made.
+        sums : Tensor uint8 [sources, `packed_bytes`]
+            Zero at first.
+
+        Returns
+        -------
+        ends : Tensor, like the rows'
+            Their gradient.
+        a : Tensor [heads, channels]
+            In GATv2, the gradient by these rows; else zero, see `vector_gradient`.
+        """
+        found, da = torch.zeros_like(rows.ends), torch.zeros_like(self.a)
+        loops = (None, None) if rows.loops is None else rows.loops
+        call(
+            "attention_scatter",
+            self.a.dtype,
+            block(rows.pattern),
+            self.shape.words,
+            self._described,
+            self._own(rows, unit_stride(G)),
+            self._scores,
+            self._dropped(rows),
+            addresses(loops),
+            (sums.data_ptr(), sums.stride(0)),
+            found.data_ptr(),
+            da.data_ptr(),
+            self.joint,
+            self.shape.threads(3 * rows.pattern.nnz),
+        )
+        return found, da
+
+    def vector_gradient(self, sums: Tensor, first: int, last: int) -> Tensor:
+        """The gradient of `a` by sources [first, last), once all rows have sent to them; of GAT."""
+        Z = self._unpacked(self.packed[first:last])
+        by_head = Z.view(len(Z), *self.a.shape) * self._numbers(sums[first:last])[:, :, None]
+        return by_head.sum(0)
+
+    def returned(self, sums: Tensor, first: int, last: int) -> Tensor:
+        """The gradient of sources [first, last), [some, heads * channels]."""
+        dZ = self._unpacked(sums[first:last])
+        if not self.joint:
+            by_head = dZ.view(len(dZ), *self.a.shape)
+            by_head.addcmul_(self._numbers(sums[first:last])[:, :, None], self.a[None])
+        return dZ
+
+    @property
+    def _described(self) -> tuple[int, int]:
+        return self.packed.data_ptr(), self.packed.stride(0)
+
+    @property
+    def _scores(self) -> tuple[float, int, int, int]:
+        return self.slope, self.a.data_ptr() if self.joint else 0, 0, 0
+
+    def _own(self, rows: Rows, G: Tensor | None) -> tuple[int, ...]:
+        if self.joint:
+            return own(unit_stride(rows.ends), G)
+        return own(None, G, rows.ends)
+
+    def _dropped(self, rows: Rows) -> tuple[object, ...]:
+        dropout = rows.dropout if rows.dropout is not None and rows.dropout.p else None
+        return dropout_words(dropout, by_column=False)
+
+    def _call_attend(
+        self,
+        rows: Rows,
+        pattern: Pattern,
+        ending: int,
+        arrays: tuple[Tensor | None, ...],
+        finished: tuple[Tensor | None, Tensor | None] = (None, None),
+    ) -> None:
+        call(
+            "attend",
+            self.a.dtype,
+            block(pattern),
+            self.shape.words,
+            self._described,
+            self._own(rows, None),
+            self._scores,
+            self._dropped(rows),
+            addresses(arrays),
+            ending,
+            *addresses(finished),
+            self.joint,
+            self.shape.threads((1 + self.joint) * pattern.nnz),
+        )
+
+    def _packed_numbers(self, packed: Tensor) -> Tensor:
+        return packed.view(self.a.dtype)
+
+    def _unpacked(self, packed: Tensor) -> Tensor:
+        """Matrices of packed rows, as they are otherwise [some, heads * channels]; a copy."""
+        (heads, width), padded = self.a.shape, self.shape.padded
+        found = self._packed_numbers(packed)[:, : width * padded]
+        by_head = found.reshape(len(packed), width, padded)[:, :, :heads].transpose(1, 2)
+        return by_head.reshape(len(packed), heads * width).clone()
+
+    def _numbers(self, packed: Tensor) -> Tensor:
+        """Numbers of heads beside the matrices of packed rows [some, heads]; a view."""
+        first = self.shape.columns
+        return self._packed_numbers(packed)[:, first : first + self.shape.heads]
+
+    @staticmethod
+    def _summed(Z: Tensor, a: Tensor) -> Tensor:
+        """<a, z>, head by head [some, heads]."""
+        return (Z.reshape(len(Z), *a.shape) * a[None]).sum(2)

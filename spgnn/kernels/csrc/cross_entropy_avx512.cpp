@@ -1,0 +1,2 @@
+#define SPGNN_ISA avx512
+#include "cross_entropy_kernel.hpp"

@@ -1,0 +1,2 @@
+#define SPGNN_ISA baseline
+#include "cross_entropy_kernel.hpp"

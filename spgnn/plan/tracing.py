@@ -1,0 +1,296 @@
+"""What one training epoch of a model does, found by running it on tensors that have no data."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from math import prod
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from spgnn.attention import Weighed
+from spgnn.autograd import named
+from spgnn.exchange import Step as Count
+from spgnn.nn import DropoutKeys, Features, Propagated, Propagation, dtype_of, masked_cross_entropy
+from spgnn.pattern import Pattern
+from spgnn.plan.network import Network
+from spgnn.plan.steps import Dense, Epoch, Extreme, Kind, Pass, Product, Sparse, Step, Weighing
+from spgnn.plan.weighed import BESIDE
+from spgnn.sparse import CSR, SUM_DTYPE
+from spgnn.spmm import DistMatrix
+
+# The model is tried on a rank with MOST_ROWS - l rows where layer l begins, so that the length of a
+# dimension says of which rows it is. Nothing of that size has data, but for sparse features. Of
+# other sizes that differ from rank to rank layer l has three more: see `Beside`.
+MOST_ROWS = 1_000_003
+_SOFTMAX = {"cross_entropy", "cross_entropy_gradient"}
+_DENSE = {"mm", "addmm", "addmm_"}
+_FREE = {"empty", "empty_like", "new_empty", "detach", "view", "t", "permute", "transpose"}
+_FREE |= {"expand", "alias", "as_strided"}
+_WEIGHING = ("attend", "attend_backward")
+# Which of the results of `attend` are destinations before a fold.
+_GATHERED = 5
+
+
+def trace(network: Network) -> Epoch:
+    """Run one epoch on torch's meta device: shapes, and no data.
+
+    Parameters
+    ----------
+    network : Network
+    """
+    count = network.layers
+    steps: list[Step] = []
+    ids = [
+        torch.empty(MOST_ROWS - layer, dtype=torch.int64, device="meta")
+        for layer in range(count + 1)
+    ]
+    X = _features(network)
+    keys = DropoutKeys(ids[0], 0, 0)
+    layers = [
+        Propagation(cast(DistMatrix, _Recorder(layer, steps, network)), ids[layer])
+        for layer in range(count)
+    ]
+    model = network.model().to(dtype_of(network.dtype))
+    if isinstance(X, CSR):
+        model.input_dropout = False  # masks of what is stored depend on data
+    mask = torch.empty_like(ids[-1], dtype=torch.bool)
+    with _Watch(steps, X, count) as watch:
+        # As in training, nobody keeps the scores: their logarithms are enough for backward.
+        masked_cross_entropy(model(X, layers, keys), ids[-1], mask, 1).backward()
+    return Epoch(tuple(steps), np.array(watch.times))
+
+
+def _features(network: Network) -> Features:
+    width = network.widths[0]
+    if network.keeps_sparse:
+        rows = MOST_ROWS
+        pattern = Pattern.trusted(torch.arange(rows + 1), torch.zeros(rows).int(), (rows, width))
+        _ = pattern.T
+        return CSR(pattern).to("meta")
+    dtype = dtype_of(network.dtype)
+    X = torch.empty(MOST_ROWS - network.propagated, width, dtype=dtype, device="meta")
+    if not network.propagated:
+        return X
+    return Propagated(X, torch.empty_like(X) if network.keeps_both else None)
+
+
+def _size(layers: int, layer: int, which: str) -> int:
+    """Rows of a layer that only this stands for."""
+    return MOST_ROWS - _place(layers, layer, which)
+
+
+def _place(layers: int, layer: int, which: str) -> int:
+    return layers + 1 + len(BESIDE) * layer + BESIDE.index(which)
+
+
+class _Recorder:
+    """Stands for the distributed matrix of a layer, and notes what is multiplied with it."""
+
+    def __init__(self, layer: int, steps: list[Step], network: Network) -> None:
+        self.columns, self.rows = MOST_ROWS - layer, MOST_ROWS - layer - 1
+        self.handle = named(self)
+        self._layer, self._steps, self._network = layer, steps, network
+        self._kept: list[Tensor] = []
+        # What attention asks of a matrix.
+        self.operands = self.record = self
+        sizes = {name: _size(network.layers, layer, name) for name in BESIDE}
+        self.pieces = SimpleNamespace(
+            fetched=sizes["received"],
+            asked=sizes["asked"],
+            partial_rows=sizes["partial"],
+            fold=sizes["gathered"],
+        )
+
+    @property
+    def attention(self) -> _Recorder:
+        """What runs it."""
+        return self
+
+    def next(self, *operands: object, **facts: object) -> Count:
+        """Nobody counts."""
+        return Count()
+
+    next_step = next
+
+    def check_edges(self, edges: Tensor | None) -> None:
+        """There are none."""
+
+    def check(self, *operands: object, **facts: object) -> None:
+        """All ranks are this one."""
+
+    def knows(self, *ids: object) -> bool:
+        """Names of rows move before training."""
+        return True
+
+    def on_wires(self, step: Count) -> bool:
+        """In training all is."""
+        return True
+
+    def append(self, told: Weighed) -> None:
+        """Note a layer of attention, or its gradient."""
+        width, dtype, adjoint, heads, whole_rows, _ = told
+        self._steps.append(Weighing(self._layer, width, dtype, adjoint, heads, whole_rows))
+
+    def forward(self, H_local: Tensor, step: Count) -> Tensor:
+        """Note ``A·H``."""
+        made = self._noted(H_local, self.rows, adjoint=False)
+        if self._network.extreme:
+            self._halo(H_local)
+            self._kept.append(torch.empty_like(made, dtype=torch.int32))
+        return made
+
+    def adjoint(self, G_local: Tensor, step: Count) -> Tensor:
+        """Note ``Aᵀ·G``."""
+        if self._network.extreme:
+            self._halo(G_local.new_empty(self.columns, G_local.shape[1]))
+        self._kept.clear()
+        return self._noted(G_local, self.columns, adjoint=True)
+
+    def _halo(self, H_local: Tensor) -> None:
+        """For a moment, rows and those of others are side by side."""
+        received = _size(self._network.layers, self._layer, "received")
+        _ = torch.empty_like(H_local), H_local.new_empty(received, H_local.shape[1])
+
+    def _noted(self, operand: Tensor, rows: int, *, adjoint: bool) -> Tensor:
+        width = operand.shape[1]
+        kind = Extreme if self._network.extreme else Product
+        self._steps.append(kind(self._layer, width, operand.dtype, adjoint))
+        return operand.new_empty(rows, width)
+
+
+class _Watch(TorchDispatchMode):
+    """Sees every operator: notes its cost, and the bytes alive after it."""
+
+    def __init__(self, steps: list[Step], X: Features, layers: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._steps, self._layers = steps, layers
+        self._sizes = sizes = layers + 1 + len(BESIDE) * layers
+        self._alive: dict[int, tuple[int, float]] = {}
+        self.times: list[list[float]] = [[0.0] * sizes]
+        given = [X.AX_local, X.X_local] if isinstance(X, Propagated) else [X]
+        for tensor in _tensors(given):  # views of the features are not made here
+            self._alive[tensor.untyped_storage()._cdata] = 0, 0.0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        written = _written(func, args) if result is None else result
+        made = [t for t in _tensors(written) if self._at(t) is not None]
+        given = [t for t in _tensors(args) if self._at(t) is not None]
+        name = func.name().partition("::")[2].partition(".")[0]
+        if name in _WEIGHING:
+            self._weighed(_tensors(result), adjoint=name == _WEIGHING[1])
+            return result
+        if name in _DENSE:
+            self._steps.append(self._dense(*args[-2:]))
+        elif name == "spmm":
+            self._steps.append(Sparse(_tensors(result)[0].shape[1], adjoint=not made))
+        elif (made or given) and name not in _FREE:
+            at = self._at((*made, *given)[0])
+            moved = sum(t.numel() * t.element_size() / max(t.shape) for t in (*made, *given))
+            self._steps.append(Pass(cast(int, at), moved, _kind(name, args)))
+        for tensor in made:
+            self._keep(tensor)
+        return result
+
+    def _at(self, tensor: Tensor) -> int | None:
+        """Of which layer's rows a tensor is."""
+        for length in tensor.shape:
+            if 0 <= MOST_ROWS - length < self._sizes:
+                return MOST_ROWS - length
+        return None
+
+    def _keep(self, tensor: Tensor, at: int | None = None) -> None:
+        storage, at = tensor.untyped_storage(), self._at(tensor) if at is None else at
+        key = storage._cdata
+        if key in self._alive or at is None:
+            return
+        self._alive[key] = at, storage.nbytes() / (MOST_ROWS - at)
+        weakref.finalize(storage, self._alive.pop, key, None)
+        self.times.append(self._now())
+
+    def _now(self) -> list[float]:
+        """Bytes alive, by what rows they are of."""
+        now = [0.0] * self._sizes
+        for where, nbytes in self._alive.values():
+            now[where] += nbytes
+        return now
+
+    def _weighed(self, made: Sequence[Tensor], *, adjoint: bool) -> None:
+        """What a layer of attention gives back, and what it takes meanwhile."""
+        step = self._steps[-1]
+        assert isinstance(step, Weighing)
+        for place, tensor in enumerate(made):
+            self._keep(tensor, self._place(step, "gathered") if place == _GATHERED else None)
+        now = self._now()
+        for name, nbytes in _meanwhile(step, adjoint=adjoint).items():
+            now[step.layer if name == "columns" else self._place(step, name)] += nbytes
+        self.times.append(now)
+
+    def _place(self, step: Weighing, which: str) -> int:
+        return _place(self._layers, step.layer, which)
+
+    def _dense(self, a: Tensor, b: Tensor) -> Dense:
+        at = self._at(a) if self._at(a) is not None else self._at(b)
+        others = [n for n in (*a.shape, b.shape[1]) if n != MOST_ROWS - cast(int, at)]
+        return Dense(cast(int, at), 2 * prod(others), min(others))
+
+
+def _meanwhile(step: Weighing, *, adjoint: bool) -> dict[str, float]:
+    """Bytes that a layer of attention takes while it is made, for each row of `BESIDE`."""
+    row, score = step.width * step.dtype.itemsize, step.heads * SUM_DTYPE[step.dtype].itemsize
+    wide = step.width * SUM_DTYPE[step.dtype].itemsize
+    # What travels is packed, and unpacked where it arrives.
+    if not adjoint:
+        state = wide + 2 * score
+        travels = 2 * (row + score)
+        return {
+            "columns": score,
+            "received": score,
+            "partial": state,
+            "gathered": travels + row + score,  # means of all, those that stay, those that leave
+            "asked": state + travels,
+            "merged": travels,
+        }
+    whole = row + 2 * score
+    ends = row if step.whole_rows else score
+    return {
+        "columns": score,
+        "received": row + score,
+        "partial": 2 * ends + score,  # of one block, and of all before
+        "gathered": 2 * whole,
+        "asked": 2 * whole + ends,
+        "merged": whole + ends,
+        "shared": row,
+    }
+
+
+def _written(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
+    """What an operator that returns nothing has written."""
+    named = zip(func._schema.arguments, args, strict=False)
+    return _tensors([a for argument, a in named if argument.is_write])
+
+
+def _kind(name: str, args: tuple[Any, ...]) -> Kind:
+    if name == "dropout_rows" or (name == "update_rows" and args[2] is not None):
+        return "dropout"
+    return "softmax" if name in _SOFTMAX else "elementwise"
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    if isinstance(values, Tensor):
+        return [values]
+    if isinstance(values, tuple | list):
+        return [tensor for value in values for tensor in _tensors(value)]
+    return []

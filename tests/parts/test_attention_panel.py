@@ -1,0 +1,134 @@
+"""Attention of rows that come block by block: the same as of all at once, forward and backward."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from spgnn.errors import InputError
+from spgnn.kernels import attention, attention_v2
+from spgnn.kernels.attention import AttentionDropout
+from spgnn.kernels.attention_panel import AttentionPanel, Loops, Rows, packed_bytes
+from spgnn.pattern import Pattern
+from spgnn.sparse import CSR
+
+ROWS, SOURCES = 60, 70
+# The last one is longer than what is kept of a row; and than a batch of rows.
+HUB = 20_000
+
+
+def graph(hub: int, rng: np.random.Generator) -> tuple[sp.csr_array, torch.Tensor, torch.Tensor]:
+    """Rows of sources; which get one more, and which source that is."""
+    A = sp.random_array((ROWS, SOURCES), density=0.1, rng=rng, format="csr")
+    A.data[:] = 1
+    there = torch.from_numpy(rng.random(ROWS) < 0.5)
+    there[:2] = torch.tensor([True, False])
+    columns = torch.from_numpy(rng.integers(0, SOURCES, ROWS))
+    if hub:
+        # Sources again and again are sources as others are.
+        indptr = np.concatenate((A.indptr, [A.nnz + hub])).astype(np.int64)
+        indices = np.concatenate((A.indices, rng.integers(0, SOURCES, hub)))
+        there, columns = torch.cat((there, there[:1])), torch.cat((columns, columns[:1]))
+        A = sp.csr_array((np.ones(len(indices)), indices, indptr), (ROWS + 1, SOURCES))
+    return A, there, columns
+
+
+def pattern_of(A: sp.csr_array) -> Pattern:
+    indices = torch.from_numpy(A.indices.astype(np.int32))
+    return CSR.of(torch.from_numpy(A.indptr.astype(np.int64)), indices, A.shape).pattern
+
+
+def with_loops(A: sp.csr_array, there: torch.Tensor, columns: torch.Tensor) -> Pattern:
+    """The same nonzeros in one pattern."""
+    rows = [A.indices[a:b] for a, b in zip(A.indptr, A.indptr[1:], strict=False)]
+    rows = [
+        np.append(row, c) if one else row
+        for row, one, c in zip(rows, there.tolist(), columns.tolist(), strict=True)
+    ]
+    indptr = np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)
+    indices = np.concatenate(rows).astype(np.int64)
+    return pattern_of(sp.csr_array((np.ones(len(indices)), indices, indptr), A.shape))
+
+
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "channels", "p", "hub", "threads"),
+    [(1, 1, 0.0, 0, 1), (3, 5, 0.4, 0, 2), (8, 8, 0.3, HUB, 2), (17, 3, 0.0, 1500, 1)],
+)
+def test_it_is_that_of_all_rows(joint, heads, channels, p, hub, threads):
+    rng = np.random.default_rng(heads)
+    A, there, columns = graph(hub, rng)
+    rows, width = A.shape[0], heads * channels
+
+    def draws(*shape):
+        return torch.from_numpy(rng.normal(size=shape)).requires_grad_()
+
+    Z, a, G = draws(SOURCES, width), draws(heads, channels), draws(rows, width).detach()
+    ends = draws(rows, width if joint else heads)
+    ids = [torch.from_numpy(rng.integers(0, 10**6, n)) for n in (rows, SOURCES)]
+    dropout = AttentionDropout(7, p, *ids)
+    whole = with_loops(A, there, columns)
+    if joint:
+        expected = attention_v2(whole, ends, Z, a, slope=0.3, dropout=dropout)
+    else:
+        s = (Z.view(SOURCES, heads, channels) * a).sum(2)
+        expected = attention(whole, ends, s, Z, slope=0.3, dropout=dropout)
+    expected.backward(G)
+
+    stride = packed_bytes(heads, channels, torch.float64, joint=joint)
+    memory = [torch.zeros(SOURCES, stride, dtype=torch.uint8) for _ in range(3)]
+    panel = AttentionPanel(memory[0], a.detach(), 0.3, joint)
+    panel.put(0, Z.detach()[:33])
+    panel.put(33, Z.detach()[33:])
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for first, last in ((0, 20), (20, 20), (20, rows)):
+            here = slice(first, last)
+            own = Rows(
+                pattern_of(A[here]),
+                ends.detach()[here],
+                Loops(there[here], columns[here]),
+                dropout=AttentionDropout(7, p, ids[0][here], ids[1]),
+            )
+            torch.testing.assert_close(panel.attend(own), expected[here].detach())
+            found, da = panel.scatter(own, G[here], memory[1])
+            torch.testing.assert_close(found, ends.grad[here])
+            a.grad -= da
+    finally:
+        torch.set_num_threads(before)
+    if not joint:
+        a.grad -= panel.vector_gradient(memory[1], 0, 30)
+        a.grad -= panel.vector_gradient(memory[1], 30, SOURCES)
+    torch.testing.assert_close(a.grad, torch.zeros_like(a), atol=1e-9, rtol=0)
+    dZ = torch.cat([panel.returned(memory[1], *part) for part in ((0, 1), (1, SOURCES))])
+    torch.testing.assert_close(dZ, Z.grad)
+
+
+def test_bits_do_not_depend_on_threads():
+    rng = np.random.default_rng(1)
+    A, there, columns = graph(HUB, rng)
+    Z = torch.from_numpy(rng.normal(size=(SOURCES, 8)).astype(np.float32))
+    G = torch.from_numpy(rng.normal(size=(A.shape[0], 8)).astype(np.float32))
+    found = []
+    before = torch.get_num_threads()
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        for joint in (False, True):
+            stride = packed_bytes(2, 4, torch.float32, joint=joint)
+            packed, sums = (torch.zeros(SOURCES, stride, dtype=torch.uint8) for _ in range(2))
+            panel = AttentionPanel(packed, Z[:2, :4].clone(), 0.2, joint)
+            panel.put(0, Z)
+            own = Rows(pattern_of(A), G if joint else G[:, :2].clone(), Loops(there, columns))
+            found += [(threads, *panel.scatter(own, G, sums), sums)]
+    torch.set_num_threads(before)
+    for one, other in zip(found, found[2:], strict=False):
+        assert all(torch.equal(x, y) for x, y in zip(one[1:], other[1:], strict=True))
+
+
+def test_what_is_refused():
+    memory = torch.zeros(3, 64, dtype=torch.uint8)
+    with pytest.raises(InputError, match="float32 or float64"):
+        AttentionPanel(memory, torch.zeros(1, 2, dtype=torch.bfloat16), 0.2, False)
