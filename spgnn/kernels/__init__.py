@@ -7,8 +7,9 @@ from spgnn.kernels.attention_operators import attention, attention_v2
 from spgnn.kernels.attention_rules import AttentionDropout
 from spgnn.kernels.cross_entropy import cross_entropy_sum
 from spgnn.kernels.dropout import dropout_rows
-from spgnn.kernels.narrow import (
+from spgnn.kernels.gemm import (
     add_times_transposed_,
+    has_gemm,
     times_transposed,
     transposed_times,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "dropout_rows",
     "edge_softmax",
     "gather_rows",
+    "has_gemm",
     "packed_bytes",
     "packed_size",
     "quantise_rows",

@@ -56,7 +56,8 @@ def aggregated(
             )
         if isinstance(H_local, Propagated):
             raise InputError(f"{layer}: aggr {aggr} needs X, not A·X")
-        return neighbour_extremes(graph, H_local, "max" if aggr == "max" else "min") @ W
+        largest = neighbour_extremes(graph, H_local, "max" if aggr == "max" else "min")
+        return kernels.times_transposed(largest, W.T)
     if isinstance(H_local, Propagated):
         return kernels.times_transposed(H_local.AX_local, W.T)
     A = operator_of(graph, LINEAR[aggr])
@@ -109,7 +110,8 @@ def with_itself(  # noqa: PLR0917 - the last one may be left out
         rest = W.new_zeros(len(W), both.shape[1] - 2 * W.shape[1])
         if bias is not None:
             rest = torch.cat((bias[:, None], rest[:, 1:]), 1)
-        return finished(both @ torch.cat((W, itself, rest), 1).T, None, update)
+        made = kernels.times_transposed(both, torch.cat((W, itself, rest), 1))
+        return finished(made, None, update)
     if aggr in LINEAR and isinstance(H_local, Tensor) and adds_up(graph) and not transformed():
         A, first = operator_of(graph, LINEAR[aggr]), multiplies_first(H_local, len(W), graph)
         return finished(product_beside_itself(A, H_local, W, itself, first=first), bias, update)

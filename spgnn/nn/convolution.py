@@ -92,6 +92,13 @@ class Linear(nn.Linear):
         if bias:
             nn.init.zeros_(self.bias)
 
+    def forward(self, H: Tensor) -> Tensor:
+        """``H Wᵀ + b`` of H [n, f_in]."""
+        if not kernels.has_gemm(H, self.weight):
+            return super().forward(H)
+        Z = kernels.times_transposed(H, self.weight)
+        return Z if self.bias is None else Z.add_(self.bias)
+
     @property
     def is_lazy(self) -> bool:
         """Whether f_in is not known yet."""

@@ -78,7 +78,11 @@ class GINConv(Convolution):
             )
         ):
             W = first.weight.T
-            HW = kernels.spmm(H_local, W) if isinstance(H_local, CSR) else H_local @ W
+            HW = (
+                kernels.spmm(H_local, W)
+                if isinstance(H_local, CSR)
+                else kernels.times_transposed(H_local, first.weight)
+            )
             # In place, here and below: nobody keeps the product itself.
             Z_local = product(operator_of(graph, "none"), HW).addcmul_(own_rows(graph, HW), own)
             if first.bias is not None:

@@ -89,7 +89,7 @@ class SGConv(Convolution):
         assert isinstance(Z_local, Tensor)
         for _ in range(times):
             Z_local = product(operator_of(graph, self.kind), Z_local)
-        Z_local = Z_local if first else Z_local @ W
+        Z_local = Z_local if first else _times(Z_local, W)
         return Z_local if self.lin.bias is None else Z_local + self.lin.bias.to(Z_local.dtype)
 
 
@@ -236,10 +236,10 @@ class TAGConv(Convolution):
                 Z_local = product(A, Z_local) + own_rows(graph, _times(H_local, W))
         else:
             power = _dense(H_local, "TAGConv")
-            Z_local = own_rows(graph, power) @ weights[0]
+            Z_local = _times(own_rows(graph, power), weights[0])
             for W in weights[1:]:
                 power = product(A, power)
-                Z_local = Z_local + power @ W
+                Z_local = Z_local + _times(power, W)
         return Z_local if self.bias is None else Z_local + self.bias.to(Z_local.dtype)
 
 
@@ -306,4 +306,4 @@ def _times(H_local: Features, W: Tensor) -> Tensor:
     if isinstance(H_local, CSR):
         return kernels.spmm(H_local, W)
     assert isinstance(H_local, Tensor)
-    return H_local @ W
+    return kernels.times_transposed(H_local, W.T)

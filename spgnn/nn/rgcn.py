@@ -184,7 +184,9 @@ class RGCNConv(Convolution):
         relations = self._relations(edges.index, types, len(halo))
         own = own_rows(graph, H_local)
         Z_local = (
-            own.new_zeros(len(own), self.out_channels) if self.root is None else own @ self.root
+            own.new_zeros(len(own), self.out_channels)
+            if self.root is None
+            else kernels.times_transposed(own, self.root.T)
         )
         made = relations.parts(relations.summed(halo, self.aggr))
         for relation, (part, targets) in enumerate(zip(made, relations.targets, strict=True)):
@@ -200,7 +202,7 @@ class RGCNConv(Convolution):
 
     def _times_bases(self, H_local: Tensor) -> Tensor:
         """H V_b for each basis, side by side."""
-        return H_local @ self.weight.permute(1, 0, 2).flatten(1)
+        return kernels.times_transposed(H_local, self.weight.permute(1, 0, 2).flatten(1).T)
 
     def _combined(self, part: Tensor, relation: int) -> Tensor:
         """Of these, the combination that a relation is."""
@@ -214,7 +216,7 @@ class RGCNConv(Convolution):
             return part @ torch.einsum("b,bio->io", self.comp[relation], self.weight)
         W = self.weight[relation]
         if self.num_blocks is None:
-            return part @ W
+            return kernels.times_transposed(part, W.T)
         blocks = part.view(len(part), self.num_blocks, W.shape[1])
         return torch.einsum("nbi,bio->nbo", blocks, W).flatten(1)
 

@@ -211,7 +211,7 @@ NB_MODULE(_kernels, m) {
   define_quantise(m);
   define_update(m);
   define_extremes(m);
-  define_narrow(m);
+  define_gemm(m);
   define_cross_entropy(m);
   m.def("advise_huge_pages", &advise_huge_pages);
   m.def("touch_rows", &touch_rows, "Roofline: reads the rows of X that a product reads.");
@@ -227,6 +227,7 @@ NB_MODULE(_kernels, m) {
         return names;
       },
       "Instruction sets that this build and this machine have, the widest first.");
+  m.def("is_intel", [] { return spgnn::Processor::read().maker == spgnn::Maker::kIntel; });
   m.def("instruction_set", [] { return std::string(current_table()->name); });
   m.def(
       "use_access",

@@ -21,5 +21,5 @@ void define_attention(nanobind::module_& m);
 void define_quantise(nanobind::module_& m);
 void define_update(nanobind::module_& m);
 void define_extremes(nanobind::module_& m);
-void define_narrow(nanobind::module_& m);
+void define_gemm(nanobind::module_& m);
 void define_cross_entropy(nanobind::module_& m);

@@ -20,7 +20,7 @@ extern const AttentionTable attention_table;         // compiled by itself: see 
 extern const QuantiseTable quantise_table;           // see quantise_table.hpp
 extern const ExtremeTable extreme_table;             // see extremes_kernel.hpp,
 extern const UpdateTable update_table;               // update_kernel.hpp
-extern const NarrowKernels narrow_table;             // narrow_kernel.hpp
+extern const GemmKernels gemm_table;                 // gemm_kernel.hpp
 extern const CrossEntropyTable cross_entropy_table;  // and cross_entropy_kernel.hpp
 
 #define SPGNN_QUOTE(name) #name
@@ -38,7 +38,7 @@ extern const KernelTable table{
     &quantise_table,
     &extreme_table,
     &update_table,
-    &narrow_table,
+    &gemm_table,
     &cross_entropy_table};
 
 }  // namespace spgnn::SPGNN_ISA

@@ -6,7 +6,7 @@
 #include "attention_types.hpp"
 #include "cross_entropy_types.hpp"
 #include "extremes_types.hpp"
-#include "narrow_types.hpp"
+#include "gemm_types.hpp"
 #include "quantise_types.hpp"
 #include "types.hpp"
 #include "update_types.hpp"
@@ -50,10 +50,10 @@ struct UpdateKernels {
 using UpdateTable =
     std::tuple<UpdateKernels<float>, UpdateKernels<double>, UpdateKernels<Bfloat16>>;
 
-struct NarrowKernels {
-  std::int64_t lanes;  // of which `padded` is a multiple
-  void (*product)(const NarrowProduct&, Span rows);
-  void (*gradient)(const NarrowGradient&, Span rows, float* sums);
+struct GemmKernels {
+  std::int64_t lanes;  // of a vector
+  void (*product)(const GemmProduct&, Span rows);
+  void (*gradient)(const GemmGradient&, Span rows, float* room, float* sums);
 };
 
 // On `count` neighbouring numbers, of which number i belongs to head i % heads. Arrays of sums hold
@@ -144,7 +144,7 @@ struct KernelTable {
   const QuantiseTable* quantise;
   const ExtremeTable* extremes;
   const UpdateTable* update;
-  const NarrowKernels* narrow;
+  const GemmKernels* gemm;
   const CrossEntropyTable* cross_entropy;
 };
 

@@ -1,4 +1,4 @@
-"""Dense products of many rows with a matrix of few, for which BLAS takes long.
+"""Dense products of many rows with a matrix of few, where BLAS takes longer.
 
 Both operators are each other's gradients, so derivatives of every order are made of them.
 """
@@ -21,39 +21,61 @@ from spgnn.kernels.library import (
 )
 from spgnn.kernels.recycling import new_rows
 
-# Most rows of W for which the kernels were faster than MKL, which shares its packing among many;
-# fewest rows of X.
-MOST_COLUMNS, MOST_OF_GRADIENT, FEWEST_ROWS = 32, 16, 512
+# Fewest rows of X that are worth it.
+FEWEST_ROWS = 512
+
+
+def most_columns(instruction_set: str, *, intel: bool, mkl: bool) -> tuple[int, int]:
+    """Most rows of W for which the kernels are faster than BLAS: of the product, of its gradient.
+
+    MKL leaves AVX-512 alone where a processor is not Intel's; elsewhere it is as fast as the
+    machine once its packing is shared among many columns.
+    """
+    if mkl and not intel and instruction_set == "avx512":
+        return 1024, 1024
+    return 32, 16
+
+
+_MOST_COLUMNS, _MOST_OF_GRADIENT = most_columns(
+    native.instruction_sets()[0],
+    intel=native.is_intel(),
+    mkl=torch.backends.mkl.is_available(),
+)
 
 
 def times_transposed(X: Tensor, W: Tensor) -> Tensor:
     """``X Wᵀ`` [n, f_out]; differentiable at every order.
 
-    Float32 on a CPU with f_out ≤ 32 has a kernel of its own, and so has its gradient in W where
-    f_out ≤ 16. Everything else is torch's product.
+    Float32 on a CPU has a kernel of its own where that is faster (`most_columns`); everything else
+    is torch's product.
 
     Parameters
     ----------
     X : Tensor [n, f_in]
     W : Tensor [f_out, f_in]
     """
-    if not _has_kernel(X, W) or W.shape[0] > MOST_COLUMNS:
+    if not has_gemm(X, W):
         return X @ W.T
     return _product(X, W)
 
 
 def add_times_transposed_(Z: Tensor, X: Tensor, W: Tensor) -> Tensor:
     """``Z + X Wᵀ``, written over Z [n, f_out], which nobody may need."""
-    if not _has_kernel(X, W) or W.shape[0] > MOST_COLUMNS:
+    if not has_gemm(X, W):
         return Z.addmm_(X, W.T)
     return Z.add_(times_transposed(X, W))
 
 
 def transposed_times(G: Tensor, X: Tensor) -> Tensor:
     """``Gᵀ X`` [f_out, f_in] of G [n, f_out] and X [n, f_in]; as `times_transposed`."""
-    if not _has_kernel(G, X) or G.shape[1] > MOST_OF_GRADIENT:
+    if not _has_kernel(G, X) or G.shape[1] > _MOST_OF_GRADIENT:
         return G.T @ X
     return _gradient(G, X)
+
+
+def has_gemm(X: Tensor, W: Tensor) -> bool:
+    """Whether `times_transposed` has a kernel of its own for these."""
+    return _has_kernel(X, W) and W.shape[0] <= _MOST_COLUMNS
 
 
 def _has_kernel(first: Tensor, second: Tensor) -> bool:
@@ -75,14 +97,14 @@ def _multiply(X: Tensor, W: Tensor, out: Tensor) -> None:
     sizes = *X.shape, W.shape[0]
     work = out.numel() * X.shape[1]
     place = X.data_ptr(), X.stride(0)
-    native.narrow_product(place, W.data_ptr(), sizes, out.data_ptr(), threads(work))
+    native.gemm_product(place, W.data_ptr(), sizes, out.data_ptr(), threads(work))
 
 
 def _multiply_transposed(G: Tensor, X: Tensor, out: Tensor) -> None:
     G, X = unit_stride(G), unit_stride(X)
     sizes = *X.shape, G.shape[1]
     places = (G.data_ptr(), G.stride(0)), (X.data_ptr(), X.stride(0))
-    native.narrow_gradient(*places, sizes, out.data_ptr(), threads(G.numel() * X.shape[1]))
+    native.gemm_gradient(*places, sizes, out.data_ptr(), threads(G.numel() * X.shape[1]))
 
 
 def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -94,21 +116,27 @@ def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
 
 def _product_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None]:
     X, W = ctx.saved_tensors
-    return None if W is None else G @ W, None if X is None else transposed_times(G, X)
+    return (
+        None if W is None else times_transposed(G, W.T),
+        None if X is None else transposed_times(G, X),
+    )
 
 
 def _gradient_backward(ctx: Any, C: Tensor) -> tuple[Tensor | None, Tensor | None]:
     G, X = ctx.saved_tensors
-    return None if X is None else times_transposed(X, C), None if G is None else G @ C
+    return (
+        None if X is None else times_transposed(X, C),
+        None if G is None else times_transposed(G, C.T),
+    )
 
 
 def _batched(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    only_batched("narrow_product", in_dims)
+    only_batched("gemm_product", in_dims)
 
 
 _product = Operator(
     define(
-        "narrow_product(Tensor X, Tensor W) -> Tensor",
+        "gemm_product(Tensor X, Tensor W) -> Tensor",
         cpu=_multiply,
         cuda=None,
         empty=lambda X, W: new_rows(X.shape[0], X.new_empty(0, W.shape[0])),
@@ -119,7 +147,7 @@ _product = Operator(
 )
 _gradient = Operator(
     define(
-        "narrow_gradient(Tensor G, Tensor X) -> Tensor",
+        "gemm_gradient(Tensor G, Tensor X) -> Tensor",
         cpu=_multiply_transposed,
         cuda=None,
         empty=lambda G, X: G.new_empty(G.shape[1], X.shape[1]),

@@ -1,16 +1,29 @@
-"""Dense products with a matrix of few rows, against double precision."""
+"""Dense products of many rows with a matrix of few, against double precision."""
 
 import pytest
 import torch
 
 from spgnn import kernels
-from spgnn.kernels import _kernels, add_times_transposed_, times_transposed, transposed_times
-from spgnn.kernels.narrow import FEWEST_ROWS
+from spgnn.kernels import (
+    _kernels,
+    add_times_transposed_,
+    gemm,
+    times_transposed,
+    transposed_times,
+)
+from spgnn.kernels.gemm import FEWEST_ROWS, most_columns
 
 from .conftest import random_dense
 
 ROWS = FEWEST_ROWS + 2051  # more than one task, and a rest
-SHAPES = ((1, 1), (7, 3), (16, 16), (47, 5), (128, 16), (129, 31), (33, 32))
+SHAPES = ((1, 1), (7, 3), (16, 16), (47, 5), (129, 31), (33, 32), (64, 128), (1100, 41), (5, 270))
+
+
+@pytest.fixture
+def of_any_width(monkeypatch):
+    """Our kernels for every W, whatever BLAS does here."""
+    monkeypatch.setattr(gemm, "_MOST_COLUMNS", 1024)
+    monkeypatch.setattr(gemm, "_MOST_OF_GRADIENT", 1024)
 
 
 def near(found, right, size):
@@ -20,6 +33,7 @@ def near(found, right, size):
 
 @pytest.mark.parametrize(("f_in", "f_out"), SHAPES)
 @pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.usefixtures("of_any_width")
 def test_products_and_gradients(instruction_set, f_in, f_out, padding):
     X, G = random_dense(ROWS, f_in, 1, padding=padding), random_dense(ROWS, f_out, 2)
     W = random_dense(f_out, f_in, 3)
@@ -31,9 +45,21 @@ def test_products_and_gradients(instruction_set, f_in, f_out, padding):
     assert near(transposed_times(G, X), G.double().T @ X.double(), size)
 
 
+def test_where_they_are_faster():
+    assert most_columns("avx512", intel=False, mkl=True) == (1024, 1024)
+    for instruction_set, intel, mkl in (
+        ("avx512", True, True),
+        ("avx512", False, False),
+        ("avx2", False, True),
+    ):
+        assert most_columns(instruction_set, intel=intel, mkl=mkl) == (32, 16)
+
+
 def test_they_are_called_where_they_are_faster(monkeypatch):
+    monkeypatch.setattr(gemm, "_MOST_COLUMNS", 32)
+    monkeypatch.setattr(gemm, "_MOST_OF_GRADIENT", 16)
     called = []
-    for name in ("narrow_product", "narrow_gradient"):
+    for name in ("gemm_product", "gemm_gradient"):
         kernel = getattr(_kernels, name)
 
         def noted(*arguments, name=name, kernel=kernel):
@@ -43,8 +69,8 @@ def test_they_are_called_where_they_are_faster(monkeypatch):
         monkeypatch.setattr(_kernels, name, noted)
     X = random_dense(ROWS, 8, 1)
     for rows, f_out, dtype, wanted in (
-        (ROWS, 16, torch.float32, ["narrow_product", "narrow_gradient"]),
-        (ROWS, 32, torch.float32, ["narrow_product"]),
+        (ROWS, 16, torch.float32, ["gemm_product", "gemm_gradient"]),
+        (ROWS, 32, torch.float32, ["gemm_product"]),
         (ROWS, 33, torch.float32, []),
         (ROWS, 16, torch.float64, []),
         (FEWEST_ROWS - 1, 16, torch.float32, []),
@@ -59,7 +85,8 @@ def test_they_are_called_where_they_are_faster(monkeypatch):
     assert not called
 
 
-@pytest.mark.parametrize("f_out", [3, 16])
+@pytest.mark.parametrize("f_out", [3, 16, 96])
+@pytest.mark.usefixtures("of_any_width")
 def test_bits_do_not_depend_on_threads(threads, f_out):
     X, G, W = random_dense(9001, 40, 1), random_dense(9001, f_out, 2), random_dense(f_out, 40, 3)
     found = []

@@ -1,0 +1,2 @@
+#define SPGNN_ISA baseline
+#include "gemm_kernel.hpp"
