@@ -70,6 +70,12 @@ class Lifelines:
             self.over |= peer == 0
         return None
 
+    def connected(self) -> int:
+        """How many of those that this rank is connected with have neither died nor left."""
+        while self.lost() is not None:
+            pass
+        return len(self._lines)
+
     def leave(self) -> None:
         """Close all connections in good order."""
         for line, _ in self._lines.values():

@@ -17,7 +17,10 @@ from spgnn.comm.lifeline import Lifelines
 FAILED_KEY = "spgnn/failed"
 ENDED_KEY = "spgnn/ended"
 OVER_KEY = "spgnn/over"
+READ_KEY = "spgnn/read"
 POLL_SECONDS = 0.25
+# A rank that has not looked by then, on however busy a machine, will not.
+READ_SECONDS = 3.0
 _STORE_ERRORS = (RuntimeError, DistError)
 
 
@@ -60,8 +63,7 @@ class Watch:
         message = f"rank {self._job.rank}: {message}"
         if self._first(message):
             print(f"error: {message}", file=sys.stderr, flush=True)
-            # This rank may host the store: let the others read why before it goes away.
-            time.sleep(2 * POLL_SECONDS)
+            self._wait_for_readers()
         os._exit(status)
 
     def announce_late(self, message: str) -> NoReturn:
@@ -112,6 +114,18 @@ class Watch:
             self._own_store.set(f"{ENDED_KEY}/{self._number}", self._job.farewell())
         return self._number
 
+    def _wait_for_readers(self) -> None:
+        """Rank 0 may host the store: let the others read why before it goes away."""
+        time.sleep(2 * POLL_SECONDS)
+        if self._job.rank != 0:
+            return
+        readers, end = self._lifelines.connected(), time.monotonic() + READ_SECONDS
+        with suppress(*_STORE_ERRORS):
+            while self._lifelines.connected() and time.monotonic() < end:
+                if self._own_store.add(READ_KEY, 0) >= readers:
+                    return
+                time.sleep(0.02)
+
     def _first(self, message: str) -> bool:
         try:
             said = self._own_store.compare_set(FAILED_KEY, "", message)
@@ -127,6 +141,8 @@ class Watch:
             except _STORE_ERRORS:
                 failed, store_lost = False, True
             if failed:
+                with suppress(*_STORE_ERRORS):
+                    self._own_store.add(READ_KEY, 1)
                 # Launchers report whoever exits first; that should be the rank with the message.
                 time.sleep(3 * POLL_SECONDS)
                 os._exit(1)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from spgnn.comm import connect, launch
+from spgnn.comm.watch import Watch
 from tests.comm import failing
 from tests.comm.failing import MESSAGE
 from tests.comm.jobs import (
@@ -79,6 +80,31 @@ def test_without_any_supervisor(tmp_path, how, where, victim):
     else:
         assert any("lost contact" in end.err for end in ended)
     _check_tracebacks("".join(end.err for end in ended), how)
+
+
+def test_rank_0_keeps_the_store_until_the_others_know_why(tmp_path, monkeypatch):
+    """On a busy machine somebody looks late, and would take rank 0 for lost."""
+    watch_for = Watch._watch
+
+    def late(self: Watch) -> None:
+        if os.environ["RANK"] == "1":
+            time.sleep(2)
+        watch_for(self)
+
+    monkeypatch.setattr(Watch, "_watch", late)
+    job = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        Forked(
+            lambda: failing.run(tmp_path, "input", "sleeping", 0),
+            tmp_path,
+            job | {"RANK": str(rank)},
+            name=f"rank{rank}",
+        )
+        for rank in range(3)
+    ]
+    ended = [rank.wait() for rank in ranks]
+    _check_end(tmp_path, 3)
+    assert [end.err for end in ended] == [f"error: rank 0: {MESSAGE}\n", "", ""]
 
 
 LONGER = [
@@ -158,10 +184,12 @@ def test_rank_that_leaves_an_exchange_behind_does_not_wait_for_it(tmp_path):
         comm.barrier()
         if comm.rank == 1:
             comm.all_reduce(torch.ones(4))
+            (tmp_path / "left").write_text(str(time.monotonic()))
             sys.exit(3)
         time.sleep(1000)
 
-    assert Forked(lambda: launch(body, 2), tmp_path).wait(20.0).status == 3
+    assert Forked(lambda: launch(body, 2), tmp_path).wait().status == 3
+    assert time.monotonic() - float((tmp_path / "left").read_text()) < BOUND_SECONDS
 
 
 def test_terminated_launcher_says_so(tmp_path):
