@@ -11,7 +11,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -117,17 +116,27 @@ class Forked:
 
 
 _ports = count(10_000 + os.getpid() % 20_000)
+_reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on.
+    """A port of this machine that nobody listens on, and that no other process of tests is given.
 
     None of those that the system hands out by itself, in the meantime perhaps to someone else.
     """
     while True:
         port = next(_ports)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+        # A name that the system frees when the process ends. Another one that runs tests beside
+        # this one would find the port free as well, until somebody listens there.
+        word = socket.socket(socket.AF_UNIX)
+        try:
+            word.bind(f"\0spgnn port {port}")
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            word.close()
+            continue
+        _reserved.append(word)
+        return port
 
 
 def wait_for(what: Callable[[], bool], patience: float = PATIENCE) -> None:

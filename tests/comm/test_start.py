@@ -210,6 +210,6 @@ def test_a_process_group_of_the_programs_own(tmp_path):
         for rank in ("0", "1")
     ]
     for rank in ranks:
-        ended = rank.wait(120)
+        ended = rank.wait()
         assert ended.status != 0
         assert "leave out init_process_group" in ended.err

@@ -312,6 +312,6 @@ def test_kernels_work_in_a_forked_child(tmp_path):
         child = Forked(
             lambda: 0 if torch.equal(spmm(A, X), expected) else 1, tmp_path, name="child"
         )
-        return child.wait(60).status
+        return child.wait().status
 
     assert Forked(parent, tmp_path).wait().status == 0

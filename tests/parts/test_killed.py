@@ -35,7 +35,7 @@ def started(directory: Path, backend: str, *more: str, spoil=None) -> Ended:
             spoil(directory / "killed-at")
         return main([*flags_of(directory, backend), *more])
 
-    return without_torch(Forked(body, directory).wait(120))
+    return without_torch(Forked(body, directory).wait())
 
 
 def in_forward(note: Path) -> None:

@@ -19,7 +19,7 @@ from spgnn.partition import partition, read_labels, report, write_labels
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, parse
 from spgnn.train.clock import CATEGORIES
-from tests.comm.jobs import MPIEXEC, NEEDS_MPI, ROOT, Ended
+from tests.comm.jobs import MPIEXEC, NEEDS_MPI, PATIENCE, ROOT, Ended
 from tests.data.directories import rewrite
 from tests.train.command import run
 from tests.training import TOLERANCE, write_dataset
@@ -274,7 +274,7 @@ def started(command, directory) -> Ended:
         env=env,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE,
         check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr)
