@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -85,9 +85,7 @@ class DistMatrix:
         buffer: int = 0,
         workspace: Workspace | None = None,
     ) -> None:
-        self.plan = plan
-        self.layout = layout
-        self.mesh = mesh
+        self.plan, self.layout, self.mesh = plan, layout, mesh
         self.schedule, self.buffer = schedule, buffer
         self.executor: Executor = (
             Executor(plan, mesh, wires, overlap, workspace)
@@ -362,22 +360,15 @@ class DistMatrix:
 
     @property
     def _how(self) -> dict[str, Any]:
-        overlap = self.executor.overlap
-        return {"overlap": overlap, "schedule": self.schedule, "buffer": self.buffer}
+        return {"overlap": self.executor.overlap, "schedule": self.schedule, "buffer": self.buffer}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistMatrix:
         # Plans never change; wires have a state.
         return self._with(self.plan)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = (self.plan, self.layout, self.mesh, self.executor.wires, self._how)
-        return _unpickled, state
-
-
-def _unpickled(
-    plan: Plan, layout: RowLayout, mesh: Mesh, wires: Any, how: dict[str, Any]
-) -> DistMatrix:
-    return DistMatrix(plan, layout, mesh, wires, **how)
+        made = partial(DistMatrix, **self._how)
+        return made, (self.plan, self.layout, self.mesh, self.executor.wires)
 
 
 def _check_block(

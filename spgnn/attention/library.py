@@ -149,22 +149,8 @@ def _attend(  # noqa: PLR0917 - operators have one order
 
 
 @_attend.register_fake
-def _(  # noqa: PLR0917
-    Z: Tensor,
-    ends: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    handle: int,
-    joint: bool,
-    slope: float,
-    p: float,
-    key: int,
-    gradients: bool,
-    epoch: int,
-    number: int,
-) -> list[Tensor]:
+def _(Z: Tensor, ends: Tensor, a: Tensor, *others: Any) -> list[Tensor]:
+    *_, handle, joint, _, _, _, gradients, _, _ = others
     A: Matrix = with_name(handle)
     parts, width, heads = A.attention.pieces, Z.shape[1], len(a)
 
@@ -261,23 +247,7 @@ def _attend_backward(  # noqa: PLR0917
 
 
 @_attend_backward.register_fake
-def _(  # noqa: PLR0917
-    G: Tensor,
-    Z: Tensor,
-    ends: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    made: list[Tensor],
-    handle: int,
-    joint: bool,
-    slope: float,
-    p: float,
-    key: int,
-    epoch: int,
-    number: int,
-) -> list[Tensor]:
+def _(G: Tensor, Z: Tensor, ends: Tensor, a: Tensor, edges: Tensor | None, *_: Any) -> list[Tensor]:
     nothing = a.new_empty(0)
     return [
         torch.empty_like(Z),

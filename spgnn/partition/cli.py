@@ -37,7 +37,7 @@ from spgnn.partition.arguments import (
 )
 from spgnn.partition.edge_files import read_edges
 from spgnn.partition.labels import read_labels
-from spgnn.partition.outputs import check_outputs, write_outputs
+from spgnn.partition.outputs import OUTPUTS, check_outputs, write_outputs
 from spgnn.partition.table import print_reports
 from spgnn.partition.volume import Report
 from spgnn.progress import ProgressBar
@@ -138,14 +138,8 @@ def _parser() -> Parser:
         help="count minimum covers (default: unless the graph is on disk)",
     )
     add("--threads", type=at_least(1, MOST_THREADS), metavar="T", help="default: all cores")
-    add("--output", metavar="FILE", help="write the labels, one a line (METIS's format)")
-    add("--edges", metavar="FILE", help="write the part of each nonzero (.npy)")
-    add("--sizes", metavar="FILE", help="write the number of vertices of each part")
-    add(
-        "--permutation", metavar="FILE", help="write the original vertex ids in order of their part"
-    )
-    add("--json", metavar="FILE", help="write the report")
-    add("--plot", metavar="FILE", help="draw send and receive volumes and the block heat map")
+    for flag, written in OUTPUTS.items():
+        add(flag, metavar="FILE", help=written)
     return parser
 
 

@@ -19,7 +19,15 @@ from spgnn.partition.labels import part_sizes, permutation, write_labels
 from spgnn.partition.plot import check_plot, plot_volumes
 from spgnn.partition.volume import Report, Volumes
 
-_TARGETS = ("output", "edges", "sizes", "permutation", "json", "plot")
+# The flags that name a file to write, and what it will hold.
+OUTPUTS = {
+    "--output": "write the labels, one a line (METIS's format)",
+    "--edges": "write the part of each nonzero (.npy)",
+    "--sizes": "write the number of vertices of each part",
+    "--permutation": "write the original vertex ids in order of their part",
+    "--json": "write the report",
+    "--plot": "draw send and receive volumes and the block heat map",
+}
 
 
 def check_outputs(options: argparse.Namespace) -> None:
@@ -31,15 +39,15 @@ def check_outputs(options: argparse.Namespace) -> None:
         Names the flag.
     """
     taken = _sources(options)
-    for name in _TARGETS:
-        path = getattr(options, name)
+    for flag in OUTPUTS:
+        path = getattr(options, flag.removeprefix("--"))
         if path is None:
             continue
-        check_writable(path, f"--{name}")
+        check_writable(path, flag)
         for other, known in taken:
             if _is_part_of(path, known):
-                raise InputError(f"--{name} {path}: would overwrite {other}; name another file")
-        taken.append((f"--{name}", path))
+                raise InputError(f"{flag} {path}: would overwrite {other}; name another file")
+        taken.append((flag, path))
     if options.plot is not None:
         check_plot(options.plot)
 
