@@ -21,6 +21,8 @@ AnyPath = str | os.PathLike[str]
 def written_aside(path: AnyPath, what: str | None = None) -> Iterator[BinaryIO]:
     """A file to write to, which takes the place of `path` when the block ends well.
 
+    Where `path` is a link, it takes the place of what that leads to.
+
     Parameters
     ----------
     path : path
@@ -32,7 +34,7 @@ def written_aside(path: AnyPath, what: str | None = None) -> Iterator[BinaryIO]:
     InputError
         If it cannot be written (no such directory, a full disk); what was there stays.
     """
-    target = Path(path)
+    target = _followed(path)
     remove_leftovers(target)
     aside = _aside(target)
     try:
@@ -42,7 +44,7 @@ def written_aside(path: AnyPath, what: str | None = None) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         aside.replace(target)
     except OSError as error:
-        raise _unwritable(what or str(target), error) from None
+        raise _unwritable(what or str(path), error) from None
     finally:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
@@ -125,12 +127,15 @@ def check_writable(path: AnyPath, what: str) -> None:
     # os.path answers where Path raises: names that are too long, or that hold a NUL.
     if os.path.isdir(target):
         raise InputError(f"{what} {target}: is a directory")
-    if os.path.exists(target) and not os.path.isfile(target):
+    # /dev/stdout leads to a regular file where the output goes to one; /dev/shm holds files.
+    device = re.match(r"/dev/(?!shm/)", os.path.abspath(path)) is not None
+    if device or (os.path.exists(target) and not os.path.isfile(target)):
         raise InputError(f"{what} {target}: is a device or a pipe; name a regular file")
-    if not os.path.isdir(target.absolute().parent):
+    followed = _followed(path)
+    if not os.path.isdir(followed.parent):
         raise InputError(f"{what} {target}: its directory does not exist")
-    remove_leftovers(target)
-    aside = _aside(target)
+    remove_leftovers(followed)
+    aside = _aside(followed)
     try:
         aside.touch()
         aside.unlink()
@@ -194,6 +199,14 @@ def digest(*arrays: memoryview | bytes) -> str:
 def hasher_of_digest() -> hashlib.blake2b:
     """What makes a `digest` of bytes that come piece by piece."""
     return hashlib.blake2b(digest_size=16)
+
+
+def _followed(path: AnyPath) -> Path:
+    """Where links lead, in full."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:  # a NUL; whatever is done with it says so
+        return Path(os.path.abspath(path))
 
 
 def _aside(target: Path) -> Path:

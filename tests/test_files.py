@@ -32,6 +32,23 @@ def test_a_file_takes_the_place_of_another_when_it_is_whole(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_link_stays_one(tmp_path):
+    """What it leads to is written, also where that is not there yet."""
+    (tmp_path / "far").mkdir()
+    for name in ("there", "new"):
+        (tmp_path / name).symlink_to(tmp_path / "far" / name)
+    (tmp_path / "far" / "there").write_bytes(b"old")
+    for name in ("there", "new"):
+        check_writable(tmp_path / name, "--json")
+        write_pieces(tmp_path / name, [b"new"])
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "far" / name).read_bytes() == b"new"
+    assert len(list(tmp_path.iterdir())) == 3
+    (tmp_path / "astray").symlink_to(tmp_path / "none" / "file")
+    with pytest.raises(InputError, match=r"--json .*astray: its directory does not exist"):
+        check_writable(tmp_path / "astray", "--json")
+
+
 def test_a_failure_leaves_what_was_there(tmp_path):
     path = tmp_path / "file"
     write_pieces(path, [b"old"])
@@ -103,6 +120,8 @@ def test_targets_are_tried_before_long_work(tmp_path):
         (tmp_path / "no" / "x.json", "--json .*x.json: its directory does not exist"),
         ("/proc/x.json", "--json /proc/x.json: cannot be written"),
         ("/dev/null", "--json /dev/null: is a device or a pipe; name a regular file"),
+        # Here it leads to the file in which pytest captures what is printed.
+        ("/dev/stdout", "--json /dev/stdout: is a device or a pipe; name a regular file"),
         ("x" * 5000, "--json xxx.*: cannot be written: File name too long"),
         (tmp_path / "a\0b", "cannot be written: embedded null byte"),
     ):

@@ -59,6 +59,16 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path, text, message):
         read_labels(path, 3, 2)
 
 
+def test_what_is_no_text_is_quoted_in_one_line(tmp_path):
+    """A file of another kind, say a packed one."""
+    path = tmp_path / "labels"
+    path.write_bytes(b"\x1f\x8b\x08\0\x7f" + "³ ".encode() + b"\x85" * 50)
+    with pytest.raises(InputError) as caught:
+        read_labels(path, 3, 2)
+    found = r"\x1f\x8b\x08\x00\x7f\xc2\xb3 " + r"\x85" * 32
+    assert str(caught.value) == f"{path}: line 1: '{found}' is not a label (an integer)"
+
+
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="nowhere: cannot be read: No such file"):
         read_labels(tmp_path / "nowhere", 3, 2)

@@ -10,6 +10,21 @@
 
 namespace spgnn {
 
+// The beginning of a field for one line of a message: what is no printable ASCII as \xHH.
+inline std::string quoted(std::string_view field) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string shown = "'";
+  for (const char c : field.substr(0, 40)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      shown += c;
+    } else {
+      shown += {'\\', 'x', kDigits[byte / 16], kDigits[byte % 16]};
+    }
+  }
+  return shown + "'";
+}
+
 // Fills `labels`; throws std::invalid_argument "line N: what is wrong" (line 1 is the first).
 inline void parse_labels(std::string_view text, std::int64_t parts,
                          std::span<std::int32_t> labels) {
@@ -32,7 +47,7 @@ inline void parse_labels(std::string_view text, std::int64_t parts,
     std::int64_t label = 0;
     auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), label);
     if (error != std::errc() || end != line.data() + line.size()) {
-      wrong(count + 1, "'" + std::string(line.substr(0, 40)) + "' is not a label (an integer)");
+      wrong(count + 1, quoted(line) + " is not a label (an integer)");
     }
     if (label < 0 || label >= parts) {
       wrong(count + 1,
