@@ -102,7 +102,7 @@ class AttentionConv(Convolution):
         if isinstance(fill_value, str):
             check_choice(f"{name} fill_value", fill_value, FILLS)
         self.out_channels, self.heads, self.concat = out_channels, heads, concat
-        self.negative_slope = check_number(f"{name} negative_slope", negative_slope, -1e6, 1e6)
+        self.negative_slope = check_number(f"{name} negative_slope", negative_slope, 0, 1e6)
         self.dropout = check_number(f"{name} dropout", dropout, 0, 1)
         if self.dropout == 1:
             raise InputError(f"{name}: dropout of all edges leaves nothing")

@@ -59,6 +59,8 @@ class EdgeOrder:
                 f"this rank has {index.shape[1]} edges, there are features of {attr.shape[0]}"
             )
         places = self._places(index, A, loops=fill is not None)
+        if not len(attr):  # all of them are loops that are made
+            attr = attr.new_zeros(1, attr.shape[1])
         found = attr.index_select(0, places.clamp(min=0))
         if fill is None:
             return found

@@ -120,7 +120,8 @@ struct Attention : Neighbours<T, kCount> {
       S score = largest[h];
       if constexpr (!kV2) {
         score += d[h];
-        score = score > 0 ? score : score * a.slope;
+        // Of −∞, no multiple: a slope of 0 would make it NaN.
+        score = score > 0 || score == kLeast ? score : score * a.slope;
       }
       largest[h] = score;
       // Nothing but −∞: no weight, rather than the exponential of −∞ + ∞.

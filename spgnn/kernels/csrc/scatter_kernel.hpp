@@ -160,7 +160,7 @@ struct Weighing : Neighbours<T, kCount> {
       S score = number_sums[h];
       if constexpr (!kV2) {
         score += d[h];
-        score = score > 0 ? score : score * a.slope;
+        score = score > 0 || score == kLeast ? score : score * a.slope;
       }
       const S now = score > top[h] ? score : top[h], scale = exp_difference(top[h], now);
       for (std::int64_t i = h; i < period; i += a.padded) {
