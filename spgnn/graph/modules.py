@@ -13,15 +13,28 @@ from spgnn.errors import InputError
 # Of PyG: what looks at all vertices it is given, in training and afterwards.
 _OF_ALL_VERTICES = {
     "DiffGroupNorm",
+    "EquilibriumAggregation",
     "GPSConv",
     "GraphNorm",
+    "GraphSizeNorm",
     "HANConv",
+    "HeteroBatchNorm",
     "InstanceNorm",
     "MeanSubtractionNorm",
     "PairNorm",
+    "PerformerAttention",
+    "PolynormerAttention",
+    "SGFormerAttention",
 }
+# Modules of these choose among all vertices, or merge them.
+_POOLS = "torch_geometric.nn.pool."
 # Of PyG: what goes on through the padding behind a vertex's neighbours.
-_PADDED = {"LSTMAggregation", "GRUAggregation"}
+_PADDED = {
+    "GRUAggregation",
+    "LCMAggregation",
+    "LSTMAggregation",
+    "PatchTransformerAggregation",
+}
 
 
 def refuse_one_rank(model: nn.Module) -> None:
@@ -40,6 +53,11 @@ def refuse_one_rank(model: nn.Module) -> None:
                 f"{called} looks at all vertices at once, and would see those of one rank: take a "
                 "norm of spgnn.nn or a LayerNorm of each vertex, or call eval() of a batch norm"
             )
+        if _asks_all_edges(module) and not _knows(module):
+            raise InputError(
+                f"{called} without normalization takes the largest weight of all edges, which "
+                "ranks have to agree on: call graph.replicate(model) before the first epoch"
+            )
         if _is_padded(module) and not _knows(module):
             raise InputError(
                 f"{called} pads neighbours to the largest number of them, which ranks have to "
@@ -48,10 +66,15 @@ def refuse_one_rank(model: nn.Module) -> None:
 
 
 def pad_alike(model: nn.Module) -> None:
-    """Tell modules that pad neighbours, from now on, the largest number of them on any rank."""
+    """Tell modules that pad neighbours, from now on, the largest number of them on any rank.
+
+    Those that need a bound on all edges' weights refuse to be called without one.
+    """
     for module in model.modules():
         if _is_padded(module) and not _knows(module):
             module.register_forward_pre_hook(_with_largest, with_kwargs=True)
+        if _asks_all_edges(module) and not _knows(module):
+            module.register_forward_pre_hook(_with_bound, with_kwargs=True)
 
 
 def _sees_all(module: nn.Module) -> bool:
@@ -59,11 +82,17 @@ def _sees_all(module: nn.Module) -> bool:
         return module.training and not isinstance(module, nn.SyncBatchNorm)
     kind = type(module).__name__
     by_graph = kind == "LayerNorm" and getattr(module, "mode", "") == "graph"
-    return _is_of_pyg(module) and (kind in _OF_ALL_VERTICES or by_graph)
+    pools = type(module).__module__.startswith(_POOLS)
+    return _is_of_pyg(module) and (kind in _OF_ALL_VERTICES or by_graph or pools)
 
 
 def _is_padded(module: nn.Module) -> bool:
     return _is_of_pyg(module) and type(module).__name__ in _PADDED
+
+
+def _asks_all_edges(module: nn.Module) -> bool:
+    alone = getattr(module, "normalization", "sym") is None
+    return alone and _is_of_pyg(module) and type(module).__name__ == "ChebConv"
 
 
 def _is_of_pyg(module: nn.Module) -> bool:
@@ -71,7 +100,8 @@ def _is_of_pyg(module: nn.Module) -> bool:
 
 
 def _knows(module: nn.Module) -> bool:
-    return _with_largest in module._forward_pre_hooks.values()
+    hooks = module._forward_pre_hooks.values()
+    return _with_largest in hooks or _with_bound in hooks
 
 
 def _with_largest(
@@ -86,4 +116,16 @@ def _with_largest(
     else:
         counts = torch.bincount(index)
     largest = int(counts.max()) if counts.numel() else 0
+    largest += type(module).__name__ == "PatchTransformerAggregation"  # as it counts by itself
     return args, {**kwargs, "max_num_elements": comm.agree(largest)}
+
+
+def _with_bound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse to be called without `lambda_max`: what stands for it looks at one rank's edges."""
+    comm = world()
+    given = args[4] if len(args) > 4 else kwargs.get("lambda_max")
+    if given is None and comm is not None and comm.size > 1:
+        raise InputError(
+            "ChebConv with normalization=None takes the largest eigenvalue from one rank's edges: "
+            "give lambda_max, the same on all ranks"
+        )

@@ -15,6 +15,8 @@ from spgnn.graph.modules import pad_alike, refuse_one_rank
 
 # Models of which all ranks were seen to hold the same.
 _checked: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+# So much of a parameter may be the rounding of machines of different kinds.
+_DRIFT = 1e-3
 
 
 def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
@@ -98,12 +100,9 @@ def average_gradients(model: nn.Module, comm: Communicator) -> None:
         return
     if model not in _checked:
         check_replicated(model, comm)
-    learning = [p for p in model.parameters() if p.requires_grad]
-    there = torch.tensor([p.grad is not None for p in learning], dtype=torch.int64)
-    comm.all_reduce(there, "max").wait()
-    # What no rank's loss looks at stays without a gradient, as on one process.
-    learning = [p for p, seen in zip(learning, there.tolist(), strict=True) if seen]
-    for group in _by_kind(learning):
+    else:
+        refuse_one_rank(model)  # it may have been in evaluation
+    for group in _by_kind(_with_gradients(model, comm)):
         gradients = [_gradient(p) for p in group]
         flat = torch.cat([g.reshape(-1) for g in gradients])
         comm.all_reduce(flat).wait()
@@ -113,6 +112,50 @@ def average_gradients(model: nn.Module, comm: Communicator) -> None:
                 p.grad = part.view_as(p)
             else:
                 p.grad.copy_(part.view_as(p))
+
+
+def _with_gradients(model: nn.Module, comm: Communicator) -> list[nn.Parameter]:
+    """Parameters that have a gradient on some rank. Collective.
+
+    What no rank's loss looks at stays without a gradient, as on one process. In the same all-reduce
+    one element of each parameter is compared: they were the same once, but a model may have been
+    drawn anew since, by every rank from a generator of its own, or loaded on one rank alone.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if they hold different ones.
+    """
+    learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    there = torch.tensor([p.grad is not None for _, p in learning], dtype=torch.float64)
+    sample = _sample([p for _, p in learning])
+    told = torch.cat((there, sample, -sample))
+    comm.all_reduce(told, "max").wait()
+    there, largest, least = told.view(3, -1)
+    apart = largest + least > _DRIFT * torch.maximum(largest.abs(), least.abs())
+    if apart.any():
+        number = int(apart.nonzero()[0])
+        raise InputError(
+            f"ranks hold different {learning[number][0]} of the model, {-float(least[number]):.4g} "
+            f"to {float(largest[number]):.4g} at one place: after reset_parameters(), or loading "
+            "on one rank, call graph.replicate(model)"
+        )
+    return [p for (_, p), some in zip(learning, there.tolist(), strict=True) if some]
+
+
+def _sample(parameters: list[nn.Parameter]) -> Tensor:
+    """The element in the middle of each, float64 [parameters]; 0 where there is none."""
+    with torch.no_grad():
+        found = [
+            p.reshape(-1)[p.numel() // 2] if p.numel() else p.new_zeros(()) for p in parameters
+        ]
+        kinds = {p.device for p in found}
+        if len(kinds) > 1:
+            found = [one.cpu() for one in found]
+        wide = [one.abs().double() if one.is_complex() else one.double() for one in found]
+        sample = torch.stack(wide) if wide else torch.zeros(0, dtype=torch.float64)
+    # What has diverged is compared by its numbers alone.
+    return sample.nan_to_num(0, 0, 0).cpu()
 
 
 def _gradient(p: Tensor) -> Tensor:

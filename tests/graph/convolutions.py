@@ -179,6 +179,8 @@ def convolutions() -> Iterator[Convolution]:
         partial(g.aggr.GraphMultisetTransformer, IN, 2),
         partial(g.aggr.SetTransformerAggregation, IN, heads=2),
         partial(g.aggr.QuantileAggregation, 0.3),
+        partial(g.aggr.LCMAggregation, IN, IN),
+        partial(g.aggr.PatchTransformerAggregation, IN, IN, 3, 8, 1, 2),
     ):
         yield C(f"SAGEConv {aggregation.func.__name__}", partial(sage_of, aggregation))
     yield C("SimpleConv", lambda: g.SimpleConv("mean", combine_root="cat"), with_weight)
@@ -257,6 +259,12 @@ def one_x() -> Iterator[Convolution]:
     yield C("GCNConv improved, cached", lambda: g.GCNConv(IN, OUT, improved=True, cached=True))
     yield C("GCNConv normalize=False", lambda: g.GCNConv(IN, OUT, normalize=False), with_weight)
     yield C("ChebConv", lambda: g.ChebConv(IN, OUT, 3))
+    yield C(
+        "ChebConv lambda_max",
+        lambda: g.ChebConv(IN, OUT, 3, normalization=None),
+        lambda conv, on: conv(on.x, on.edge_index, on.edge_weight, lambda_max=torch.tensor(40.0)),
+        note="without normalization it needs `lambda_max`: it takes the largest weight of a rank",
+    )
     yield C("ChebConv rw", lambda: g.ChebConv(IN, OUT, 3, normalization="rw"), with_weight)
     yield C("GatedGraphConv", lambda: g.GatedGraphConv(8, 3), with_weight)
     yield C("AGNNConv", g.AGNNConv)

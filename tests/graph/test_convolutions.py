@@ -104,6 +104,22 @@ def refusals() -> Iterator[tuple[torch.nn.Module, object, str]]:
     yield g.GPSConv(IN, g.GCNConv(IN, IN), norm=None), None, "GPSConv.* looks at all vertices"
     yield g.HANConv(IN, OUT, (["v"], [relation, other])), None, "HANConv.* looks at all vertices"
     yield g.GENConv(IN, OUT), None, "BatchNorm1d.* looks at all vertices at once"
+    for module in (
+        g.GraphSizeNorm(),
+        g.HeteroBatchNorm(IN, 2),
+        g.SAGEConv(IN, OUT, aggr=g.EquilibriumAggregation(IN, IN, [4], 1)),
+        g.TopKPooling(IN),
+        g.attention.PolynormerAttention(IN, 2),
+        g.SGFormer(IN, 8, OUT),
+    ):
+        yield module, None, "looks at all vertices at once"
+    for module in (g.ChebConv(IN, OUT, 2, normalization=None), g.LCMAggregation(IN, IN)):
+        yield module, None, r"call graph\.replicate\(model\) before the first epoch"
+
+    def replicated(conv, graph):
+        return graph.replicate(conv)(graph.x, graph.edge_index)
+
+    yield g.ChebConv(IN, OUT, 2, normalization=None), replicated, "give lambda_max, the same on all"
 
 
 def degrees_of_the_halo(module, graph):
@@ -125,7 +141,7 @@ def check_refused(rank: int) -> int:
 
 
 def test_what_would_be_wrong_is_refused():
-    assert run_ranks(check_refused, 3) == [8] * 3
+    assert run_ranks(check_refused, 3) == [17] * 3
 
 
 def check_misused(rank: int) -> None:

@@ -245,6 +245,22 @@ def test_rows_go_to_their_owners_and_come_back():
     run_ranks(check_rows, 3)
 
 
+def check_drawn_anew(graph: DistGraph, model: nn.ModuleDict) -> None:
+    """By every rank for itself, as dropout of torch leaves generators: said, not averaged over."""
+    torch.manual_seed(graph.comm.rank)
+    model["b"].reset_parameters()
+    model["b"](torch.ones(1, 2)).sum().backward()
+    with pytest.raises(InputError, match=r"ranks hold different b\.weight .*call graph\.replicate"):
+        graph.average_gradients(model)
+    alone = graph.synchronise(nn.Linear(2, 2))
+    alone.reset_parameters()
+    total = alone(torch.ones(1, 2)).sum()
+    with pytest.raises(InputError, match=r"ranks hold different weight .*call graph\.replicate"):
+        total.backward()
+    graph.replicate(model)
+    graph.average_gradients(model)
+
+
 def check_gradients(rank: int) -> None:
     graph = spgnn.distribute(multigraph(weighted=False, repeated=False))
     torch.manual_seed(rank)
@@ -264,6 +280,7 @@ def check_gradients(rank: int) -> None:
     assert torch.equal(model["a"].weight.grad, torch.ones(2, 2))  # of 0, 1 and 2
     torch.testing.assert_close(model["b"].weight.grad, torch.full((2, 2), 1 / 3))
     assert model["c"].weight.grad is None
+    check_drawn_anew(graph, model)
     wrong = nn.Linear(2, 2 + (rank == 2))
     with pytest.raises(InputError, match=r"do not agree on bias of the model \(and on weight\)"):
         graph.average_gradients(wrong)
@@ -280,6 +297,9 @@ def check_gradients(rank: int) -> None:
         with pytest.raises(InputError, match=r"1 \(BatchNorm1d\) looks at all vertices at once"):
             act(batch)
     graph.replicate(batch.eval())
+    graph.average_gradients(batch)
+    with pytest.raises(InputError, match=r"1 \(BatchNorm1d\) looks at all vertices at once"):
+        graph.average_gradients(batch.train())
     geometric = pytest.importorskip("torch_geometric.nn")
     for norm in (geometric.GraphNorm(2), geometric.BatchNorm(2), geometric.LayerNorm(2)):
         with pytest.raises(InputError, match="looks at all vertices at once"):
