@@ -5,6 +5,7 @@ Everywhere an edge u → v becomes the entry in row v, column u: row = destinati
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,8 @@ def from_scipy(
         where unknown. A vector of numbers that are all whole holds classes.
     train_mask, val_mask, test_mask : bool array or Tensor [n] or [n, splits], optional
     """
+    if not sp.issparse(A) or A.ndim != 2:
+        raise InputError(f"a graph is a sparse matrix of two dimensions, got {type(A).__name__}")
     A = sp.csr_array(A)
     if A.dtype.kind not in "fiub":
         raise InputError(f"edge weights must be real numbers, got {A.dtype}")
@@ -67,8 +70,8 @@ def from_pyg(data: Any, name: str = "graph") -> Graph:
         If it has no edge_index, or labels that are none.
     """
     source, target = _ends(data)
-    weights = _array(getattr(data, "edge_weight", None))
-    adjacency = _counted(source, target, int(data.num_nodes), _weights(weights))
+    weights = _weights(getattr(data, "edge_weight", None), len(source))
+    adjacency = _counted(source, target, int(data.num_nodes), weights)
     masks = tuple(getattr(data, f"{kind}_mask", None) for kind in ("train", "val", "test"))
     return _graph(name, adjacency, getattr(data, "x", None), getattr(data, "y", None), masks)
 
@@ -116,14 +119,36 @@ def edges_of_pyg(data: Any) -> EdgeList:
     """
     source, target = _ends(data)
     weight, attr = getattr(data, "edge_weight", None), getattr(data, "edge_attr", None)
-    for name, array in (("edge_weight", weight), ("edge_attr", attr)):
-        if array is not None and len(array) != len(source):
-            raise InputError(f"{name} has {len(array)} rows for {len(source)} edges")
     if weight is not None:
-        weight = torch.from_numpy(np.asarray(_weights(_array(weight)), np.float32))
+        weight = torch.from_numpy(np.asarray(_weights(weight, len(source)), np.float32))
     if attr is not None:
-        attr = torch.as_tensor(attr).detach().cpu()
+        attr = _tensor("edge_attr", attr)
+        if attr.shape[:1] != source.shape:
+            found = f"{attr.dtype} {list(attr.shape)}"
+            raise InputError(f"edge_attr must be [{len(source)} edges, …], got {found}")
     return EdgeList(source.astype(np.int64), target.astype(np.int64), weight, attr)
+
+
+def with_edge_index(data: Any) -> Any:
+    """A PyTorch Geometric ``Data`` whose edges are in `edge_index`, if they are in `adj_t` alone.
+
+    Values of the matrix become weights unless all are 1, or features if there are several an edge.
+    """
+    adjacency = getattr(data, "adj_t", None)
+    if getattr(data, "edge_index", None) is not None or adjacency is None:
+        return data
+    if isinstance(adjacency, Tensor):
+        if adjacency.layout == torch.strided:
+            raise InputError("adj_t must be a sparse matrix, got a dense one; edge_index does, too")
+        entries = adjacency.to_sparse_coo().coalesce()
+        (target, source), value = entries.indices(), entries.values()
+    else:  # of torch-sparse
+        target, source, value = adjacency.coo()
+    data = copy.copy(data)
+    data.edge_index = torch.stack((source, target))
+    if value is not None and not (value.dim() == 1 and bool((value == 1).all())):
+        setattr(data, "edge_weight" if value.dim() == 1 else "edge_attr", value)
+    return data
 
 
 def vertex_attributes_of_pyg(data: Any) -> dict[str, Tensor]:
@@ -138,9 +163,12 @@ def vertex_attributes_of_pyg(data: Any) -> dict[str, Tensor]:
 def _ends(data: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     edge_index = getattr(data, "edge_index", None)
     if edge_index is None:
-        raise InputError("this Data has no edge_index; adj_t and heterogeneous data are not read")
-    if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
-        found = f"{edge_index.dtype} {list(edge_index.shape)}"
+        raise InputError("this Data has no edge_index; heterogeneous data are not read")
+    edge_index = _tensor("edge_index", edge_index)
+    kind = edge_index.dtype
+    integers = not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2 or not integers:
+        found = f"{kind} {list(edge_index.shape)}"
         raise InputError(f"edge_index must be integers [2, edges], got {found}")
     source, target = (t.numpy(force=True) for t in edge_index)
     return source, target
@@ -169,8 +197,8 @@ def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Grap
         The entry of ``edata`` that holds edge weights.
     """
     source, target = (t.numpy(force=True) for t in graph.edges())
-    weights = None if weight is None else _array(graph.edata[weight])
-    adjacency = _counted(source, target, int(graph.num_nodes()), _weights(weights))
+    weights = None if weight is None else _weights(graph.edata[weight], len(source))
+    adjacency = _counted(source, target, int(graph.num_nodes()), weights)
     data = graph.ndata
     masks = tuple(data.get(f"{kind}_mask") for kind in ("train", "val", "test"))
     x = data.get("feat", data.get("x"))
@@ -204,7 +232,7 @@ def _graph(name: str, adjacency: CSR, x: Any, y: Any, masks: tuple[Any, ...]) ->
         raise InputError("an edge weight is NaN or infinite; every weight must be a finite number")
     A = with_entries(adjacency)
     directed = A.shape[0] == A.shape[1] and (A.T.tocsr() != A).nnz > 0
-    train, val, test = (None if m is None else torch.as_tensor(_array(m)) for m in masks)
+    train, val, test = _masks(masks)
     return Graph(
         name,
         adjacency,
@@ -217,11 +245,30 @@ def _graph(name: str, adjacency: CSR, x: Any, y: Any, masks: tuple[Any, ...]) ->
     )
 
 
+def _masks(masks: tuple[Any, ...]) -> list[Tensor | None]:
+    """Masks of tensors; where some have several splits, the others are the same in all."""
+    found = [
+        None if mask is None else _tensor(name, mask)
+        for name, mask in zip(MASKS, masks, strict=True)
+    ]
+    splits = {mask.shape[1] for mask in found if mask is not None and mask.dim() == 2}
+    if len(splits) != 1:
+        return found
+    (several,) = splits
+    return [
+        mask if mask is None or mask.dim() != 1 else mask[:, None].repeat(1, several)
+        for mask in found
+    ]
+
+
 def _features(x: Any) -> Tensor | CSR | None:
     if x is None:
         return None
     features: Tensor | CSR
-    array = x if sp.issparse(x) else np.asarray(_array(x))
+    try:
+        array = x if sp.issparse(x) else np.asarray(_array(x))
+    except ValueError:
+        raise InputError("x must be [n, features], and its rows are not all as long") from None
     if array.dtype.kind not in "fiub":
         raise InputError(f"x must be real numbers, got {array.dtype}")
     if sp.issparse(x):
@@ -243,6 +290,8 @@ def _labels(y: Any) -> Tensor | None:
         raise InputError(f"y must be labels [n] or [n, columns], got {found}")
     floating = labels.dtype.kind == "f"
     known = labels[~np.isnan(labels)] if floating else labels
+    if floating and np.isinf(known).any():
+        raise InputError("y holds an infinity; it must be a finite number, or NaN where not known")
     if labels.ndim == 1 or labels.shape[1] == 1:
         # Classes are often kept as floating numbers, with NaN where there is none.
         if not floating or bool((known == np.rint(known)).all()):
@@ -254,13 +303,34 @@ def _labels(y: Any) -> Tensor | None:
 
 def _array(value: Any) -> Any:
     if isinstance(value, Tensor):
+        value = value.to_dense() if value.layout != torch.strided else value
         return (value.float() if value.dtype == torch.bfloat16 else value).numpy(force=True)
     return value
 
 
-def _weights(weights: Any) -> Any:
-    """Edge weights as a vector of real numbers."""
+def _weights(weights: Any, edges: int) -> Any:
+    """Edge weights as a vector of real numbers.
+
+    Raises
+    ------
+    InputError
+        If they are others, or not one for each edge.
+    """
     if weights is None:
         return None
-    vector = np.asarray(weights).reshape(-1)
-    return vector if vector.dtype.kind == "f" else vector.astype(np.float32)
+    found = np.asarray(_array(weights))
+    if found.dtype.kind not in "fiub" or found.shape not in ((edges,), (edges, 1)):
+        raise InputError(
+            f"edge_weight must be real numbers [{edges} edges], got {found.dtype} "
+            f"{list(found.shape)}"
+        )
+    vector = found.reshape(-1)
+    # SciPy knows no halves.
+    return vector if vector.dtype in (np.float32, np.float64) else vector.astype(np.float32)
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{name} must be a tensor, got a {type(value).__name__}") from None

@@ -22,10 +22,16 @@ from spgnn.data import (
     from_scipy,
     open_source,
 )
-from spgnn.data.adapters import EdgeList, edges_of_pyg, vertex_attributes_of_pyg
+from spgnn.data.adapters import (
+    EdgeList,
+    edges_of_pyg,
+    vertex_attributes_of_pyg,
+    with_edge_index,
+)
 from spgnn.data.graph import MASKS
 from spgnn.data.source import MemorySource
 from spgnn.errors import InputError
+from spgnn.graph.vertices import check_sent
 from spgnn.progress import ProgressBar
 
 # With a SciPy matrix, what is known of its vertices comes beside it.
@@ -137,13 +143,18 @@ def _ogb(dataset: Any, *_: Any) -> Opened:
 
 
 def _pyg(data: Any, name: str, *_: Any) -> Opened:
+    data = with_edge_index(data)
     attributes = vertex_attributes_of_pyg(data)
     y = getattr(data, "y", None)
     if isinstance(y, Tensor) and not _is_classes(y) and len(y) == int(data.num_nodes):
         attributes["y"] = y.detach().cpu()
         data = copy.copy(data)
         data.y = None
+    for key, rows in attributes.items():
+        check_sent(f"{key} of the Data", rows)
     graph, edges = from_pyg(data, name), edges_of_pyg(data)
+    if edges.attr is not None:
+        check_sent("edge_attr", edges.attr)
     parallel = ""
     if graph.edges < len(edges.source):
         parallel = "counted" if edges.weight is None else "summed"

@@ -72,14 +72,25 @@ def from_rank_zero(
         if not isinstance(rows, Tensor) or rows.shape[:1] != (layout.rows,):
             found = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
             raise InputError(f"rank 0 must give a tensor [{layout.rows}, …], got {found}")
-        if str(rows.dtype) not in _DTYPES:
-            raise InputError(f"rows of {rows.dtype} cannot be handed out")
+        check_sent("rows", rows)
         return rows.detach().cpu()
 
     whole = on_rank_zero(comm, checked)
     ids = collected(vertex_ids, layout, comm)
     sent = {} if whole is None else {"rows": whole[ids]}
     return dealt(sent, layout.sizes, comm)["rows"]
+
+
+def check_sent(name: str, rows: Tensor) -> None:
+    """Refuse rows that cannot be handed out to ranks.
+
+    Raises
+    ------
+    InputError
+    """
+    if str(rows.dtype) not in _DTYPES or rows.layout != torch.strided:
+        kind = "" if rows.layout == torch.strided else "sparse "
+        raise InputError(f"{name}: {kind}rows of {rows.dtype} cannot be handed out")
 
 
 def dealt(arrays: dict[str, Tensor], counts: Int64Array, comm: Communicator) -> dict[str, Tensor]:

@@ -1,0 +1,103 @@
+"""A PyG ``Data`` as people have it: masks of several shapes, adj_t, lists; and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import spgnn
+from spgnn import InputError
+from spgnn.comm import connect
+from spgnn.testing import run_ranks
+
+geometric_data = pytest.importorskip("torch_geometric.data")
+
+N, EDGES = 13, 40
+
+
+def data(**instead: Any) -> Any:
+    draw = torch.Generator().manual_seed(0)
+    given = {
+        "x": torch.randn(N, 4, generator=draw),
+        "edge_index": torch.randint(0, N, (2, EDGES), generator=draw),
+        "num_nodes": N,
+        **instead,
+    }
+    return geometric_data.Data(
+        **{name: value for name, value in given.items() if value is not None}
+    )
+
+
+def adjacency(whole: Any, weights: Tensor) -> Tensor:
+    A = torch.zeros(N, N)
+    return A.index_put((whole.edge_index[1], whole.edge_index[0]), weights, accumulate=True)
+
+
+def check_taken(rank: int) -> None:
+    comm, first = connect(), rank == 0
+    several = torch.rand(N, 3, generator=torch.Generator().manual_seed(1)) < 0.5
+    whole = data(train_mask=several, val_mask=several, test_mask=several[:, 0])
+    for split in (1, None):
+        graph = spgnn.distribute(whole if first else None, split=split)
+        ids, test = graph.vertex_ids, graph.test_mask
+        assert torch.equal(test if split else test[:, 2], several[ids, 0])
+        assert torch.equal(graph.train_mask, several[ids] if split is None else several[ids, 1])
+    dense, weights = whole.x, torch.rand(EDGES, generator=torch.Generator().manual_seed(2))
+    for x in (dense.to_sparse(), dense.to_sparse_csr(), dense.tolist()):
+        assert torch.equal(spgnn.distribute(data(x=x) if first else None).x, dense[ids])
+    for edges in (whole.edge_index.int(), whole.edge_index.numpy(), whole.edge_index.tolist()):
+        graph = spgnn.distribute(data(edge_index=edges) if first else None)
+        assert graph.num_edges == EDGES
+    for values in (torch.ones(EDGES), weights):
+        A = adjacency(whole, values)
+        for stored in (A.to_sparse_csr(), A.to_sparse()):
+            given = data(edge_index=None, adj_t=stored)
+            graph = spgnn.distribute(given if first else None)
+            torch.testing.assert_close(graph.A @ graph.x, (A @ dense)[graph.vertex_ids])
+    unweighted = (adjacency(whole, torch.ones(EDGES)) > 0).float().to_sparse_csr()
+    graph = spgnn.distribute(data(edge_index=None, adj_t=unweighted) if first else None)
+    assert graph.edge_weight is None
+    comm.barrier()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_data_as_people_have_them():
+    run_ranks(check_taken, 3)
+
+
+REFUSED = [
+    ({"edge_weight": torch.ones(EDGES - 1)}, r"edge_weight must be real numbers \[40 edges\]"),
+    ({"edge_weight": torch.ones(EDGES, 2)}, r"edge_weight must be .* float32 \[40, 2\]"),
+    ({"edge_weight": torch.ones(EDGES, dtype=torch.complex64)}, "edge_weight must be real"),
+    ({"edge_weight": torch.tensor(1.0)}, "edge_weight must be real"),
+    ({"edge_attr": torch.tensor(1.0)}, r"edge_attr must be \[40 edges, …\]"),
+    ({"edge_attr": ["a"] * EDGES}, "edge_attr must be a tensor, got a list"),
+    (
+        {"edge_attr": torch.ones(EDGES, dtype=torch.complex64)},
+        "edge_attr: rows of torch.complex64 cannot",
+    ),
+    ({"edge_index": torch.ones(2, EDGES, dtype=torch.bool)}, "edge_index must be integers"),
+    ({"edge_index": [["a"], ["b"]]}, "edge_index must be a tensor, got a list"),
+    ({"train_mask": ["a"] * N}, "train_mask must be a tensor, got a list"),
+    ({"train_mask": torch.ones(N, dtype=torch.uint8)}, "train_mask must be bool"),
+    ({"y": torch.full((N,), torch.inf)}, "y holds an infinity"),
+    ({"x": [[1.0], [1.0, 2.0]]}, "its rows are not all as long"),
+    ({"lap": torch.eye(N).to_sparse()}, "lap of the Data: sparse rows of torch.float32 cannot"),
+    ({"edge_index": None, "adj_t": torch.eye(N)}, "adj_t must be a sparse matrix"),
+]
+
+
+def check_refused(rank: int) -> None:
+    comm = connect()
+    for instead, words in REFUSED:
+        with pytest.raises(InputError, match=words) as caught:
+            spgnn.distribute(data(**instead) if rank == 0 else None)
+        assert "\n" not in str(caught.value)
+        comm.barrier()
+
+
+def test_what_is_wrong_with_data_is_one_line_on_all_ranks():
+    run_ranks(check_refused, 2)
