@@ -228,6 +228,8 @@ def _check_columns(indices: Tensor, cols: int) -> None:
             raise InputError(f"column index {low if low < 0 else high} outside [0, {cols})")
 
 
-def described(array: Tensor) -> str:
-    """Dtype and shape, for an error."""
+def described(array: object) -> str:
+    """Dtype and shape, or what it is if it is no tensor, for an error."""
+    if not isinstance(array, Tensor):
+        return type(array).__name__
     return f"{str(array.dtype).removeprefix('torch.')} {list(array.shape)}"

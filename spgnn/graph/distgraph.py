@@ -94,7 +94,7 @@ class DistGraph(Trained):
         self.vertex_ids = share.vertex_ids
         self.train_mask, self.val_mask = data.train_mask, data.val_mask
         self.test_mask = data.test_mask
-        self.device = torch.device("cpu")
+        self.device, self._dtype = torch.device("cpu"), torch.float32
         self.to(comm.device)
 
     def __repr__(self) -> str:
@@ -257,8 +257,8 @@ class DistGraph(Trained):
 
     @property
     def edge_weight(self) -> Tensor | None:
-        """Weights of these edges, float32 [local edges], if the graph has any."""
-        return self._edges.weight
+        """Weights of these edges, [local edges] of the graph's dtype, if it has any."""
+        return None if self._edges.weight is None else self._edges.weight.to(self._dtype)
 
     @property
     def edge_attr(self) -> Tensor | None:
@@ -333,9 +333,14 @@ class DistGraph(Trained):
         """
         return to_rank_zero(rows, self.vertex_ids, self.layout, self.comm)
 
-    def to(self, device: torch.device | str) -> DistGraph:
-        """Move everything to a device, in place; returns the graph."""
-        device = torch.device(device)
+    def to(self, target: torch.device | torch.dtype | str) -> DistGraph:
+        """Move everything to a device, or to a floating dtype, in place; returns the graph.
+
+        In float64 are then features and weights, and what matrices take: for ``model.double()``.
+        """
+        if isinstance(target, torch.dtype):
+            return self._cast(target)
+        device = torch.device(target)
         for name in ("x", "y", "train_mask", "val_mask", "test_mask", "vertex_ids"):
             held = getattr(self, name)
             setattr(self, name, None if held is None else held.to(device))
@@ -345,6 +350,18 @@ class DistGraph(Trained):
             self.__dict__["_edges"] = self._edges.to(device)
         self._matrices.to(device)
         self.device = device
+        return self
+
+    def _cast(self, dtype: torch.dtype) -> DistGraph:
+        """Features, weights of edges and matrices for operands of a dtype."""
+        if dtype not in (torch.float32, torch.float64):
+            raise InputError(
+                f"a graph is float32 or float64, got {dtype}; under torch.autocast it sends halves"
+            )
+        if self.x is not None:
+            self.x = self.x.to(dtype)
+        self._dtype = dtype
+        self._matrices.to(dtype)
         return self
 
 

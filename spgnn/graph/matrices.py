@@ -62,7 +62,7 @@ class GraphMatrices:
         self._share, self._comm, self._algorithm = share, comm, algorithm
         self._parallel, self._wires = parallel, wires
         self._built: dict[str, DistMatrix] = {}
-        self._device = torch.device("cpu")
+        self._device, self._dtype = torch.device("cpu"), torch.float32
         self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
 
     def __contains__(self, kind: str) -> bool:
@@ -84,7 +84,7 @@ class GraphMatrices:
             rows = normalised(self._share_for(kind), self._comm.rank, scaling, loops=loops)
             built = rows.matrix(self._share.layout, self.mesh, self._algorithm)
             self._built[kind] = self._wires.put(
-                built.to(self._device),
+                built.to(self._device).to(self._dtype),
                 kind,
                 MATRICES.index(kind),
                 self._share.vertex_ids.to(self._device),
@@ -99,10 +99,13 @@ class GraphMatrices:
         """Wires go on from a state. Collective."""
         self._wires.load(state, lambda kind: self.get(cast(MatrixKind, kind)), self._device)
 
-    def to(self, device: torch.device) -> None:
-        """Move what is built, and build on this device from now on."""
-        self._built = {kind: A.to(device) for kind, A in self._built.items()}
-        self._device = device
+    def to(self, target: torch.device | torch.dtype) -> None:
+        """Move what is built, and build on this device, for operands of this dtype, from now on."""
+        self._built = {kind: A.to(target) for kind, A in self._built.items()}
+        if isinstance(target, torch.dtype):
+            self._dtype = target
+        else:
+            self._device = target
 
     def _share_for(self, kind: MatrixKind) -> RankShare:
         """What a matrix is made of, where edges between the same vertices are one entry of it."""

@@ -53,7 +53,7 @@ def _check_numbers(name: str, array: Tensor | None, X: Tensor) -> None:
     if array.dtype != SUM_DTYPE[X.dtype]:
         raise InputError(
             f"{name} of the block must be {SUM_DTYPE[X.dtype]} for X of {X.dtype}, "
-            f"got {array.dtype}; A.to({X.dtype}) has it"
+            f"got {array.dtype}; A.to({X.dtype}) has it, or graph.to({X.dtype})"
         )
     if name != "values" and array.requires_grad and torch.is_grad_enabled():
         raise InputError(f"{name} of a block is a constant; it cannot require a gradient")

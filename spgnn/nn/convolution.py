@@ -54,7 +54,7 @@ class Convolution(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_forward_pre_hook(_find_widths)
+        self.register_forward_pre_hook(_find_widths, with_kwargs=True)
 
     @abstractmethod
     def forward(self, H_local: Features, graph: LayerGraph) -> Tensor:
@@ -70,8 +70,19 @@ class Convolution(nn.Module):
                 glorot_(parameter, generator)
 
     def reset_parameters(self) -> None:
-        """Draw all matrices anew from torch's own generator, as PyG's layers do."""
-        self.reset()
+        """Begin anew: matrices from torch's own generator, biases zero, modules in it by their own.
+
+        Where ranks' generators differ, ``graph.replicate(model)`` makes them the same again.
+        """
+        if not any(lazy_parts(self)):
+            begin_anew(self)
+            self.reset()
+
+    def restore(self) -> None:
+        """What it holds itself and is no matrix, as it began: a bias is zero."""
+        bias = getattr(self, "bias", None)
+        if isinstance(bias, Tensor):
+            nn.init.zeros_(bias)
 
 
 class Linear(nn.Linear):
@@ -120,6 +131,20 @@ class Linear(nn.Linear):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars or self.is_lazy)
+
+
+def begin_anew(module: nn.Module) -> None:
+    """Layers and linear maps in it as they began, but for matrices; other modules by themselves."""
+    for part in module.modules():
+        if isinstance(part, Convolution):
+            part.restore()
+        elif isinstance(part, Linear):
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        else:
+            reset = getattr(part, "reset_parameters", None)
+            if part is not module and callable(reset):
+                reset()
 
 
 def linear(f_in: int, f_out: int, *, bias: bool = True) -> Linear:
@@ -243,14 +268,15 @@ def check_options(layer: nn.Module, given: dict[str, Any], **defaults: Any) -> N
         raise InputError(f"{kind.__name__} has no option {name}{meant(name, taken)}")
 
 
-def _find_widths(layer: Convolution, given: tuple[Any, ...]) -> None:
+def _find_widths(layer: Convolution, given: tuple[Any, ...], named: dict[str, Any]) -> None:
     lazy = list(lazy_parts(layer))
     if not lazy:
         return
+    H_local, graph = signature(layer.forward).bind(*given, **named).args[:2]
     for part in lazy:
-        part.materialise(width_of(given[0]))
+        part.materialise(width_of(H_local))
     layer.reset()
-    comm = comm_of(given[1])
+    comm = comm_of(graph)
     if comm is not None and not lazy[0].weight.is_meta:
         same_as_rank_zero(layer, comm)
 

@@ -12,7 +12,15 @@ from torch.nn.parameter import UninitializedParameter
 from spgnn import kernels
 from spgnn.autograd import product
 from spgnn.errors import InputError
-from spgnn.nn.convolution import Convolution, check_options, linear, multiplies_first
+from spgnn.nn.convolution import (
+    Convolution,
+    Linear,
+    begin_anew,
+    check_options,
+    glorot_,
+    linear,
+    multiplies_first,
+)
 from spgnn.nn.edges import check_edge_rows, local_edges
 from spgnn.nn.features import Features, Propagated, features_beside
 from spgnn.nn.mlp import MLP
@@ -51,10 +59,19 @@ class GINConv(Convolution):
             raise InputError(f"GINConv: nn must be a torch.nn.Module, got {type(nn).__name__}")
         self.nn = nn
         self.takes_all_rows = takes_all_rows(nn)
+        self.initial_eps = float(eps)
         if train_eps:
             self.eps = torch.nn.Parameter(torch.full((1,), float(eps)))
         else:
             self.register_buffer("eps", torch.full((1,), float(eps)))
+
+    def reset_parameters(self) -> None:
+        """Begin anew: ε, and the modules in `nn`, those of torch by their own rules."""
+        _begin_anew(self)
+
+    def restore(self) -> None:
+        """As it began: ε."""
+        torch.nn.init.constant_(self.eps, self.initial_eps)
 
     def forward(self, H_local: Features, graph: LayerGraph) -> Tensor:
         """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
@@ -102,6 +119,13 @@ class GINConv(Convolution):
         if first is not None:
             return rest(first(summed), graph)
         return applied(self.nn, summed, graph)
+
+
+def _begin_anew(layer: Convolution) -> None:
+    begin_anew(layer)
+    for part in layer.modules():
+        if isinstance(part, Linear):
+            glorot_(part.weight)
 
 
 def check_one_rank(layer: torch.nn.Module, graph: LayerGraph) -> None:
@@ -168,6 +192,7 @@ class GINEConv(Convolution):
         super().__init__()
         inner = GINConv(nn, eps, train_eps, **options)
         self.nn, self.takes_all_rows = inner.nn, inner.takes_all_rows
+        self.initial_eps = inner.initial_eps
         self.lin = None
         if edge_dim is not None:
             first = _begun(nn)[0]
@@ -178,6 +203,14 @@ class GINEConv(Convolution):
             self.eps = torch.nn.Parameter(inner.eps.detach())
         else:
             self.register_buffer("eps", inner.eps)
+
+    def reset_parameters(self) -> None:
+        """As GINConv's, and the matrix of the edges."""
+        _begin_anew(self)
+
+    def restore(self) -> None:
+        """As it began: ε."""
+        torch.nn.init.constant_(self.eps, self.initial_eps)
 
     def forward(
         self, H_local: Features, graph: LayerGraph, edge_attr: Tensor | None = None
@@ -218,7 +251,8 @@ class GINEConv(Convolution):
 class GIN(Stack):
     """Layers of :class:`GINConv` around two linear ones; other parameters are those of `Stack`.
 
-    As in the paper, ε begins at 0. Between the two are the model's activation and norm.
+    As in the paper, ε begins at 0. Between the two are the model's activation, and its
+    norm if that is given by name.
     """
 
     convolution = GINConv

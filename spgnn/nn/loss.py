@@ -69,7 +69,7 @@ class CrossEntropy(Loss):
         """Of the weighted mean."""
         outputs = _wide(outputs)
         # Ignored rather than left out: no copy of the chosen rows, forward or backward.
-        target = torch.where(mask, y, UNKNOWN)
+        target = torch.where(mask & (y > UNKNOWN), y, UNKNOWN)
         if self.weight is None and not self.smoothing:
             summed = cross_entropy_sum(outputs, target)
         else:

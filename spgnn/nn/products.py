@@ -11,7 +11,14 @@ from torch import Tensor
 from spgnn.autograd import Linear, named
 from spgnn.exchange import Step
 from spgnn.nn.block import Block
-from spgnn.nn.propagation import HasMatrices, LayerGraph, Normalised, Propagation, matrix_of
+from spgnn.nn.propagation import (
+    HasMatrices,
+    LayerGraph,
+    Normalised,
+    Propagation,
+    check_graph,
+    matrix_of,
+)
 from spgnn.spmm import DistMatrix
 
 # Beside what a graph has: D^-1/2 A D^-1/2 without self-loops; D^-1/2 (A + 2 I) D^-1/2.
@@ -82,10 +89,12 @@ def operator_of(graph: LayerGraph, kind: Kind) -> Linear:
         return graph.matrix(kind)
     if isinstance(graph, DistMatrix | Propagation) or kind not in _MADE_OF:
         return matrix_of(graph, cast(Normalised, kind))
+    check_graph(graph)
     known = _made.setdefault(graph, {})
-    if kind not in known:
+    A = graph.matrix(_MADE_OF[kind])
+    if kind not in known or known[kind].A is not A:  # the graph may have been moved
         bare = graph.matrix("none") if kind == "improved" else None
-        known[kind] = Scaled(graph.matrix(_MADE_OF[kind]), bare)
+        known[kind] = Scaled(A, bare)
     return known[kind]
 
 

@@ -71,11 +71,31 @@ def by_layer(graph: Graph, layers: int) -> Sequence[LayerGraph]:
         If there are more or fewer propagations, or blocks of a batch, than layers.
     """
     if not isinstance(graph, Sequence):
+        check_graph(graph)
         return [graph] * layers
     if len(graph) != layers:
         what = "blocks" if len(graph) and isinstance(graph[0], Block) else "propagations"
         raise InputError(f"a model of {layers} layers needs as many {what}, got {len(graph)}")
     return graph
+
+
+def check_graph(graph: object) -> None:
+    """Refuse what is no graph, as the edge_index that layers of PyG take.
+
+    Raises
+    ------
+    InputError
+    """
+    if graph is None or isinstance(graph, Tensor) or _is_data(graph):
+        raise InputError(
+            "layers of spgnn.nn are called with x and the graph that spgnn.distribute returns, got "
+            f"a {type(graph).__name__} for the graph: edge_index is what layers of PyG take"
+        )
+
+
+def _is_data(graph: object) -> bool:
+    """Whether it is a graph of PyG; ours must not be asked for edge_index, which is collective."""
+    return not hasattr(graph, "matrix") and hasattr(graph, "edge_index")
 
 
 def matrix_of(graph: LayerGraph, normalised: Normalised) -> LayerMatrix:
@@ -89,6 +109,7 @@ def matrix_of(graph: LayerGraph, normalised: Normalised) -> LayerMatrix:
     if isinstance(graph, DistMatrix):
         return graph
     if not isinstance(graph, Propagation):
+        check_graph(graph)
         return graph.matrix(normalised)
     if graph.A is None:
         raise InputError("a layer without a matrix needs features that are propagated already")

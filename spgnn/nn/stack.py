@@ -16,6 +16,7 @@ from spgnn.nn.block import Block
 from spgnn.nn.convolution import (
     Convolution,
     Linear,
+    begin_anew,
     glorot_,
     layer_widths,
     lazy_parts,
@@ -58,8 +59,7 @@ class Stack(nn.Module):
         Probability, on what each hidden layer makes.
     act : str, callable or None
         Activation; see :func:`spgnn.nn.activation.activation_of`.
-    act_first : bool
-        Whether it comes before the norm.
+    act_first : bool, whether it comes before the norm
     act_kwargs : dict, optional
     norm : str, Module or None
         ``batch``, ``layer``, ``graph``, ``pair``; see :func:`spgnn.nn.norm.norm_of`.
@@ -69,7 +69,7 @@ class Stack(nn.Module):
         all together (Xu et al. 2018).
     residual : bool
         Adds a linear map of what a layer takes to what it makes, as tuned full-batch GCNs do (Luo
-        et al. 2024). PyG's models have none.
+        et al. 2024). PyG's models have none but GAT, which hands it to its layers.
     input_dropout : bool
         Whether features are dropped as well.
     seed : int
@@ -117,7 +117,8 @@ class Stack(nn.Module):
         self.in_channels, self.num_layers = widths[0], num_layers
         self.out_channels = widths[-1] if out_channels is None else out_channels
         self.hidden_channels = hidden_channels
-        self._norm, self._norm_kwargs = norm, norm_kwargs or {}
+        self._norm = norm if isinstance(norm, str) else None  # as in PyG; a module would be a part
+        self._norm_kwargs = norm_kwargs or {}
         ends = out_channels is not None and self.jk_mode is None
         self.convs = nn.ModuleList(
             self.init_conv(f_in, f_out, last=ends and number == num_layers - 1, **options)
@@ -141,8 +142,7 @@ class Stack(nn.Module):
         Parameters
         ----------
         f_in, f_out : int
-        last : bool
-            Whether it makes the output.
+        last : bool, whether it makes the output
         options
             Those that the model was given.
         """
@@ -217,8 +217,10 @@ class Stack(nn.Module):
                 nn.init.zeros_(parameter)
 
     def reset_parameters(self) -> None:
-        """Draw all matrices anew from torch's own generator, as PyG's models do."""
-        self.reset()
+        """As layers do: matrices from torch's own generator, all else as it began."""
+        if not any(lazy_parts(self)):
+            begin_anew(self)
+            self.reset()
 
     def _draw(self) -> None:
         if not any(lazy_parts(self)):
@@ -227,9 +229,9 @@ class Stack(nn.Module):
 
     def _find_widths(self, X_local: Features) -> None:
         """Shapes of what waited for the first features; weights of the seed, as without waiting."""
+        self.in_channels = width_of(X_local)
         for part in lazy_parts(self):
-            part.materialise(width_of(X_local))
-            self.in_channels = width_of(X_local)
+            part.materialise(self.in_channels)
         self._draw()
 
     def forward(self, x: Features, graph: Graph, keys: DropoutKeys | None = None) -> Tensor:
@@ -278,8 +280,7 @@ class Stack(nn.Module):
 
         Parameters
         ----------
-        number : int
-            From 0.
+        number : int, from 0
         H : Tensor or CSR [columns, f], or Propagated
             What the layer before it made, or features.
         on : LayerGraph
@@ -305,8 +306,7 @@ class Stack(nn.Module):
 
         Parameters
         ----------
-        number : int
-            Of the layer, from 0 on.
+        number : int, from 0
         H : Tensor or CSR [columns, f]
         graph : LayerGraph
         """

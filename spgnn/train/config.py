@@ -110,6 +110,11 @@ class TrainConfig(Config):
                 flag = "--" + name.replace("_", "-")
                 raise InputError(f"{flag} {value} needs --model gat or gatv2, not {model.model}")
         hidden = model.layers > 1 or model.jk != "none"
+        if hidden and model.layers == 1 and self.aim.task == "vertices" and model.heads > 1:
+            raise InputError(
+                f"--layers 1 --jk {model.jk} makes one layer as wide as there are classes: it "
+                f"needs --heads 1, not {model.heads}"
+            )
         if model.attends and hidden and model.hidden % model.heads:
             raise InputError(f"--hidden {model.hidden} must be a multiple of --heads {model.heads}")
         if model.aggregate == "max":

@@ -145,3 +145,11 @@ def test_labels_that_a_vertex_has_may_weigh_more():
     )
     expected = entries[(TABLE >= 0) & masks[0][:, None]].mean()
     torch.testing.assert_close(loss.share(logits, TABLE.to(torch.int8), masks[0], total), expected)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), CrossEntropy(torch.ones(3).double(), 0.1)])
+def test_any_negative_label_is_unknown(loss):
+    """As torch's own -100."""
+    logits, mask = torch.randn(4, 3), torch.tensor([True, True, True, False])
+    share = loss.share(logits, torch.tensor([0, -100, 2, 1]), mask, 2)
+    assert torch.equal(share, loss.share(logits, torch.tensor([0, -1, 2, -1]), mask, 2))

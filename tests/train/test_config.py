@@ -294,6 +294,7 @@ def test_wrong_values_in_the_library(flags, said):
             1,
             "weigh the rows that were scored: --message-dropout 0",
         ),
+        ({"layers": 1, "jk": "cat", "heads": 2, "model": "gat"}, 1, "cat makes one layer as wide"),
         ({"heads": 3, "model": "gat"}, 1, "--hidden 16 must be a multiple of --heads 3"),
         ({"model": "gat", "ghosts": 1, "layers": 2}, 1, "--model gat needs --ghosts 0"),
         ({**SAGE_MAX, "cover": "row"}, 1, "--aggregate max needs --algo 1d and --cover column"),

@@ -1,0 +1,84 @@
+"""Graphs and calls that strangers bring: no edges, a slope of zero, float64, norms made before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import spgnn
+from spgnn import InputError
+from spgnn import nn as ours
+from spgnn.comm import connect
+from spgnn.testing import run_ranks
+
+geometric = pytest.importorskip("torch_geometric.nn")
+geometric_data = pytest.importorskip("torch_geometric.data")
+
+
+def data(**more: Any) -> Any:
+    """Three vertices in a ring, and three that nothing leads to."""
+    index = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    return geometric_data.Data(x=x, edge_index=index, num_nodes=6, **more)
+
+
+def same(name: str, given: Any, edges: Any = None, dtype: torch.dtype = torch.float32) -> None:
+    """A layer is PyG's, forward and backward; one rank has no edges. Collective."""
+    options, comm = given, connect()
+    torch.manual_seed(0)
+    theirs = getattr(geometric, name)(4, 3, **options).to(dtype)
+    layer = getattr(ours, name)(4, 3, **options).to(dtype)
+    layer.load_state_dict(theirs.state_dict())
+    whole = data() if edges is None else data(edge_attr=edges)
+    labels = [0, 0, 0, *[comm.size - 1] * 3]
+    graph = spgnn.distribute(whole, partition=labels, comm=comm).to(dtype)
+    X, x = (t.detach().to(dtype).requires_grad_() for t in (whole.x, graph.x))
+    expected = theirs(X, whole.edge_index, *([] if edges is None else [edges.to(dtype)]))
+    found = layer(x, graph, *([] if edges is None else [graph.edge_attr.to(dtype)]))
+    torch.testing.assert_close(found, expected[graph.vertex_ids])
+    expected.square().sum().backward()
+    found.square().sum().backward()
+    torch.testing.assert_close(x.grad, X.grad[graph.vertex_ids])
+
+
+def check_layers(rank: int) -> None:
+    for name in ("GATConv", "GATv2Conv"):
+        for slope in (0.0, 0.2):
+            for loops in (False, True):
+                same(name, {"negative_slope": slope, "add_self_loops": loops, "heads": 2})
+        same(name, {"edge_dim": 2, "fill_value": "mean"}, torch.rand(3, 2))
+    for name in ("GCNConv", "SAGEConv", "GraphConv", "GATConv"):
+        same(name, {}, dtype=torch.float64)
+    same("GCNConv", {"add_self_loops": False}, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_layers_on_vertices_without_edges(ranks):
+    run_ranks(check_layers, ranks)
+
+
+def test_a_graph_is_float32_or_float64():
+    graph = spgnn.distribute(data(edge_weight=torch.rand(3)), comm=connect())
+    layer = ours.GCNConv(4, 2, add_self_loops=False)
+    narrow = layer(graph.x, graph)
+    wide = layer.double()(graph.to(torch.float64).x, graph)
+    assert graph.edge_weight.dtype == wide.dtype == torch.float64
+    torch.testing.assert_close(wide.float(), narrow)
+    torch.testing.assert_close(layer.float()(graph.to(torch.float32).x, graph), narrow)
+    with pytest.raises(InputError, match="a graph is float32 or float64, got"):
+        graph.to(torch.bfloat16)
+
+
+def test_a_norm_made_before_stays_out_of_gin():
+    """As in PyG, whose perceptrons know norms by name alone."""
+    for norm in (nn.LayerNorm(5), "layer_norm"):
+        theirs = geometric.GIN(4, 5, 2, 3, norm=norm)
+        ours.GIN(4, 5, 2, 3, norm=norm).load_state_dict(theirs.state_dict())
+
+
+def test_a_slope_below_zero_is_refused_at_once():
+    with pytest.raises(InputError, match="negative_slope"):
+        ours.GATConv(4, 3, negative_slope=-0.1)
