@@ -1,4 +1,4 @@
-"""Rows in a file, read past the page cache by many threads at once."""
+"""Rows in a file, many of which are read at once, past the page cache."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class DiskRows(Rows):
         return self._reader.alignment > 1
 
     def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
-        """Hands the reads to the threads, and returns."""
+        """Queues the reads, and returns."""
         if places is None:
             places = np.arange(len(ids))
         ticket = self._reader.read_rows(
@@ -124,15 +124,23 @@ class DiskRows(Rows):
 def open_reader(path: Path, *, direct: bool = True, depth: int = DEPTH) -> Reader:
     """A reader of a file.
 
+    What it reads past the page cache it reads through io_uring, if spgnn was built with liburing
+    and the kernel lets it; all else by threads. ``SPGNN_IO_URING=0`` in the environment has
+    everything read by threads, ``1`` everything through io_uring.
+
     Raises
     ------
     InputError
         If it cannot be opened.
     """
     try:
-        return Reader(os.fspath(path), direct, depth)
+        reader = Reader(os.fspath(path), direct, depth)
     except RuntimeError as error:
         raise InputError(f"{path}: cannot be opened: {error}") from None
+    # To copy what the page cache has is work for several threads; a ring has but one.
+    asked = os.environ.get("SPGNN_IO_URING")
+    reader.ring = asked == "1" or (asked != "0" and reader.alignment > 1)
+    return reader
 
 
 def finish(ticket: Ticket, path: Path) -> None:

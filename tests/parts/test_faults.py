@@ -25,6 +25,11 @@ from spgnn.train.config import TrainConfig
 from spgnn.train.run import train
 from tests.parts.runs import SMALL, check_equal, reports
 
+ATTENTION = (
+    {"model": "gat", "heads": 2, "hidden": 6, "attention_dropout": 0.3, "dropout": 0.5},
+    {"model": "gatv2", "heads": 2, "hidden": 6, "residual": True},
+)
+
 
 def alone(**flags):
     return train(TrainConfig.of(**{**SMALL, **flags}), connect("gloo"))
@@ -43,10 +48,11 @@ def failing(monkeypatch, name, number, after):
     monkeypatch.setattr(os, name, call)
 
 
+@pytest.mark.parametrize("model", [{}, *ATTENTION], ids=lambda model: model.get("model", "gcn"))
 @pytest.mark.parametrize("call", ["pwritev", "preadv"])
-def test_a_disk_that_fails_in_the_middle(call, tmp_path, monkeypatch):
+def test_a_disk_that_fails_in_the_middle(call, model, tmp_path, monkeypatch):
     spill, kept = tmp_path / "spill", tmp_path / "kept"
-    flags = {"checkpoint": str(kept), "checkpoint_every": 1}
+    flags = {**model, "checkpoint": str(kept), "checkpoint_every": 1}
     straight = alone(**flags)
     for path in kept.iterdir():
         path.unlink()

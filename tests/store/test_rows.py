@@ -13,6 +13,7 @@ from spgnn.store import CachedRows, Counts, DiskRows, MemoryRows, StackedRows
 from spgnn.store.disk import finish, open_reader
 from spgnn.testing import run_ranks
 
+pytestmark = pytest.mark.usefixtures("way")  # everything by threads, and through io_uring
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64]
 
 

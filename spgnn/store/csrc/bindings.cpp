@@ -9,6 +9,7 @@
 
 #include "belady_table.hpp"
 #include "cache_table.hpp"
+#include "reading_pool.hpp"
 #include "row_reader.hpp"
 
 namespace nb = nanobind;
@@ -22,8 +23,8 @@ using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::c
 // Reads under way; holds on to the memory that they fill.
 class Ticket {
  public:
-  Ticket(std::shared_ptr<spgnn::StretchJob> job, Bytes out, int depth)
-      : job_(std::move(job)), out_(std::move(out)), depth_(depth) {
+  Ticket(std::shared_ptr<spgnn::StretchJob> job, Bytes out, int depth, bool ring)
+      : job_(std::move(job)), out_(std::move(out)), depth_(depth), ring_(ring) {
     submit();
   }
   Ticket(Ticket&&) = default;
@@ -56,7 +57,7 @@ class Ticket {
 
  private:
   void submit() {
-    if (job_->reads() > 0) spgnn::ReadingPool::of_process().submit(job_, depth_);
+    if (job_->reads() > 0) spgnn::ReadingPool::of_process(ring_).submit(job_, depth_);
   }
 
   // A fork has the memory of its parent, but none of the threads that were filling it.
@@ -74,6 +75,7 @@ class Ticket {
   std::shared_ptr<spgnn::StretchJob> job_;
   Bytes out_;
   int depth_;
+  bool ring_;
   pid_t process_ = getpid();
 };
 
@@ -81,6 +83,8 @@ class Reader {
  public:
   Reader(const std::string& path, bool direct, int depth)
       : file_(std::make_shared<const spgnn::DataFile>(path, direct)), depth_(depth) {}
+
+  bool ring = false;
 
   std::int64_t alignment() const { return file_->alignment(); }
   std::int64_t size() const { return file_->size(); }
@@ -113,7 +117,7 @@ class Reader {
       for (std::size_t i = 0; i < size; ++i) stretches[i] = stretch_of(i, data);
       job = std::make_shared<spgnn::StretchJob>(file_, std::move(stretches), gap);
     }
-    return Ticket(std::move(job), std::move(out), depth_);
+    return Ticket(std::move(job), std::move(out), depth_, ring);
   }
 
   std::shared_ptr<const spgnn::DataFile> file_;
@@ -188,13 +192,15 @@ NB_MODULE(_store, m) {
       .def("wait", &Ticket::wait, "What went wrong, or an empty text, once all is read.")
       .def_prop_ro("bytes", &Ticket::bytes, "Bytes that the disk is asked for.")
       .def_prop_ro("reads", &Ticket::reads, "Reads that the disk is asked for.");
-  nb::class_<Reader>(m, "Reader", "A file, read by many threads at once.")
+  nb::class_<Reader>(m, "Reader", "A file, many of whose bytes are read at once.")
       .def(nb::init<const std::string&, bool, int>(), "path"_a, "direct"_a, "depth"_a)
       .def_prop_ro("alignment", &Reader::alignment, "1 where the page cache is used.")
       .def_prop_ro("size", &Reader::size, "Bytes of the file.")
+      .def_rw("ring", &Reader::ring, "Whether it reads through io_uring, if there is one.")
       .def("read", &Reader::read, "begins"_a, "lengths"_a, "to"_a, "out"_a, "gap"_a)
       .def("read_rows", &Reader::read_rows, "ids"_a, "places"_a, "out"_a, "offset"_a, "row_bytes"_a,
            "gap"_a);
+  m.def("ring_refusal", &spgnn::ring_refusal, "Why io_uring is not used; empty if it can be.");
   nb::class_<spgnn::CacheTable>(m, "CacheTable", "Which rows a cache keeps.")
       .def("announce", &announce, "ids"_a, "The next batch, distinct rows.")
       .def_prop_ro("announced", &spgnn::CacheTable::announced, "Batches still to be planned.")

@@ -1,153 +1,144 @@
-// Threads that read, a process's own: each waits for one read at a time, so their number is the
-// depth of the queue that the disk sees.
+// The threads that read, a process's own.
 #pragma once
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
-#include <cstdint>
-#include <cstdlib>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <stdexcept>
-#include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
+#include <vector>
+
+#include "read_queue.hpp"
+#include "ring_queue.hpp"
 
 namespace spgnn {
 
-constexpr std::int64_t kBlock = 4096;  // buffers lie at multiples of it
-constexpr std::int64_t kLongestRead = 1
-                                      << 18;  // bytes; more gains nothing, and leaves threads idle
-
-struct AlignedBuffer {
-  AlignedBuffer()
-      : data(static_cast<char*>(std::aligned_alloc(kBlock, kLongestRead + 2 * kBlock))) {
-    if (!data) throw std::bad_alloc();
-  }
-  AlignedBuffer(const AlignedBuffer&) = delete;
-  AlignedBuffer& operator=(const AlignedBuffer&) = delete;
-  ~AlignedBuffer() { std::free(data); }
-  char* data;
-};
-
-// Reads that belong together: read(i, buffer) is called once for every i in [0, reads), on any
-// thread. The first that throws is what `wait` tells; those that have not begun then never do.
-class ReadingJob {
- public:
-  virtual ~ReadingJob() = default;
-
-  // Does one read that nobody has begun; false if there is none.
-  bool work(char* buffer) {
-    const std::int64_t read_number = next_.fetch_add(1);
-    if (read_number >= reads_) return false;
-    std::string said;
-    if (!given_up_) {
-      try {
-        read(read_number, buffer);
-      } catch (const std::exception& error) {
-        given_up_ = true;
-        said = error.what();
-      }
-    }
-    if (!said.empty() || left_.fetch_sub(1) == 1) finish_one(said);
-    return true;
-  }
-
-  bool waiting() const { return next_ < reads_; }
-  void give_up() { given_up_ = true; }
-
-  // Whether all is done, after at most so many milliseconds.
-  bool done_within(int milliseconds) {
-    std::unique_lock locked(lock_);
-    return changed_.wait_for(locked, std::chrono::milliseconds(milliseconds),
-                             [&] { return left_ <= 0; });
-  }
-  std::string error() {
-    std::scoped_lock locked(lock_);
-    return error_;
-  }
-
- protected:
-  virtual void read(std::int64_t number, char* buffer) = 0;
-  void expect(std::int64_t reads) { reads_ = left_ = reads; }
-
- private:
-  void finish_one(const std::string& said) {
-    std::scoped_lock locked(lock_);
-    if (!said.empty()) {
-      if (error_.empty()) error_ = said;
-      left_.fetch_sub(1);
-    }
-    if (left_ <= 0) changed_.notify_all();
-  }
-
-  std::int64_t reads_ = 0;
-  std::atomic<std::int64_t> next_{0}, left_{0};
-  std::atomic<bool> given_up_{false};
-  std::mutex lock_;
-  std::condition_variable changed_;
-  std::string error_;
-};
-
+// Where io_uring is wanted and the kernel has it, each thread has a queue of many reads. Otherwise
+// it waits for one read at a time, so the number of threads is the depth of the queue that the disk
+// sees.
 class ReadingPool {
  public:
   // The process's pool. It is never destroyed: its threads end with the process. A forked process
   // has none of its parent's threads, so it gets a pool of its own.
-  static ReadingPool& of_process() {
-    static std::atomic<ReadingPool*> current{nullptr};
+  static ReadingPool& of_process(bool ring) {
+    static std::atomic<ReadingPool*> pools[2];
+    std::atomic<ReadingPool*>& current = pools[ring ? 1 : 0];
     ReadingPool* pool = current.load();
     while (!pool || pool->process_ != getpid()) {
-      auto* fresh = new ReadingPool;
+      auto* fresh = new ReadingPool(ring);
       if (current.compare_exchange_strong(pool, fresh)) return *fresh;
       delete fresh;
     }
     return *pool;
   }
 
-  // Queues a job on at least `depth` threads.
+  // Queues a job, at least `depth` of whose reads will be under way at once.
   void submit(std::shared_ptr<ReadingJob> job, int depth) {
     std::scoped_lock locked(lock_);
-    for (; threads_ < depth; ++threads_) {
-      try {
-        std::thread([this] { serve(); }).detach();
-      } catch (const std::system_error&) {
-        if (threads_ == 0) throw std::runtime_error("the system starts no thread to read with");
-        break;
-      }
-    }
+    grow(depth);
+    if (depth_ == 0) throw std::runtime_error("the system starts no thread to read with");
     jobs_.push_back(std::move(job));
     changed_.notify_all();
   }
 
  private:
-  void serve() {
-    AlignedBuffer buffer;
+  // Of one thread, which also copies what was read. Two threads of half of it read no more in a
+  // second, and take more of the processor.
+  static constexpr int kRingDepth = 128;
+
+  explicit ReadingPool(bool ring) : ring_(ring && ring_refusal().empty()) {}
+
+  void grow(int depth) {
+    wanted_ = std::max(wanted_, depth);
+    while (depth_ < wanted_) {
+      const int more = ring_ ? std::min(wanted_ - depth_, kRingDepth) : 1;
+      try {
+        std::thread([this, more, ring = ring_] { serve(more, ring); }).detach();
+      } catch (const std::system_error&) {
+        return;
+      }
+      depth_ += more;
+    }
+  }
+
+  void serve(int depth, bool ring) {
+    std::unique_ptr<ReadQueue> queue = ring ? ring_or_threads(depth) : blocking();
+    for (;;) {
+      try {
+        feed(*queue);
+      } catch (const std::exception&) {
+        // The kernel has come to refuse: filters of system calls may be set up at any time. What is
+        // under way is read anew. Nobody may have the queue's buffers, which may yet be written.
+        const std::vector<OneRead> unfinished = queue->unfinished();
+        queue.release();
+        queue = without_ring(depth);
+        for (const OneRead& read : unfinished) queue->begin(read);
+      }
+    }
+  }
+
+  // Reads, for ever.
+  void feed(ReadQueue& queue) {
+    std::shared_ptr<ReadingJob> job;
+    for (;;) {
+      const std::int64_t number = job ? job->take() : ReadingJob::kNone;
+      if (number == ReadingJob::kNone) {
+        job.reset();  // it keeps a file open
+        job = next_job(queue.under_way() == 0);
+        if (!job) queue.wait();
+      } else if (job->given_up()) {
+        job->finish("");
+      } else {
+        queue.begin({job, number});
+        if (queue.under_way() == queue.depth()) queue.wait();
+      }
+    }
+  }
+
+  // One that has reads to begin, perhaps none; waits for one if nothing else is to be done.
+  std::shared_ptr<ReadingJob> next_job(bool idle) {
     std::unique_lock locked(lock_);
     for (;;) {
       while (!jobs_.empty() && !jobs_.front()->waiting()) jobs_.pop_front();
-      if (jobs_.empty()) {
-        changed_.wait(locked);
-        continue;
-      }
-      const std::shared_ptr<ReadingJob> job = jobs_.front();
-      locked.unlock();
-      while (job->work(buffer.data)) {
-      }
-      locked.lock();
+      if (!jobs_.empty()) return jobs_.front();
+      if (!idle) return nullptr;
+      changed_.wait(locked);
     }
+  }
+
+  static std::unique_ptr<ReadQueue> blocking() { return std::make_unique<BlockingQueue>(); }
+
+  std::unique_ptr<ReadQueue> ring_or_threads(int depth) {
+    try {
+      return make_ring_queue(depth);
+    } catch (const std::exception&) {
+      return without_ring(depth);
+    }
+  }
+
+  // For a thread that has lost its ring; others are started for the rest of its depth.
+  std::unique_ptr<ReadQueue> without_ring(int depth) {
+    std::scoped_lock locked(lock_);
+    ring_ = false;
+    depth_ -= depth - 1;
+    grow(wanted_);
+    return blocking();
   }
 
   const pid_t process_ = getpid();
   std::mutex lock_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<ReadingJob>> jobs_;
-  int threads_ = 0;
+  bool ring_;
+  int wanted_ = 0, depth_ = 0;  // asked for at most, and there is
 };
 
 }  // namespace spgnn
