@@ -211,7 +211,7 @@ class AttentionConv(Convolution):
 
     def by_head(self, rows: Tensor) -> Tensor:
         """Rows of all heads side by side as [rows, heads, columns of each]."""
-        return rows.view(len(rows), self.heads, -1)
+        return rows.view(len(rows), self.heads, rows.shape[1] // self.heads)
 
     def matrix(self, graph: LayerGraph) -> LayerMatrix:
         """The matrix whose nonzeros are weighed. Collective when first asked."""

@@ -101,3 +101,9 @@ def test_models_take_it_and_refuse_what_cannot_be():
         GATConv(3, 4, message_dropout=1.0)
     with pytest.raises(InputError, match="message_dropout"):
         GATv2Conv(3, 4, message_dropout=-0.1)
+
+
+def test_a_rank_may_make_no_rows():
+    """Of heads side by side the columns of each are known even then."""
+    layer = GATConv(3, 4, heads=2, message_dropout=0.5)
+    assert layer.by_head(torch.empty(0, 10)).shape == (0, 2, 5)
