@@ -103,8 +103,10 @@ def _weighing(A: CSR, scores: Scores, ends: Tensor) -> tuple[Callable[[], object
 
     out, lse = forward()
 
+    G = torch.ones_like(out)
+
     def backward() -> object:
-        return scores.gradient(block, Whole(Z, lse, head_products(Z, out, heads)))
+        return scores.gradient(block, Whole(G, lse, head_products(G, out, heads)))
 
     return forward, backward
 
