@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spgnn.exchange.algorithm import ALGOS, Algo, Algorithm
+from spgnn.exchange.fetch import fetch
 from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
 from spgnn.exchange.layers import Layered, LayerPlan, layered
@@ -59,6 +60,7 @@ __all__ = [
     "carried_by_level",
     "check_algorithms",
     "demand",
+    "fetch",
     "grid",
     "hierarchical",
     "layered",

@@ -9,6 +9,7 @@ from functools import cache
 from spgnn.errors import InputError
 from spgnn.plan.census import Census
 from spgnn.plan.configurations import Configuration, configurations
+from spgnn.plan.counted import Counted
 from spgnn.plan.estimate import can_be_estimated, estimated_setting
 from spgnn.plan.machine import Machine
 from spgnn.plan.mixing import Mixer
@@ -19,7 +20,7 @@ from spgnn.plan.predict import price
 from spgnn.plan.search import Outpaced, Planned, Plans, Search, arrangement
 from spgnn.plan.seconds import layer_seconds
 from spgnn.plan.steps import Epoch
-from spgnn.plan.subject import Counted, Setting, Subject, set_up
+from spgnn.plan.subject import Setting, Subject, set_up
 from spgnn.plan.tracing import trace
 from spgnn.plan.wired import Wired
 from spgnn.progress import Progress
@@ -136,6 +137,8 @@ class Planner:
                 ranks_a_node=self.machine.ranks_a_node,
                 thorough=self._thorough,
             )
+        if self.estimates and self.network.links is not None:
+            raise InputError(f"--task links: pairs are planned of at most {EXACT} nonzeros")
         if self.estimates:
             candidates = filter(can_be_estimated, candidates)
         search = Search(
@@ -160,7 +163,9 @@ class Planner:
         return Choice(ranks, fitting, dropped, search.outpaced)
 
     def _from_disk(self, ranks: int) -> list[Planned]:
-        if self._beside is None or self.network.attends:
+        # In parts, what is weighed is what was scored, and labels are learnt.
+        network = self.network
+        if self._beside is None or network.message_dropout or network.links is not None:
             return []
         found = list[Planned]()
         for one in self._beside.configurations(ranks, self.methods, reach=not self.estimates):

@@ -6,7 +6,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,6 +28,7 @@ from spgnn.plan.machine import Machine, read_machine, write_machine
 from spgnn.plan.measure import measure
 from spgnn.plan.network import PRICED, ModelKind, Network, normalisation_of
 from spgnn.plan.out_of_core import OutOfCore, speed_of
+from spgnn.plan.pairs import LinkTask
 from spgnn.plan.partitions import Partitions, cache_directory
 from spgnn.plan.plot import check_plot, plot_choices
 from spgnn.plan.records import of_choice
@@ -87,6 +88,7 @@ def add_plan(commands: Any) -> None:
     model.add_argument("--aggregate", choices=("mean", "sum", "max"), default="mean")
     model.add_argument("--heads", type=at_least(1, 1024), default=1, metavar="H")
     model.add_argument("--attention-dropout", type=real(0, 1), metavar="P")
+    model.add_argument("--message-dropout", type=real(0, 1), default=0.0, metavar="P")
     model.add_argument("--dtype", choices=PRECISIONS, default="float32")
     model.add_argument("--optimizer", choices=("adam", "adamw", "sgd"), default="adam")
     model.add_argument("--normalisation", choices=("auto", "sym", "row", "none"), default="auto")
@@ -94,6 +96,7 @@ def add_plan(commands: Any) -> None:
     model.add_argument("--random-features", type=at_least(0), default=0, metavar="F")
     model.add_argument("--random-classes", type=at_least(0), default=0, metavar="C")
     model.add_argument("--symmetrise", action="store_true")
+    _add_links(parser)
     wires = parser.add_argument_group("wires, as the training command has them")
     wires.add_argument("--bits", type=staged(int), default=((0, 32),), metavar="B")
     wires.add_argument("--error-feedback", action="store_true")
@@ -118,6 +121,17 @@ def add_plan(commands: Any) -> None:
     add("--cache", metavar="DIR", help="where partitions are kept")
     add("--data-dir", metavar="DIR", help="where named sets live")
     parser.set_defaults(run=run_plan)
+
+
+def _add_links(parser: argparse.ArgumentParser) -> None:
+    """Flags of what is learnt."""
+    add = parser.add_argument_group("what is learnt, as the training command has it").add_argument
+    add("--task", choices=("vertices", "links"), default="vertices")
+    add("--decoder", choices=("dot", "mlp"), default="dot")
+    add("--negatives", type=at_least(1), default=1, metavar="N")
+    add("--eval-negatives", type=at_least(1), default=100, metavar="N")
+    add("--val-links", type=real(0, 1), default=0.05, metavar="SHARE")
+    add("--test-links", type=real(0, 1), default=0.1, metavar="SHARE")
 
 
 def rank_list(text: str) -> list[int]:
@@ -250,6 +264,7 @@ def _planner(
         random_classes=options.random_classes,
         normalisation=normalisation,
         loops=loops,
+        links=_links(options),
     )
     network = _network(options, subject.features, subject.classes)
     network = replace(network, sparse=subject.word_counts is not None)
@@ -276,15 +291,33 @@ def _planner(
 
 def _network(options: argparse.Namespace, features: int, classes: int) -> Network:
     """The model that the command line describes."""
+    outputs = classes if _links(options) is None else options.hidden
     return Network(
-        (features, *[options.hidden] * (options.layers - 1), classes),
+        (features, *[options.hidden] * (options.layers - 1), outputs),
         options.model,
         dropout=options.dropout,
         input_dropout=not options.no_input_dropout,
         optimizer=options.optimizer,
         dtype=options.dtype,
+        links=_links(options),
         **{name: getattr(options, name) for name in PRICED},
     )
+
+
+def _links(options: argparse.Namespace) -> LinkTask | None:
+    """What is said of links, if they are learnt.
+
+    Raises
+    ------
+    InputError
+        If none is left to train on.
+    """
+    if options.task != "links":
+        return None
+    if options.val_links + options.test_links >= 1:
+        raise InputError("--val-links and --test-links leave nothing to train on: sum ≥ 1")
+    names = (field.name for field in fields(LinkTask))
+    return LinkTask(**{name: getattr(options, name) for name in names})
 
 
 def _out_of_core(
@@ -312,12 +345,14 @@ def _base(options: argparse.Namespace) -> list[str]:
         "aggregate": "mean",
         "heads": 1,
         "attention_dropout": None,
+        "message_dropout": 0.0,
         "dtype": "float32",
         "random_features": 0,
         "random_classes": 0,
         "seed": 0,
     }
-    defaults |= {"imbalance": 0.05, "data_dir": None}
+    defaults |= {"imbalance": 0.05, "data_dir": None, "task": "vertices"}
+    defaults |= {field.name: field.default for field in fields(LinkTask) if field.name != "epochs"}
     for name, default in defaults.items():
         if getattr(options, name) != default:
             found += ["--" + name.replace("_", "-"), str(getattr(options, name))]

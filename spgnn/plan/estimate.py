@@ -16,8 +16,9 @@ from spgnn.exchange import Algorithm
 from spgnn.layout import NODE, Int64Array
 from spgnn.plan.census import Census, StageCensus
 from spgnn.plan.configurations import Configuration
+from spgnn.plan.counted import Counted
 from spgnn.plan.hops import HopCensus
-from spgnn.plan.subject import Counted, Setting
+from spgnn.plan.subject import Setting
 from spgnn.plan.weighed import WeighedCensus
 
 # Nonzeros that are looked at, in stretches of neighbouring vertices all over the graph.

@@ -10,11 +10,11 @@ import numpy as np
 from spgnn.layout import Int64Array
 from spgnn.nn import dtype_of, weights_of
 from spgnn.plan.census import Census, sum_of
+from spgnn.plan.counted import Counted
 from spgnn.plan.hops import Moved
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import Network
 from spgnn.plan.steps import Epoch, Extreme, Product, Weighing
-from spgnn.plan.subject import Counted
 
 _FLOAT, _INDEX, _OFFSET = 4, 4, 8
 # Class and original id of each vertex, int64, and whether it is in each of three masks.
@@ -62,7 +62,7 @@ def memory_of(
     }
     items = {
         **static,
-        "buffers": _buffers(counted, epoch),
+        "buffers": _buffers(counted, epoch, network),
         "activations": _activations(counted, epoch, network, words),
         "weights": weights * every,
         "gradients": 2 * weights * every,
@@ -99,15 +99,27 @@ def _features(counted: Counted, network: Network, words: Int64Array | None) -> I
 def _activations(
     counted: Counted, epoch: Epoch, network: Network, words: Int64Array | None
 ) -> Int64Array:
-    rows = np.concatenate((counted.rows, *map(counted.beside, range(network.layers))))
-    found = np.ceil(epoch.activations(rows)).astype(np.int64)
+    found = np.ceil(epoch.activations(counted.every_row)).astype(np.int64)
+    found = np.maximum(found, _judging(counted, network))
     if network.keeps_sparse and network.drops_features and words is not None:
         # Masks of what is stored, made with 64-bit draws; its values, and those of the transpose.
         found = found + (3 * _OFFSET + 2 * _FLOAT) * words
     return found
 
 
-def _buffers(counted: Counted, epoch: Epoch) -> Int64Array:
+def _judging(counted: Counted, network: Network) -> Int64Array:
+    """Scoring the links that are held out, each beside many made-up ones."""
+    pairs, links = counted.pairs, network.links
+    if pairs is None or links is None:
+        return np.zeros_like(counted.ghosts)
+    # Embeddings of sources and targets, their products, and what a network makes of these.
+    many, passes = links.eval_negatives, 2 if links.decoder == "mlp" else 0
+    most = np.max(np.stack(pairs.judged_pairs), axis=0) * (2 + (2 + passes) * many)
+    row = network.itemsize * network.widths[-1]
+    return np.asarray(row * (counted.whole.columns + most), np.int64)
+
+
+def _buffers(counted: Counted, epoch: Epoch, network: Network) -> Int64Array:
     """Kept from product to product and shared by all matrices, as wide as the widest product.
 
     Evaluation makes the same products, forward, with the whole matrix.
@@ -117,10 +129,13 @@ def _buffers(counted: Counted, epoch: Epoch) -> Int64Array:
     for product in epoch.products:
         both = counted.of(product.layer), counted.evaluated(product.layer)
         for census in both[: 1 if product.adjoint else 2]:
-            # Halos share nothing with those of other matrices.
-            key = id(census) if isinstance(product, Extreme) else 0
+            # Halos share nothing with those of other matrices, nor does what fetches sources.
+            apart = isinstance(product, Extreme) or census is counted.pairs
+            key = id(census) if apart else 0
             found[key] = np.maximum(found.get(key, nothing), product.buffer_bytes(census))
-    return sum_of([nothing, *found.values()])
+    width, judged = network.widths[-1], () if counted.pairs is None else counted.pairs.judged
+    others = [network.itemsize * census.buffers(width) for census in judged]
+    return sum_of([nothing, *found.values(), *others])
 
 
 def _kept(

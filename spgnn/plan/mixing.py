@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from spgnn.exchange import Algorithm
 from spgnn.plan.configurations import Configuration
+from spgnn.plan.counted import Counted
 from spgnn.plan.search import Arrange, Planned, Plans, Price, arrangement
-from spgnn.plan.subject import Counted
 
 # On the rows of so many algorithms, so many are tried for the layers.
 _HOSTS, _GUESTS = 2, 4

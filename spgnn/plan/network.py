@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from spgnn.attention.pieces import check_attention
 from spgnn.data.normalise import OWN_NORMALISATION, WITH_LOOPS, Normalisation
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
 from spgnn.nn import MODELS, Order, Precision, Stack, dtype_of
+from spgnn.plan.pairs import LinkTask
 
 Optimizer = Literal["adam", "adamw", "sgd"]
 ModelKind = Literal["gcn", "sage", "gin", "gat", "gatv2"]
 # Options of a model that are named as the training command names them.
-PRICED = ("act", "norm", "residual", "jk", "aggregate", "heads", "attention_dropout")
+_ATTENTION = ("heads", "attention_dropout", "message_dropout")
+PRICED = ("act", "norm", "residual", "jk", "aggregate", *_ATTENTION)
 ATTENDING = ("gat", "gatv2")
 
 
@@ -48,6 +51,10 @@ class Network:
         Of gat and gatv2.
     attention_dropout : float, optional
         Of edges; by default as of features.
+    message_dropout : float
+        Of what is weighed.
+    links : LinkTask, optional
+        Where these are learnt; the last layer then makes embeddings.
     """
 
     widths: tuple[int, ...]
@@ -66,6 +73,8 @@ class Network:
     aggregate: str = "mean"
     heads: int = 1
     attention_dropout: float | None = None
+    message_dropout: float = 0.0
+    links: LinkTask | None = None
 
     @property
     def layers(self) -> int:
@@ -153,7 +162,13 @@ class Network:
     @property
     def weights(self) -> int:
         """Parameters, biases included."""
-        return sum(parameter.numel() for parameter in self.model().parameters())
+        parts = [self.model(), *(() if self.links is None else (self.scorer(),))]
+        return sum(parameter.numel() for part in parts for parameter in part.parameters())
+
+    def scorer(self) -> nn.Module:
+        """What scores pairs of embeddings, without data."""
+        assert self.links is not None
+        return self.links.scorer(self.widths[-1]).to("meta")
 
     def model(self) -> Stack:
         """The model itself, without data."""
@@ -167,6 +182,7 @@ class Network:
             options["aggr"] = self.aggregate
         if self.attends:
             options |= {"heads": self.heads, "attention_dropout": self.attention_dropout}
+            options |= {"message_dropout": self.message_dropout}
         with torch.device("meta"):
             return MODELS[self.kind].of(
                 self.widths, dropout=self.dropout, input_dropout=self.input_dropout, **options

@@ -259,7 +259,7 @@ class OutOfCore:
         meta, rows, layers = self.source.meta, own.stop - own.start, network.layers
         item = network.itemsize
         columns = A.indices[int(A.indptr[own.start]) : int(A.indptr[own.stop])]
-        # The largest of neighbours needs no transpose, and features as rows.
+        # Weights and the largest of neighbours need no transpose.
         sides = 2 if segments.multiplies and (meta.directed or meta.weighted) else 1
         widths = network.widths
         if segments.model.jk_mode is not None and layers > 1:
@@ -288,7 +288,8 @@ class OutOfCore:
             learns=operands[0].requires_grad and not network.propagated,
             jumps=segments.jumps,
             norms=tuple(segments.norms(number) for number in range(layers)),
-            extremes=not segments.multiplies,
+            extremes=network.extreme,
+            heads=segments.all_heads,
         )
 
     def _on_file(self, ranks: int) -> bool:

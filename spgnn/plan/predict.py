@@ -11,13 +11,14 @@ import numpy.typing as npt
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, check_algorithms
 from spgnn.layout import Int64Array
+from spgnn.plan.counted import Counted
 from spgnn.plan.hops import LEVELS
 from spgnn.plan.machine import Float64Array, Machine
 from spgnn.plan.memory import memory_of
 from spgnn.plan.network import Network
 from spgnn.plan.seconds import epoch_seconds
 from spgnn.plan.steps import Epoch
-from spgnn.plan.subject import Counted, Subject, set_up
+from spgnn.plan.subject import Subject, set_up
 from spgnn.plan.tracing import trace
 from spgnn.plan.wired import Wired
 

@@ -9,8 +9,9 @@ from typing import Protocol
 from spgnn.exchange import Algorithm
 from spgnn.plan.census import Census
 from spgnn.plan.configurations import MANY_RANKS, Configuration
+from spgnn.plan.counted import Counted
 from spgnn.plan.predict import Prediction
-from spgnn.plan.subject import Counted, Setting
+from spgnn.plan.subject import Setting
 
 # Algorithms with which reach and ghosts are tried: of a small graph, of a large one, and of one on
 # very many ranks. Of a large graph the most promising hierarchy is tried.

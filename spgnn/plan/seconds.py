@@ -9,11 +9,11 @@ import numpy as np
 
 from spgnn.layout import Int64Array
 from spgnn.plan.census import Census, StageCensus, TurnedCensus
+from spgnn.plan.counted import Counted
 from spgnn.plan.machine import Float64Array, Link, Machine
 from spgnn.plan.network import Network
 from spgnn.plan.rows_seconds import OPERATIONS, hop_seconds, moving, pack, spmm
 from spgnn.plan.steps import Dense, Epoch, Extreme, Pass, Product, Sparse, Weighing
-from spgnn.plan.subject import Counted
 from spgnn.plan.weighed_seconds import (
     extreme_seconds,
     fixed_of_weighing,
@@ -40,6 +40,7 @@ def epoch_seconds(
     ranks = len(counted.ghosts)
     slow = machine.slowdown(ranks)
     spent: dict[str, float] = defaultdict(float)
+    rows = counted.every_row
     for step in epoch.steps:
         if isinstance(step, Product):
             parts = _step(counted.of(step.layer), step, machine, slow)
@@ -49,7 +50,7 @@ def epoch_seconds(
                 spent[kind] += float(seconds[slowest])
             spent["overhead"] += slow * _fixed(step, counted, machine)
             continue
-        kind, seconds = _local(step, counted.rows, words, network, machine)
+        kind, seconds = _local(step, rows, words, network, machine)
         spent[kind] += slow * float(seconds.max())
         spent["overhead"] += slow * machine.overhead.operation
     weights = _FLOAT * network.weights
@@ -65,6 +66,8 @@ def layer_seconds(counted: Counted, epoch: Epoch, layers: int, machine: Machine)
     """Seconds of the products of each layer: what its algorithm alone decides."""
     slow, spent = machine.slowdown(len(counted.ghosts)), [0.0] * layers
     for step in epoch.products:
+        if step.layer == layers:
+            continue  # sources of pairs are fetched alike, whatever the layers do
         parts = _step(counted.of(step.layer), step, machine, slow)
         whole: Float64Array = np.sum(list(parts.values()), axis=0)
         spent[step.layer] += float(whole.max()) + slow * _fixed(step, counted, machine)

@@ -23,7 +23,8 @@ from spgnn.exchange import Algorithm, Layered, Plan, build_all, layered
 from spgnn.files import digest
 from spgnn.layout import Axes, Int64Array
 from spgnn.plan.census import Census, count
-from spgnn.plan.weighed import BESIDE
+from spgnn.plan.counted import Counted
+from spgnn.plan.pairs import Linked, LinkTask, PairsCensus
 from spgnn.plan.wired import Wired
 from spgnn.sparse import CSR
 
@@ -45,6 +46,12 @@ class Subject:
     normalisation : {"sym", "row", "none"}
     loops : bool
         Whether the model adds self-loops.
+    links : LinkTask, optional
+        Where these are learnt, and not what labels say.
+    directed : bool
+    vertex_ids : Tensor int64 [n], optional
+        Original ids, where they are not the numbers of rows.
+    seed : int
     """
 
     name: str
@@ -55,6 +62,10 @@ class Subject:
     word_counts: Int64Array | None = None
     normalisation: Normalisation = "sym"
     loops: bool = True
+    links: LinkTask | None = None
+    directed: bool = False
+    vertex_ids: Tensor | None = None
+    seed: int = 0
 
     @classmethod
     def of(
@@ -67,8 +78,11 @@ class Subject:
         random_classes: int = 0,
         normalisation: Normalisation = "sym",
         loops: bool = True,
+        links: LinkTask | None = None,
     ) -> Subject:
         """What planning has to know of a graph; features of width F are made up if it has none.
+
+        Where links are learnt, there need not be labels.
 
         Raises
         ------
@@ -82,15 +96,20 @@ class Subject:
         if not features:
             raise InputError(f"{meta.name} has no features; --random-features F makes some up")
         classes = meta.classes if meta.labelled else random_classes
-        if not classes:
+        if not classes and links is None:
             raise InputError(f"{meta.name} has no labels; --random-classes C makes some up")
         words, labelled = [], []
         for first, piece in source.pieces():
             rows = piece.select_split(split)
             if isinstance(rows.x, CSR):
                 words.append(rows.x.row_lengths)
+            last = min(first + source.piece_rows, meta.vertices)
+            # Any vertex may be an end of a pair.
+            all_count = links is not None
             labelled.append(
-                _trained(rows, first, min(first + source.piece_rows, meta.vertices), source, seed)
+                torch.ones(last - first, dtype=torch.bool)
+                if all_count
+                else _trained(rows, first, last, source, seed)
             )
         counts = torch.cat(words).numpy() if words else None
         return cls(
@@ -102,6 +121,10 @@ class Subject:
             counts,
             normalisation,
             loops,
+            links,
+            meta.directed,
+            source.vertex_ids,
+            seed,
         )
 
     @property
@@ -139,58 +162,6 @@ def _trained(rows: VertexData, first: int, last: int, source: GraphSource, seed:
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
-    """All plans of a model on all ranks, counted.
-
-    Attributes
-    ----------
-    whole : Census
-        Of the whole matrix, which evaluation works with.
-    layers : tuple of Census or None
-        ``None`` where a layer works on the whole matrix, or multiplies nothing.
-    rows : int64 [layers + 1, P]
-        Where layer l begins, ghosts included; last, where the loss begins.
-    ghosts : int64 [P]
-        Rows of other ranks that are recomputed.
-    by_layer : tuple of Census
-        The whole matrix as each layer's own algorithm has it; empty where layers have none.
-    together : bool
-        Whether all ranks are on one node.
-    """
-
-    whole: Census
-    layers: tuple[Census | None, ...]
-    rows: Int64Array
-    ghosts: Int64Array
-    together: bool
-    by_layer: tuple[Census, ...] = ()
-
-    def of(self, layer: int) -> Census:
-        """What a layer multiplies with in training."""
-        return self.layers[layer] or self.evaluated(layer)
-
-    def evaluated(self, layer: int) -> Census:
-        """What it multiplies with in evaluation."""
-        return self.by_layer[layer] if self.by_layer else self.whole
-
-    def beside(self, layer: int) -> Int64Array:
-        """Rows that a layer has beside those it takes and makes, of each of `BESIDE`, [6, P]."""
-        census = self.of(layer)
-        if census.weighed is not None:
-            return census.weighed.beside
-        found = np.zeros((len(BESIDE), len(self.ghosts)), np.int64)
-        hops = [hop for stage in census.stages for hop in stage.hops]
-        found[BESIDE.index("received")] = sum(hop.received.sum(axis=0) for hop in hops)
-        return found
-
-    @property
-    def all(self) -> list[Census]:
-        """Each matrix once."""
-        found = [self.whole, *self.by_layer, *(one for one in self.layers if one is not None)]
-        return list({id(census): census for census in found}.values())
-
-
-@dataclass(frozen=True, eq=False)
 class Setting:
     """A graph arranged for an algorithm: from here plans of all ranks are made.
 
@@ -220,13 +191,33 @@ class Setting:
         """The same rows under another algorithm, which has as many parts."""
         other = replace(self, algorithm=algorithm, by_layer=by_layer)
         other.__dict__["_blocks"], other.__dict__["_known"] = self._blocks, self._known
+        other.__dict__["_graph"] = self._graph
         return other
+
+    @cached_property
+    def _graph(self) -> tuple[CSR, PairsCensus | None]:
+        """What is trained on, in the order of ranks; and pairs, where links are learnt."""
+        subject, arranged = self.subject, self.arranged
+        A = arranged.rows(subject.structure, 0, subject.vertices)
+        if subject.links is None:
+            return A, None
+        ids = arranged.order if subject.vertex_ids is None else subject.vertex_ids[arranged.order]
+        linked = Linked(
+            A,
+            ids,
+            arranged.ranks,
+            subject.links,
+            subject.seed,
+            subject.directed,
+            self.ranks_a_node,
+        )
+        return linked.counted()
 
     @cached_property
     def _blocks(self) -> tuple[list[CSR], Tensor | None]:
         """Every rank's rows with their scales, and those of all columns."""
         subject, layout = self.subject, self.arranged.ranks
-        A = self.arranged.rows(subject.structure, 0, subject.vertices)
+        A, _ = self._graph
         if subject.loops:
             A = add_self_loops(A)
         row_scale, own_scale = degree_scales(A, subject.normalisation)
@@ -282,7 +273,8 @@ class Setting:
             nobody = np.zeros_like(own)
             rows = np.stack([own] * (layers + 1))
             nothing = (None,) * layers
-            return Counted(self.whole, nothing, rows, nobody, self.together, self._wholes)
+            whole, pairs = self.whole, self._graph[1]
+            return Counted(whole, nothing, rows, nobody, self.together, self._wholes, pairs)
         labelled = self.subject.labelled[self.arranged.order]
         blocks, column_scale = self._blocks
         owned = [slice(*layout.range(rank)) for rank in range(layout.parts)]
@@ -319,7 +311,8 @@ class Setting:
             rows[0] = rows[1]
         fetched = [0 if one.ghosts is None else one.ghosts.volume.receive for one in made]
         ghosts = np.array(fetched)
-        return Counted(self.whole, tuple(found), rows, ghosts, self.together, self._wholes)
+        whole, pairs = self.whole, self._graph[1]
+        return Counted(whole, tuple(found), rows, ghosts, self.together, self._wholes, pairs)
 
 
 def set_up(

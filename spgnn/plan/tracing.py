@@ -17,6 +17,7 @@ from spgnn.attention import Weighed
 from spgnn.autograd import named
 from spgnn.exchange import Step as Count
 from spgnn.nn import DropoutKeys, Features, Propagated, Propagation, dtype_of, masked_cross_entropy
+from spgnn.nn.pairs import ScoredPairs, pairs_cross_entropy
 from spgnn.pattern import Pattern
 from spgnn.plan.network import Network
 from spgnn.plan.steps import Dense, Epoch, Extreme, Kind, Pass, Product, Sparse, Step, Weighing
@@ -60,10 +61,23 @@ def trace(network: Network) -> Epoch:
     if isinstance(X, CSR):
         model.input_dropout = False  # masks of what is stored depend on data
     mask = torch.empty_like(ids[-1], dtype=torch.bool)
-    with _Watch(steps, X, count) as watch:
+    with _Watch(steps, X, network) as watch:
         # As in training, nobody keeps the scores: their logarithms are enough for backward.
-        masked_cross_entropy(model(X, layers, keys), ids[-1], mask, 1).backward()
+        if network.links is None:
+            masked_cross_entropy(model(X, layers, keys), ids[-1], mask, 1).backward()
+        else:
+            _scored(model(X, layers, keys), network, steps).backward()
     return Epoch(tuple(steps), np.array(watch.times))
+
+
+def _scored(Z: Tensor, network: Network, steps: list[Step]) -> Tensor:
+    """The loss of pairs of embeddings."""
+    assert network.links is not None
+    many, links = network.links.negatives, _pairs(network.layers)
+    targets = torch.empty(links, dtype=torch.int64, device="meta")
+    sources = _Sources(network.layers, steps, network, links * (1 + many))
+    scorer = network.scorer().to(dtype_of(network.dtype))
+    return pairs_cross_entropy(*ScoredPairs(targets, sources, many).scores(Z, scorer))
 
 
 def _features(network: Network) -> Features:
@@ -83,6 +97,11 @@ def _features(network: Network) -> Features:
 def _size(layers: int, layer: int, which: str) -> int:
     """Rows of a layer that only this stands for."""
     return MOST_ROWS - _place(layers, layer, which)
+
+
+def _pairs(layers: int) -> int:
+    """Links of a rank: after all other sizes."""
+    return MOST_ROWS - _place(layers, layers, BESIDE[0])
 
 
 def _place(layers: int, layer: int, which: str) -> int:
@@ -141,8 +160,9 @@ class _Recorder:
         """Note ``A·H``."""
         made = self._noted(H_local, self.rows, adjoint=False)
         if self._network.extreme:
-            self._halo(H_local)
+            # Which rows were the largest is known while these are still side by side.
             self._kept.append(torch.empty_like(made, dtype=torch.int32))
+            self._halo(H_local)
         return made
 
     def adjoint(self, G_local: Tensor, step: Count) -> Tensor:
@@ -164,13 +184,38 @@ class _Recorder:
         return operand.new_empty(rows, width)
 
 
+class _Sources(_Recorder):
+    """Stands for what fetches sources of pairs, after the last layer."""
+
+    def __init__(self, layer: int, steps: list[Step], network: Network, rows: int) -> None:
+        super().__init__(layer, steps, network)
+        self.rows = rows
+
+    def forward(self, H_local: Tensor, step: Count) -> Tensor:
+        """Note that sources are fetched."""
+        return self._fetched(H_local, self.rows, adjoint=False)
+
+    def adjoint(self, G_local: Tensor, step: Count) -> Tensor:
+        """Note that their gradients return."""
+        return self._fetched(G_local, self.columns, adjoint=True)
+
+    def _fetched(self, operand: Tensor, rows: int, *, adjoint: bool) -> Tensor:
+        width = operand.shape[1]
+        self._steps.append(Product(self._layer, width, operand.dtype, adjoint))
+        return operand.new_empty(rows, width)
+
+
 class _Watch(TorchDispatchMode):
     """Sees every operator: notes its cost, and the bytes alive after it."""
 
-    def __init__(self, steps: list[Step], X: Features, layers: int) -> None:
+    def __init__(self, steps: list[Step], X: Features, network: Network) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._steps, self._layers = steps, layers
-        self._sizes = sizes = layers + 1 + len(BESIDE) * layers
+        self._steps, self._layers = steps, (layers := network.layers)
+        links, pairs = network.links, _pairs(layers)
+        self._sizes = sizes = layers + 1 + len(BESIDE) * layers + (links is not None)
+        # Made-up pairs, and both together, are so many times the links.
+        many = 0 if links is None else links.negatives
+        self._of_pairs = {n * pairs for n in (many, 1 + many)} - {0} if links else set[int]()
         self._alive: dict[int, tuple[int, float]] = {}
         self.times: list[list[float]] = [[0.0] * sizes]
         given = [X.AX_local, X.X_local] if isinstance(X, Propagated) else [X]
@@ -198,7 +243,7 @@ class _Watch(TorchDispatchMode):
             self._steps.append(Sparse(_tensors(result)[0].shape[1], adjoint=not made))
         elif (made or given) and name not in _FREE:
             at = self._at((*made, *given)[0])
-            moved = sum(t.numel() * t.element_size() / max(t.shape) for t in (*made, *given))
+            moved = sum(map(self._row_bytes, (*made, *given)))
             self._steps.append(Pass(cast(int, at), moved, _kind(name, args)))
         for tensor in made:
             self._keep(tensor)
@@ -206,10 +251,19 @@ class _Watch(TorchDispatchMode):
 
     def _at(self, tensor: Tensor) -> int | None:
         """Of which layer's rows a tensor is."""
-        for length in tensor.shape:
-            if 0 <= MOST_ROWS - length < self._sizes:
-                return MOST_ROWS - length
-        return None
+        places = (self._place_of(length) for length in tensor.shape)
+        return next((place for place in places if place is not None), None)
+
+    def _place_of(self, length: int) -> int | None:
+        """Of which layer's rows so many are."""
+        if length in self._of_pairs:
+            return self._sizes - 1
+        return MOST_ROWS - length if 0 <= MOST_ROWS - length < self._sizes else None
+
+    def _row_bytes(self, tensor: Tensor) -> float:
+        """Bytes for each row of the layer that a tensor is of."""
+        at = cast(int, self._at(tensor))
+        return tensor.numel() * tensor.element_size() / (MOST_ROWS - at)
 
     def _keep(self, tensor: Tensor, at: int | None = None) -> None:
         storage, at = tensor.untyped_storage(), self._at(tensor) if at is None else at
@@ -243,8 +297,10 @@ class _Watch(TorchDispatchMode):
 
     def _dense(self, a: Tensor, b: Tensor) -> Dense:
         at = self._at(a) if self._at(a) is not None else self._at(b)
-        others = [n for n in (*a.shape, b.shape[1]) if n != MOST_ROWS - cast(int, at)]
-        return Dense(cast(int, at), 2 * prod(others), min(others))
+        lengths = (*a.shape, b.shape[1])
+        others = [n for n in lengths if self._place_of(n) != at]
+        each = max(lengths) / (MOST_ROWS - cast(int, at))
+        return Dense(cast(int, at), 2 * prod(others) * each, min(others))
 
 
 def _meanwhile(step: Weighing, *, adjoint: bool) -> dict[str, float]:

@@ -119,8 +119,6 @@ class TrainConfig(Config):
             raise InputError(f"--hidden {model.hidden} must be a multiple of --heads {model.heads}")
         if model.aggregate == "max":
             self._check_max()
-        if self.algorithm.plan is not None and model.message_dropout:
-            raise InputError("--plan prices no --message-dropout: name an --algo instead")
 
     def _check_max(self) -> None:
         """The largest of all neighbours needs their whole rows, and no weights."""
@@ -148,10 +146,10 @@ class TrainConfig(Config):
     def _check_aim(self) -> None:
         """Scores and weights that a loss has not; what the labels are is found out later."""
         aim, unset = self.aim, Aim()
-        for name in ("task", "inductive", "label_propagation") if self.algorithm.plan else ():
+        for name in ("inductive", "label_propagation") if self.algorithm.plan else ():
             if getattr(aim, name) != getattr(unset, name):
                 flag = f"--{name.replace('_', '-')} {getattr(aim, name)}"
-                raise InputError(f"--plan knows training on labels of the whole graph, not {flag}")
+                raise InputError(f"--plan knows training on the whole graph, not {flag}")
         if aim.task == "links":
             for name in _OF_VERTICES:
                 if getattr(aim, name) != getattr(unset, name):

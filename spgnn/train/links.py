@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spgnn import kernels
-from spgnn.autograd import product
 from spgnn.comm import Communicator
 from spgnn.data.distribute import Directory, Pairs
 from spgnn.errors import InputError
-from spgnn.exchange import Hop, Plan, Stage, demand, trade
-from spgnn.layout import EVERYONE
+from spgnn.exchange import build, fetch
 from spgnn.nn.decoder import DotProduct, HadamardMLP
+from spgnn.nn.pairs import ScoredPairs, pairs_cross_entropy
 from spgnn.nn.ranked import areas, hits, mean_reciprocal_rank
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
@@ -28,40 +24,6 @@ from spgnn.train.setup import Problem
 from spgnn.train.task import GraphTask, Scores
 
 _SPLITS = ("train", "val", "test")
-
-
-@dataclass(frozen=True, eq=False)
-class ScoredPairs:
-    """Links and made-up pairs at the same targets, and where their embeddings are.
-
-    Attributes
-    ----------
-    targets : Tensor int64 [pairs]
-        Own rows.
-    sources : DistMatrix
-        Makes the embeddings of all sources of those of own rows: links first, then made-up ones.
-    negatives : int
-        Made-up pairs for each link.
-    """
-
-    targets: Tensor
-    sources: DistMatrix
-    negatives: int
-
-    def scores(self, Z_local: Tensor, decoder: nn.Module) -> tuple[Tensor, Tensor]:
-        """Of links [pairs], and of made-up ones [pairs, negatives]. Collective.
-
-        Differentiable: gradients of embeddings that came from other ranks are added up there.
-        """
-        count = len(self.targets)
-        Z_sources = product(self.sources, Z_local)
-        Z_targets = kernels.gather_rows(Z_local, self.targets)
-        Z_drawn = Z_sources[count:].view(count, self.negatives, Z_local.shape[1])
-        links = decoder(Z_sources[:count], Z_targets)
-        drawn = decoder(Z_drawn, Z_targets[:, None])
-        # Sums over many pairs have no digits left in less than float32.
-        halves = links.dtype == torch.bfloat16
-        return (links.float(), drawn.float()) if halves else (links, drawn)
 
 
 class LinkModel(nn.Module):
@@ -122,7 +84,7 @@ class LinkPrediction(GraphTask):
         drawn = self._scored(self.pairs[0], self.negatives, f"negatives of epoch {epoch}")
         Z_local = self.layers(rows.X, rows.graph, self.begin(epoch))
         scores = drawn.scores(Z_local, self.decoder)
-        return _cross_entropy(*scores) / ((1 + self.negatives) * self.counts[0])
+        return pairs_cross_entropy(*scores) / ((1 + self.negatives) * self.counts[0])
 
     def scores(self) -> Scores:
         """Validation loss, then scores on links for validation and for testing. Collective.
@@ -134,7 +96,12 @@ class LinkPrediction(GraphTask):
         for split, drawn, total in zip(_SPLITS[1:], self._evaluated, self.counts[1:], strict=True):
             links, others = drawn.scores(Z_local, self.decoder)
             if split == "val" and total:
-                share = _cross_entropy(links, others[:, : self.negatives]).double().reshape(1).cpu()
+                share = (
+                    pairs_cross_entropy(links, others[:, : self.negatives])
+                    .double()
+                    .reshape(1)
+                    .cpu()
+                )
                 self.comm.all_reduce(share).wait()
                 each = 1 + min(self.negatives, drawn.negatives)
                 found["val_loss"] = float(share) / (each * total)
@@ -165,15 +132,7 @@ class LinkPrediction(GraphTask):
         drawn = pairs.drawn(A.layout.rows, count, self.seed, purpose)
         rows = self._directory.rows(drawn.flatten())
         wanted = CSR(Selection(torch.cat((pairs.sources, rows)), A.layout.rows))
-        everyone, own = range(A.layout.parts), A.own_rows
-        L, R, asked = demand(wanted, A.layout, everyone, comm.rank, "column")
-        hop = Hop(EVERYONE, *trade(asked, own, comm))
-        plan = Plan((Stage(L, R, (hop,)) if comm.size > 1 else Stage(L),))
+        plan = build(fetch(wanted, A.layout, comm.rank), A.mesh)
         device = self.problem.y.device
         sources = DistMatrix(plan.to(device).ready(), A.layout, A.mesh)
         return ScoredPairs(pairs.targets.to(device), sources, count)
-
-
-def _cross_entropy(links: Tensor, others: Tensor) -> Tensor:
-    """The sum over links and made-up ones."""
-    return F.softplus(-links).sum() + F.softplus(others).sum()

@@ -24,6 +24,7 @@ from spgnn.plan.configurations import Configuration, configurations, fitting
 from spgnn.plan.machine import Machine, read_machine
 from spgnn.plan.measure import measure
 from spgnn.plan.network import PRICED, Network, normalisation_of
+from spgnn.plan.pairs import LinkTask
 from spgnn.plan.partitions import GivenLabels, Partitions, cache_directory
 from spgnn.plan.records import of_plan
 from spgnn.plan.search import CLOSE
@@ -283,21 +284,40 @@ def _subject(config: TrainConfig, source: GraphSource) -> Subject:
         random_classes=data.random_classes,
         normalisation=normalisation,
         loops=loops,
+        links=links_of(config),
+    )
+
+
+def links_of(config: TrainConfig) -> LinkTask | None:
+    """What a configuration says of links, if they are learnt."""
+    aim = config.aim
+    if aim.task != "links":
+        return None
+    return LinkTask(
+        aim.val_links,
+        aim.test_links,
+        aim.negatives,
+        aim.eval_negatives,
+        aim.decoder,
+        config.training.epochs,
     )
 
 
 def network_of(config: TrainConfig, subject: Subject | None) -> Network:
     """The model that a configuration describes, to be priced on a graph, or on none as yet."""
     model = config.model
-    features, classes = (1, 1) if subject is None else (subject.features, subject.classes)
+    features, outputs = (1, 1) if subject is None else (subject.features, subject.classes)
+    if config.aim.task == "links":
+        outputs = model.hidden
     return Network(
-        (features, *[model.hidden] * (model.layers - 1), classes),
+        (features, *[model.hidden] * (model.layers - 1), outputs),
         model.model,
         dropout=model.dropout,
         input_dropout=model.input_dropout,
         sparse=subject is not None and subject.word_counts is not None,
         optimizer=config.training.optimizer,
         dtype=config.training.dtype,
+        links=links_of(config),
         **{name: getattr(model, name) for name in PRICED},
     )
 

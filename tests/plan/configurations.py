@@ -17,7 +17,7 @@ from spgnn.plan import Prediction, Subject, predict
 from spgnn.plan.network import normalisation_of
 from spgnn.plan.wired import Wired
 from spgnn.train import TrainConfig
-from spgnn.train.planned import network_of
+from spgnn.train.planned import links_of, network_of
 
 
 def write_graphs(directory: Path) -> list[Path]:
@@ -89,13 +89,17 @@ def random_configurations(
             normalisation=one_of(*given.get("normalisation", ("auto", "sym", "row", "none"))),
             model=one_of(*given.get("model", ("gcn", "gcn", "sage", "gin"))),
             heads=one_of(*given.get("heads", (1,))),
+            message_dropout=one_of(*given.get("message_dropout", (0.0,))),
             aggregate=one_of(*given.get("aggregate", ("mean",))),
             norm=one_of("none", "none", "batch", "layer", "node", "graph", "pair"),
             residual=one_of(False, False, True),
             jk=one_of("none", "none", "last", "cat", "max"),
             seed=int(rng.integers(100)),
-            epochs=1,
+            epochs=one_of(*given.get("epochs", (1,))),
             imbalance=0.3,
+            task=one_of(*given.get("task", ("vertices",))),
+            decoder=one_of(*given.get("decoder", ("dot",))),
+            negatives=one_of(*given.get("negatives", (1,))),
         )
         try:
             config.check(ranks)
@@ -114,7 +118,11 @@ def predicted(config: TrainConfig, ranks: int, wired: Wired | None = None) -> Pr
     model = config.model
     normalisation, loops = normalisation_of(model.model, model.aggregate, config.data.normalisation)
     subject = Subject.of(
-        source, seed=config.training.seed, normalisation=normalisation, loops=loops
+        source,
+        seed=config.training.seed,
+        normalisation=normalisation,
+        loops=loops,
+        links=links_of(config),
     )
     algorithm = how.distribution
     labels, _ = partition(

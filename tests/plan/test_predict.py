@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from spgnn.plan.machine import Overhead
 from spgnn.plan.network import Network
 from spgnn.plan.tracing import trace
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, prepare
+from spgnn.train import TrainConfig, Trainer, prepare, task_of
+from spgnn.train.report import measurements
 from tests.exchange.test_plan import schemes
 from tests.plan.configurations import predicted, random_configurations, write_graphs
 from tests.training import run
@@ -29,6 +31,16 @@ MACHINE = Path(__file__).parents[2] / "experiments" / "machines" / "perlmutter_a
 
 def counted(rank: int, configs: list[TrainConfig]) -> list[dict]:
     return [run(config, connect())[1] for config in configs]
+
+
+def counted_links(rank: int, configs: list[TrainConfig]) -> list[dict]:
+    comm, found = connect(), []
+    for config in configs:
+        trainer = Trainer(task_of(config, prepare(config, comm), comm), config.training, comm)
+        for epoch in range(config.training.epochs):
+            trainer.measured.epoch(partial(trainer.train_epoch, epoch))
+        found.append(measurements(trainer)["volume"])
+    return found
 
 
 def check_bytes(directory: Path, ranks: int, many: int, **given: tuple[object, ...]) -> None:
@@ -150,6 +162,7 @@ def test_every_exchange_has_its_price(algorithm, ghosts, exchanges):
 WEIGHED = {
     "model": ("gat", "gatv2"),
     "heads": (1, 2, 4),
+    "message_dropout": (0.0, 0.3),
     "algo": ("1d", "1.5d", "2d", "vertex-cut"),
     "order": ("auto",),
     "ghosts": (0,),
@@ -171,6 +184,24 @@ LARGEST = {
 @pytest.mark.parametrize(("kinds", "many"), [(WEIGHED, 10), (LARGEST, 3)])
 def test_bytes_of_attention_and_of_the_largest_neighbours(tmp_path, kinds, many):
     check_bytes(tmp_path, 4, many, **kinds)
+
+
+LINKS = {
+    "task": ("links",),
+    "decoder": ("dot", "mlp"),
+    "negatives": (1, 3),
+    "epochs": (1, 2, 3),
+    "model": ("gcn", "sage", "gat"),
+}
+
+
+@pytest.mark.parametrize(("ranks", "many"), [(2, 3), (3, 4)])
+def test_bytes_of_links_are_those_of_their_mean_epoch(tmp_path, ranks, many):
+    """With what is told before rows are fetched, which is counted alike."""
+    configs = random_configurations(write_graphs(tmp_path)[:3], ranks, many, seed=ranks, **LINKS)
+    found = run_ranks(counted_links, ranks, configs)[0]
+    for config, volume in zip(configs, found, strict=True):
+        assert predicted(config, ranks).volume == volume, config
 
 
 @pytest.mark.slow

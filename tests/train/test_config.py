@@ -276,7 +276,6 @@ def test_wrong_values_in_the_library(flags, said):
         ({"label_propagation": 0.5, "task": "links"}, 1, "--label-propagation needs --task vert"),
         ({"label_propagation": 0.5, "ghosts": 1}, 1, "--ghosts 1 needs fixed features"),
         ({"label_propagation": 0.5, "loss": "mse"}, 1, "--label-propagation needs classes"),
-        ({"plan": "auto", "task": "links"}, 1, "--plan knows .* not --task links"),
         ({"plan": "auto", "inductive": True}, 1, "--plan knows .* not --inductive True"),
         ({"negatives": 3}, 1, "--negatives needs --task links"),
         ({"loss": "huber", "label_smoothing": 0.1}, 1, "--label-smoothing needs classes"),
@@ -284,11 +283,6 @@ def test_wrong_values_in_the_library(flags, said):
         ({"heads": 2, "model": "gin"}, 1, "--heads 2 needs --model gat or gatv2, not gin"),
         ({"attention_dropout": 0.0}, 1, "--attention-dropout 0.0 needs --model gat"),
         ({"message_dropout": 0.5}, 1, "--message-dropout 0.5 needs --model gat"),
-        (
-            {"model": "gat", "message_dropout": 0.5, "plan": "auto"},
-            1,
-            "--plan prices no --message-dropout",
-        ),
         (
             {"model": "gat", "message_dropout": 0.5, "parts": 2},
             1,

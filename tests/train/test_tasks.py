@@ -90,7 +90,7 @@ def test_the_command_predicts_links(tmp_path):
         (["--metric", "mrr"], "--metric mrr needs --task links, not auto"),
         (["--task", "links", "--metric", "accuracy"], "--metric accuracy needs --loss softmax"),
         (["--label-smoothing", "1"], "--label-smoothing: '1' must be in"),
-        (["--plan", "auto", "--task", "links"], "--plan knows training on labels"),
+        (["--plan", "auto", "--inductive"], "--plan knows training on the whole graph"),
         (["--metric", "r2"], "--metric r2 needs --loss mse"),
     ],
 )

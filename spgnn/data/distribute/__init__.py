@@ -5,7 +5,7 @@ from __future__ import annotations
 from spgnn.data.distribute.arrange import Arrangement
 from spgnn.data.distribute.columns import of_columns
 from spgnn.data.distribute.induced import induced, renumbered
-from spgnn.data.distribute.pairs import Directory, Pairs, held_out
+from spgnn.data.distribute.pairs import Directory, Divided, Pairs, divided, held_out
 from spgnn.data.distribute.parts import from_shards
 from spgnn.data.distribute.scatter import scatter
 from spgnn.data.distribute.share import RankShare, Slices
@@ -13,9 +13,11 @@ from spgnn.data.distribute.share import RankShare, Slices
 __all__ = [
     "Arrangement",
     "Directory",
+    "Divided",
     "Pairs",
     "RankShare",
     "Slices",
+    "divided",
     "from_shards",
     "held_out",
     "induced",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -51,6 +52,47 @@ class Pairs:
         return found + (found >= self.target_ids[:, None])
 
 
+class Divided(NamedTuple):
+    """What each nonzero of a graph is where links are learnt, bool [nnz] each.
+
+    Attributes
+    ----------
+    splits : three Tensor
+        Links for training, validation and testing; of an undirected link one direction.
+    stays : Tensor
+        Those that stay in the graph, in both directions.
+    """
+
+    splits: tuple[Tensor, Tensor, Tensor]
+    stays: Tensor
+
+
+def divided(
+    targets: Tensor, sources: Tensor, shares: tuple[float, float], seed: int, *, directed: bool
+) -> Divided:
+    """Which nonzeros are held out, and for what: a function of (seed, original ids of both ends).
+
+    Parameters
+    ----------
+    targets, sources : Tensor int64 [nnz]
+        Original ids.
+    shares : two float
+        Of the links, for validation and for testing.
+    seed : int
+    directed : bool
+    """
+    low, high = torch.minimum(targets, sources).numpy(), torch.maximum(targets, sources).numpy()
+    draw = torch.from_numpy(uniform(low, seed, "link", second=high))
+    loop = targets == sources
+    validating = (draw < shares[0]) & ~loop
+    testing = (draw < sum(shares)) & ~validating & ~loop
+    counts, stays = ~loop, ~(validating | testing)
+    if not directed:
+        upwards = torch.from_numpy(uniform(low, seed, "direction", second=high)) < 0.5
+        counts &= (targets > sources) == upwards
+    return Divided((stays & counts, validating & counts, testing & counts), stays)
+
+
 def held_out(
     share: RankShare, shares: tuple[float, float], seed: int, comm: Communicator
 ) -> tuple[RankShare, list[Pairs]]:
@@ -80,20 +122,10 @@ def held_out(
     assert A is not None
     own = torch.arange(A.shape[0]).repeat_interleave(A.row_lengths)
     targets, sources = share.vertex_ids[own], of_columns(share.vertex_ids, A, share.layout, comm)
-    low, high = torch.minimum(targets, sources).numpy(), torch.maximum(targets, sources).numpy()
-    draw = torch.from_numpy(uniform(low, seed, "link", second=high))
-    loop = targets == sources
-    validating = (draw < shares[0]) & ~loop
-    testing = (draw < sum(shares)) & ~validating & ~loop
-    counts = ~loop
-    if not share.meta.directed:
-        upwards = torch.from_numpy(uniform(low, seed, "direction", second=high)) < 0.5
-        counts &= (targets > sources) == upwards
-    pairs = []
-    for chosen in (~validating & ~testing, validating, testing):
-        here = chosen & counts
-        pairs.append(Pairs(own[here], A.indices[here].long(), targets[here], sources[here]))
-    stays = ~(validating | testing)
+    splits, stays = divided(targets, sources, shares, seed, directed=share.meta.directed)
+    pairs = [
+        Pairs(own[here], A.indices[here].long(), targets[here], sources[here]) for here in splits
+    ]
     left = renumbered(A, stays, A.indices, A.shape[1])
     labels = None if share.edge_labels is None else share.edge_labels[stays]
     meta = replace(share.meta, edges=comm.agree(left.nnz, "sum"))
