@@ -98,20 +98,38 @@ class Weighed:
         With one head; a row is one that is made, with the source that stands for it.
     forward_head, backward_head : float
         Seconds for each nonzero and each head beyond the first.
+    forward_row_head, backward_row_head : float
+        The same for each row.
+    forward_drop, backward_drop : float
+        Seconds for each nonzero and each head, where weights are dropped.
     """
 
     forward: Spmm
     backward: Spmm
     forward_head: float = 0.0
     backward_head: float = 0.0
+    forward_row_head: float = 0.0
+    backward_row_head: float = 0.0
+    forward_drop: float = 0.0
+    backward_drop: float = 0.0
 
     def seconds(  # noqa: PLR0917
-        self, nonzeros: Any, rows: Any, width: float, operand_bytes: Any, heads: int, adjoint: bool
+        self,
+        nonzeros: Any,
+        rows: Any,
+        width: float,
+        operand_bytes: Any,
+        heads: int,
+        adjoint: bool,
+        drops: bool = False,
     ) -> Any:
         """Time of one layer, or of its gradient; numbers or arrays."""
-        table = self.backward if adjoint else self.forward
-        head = self.backward_head if adjoint else self.forward_head
-        return table.seconds(nonzeros, rows, width, operand_bytes) + nonzeros * (heads - 1) * head
+        way = "backward" if adjoint else "forward"
+        table: Spmm = getattr(self, way)
+        found = table.seconds(nonzeros, rows, width, operand_bytes)
+        of_nonzero = (heads - 1) * getattr(self, f"{way}_head")
+        of_nonzero += heads * drops * getattr(self, f"{way}_drop")
+        return found + nonzeros * of_nonzero + rows * (heads - 1) * getattr(self, f"{way}_row_head")
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,12 @@ class Network:
         return self.kind in ATTENDING
 
     @property
+    def drops_edges(self) -> bool:
+        """Whether attention drops weights."""
+        given = self.attention_dropout
+        return (self.dropout if given is None else given) > 0
+
+    @property
     def extreme(self) -> bool:
         """Whether layers take the largest or smallest of all neighbours."""
         return self.aggregate in ("max", "min")

@@ -78,10 +78,13 @@ class Weighing(Product):
     heads : int
     whole_rows : bool
         Whether scores need the destination's whole row.
+    drops : bool
+        Whether weights are dropped.
     """
 
     heads: int = 1
     whole_rows: bool = False
+    drops: bool = False
 
     @property
     def shape(self) -> Shape:

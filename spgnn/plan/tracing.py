@@ -154,7 +154,8 @@ class _Recorder:
     def append(self, told: Weighed) -> None:
         """Note a layer of attention, or its gradient."""
         width, dtype, adjoint, heads, whole_rows, _ = told
-        self._steps.append(Weighing(self._layer, width, dtype, adjoint, heads, whole_rows))
+        drops = self._network.drops_edges
+        self._steps.append(Weighing(self._layer, width, dtype, adjoint, heads, whole_rows, drops))
 
     def forward(self, H_local: Tensor, step: Count) -> Tensor:
         """Note ``A·H``."""

@@ -10,10 +10,13 @@ from spgnn.plan.hops import HopCensus
 from spgnn.plan.machine import Float64Array, Machine
 from spgnn.plan.rows_seconds import OPERATIONS, hop_seconds, moving, rounding, spmm
 from spgnn.plan.steps import Extreme, Product, Weighing
+from spgnn.plan.weighed import WeighedCensus
+from spgnn.sparse import SUM_DTYPE
 
 _FLOAT = 4
 # Of each block of nonzeros that attention works on: what it calls and does in Python.
 _BLOCK_OPERATIONS = 15
+_LISTED = 2
 
 
 def fixed_of_weighing(census: Census, step: Weighing, machine: Machine) -> float:
@@ -31,12 +34,12 @@ def weighing_seconds(
 ) -> dict[str, Float64Array]:
     """Seconds of a layer of attention, or of its gradient, by kind of work, on each rank."""
     weighed = step.of(census)
-    table = machine.edges_of("gatv2" if step.whole_rows else "gat")
+    table, way = machine.edges_of("gatv2" if step.whole_rows else "gat"), (step.heads, step.adjoint)
 
     def block(nonzeros: Int64Array, rows: Int64Array, sources: Int64Array) -> Float64Array:
         both = (rows + sources) / 2
         size = _FLOAT * step.words * sources
-        found = table.seconds(nonzeros, both, step.words, size, step.heads, step.adjoint)
+        found = table.seconds(nonzeros, both, step.words, size, *way, step.drops)
         return np.asarray(slow * found, np.float64)
 
     local = block(weighed.local, weighed.partial, weighed.columns)
@@ -53,10 +56,17 @@ def weighing_seconds(
     moved = [moving(m, np.maximum(s, r), machine, slow) for s, r, m in exchanges]
     total = np.sum(moved, axis=0) if moved else np.zeros_like(local)
     return {
-        "attention": local + others,
+        "attention": local + others + slow * _finished(weighed, step, machine),
         "exchange": total - machine.overlap * np.minimum(total, local),
         "pack": slow * _packed(census, step, machine),
     }
+
+
+def _finished(weighed: WeighedCensus, step: Weighing, machine: Machine) -> Float64Array:
+    """Sums divided by their weights; or products of gradients with what was made and kept."""
+    rows = weighed.rows + weighed.partial if step.adjoint else weighed.partial
+    row = step.width * step.dtype.itemsize
+    return np.asarray(2 * row * rows / machine.streams.elementwise, np.float64)
 
 
 def _packed(census: Census, step: Weighing, machine: Machine) -> Float64Array:
@@ -69,9 +79,24 @@ def _packed(census: Census, step: Weighing, machine: Machine) -> Float64Array:
         found = found + rounding(weighed.fetch, step, machine)
     for way in (weighed.sums, weighed.fold):
         if way is not None:
-            nbytes = step.width * step.dtype.itemsize * (way.sent + way.received).sum(axis=0)
-            found = found + 4 * nbytes / stream + rounding(way, step, machine)
+            own = weighed.rows if way is weighed.fold else 0 * weighed.rows
+            found = found + _carried(way, own, step) / stream + rounding(way, step, machine)
     return found
+
+
+def _carried(way: HopCensus, own: Int64Array, step: Weighing) -> Float64Array:
+    """Bytes read and written around both exchanges of a way.
+
+    What leaves is selected and packed, what arrives unpacked and put where it belongs, and with a
+    fold own rows are told from those of others. Listed rows of what no cache holds any more take
+    as long as twice as many in their order.
+    """
+    there, back = way.sent.sum(axis=0), way.received.sum(axis=0)
+    heads = step.heads * SUM_DTYPE[step.dtype].itemsize
+    row = step.width * step.dtype.itemsize
+    # Rows travel with their scores one way; the other way destinations, or gradients of these.
+    both = row + heads + (row if step.whole_rows else heads)
+    return np.asarray(_LISTED * both * (4 * (there + back) + 2 * own), np.float64)
 
 
 def _gathered(

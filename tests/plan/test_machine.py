@@ -13,7 +13,7 @@ from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.plan import Machine, read_machine, write_machine
 from spgnn.plan.links import groups_by_node
-from spgnn.plan.machine import between
+from spgnn.plan.machine import Spmm, Weighed, between
 from spgnn.plan.measure import measure
 from spgnn.testing import run_ranks
 
@@ -149,3 +149,13 @@ def test_all_ranks_measure_the_same_machine(tmp_path):
     assert 0 <= first.overlap <= 1
     write_machine(first, tmp_path / "machine.json")
     assert read_machine(tmp_path / "machine.json") == first
+
+
+def test_heads_and_dropout_cost_beside_the_first_head():
+    """Of rows and of nonzeros; files that do not name them are as before."""
+    table = Spmm((1.0, 2.0), (1.0, 2.0), ((1.0, 1.0), (1.0, 1.0)), (10.0, 10.0))
+    plain = Weighed(table, table)
+    assert plain.seconds(3, 2, 1, 1, 5, False) == plain.seconds(3, 2, 1, 1, 1, True) == 23
+    more = replace(plain, forward_head=1.0, forward_row_head=2.0, backward_drop=4.0)
+    assert more.seconds(3, 2, 1, 1, 5, False, True) == 23 + 4 * (3 * 1 + 2 * 2)
+    assert more.seconds(3, 2, 1, 1, 5, True, True) == 23 + 5 * 3 * 4
