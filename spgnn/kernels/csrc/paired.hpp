@@ -1,15 +1,35 @@
-// Thirty-two columns at a time on AVX2: what random words give to columns sixteen apart stays in
-// the two halves of a word until codes are bytes.
+// Thirty-two columns at a time on AVX2 and AVX-512: what random words give to columns sixteen apart
+// stays in the upper halves of words until codes are bytes.
 #pragma once
 
 #include "codes.hpp"
 
 namespace spgnn::SPGNN_ISA {
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX2__)
 #define SPGNN_PAIRED
 
 using PairedBytes [[gnu::vector_size(32)]] = std::uint8_t;
+
+#if defined(__AVX512F__)
+
+// The upper halves of words, those of `one` before those of `other`.
+SPGNN_INLINE __m512i upper_halves(const WordVector& one, const WordVector& other) {
+  using Halves [[gnu::vector_size(64)]] = std::uint16_t;
+  const auto odd =
+      by_lane<Halves>([](int lane) { return static_cast<std::uint16_t>(2 * lane + 1); });
+  return _mm512_permutex2var_epi16(reinterpret_cast<__m512i>(one), reinterpret_cast<__m512i>(odd),
+                                   reinterpret_cast<__m512i>(other));
+}
+
+// The same as bytes; above 255 they become 255.
+SPGNN_INLINE PairedBytes upper_bytes(const Words& one, const Words& other) {
+  constexpr __mmask32 kAll = 0xffffffff;
+  return reinterpret_cast<PairedBytes>(
+      _mm512_maskz_cvtusepi16_epi8(kAll, upper_halves(one.v[0], other.v[0])));
+}
+
+#else
 
 // The upper halves of words, which are below 2¹⁵, as bytes: those of `one` before those of `other`;
 // above 255 they become 255.
@@ -29,6 +49,8 @@ SPGNN_INLINE PairedBytes upper_bytes(const Words& one, const Words& other) {
       _mm256_permutevar8x32_epi32(fours, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
 }
 
+#endif
+
 // Thirty-two codes of kBits bits to 4 kBits bytes, code i at bit i · kBits.
 template <int kBits>
 SPGNN_INLINE void pack_codes(PairedBytes codes, std::uint8_t* to) {
@@ -36,7 +58,11 @@ SPGNN_INLINE void pack_codes(PairedBytes codes, std::uint8_t* to) {
   if constexpr (kBits == 8) {
     std::memcpy(to, &bytes, 32);
   } else if constexpr (kBits == 1) {
+#if defined(__AVX512F__)
+    const __mmask32 packed = _mm256_test_epi8_mask(bytes, _mm256_set1_epi8(1));
+#else
     const int packed = _mm256_movemask_epi8(_mm256_slli_epi16(bytes, 7));
+#endif
     std::memcpy(to, &packed, 4);
   } else {
     // Neighbours times 1 and 2^kBits, added.
@@ -54,7 +80,29 @@ SPGNN_INLINE void pack_codes(PairedBytes codes, std::uint8_t* to) {
   }
 }
 
+#if defined(__AVX512F__)
+
 // Floats rounded to bfloat16 by random halves; a NaN stays one.
+SPGNN_INLINE void store_drawn(const Reals<float>& one, const Reals<float>& other,
+                              const Words& lower, const Words& upper, std::uint8_t* to) {
+  const auto drawn =
+      [](const FloatVector& x, const WordVector& halves)
+          __attribute__((always_inline)) { return reinterpret_cast<WordVector>(x) + halves; };
+  WordVector first = drawn(one.v[0], lower.v[0]), second = drawn(other.v[0], upper.v[0]);
+  if (_mm512_cmp_ps_mask(reinterpret_cast<__m512>(one.v[0]), reinterpret_cast<__m512>(other.v[0]),
+                         _CMP_UNORD_Q)) [[unlikely]] {
+    const auto quiet = [](const FloatVector& x,
+                          const WordVector& found) __attribute__((always_inline)) {
+      const auto is_nan = reinterpret_cast<WordVector>(x != x);
+      return (is_nan & (reinterpret_cast<WordVector>(x) | 0x400000u)) | (~is_nan & found);
+    };
+    first = quiet(one.v[0], first), second = quiet(other.v[0], second);
+  }
+  store_vector(to, upper_halves(first, second));
+}
+
+#else
+
 SPGNN_INLINE void store_drawn(const Reals<float>& x, const Words& drawn, std::uint8_t* to) {
   const auto upper = [&](auto i) __attribute__((always_inline)) {
     const auto number = reinterpret_cast<WordVector>(x.v[i]);
@@ -78,6 +126,14 @@ SPGNN_INLINE void store_drawn(const Reals<float>& x, const Words& drawn, std::ui
   std::memcpy(to, &packed, 32);
 }
 
+// Floats rounded to bfloat16 by random halves; a NaN stays one.
+SPGNN_INLINE void store_drawn(const Reals<float>& one, const Reals<float>& other,
+                              const Words& lower, const Words& upper, std::uint8_t* to) {
+  store_drawn(one, lower, to);
+  store_drawn(other, upper, to + 2 * kGroup);
+}
+
+#endif
 #endif
 
 }  // namespace spgnn::SPGNN_ISA

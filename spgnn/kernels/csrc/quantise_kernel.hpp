@@ -3,12 +3,15 @@
 
 #include "codes.hpp"
 #include "paired.hpp"
+#include "prefetch.hpp"
 #include "row_notes.hpp"
 #include "row_scales.hpp"
 
 namespace spgnn::SPGNN_ISA {
 
-inline constexpr std::int64_t kBatchBytes = 24 << 10;  // of rows that are read twice: in the cache
+inline constexpr std::int64_t kBatchBytes = 16 << 10;  // of rows that are read twice: in the cache
+inline constexpr std::int64_t kCachedBytes = 4 << 20;  // rows that are likely to be in a cache
+inline constexpr std::int64_t kMostFetched = 4 << 10;  // of a row, by us: the rest lies in sequence
 inline constexpr std::uint32_t kWeyl = 0x9e3779b9u;
 inline constexpr std::uint32_t kHalf = 0x8000u;
 inline constexpr int kHeaderBytes = 4;
@@ -25,34 +28,47 @@ SPGNN_INLINE int bits_of(const RowBits& bits, std::int64_t i) {
   return bits.each ? bits.each[i] : bits.all;
 }
 
+// What all random words have in common. Where nothing is drawn, every word is kOne · kHalves: two
+// halves, by the same instructions.
+struct RandomSteps {
+  static constexpr std::uint32_t kOne = 1, kHalves = kHalf << 16;
+  Words places;
+  WordVector next;
+
+  SPGNN_INLINE explicit RandomSteps(bool drawn)
+      : next(WordVector{} + (drawn ? kGroup * kWeyl : 0)) {
+    const WordVector all = WordVector{} + (drawn ? ~std::uint32_t{0} : 0);
+    for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
+      places.v[i] = all & by_lane<WordVector>([&](int lane) {
+                      return static_cast<std::uint32_t>(i * Words::kLanes + lane) * kWeyl;
+                    });
+    });
+  }
+};
+
 // 16 random bits for every column of a row: a word for columns c and c + 16 of each 32.
 struct RandomWords {
   Words place;
-  WordVector factor;
-  bool stochastic;
+  WordVector factor, step;
 
   struct Halves {
     Words lower, upper;
   };
 
-  SPGNN_INLINE RandomWords(std::uint32_t start, std::uint32_t odd, bool drawn)
-      : factor(WordVector{} + odd), stochastic(drawn) {
-    for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
-      place.v[i] = start + by_lane<WordVector>([&](int lane) {
-                     return static_cast<std::uint32_t>(i * Words::kLanes + lane) * kWeyl;
-                   });
-    });
+  SPGNN_INLINE RandomWords(std::uint32_t start, std::uint32_t odd, const RandomSteps& steps)
+      : factor(WordVector{} + odd), step(steps.next) {
+    for_each_vector<Words>(
+        [&](auto i) __attribute__((always_inline)) { place.v[i] = start + steps.places.v[i]; });
   }
 
   SPGNN_INLINE Halves next() {
     Halves found;
     for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
       WordVector z = place.v[i];
-      place.v[i] += kGroup * kWeyl;
+      place.v[i] += step;
       z = (z ^ (z >> 16)) * factor;
-      const WordVector upper = z >> 16;
-      found.upper.v[i] = stochastic ? upper : WordVector{} + kHalf;
-      found.lower.v[i] = stochastic ? (z ^ upper) & 0xffffu : WordVector{} + kHalf;
+      found.upper.v[i] = z >> 16;
+      found.lower.v[i] = (z ^ found.upper.v[i]) & 0xffffu;
     });
     return found;
   }
@@ -148,8 +164,7 @@ SPGNN_INLINE void round_row(const QuantisedRow<T>& row, std::int64_t columns, Ra
       const auto halves = random.next();
       const Real one = load_group(row.x + first, kGroup);
       const Real other = load_group(row.x + first + kGroup, kGroup);
-      store_drawn(one, halves.lower, to + 2 * first);
-      store_drawn(other, halves.upper, to + 2 * first + 2 * kGroup);
+      store_drawn(one, other, halves.lower, halves.upper, to + 2 * first);
     }
   }
 #endif
@@ -190,12 +205,34 @@ void refuse_row(const QuantisedRow<T>& row, std::int64_t columns, LostLanes& sum
 }
 
 template <class T>
-SPGNN_INLINE QuantisedRow<T> row_of(const QuantiseOperands<T>& a, std::int64_t i) {
-  QuantisedRow<T> row;
-  row.x = a.x + listed_row(a.rows, i) * a.x_stride;
-  row.residual = a.residual ? a.residual + i * a.residual_stride : nullptr;
-  return row;
+SPGNN_INLINE const T* x_row(const QuantiseOperands<T>& a, std::int64_t i) {
+  return a.x + listed_row(a.rows, i) * a.x_stride;
 }
+
+// Listed rows lie where the processor does not look for them by itself; and while rows are packed
+// it does not look for the next ones, since those of a batch were all read before.
+template <class T>
+SPGNN_INLINE void fetch_row(const QuantiseOperands<T>& a, std::int64_t i, std::int64_t columns) {
+  if (i >= a.count) return;
+  const std::int64_t bytes = columns * static_cast<std::int64_t>(sizeof(T));
+  const T* const x = x_row(a, i);
+  prefetch_lines(x, lines_of(bytes < kMostFetched ? bytes : kMostFetched));
+}
+
+// Rows that are packed one after another.
+template <class T>
+struct Batch {
+  std::int64_t first, ahead;  // its first row; rows to the one that is fetched, 0 for none
+  RowScales<Sum<T>> scales;
+  const T* x[kBatch];
+
+  SPGNN_INLINE QuantisedRow<T> row(const QuantiseOperands<T>& a, std::int64_t i) const {
+    QuantisedRow<T> found;
+    found.x = x[i];
+    found.residual = a.residual ? a.residual + (first + i) * a.residual_stride : nullptr;
+    return found;
+  }
+};
 
 // One number in all lanes.
 template <class Vector, class S>
@@ -216,18 +253,22 @@ SPGNN_INLINE void on_columns(std::int64_t columns, Work work) {
 
 // Some rows of the same bits, one after another from `to` on.
 template <class T, int kBits, bool kNotes>
-void pack_rows(const QuantiseOperands<T>& given, const RowScales<Sum<T>>& scales,
-               std::int64_t first, Span batch, std::uint8_t* to, LostLanes* lost) {
+void pack_rows(const QuantiseOperands<T>& given, const Batch<T>& batch, Span rows, std::uint8_t* to,
+               LostLanes* lost) {
   using Vector = typename Reals<Sum<T>>::Vector;
   const QuantiseOperands<T> a = given;  // what is written could not be this copy
+  const RowScales<Sum<T>>& scales = batch.scales;
+  const RandomSteps steps(a.stochastic);
+  const std::int64_t fetched = batch.ahead ? batch.first + batch.ahead : a.count;
   LostLanes sums;
   if (kNotes && lost) sums = *lost;
   on_columns(a.columns, [&](auto columns) __attribute__((always_inline)) {
     const std::int64_t bytes = packed_bytes(columns, kBits);
-    for (std::int64_t i = batch.begin; i < batch.end; ++i, to += bytes) {
-      QuantisedRow<T> row = row_of(a, first + i);
+    for (std::int64_t i = rows.begin; i < rows.end; ++i, to += bytes) {
+      fetch_row(a, fetched + i, columns);
+      QuantisedRow<T> row = batch.row(a, i);
       row.counted = lost != nullptr;
-      const RandomWords random(scales.start[i], scales.factor[i], a.stochastic);
+      const RandomWords random(scales.start[i], scales.factor[i], steps);
       if constexpr (kBits == 16) {
         round_row<T, kNotes>(row, columns, random, sums, to);
       } else {
@@ -255,62 +296,99 @@ constexpr auto pack_rows_of(int bits) {
                      : pack_rows<T, 1, kNotes>;
 }
 
-// Scales and random numbers of rows from `first` on.
+// Where the random numbers of some rows begin.
 template <class T>
-void prepare(const QuantiseOperands<T>& a, std::int64_t first, int count,
-             RowScales<Sum<T>>& scales) {
-  for (int i = 0; i < count; ++i) {
-    const auto id = static_cast<std::uint64_t>(a.ids[first + i]);
-    const std::uint64_t stream = mix64(a.seed + kGolden * (id + 1));
+SPGNN_INLINE void seed_rows(const QuantiseOperands<T>& a, int count, Batch<T>& batch) {
+  const std::int64_t* const ids = a.ids + batch.first;
+  auto& scales = batch.scales;
+  if (!a.stochastic) {
+    for (int i = 0; i < count; ++i) {
+      scales.start[i] = RandomSteps::kOne;
+      scales.factor[i] = RandomSteps::kHalves;
+    }
+    return;
+  }
+  int i = 0;
+#if defined(__AVX512F__)
+  // As mix64, of eight.
+  using Longs [[gnu::vector_size(kVectorBytes)]] = std::uint64_t;
+  for (; i + 8 <= count; i += 8) {
+    Longs stream = a.seed + kGolden * (load_vector<Longs>(ids + i) + 1);
+    stream = (stream ^ (stream >> 30)) * 0xbf58476d1ce4e5b9u;
+    stream = (stream ^ (stream >> 27)) * 0x94d049bb133111ebu;
+    stream ^= stream >> 31;
+    constexpr __mmask8 kAll = 0xff;
+    const auto halves = [&](Longs some) __attribute__((always_inline)) {
+      return _mm512_maskz_cvtepi64_epi32(kAll, reinterpret_cast<__m512i>(some));
+    };
+    store_vector(scales.start + i, halves(stream));
+    store_vector(scales.factor + i, halves((stream >> 32) | 1u));
+  }
+#endif
+  for (; i < count; ++i) {
+    const std::uint64_t stream = mix64(a.seed + kGolden * (static_cast<std::uint64_t>(ids[i]) + 1));
     scales.start[i] = static_cast<std::uint32_t>(stream);
     scales.factor[i] = static_cast<std::uint32_t>(stream >> 32) | 1u;
   }
-  if (!a.bits.each && a.bits.all == 16) return;
-  for (int i = 0; i < count; ++i) {
-    scales.levels[i] = static_cast<Sum<T>>((1u << bits_of(a.bits, first + i)) - 1);
-  }
-  RowExtremes<Sum<T>> extremes;
-  on_columns(a.columns, [&](auto columns) __attribute__((always_inline)) {
-    for (int i = 0; i < count; ++i) {
-      const QuantisedRow<T> row = row_of(a, first + i);
-      if (row.residual) {
-        find_extremes<T, true>(row, columns, extremes, i);
-      } else {
-        find_extremes<T, false>(row, columns, extremes, i);
-      }
-    }
-  });
-  make_scales(extremes, count, scales);
 }
 
-// Listed rows lie where the processor does not look for them by itself.
+SPGNN_INLINE int levels_of(int bits) { return (1 << bits) - 1; }
+
+// Places, scales and random numbers of the rows of a batch.
 template <class T>
-SPGNN_INLINE void fetch_listed(const QuantiseOperands<T>& a, std::int64_t first,
-                               std::int64_t count) {
-  if (!a.rows.narrow && !a.rows.wide) return;
-  const std::int64_t end = first + count < a.count ? first + count : a.count;
-  for (std::int64_t i = first; i < end; ++i) {
-    prefetch_row(row_of(a, i).x, a.columns * static_cast<std::int64_t>(sizeof(T)));
+void prepare(const QuantiseOperands<T>& a, int count, Batch<T>& batch) {
+  using Extremes = RowExtremes<Sum<T>>;
+  for (int i = 0; i < count; ++i) batch.x[i] = x_row(a, batch.first + i);
+  seed_rows(a, count, batch);
+  if (!a.bits.each && a.bits.all == 16) return;
+  for (int i = 0; a.bits.each && i < count; ++i) {
+    batch.scales.levels[i] = static_cast<Sum<T>>(levels_of(a.bits.each[batch.first + i]));
   }
+  on_columns(a.columns, [&](auto columns) __attribute__((always_inline)) {
+    for (int at = 0; at < count; at += Extremes::kLanes) {
+      Extremes extremes;
+      const int some = count - at < Extremes::kLanes ? count - at : Extremes::kLanes;
+      for (int i = 0; i < some; ++i) {
+        const QuantisedRow<T> row = batch.row(a, at + i);
+        if (row.residual) {
+          find_extremes<T, true>(row, columns, extremes, i);
+        } else {
+          find_extremes<T, false>(row, columns, extremes, i);
+        }
+      }
+      make_scales(extremes, at, batch.scales);
+    }
+  });
+}
+
+// Rows of a batch: in whole vectors, where so many fit.
+SPGNN_INLINE std::int64_t rows_of_batch(std::int64_t row_bytes) {
+  const std::int64_t fitting = kBatchBytes / (row_bytes < 1 ? 1 : row_bytes);
+  if (fitting >= kBatch) return kBatch;
+  return fitting > kGroup ? fitting / kGroup * kGroup : fitting < 1 ? 1 : fitting;
 }
 
 // All rows of a span, one after another from `to` on.
 template <class T>
 void quantise_rows(const QuantiseOperands<T>& a, Span rows, std::uint8_t* to, Lost* lost) {
-  RowScales<Sum<T>> scales;
+  Batch<T> batch;
   LostLanes sums;
-  const std::int64_t fitting = kBatchBytes / (a.columns * std::int64_t{sizeof(T)} + 1);
-  const std::int64_t most = fitting < 1 ? 1 : fitting < kBatch ? fitting : kBatch;
-  for (std::int64_t first = rows.begin; first < rows.end; first += most) {
-    const std::int64_t count = rows.end - first < most ? rows.end - first : most;
-    fetch_listed(a, first + count, most);
-    prepare(a, first, static_cast<int>(count), scales);
+  const std::int64_t row_bytes = a.columns * std::int64_t{sizeof(T)};
+  const std::int64_t most = rows_of_batch(row_bytes);
+  const bool listed = a.rows.narrow || a.rows.wide;
+  batch.ahead = listed || a.count * row_bytes > kCachedBytes ? most : 0;
+  for (std::int64_t i = 0; i < batch.ahead; ++i) fetch_row(a, rows.begin + i, a.columns);
+  for (auto& levels : batch.scales.levels) levels = static_cast<Sum<T>>(levels_of(a.bits.all));
+  for (batch.first = rows.begin; batch.first < rows.end; batch.first += most) {
+    const std::int64_t count = rows.end - batch.first < most ? rows.end - batch.first : most;
+    prepare(a, static_cast<int>(count), batch);
     for (std::int64_t begin = 0, end; begin < count; begin = end) {
-      const int bits = bits_of(a.bits, first + begin);
-      for (end = begin + 1; end < count && bits_of(a.bits, first + end) == bits;) ++end;
+      const int bits = bits_of(a.bits, batch.first + begin);
+      end = a.bits.each ? begin + 1 : count;
+      while (end < count && a.bits.each[batch.first + end] == bits) ++end;
       const auto pack =
           a.residual || lost ? pack_rows_of<T, true>(bits) : pack_rows_of<T, false>(bits);
-      pack(a, scales, first, {begin, end}, to, lost ? &sums : nullptr);
+      pack(a, batch, {begin, end}, to, lost ? &sums : nullptr);
       to += (end - begin) * packed_bytes(a.columns, bits);
     }
   }

@@ -8,17 +8,17 @@
 
 namespace spgnn::SPGNN_ISA {
 
-inline constexpr int kBatch = 16;  // rows whose scales are made together
+inline constexpr int kBatch = 64;  // rows whose scales are made before any of them is packed
 inline constexpr std::uint32_t kInfinity = 0x7f800000u;
 inline constexpr std::uint32_t kLeastScale = 0x08800000u;  // 2⁻¹¹⁰
 inline constexpr std::uint32_t kNanHeader = 0x7fc07fc0u;
 
-// Of some rows, the smallest and the largest number of every lane.
+// Of as many rows as a vector has lanes, the smallest and the largest number of every lane.
 template <class S>
 struct RowExtremes {
   static constexpr int kLanes = Reals<S>::kLanes;
   using Vector = typename Reals<S>::Vector;
-  Vector low[kBatch], high[kBatch];
+  Vector low[kLanes], high[kLanes];
 };
 
 // A row with a NaN or an infinity in it gets an infinity as its largest number.
@@ -30,8 +30,18 @@ SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, std::int64_t columns
   using Vector = typename Real::Vector;
   const Vector beyond = Vector{} + static_cast<S>(__builtin_inf());
   Real low, high, odd{};
-  for_each_vector<Real>(
-      [&](auto i) __attribute__((always_inline)) { low.v[i] = beyond, high.v[i] = -beyond; });
+  std::int64_t c = 0;
+  if (columns >= kGroup) {  // one step less, which is all that narrow rows have
+    low = high = load_sent<kNotes>(row, 0, kGroup);
+    for_each_vector<Real>([&](auto i) __attribute__((always_inline)) {
+      if constexpr (!kUnordered<S>) odd.v[i] = low.v[i] * S{0};
+    });
+    if constexpr (kUnordered<S>) odd.v[0] = unordered(odd.v[0], low);
+    c = kGroup;
+  } else {
+    for_each_vector<Real>(
+        [&](auto i) __attribute__((always_inline)) { low.v[i] = beyond, high.v[i] = -beyond; });
+  }
   const auto see = [&](const Real& x, int lanes) __attribute__((always_inline)) {
     for_each_vector<Real>([&](auto i) __attribute__((always_inline)) {
       Vector smallest = x.v[i], largest = x.v[i];
@@ -48,7 +58,6 @@ SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, std::int64_t columns
     });
     if constexpr (kUnordered<S>) odd.v[0] = unordered(odd.v[0], x);
   };
-  std::int64_t c = 0;
 #pragma GCC unroll 2
   for (; c + kGroup <= columns; c += kGroup) see(load_sent<kNotes>(row, c, kGroup), kGroup);
   if (c < columns && c > 0) {
@@ -187,17 +196,14 @@ inline void make_scales(const DoubleVector& smallest, const DoubleVector& larges
   }
 }
 
+// Of the rows from `at` on.
 template <class S>
-SPGNN_INLINE void make_scales(RowExtremes<S>& extremes, int count, RowScales<S>& found) {
+SPGNN_INLINE void make_scales(RowExtremes<S>& extremes, int at, RowScales<S>& found) {
   using Vector = typename RowExtremes<S>::Vector;
-  constexpr int kLanes = RowExtremes<S>::kLanes;
-  for (int at = 0; at < count; at += kLanes) {
-    const Vector low =
-        across<kLanes / 2>(extremes.low + at, [](auto a, auto b) { return smaller(a, b); });
-    const Vector high =
-        across<kLanes / 2>(extremes.high + at, [](auto a, auto b) { return larger(a, b); });
-    make_scales(low, high, at, found);
-  }
+  constexpr int kUnit = RowExtremes<S>::kLanes / 2;
+  const Vector low = across<kUnit>(extremes.low, [](auto a, auto b) { return smaller(a, b); });
+  const Vector high = across<kUnit>(extremes.high, [](auto a, auto b) { return larger(a, b); });
+  make_scales(low, high, at, found);
 }
 
 }  // namespace spgnn::SPGNN_ISA
