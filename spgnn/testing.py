@@ -54,7 +54,7 @@ def run_ranks(
         return [pickle.loads(Path(directory, str(rank)).read_bytes()) for rank in range(size)]
 
 
-def throttled(comm: Communicator, gigabits: float, latency: float = 0.0) -> Communicator:
+def throttled(comm: Communicator, gigabits: float, latency: float = 0.0) -> Throttled:
     """The same ranks behind a slow network: their all-to-alls take as long as it would need.
 
     Each rank has one link, which all subgroups made of the result share. It carries an all-to-all
@@ -81,7 +81,7 @@ def throttled(comm: Communicator, gigabits: float, latency: float = 0.0) -> Comm
             f"a link of {gigabits:g} Gb/s and {latency:g} s: the rate must be above 0, the latency "
             "0 or more"
         )
-    return _Throttled(comm, _Link(gigabits * 1e9 / 8, latency))
+    return Throttled(comm, _Link(gigabits * 1e9 / 8, latency))
 
 
 class _Link:
@@ -89,21 +89,27 @@ class _Link:
 
     def __init__(self, rate: float, latency: float) -> None:
         self._rate, self._latency = rate, latency
-        self._free = 0.0
+        self._free = self.busy = 0.0
 
     def arrival(self, nbytes: int) -> float:
         """The time, on the monotonic clock, before which so many bytes cannot be there."""
         self._free = max(self._free, time.monotonic()) + nbytes / self._rate
+        self.busy += nbytes / self._rate
         return self._free + self._latency
 
 
-class _Throttled(Communicator):
+class Throttled(Communicator):
     """Has another communicator do everything, and lets no all-to-all end too early."""
 
     def __init__(self, inner: Communicator, link: _Link) -> None:
         super().__init__(inner.rank, inner.job, inner.group)
         self.moves_cuda = inner.moves_cuda
         self._inner, self._link = inner, link
+
+    @property
+    def link_seconds(self) -> float:
+        """For how long this rank's link has been busy, or will have been, since it was made."""
+        return self._link.busy
 
     def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
         sent = counts.sent - counts.send_list[self.rank]
@@ -130,7 +136,7 @@ class _Throttled(Communicator):
 
     def _split(self, group: Group) -> Communicator:
         part = self._inner._split(group)
-        return part if part.size == 1 else _Throttled(part, self._link)
+        return part if part.size == 1 else Throttled(part, self._link)
 
     def _announce(self, call: Call) -> None:
         self._inner._announce(call)

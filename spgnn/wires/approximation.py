@@ -16,6 +16,8 @@ Staged = tuple[tuple[int, Number], ...]
 BITS = (32, 16, 8, 4, 2, 1)
 # With one bit, what is lost of a row can be as large as the row, and is added to it again.
 LEAST_WITH_FEEDBACK = 2
+# What is drawn stands for all others: as 1/p of it, which has to be a number of its own type.
+LEAST_SAMPLE = 1e-9
 Level = Literal["all", "between"]
 LEVELS: tuple[str, ...] = get_args(Level)
 Limit = Literal["own", "pair", "rank"]
@@ -113,6 +115,12 @@ class Approximation:
                 if not 0 < share <= 1:
                     never = "; to send nothing, delay it for ever" if not share else ""
                     raise InputError(f"{name} must be in (0, 1], got {share}{never}")
+        for _, share in self.sampling:
+            if share < LEAST_SAMPLE:
+                raise InputError(
+                    f"sampling must be {LEAST_SAMPLE:g} or more, got {share:g}: rows that are drawn "
+                    "are multiplied by its reciprocal"
+                )
         self._check_composition()
 
     def _check_composition(self) -> None:

@@ -63,6 +63,7 @@ def test_beginning_does_not_wait():
         comm = throttled(connect(), 1e-9)
         begin(comm)
         begin(comm)
+        assert comm.link_seconds == 2 * NBYTES * 8 / (1e-9 * 1e9)
         return comm.agree(rank) == 1
 
     assert run_ranks(body, 2) == [True, True]

@@ -57,6 +57,10 @@ def test_flags_stand_for_approximations(flags, asked):
         ({"bits": ""}, "--bits: an empty name"),
         ({"boundary_sampling": 0}, "--boundary-sampling 0: must be .*--delay never sends nothing"),
         ({"boundary_sampling": "nan"}, "--boundary-sampling nan: must be a share in"),
+        (
+            {"boundary_sampling": "1,1e-40@2"},
+            "--boundary-sampling must be 1e-09 or more, got 1e-40",
+        ),
         ({"boundary_sampling": 1.5}, "--boundary-sampling 1.5: must be a share in"),
         ({"components": "0.5,0@7"}, "--components 0.5,0@7: must be a share"),
         ({"delay": -1}, "--delay -1: must be a number of epochs from 0, or never"),
