@@ -36,6 +36,10 @@ class AliasDrawer {
         count_(Bucket<Index>::of(degree)),
         empty_(static_cast<std::uint32_t>(count_ * Bucket<Index>::kPlaces - degree)) {}
 
+  const Bucket<Index>* row() const { return row_; }
+  std::int64_t count() const { return count_; }
+  std::uint32_t empty() const { return empty_; }
+
   // Lines of the cache.
   std::int64_t lines() const { return (count_ * sizeof(*row_) + 63) / 64; }
   [[gnu::always_inline]] void prefetch_row() const {

@@ -1,12 +1,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <vector>
 
 #include "labor.hpp"
+#include "lanes.hpp"
 #include "layerwise.hpp"
 #include "negatives.hpp"
 #include "neighbors.hpp"
@@ -275,4 +277,7 @@ NB_MODULE(_sampling, m) {
   m.doc() = "Neighbourhoods of a few vertices, on arrays that spgnn/sampling has checked.";
   define_for<std::int32_t>(m, "Graph32");
   define_for<std::int64_t>(m, "Graph64");
+  m.def("instruction_sets", &spgnn::lane_names,
+        "Instruction sets that draw by weight here, the widest first.");
+  m.def("use_instruction_set", &spgnn::use_lanes, "name"_a, "Samples are the same with each.");
 }

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <utility>
 
+#include "factor_terms.hpp"
 #include "hash.hpp"
 
 namespace spgnn {
@@ -53,18 +54,19 @@ inline float quick_exponential(std::uint64_t random) {
 // Σ_j (1 + j·share)^−n, for a light share by Euler and Maclaurin, to five digits.
 class MeanFactor {
  public:
-  constexpr explicit MeanFactor(std::int64_t arrivals)
-      : arrivals_(arrivals), n_(static_cast<float>(arrivals)), most_(3.1F / (n_ + 6)) {
+  constexpr explicit MeanFactor(std::int64_t arrivals) : arrivals_(arrivals), terms_() {
+    const auto n = static_cast<float>(arrivals);
+    terms_.most = 3.1F / (n + 6);
     // Terms are written in x = n·share, which keeps their coefficients small.
-    const float step = 1 / n_;
+    const float step = 1 / n;
     float c = 1.0F / 12;
-    spread(times_, n_);
-    spread(integral_, n_ / (n_ - 1));
-    spread(coefficients_[0], c);
-    for (int i = 1; i < kTerms; ++i) {
+    spread(terms_.times, n);
+    spread(terms_.integral, n / (n - 1));
+    spread(terms_.coefficients[0], c);
+    for (int i = 1; i < FactorTerms::kTerms; ++i) {
       const auto odd = static_cast<float>(2 * i - 1);
       c *= (1 + odd * step) * (1 + (odd + 1) * step) * kRatios[i - 1];
-      spread(coefficients_[i], c);
+      spread(terms_.coefficients[i], c);
     }
   }
 
@@ -72,17 +74,21 @@ class MeanFactor {
   void of(std::int64_t count, const float* shares, float* factors) const {
     bool heavy = false;
     for (std::int64_t j = 0; j < count; j += kLanes) {
-      const Lanes four = loaded(shares + j);
-      const Lanes found = of_light(four);
+      const auto four = lanes_at<Lanes>(shares + j);
+      const Lanes found = light_factors(terms_, four);
       std::memcpy(factors + j, &found, sizeof(found));
-      const auto above = reinterpret_cast<Halves>(four > most_);
+      const auto above = reinterpret_cast<Halves>(four > terms_.most);
       heavy |= (above[0] | above[1]) != 0;
     }
-    if (!heavy) return;
+    if (heavy) of_heavy(count, shares, factors);
+  }
+  // Of those that are heavy.
+  void of_heavy(std::int64_t count, const float* shares, float* factors) const {
     for (std::int64_t j = 0; j < count; ++j) {
-      if (!is_light(shares[j])) factors[j] = of_heavy(shares[j]);
+      if (!is_light(shares[j])) factors[j] = heavy_factor(shares[j]);
     }
   }
+  const FactorTerms& terms() const { return terms_; }
 
   static constexpr std::int64_t kLanes = 4;
 
@@ -90,46 +96,31 @@ class MeanFactor {
   using Lanes [[gnu::vector_size(16)]] = float;
   using Halves [[gnu::vector_size(16)]] = std::int64_t;
 
-  // Numbers are kept once for each lane.
   static constexpr void spread(float* lanes, float value) {
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = value;
-  }
-  static Lanes loaded(const float* lanes) {
-    Lanes values;
-    std::memcpy(&values, lanes, sizeof(values));
-    return values;
+    for (int lane = 0; lane < FactorTerms::kWidest; ++lane) lanes[lane] = value;
   }
 
-  bool is_light(float share) const { return share <= most_; }
-
-  // Without a branch.
-  Lanes of_light(Lanes share) const {
-    const Lanes x = loaded(times_) * share, y = x * x, y2 = y * y;
-    const auto c = [this](int i) { return loaded(coefficients_[i]); };
-    // In pairs, which do not wait for each other.
-    const Lanes sum = c(0) + y * c(1) + y2 * (c(2) + y * c(3) + y2 * (c(4) + y * c(5) + y2 * c(6)));
-    return loaded(integral_) / x + 0.5F + x * sum;
-  }
+  bool is_light(float share) const { return share <= terms_.most; }
 
   // The first terms apart, until the rest is that of a light share.
-  float of_heavy(float share) const {
+  float heavy_factor(float share) const {
     float sum = 0, term = 1;
     while (!is_light(share) && term > 1e-7F) {
       sum += term;
       term *= power(1 / (1 + share));
       share /= 1 + share;
     }
-    return term > 1e-7F ? sum + term * of_light(Lanes{share, share, share, share})[0] : sum;
+    if (term <= 1e-7F) return sum;
+    return sum + term * light_factors(terms_, Lanes{share, share, share, share})[0];
   }
 
-  static constexpr int kTerms = 7;
   // B_2p / (2p)! over the one before.
-  static constexpr float kRatios[kTerms - 1] = {-12.0F / 720,
-                                                -720.0F / 30240,
-                                                -30240.0F / 1209600,
-                                                -1209600.0F / 47900160,
-                                                -5.28419014e-10F * 47900160,
-                                                1.33825365e-11F / -5.28419014e-10F};
+  static constexpr float kRatios[FactorTerms::kTerms - 1] = {-12.0F / 720,
+                                                             -720.0F / 30240,
+                                                             -30240.0F / 1209600,
+                                                             -1209600.0F / 47900160,
+                                                             -5.28419014e-10F * 47900160,
+                                                             1.33825365e-11F / -5.28419014e-10F};
 
   float power(float base) const {
     float product = 1;
@@ -141,8 +132,7 @@ class MeanFactor {
   }
 
   std::int64_t arrivals_;
-  float n_, most_;
-  alignas(16) float times_[kLanes] = {}, integral_[kLanes] = {}, coefficients_[kTerms][kLanes] = {};
+  FactorTerms terms_;
 };
 
 // Of usual numbers of arrivals, made once; by number.

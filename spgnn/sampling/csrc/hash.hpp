@@ -25,6 +25,8 @@ struct Draw {
 // The draws of one vertex: column 0, 1, ….
 class VertexDraws {
  public:
+  static constexpr std::uint64_t kStep = 0xA0761D6478BD642FULL, kMask = 0xE7037ED1A0B428DBULL;
+
   VertexDraws() = default;
   explicit VertexDraws(std::uint64_t state) : state_(state) {}
   std::uint64_t operator[](std::uint64_t column) const {
@@ -32,9 +34,9 @@ class VertexDraws {
     const auto product = static_cast<unsigned __int128>(x) * (x ^ kMask);
     return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
   }
+  std::uint64_t state() const { return state_; }
 
  private:
-  static constexpr std::uint64_t kStep = 0xA0761D6478BD642FULL, kMask = 0xE7037ED1A0B428DBULL;
   std::uint64_t state_ = 0;
 };
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <stdexcept>
+#include <type_traits>
 #include <vector>
 
 #include "buffer.hpp"
@@ -11,7 +13,9 @@
 #include "hash.hpp"
 #include "parallel.hpp"
 #include "rows.hpp"
+#include "tables.hpp"
 #include "weighted.hpp"
+#include "weighted_lanes.hpp"
 
 namespace spgnn {
 
@@ -46,6 +50,9 @@ class HopSampler {
     begins_[0] = 0;
     for_each_task(tasks, threads_, [&](std::int64_t task) { measure(task); });
     for (std::int64_t task = 0; task < tasks; ++task) begins_[task + 1] += begins_[task];
+    if (begins_[tasks] >= kMostNumbers) {
+      throw std::length_error("a sample has at most 2^31 vertices and edges");
+    }
     entries_.resize(begins_[tasks], edge_ids, Chooser::kWeighs);
     for_each_task(tasks, threads_, [&](std::int64_t task) {
       Chooser chooser(rows_);
@@ -130,39 +137,64 @@ class HopSampler {
   // Row by row, and what rows further on need is on its way from memory meanwhile.
   void draw_weighted(std::int64_t task, Chooser& chooser) {
     constexpr std::int64_t kFar = Chooser::kFar, kNear = Chooser::kNear;
-    const std::int64_t most = std::max<std::int64_t>(fanout_.count, 0) + kMoreRoom;
-    Buffer<float> shares(most), last_factors(most);
+    const std::int64_t first = task * kTargetsPerTask, end = end_of(task);
+    const std::int64_t most = most_drawn(task) + kMoreRoom;
     Buffer<std::uint32_t> offsets(most);
     Buffer<Index> last_columns(most);
-    std::fill_n(shares.data(), most, 0.0F);
-    const Picks<Index> last{last_columns.data(), offsets.data(), last_factors.data(),
-                            shares.data()};
+    Buffer<float> shares(begins_[task + 1] - begins_[task] + kMoreRoom);
+    std::vector<Arrivals> arrivals(end - first);
     std::int64_t at = begins_[task];
-    const std::int64_t first = task * kTargetsPerTask, end = end_of(task);
     for (std::int64_t i = first - kFar; i < end; ++i) {
       if (i + kFar < end) fetch(i + kFar, chooser);
       if (i + kNear >= first && i + kNear < end) settle(i + kNear, chooser);
       if (i < first) continue;
       const std::int64_t count = fanout_.of(degrees_[i]), start = starts_[i];
       Index* columns = entries_.columns.data() + at;
-      float* factors = entries_.weights.data() + at;
       if (count == 0 || fanout_.takes_all(degrees_[i])) {
         std::copy_n(rows_.indices + start, count, columns);
-        std::fill_n(factors, count, 1.0F);
         number(count, at, [&](std::int64_t j) { return start + j; });
       } else {
-        if (at + count + kMoreRoom <= begins_[task + 1]) {
-          chooser(i, degrees_[i], count, {columns, offsets.data(), factors, shares.data()});
-        } else {  // what is written beyond these is another task's
-          chooser(i, degrees_[i], count, last);
-          std::copy_n(last.columns, count, columns);
-          std::copy_n(last.factors, count, factors);
-        }
+        // What is written beyond the last ones is another task's.
+        const bool roomy = at + count + kMoreRoom <= begins_[task + 1];
+        const Picks<Index> picks{roomy ? columns : last_columns.data(), offsets.data(),
+                                 shares.data() + (at - begins_[task])};
+        arrivals[i - first] = chooser(i, degrees_[i], count, picks);
+        if (!roomy) std::copy_n(last_columns.data(), count, columns);
         number(count, at, [&](std::int64_t j) { return start + offsets[j]; });
       }
       at += count;
       entries_.indptr[i + 1] = at;
     }
+    weigh(task, chooser, arrivals, shares.data());
+  }
+
+  // Apart from the draws, for what was just written in pieces is slow to read in others.
+  void weigh(std::int64_t task, const Chooser& chooser, const std::vector<Arrivals>& arrivals,
+             const float* shares) {
+    const std::int64_t first = task * kTargetsPerTask, end = end_of(task);
+    Buffer<float> last(most_drawn(task) + kMoreRoom);
+    std::int64_t at = begins_[task];
+    for (std::int64_t i = first; i < end; ++i) {
+      const std::int64_t count = fanout_.of(degrees_[i]);
+      float* factors = entries_.weights.data() + at;
+      if (count == 0 || fanout_.takes_all(degrees_[i])) {
+        std::fill_n(factors, count, 1.0F);
+      } else {
+        const bool roomy = at + count + kMoreRoom <= begins_[task + 1];
+        float* found = roomy ? factors : last.data();
+        chooser.weigh(arrivals[i - first], count, shares + (at - begins_[task]), found);
+        if (!roomy) std::copy_n(found, count, factors);
+      }
+      at += count;
+    }
+  }
+
+  // The most entries that are drawn of any row.
+  std::int64_t most_drawn(std::int64_t task) const {
+    for (std::int64_t i = task * kTargetsPerTask; i < end_of(task); ++i) {
+      if (!fanout_.takes_all(degrees_[i])) return fanout_.count;
+    }
+    return 0;
   }
 
   // Functions that do nothing but fetch must be inlined: GCC takes them to have no effect, and
@@ -254,6 +286,11 @@ Entries<Index> draw_hop(const Rows<Index>& rows, const Targets<Index>& targets, 
   if (options.strategy == Strategy::uniform) {
     return options.replace ? run.template operator()<UniformWithReplacement<Index>>()
                            : run.template operator()<UniformWithoutReplacement<Index>>();
+  }
+  if constexpr (std::is_same_v<Index, std::int32_t>) {
+    if (rows.buckets && !options.replace && LanesWithoutReplacement::can(count)) {
+      return run.template operator()<LanesWithoutReplacement>();
+    }
   }
   if (rows.buckets) {
     return options.replace

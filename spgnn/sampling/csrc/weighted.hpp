@@ -12,6 +12,7 @@
 #include "choose.hpp"
 #include "factors.hpp"
 #include "hash.hpp"
+#include "picks.hpp"
 #include "rows.hpp"
 
 namespace spgnn {
@@ -27,21 +28,13 @@ struct DrawnRow {
   std::int64_t number, start, degree;
 };
 
-// Where what is drawn of a row is written; all have room for kMoreRoom more.
-inline constexpr std::int64_t kMoreRoom = MeanFactor::kLanes;
 template <class Index>
-struct Picks {
-  Index* columns;
-  std::uint32_t* offsets;  // in the row
-  float* factors;
-  float* shares;
-
-  [[gnu::always_inline]] void set(std::int64_t j, const Entry<Index>& entry) const {
-    columns[j] = entry.column;
-    offsets[j] = entry.offset;
-    shares[j] = entry.share;
-  }
-};
+[[gnu::always_inline]] inline void set_pick(const Picks<Index>& picks, std::int64_t j,
+                                            const Entry<Index>& entry) {
+  picks.columns[j] = entry.column;
+  picks.offsets[j] = entry.offset;
+  picks.shares[j] = entry.share;
+}
 
 // A row that is drawn from soon.
 template <class Drawer>
@@ -99,12 +92,6 @@ class ComingRows {
   Coming coming_[kKept];
 };
 
-// What was drawn of a row: so many entries arrived, or (0) they did until some time.
-struct Arrivals {
-  std::int64_t count;
-  float time;
-};
-
 // Drawn one by one, each in proportion to its weight among those that are left.
 //
 // Entries that were drawn before are passed over, which is the same.
@@ -123,19 +110,41 @@ class WeightedWithoutReplacement {
   }
   [[gnu::always_inline]] void settle(std::int64_t i, std::int64_t k) { coming_.settle(i, k + 1); }
 
-  // k of the row's entries.
-  void operator()(std::int64_t i, std::int64_t degree, std::int64_t k, const Picks<Index>& picks) {
+  // k of the row's entries; what they stand for is found later (`weigh`), when their shares are
+  // where they are read from.
+  Arrivals operator()(std::int64_t i, std::int64_t degree, std::int64_t k,
+                      const Picks<Index>& picks) {
     const Coming& coming = coming_[i];
-    if (wants_most(degree, k)) {
-      const float time = draw_all(coming, degree, k, picks);
-      weigh(time, k, picks);
-    } else if (k > FilteredSet::kMost) {
-      draw_some(HashedSet(memory_, k + 1), coming, degree, k, picks);
-    } else if (degree <= Marks::kCount) {
-      draw_some(MarkedSet(marks_), coming, degree, k, picks);
+    if (wants_most(degree, k)) return {0, draw_all(coming, degree, k, picks)};
+    return with_set(degree, k,
+                    [&](auto&& chosen) { return draw_some(chosen, coming, degree, k, picks); });
+  }
+
+  // The rest of k of a row's entries, after so many draws.
+  Arrivals go_on(const Drawer& drawer, VertexDraws draws, std::int64_t degree, std::int64_t k,
+                 std::int64_t taken, std::int64_t drawn, const Picks<Index>& picks) {
+    return with_set(degree, k, [&](auto&& chosen) {
+      for (std::int64_t j = 0; j < taken; ++j) chosen.insert(picks.offsets[j], picks.offsets, j);
+      return draw_rest(chosen, drawer, draws, degree, k, taken, drawn, picks);
+    });
+  }
+
+  // Factors of k entries; whole vectors are written.
+  static void weigh(const Arrivals& arrivals, std::int64_t k, const float* shares, float* factors) {
+    if (arrivals.count == 0) {
+      for (std::int64_t j = 0; j < k; ++j) {
+        factors[j] = 1 / one_minus_exp(std::max(shares[j], kLeastShare) * arrivals.time);
+      }
+    } else if (arrivals.count < static_cast<std::int64_t>(kMeanFactors.size())) {
+      kMeanFactors[arrivals.count].of(k, shares, factors);
     } else {
-      draw_some(FilteredSet(marks_), coming, degree, k, picks);
+      MeanFactor(arrivals.count).of(k, shares, factors);
     }
+  }
+
+  // Whether times of arrival of all entries are fewer numbers than draws would be.
+  static bool wants_most(std::int64_t degree, std::int64_t k) {
+    return degree <= kShort && 4 * degree <= 5 * (k + 1);
   }
 
  private:
@@ -143,25 +152,14 @@ class WeightedWithoutReplacement {
   // Rows of at most so many entries may all be looked at.
   static constexpr std::int64_t kShort = 64;
 
-  static bool wants_most(std::int64_t degree, std::int64_t k) {
-    return degree <= kShort && 4 * degree <= 5 * (k + 1);
+  template <class Choose>
+  [[gnu::always_inline]] Arrivals with_set(std::int64_t degree, std::int64_t k,
+                                           const Choose& choose) {
+    if (k > FilteredSet::kMost) return choose(HashedSet(memory_, k + 1));
+    if (degree <= Marks::kCount) return choose(MarkedSet(marks_));
+    return choose(FilteredSet(marks_));
   }
   static std::int64_t patience(std::int64_t k) { return 8 * k + 32; }
-
-  // Factors, where entries arrived until some time.
-  static void weigh(float time, std::int64_t k, const Picks<Index>& picks) {
-    for (std::int64_t j = 0; j < k; ++j) {
-      picks.factors[j] = 1 / one_minus_exp(std::max(picks.shares[j], kLeastShare) * time);
-    }
-  }
-  // And where so many did.
-  static void weigh_counted(std::int64_t drawn, std::int64_t k, const Picks<Index>& picks) {
-    if (drawn < static_cast<std::int64_t>(kMeanFactors.size())) {
-      kMeanFactors[drawn].of(k, picks.shares, picks.factors);
-    } else {
-      MeanFactor(drawn).of(k, picks.shares, picks.factors);
-    }
-  }
 
   // Most of the row is wanted: drawing one by one would mostly meet what was drawn before. When
   // does each entry arrive? Until when they did.
@@ -185,7 +183,7 @@ class WeightedWithoutReplacement {
     }
     std::int64_t taken = 0;
     for (std::int64_t j = 0; j < degree; ++j) {
-      picks.set(taken, entry(j));
+      set_pick(picks, taken, entry(j));
       taken += arrivals[j] >= 0;
     }
     return time;
@@ -193,50 +191,59 @@ class WeightedWithoutReplacement {
 
   // Entry by entry, until the one after the last; without a branch on what was met before.
   template <class Set>
-  [[gnu::always_inline]] void draw_some(Set&& chosen, const Coming& coming, std::int64_t degree,
-                                        std::int64_t k, const Picks<Index>& picks) {
+  [[gnu::always_inline]] Arrivals draw_some(Set& chosen, const Coming& coming, std::int64_t degree,
+                                            std::int64_t k, const Picks<Index>& picks) {
     const Drawer drawer = coming.drawer;
     const VertexDraws draws = coming.draws;
-    std::int64_t taken = 0, drawn = 0;
+    std::int64_t taken = 0;
     const auto take = [&](const Entry<Index>& entry) {
-      picks.set(taken, entry);
+      set_pick(picks, taken, entry);
       taken += chosen.insert(entry.offset, picks.offsets, taken);
     };
     if (coming.placed) {
-      for (; drawn <= k; ++drawn) take(drawer.at(coming.places[drawn]));
+      for (std::int64_t j = 0; j <= k; ++j) take(drawer.at(coming.places[j]));
     } else {
-      for (; drawn <= k; ++drawn) take(drawer.draw(draws[drawn]));
+      for (std::int64_t j = 0; j <= k; ++j) take(drawer.draw(draws[j]));
     }
+    return draw_rest(chosen, drawer, draws, degree, k, taken, k + 1, picks);
+  }
+
+  // After so many draws: more, until there are k + 1 entries.
+  template <class Set>
+  [[gnu::always_inline]] Arrivals draw_rest(Set& chosen, const Drawer& drawer, VertexDraws draws,
+                                            std::int64_t degree, std::int64_t k, std::int64_t taken,
+                                            std::int64_t drawn, const Picks<Index>& picks) {
     for (; taken <= k; ++drawn) {
       if (drawn == patience(k)) {
-        weigh(draw_rest(chosen, coming, degree, k, taken, picks), k, picks);
-        return;
+        return {0, arrive(chosen, drawer, draws, degree, k, taken, picks)};
       }
-      take(drawer.draw(draws[drawn]));
+      const Entry<Index> entry = drawer.draw(draws[drawn]);
+      set_pick(picks, taken, entry);
+      taken += chosen.insert(entry.offset, picks.offsets, taken);
     }
-    weigh_counted(drawn, k, picks);
+    return {drawn, 0};
   }
 
   // Few heavy entries were drawn again and again: the rest by their times of arrival, which are
   // exponential from any moment on. Until when they arrived.
   template <class Set>
-  float draw_rest(const Set& chosen, const Coming& coming, std::int64_t degree, std::int64_t k,
-                  std::int64_t taken, const Picks<Index>& picks) {
+  float arrive(const Set& chosen, const Drawer& drawer, VertexDraws draws, std::int64_t degree,
+               std::int64_t k, std::int64_t taken, const Picks<Index>& picks) {
     const std::int64_t drawn = taken;
     double time = 0;
-    for (std::int64_t j = 0; j < patience(k); ++j) time += exponential(coming.draws[kWaits + j]);
+    for (std::int64_t j = 0; j < patience(k); ++j) time += exponential(draws[kWaits + j]);
     arrivals_.clear();
     for (std::uint32_t offset = 0; offset < degree; ++offset) {
       if (chosen.has(offset, picks.offsets, drawn)) continue;
-      const double wait = exponential(coming.draws[kKeys + offset]);
-      const float share = std::max(coming.drawer.entry(offset).share, kLeastShare);
+      const double wait = exponential(draws[kKeys + offset]);
+      const float share = std::max(drawer.entry(offset).share, kLeastShare);
       arrivals_.emplace_back(wait / share, offset);
     }
     const auto last = arrivals_.begin() + (k - taken);
     std::nth_element(arrivals_.begin(), last, arrivals_.end());
     std::sort(arrivals_.begin(), last);
     for (auto arrival = arrivals_.begin(); arrival != last; ++arrival) {
-      picks.set(taken++, coming.drawer.entry(arrival->second));
+      set_pick(picks, taken++, drawer.entry(arrival->second));
     }
     return static_cast<float>(time + last->first);
   }
@@ -263,14 +270,19 @@ class WeightedWithReplacement {
   }
   [[gnu::always_inline]] void settle(std::int64_t i, std::int64_t k) { coming_.settle(i, k); }
 
-  void operator()(std::int64_t i, std::int64_t, std::int64_t k, const Picks<Index>& picks) const {
+  Arrivals operator()(std::int64_t i, std::int64_t, std::int64_t k,
+                      const Picks<Index>& picks) const {
     const auto& coming = coming_[i];
-    const auto drawn = static_cast<float>(k);
     for (std::int64_t j = 0; j < k; ++j) {
-      picks.set(j, coming.placed ? coming.drawer.at(coming.places[j])
-                                 : coming.drawer.draw(coming.draws[j]));
-      picks.factors[j] = 1 / (drawn * picks.shares[j]);
+      set_pick(
+          picks, j,
+          coming.placed ? coming.drawer.at(coming.places[j]) : coming.drawer.draw(coming.draws[j]));
     }
+    return {k, 0};
+  }
+  static void weigh(const Arrivals&, std::int64_t k, const float* shares, float* factors) {
+    const auto drawn = static_cast<float>(k);
+    for (std::int64_t j = 0; j < k; ++j) factors[j] = 1 / (drawn * shares[j]);
   }
 
  private:

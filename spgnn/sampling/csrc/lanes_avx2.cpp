@@ -1,0 +1,2 @@
+#define SPGNN_ISA avx2
+#include "lanes_kernel.hpp"

@@ -1,0 +1,2 @@
+#define SPGNN_ISA avx512
+#include "lanes_kernel.hpp"

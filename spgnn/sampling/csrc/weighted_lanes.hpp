@@ -1,0 +1,108 @@
+// Weighted draws of a row, several at once where they can be; the same ones.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "lanes.hpp"
+#include "weighted.hpp"
+
+namespace spgnn {
+
+class LanesWithoutReplacement {
+  using Index = std::int32_t;
+  using Drawer = AliasDrawer<Index>;
+  using OneByOne = WeightedWithoutReplacement<Index, Drawer>;
+
+ public:
+  static constexpr bool kWeighs = true;
+  static constexpr std::int64_t kFar = OneByOne::kFar, kNear = OneByOne::kNear;
+  static bool can(std::int64_t k) {
+    return current_lanes() && k > 0 && k <= LaneKernels::kMostPicks;
+  }
+
+  explicit LanesWithoutReplacement(const Rows<Index>& rows)
+      : rows_(rows), kernels_(*current_lanes()), one_by_one_(rows) {}
+
+  // The i-th target's row is drawn from soon.
+  [[gnu::always_inline]] void fetch(std::int64_t i, const DrawnRow& row, std::int64_t k,
+                                    VertexDraws draws) {
+    Coming& coming = coming_[i % kKept];
+    const Drawer drawer(rows_, row.number, row.start, row.degree);
+    coming.several =
+        drawer.count() <= LaneRow::kMostBuckets && !OneByOne::wants_most(row.degree, k);
+    coming.placed = 0;
+    if (!coming.several) {
+      one_by_one_.fetch(i, row, k, draws);
+      return;
+    }
+    coming.drawer = drawer;
+    coming.row = {drawer.row(), draws.state(), static_cast<std::uint32_t>(drawer.count()),
+                  drawer.empty()};
+    const auto pairs = static_cast<float>((k + 1) * k);
+    const float repeated = kRepeated * pairs / static_cast<float>(row.degree - k) + kMargin;
+    coming.likely =
+        std::min(static_cast<int>(static_cast<float>(k + 1) + repeated), LaneKernels::kMostDraws);
+    if (drawer.lines() <= k + 1) {
+      drawer.prefetch_row();
+    } else {
+      coming.placed = coming.likely = std::min(coming.likely, LanePlaces::kMost);
+      kernels_.place(coming.row, coming.placed, coming.places);
+    }
+  }
+  [[gnu::always_inline]] void settle(std::int64_t i, std::int64_t k) {
+    Coming& coming = coming_[i % kKept];
+    if (!coming.several) {
+      one_by_one_.settle(i, k);
+    } else if (coming.placed > 0) {
+      kernels_.settle(coming.row, coming.placed, coming.places);
+    }
+  }
+
+  // k of the row's entries.
+  Arrivals operator()(std::int64_t i, std::int64_t degree, std::int64_t k,
+                      const Picks<Index>& picks) {
+    const Coming& coming = coming_[i % kKept];
+    if (!coming.several) return one_by_one_(i, degree, k, picks);
+    const auto [taken, drawn] = kernels_.draw(coming.row, static_cast<int>(k), coming.places,
+                                              coming.placed, coming.likely, picks);
+    if (taken > k) return {drawn, 0};
+    const VertexDraws draws(coming.row.state);
+    return one_by_one_.go_on(coming.drawer, draws, degree, k, taken, drawn, picks);
+  }
+
+  void weigh(const Arrivals& arrivals, std::int64_t k, const float* shares, float* factors) const {
+    if (arrivals.count == 0 || arrivals.count > LaneKernels::kMostDraws) {
+      OneByOne::weigh(arrivals, k, shares, factors);
+      return;
+    }
+    const MeanFactor& factor = kMeanFactors[arrivals.count];
+    if (kernels_.weigh(factor.terms(), static_cast<int>(k), shares, factors)) {
+      factor.of_heavy(k, shares, factors);
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kKept = 2 * kFar;
+  // Of k (k + 1) / 2 pairs of draws so many are equal, if weights are as unequal as random ones.
+  static constexpr float kRepeated = 0.7F, kMargin = 0.75F;
+  static_assert(LaneKernels::kMostPicks + 1 <= LanePlaces::kMost);
+  static_assert(LaneKernels::kMostDraws < kMeanFactors.size());
+
+  // A row that is drawn from soon.
+  struct Coming {
+    LaneRow row;
+    Drawer drawer;
+    bool several;
+    int placed;  // so many places are known, for it is too long to be fetched whole
+    int likely;  // so many draws
+    LanePlaces places;
+  };
+
+  const Rows<Index>& rows_;
+  const LaneKernels& kernels_;
+  OneByOne one_by_one_;
+  Coming coming_[kKept];
+};
+
+}  // namespace spgnn
