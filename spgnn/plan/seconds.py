@@ -12,6 +12,7 @@ from spgnn.plan.census import Census, StageCensus, TurnedCensus
 from spgnn.plan.counted import Counted
 from spgnn.plan.machine import Float64Array, Link, Machine
 from spgnn.plan.network import Network
+from spgnn.plan.pairs import PairsCensus
 from spgnn.plan.rows_seconds import OPERATIONS, hop_seconds, moving, pack, spmm
 from spgnn.plan.steps import Dense, Epoch, Extreme, Pass, Product, Sparse, Weighing
 from spgnn.plan.weighed_seconds import (
@@ -23,6 +24,9 @@ from spgnn.plan.weighed_seconds import (
 _FLOAT, _DOUBLE = 4, 8
 # Passes over the weights that Adam's step makes, all of them elementwise; SGD's has fewer.
 _STEP_PASSES = 12
+# Sources of pairs are drawn, looked up and asked for: each takes as long as so many short rows that
+# are gathered, and all together these exchanges (measured once, on cora).
+_LOOKED_UP, _TOLD = 16, 6
 
 
 def epoch_seconds(
@@ -53,6 +57,8 @@ def epoch_seconds(
         kind, seconds = _local(step, rows, words, network, machine)
         spent[kind] += slow * float(seconds.max())
         spent["overhead"] += slow * machine.overhead.operation
+    if counted.pairs is not None and network.links is not None:
+        spent["pairs"] = slow * _drawing(counted.pairs, network.links.negatives, machine)
     weights = _FLOAT * network.weights
     spent["passes"] += slow * _STEP_PASSES * weights / machine.streams.elementwise
     spent["overhead"] += slow * machine.overhead.epoch
@@ -60,6 +66,14 @@ def epoch_seconds(
     for numbers in network.summed:
         spent["allreduce"] += _all_reduce(_DOUBLE * numbers, ranks, machine, slow)
     return dict(spent)
+
+
+def _drawing(pairs: PairsCensus, negatives: int, machine: Machine) -> float:
+    """Seconds of drawing sources, finding and asking for them, and of what ranks tell for that."""
+    sources = int(pairs.pairs.max()) * (1 + negatives)
+    exchanges = 0 if len(pairs.pairs) == 1 else _TOLD
+    drawn = _LOOKED_UP * sources * machine.gather.seconds(1, 1)
+    return float(drawn + exchanges * machine.overhead.exchange)
 
 
 def layer_seconds(counted: Counted, epoch: Epoch, layers: int, machine: Machine) -> list[float]:

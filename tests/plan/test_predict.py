@@ -18,6 +18,7 @@ from spgnn.plan import Subject, predict, read_machine
 from spgnn.plan.census import count
 from spgnn.plan.machine import Overhead
 from spgnn.plan.network import Network
+from spgnn.plan.pairs import LinkTask
 from spgnn.plan.tracing import trace
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, prepare, task_of
@@ -208,3 +209,17 @@ def test_bytes_of_links_are_those_of_their_mean_epoch(tmp_path, ranks, many):
 @pytest.mark.parametrize("ranks", [2, 3, 6, 9])
 def test_bytes_of_attention_in_two_hundred_configurations(tmp_path, ranks):
     check_bytes(tmp_path, ranks, 50, **WEIGHED)
+
+
+def test_links_cost_what_is_drawn_and_what_is_scored():
+    machine, asked = read_machine(MACHINE), LinkTask(epochs=1, eval_negatives=1)
+    subject = Subject.of(open_source("sbm"), links=asked)
+    found = []
+    for links in (asked, replace(asked, eval_negatives=99), replace(asked, decoder="mlp")):
+        network = Network((subject.features, 16, 16), links=links)
+        found.append(predict(subject, None, Algorithm(), 4, network, machine=machine))
+    plain, judged, scored = found
+    assert plain.seconds is not None
+    assert plain.seconds["pairs"] > 0
+    assert judged.memory["activations"].max() > plain.memory["activations"].max()
+    assert scored.memory["weights"].max() - plain.memory["weights"].max() == 4 * (16 * 16 + 33)
