@@ -118,8 +118,8 @@ class Approximation:
         for _, share in self.sampling:
             if share < LEAST_SAMPLE:
                 raise InputError(
-                    f"sampling must be {LEAST_SAMPLE:g} or more, got {share:g}: rows that are drawn "
-                    "are multiplied by its reciprocal"
+                    f"sampling must be {LEAST_SAMPLE:g} or more, got {share:g}: rows "
+                    "that are drawn are multiplied by its reciprocal"
                 )
         self._check_composition()
 

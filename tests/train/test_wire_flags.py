@@ -59,7 +59,7 @@ def test_flags_stand_for_approximations(flags, asked):
         ({"boundary_sampling": "nan"}, "--boundary-sampling nan: must be a share in"),
         (
             {"boundary_sampling": "1,1e-40@2"},
-            "--boundary-sampling must be 1e-09 or more, got 1e-40",
+            "--boundary-sampling must be 1e-09 or more",
         ),
         ({"boundary_sampling": 1.5}, "--boundary-sampling 1.5: must be a share in"),
         ({"components": "0.5,0@7"}, "--components 0.5,0@7: must be a share"),
