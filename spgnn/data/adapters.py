@@ -123,9 +123,10 @@ def edges_of_pyg(data: Any) -> EdgeList:
         weight = torch.from_numpy(np.asarray(_weights(weight, len(source)), np.float32))
     if attr is not None:
         attr = _tensor("edge_attr", attr)
-        if attr.shape[:1] != source.shape:
-            found = f"{attr.dtype} {list(attr.shape)}"
-            raise InputError(f"edge_attr must be [{len(source)} edges, …], got {found}")
+        if not attr.dim():
+            raise InputError(f"edge_attr must be [{len(source)} edges, …], got a scalar")
+        if len(attr) != len(source):
+            raise InputError(f"edge_attr has {len(attr)} rows for {len(source)} edges")
     return EdgeList(source.astype(np.int64), target.astype(np.int64), weight, attr)
 
 
@@ -290,11 +291,9 @@ def _labels(y: Any) -> Tensor | None:
         raise InputError(f"y must be labels [n] or [n, columns], got {found}")
     floating = labels.dtype.kind == "f"
     known = labels[~np.isnan(labels)] if floating else labels
-    if floating and np.isinf(known).any():
-        raise InputError("y holds an infinity; it must be a finite number, or NaN where not known")
     if labels.ndim == 1 or labels.shape[1] == 1:
         # Classes are often kept as floating numbers, with NaN where there is none.
-        if not floating or bool((known == np.rint(known)).all()):
+        if not floating or bool((np.isfinite(known) & (known == np.rint(known))).all()):
             return torch.from_numpy(labels_of(labels).astype(np.int64))
     elif floating and bool(((known == 0) | (known == 1)).all()):
         labels = np.where(np.isnan(labels), UNKNOWN, labels).astype(np.int8)

@@ -83,7 +83,7 @@ REFUSED = [
     ({"edge_index": [["a"], ["b"]]}, "edge_index must be a tensor, got a list"),
     ({"train_mask": ["a"] * N}, "train_mask must be a tensor, got a list"),
     ({"train_mask": torch.ones(N, dtype=torch.uint8)}, "train_mask must be bool"),
-    ({"y": torch.full((N,), torch.inf)}, "y holds an infinity"),
+    ({"y": torch.full((N,), torch.inf)}, r"y\[0\] is inf; it must be a finite number"),
     ({"x": [[1.0], [1.0, 2.0]]}, "its rows are not all as long"),
     ({"lap": torch.eye(N).to_sparse()}, "lap of the Data: sparse rows of torch.float32 cannot"),
     ({"edge_index": None, "adj_t": torch.eye(N)}, "adj_t must be a sparse matrix"),
