@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from spgnn.errors import InputError
 from spgnn.nn import DropoutKeys
 from spgnn.nn.block import Block, Degrees, block_pattern
 from spgnn.sampling import Sample
@@ -88,9 +89,11 @@ class Batch:
         place: Place,
         *,
         of_graph: bool = True,
+        told: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._source, self._sample = source, sample
-        self._of_graph = of_graph
+        self._of_graph, self._told = of_graph, dict(told or {})
+        vars(self).update(self._told)
         self.x, self.input_id, self.place = x, input_id, place
         self.n_id, self.batch_size = sample.nodes, sample.seeds
         self.batch = sample.batch
@@ -210,6 +213,7 @@ class Batch:
             self.input_id.to(device),
             self.place,
             of_graph=self._of_graph,
+            told={name: tensor.to(device) for name, tensor in self._told.items()},
         )
         moved.device = torch.device(device)
         moved.n_id = self.n_id.to(device)
@@ -220,7 +224,9 @@ class Batch:
         """The same as a PyG ``Data``."""
         from torch_geometric.data import Data  # noqa: PLC0415 - an optional dependency
 
-        known = {name: getattr(self, name) for name in self._source.vertices}
+        known = {name: getattr(self, name) for name in (*self._source.vertices, *self._told)}
+        if self.batch is not None:
+            known["batch"] = self.batch
         if all(hop.edge_ids is not None for hop in self._sample.hops):
             known |= {name: getattr(self, name) for name in self._source.edges}
             known["e_id"] = self.e_id
@@ -268,7 +274,8 @@ class Batch:
             found = self._source.edges[name][self.e_id.cpu()]
         else:
             edge_ids = self._sample.hops[hop].edge_ids
-            assert edge_ids is not None
+            if edge_ids is None:
+                raise InputError(f"batches need the numbers of edges (edge_ids), for their {name}")
             found = self._source.edges[name][self._named(edge_ids)]
         return found.reshape(-1).float() if name == "edge_weight" else found
 

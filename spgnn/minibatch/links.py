@@ -27,8 +27,9 @@ class LinkNeighborLoader(NeighborLoader):
         As of `NeighborLoader`.
     edge_label_index : Tensor of integers [2, links], optional
         Sources and targets; by default all edges.
-    edge_label : Tensor [links], optional
-    neg_sampling_ratio : int
+    edge_label : Tensor [links, …], optional
+        Positive where negatives are drawn, of which it is 0.
+    neg_sampling_ratio : int, optional
         For each link, so many pairs of its target and another source that has no edge to it.
     options
         As of `NeighborLoader`; ``batch_size`` are links.
@@ -46,7 +47,7 @@ class LinkNeighborLoader(NeighborLoader):
         edge_label_index: Any = None,
         *,
         edge_label: Tensor | None = None,
-        neg_sampling_ratio: int = 0,
+        neg_sampling_ratio: float | None = 0,
         **options: Any,
     ) -> None:
         for name in ("input_nodes", "input_time", "time_attr", "disjoint"):
@@ -57,11 +58,13 @@ class LinkNeighborLoader(NeighborLoader):
         self.links = _checked_links(edge_label_index, source.structure)
         count = self.links.shape[1]
         self.input_nodes = torch.arange(count)
-        self.negatives = check_integer("neg_sampling_ratio", neg_sampling_ratio, 0)
-        if edge_label is not None and (len(edge_label) != count or not (edge_label > 0).all()):
-            raise InputError(f"edge_label must be [{count}], positive: 0 stands for no link")
-        self.edge_label = torch.ones(count) if edge_label is None else edge_label
-        self._other = NegativeSampler(source.structure, vertex_ids=source.vertex_ids)
+        ratio = 0 if neg_sampling_ratio is None else neg_sampling_ratio
+        whole = int(ratio) if isinstance(ratio, float) and ratio.is_integer() else ratio
+        self.negatives = check_integer("neg_sampling_ratio", whole, 0)
+        self.edge_label = _checked_labels(edge_label, count, positive=self.negatives > 0)
+        self._other: NegativeSampler | None = None
+        if self.negatives:
+            self._other = NegativeSampler(source.structure, vertex_ids=source.vertex_ids)
 
     def _input_ids(self) -> Tensor:
         return self.input_nodes
@@ -69,7 +72,7 @@ class LinkNeighborLoader(NeighborLoader):
     def _inputs(self, places: Tensor, draw: Draw) -> tuple[Tensor, dict[str, Tensor]]:
         source, target = self.links[:, places]
         label = self.edge_label[places]
-        if self.negatives:
+        if self._other is not None:
             others = self._other.sample(target, self.negatives, draw).flatten()
             source = torch.cat((source, others))
             target = torch.cat((target, target.repeat_interleave(self.negatives)))
@@ -78,15 +81,38 @@ class LinkNeighborLoader(NeighborLoader):
         return seeds, {"edge_label_index": pairs, "edge_label": label}
 
 
+def _checked_labels(labels: Any, links: int, *, positive: bool) -> Tensor:
+    """One label a link; with negatives, 0 is theirs."""
+    if labels is None:
+        return torch.ones(links)
+    try:
+        found = torch.as_tensor(labels).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        found = torch.empty(0)
+    if found.dim() == 0 or len(found) != links:
+        raise InputError(f"edge_label must be a tensor [{links}], one a link")
+    if positive and not (found > 0).all():
+        raise InputError(
+            f"edge_label must be [{links}], positive: 0 stands for the pairs of neg_sampling_ratio"
+        )
+    return found
+
+
 def _checked_links(links: Any, pattern: Pattern) -> Tensor:
     """Sources and targets, int64 [2, links]."""
     vertices = pattern.shape[0]
     if links is None:
         rows = torch.arange(vertices).repeat_interleave(pattern.row_lengths)
         return torch.stack((pattern.indices.long(), rows))
-    found = torch.as_tensor(links)
-    if found.dim() != 2 or found.shape[0] != 2 or found.is_floating_point():
-        raise InputError(f"edge_label_index must be integers [2, links], got {list(found.shape)}")
+    try:
+        found = torch.as_tensor(links).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        got = type(links).__name__
+        raise InputError(f"edge_label_index must be integers [2, links], got a {got}") from None
+    numbers = not (found.is_floating_point() or found.dtype == torch.bool)
+    if found.dim() != 2 or found.shape[0] != 2 or not numbers:
+        got = f"{found.dtype} {list(found.shape)}"
+        raise InputError(f"edge_label_index must be integers [2, links], got {got}")
     found = found.long()
     if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < vertices:
         raise InputError(

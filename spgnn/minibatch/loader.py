@@ -48,7 +48,7 @@ class NeighborLoader:
     num_neighbors : sequence of int
         How many neighbours of each vertex, the seeds' hop first; −1: all.
     input_nodes : Tensor of integers or bool [n], the name of a mask, or None
-        Vertices that seeds are taken of; by default all.
+        Vertices that seeds are taken of; by default all. Disjoint ones may repeat.
     batch_size : int
         Seeds of a batch.
     shuffle : bool
@@ -170,7 +170,8 @@ class NeighborLoader:
         self.shuffle, self.drop_last, self.transform = shuffle, drop_last, transform
         self.normalise, self.epoch, self._packed = normalise, 0, range(0)
         self.source: Source = source_of(data, store, data_dir, structure)
-        self.input_nodes = chosen(self.source, input_nodes)
+        repeated = disjoint or time_attr is not None  # a vertex may have several trees
+        self.input_nodes = chosen(self.source, input_nodes, repeated=repeated)
         self.features, self.sampled = Features(self.source.x), Sampled()
         self._times = _checked_times(input_time, time_attr, len(self.input_nodes))
         if not isinstance(sampler, str):
@@ -270,8 +271,8 @@ class NeighborLoader:
         of_graph = self.normalise == "graph"
         with closing(self.features.of([drawn.sample.nodes for drawn in made])) as rows:
             for (sample, places, place, told), x in zip(made, rows, strict=True):
-                batch = Batch(self.source, sample, x, places, place, of_graph=of_graph).prepare()
-                vars(batch).update(told)
+                known: dict[str, Any] = {"of_graph": of_graph, "told": told}
+                batch = Batch(self.source, sample, x, places, place, **known).prepare()
                 yield batch if self.transform is None else self.transform(batch)
 
 

@@ -104,7 +104,13 @@ class Drawing:
         if name is None:
             return {}
         if name in source.vertices:
-            return {"node_times": source.vertices[name].reshape(-1).long()}
+            return {"node_times": _integers(name, source.vertices[name])}
         if name in source.edges:
-            return {"edge_times": source.of_nonzeros(name).reshape(-1).long()}
+            return {"edge_times": _integers(name, source.of_nonzeros(name))}
         raise InputError(f"time_attr {name}: {source.name} knows no such thing")
+
+
+def _integers(name: str, times: Tensor) -> Tensor:
+    if times.is_floating_point() or times.is_complex():
+        raise InputError(f"time_attr {name} must be integers, got {times.dtype}")
+    return times.reshape(-1).long()

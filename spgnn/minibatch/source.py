@@ -243,7 +243,7 @@ def _features(x: Tensor | FeatureStore) -> FeatureStore:
     return MemoryRows(x) if isinstance(x, Tensor) else x
 
 
-def chosen(source: Source, input_nodes: Any) -> Tensor:
+def chosen(source: Source, input_nodes: Any, *, repeated: bool = False) -> Tensor:
     """The vertices that seeds are taken of, int64 [inputs].
 
     Parameters
@@ -251,11 +251,13 @@ def chosen(source: Source, input_nodes: Any) -> Tensor:
     source : Source
     input_nodes : Tensor of integers or bool [n], the name of a mask, a sequence, or None
         ``None``: all of them.
+    repeated : bool
+        Whether one may be there twice.
 
     Raises
     ------
     InputError
-        If they are no vertices, or one is there twice.
+        If they are no vertices, or one is there twice and may not be.
     """
     nodes = input_nodes
     if isinstance(nodes, str):
@@ -265,14 +267,18 @@ def chosen(source: Source, input_nodes: Any) -> Tensor:
         nodes = source.vertices[nodes]
     if nodes is None:
         return torch.arange(source.rows)
-    nodes = torch.as_tensor(nodes).detach().cpu()
+    try:
+        nodes = torch.as_tensor(nodes).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        got = type(nodes).__name__
+        raise InputError(f"input_nodes must be integers [k] or a mask, got a {got}") from None
     if nodes.dtype == torch.bool:
         if nodes.shape != (source.rows,):
             raise InputError(
                 f"input_nodes: a mask must be bool [{source.rows}], got {list(nodes.shape)}"
             )
         return nodes.nonzero()[:, 0]
-    if nodes.dim() != 1 or nodes.is_floating_point():
+    if nodes.dim() != 1 or (nodes.is_floating_point() and len(nodes)):
         raise InputError(f"input_nodes must be integers [k], got {nodes.dtype} {list(nodes.shape)}")
     nodes = nodes.long()
     if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < source.rows:
@@ -280,6 +286,6 @@ def chosen(source: Source, input_nodes: Any) -> Tensor:
             f"input_nodes run from {int(nodes.min())} to {int(nodes.max())}, "
             f"{source.name} has vertices 0 to {source.rows - 1}"
         )
-    if len(nodes.unique()) < len(nodes):
+    if not repeated and len(nodes.unique()) < len(nodes):
         raise InputError("input_nodes: a vertex is there twice")
     return nodes

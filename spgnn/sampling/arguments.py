@@ -15,6 +15,7 @@ from spgnn.sampling.sample import Draw
 
 Int64Array = npt.NDArray[np.int64]
 UNIFORM, WEIGHTED, LAST = range(3)  # as in hop.hpp
+MOST = 2**31 - 1  # edges of a sample
 
 
 def int64_list(what: str, values: Tensor, length: int | None = None) -> Int64Array:
@@ -51,7 +52,12 @@ def hop_counts(what: str, counts: Sequence[int], least: int = -1) -> Int64Array:
     """One number a hop."""
     if not isinstance(counts, list | tuple):
         raise InputError(f"{what} must be a list of integers, got {type(counts).__name__}")
-    return np.array([check_integer(what, count, least) for count in counts], dtype=np.int64)
+    numbers = [check_integer(what, count, least) for count in counts]
+    for number in numbers:
+        if number > MOST:
+            everything = "; -1 for all" if least < 0 else ""
+            raise InputError(f"{what} must be at most {MOST}, got {number}{everything}")
+    return np.array(numbers, dtype=np.int64)
 
 
 def thread_count(threads: int | None) -> int:

@@ -58,10 +58,37 @@ def test_scores_of_whole_neighbourhoods():
         ({"edge_label_index": [1, 2]}, r"edge_label_index must be integers \[2, links\]"),
         ({"edge_label_index": [[1], [60]]}, "runs from 1 to 60"),
         ({"edge_label": torch.ones(3)}, "edge_label must be"),
+        ({"edge_label": 3}, "edge_label must be"),
+        ({"edge_label_index": {1: 2}}, r"must be integers \[2, links\], got a dict"),
+        ({"edge_label_index": torch.ones(2, 3, dtype=torch.bool)}, "got torch.bool"),
         ({"neg_sampling_ratio": -1}, "neg_sampling_ratio must be"),
+        ({"neg_sampling_ratio": 0.5}, "neg_sampling_ratio must be an integer"),
         ({"disjoint": True}, "LinkNeighborLoader knows no disjoint"),
     ],
 )
 def test_what_is_wrong_is_said(options, message):
     with pytest.raises(InputError, match=message):
         LinkNeighborLoader(graph(), [2], **options)
+
+
+def test_labels_of_links_are_kept_where_no_pairs_are_drawn():
+    links = torch.tensor([[1, 4, 4, 9], [7, 7, 2, 1]])
+    label = [0, 1, 0, 1]  # of a test set, with its own pairs that are no links
+    for ratio in (0, 0.0, None):
+        loader = LinkNeighborLoader(
+            graph(), [2], links, edge_label=label, neg_sampling_ratio=ratio, batch_size=4
+        )
+        (batch,) = loader
+        assert batch.edge_label.tolist() == label
+    with pytest.raises(InputError, match="positive: 0 stands for the pairs"):
+        LinkNeighborLoader(graph(), [2], links, edge_label=label, neg_sampling_ratio=1.0)
+
+
+def test_a_batch_that_moves_keeps_its_links():
+    (batch,) = LinkNeighborLoader(graph(), [2], torch.tensor([[1, 4], [7, 2]]), batch_size=2)
+    moved = batch.to("meta")
+    assert moved.edge_label_index.device.type == moved.edge_label.device.type == "meta"
+    pytest.importorskip("torch_geometric.data")
+    known = batch.pyg()
+    assert torch.equal(known.edge_label_index, batch.edge_label_index)
+    assert torch.equal(known.edge_label, batch.edge_label)

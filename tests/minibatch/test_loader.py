@@ -30,6 +30,12 @@ def graph(*, weighted: bool = False, vertex_ids: Tensor | None = None) -> Graph:
     return Graph("small", A, True, vertex_ids, x=X, y=Y, train_mask=MASK)
 
 
+def edge_index() -> Tensor:
+    """Of the small graph, as PyG lists it."""
+    row, column = directed().nonzero()
+    return torch.from_numpy(np.stack((column, row))).long()
+
+
 def told(batch: Batch) -> list[Tensor]:
     """Everything that a batch is."""
     found = [batch.n_id, batch.input_id, batch.edge_index, batch.x, batch.y, batch.train_mask]
@@ -297,6 +303,8 @@ def test_transform_and_last_batch():
         ({"input_nodes": "train"}, "small has no such mask; it has y, train_mask"),
         ({"input_nodes": [1, 60]}, "input_nodes run from 1 to 60, small has vertices 0 to 59"),
         ({"input_nodes": [1, 1]}, "input_nodes: a vertex is there twice"),
+        ({"input_nodes": ("paper", [1])}, r"input_nodes must be integers \[k\] or a mask"),
+        ({"num_neighbors": [2**62]}, "num_neighbors must be at most 2147483647"),
         (
             {"input_nodes": torch.ones(3, dtype=torch.bool)},
             r"a mask must be bool \[60\], got \[3\]",
@@ -310,6 +318,49 @@ def test_what_is_wrong_is_said(options, message):
     given: dict[str, Any] = {"data": graph(), "num_neighbors": [2]} | options
     with pytest.raises(InputError, match=message):
         spgnn.NeighborLoader(**given)
+
+
+def test_seeds_with_trees_of_their_own_may_repeat():
+    times, order = torch.arange(N), torch.tensor([7, 3, 7])
+    geometric = pytest.importorskip("torch_geometric.data")
+    data = geometric.Data(x=X, edge_index=edge_index(), time=times)
+    options: dict[str, Any] = {"batch_size": 3, "input_nodes": order}
+    (batch,) = spgnn.NeighborLoader(
+        data, [-1], time_attr="time", input_time=torch.tensor([5, 3, 60]), **options
+    )
+    assert batch.n_id[:3].tolist() == order.tolist()
+    reached = times[batch.n_id[3:]]
+    assert bool((reached <= torch.tensor([5, 3, 60])[batch.batch[3:]]).all())
+    assert torch.equal(batch.pyg().batch, batch.batch)
+    (batch,) = spgnn.NeighborLoader(data, [-1], disjoint=True, **options)
+    first, last = ((batch.batch == seed).sum() for seed in (0, 2))
+    assert first == last > 1
+
+
+def test_times_are_integers():
+    geometric = pytest.importorskip("torch_geometric.data")
+    data = geometric.Data(x=X, edge_index=edge_index(), time=torch.rand(N))
+    with pytest.raises(InputError, match=r"time_attr time must be integers, got torch.float32"):
+        spgnn.NeighborLoader(data, [2], time_attr="time")
+
+
+def test_edges_that_batches_cannot_number():
+    with pytest.raises(InputError, match="batches need the numbers of edges"):
+        list(spgnn.NeighborLoader(graph(weighted=True), [2], edge_ids=False, batch_size=N))
+
+
+def test_fanouts_beyond_any_row_are_whole_neighbourhoods():
+    record = graph(weighted=True)
+    options: dict[str, Any] = {"batch_size": 8, "weight_attr": "edge_weight"}
+    many = spgnn.NeighborLoader(record, [2**31 - 1], **options)
+    for batch, other in zip(many, spgnn.NeighborLoader(record, [-1], **options), strict=True):
+        assert_same(told(batch), told(other))
+
+
+def test_more_edges_than_a_sample_has_are_refused():
+    sampler = NeighborSampler(graph().adjacency, [2**31 - 1], replace=True)
+    with pytest.raises(InputError, match=r"at most 2\^31 vertices and edges"):
+        sampler.sample(torch.arange(2), Draw(0))
 
 
 def test_epochs_are_packed_and_read_as_foreseen(tmp_path):
