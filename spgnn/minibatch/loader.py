@@ -165,6 +165,7 @@ class NeighborLoader:
         self.seed = check_integer("seed", seed, 0)
         self.ranks = check_integer("ranks", ranks, 1)
         self.rank = check_integer("rank", rank, 0, ranks - 1)
+        _checked("transform", transform, transform is None or callable(transform))
         check_choice("normalise", normalise, get_args(Scaling))
         check_choice("subgraph_type", subgraph_type, ("directional", "induced"))
         self.shuffle, self.drop_last, self.transform = shuffle, drop_last, transform
@@ -175,7 +176,7 @@ class NeighborLoader:
         self.features, self.sampled = Features(self.source.x), Sampled()
         self._times = _checked_times(input_time, time_attr, len(self.input_nodes))
         if not isinstance(sampler, str):
-            self.sampler = sampler
+            self.sampler = _checked("sampler", sampler, hasattr(sampler, "sample"))
             return
         how = replace, disjoint, subgraph_type == "induced", resample
         drawing = Drawing(sampler, *how, weight_attr, time_attr, temporal_strategy)
@@ -283,6 +284,13 @@ class _Drawn(NamedTuple):
     places: Tensor
     place: Place
     told: dict[str, Tensor]
+
+
+def _checked(name: str, value: Any, right: bool) -> Any:
+    if not right:
+        wanted = {"sampler": "a name or have a method sample", "transform": "callable"}[name]
+        raise InputError(f"{name} must be {wanted}, got {type(value).__name__}")
+    return value
 
 
 def _checked_times(times: Any, attr: str | None, inputs: int) -> Tensor | None:

@@ -16,7 +16,7 @@ from spgnn.errors import InputError
 from spgnn.graph import DistGraph
 from spgnn.graph.sources import kind_of, opener
 from spgnn.nn.block import Degrees
-from spgnn.pattern import Pattern, index_dtype
+from spgnn.pattern import Pattern, described, index_dtype
 from spgnn.sparse import CSR
 from spgnn.store import DiskPattern, MemoryRows, Rows
 
@@ -139,8 +139,12 @@ def source_of(
     """
     source = _source(data, data_dir)
     if structure is not None:
+        if not isinstance(structure, DiskPattern):
+            raise InputError(f"structure must be a DiskPattern, got {type(structure).__name__}")
         source = on_disk(source, structure)
     if store is not None:
+        if not isinstance(store, Rows):
+            raise InputError(f"store must be Rows, got {type(store).__name__}")
         if store.rows != source.rows:
             raise InputError(f"store has {store.rows} rows, the graph {source.rows} vertices")
         source = replace(source, x=store)
@@ -213,6 +217,8 @@ def _of_ranks(graph: DistGraph) -> Source:
 
 def _of_pyg(data: Any) -> Source:
     """Of a PyG ``Data``: every edge of its list is a nonzero, repeated ones as well."""
+    if not isinstance(getattr(data, "edge_index", None), Tensor):
+        raise InputError("this Data has no edge_index; adj_t and heterogeneous data are not read")
     n = int(data.num_nodes)
     index = data.edge_index.detach().cpu()
     if index.dim() != 2 or index.shape[0] != 2 or index.is_floating_point():
@@ -228,6 +234,8 @@ def _of_pyg(data: Any) -> Source:
         array = getattr(data, name, None)
         if isinstance(array, Tensor):
             vertices[name] = array.detach().cpu()
+            if array.shape[:1] != (n,):
+                raise InputError(f"{name} must be [{n}, …], a row a vertex, got {described(array)}")
     edges = {
         name: data[name].detach().cpu()
         for name in data.edge_attrs()
@@ -278,7 +286,8 @@ def chosen(source: Source, input_nodes: Any, *, repeated: bool = False) -> Tenso
                 f"input_nodes: a mask must be bool [{source.rows}], got {list(nodes.shape)}"
             )
         return nodes.nonzero()[:, 0]
-    if nodes.dim() != 1 or (nodes.is_floating_point() and len(nodes)):
+    fractions = nodes.is_floating_point() or nodes.is_complex()
+    if nodes.dim() != 1 or (fractions and len(nodes)):
         raise InputError(f"input_nodes must be integers [k], got {nodes.dtype} {list(nodes.shape)}")
     nodes = nodes.long()
     if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < source.rows:

@@ -55,8 +55,7 @@ def hop_counts(what: str, counts: Sequence[int], least: int = -1) -> Int64Array:
     numbers = [check_integer(what, count, least) for count in counts]
     for number in numbers:
         if number > MOST:
-            everything = "; -1 for all" if least < 0 else ""
-            raise InputError(f"{what} must be at most {MOST}, got {number}{everything}")
+            raise InputError(f"{what} must be at most {MOST}, got {number}")
     return np.array(numbers, dtype=np.int64)
 
 

@@ -304,6 +304,11 @@ def test_transform_and_last_batch():
         ({"input_nodes": [1, 60]}, "input_nodes run from 1 to 60, small has vertices 0 to 59"),
         ({"input_nodes": [1, 1]}, "input_nodes: a vertex is there twice"),
         ({"input_nodes": ("paper", [1])}, r"input_nodes must be integers \[k\] or a mask"),
+        ({"input_nodes": torch.zeros(3, dtype=torch.complex64)}, "got torch.complex64"),
+        ({"sampler": 3}, "sampler must be a name or have a method sample, got int"),
+        ({"transform": 3}, "transform must be callable, got int"),
+        ({"store": 3}, "store must be Rows, got int"),
+        ({"structure": 3}, "structure must be a DiskPattern, got int"),
         ({"num_neighbors": [2**62]}, "num_neighbors must be at most 2147483647"),
         (
             {"input_nodes": torch.ones(3, dtype=torch.bool)},
@@ -342,6 +347,14 @@ def test_times_are_integers():
     data = geometric.Data(x=X, edge_index=edge_index(), time=torch.rand(N))
     with pytest.raises(InputError, match=r"time_attr time must be integers, got torch.float32"):
         spgnn.NeighborLoader(data, [2], time_attr="time")
+
+
+def test_data_that_lacks_something():
+    geometric = pytest.importorskip("torch_geometric.data")
+    with pytest.raises(InputError, match="this Data has no edge_index"):
+        spgnn.NeighborLoader(geometric.Data(x=X), [2])
+    with pytest.raises(InputError, match=r"y must be \[60, …\], a row a vertex, got int64 \[7\]"):
+        spgnn.NeighborLoader(geometric.Data(x=X, edge_index=edge_index(), y=Y[:7]), [2])
 
 
 def test_edges_that_batches_cannot_number():
