@@ -33,7 +33,14 @@ class Tables:
     def most(self) -> int:
         """At the worst moment of an epoch, and of evaluating after it."""
         passes = self.forward, self.backward, self.evaluating
-        return max(of(layer) for layer in range(self.layers) for of in passes)
+        return max(self.first, *(of(layer) for layer in range(self.layers) for of in passes))
+
+    @property
+    def first(self) -> int:
+        """While what the first layer multiplies gets its gradient, if anything is learnt by it."""
+        if not self.sizes.learns:
+            return 0
+        return self._returning(0) + self._product(0) + self._taken(0) + self._skipped(0)
 
     def forward(self, layer: int) -> int:
         """While a layer is made; the last one's gradients are made as well."""

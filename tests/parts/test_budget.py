@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spgnn.errors import InputError
 from spgnn.parts.budget import ORDER, Budget, decide, needed
+from spgnn.parts.heads import Heads
 from spgnn.parts.room import Places
 from spgnn.parts.sizes import Sizes
 from spgnn.testing import run_ranks
@@ -47,6 +50,22 @@ def test_too_little_memory_says_how_much_would_do():
         decide(SIZES, 10**8, None, spill=False, itself=100 * 2**20)
     with pytest.raises(InputError, match="one column of an operand must fit"):
         decide(SIZES, 10**6, None, spill=True)
+
+
+def test_the_first_layer_learns_too():
+    """Its sources are all vertices, of which the next layers need a few, and get gradients."""
+    heads = Heads(4, 8, joint=False)
+    sizes = replace(
+        SIZES,
+        operands=(32, 32, 32),
+        heads=(heads,) * 3,
+        made=(10**4, 10**3, 10**3),
+        sources=(10**6, 10**4, 10**3),
+    )
+    places = Places(frozenset(ORDER), panel_bytes=64)  # two heads
+    packed = 10**6 * heads.packed(16, 4)
+    assert 2 * packed < needed(sizes, 64, places) < 2.5 * packed
+    assert packed < needed(replace(sizes, learns=False), 64, places) < 1.5 * packed
 
 
 def test_without_a_budget():
