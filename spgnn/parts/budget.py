@@ -90,7 +90,8 @@ def decide(
         on_disk.append(purpose)
         places = Places(frozenset(on_disk))
         if purpose == "operand":
-            return _by_panels(sizes, memory, found, places, itself)
+            most = parts or min(MOST_PARTS, max(sizes.rows, 1))
+            return _by_panels(sizes, memory, replace(found, places=places), most, itself)
         found = priced(number, places)
     if found.bytes > memory:
         raise _too_little(memory, found.bytes, itself, "give --spill DIR, or more")
@@ -141,16 +142,21 @@ def _parts(sizes: Sizes, memory: int) -> int:
     return min(number, max(sizes.rows, 1))
 
 
-def _by_panels(sizes: Sizes, memory: int, asked: Budget, places: Places, itself: int) -> Budget:
-    """The widest panel of operands that leaves the rest its room."""
-    columns, parts, again = max(sizes.operands), asked.parts, asked.again
-    while columns:
-        tried = replace(places, panel_bytes=columns * sizes.itemsize)
-        found = Budget(parts, tried, needed(sizes, parts, tried, again), again)
-        if found.bytes <= memory:
-            return found
-        columns = columns * 3 // 4
-    least = needed(sizes, MOST_PARTS, replace(places, panel_bytes=sizes.itemsize), again)
+def _by_panels(sizes: Sizes, memory: int, asked: Budget, most: int, itself: int) -> Budget:
+    """The widest panel of operands that leaves the rest its room, of at most so many parts."""
+    parts, places, again = asked.parts, asked.places, asked.again
+    while True:
+        columns = max(sizes.operands)
+        while columns:
+            tried = replace(places, panel_bytes=columns * sizes.itemsize)
+            found = Budget(parts, tried, needed(sizes, parts, tried, again), again)
+            if found.bytes <= memory:
+                return found
+            columns = columns * 3 // 4
+        if parts >= most:
+            break
+        parts = min(2 * parts, most)
+    least = needed(sizes, most, replace(places, panel_bytes=sizes.itemsize), again)
     what = "head" if any(sizes.heads) else "column"
     raise _too_little(memory, least, itself, f"one {what} of an operand must fit; give more")
 

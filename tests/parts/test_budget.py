@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -50,6 +51,13 @@ def test_too_little_memory_says_how_much_would_do():
         decide(SIZES, 10**8, None, spill=False, itself=100 * 2**20)
     with pytest.raises(InputError, match="one column of an operand must fit"):
         decide(SIZES, 10**6, None, spill=True)
+
+
+def test_what_would_do_does():
+    with pytest.raises(InputError) as refused:
+        decide(SIZES, 10**6, None, spill=True)
+    enough = int(re.search(r"about (\d+) MiB", str(refused.value))[1])
+    assert decide(SIZES, enough * 2**20, None, spill=True).bytes <= enough * 2**20
 
 
 def test_the_first_layer_learns_too():
