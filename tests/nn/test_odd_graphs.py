@@ -60,6 +60,28 @@ def test_layers_on_vertices_without_edges(ranks):
     run_ranks(check_layers, ranks)
 
 
+def check_second_derivatives(rank: int) -> torch.Tensor:
+    """Of a maximum, where one rank has no vertices: it takes part in what is collective."""
+    comm = connect()
+    labels = [number % min(comm.size, 2) for number in range(6)]
+    graph = spgnn.distribute(data(), partition=labels, comm=comm).to(torch.float64)
+    torch.manual_seed(0)
+    layer = ours.GraphConv(4, 7, aggr="max", bias=False).double()
+    x = graph.x.requires_grad_()
+    (first,) = torch.autograd.grad(layer(x, graph).tanh().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad((first * torch.arange(4)).sum(), x)
+    whole = torch.zeros(6, 4, dtype=torch.float64)
+    whole[graph.vertex_ids] = second
+    comm.all_reduce(whole).wait()
+    return whole
+
+
+def test_second_derivatives_where_a_rank_has_no_vertices():
+    (alone,), found = (run_ranks(check_second_derivatives, ranks) for ranks in (1, 3))
+    for whole in found:
+        torch.testing.assert_close(whole, alone)
+
+
 def test_a_graph_is_float32_or_float64():
     graph = spgnn.distribute(data(edge_weight=torch.rand(3)), comm=connect())
     layer = ours.GCNConv(4, 2, add_self_loops=False)
