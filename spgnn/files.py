@@ -6,11 +6,16 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import socket
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import BinaryIO
+
+import numpy as np
 
 from spgnn.errors import InputError
 
@@ -54,6 +59,15 @@ def write_pieces(path: AnyPath, pieces: Iterable[bytes], what: str | None = None
     """Write bytes as `written_aside` does."""
     with written_aside(path, what) as file:
         file.writelines(pieces)
+
+
+def write_archive(path: AnyPath, arrays: Mapping[str, np.ndarray], what: str | None = None) -> None:
+    """Write an .npz archive as `written_aside` does; an interrupt takes effect once it is whole.
+
+    Inside NumPy's writer it would come out as a complaint about an archive that is still open.
+    """
+    with _interrupts_wait(), written_aside(path, what) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -199,6 +213,29 @@ def digest(*arrays: memoryview | bytes) -> str:
 def hasher_of_digest() -> hashlib.blake2b:
     """What makes a `digest` of bytes that come piece by piece."""
     return hashlib.blake2b(digest_size=16)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """What Python does on SIGINT and SIGTERM is done when the block ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Handlers run on the main thread.
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    before = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if callable(handler := signal.getsignal(number))
+    }
+    for number in before:
+        signal.signal(number, lambda *call: came.append(call))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late, frame in came:
+            before[signal.Signals(late)](late, frame)
 
 
 def _followed(path: AnyPath) -> Path:

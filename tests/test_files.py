@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
 
 from spgnn import InputError
@@ -16,6 +17,7 @@ from spgnn.files import (
     directory_written_aside,
     hasher_of_digest,
     remove_leftovers,
+    write_archive,
     write_pieces,
     written_aside,
 )
@@ -63,6 +65,24 @@ def test_a_failure_leaves_what_was_there(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(InputError, match=r"--json .*missing/file: cannot be written: No such file"):
         write_pieces(tmp_path / "missing" / "file", [], "--json missing/file")
+
+
+def test_an_archive_is_whole_before_an_interrupt_takes_effect(tmp_path, monkeypatch):
+    """As when Ctrl-C is pressed in the middle of a checkpoint."""
+    write = np.lib.format.write_array
+
+    def interrupted(*arguments, **options):
+        signal.raise_signal(signal.SIGINT)
+        write(*arguments, **options)
+
+    monkeypatch.setattr(np.lib.format, "write_array", interrupted)
+    path = tmp_path / "archive.npz"
+    with pytest.raises(KeyboardInterrupt):
+        write_archive(path, {"one": np.arange(3), "two": np.arange(4)})
+    with np.load(path) as archive:
+        assert archive["two"].tolist() == [0, 1, 2, 3]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_directory_appears_whole_or_not_at_all(tmp_path):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import on_rank_zero, share
 from spgnn.errors import InputError
-from spgnn.files import check_writable, written_aside
+from spgnn.files import check_writable, write_archive
 from spgnn.train import rank_files
 from spgnn.train.rank_files import TaskState
 
@@ -68,8 +68,7 @@ def save(
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{what}: cannot be written: {error.strerror}") from None
-    with written_aside(target, what) as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+    write_archive(target, arrays, what)
 
 
 def load(

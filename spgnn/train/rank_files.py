@@ -21,7 +21,7 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import on_every_rank
 from spgnn.errors import InputError
-from spgnn.files import digest, written_aside
+from spgnn.files import digest, write_archive
 
 _TOLD = "told"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -76,8 +76,7 @@ def write(directory: str, state: TaskState, epochs: int, comm: Communicator) -> 
             raise InputError(
                 f"--checkpoint {directory}: cannot be written: {error.strerror}"
             ) from None
-        with written_aside(path, f"--checkpoint {directory}") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+        write_archive(path, arrays, f"--checkpoint {directory}")
 
     on_every_rank(comm, put)
     words = torch.frombuffer(bytearray(bytes.fromhex(mine)), dtype=torch.uint8)
