@@ -15,8 +15,9 @@ from spgnn.graph.modules import pad_alike, refuse_one_rank
 
 # Models of which all ranks were seen to hold the same.
 _checked: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-# So much of a parameter may be the rounding of machines of different kinds.
-_DRIFT = 1e-3
+# So much of a parameter, and so much at all where it is small, may be what the rounding of machines
+# of different kinds has come to.
+_DRIFT, _LEAST_APART = 1e-2, 1e-3
 
 
 def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
@@ -132,7 +133,7 @@ def _with_gradients(model: nn.Module, comm: Communicator) -> list[nn.Parameter]:
     told = torch.cat((there, sample, -sample))
     comm.all_reduce(told, "max").wait()
     there, largest, least = told.view(3, -1)
-    apart = largest + least > _DRIFT * torch.maximum(largest.abs(), least.abs())
+    apart = largest + least > _DRIFT * torch.maximum(largest.abs(), least.abs()) + _LEAST_APART
     if apart.any():
         number = int(apart.nonzero()[0])
         raise InputError(
