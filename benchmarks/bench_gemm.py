@@ -3,7 +3,8 @@
     python benchmarks/bench_gemm.py [--rows N] [--widths 128x64 …] [--threads N] [--rounds N]
 
 X Wᵀ, its gradient in X, which is one with Wᵀ, and Gᵀ X, its gradient in W. GFlop/s of the fastest
-of all rounds. Where spgnn takes torch's product (`kernels.gemm.most_columns`) both columns are that.
+of all rounds. Where spgnn takes torch's product (`kernels.gemm.most_columns`) both
+columns are that.
 """
 
 from __future__ import annotations
