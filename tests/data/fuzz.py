@@ -1,6 +1,7 @@
 """Damaged files: mutations that a number reproduces, and forked readers that may not fail.
 
-``mutant(kind, number, directory)`` writes the mutation of that number again.
+``mutant(kind, number, directory)`` writes the mutation of that number again, byte for byte, at any
+time: archives keep no time of day.
 """
 
 from __future__ import annotations
@@ -190,14 +191,14 @@ def metis(path: Path) -> None:
 
 
 def write_packed(path: Path, raw: bytes) -> None:
-    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    path.write_bytes(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
 
 
 def damage_file(path: Path, draw: Random) -> None:
     raw = path.read_bytes()
     inside = draw.random() < 0.6
     if path.suffix == ".gz" and inside:
-        raw = gzip.compress(mutated(gzip.decompress(raw), draw), 1)
+        raw = gzip.compress(mutated(gzip.decompress(raw), draw), 1, mtime=0)
     elif path.suffix == ".npz" and inside:
         raw = with_mutated_member(raw, draw)
     else:
@@ -214,7 +215,8 @@ def with_mutated_member(raw: bytes, draw: Random) -> bytes:
             content = old.read(info)
             if info.filename == chosen:
                 content = mutated(content, draw, head if draw.random() < 0.6 else None)
-            new.writestr(info.filename, content, info.compress_type)
+            # Of a name alone, the archive would keep the time of day.
+            new.writestr(zipfile.ZipInfo(info.filename), content, info.compress_type)
     return packed.getvalue()
 
 
