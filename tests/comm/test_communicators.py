@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -103,12 +104,11 @@ else:
 # registered first runs last.
 NO_THREAD_OF_GLOO_IS_LEFT = """
 import atexit
-from pathlib import Path
+from tests.comm.threads import names_of_threads
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
 
 def threads():
-    names = [task / "comm" for task in Path("/proc/self/task").iterdir()]
-    return sum("gloo" in name.read_text() for name in names)
+    return sum("gloo" in name for name in names_of_threads())
 
 def check():
     if threads():
@@ -126,7 +126,15 @@ def run_in_fresh_interpreters(folder: Path, ranks: int, program: str, *arguments
     path = folder / "program.py"
     path.write_text(FORKED_RANKS + NO_THREAD_OF_GLOO_IS_LEFT + program)
     command = [sys.executable, str(path), str(ranks), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    ours = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.getenv("PYTHONPATH")])])}
+    done = subprocess.run(
+        command,
+        env=os.environ | ours,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
