@@ -76,18 +76,20 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
             os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
             _run_rank(body, rank, threads)
         ranks[pid] = rank
-    # After the forks, because its server thread would not survive them.
-    store = TCPStore(
-        "127.0.0.1",
-        listener.getsockname()[1],
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(hours=24),
-        master_listen_fd=listener.detach(),
-    )
     try:
         with _termination_raises():
-            return _supervise(ranks)
+            # After the forks, because its server thread would not survive them.
+            store = TCPStore(
+                "127.0.0.1",
+                listener.getsockname()[1],
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(hours=24),
+                master_listen_fd=listener.detach(),
+            )
+            status = _supervise(ranks)
+            del store  # Until here ranks need it.
+            return status
     except (KeyboardInterrupt, _Terminated) as end:
         terminated = isinstance(end, _Terminated)
         what = "terminated (SIGTERM)" if terminated else "interrupted"
@@ -96,7 +98,6 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
         return _TERMINATED if terminated else 128 + signal.SIGINT
     finally:
         _kill(ranks)
-        del store
 
 
 class _Terminated(BaseException):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,24 @@ def test_threads_of_each_rank():
 def test_status_of_a_job(tmp_path, end, status):
     job = Forked(lambda: launch(lambda: end(int(os.environ["RANK"])), 3), tmp_path)
     assert job.wait().status == status
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGTERM, "terminated (SIGTERM)"), (signal.SIGINT, "interrupted")],
+)
+def test_a_launcher_that_is_asked_to_end_at_once(tmp_path, monkeypatch, number, said):
+    """Its ranks run already, but cannot meet yet."""
+    module = importlib.import_module("spgnn.comm.launch")
+    store = module.TCPStore
+
+    def asked(*given, **named):
+        signal.raise_signal(number)
+        return store(*given, **named)
+
+    monkeypatch.setattr(module, "TCPStore", asked)
+    ended = Forked(lambda: launch(lambda: time.sleep(1000), 2), tmp_path).wait()
+    assert (ended.status, ended.err) == (128 + number, f"error: {said}, and all ranks with it\n")
 
 
 def test_last_words_of_a_rank(tmp_path):
