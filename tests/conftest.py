@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import numpy as np
@@ -20,9 +21,17 @@ settings.load_profile("same")
 providers.is_local_module_file = lambda file: False  # type: ignore[attr-defined]
 
 
+# Tables and help are as wide, and as plain, whatever terminal tests are started from.
+TERMINAL = {"COLUMNS": "80", "LINES": "25", "TERM": "dumb"}
+COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Draws without a seed of their own do not depend on the tests that this process ran before."""
+    """A test meets what it would meet alone: no draws of others, no terminal of somebody's."""
+    os.environ.update(TERMINAL)
+    for name in COLOURS:
+        os.environ.pop(name, None)
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  (libraries draw from it)
     torch.default_generator.manual_seed(0)
