@@ -36,6 +36,19 @@ _PADDED = {
     "PatchTransformerAggregation",
 }
 
+# Of PyG: what cannot be called without any neighbours, as on a rank without edges, or for quantiles
+# where the first vertex has none: on one process that is one vertex, here one of each rank.
+_NEED_NEIGHBOURS = {
+    "GraphMultisetTransformer",
+    "LCMAggregation",
+    "MedianAggregation",
+    "PatchTransformerAggregation",
+    "QuantileAggregation",
+    "SetTransformerAggregation",
+    "SortAggregation",
+}
+_BEFORE = "_spgnn_vertex_before"
+
 
 def refuse_one_rank(model: nn.Module) -> None:
     """Refuse modules that would see one rank's vertices where they should see all.
@@ -68,13 +81,21 @@ def refuse_one_rank(model: nn.Module) -> None:
 def pad_alike(model: nn.Module) -> None:
     """Tell modules that pad neighbours, from now on, the largest number of them on any rank.
 
-    Those that need a bound on all edges' weights refuse to be called without one.
+    Those that need a bound on all edges' weights refuse to be called without one. Those that need
+    some neighbour of the first vertex get a vertex before it, which has two.
     """
     for module in model.modules():
         if _is_padded(module) and not _knows(module):
             module.register_forward_pre_hook(_with_largest, with_kwargs=True)
         if _asks_all_edges(module) and not _knows(module):
             module.register_forward_pre_hook(_with_bound, with_kwargs=True)
+        if (
+            _needs_neighbours(module)
+            and _with_vertex_before not in module._forward_pre_hooks.values()
+        ):
+            # Before the largest number of neighbours is looked for.
+            module.register_forward_pre_hook(_with_vertex_before, with_kwargs=True, prepend=True)
+            module.register_forward_hook(_without_it, with_kwargs=True)
 
 
 def _sees_all(module: nn.Module) -> bool:
@@ -88,6 +109,10 @@ def _sees_all(module: nn.Module) -> bool:
 
 def _is_padded(module: nn.Module) -> bool:
     return _is_of_pyg(module) and type(module).__name__ in _PADDED
+
+
+def _needs_neighbours(module: nn.Module) -> bool:
+    return _is_of_pyg(module) and type(module).__name__ in _NEED_NEIGHBOURS
 
 
 def _asks_all_edges(module: nn.Module) -> bool:
@@ -129,3 +154,29 @@ def _with_bound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
             "ChebConv with normalization=None takes the largest eigenvalue from one rank's edges: "
             "give lambda_max, the same on all ranks"
         )
+
+
+def _with_vertex_before(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Put a vertex with two neighbours before the first one, if that has none."""
+    index, size, dim = kwargs.get("index"), kwargs.get("dim_size"), kwargs.get("dim", -2)
+    if index is None or size is None or not args:
+        return None
+    if len(index) > 1 and bool((index == 0).any()):
+        return None
+    x = args[0]
+    shape = list(x.shape)
+    shape[dim] = 2
+    x = torch.cat((x.new_zeros(shape), x), dim)
+    module.__dict__[_BEFORE] = True
+    index = torch.cat((index.new_zeros(2), index + 1))
+    return (x, *args[1:]), {**kwargs, "index": index, "ptr": None, "dim_size": size + 1}
+
+
+def _without_it(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    """What was made for the vertex before the first is taken away."""
+    if not module.__dict__.pop(_BEFORE, False):
+        return out
+    dim = kwargs.get("dim", -2)
+    return out.narrow(dim, 1, out.shape[dim] - 1)

@@ -1,0 +1,74 @@
+"""PyG's modules on ranks without edges, or whose first vertex has no neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch_geometric import nn as g
+from torch_geometric.data import Data
+
+import spgnn
+from spgnn.testing import run_ranks
+
+N, F = 12, 4
+AGGREGATIONS: tuple[Any, ...] = (
+    "median",
+    ["median", "softmax"],
+    lambda: g.aggr.QuantileAggregation([0.2, 0.9], fill_value=0.5),
+    lambda: g.aggr.SortAggregation(2),
+    lambda: g.aggr.SetTransformerAggregation(F),
+    lambda: g.aggr.GraphMultisetTransformer(F, 2),
+    lambda: g.aggr.LCMAggregation(F, F),
+)
+# Three ranks: the first has edges, of the second only the last vertex, the third none at all.
+LABELS = np.repeat([0, 1, 2], 4)
+EDGES = torch.tensor([[0, 5, 9, 1, 2, 8, 3, 10, 0], [0, 0, 0, 1, 2, 2, 7, 7, 7]])
+
+
+def data() -> Data:
+    draw = torch.Generator().manual_seed(0)
+    return Data(x=torch.randn(N, F, generator=draw), edge_index=EDGES)
+
+
+def model_of(aggregation) -> nn.Module:
+    torch.manual_seed(0)
+    conv = g.SimpleConv(aggregation() if callable(aggregation) else aggregation)
+    width = conv((data().x, data().x), EDGES).flatten(1).shape[1]
+    return nn.ModuleList((conv, nn.Linear(width, 3)))
+
+
+def outputs(model: nn.Module, x, edge_index) -> torch.Tensor:
+    conv, linear = model
+    return linear(conv((x, x), edge_index).flatten(1))
+
+
+def on_ranks(rank: int) -> list[tuple[np.ndarray, list[np.ndarray]]]:
+    graph = spgnn.distribute(data(), partition=LABELS)
+    found = []
+    for aggregation in AGGREGATIONS:
+        model = graph.replicate(model_of(aggregation))
+        out = outputs(model, graph.x, graph.edge_index)
+        graph.mean(out.square()).sum().backward()
+        graph.average_gradients(model)
+        rows = graph.gather(out.detach())
+        gradients = [p.grad.numpy() for p in model.parameters()]
+        found.append((None if rows is None else rows.numpy(), gradients))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_aggregations_need_no_neighbours():
+    """PyG's quantiles fail where the first vertex has none, others where nobody has."""
+    ranks = run_ranks(on_ranks, 3)
+    for k, aggregation in enumerate(AGGREGATIONS):
+        model = model_of(aggregation)
+        out = outputs(model, data().x, EDGES)
+        out.square().mean(0).sum().backward()
+        np.testing.assert_allclose(ranks[0][k][0], out.detach(), rtol=1e-4, atol=1e-6)
+        for own in ranks:
+            for gradient, p in zip(own[k][1], model.parameters(), strict=True):
+                np.testing.assert_allclose(gradient, p.grad, rtol=1e-4, atol=1e-6)
