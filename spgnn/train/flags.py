@@ -145,11 +145,15 @@ class Config:
         }
         flags = {name: how for part in parts.values() for name, how in part.items()}
         for key, value in table.items():
+            if value is None and key in parts and key not in flags:
+                continue  # the name of a table in YAML, and only comments below
             inner = isinstance(value, dict) and key in parts
             known = parts[key] if inner else flags
             for written, one in value.items() if inner else [(key, value)]:
                 name = str(written).replace("-", "_")
                 if name not in known:
+                    if key in parts and not inner:
+                        raise InputError(f"{what}: {key} must be a table, got {_shown(value)}")
                     where = f" of [{key}]" if inner else ""
                     near = meant(name, known if inner else [*flags, *parts])
                     raise InputError(f"{what}: unknown key '{written}'{where}{near}")

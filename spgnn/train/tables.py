@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ def read_table(path: str, what: str) -> dict[str, Any]:
     Raises
     ------
     InputError
-        If it cannot be read, or holds no table with texts as keys.
+        If it cannot be read, holds no table with texts as keys, or a key twice.
     """
     parse = _parser(path, what)
     try:
@@ -40,7 +42,7 @@ def read_table(path: str, what: str) -> dict[str, Any]:
     if len(raw) > LARGEST_FILE:
         raise InputError(f"{what} {path}: larger than {LARGEST_FILE >> 20} MiB; no configuration")
     try:
-        table = parse(raw.decode())
+        table = parse(raw.decode("utf-8-sig"))  # editors of Windows begin files with a mark
     except UnicodeDecodeError:
         raise InputError(f"{what} {path}: is no text in UTF-8") from None
     except (ValueError, RecursionError) as error:
@@ -99,9 +101,10 @@ def _value(value: Any) -> str:
 def _parser(path: str, what: str) -> Callable[[str], Any]:
     match Path(path).suffix:
         case ".toml":
-            return tomllib.loads
+            # A line that is not ended has no number in messages.
+            return lambda text: tomllib.loads(f"{text}\n")
         case ".json":
-            return json.loads
+            return partial(json.loads, object_pairs_hook=_each_once)
         case ".yaml" | ".yml":
             return _yaml(path, what)
     raise InputError(f"{what} {path}: its name must end in {', '.join(SUFFIXES)}")
@@ -115,10 +118,37 @@ def _yaml(path: str, what: str) -> Callable[[str], Any]:
             f"{what} {path}: YAML needs PyYAML: pip install 'spgnn[yaml]'; TOML needs nothing"
         ) from None
 
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """Each key once, and 1e-3 is a number, as in YAML 1.2."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen: set[str] = set()
+            scalars = (key for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            for key in scalars:
+                if key.value in seen:
+                    raise ValueError(f"{key.value} is there twice, line {key.start_mark.line + 1}")
+                seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), [*"+-0123456789"]
+    )
+
     def parse(text: str) -> Any:
         try:
-            return yaml.safe_load(text)
+            found = yaml.load(text, Loader)
         except yaml.YAMLError as error:
             raise ValueError(str(error)) from None
+        return {} if found is None else found  # nothing but comments, as TOML may be
 
     return parse
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table of JSON, whose reader keeps the last of equal keys."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{key} is there twice")
+        found[key] = value
+    return found

@@ -83,6 +83,8 @@ BAD = [
     ("choice", "cover = 'colunm'", ["--cover colunm", "did you mean 'column'"]),
     ("twice", "lr = 1\n[training]\nlr = 2", ["lr is there twice"]),
     ("twice written", "eval-every = 1\neval_every = 1", ["eval_every is there twice"]),
+    ("twice bare", "lr = 1\nlr = 2", ["line 2"]),
+    ("no table", "training = 3", ["training must be a table, got 3"]),
     ("chain", "config = 'other.toml'", ["cannot name another one"]),
     ("no TOML", "hidden: 16", ["line 1"]),
     ("binary", b"\xff\xfe\x00", ["UTF-8"]),
@@ -107,6 +109,7 @@ def test_bad_files(tmp_path, capsys, text, words):
         ("broken.json", "{", "line 1"),
         ("deep.json", "[" * 100_000, "recursion"),
         ("null.json", '{"hidden": null}', "hidden must be an integer, got a NoneType"),
+        ("twice.json", '{"training": {"lr": 1, "epochs": 2, "lr": 3}}', "lr is there twice"),
     ],
 )
 def test_bad_names_and_json(tmp_path, name, text, said):
@@ -126,10 +129,41 @@ def test_yaml_is_an_extra(tmp_path, monkeypatch):
 
 def test_bad_yaml(tmp_path):
     pytest.importorskip("yaml")
-    for text, said in (("hidden: [", "line"), ("1: 2", "keys"), ("lr: 1e-3", "text '1e-3'")):
+    for text, said in (
+        ("hidden: [", "line"),
+        ("1: 2", "keys"),
+        ("lr: '1e-3'", "text '1e-3'"),
+        ("epochs: 1e3", "an integer, got 1000.0"),
+        ("? [a]\n: b", "unhashable key"),
+        ("hidden: 3\nlr: 1\nhidden: 4", "hidden is there twice, line 3"),
+        (
+            "training:\n  lr: 1\nmodel:\n  hidden: 4\ntraining: {}",
+            "training is there twice, line 5",
+        ),
+        ("hidden: !!python/object/apply:os.abort []", "constructor"),
+    ):
         path = write(tmp_path / "run.yml", text)
         with pytest.raises(InputError, match=f"--config {path}: .*{said}"):
             parse(["--config", str(path)])
+
+
+def test_numbers_of_yaml_and_empty_tables(tmp_path):
+    pytest.importorskip("yaml")
+    for text, flags in (
+        ("lr: 1e-3\nweight-decay: -0E+1", {"lr": 1e-3, "weight_decay": 0.0}),
+        ("# all as it is\n", {}),
+        ("training:\n  # lr: 1\nhidden: 3", {"hidden": 3}),
+        ("model: &m {hidden: 3}\n", {"hidden": 3}),
+    ):
+        path = write(tmp_path / "run.yml", text)
+        assert parse(["--config", str(path)]) == TrainConfig.of(**flags, config=path)
+
+
+@pytest.mark.parametrize(("suffix", "text"), [(".toml", "hidden = 3"), (".json", '{"hidden": 3}')])
+def test_a_byte_order_mark_is_no_text(tmp_path, suffix, text):
+    path = tmp_path / f"run{suffix}"
+    path.write_text(text, encoding="utf-8-sig")
+    assert parse(["--config", str(path)]) == TrainConfig.of(hidden=3, config=path)
 
 
 def test_what_a_run_used_is_written_and_read_back(tmp_path):
