@@ -30,6 +30,7 @@ GRACE_SECONDS = 0.2
 # What an interrupted rank gets to remove a file it was writing.
 INTERRUPT_SECONDS = 5.0
 _TERMINATED = 128 + signal.SIGTERM
+_ENDINGS = (signal.SIGINT, signal.SIGTERM)
 
 
 def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
@@ -57,39 +58,27 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
         (SIGTERM), a line on stderr says so.
     """
     listener = socket.create_server(("127.0.0.1", 0), backlog=nproc)
-    environment = {
-        "WORLD_SIZE": str(nproc),
-        "LOCAL_WORLD_SIZE": str(nproc),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(listener.getsockname()[1]),
-        # As under torchrun: the store lives in the parent and every rank is its client.
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }
+    environment = _described(listener, nproc)
     _preload()
     sys.stdout.flush()
     sys.stderr.flush()
     ranks: dict[int, int] = {}
-    for rank in range(nproc):
-        pid = _fork()
-        if pid == 0:
-            listener.close()
-            os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
-            _run_rank(body, rank, threads)
-        ranks[pid] = rank
+    store = None
+    # What comes meanwhile waits until there is somebody to see to it.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
     try:
+        for rank in range(nproc):
+            pid = _fork()
+            if pid == 0:
+                listener.close()
+                os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
+                _run_rank(body, rank, threads, unblocked)
+            ranks[pid] = rank
+        # After the forks, because its server thread would not survive them.
+        store = _store(listener)
         with _termination_raises():
-            # After the forks, because its server thread would not survive them.
-            store = TCPStore(
-                "127.0.0.1",
-                listener.getsockname()[1],
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timedelta(hours=24),
-                master_listen_fd=listener.detach(),
-            )
-            status = _supervise(ranks)
-            del store  # Until here ranks need it.
-            return status
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+            return _supervise(ranks)
     except (KeyboardInterrupt, _Terminated) as end:
         terminated = isinstance(end, _Terminated)
         what = "terminated (SIGTERM)" if terminated else "interrupted"
@@ -97,7 +86,32 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
         _interrupt(ranks)
         return _TERMINATED if terminated else 128 + signal.SIGINT
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         _kill(ranks)
+        del store
+
+
+def _described(listener: socket.socket, nproc: int) -> dict[str, str]:
+    """What all ranks read of their job in the environment."""
+    return {
+        "WORLD_SIZE": str(nproc),
+        "LOCAL_WORLD_SIZE": str(nproc),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(listener.getsockname()[1]),
+        # As under torchrun: the store lives in the parent and every rank is its client.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+
+
+def _store(listener: socket.socket) -> TCPStore:
+    return TCPStore(
+        "127.0.0.1",
+        listener.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(hours=24),
+        master_listen_fd=listener.detach(),
+    )
 
 
 class _Terminated(BaseException):
@@ -139,7 +153,9 @@ def _fork() -> int:
         return os.fork()
 
 
-def _run_rank(body: Callable[[], int | None], rank: int, threads: int) -> None:
+def _run_rank(
+    body: Callable[[], int | None], rank: int, threads: int, unblocked: set[signal.Signals | int]
+) -> None:
     """Everything a forked rank does; never returns."""
     status = 1
     try:
@@ -147,6 +163,7 @@ def _run_rank(body: Callable[[], int | None], rank: int, threads: int) -> None:
         # Ctrl-C on a terminal reaches all processes; the parent decides, and asks by SIGTERM.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, _terminate)
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)
         status = body() or 0

@@ -147,6 +147,17 @@ def wait_for(what: Callable[[], bool], patience: float = PATIENCE) -> None:
         time.sleep(0.02)
 
 
+def slowness() -> float:
+    """How many times longer than on a machine of its own a process that computes needs here, now.
+
+    Bounds in seconds are of such a machine: times this, they hold where others compute as well.
+    """
+    enough, start, used = 0.02, time.monotonic(), time.thread_time()
+    while time.thread_time() - used < enough:
+        pass
+    return max(1.0, (time.monotonic() - start) / enough)
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:

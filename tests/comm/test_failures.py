@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from spgnn.comm import connect, launch
+from spgnn.comm import connect, launch, watch
 from spgnn.comm.watch import Watch
 from tests.comm import failing
 from tests.comm.failing import MESSAGE
@@ -26,6 +27,7 @@ from tests.comm.jobs import (
     free_port,
     is_alive,
     needs_mpi,
+    slowness,
     wait_for,
 )
 
@@ -56,6 +58,13 @@ def test_under_the_local_launcher(tmp_path, how, where, victim):
         assert ended.err == f"error: rank {victim} was killed by SIGKILL\n"
 
 
+@pytest.fixture
+def patient_rank_0(monkeypatch):
+    """It keeps the store for as long as a rank of a busy machine may take to look into it."""
+    monkeypatch.setattr(watch, "READ_SECONDS", PATIENCE)
+
+
+@pytest.mark.usefixtures("patient_rank_0")
 @pytest.mark.parametrize(("how", "where", "victim"), CASES)
 def test_without_any_supervisor(tmp_path, how, where, victim):
     """As srun starts them: processes of their own, which only the environment describes."""
@@ -76,12 +85,14 @@ def test_without_any_supervisor(tmp_path, how, where, victim):
         assert f"error: rank {victim}: " in ended[victim].err
         assert MESSAGE in ended[victim].err
         # The others have nothing to add.
-        assert all("error" not in end.err for rank, end in enumerate(ended) if rank != victim)
+        others = [end.err for rank, end in enumerate(ended) if rank != victim]
+        assert not re.findall(r"^error: .*", "\n".join(others), re.MULTILINE)
     else:
         assert any("lost contact" in end.err for end in ended)
     _check_tracebacks("".join(end.err for end in ended), how)
 
 
+@pytest.mark.usefixtures("patient_rank_0")
 def test_rank_0_keeps_the_store_until_the_others_know_why(tmp_path, monkeypatch):
     """On a busy machine somebody looks late, and would take rank 0 for lost."""
     watch_for = Watch._watch
@@ -166,6 +177,29 @@ def test_interrupt_ends_all_ranks(tmp_path, whole_group):
     _check_none_left(tmp_path, 3, start)
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGINT, "interrupted, and all ranks with it"),
+        (signal.SIGTERM, "terminated (SIGTERM), and all ranks with it"),
+    ],
+)
+def test_a_signal_that_comes_while_ranks_are_started(tmp_path, monkeypatch, number, said):
+    """It waits until all of them can be ended in good order."""
+    launcher = importlib.import_module("spgnn.comm.launch")
+    fork = launcher._fork
+
+    def signalled() -> int:
+        pid = fork()
+        if pid:
+            os.kill(os.getpid(), number)
+        return pid
+
+    monkeypatch.setattr(launcher, "_fork", signalled)
+    ended = Forked(lambda: launch(lambda: time.sleep(1000), 3), tmp_path).wait()
+    assert (ended.status, ended.err) == (128 + number, f"error: {said}\n")
+
+
 def test_rank_alone_in_its_group_ends_all(tmp_path):
     def body() -> None:
         comm = connect()
@@ -189,7 +223,7 @@ def test_rank_that_leaves_an_exchange_behind_does_not_wait_for_it(tmp_path):
         time.sleep(1000)
 
     assert Forked(lambda: launch(body, 2), tmp_path).wait().status == 3
-    assert time.monotonic() - float((tmp_path / "left").read_text()) < BOUND_SECONDS
+    _check_in_time(float((tmp_path / "left").read_text()))
 
 
 def test_terminated_launcher_says_so(tmp_path):
@@ -218,8 +252,13 @@ def _check_end(directory: Path, ranks: int) -> None:
 
 def _check_none_left(directory: Path, ranks: int, since: float) -> None:
     pids = [int((directory / str(rank)).read_text()) for rank in range(ranks)]
-    wait_for(lambda: not any(is_alive(pid) for pid in pids), BOUND_SECONDS)
-    assert time.monotonic() - since < BOUND_SECONDS
+    wait_for(lambda: not any(is_alive(pid) for pid in pids))
+    _check_in_time(since)
+
+
+def _check_in_time(since: float) -> None:
+    taken = time.monotonic() - since
+    assert taken < BOUND_SECONDS or taken < BOUND_SECONDS * slowness()
 
 
 def _check_message(ended: Ended, how: str, victim: int) -> None:

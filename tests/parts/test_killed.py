@@ -12,7 +12,7 @@ import pytest
 
 from spgnn.parts.network import Network
 from spgnn.train import main
-from tests.comm.jobs import Ended, Forked
+from tests.comm.jobs import Ended, Forked, slowness
 from tests.parts.runs import SMALL
 from tests.train.command import without_torch
 
@@ -52,7 +52,7 @@ def in_forward(note: Path) -> None:
         if calls[0] == KILLED_IN and os.environ["RANK"] == "1":
             writes[0] += 1
             if writes[0] == 4:
-                note.write_text(str(time.time()))
+                note.write_text(str(time.monotonic()))
                 os.kill(os.getpid(), signal.SIGKILL)
         return write(*given)
 
@@ -66,7 +66,7 @@ def in_backward(note: Path, victim=os.getpid, number: int = signal.SIGKILL) -> N
     def deadly(self, *given):
         calls[0] += 1
         if calls[0] == KILLED_IN and os.environ["RANK"] == "0":
-            note.write_text(str(time.time()))
+            note.write_text(str(time.monotonic()))
             os.kill(victim(), number)
         return backward(self, *given)
 
@@ -103,9 +103,9 @@ def test_a_job_that_is_killed(backend, model, spoil, status, said, tmp_path):
         directory.mkdir()
     assert started(straight, backend, model).status == 0
     ended = started(broken, backend, model, spoil=spoil)
-    took = time.time() - float((broken / "killed-at").read_text())
+    took = time.monotonic() - float((broken / "killed-at").read_text())
     print(f"{backend}, {said}: all ended {took:.2f} s after the signal")
-    assert took < SECONDS, ended
+    assert took < SECONDS or took < SECONDS * slowness(), ended
     assert (ended.status, ended.err) == (status, f"error: {said}\n")
     # What the dead wrote is still there; their checkpoint is whole.
     assert list((broken / "spill").iterdir()) or spoil is terminated
