@@ -22,13 +22,13 @@ from tests.training import write_dataset
 
 
 def test_epochs_use_the_memory_of_those_before():
-    """Pages of 4 KiB: an epoch has more than ten results of 1024 pages, and takes none of them."""
+    """An epoch has more than ten results of 4 MiB, and takes no memory anew for them."""
     command = [sys.executable, "-m", "tests.train.page_faults"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     kept, given_back = json.loads(done.stdout)
-    assert median(given_back[3:]) > 5000
-    assert median(kept[3:]) < 500
+    assert median(given_back[3:]) > 20 * 2**20
+    assert median(kept[3:]) < 2 * 2**20
 
 
 @pytest.mark.parametrize("begin", ["keep_freed", "give_back_large"])
