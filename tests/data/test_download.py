@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import pickle
+import socket
 import zipfile
 from io import BytesIO
 from typing import ClassVar
@@ -60,15 +61,20 @@ def test_another_file_than_the_published_one_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == [source]
 
 
-def test_without_a_network_the_way_out_is_named(tmp_path):
+def test_without_a_network_the_way_out_is_named(tmp_path, monkeypatch):
     target = tmp_path / "made" / "cache" / "kept.bin"
     missing = (tmp_path / "none").as_uri()
     with pytest.raises(InputError, match="cannot be fetched") as caught:
         fetch(missing, target, None)
     assert f"put the file at {target}" in str(caught.value)
     assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="cannot be fetched"):
-        fetch("http://name.invalid/file", target, None)
+    # A port that is taken, and where nobody listens: no network is asked, and no proxy.
+    monkeypatch.setenv("no_proxy", "*")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}/file"
+        with pytest.raises(InputError, match=r"cannot be fetched \(.*refused"):
+            fetch(address, target, None)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "made").mkdir()
     with pytest.raises(InputError, match="cannot be fetched"):
