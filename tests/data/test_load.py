@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,8 +9,16 @@ from spgnn.data import load_dataset, memory, write_shards
 from spgnn.data.formats.npz import write_npz
 from spgnn.data.sets.generators import block_model
 from tests.data.strategies import assert_canonical, assert_same_csr, assert_same_vertices, pattern
+from tests.real import each, file_of, needs
 
-REAL = os.environ.get("SPGNN_DATA")
+# Vertices, edges, features, classes, and training vertices of the first split.
+REAL = {
+    "cora": (2708, 10556, 1433, 7, 140),
+    "citeseer": (3327, 9104, 3703, 6, 120),
+    "nell": (65755, 251550, 5414, 186, 1054),
+    "squirrel": (5201, 396706, 2089, 5, 2496),
+    "soc-slashdot0902": (82168, 948464, 0, 0, None),
+}
 
 
 def test_the_built_in_set():
@@ -145,17 +150,7 @@ def test_directories_are_sets_like_others(tmp_path, parts):
         load_dataset(tmp_path / "empty")
 
 
-@pytest.mark.skipif(REAL is None, reason="SPGNN_DATA is not set")
-@pytest.mark.parametrize(
-    ("name", "vertices", "edges", "features", "classes", "train"),
-    [
-        ("cora", 2708, 10556, 1433, 7, 140),
-        ("citeseer", 3327, 9104, 3703, 6, 120),
-        ("nell", 65755, 251550, 5414, 186, 1054),
-        ("squirrel", 5201, 396706, 2089, 5, 2496),
-        ("soc-slashdot0902", 82168, 948464, 0, 0, None),
-    ],
-)
+@pytest.mark.parametrize(("name", "vertices", "edges", "features", "classes", "train"), each(REAL))
 def test_real_sets(name, vertices, edges, features, classes, train):
     graph = load_dataset(name)
     found = (graph.vertices, graph.edges, graph.features, graph.classes)
@@ -175,8 +170,7 @@ def first_rows(A, rows):
     return A.indptr[: rows + 1], A.indices[:end], (rows, A.shape[1])
 
 
-@pytest.mark.skipif(REAL is None, reason="SPGNN_DATA is not set")
+@needs("hg-ibm14")
 def test_a_real_rectangular_matrix_is_refused():
-    path = Path(str(REAL)) / "hg-ibm14.npz"
     with pytest.raises(InputError, match="152772 × 147605; a graph needs as many rows as columns"):
-        load_dataset(path)
+        load_dataset(file_of("hg-ibm14"))

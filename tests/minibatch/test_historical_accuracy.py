@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from statistics import mean
 from typing import Any
 
@@ -12,11 +11,9 @@ from spgnn.comm import SoloCommunicator, connect
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.run import train
 from spgnn.testing import run_ranks
+from tests.real import each
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif("SPGNN_DATA" not in os.environ, reason="needs real graphs (SPGNN_DATA)"),
-]
+pytestmark = pytest.mark.slow
 RANKS = 4
 COMMON: dict[str, Any] = {
     "num_neighbors": "10,5,5",
@@ -40,9 +37,8 @@ def on_ranks(rank: int, flags: dict[str, Any]) -> tuple[float, int]:
     ).received_bytes
 
 
-@pytest.mark.parametrize("graph", LENGTHS)
-def test_within_a_point_of_one_process_at_half_the_bytes(graph):
-    epochs, seeds = LENGTHS[graph]
+@pytest.mark.parametrize(("graph", "epochs", "seeds"), each(LENGTHS))
+def test_within_a_point_of_one_process_at_half_the_bytes(graph, epochs, seeds):
     flags = {**COMMON, "dataset": graph, "epochs": epochs, "batch_size": 512}
     alone, together = [], []
     for seed in range(seeds):
