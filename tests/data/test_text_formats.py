@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 import numpy as np
@@ -206,7 +207,7 @@ def test_truncated_gzip_is_refused(tmp_path, name):
     }[name]
     path = put(tmp_path, name, content)
     path.write_bytes(path.read_bytes()[:-12])
-    with pytest.raises(InputError, match=str(path)):
+    with pytest.raises(InputError, match=re.escape(str(path))):
         read_graph(path)
 
 

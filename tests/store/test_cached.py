@@ -1,6 +1,7 @@
 """A cache gives the rows of the table behind it, whatever it keeps, and counts what it reads."""
 
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -128,7 +129,7 @@ def test_after_a_read_error_the_cache_can_be_used(tmp_path):
     cache = CachedRows(DiskRows.open(path, 0, 200, 300, torch.float32), "lru", 90 * 1200)
     assert torch.equal(cache.gather(torch.arange(80)), x[:80])
     os.truncate(path, 100 * 1200)
-    with pytest.raises(InputError, match=f"{path}: ends at byte 120000"):
+    with pytest.raises(InputError, match=f"{re.escape(str(path))}: ends at byte 120000"):
         cache.gather(torch.arange(60, 180))
     path.unlink()
     # Nothing of what did not come is taken for a hit.

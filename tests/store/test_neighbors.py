@@ -1,6 +1,7 @@
 """Rows of a pattern on a disk are those of the pattern, kept in memory or not."""
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -99,9 +100,10 @@ def test_what_is_wrong_with_a_pattern(tmp_path):
     A = pattern_of()
     disk = opened(tmp_path, A)
     path = tmp_path / "indices"
-    with pytest.raises(InputError, match=f"{path}: no row 300; it has rows 0 to 299"):
+    name = re.escape(str(path))
+    with pytest.raises(InputError, match=f"{name}: no row 300; it has rows 0 to 299"):
         disk.rows(torch.tensor([300]))
-    with pytest.raises(InputError, match=f"{path}: row 5 has no entry 0"):
+    with pytest.raises(InputError, match=f"{name}: row 5 has no entry 0"):
         disk.neighbors(torch.tensor([7, 5]), torch.tensor([0, 0]))
     with pytest.raises(InputError, match=r"scores of rows must be \[300\], got \[3\]"):
         disk.cached("degree", 5, torch.ones(3))
@@ -122,5 +124,5 @@ def test_what_is_wrong_with_a_pattern(tmp_path):
         with pytest.raises(InputError, match="damaged: names column 299, but there are columns 0"):
             wrong()
     os.truncate(path, 1000)
-    with pytest.raises(InputError, match=f"{path}: ends at byte 1000, before byte"):
+    with pytest.raises(InputError, match=f"{name}: ends at byte 1000, before byte"):
         disk.rows(torch.arange(300))

@@ -1,6 +1,7 @@
 """Tables in memory and on a disk give the rows that were asked for, or say what is wrong."""
 
 import os
+import re
 import signal
 import warnings
 
@@ -143,12 +144,13 @@ def test_what_is_being_read_when_a_process_is_forked(tmp_path, waits):
 def test_a_file_that_is_cut_off(tmp_path, direct):
     x = table(1000, 100, torch.float32)
     path = written(tmp_path / "x", x)
-    with pytest.raises(InputError, match=f"{path}: 400000 bytes, but 1001 rows of 400 bytes"):
+    name = re.escape(str(path))
+    with pytest.raises(InputError, match=f"{name}: 400000 bytes, but 1001 rows of 400 bytes"):
         DiskRows.open(path, 0, 1001, 100, torch.float32, direct=direct)
     rows = DiskRows.open(path, 0, 1000, 100, torch.float32, direct=direct)
     os.truncate(path, 300_001)
     assert torch.equal(rows.gather(torch.arange(750)), x[:750])
-    with pytest.raises(InputError, match=f"{path}: ends at byte 300001, before byte [0-9]+ that"):
+    with pytest.raises(InputError, match=f"{name}: ends at byte 300001, before byte [0-9]+ that"):
         rows.gather(torch.arange(1000))
     assert torch.equal(rows.gather(torch.arange(750)), x[:750])  # and can still be used
 
@@ -171,7 +173,7 @@ def test_what_cannot_be_asked_for(tmp_path):
     x = table(10, 2, torch.float32)
     path = written(tmp_path / "x", x)
     disk = DiskRows.open(path, 0, 10, 2, torch.float32)
-    for rows, name in ((disk, str(path)), (MemoryRows(x), "table of 10 rows")):
+    for rows, name in ((disk, re.escape(str(path))), (MemoryRows(x), "table of 10 rows")):
         for wrong in (-1, 10):
             with pytest.raises(InputError, match=f"{name}: no row {wrong}; it has rows 0 to 9"):
                 rows.gather(torch.tensor([3, wrong]))
