@@ -181,7 +181,9 @@ def test_a_directory_is_cut_looked_at_and_checked(tmp_path, graph_file, capsys):
     assert said[0] == said[1]
     assert said[2] == said[0].replace("40\n", "40 in 3 parts\n", 1)
     path = cut / "part-00001" / "x.npy"
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    changed = bytearray(path.read_bytes())
+    changed[-1] ^= 1
+    path.write_bytes(changed)
     assert "part-00001/x.npy: damaged" in refused(capsys, "info", "--check", cut)
 
 

@@ -139,7 +139,8 @@ def nonzeros_of(rank: int, graph: Graph, labels: np.ndarray, folder: Path | None
 def test_replicas_share_the_work_of_vertices_sorted_by_degree(tmp_path, ranks, source):
     """Slices cut evenly by rows would give the first replica two thirds of all nonzeros."""
     graph = rmat(12, 8, seed=3)
-    graph = graph.relabel(torch.argsort(graph.adjacency.row_lengths, descending=True))
+    order = torch.argsort(graph.adjacency.row_lengths, descending=True, stable=True)
+    graph = graph.relabel(order)
     # Block rows of equal work, from vertices of all degrees.
     labels = np.arange(graph.vertices) % (ranks // 4)
     folder = None

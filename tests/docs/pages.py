@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 # What git would commit, so that nothing built is looked at.
 PAGES = sorted(
     ROOT / name

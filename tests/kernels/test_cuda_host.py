@@ -44,7 +44,8 @@ def test_without_cupy_one_notice_and_torch(no_cupy, recwarn):
     A, X = block(SKEWED), matrix(800, 16)
     for _ in range(2):
         assert_product(multiply(cuda.implementation(), A, X), A, X)
-    assert ["pip install spgnn[gpu]" in str(w.message) for w in recwarn] == [True]
+    # Ours alone: what other tests left behind may be collected now, and say something.
+    assert sum("pip install spgnn[gpu]" in str(w.message) for w in recwarn) == 1
 
 
 def test_asking_for_cupy_names_the_extra(no_cupy):

@@ -214,7 +214,7 @@ def test_the_commands_of_the_suite_are_right(suite, tmp_path):
 def test_a_training_runs_and_is_read(suite, monkeypatch, tmp_path):
     monkeypatch.setattr(suite, "TRAINING", ["--dataset", "sbm", "--epochs", "3"])
     monkeypatch.setattr(suite, "RUNS", {"cpu": suite.RUNS["cpu"]})
-    found = suite.training(tmp_path, 120)
+    found = suite.training(tmp_path, 600)
     assert found["status"] == 0, found
     run = found["runs"]["cpu"]
     assert len(run["losses"]) == 3
