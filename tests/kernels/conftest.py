@@ -69,7 +69,8 @@ def random_block(
     sizes = {"values": len(indices), "row_scale": rows, "col_scale": cols}
     arrays = {
         name: torch.from_numpy(rng.standard_normal(sizes[name])).to(SUM_DTYPE[dtype])
-        for name in parts
+        for name in sizes  # in an order that parts, which may be a set, do not have
+        if name in parts
     }
     # Wide indices where narrow ones would do, to test kernels for them.
     pattern = Pattern.trusted(
