@@ -11,7 +11,7 @@ from torch import Tensor
 from spgnn.autograd import named
 from spgnn.comm import Mesh
 from spgnn.errors import InputError
-from spgnn.exchange import Executor, Plan, Stage, Step, Wire
+from spgnn.exchange import Executor, Plan, Stage, Step, Uses, Wire
 from spgnn.operands import Operands
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
@@ -61,6 +61,7 @@ class Halo:
         fetched = Stage(identity, None, tuple(hop.unscaled() for hop in stage.hops))
         self.executor = Executor(Plan((fetched,)), mesh, wires)
         self._exchange = self.executor.exchange(fetched)
+        self._uses = Uses(self.executor.wires)
         self.columns, self.rows = own, own + stage.received[-1]
         self.handle = named(self)
         self.operands = operands
@@ -74,7 +75,9 @@ class Halo:
         halo = H_local.new_empty(self.rows, H_local.shape[1])
         if H_local.is_meta:
             return halo
-        arriving = self._exchange.begin(H_local.contiguous(), step, halo[self.columns :])
+        arriving = self._exchange.begin(
+            H_local.contiguous(), self._uses.of(step), halo[self.columns :]
+        )
         try:
             halo[: self.columns] = H_local
         finally:
@@ -86,7 +89,7 @@ class Halo:
         if G_halo.is_meta:
             return G_halo.new_empty(self.columns, G_halo.shape[1])
         G_halo = G_halo.contiguous()
-        flight = self._exchange.begin_adjoint(G_halo[self.columns :], step)
+        flight = self._exchange.begin_adjoint(G_halo[self.columns :], self._uses.of(step))
         try:
             dH_local = G_halo[: self.columns].clone()
         finally:

@@ -26,6 +26,7 @@ from spgnn.exchange import (
     Schedule,
     Step,
     Strategy,
+    Uses,
     Volume,
     Wire,
     Workspace,
@@ -94,8 +95,8 @@ class DistMatrix:
         )
         self.rows, self.columns = plan.shape
         self.record: list[Noted] = []
-        self.handle = named(self)
-        self.operands = Operands(mesh.everyone)
+        self.handle, self.operands = named(self), Operands(mesh.everyone)
+        self._uses = Uses(self.executor.wires)
 
     @classmethod
     def build(
@@ -292,7 +293,7 @@ class DistMatrix:
         if H_local.is_meta:
             self.record.append((H_local.shape[1], H_local.dtype, False, step.product))
             return H_local.new_empty(self.rows, H_local.shape[1])
-        return self.executor.forward(H_local, step)
+        return self.executor.forward(H_local, self._uses.of(step))
 
     def adjoint(self, G_local: Tensor, step: Step | None = None) -> Tensor:
         """``Aᵀ·G``: the same plan run backwards; same counts, same bytes. Collective."""
@@ -300,7 +301,7 @@ class DistMatrix:
         if G_local.is_meta:
             self.record.append((G_local.shape[1], G_local.dtype, True, step.product))
             return G_local.new_empty(self.columns, G_local.shape[1])
-        return self.executor.adjoint(G_local.contiguous(), step)
+        return self.executor.adjoint(G_local.contiguous(), self._uses.of(step))
 
     def to(self, target: torch.device | torch.dtype | str) -> DistMatrix:
         """The same matrix on a device, or ready for operands of another dtype."""
@@ -355,15 +356,14 @@ class DistMatrix:
         return self.wires[0].setting if self.wires else None
 
     def _with(self, plan: Plan) -> DistMatrix:
-        wires = copy.deepcopy(self.executor.wires)
-        return DistMatrix(plan, self.layout, self.mesh, wires, **self._how)
+        others = copy.deepcopy(self.executor.wires)  # with a state of their own
+        return DistMatrix(plan, self.layout, self.mesh, others, **self._how)
 
     @property
     def _how(self) -> dict[str, Any]:
         return {"overlap": self.executor.overlap, "schedule": self.schedule, "buffer": self.buffer}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistMatrix:
-        # Plans never change; wires have a state.
         return self._with(self.plan)
 
     def __reduce__(self) -> tuple[Any, ...]:

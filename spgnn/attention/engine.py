@@ -16,7 +16,7 @@ from spgnn.attention.scores import Scores
 from spgnn.attention.ways import Load, Way
 from spgnn.attention.wired import Wired
 from spgnn.errors import InputError
-from spgnn.exchange import Carried, Executor, Plan, Step, Workspace
+from spgnn.exchange import Carried, Executor, Plan, Step, Uses, Workspace
 from spgnn.exchange.schedule import Communicators
 from spgnn.wires import Layer, Setting
 
@@ -58,6 +58,7 @@ class Attention:
         self.rows, self.columns = plan.shape
         self._mesh, self._workspace = mesh, workspace
         self._wired = None if setting is None else Wired(self.pieces, mesh, workspace, setting)
+        self._uses = Uses([] if self._wired is None else self._wired.wires.values())
         self._ids: tuple[Tensor, Tensor | None, Ids] | None = None
 
     @cached_property
@@ -199,7 +200,7 @@ class Attention:
             Z,
             ends,
             scores,
-            Step() if step is None else step,
+            Step() if step is None else self._uses.of(step),
             edges=self._split(edges, drawn),
             rate=_of(rate, drawn),
             gradients=gradients,
@@ -234,7 +235,7 @@ class Attention:
             ends,
             scores,
             made,
-            step=(Step() if step is None else step).reversed(),
+            step=Step(adjoint=True) if step is None else self._uses.of(step.reversed()),
             edges=self._split(edges, drawn),
             rate=_of(rate, drawn),
         )

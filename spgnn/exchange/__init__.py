@@ -16,7 +16,7 @@ from spgnn.exchange.schedule import Executor
 from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build, build_all, grid
 from spgnn.exchange.traffic import Carried, Traffic, Volume
 from spgnn.exchange.turn import Turn, Turned
-from spgnn.exchange.wire import Broadcast, Exact, Flight, Step, Steps, Wire
+from spgnn.exchange.wire import Broadcast, Exact, Flight, Step, Steps, Uses, Wire
 from spgnn.exchange.workspace import Workspace
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "Traffic",
     "Turn",
     "Turned",
+    "Uses",
     "Volume",
     "Wire",
     "Workspace",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -30,6 +30,8 @@ class Step:
     adjoint : bool
     group : int
         Of the peers whose rows are under way together, where not all are.
+    use : int, optional
+        What `Uses` says.
     """
 
     epoch: int = 0
@@ -37,6 +39,7 @@ class Step:
     hop: int = 0
     adjoint: bool = False
     group: int = 0
+    use: int | None = None
 
     def at(self, hop: int, group: int = 0) -> Step:
         """The same product at one of its hops."""
@@ -62,6 +65,33 @@ class Steps:
         step = Step(self._epoch, self._products)
         self._products += 1
         return step
+
+
+class Uses:
+    """Tells apart what is done with one product of an epoch, in one direction, several times.
+
+    Several losses have a backward each, and the gradient of a gradient multiplies once more: these
+    are other rows, and what a wire keeps of the first ones is not for them.
+
+    Parameters
+    ----------
+    wires : iterable of Wire
+        If none of them remembers, nothing has to be told apart.
+    """
+
+    def __init__(self, wires: Iterable[Wire]) -> None:
+        self._wires = list(wires)
+        self._known: dict[tuple[int, bool], tuple[int, int]] = {}
+
+    def of(self, step: Step) -> Step:
+        """The same step as the next use; as it is, if it is one already."""
+        if step.use is not None or not any(wire.remembers for wire in self._wires):
+            return step
+        line = step.product, step.adjoint
+        epoch, uses = self._known.get(line, (step.epoch, 0))
+        use = uses if epoch == step.epoch else 0
+        self._known[line] = step.epoch, use + 1
+        return replace(step, use=use)
 
 
 class Flight(Protocol):

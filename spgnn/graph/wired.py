@@ -14,7 +14,7 @@ from spgnn.attention import Attention
 from spgnn.attention.records import Forward, Gradients
 from spgnn.attention.scores import Scores
 from spgnn.comm import Communicator, Mesh
-from spgnn.exchange import Carried, Executor, Plan, Step, Steps, Workspace
+from spgnn.exchange import Carried, Executor, Plan, Step, Steps, Uses, Workspace
 from spgnn.halo import Halo
 from spgnn.operands import Operands
 from spgnn.spmm import DistMatrix
@@ -111,12 +111,14 @@ class WiredMatrix(DistMatrix):
             workspace=exact.executor.workspace,
         )
         self.wired, self._switch = wired, switch
+        self._wired_uses = Uses(wired.executor.wires)
         self.operands: Operands
         self.operands = self._counted = WiredOperands(self.mesh.everyone, switch)
 
     def forward(self, H_local: Tensor, step: Step | None = None) -> Tensor:
         """``A·H``; without a step, exact. Collective."""
         if isinstance(step, OnWires):
+            step = self._wired_uses.of(step)
             _note(self._switch, self.wired.executor, H_local, step)
             return self.wired.forward(H_local, step)
         step = self._counted.exact(H_local, self.columns) if step is None else step
@@ -125,6 +127,7 @@ class WiredMatrix(DistMatrix):
     def adjoint(self, G_local: Tensor, step: Step | None = None) -> Tensor:
         """``Aᵀ·G``; without a step, exact. Collective."""
         if isinstance(step, OnWires):
+            step = self._wired_uses.of(step)
             _note(self._switch, self.wired.executor, G_local, step)
             return self.wired.adjoint(G_local, step)
         step = self._counted.exact(G_local, self.rows).reversed() if step is None else step
@@ -165,7 +168,7 @@ class WiredHalo(Halo):
     def __init__(self, A: WiredMatrix, switch: Switch) -> None:
         super().__init__(A.plan, A.mesh, A.operands)  # exact
         self._wired = Halo(A.wired.plan, A.mesh, A.operands, A.wired.executor.wires)
-        self._switch = switch
+        self._wired_uses, self._switch = Uses(A.wired.executor.wires), switch
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
         """H_local [own, f] to [own + received, f]. Collective."""
@@ -178,6 +181,7 @@ class WiredHalo(Halo):
     def _run(self, rows: Tensor, step: Step, exact: Run, wired: Run) -> Tensor:
         if not isinstance(step, OnWires):
             return exact(rows, step)
+        step = self._wired_uses.of(step)
         _note(self._switch, self._wired.executor, rows, step)
         return wired(rows, step)
 
@@ -208,6 +212,7 @@ class WiredAttention(Attention):
     ) -> Forward:
         """Weighted sums of rows of Z. Collective."""
         if step is not None:
+            step = self._uses.of(step)
             self._note(Z, scores, step)
         return super().forward(Z, ends, scores, step, **how)
 
@@ -217,7 +222,9 @@ class WiredAttention(Attention):
         """Gradients in all operands. Collective."""
         step: Step | None = how["step"]
         if step is not None:
-            self._note(Z, scores, step.reversed())
+            step = self._uses.of(step.reversed())
+            self._note(Z, scores, step)
+            how["step"] = step.reversed()
         return super().backward(G, Z, ends, scores, made, **how)
 
     def _note(self, Z: Tensor, scores: Scores, step: Step) -> None:

@@ -42,7 +42,7 @@ class Setting:
 
     def shared_key(self, step: Step, purpose: str) -> int:
         """64 bits for what a product and its adjoint draw alike."""
-        return self.key(replace(step, adjoint=False), purpose)
+        return self.key(replace(step, adjoint=False, use=None), purpose)
 
 
 class Layer(Wire):
@@ -112,4 +112,4 @@ class Layer(Wire):
 
 def line_name(step: Step) -> str:
     """What a line of products, one an epoch, is called in a state."""
-    return f"{step.product}{'t' if step.adjoint else ''}"
+    return f"{step.product}{'t' if step.adjoint else ''}{f'+{step.use}' if step.use else ''}"

@@ -31,6 +31,7 @@ def key_of(seed: int, matrix: int, step: Step, purpose: str) -> int:
         Draws for different purposes are independent.
     """
     words = f"{purpose} {matrix} {step.product} {step.hop} {step.adjoint:d} {step.epoch}"
+    words += f" {step.use}" if step.use else ""
     high, low = zlib.crc32(words.encode()), zlib.crc32(words[::-1].encode(), 0xFFFFFFFF)
     return (seed * _GOLDEN + ((high << 32) | low) * _ODD) % 2**64
 

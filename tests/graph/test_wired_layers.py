@@ -109,3 +109,40 @@ def check_pyg_aggregations(rank: int) -> None:
 def test_an_unmodified_convolution_of_pyg():
     pytest.importorskip("torch_geometric.nn")
     run_ranks(check_pyg_aggregations, 3)
+
+
+def check_several_backwards(rank: int) -> None:
+    """Gradients of other losses, and of gradients, leave rows alone that are late for this one."""
+    check_alone({"delay": 1}, spgnn.nn.SAGEConv)
+    check_alone({"delay": 2, "bins": 2, "smoothing": 0.5}, spgnn.nn.GATConv)
+
+
+def check_alone(wire: dict[str, Any], make: Any) -> None:
+    found = []
+    for busy in (False, True):
+        torch.manual_seed(0)
+        layer, graph = make(WIDTH, 4), graph_on(wire)
+        x = graph.x.clone().requires_grad_()
+        with torch.no_grad():  # what is built once is built now
+            layer(x, graph)
+        for epoch in range(5):
+            graph.next_epoch()
+            before = graph.comm.ledger.copy()
+            out = layer((1 + epoch) * x, graph)
+            loss = (out * torch.arange(1.0, 5.0)).square().sum()
+            (gradient,) = torch.autograd.grad(loss, x, retain_graph=True)
+            if busy and epoch in (1, 2):
+                torch.autograd.grad(-7 * loss, x, retain_graph=True)
+                if make is spgnn.nn.SAGEConv:
+                    (inner,) = torch.autograd.grad(loss, x, create_graph=True)
+                    torch.autograd.grad(inner.square().sum(), x)
+            moved, said = graph.comm.ledger.since(before).of("alltoall"), graph.wire_traffic()
+            assert moved.sent_bytes == said.sent_bytes
+            found.append((loss.detach(), gradient))
+        graph.wire_state()
+    for alone, busy in zip(found[:5], found[5:], strict=True):
+        assert all(map(torch.equal, alone, busy))
+
+
+def test_late_rows_belong_to_one_backward():
+    run_ranks(check_several_backwards, 2)
