@@ -242,7 +242,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(tmp_path):
     assert run(tmp_path, *flags).status == 0
     before = (tmp_path / "checkpoints" / "checkpoint.npz").read_bytes()
     flags += ["--json", report, "--checkpoint-every", 1, "--epochs", 9]
-    ended = run(tmp_path, *flags, "--resume", largest_file=8000)
+    ended = run(tmp_path, *flags, "--resume", largest_file=20_000)
     check_refused(ended, "--checkpoint", "File too large", status=2)
     found = json.loads(report.read_text())
     assert len(found["history"]) == 3
