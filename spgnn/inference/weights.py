@@ -18,6 +18,8 @@ from spgnn.train.checkpoint import FILE, read_weights
 State = dict[str, Tensor]
 # Where training scripts put the weights beside other things.
 _INSIDE = ("model_state_dict", "state_dict", "model")
+# What DistributedDataParallel and torch.compile put before every name.
+_WRAPPERS = ("module.", "_orig_mod.")
 
 
 def load_weights(model: nn.Module, path: str, comm: Communicator) -> None:
@@ -73,9 +75,14 @@ def read_state(path: str) -> tuple[State, dict[str, Any]]:
     for name, value in loaded.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise InputError(f"{path}: not a state_dict: '{name}' is a {type(value).__name__}")
-    # As DistributedDataParallel has them.
-    wrapped = all(name.startswith("module.") for name in loaded)
-    return {name.removeprefix("module.") if wrapped else name: t for name, t in loaded.items()}, {}
+        if value.layout != torch.strided or value.is_meta:
+            what = "has no numbers" if value.is_meta else f"is {value.layout}, not dense"
+            raise InputError(f"{path}: '{name}' {what}")
+    state = dict(loaded)
+    for wrapper in _WRAPPERS * 2:
+        if all(name.startswith(wrapper) for name in state):
+            state = {name.removeprefix(wrapper): t for name, t in state.items()}
+    return state, {}
 
 
 def deal_weights(model: nn.Module, state: State | None, path: str, comm: Communicator) -> None:
@@ -139,7 +146,8 @@ def _fitted(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: str
             )
         if tensor.is_floating_point() != like.is_floating_point():
             raise InputError(f"{path}: '{name}' is {tensor.dtype}, not {like.dtype}: {other}")
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise InputError(f"{path}: '{name}' holds numbers that are not finite")
-        found[name] = tensor.detach().to(like.dtype).cpu().contiguous()
+        narrowed = tensor.detach().to(like.dtype).cpu().contiguous()
+        if not bool(narrowed.isfinite().all()):
+            raise InputError(f"{path}: '{name}' holds numbers that are not finite in {like.dtype}")
+        found[name] = narrowed
     return found
