@@ -41,7 +41,12 @@ def same(name: str, given: Any, edges: Any = None, dtype: torch.dtype = torch.fl
     torch.testing.assert_close(found, expected[graph.vertex_ids])
     expected.square().sum().backward()
     found.square().sum().backward()
-    torch.testing.assert_close(x.grad, X.grad[graph.vertex_ids])
+    # Sums of products that may cancel are as near as what is summed.
+    near = 1e-5 if dtype == torch.float32 else 1e-7
+    largest = float(X.grad.abs().max())
+    torch.testing.assert_close(
+        x.grad, X.grad[graph.vertex_ids], rtol=near, atol=near * max(largest, 1)
+    )
 
 
 def check_layers(rank: int) -> None:
