@@ -11,6 +11,16 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+# What a batch system, a launcher or a shell has told this process of a job is none of the tests';
+# neither is how patient that job was, or how wide and colourful its terminal.
+OF_A_JOB = (
+    *("RANK", "WORLD_SIZE", "GROUP_", "ROLE_", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_"),
+    *("SLURM", "PMI", "OMPI", "MPI_", "TORCHELASTIC", "SPGNN_CACHE", "SPGNN_DEBUG"),
+    *("SPGNN_SETUP", "SPGNN_START", "SPGNN_TIMEOUT", "COLUMNS", "LINES", "FORCE_COLOR"),
+)
+for name in [name for name in os.environ if name.startswith(OF_A_JOB)]:
+    del os.environ[name]
+
 # No test is timed, and none draws other examples today than it did yesterday.
 settings.register_profile(
     "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

@@ -221,11 +221,11 @@ def test_a_full_disk_loses_no_result(tmp_path, ranks):
     path = write_dataset(tmp_path / "graph.npz")
     common = ["--dataset", path, "--nproc", ranks]
     report, checkpoints = tmp_path / "report.json", tmp_path / "checkpoints"
-    ended = run(tmp_path, *common, "--json", report, "--epochs", 60, largest_file=8000)
+    ended = run(tmp_path, *common, "--json", report, "--epochs", 60, largest_file=12_000)
     check_refused(ended, f"--json {report}", "cannot be written", "File too large", status=2)
     assert "seconds per epoch" in ended.out
     flags = ["--checkpoint", checkpoints, "--hidden", 64, "--epochs", 9, "--checkpoint-every", 2]
-    ended = run(tmp_path, *common, *flags, largest_file=8000)
+    ended = run(tmp_path, *common, *flags, largest_file=12_000)
     check_refused(
         ended, f"--checkpoint {checkpoints}", "cannot be written", "File too large", status=2
     )
