@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from spgnn.comm import launch
 from spgnn.train import main, parse
 from spgnn.train.run import run_rank
-from tests.comm.jobs import Ended, Forked, wait_for
+from tests.comm.jobs import PATIENCE, Ended, Forked, wait_for
 from tests.train.command import check_refused, run, without_torch
 from tests.training import write_dataset
 
@@ -324,7 +325,9 @@ def test_only_rank_0_looks_at_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_interrupt_leaves_a_whole_checkpoint_and_no_report(tmp_path, ranks):
+def test_interrupt_leaves_a_whole_checkpoint_and_no_report(tmp_path, monkeypatch, ranks):
+    # A busy disk may take longer than a launcher usually waits for what is being written.
+    monkeypatch.setattr(sys.modules["spgnn.comm.launch"], "INTERRUPT_SECONDS", PATIENCE)
     path = write_dataset(tmp_path / "graph.npz")
     report, checkpoints = tmp_path / "report.json", tmp_path / "checkpoints"
     flags = ["--dataset", path, "--nproc", ranks, "--threads", 1, "--epochs", 10**6]
