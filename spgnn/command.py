@@ -32,6 +32,12 @@ class Parser(argparse.ArgumentParser):
         given = flags.partition(" ")[0].partition("=")[0]
         raise InputError(message + (meant(given, self._flags()) if unrecognized else ""))
 
+    def _parse_optional(self, arg_string: str) -> Any:
+        """What argparse asks of each word: numbers in a row, as in ``-1,-1``, are no flag."""
+        if re.fullmatch(r"-\d+(,-?\d+)+", arg_string, re.ASCII):
+            return None
+        return super()._parse_optional(arg_string)
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """What argparse calls for choices, those of subcommands too: an answer to typing errors."""
         if action.choices is not None and value not in action.choices:

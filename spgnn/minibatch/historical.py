@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
+from spgnn.command import LARGEST
 from spgnn.errors import InputError
 from spgnn.layout import RowLayout
 from spgnn.minibatch.boundary import Boundary
@@ -60,6 +61,8 @@ class History:
         made = cls(*map(int, words))
         if made.delay < 1:
             raise InputError(f"--historical {text}: DELAY must be at least 1")
+        if max(made.size, made.life, made.delay, made.push) > LARGEST:
+            raise InputError(f"--historical {text}: numbers must be at most {LARGEST}")
         return made
 
 

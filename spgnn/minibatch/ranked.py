@@ -26,7 +26,7 @@ from spgnn.minibatch.distributed import DistributedLoader
 from spgnn.minibatch.historical import History
 from spgnn.minibatch.local import HistoricalLoader, PartialBatch, hidden_widths
 from spgnn.minibatch.rank import RankGraph
-from spgnn.minibatch.together import average_gradients
+from spgnn.minibatch.together import average_buffers, average_gradients
 from spgnn.minibatch.train import decaying_first, model_of, signature_of
 from spgnn.nn import Stack
 from spgnn.train import Scores, Task, Trainer
@@ -116,7 +116,7 @@ class RankedTask(Task):
 
     def loss_of(self, batch: AnyBatch | None) -> tuple[Tensor | None, float]:
         """The mean over the seeds of a batch, and what they weigh; nothing of no batch."""
-        if batch is None:
+        if batch is None or not batch.batch_size:
             return None, 0.0
         out = self.model(batch.x, batch.layers, batch.keys)
         y: Tensor = batch.y[: batch.batch_size]  # type: ignore[index]  # a task has labels
@@ -186,11 +186,12 @@ class RankedTrainer(Trainer):
         """A step for every round; the mean of their losses. Collective."""
         loader, correction = self.task.loader, self._correction
         self.task.model.train()
-        loader.epoch, totals = epoch, torch.zeros(2)
+        loader.epoch, totals, own = epoch, torch.zeros(2), 0
         for step, batch in enumerate(loader):
             with self._precision():
                 loss, weight = self.task.loss_of(batch)
             if loss is not None:
+                own += 1
                 loss.backward()
                 weight = weight if self._by_seeds else 1.0
             if correction is None:
@@ -202,6 +203,7 @@ class RankedTrainer(Trainer):
                 self._step()
                 totals += torch.stack((loss.detach() * weight, loss.new_tensor(weight)))
             correction.after(step, len(loader), self.optimizer.param_groups[0]["lr"])
+        average_buffers(self.task.model, self.comm, own)
         if correction is not None:
             self.comm.all_reduce(totals).wait()
         return totals[0] / totals[1].clamp(min=1e-30)

@@ -54,6 +54,35 @@ def average_parameters(model: nn.Module, comm: Communicator) -> None:
     _write_back(parameters, flat / comm.size, grad=False)
 
 
+def average_buffers(model: nn.Module, comm: Communicator, weight: float) -> None:
+    """Make running moments the weighted mean of those of all ranks. Collective; one all-reduce.
+
+    Ranks that see batches of their own remember moments of their own; a model is evaluated, and
+    kept in a checkpoint, with one of them.
+
+    Parameters
+    ----------
+    model : Module
+    comm : Communicator
+    weight : float
+        Of this rank's, such as its batches; with 0 on all ranks nothing changes.
+    """
+    held = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if comm.size == 1 or not held:
+        return
+    told = torch.tensor([weight], dtype=torch.float64)
+    flat = torch.cat([*(b.reshape(-1).double() * weight for b in held), told])
+    comm.all_reduce(flat).wait()
+    if not flat[-1]:
+        return
+    parts = (flat[:-1] / flat[-1]).split([b.numel() for b in held])
+    for buffer, part in zip(held, parts, strict=True):
+        buffer.copy_(part.view_as(buffer))
+    for buffer in model.buffers():
+        if not buffer.is_floating_point():
+            buffer.fill_(comm.agree(int(buffer)))
+
+
 def _write_back(parameters: Sequence[nn.Parameter], flat: Tensor, *, grad: bool) -> None:
     with torch.no_grad():
         parts = flat.split([p.numel() for p in parameters])

@@ -18,8 +18,9 @@ from spgnn.minibatch.batch import Batch
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.loader import NeighborLoader
 from spgnn.minibatch.materials import Materials
+from spgnn.minibatch.together import average_buffers
 from spgnn.minibatch.whole import of_all
-from spgnn.nn import MODELS, Stack
+from spgnn.nn import MODELS, BatchNorm, Stack
 from spgnn.store import Rows
 from spgnn.train import Scores, Task, Trainer
 from spgnn.train.callbacks import Callback
@@ -160,7 +161,7 @@ class BatchTrainer(Trainer):
     def train_epoch(self, epoch: int) -> Tensor:
         """A step for every batch; the mean of their losses. Collective."""
         model, loader = self.task.model.train(), self.task.loader
-        loader.epoch, total = epoch, torch.zeros(())
+        loader.epoch, total, own = epoch, torch.zeros(()), 0
         before = self._counts()
         batches: Iterator[Batch] = iter(loader)
         try:
@@ -168,6 +169,7 @@ class BatchTrainer(Trainer):
                 together = min(self.comm.size, self.batches - step * self.comm.size)
                 loss = torch.zeros(())
                 for batch in islice(batches, 1):  # in the last step, not for every rank
+                    own += 1
                     with self._precision():
                         loss = self.task.loss_of(batch) / together
                     loss.backward()
@@ -181,6 +183,7 @@ class BatchTrainer(Trainer):
             _closed(batches)
             for name, count in self._counts().items():
                 self.rows_read[name] += count - before[name]
+        average_buffers(model, self.comm, own)
         return total / max(self.batches, 1)
 
     def _counts(self) -> dict[str, int]:
@@ -195,13 +198,18 @@ class BatchTrainer(Trainer):
 def model_of(config: MiniBatchConfig, features: int, classes: int) -> Stack:
     """The model that the flags describe, its weights drawn from the seed."""
     how = config.model
-    return MODELS[how.model].of(
+    made = MODELS[how.model].of(
         [features, *_widths(config, classes)],
         dropout=how.dropout,
         input_dropout=how.input_dropout,
         seed=config.training.seed,
         **how.options,
     )
+    for module in made.modules():
+        if isinstance(module, BatchNorm):
+            # The last batch of an epoch may be one vertex without neighbours.
+            module.allow_single_element = True
+    return made
 
 
 def decaying_first(model: Stack, weight_decay: float) -> list[dict[str, Any]]:
@@ -217,14 +225,29 @@ def signature_of(
     config: MiniBatchConfig, features: int, classes: int, meta: GraphMeta, comm: Communicator
 ) -> dict[str, Any]:
     """What a checkpoint has to be of: model, layers, seed, size of the graph, and the batches."""
-    how = config.sampling
     return {
         **config.model.described,
         "layers": "→".join(map(str, [features, *_widths(config, classes)])),
         "seed": config.training.seed,
         "a graph of": f"{meta.vertices} vertices and {meta.edges} edges",
-        "batches of": f"{how.batch_size} × {comm.size} with {how.num_neighbors} neighbours",
+        "batches of": _batches_of(config, comm.size),
     }
+
+
+def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
+    """What decides which batches there are, in words; the usual is left out."""
+    how, where = config.sampling, config.distribution
+    if where.distributed == "cluster":
+        return (
+            f"{where.clusters_a_batch} of {where.clusters} clusters × {ranks} and {where.boundary} "
+            "hops around them"
+        )
+    told = f"{how.batch_size} × {ranks} with {how.num_neighbors} neighbours"
+    told += f" by {how.sampler}" if how.sampler != "neighbor" else ""
+    told += ", replaced" * how.replace + ", drawn anew in each layer" * how.resample
+    # Exact ones are those of ranks that hold the whole graph.
+    parts = where.distributed in ("local", "historical")
+    return told + f" ({where.distributed})" if parts else told
 
 
 def _widths(config: MiniBatchConfig, classes: int) -> list[int]:

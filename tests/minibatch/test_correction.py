@@ -12,8 +12,8 @@ from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.minibatch.correction import Correction
 from spgnn.minibatch.distributed import DistributedLoader
-from spgnn.minibatch.together import average_gradients, average_parameters
-from spgnn.nn import GraphSAGE
+from spgnn.minibatch.together import average_buffers, average_gradients, average_parameters
+from spgnn.nn import BatchNorm, GraphSAGE
 from spgnn.testing import run_ranks
 from spgnn.train.sections import Training
 from tests.minibatch.graphs import CLASSES, F_IN, N
@@ -39,6 +39,16 @@ def check_averages(rank: int) -> None:
     average_parameters(model, comm)
     for p in model.parameters():
         torch.testing.assert_close(p.detach(), torch.ones_like(p))
+    norm = BatchNorm(2)
+    for moments in (norm.module.running_mean, norm.module.running_var):
+        moments.fill_(rank)
+    norm.module.num_batches_tracked.fill_(10 - rank)
+    average_buffers(norm, comm, 0.0)
+    assert norm.module.running_mean.tolist() == [rank, rank]
+    average_buffers(norm, comm, weights[rank])
+    assert norm.module.running_mean.tolist() == pytest.approx([6 / 5] * 2)
+    assert norm.module.running_var.tolist() == pytest.approx([6 / 5] * 2)
+    assert norm.module.num_batches_tracked == 10
     average_gradients(model, comm, 0.0)
     assert all(not p.grad.any() for p in model.parameters())
 

@@ -139,8 +139,10 @@ def test_resumed_run_is_a_straight_one(path, tmp_path):
     run(path, epochs=2, **kept)
     resumed = run(path, epochs=4, resume=True, **kept)
     assert numbers(resumed) == straight
-    with pytest.raises(InputError, match="was made with batches of 6 × 1"):
-        run(path, epochs=5, resume=True, batch_size=7, **kept)
+    others: list[dict[str, Any]] = [{"batch_size": 7}, {"sampler": "labor"}, {"replace": True}]
+    for other in others:
+        with pytest.raises(InputError, match="was made with batches of 6 × 1"):
+            run(path, epochs=5, resume=True, **other, **kept)
 
 
 def test_report_of_a_cache(path, tmp_path):
@@ -234,6 +236,7 @@ def test_command_says_it_in_one_line(path, tmp_path):
 
 
 def test_flags():
+    assert parse(["--num-neighbors", "-1,-1"]).sampling.fanouts == [-1, -1]
     config = parse(["--num-neighbors", "5,-1", "--cache", "1MiB", "--store", "disk"])
     assert config.sampling.fanouts == [5, -1]
     assert config.storage.cache == 1 << 20
