@@ -132,6 +132,31 @@ class Storage(Record):
         Literal["degree", "vip", "lru", "clock", "sieve"], Flag("which blocks these are")
     ] = "vip"
 
+    def check(self) -> None:
+        """Refuse flags that do not go together.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.cache and self.store == "memory":
+            raise InputError("--cache needs --store disk: features in memory need none")
+        if self.pack and (self.store == "memory" or self.store_dir is None):
+            raise InputError("--pack needs --store disk and --store-dir DIR, where there is room")
+        if self.store_dir is not None and self.store == "memory":
+            raise InputError("--store-dir needs --store disk: nothing is written otherwise")
+        if self.structure_cache and self.structure == "memory":
+            raise InputError("--structure-cache needs --structure disk")
+        # Without any room these would say what is kept of nothing.
+        needs = {"cache_policy": "cache", "pack_epochs": "pack"}
+        needs |= {"structure_policy": "structure_cache"}
+        default = Storage()
+        for name, wanted in needs.items():
+            given = getattr(self, name)
+            if given not in (getattr(default, name), "none") and not getattr(self, wanted):
+                flag, other = (f"--{n.replace('_', '-')}" for n in (name, wanted))
+                raise InputError(f"{flag} {given} needs {other} BYTES")
+
 
 @dataclass(frozen=True)
 class Distribution(Record):
@@ -254,12 +279,7 @@ class MiniBatchConfig(Config):
         hops, layers = len(self.sampling.fanouts), self.model.layers
         if layers and layers != hops:
             raise InputError(f"--layers {layers} needs as many --num-neighbors, got {hops}")
-        if self.storage.cache and self.storage.store == "memory":
-            raise InputError("--cache needs --store disk: features in memory need none")
-        if self.storage.pack and (self.storage.store == "memory" or self.storage.store_dir is None):
-            raise InputError("--pack needs --store disk and --store-dir DIR, where there is room")
-        if self.storage.structure_cache and self.storage.structure == "memory":
-            raise InputError("--structure-cache needs --structure disk")
+        self.storage.check()
         if self.storage.structure == "disk":
             self._check_structure()
         check_metric(self.aim.loss, self.aim.metric)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,13 +14,14 @@ import torch
 from torch import Tensor
 
 from spgnn.data import Graph, GraphMeta, GraphSource, open_source
+from spgnn.data.graph import vertex_ids_of
 from spgnn.data.labels import labelled
 from spgnn.data.memory import check_memory
 from spgnn.data.normalise import row_normalise_features
 from spgnn.data.shards import ShardDirectory
 from spgnn.data.splits import seeded_split
 from spgnn.errors import InputError
-from spgnn.files import written_aside
+from spgnn.files import scratch_directory, written_aside
 from spgnn.hashing import uniform
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.source import Source, of_graph, on_disk
@@ -35,6 +37,7 @@ from spgnn.store import (
     uses,
     visit_probability,
 )
+from spgnn.train.setup import made_up_labels
 
 FILE = "features.bin"
 
@@ -89,18 +92,33 @@ def materials(config: MiniBatchConfig, rank: int = 0) -> Iterator[Materials]:
     graph = graph.select_split(data.split) if graph.splits > 1 else graph
     y, classes = _labels(config, graph)
     masks = _masks(config, graph, y)
-    with _features(config, opened, graph, masks[0] & labelled(y), rank) as x:
+    seen = masks[0] & labelled(y)
+    with _own_directory(config) as own, _features(config, opened, graph, seen, own) as x:
         source = of_graph(graph, x)
         source.vertices.update(y=y)
-        seeds = (masks[0] & labelled(y)).nonzero()[:, 0]
+        seeds = seen.nonzero()[:, 0]
         if config.storage.structure == "disk":
             source = on_disk(source, _structure(config, opened, graph, seeds))
         yield Materials(source, opened.meta, y, masks, classes, seeds)
 
 
 @contextmanager
+def _own_directory(config: MiniBatchConfig) -> Iterator[Path | None]:
+    """One in --store-dir for this process alone: others may write there. Removed at the end."""
+    parent = config.storage.store_dir
+    if parent is None:
+        yield None
+        return
+    own = scratch_directory(parent, f"--store-dir {parent}")
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+@contextmanager
 def _features(
-    config: MiniBatchConfig, opened: GraphSource, graph: Graph, seeds: Tensor, rank: int
+    config: MiniBatchConfig, opened: GraphSource, graph: Graph, seeds: Tensor, own: Path | None
 ) -> Iterator[Tensor | CSR | Rows]:
     """Where the features are read from."""
     storage, width = config.storage, config.data.random_features
@@ -122,31 +140,27 @@ def _features(
         place = opened.place(0, "x")
     if place is not None and not normalised:
         path, offset = place
-        yield _cached(
-            config, DiskRows.open(path, offset, x.shape[0], x.shape[1], x.dtype), graph, seeds
-        )
+        found = DiskRows.open(path, offset, x.shape[0], x.shape[1], x.dtype)
+        yield _cached(config, found, graph, seeds, own)
         return
-    if storage.store_dir is None:
+    if own is None:
         why = "its features are to be normalised" if place else "it is no graph directory"
         raise InputError(f"--store disk: {config.data.dataset} needs --store-dir DIR: {why}")
-    path = Path(storage.store_dir) / (FILE if not rank else f"{rank}-{FILE}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with written_aside(path, f"--store-dir {storage.store_dir}") as file:
-            rows = row_normalise_features(x) if normalised else x
-            file.write(rows.contiguous().numpy().view(np.uint8).data)
-        on_disk = DiskRows.open(path, 0, x.shape[0], x.shape[1], x.dtype)
-        yield _cached(config, on_disk, graph, seeds)
-    finally:
-        path.unlink(missing_ok=True)
+    path = own / FILE
+    with written_aside(path, f"--store-dir {storage.store_dir}") as file:
+        rows = row_normalise_features(x) if normalised else x
+        file.write(rows.contiguous().numpy().view(np.uint8).data)
+    on_disk = DiskRows.open(path, 0, x.shape[0], x.shape[1], x.dtype)
+    yield _cached(config, on_disk, graph, seeds, own)
 
 
-def _cached(config: MiniBatchConfig, rows: Rows, graph: Graph, seeds: Tensor) -> Rows:
+def _cached(
+    config: MiniBatchConfig, rows: Rows, graph: Graph, seeds: Tensor, own: Path | None
+) -> Rows:
     storage, sampling = config.storage, config.sampling
     if storage.pack:
-        folder = Path(str(storage.store_dir))
-        folder.mkdir(parents=True, exist_ok=True)
-        return PackedRows(rows, folder, storage.pack, memory_bytes=storage.cache)
+        assert own is not None
+        return PackedRows(rows, own, storage.pack, memory_bytes=storage.cache)
     if not storage.cache or storage.cache_policy == "none":
         return rows
     scores = None
@@ -183,7 +197,7 @@ def _structure(
 
 
 def _random(graph: Graph, width: int, seed: int) -> Tensor:
-    ids = np.arange(graph.vertices) if graph.vertex_ids is None else graph.vertex_ids.numpy()
+    ids = vertex_ids_of(graph).numpy()
     x = torch.empty(graph.vertices, width)
     for first in range(0, width, 8):  # the draws are made in 64 bits
         draws: Any = uniform(ids, seed, f"x{first}", min(8, width - first))
@@ -197,14 +211,11 @@ def _labels(config: MiniBatchConfig, graph: Graph) -> tuple[Tensor, int]:
     classes = config.data.random_classes
     if not classes:
         raise InputError(f"{graph.name} has no labels; --random-classes C makes some up")
-    ids = np.arange(graph.vertices) if graph.vertex_ids is None else graph.vertex_ids.numpy()
-    draws = uniform(ids, config.training.seed, "y")
-    return torch.from_numpy((draws * classes).astype(np.int64)), classes
+    return made_up_labels(config.of_whole_graph(), vertex_ids_of(graph)), classes
 
 
 def _masks(config: MiniBatchConfig, graph: Graph, y: Tensor) -> list[Tensor]:
     if graph.train_mask is None:
-        ids = graph.vertices if graph.vertex_ids is None else graph.vertex_ids
-        return list(seeded_split(ids, y, config.training.seed))
+        return list(seeded_split(vertex_ids_of(graph), y, config.training.seed))
     found = [graph.train_mask, graph.val_mask, graph.test_mask]
     return [torch.zeros_like(graph.train_mask) if mask is None else mask for mask in found]

@@ -16,6 +16,8 @@ from spgnn import InputError, nn
 from spgnn.comm import SoloCommunicator, connect
 from spgnn.data import load_dataset
 from spgnn.minibatch.config import MiniBatchConfig, parse
+from spgnn.minibatch.materials import materials
+from spgnn.minibatch.ranked import RankedTask
 from spgnn.minibatch.run import main, train
 from spgnn.testing import run_ranks
 from spgnn.train import train as train_whole
@@ -96,6 +98,26 @@ def test_history_depends_on_no_way_of_working(path, tmp_path):
     finally:
         torch.set_num_threads(threads)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_else_is_in_the_store_directory_stays(path, tmp_path):
+    mine = tmp_path / "features.bin"
+    mine.write_bytes(b"mine")
+    run(path, epochs=1, store="disk", store_dir=str(tmp_path))
+    assert mine.read_bytes() == b"mine"
+    assert list(tmp_path.iterdir()) == [mine]
+
+
+def test_made_up_labels_are_those_of_training_on_parts():
+    flags = {"dataset": "rmat-8-4", "random_features": 3, "random_classes": 4}
+    config = MiniBatchConfig.of(**SHORT | flags, random_labels=0.2)
+    with materials(config) as made:
+        y, seeds = made.y, made.seeds
+    known = y >= 0
+    assert 20 < int(known.sum()) < 90
+    assert bool(known[seeds].all())
+    ranked = RankedTask(config.but(distributed="exact", partition="block"), SoloCommunicator())
+    assert torch.equal(ranked.share.data.y[ranked.share.vertex_ids.argsort()], y)
 
 
 def two_ranks(rank: int, path: Path, checkpoint: Path) -> dict[str, Any]:
@@ -204,6 +226,10 @@ REFUSED = [
     (["--sampler", "neighbour"], "--sampler", "neighbor"),
     (["--cache", "1MB"], "--cache needs --store disk"),
     (["--store", "disk"], "--store-dir DIR"),
+    (["--store-dir", "somewhere"], "--store-dir needs --store disk"),
+    (["--cache-policy", "lru"], "--cache-policy lru needs --cache BYTES"),
+    (["--structure-policy", "lru"], "--structure-policy lru needs --structure-cache"),
+    (["--pack-epochs", "2"], "--pack-epochs 2 needs --pack BYTES"),
     (["--task", "links"], "--task links", "vertices only"),
     (["--normalisation", "row"], "--normalisation row", "auto only"),
     (["--resume"], "--resume needs --checkpoint"),
