@@ -78,7 +78,10 @@ class TrainConfig(Config):
         """What working through rows in parts does not know."""
         how, flag = self.algorithm, "--memory, --spill and --parts"
         if self.storage.memory and self.storage.memory < 1 << 20:
-            raise InputError(f"--memory {self.storage.memory}: bytes; with a unit as in 20GB")
+            raise InputError(
+                f"--memory: {self.storage.memory} bytes are less than any process takes by itself; "
+                "give more, with a unit as in 20GB"
+            )
         asked = how.order != "auto" or how.ghosts or how.plan or how.layer_algos
         if how.distribution != Distribution() or asked:
             raise InputError(

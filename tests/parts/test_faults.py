@@ -132,7 +132,7 @@ def test_columns_that_do_not_exist(tmp_path):
         ({"algo": "1.5d", "c": 1, "cover": "minimum"}, "--cover column"),
         ({"task": "links"}, "labels of vertices"),
         ({"dtype": "bfloat16"}, "--dtype float32 or float64"),
-        ({"memory": "5"}, "with a unit"),
+        ({"memory": "5"}, "5 bytes are less than any process takes by itself.*with a unit"),
     ],
 )
 def test_what_parts_do_not_know(flags, said):
