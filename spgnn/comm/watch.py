@@ -18,7 +18,10 @@ FAILED_KEY = "spgnn/failed"
 ENDED_KEY = "spgnn/ended"
 OVER_KEY = "spgnn/over"
 READ_KEY = "spgnn/read"
+SAID_KEY = "spgnn/said"
 POLL_SECONDS = 0.25
+# A rank that has not written its line by then, on however busy a machine, will not.
+SAY_SECONDS = 30.0
 # A rank that has not looked by then, on however busy a machine, will not.
 READ_SECONDS = 3.0
 _STORE_ERRORS = (RuntimeError, DistError)
@@ -63,7 +66,11 @@ class Watch:
         message = f"rank {self._job.rank}: {message}"
         if self._first(message):
             print(f"error: {message}", file=sys.stderr, flush=True)
+            with suppress(*_STORE_ERRORS):
+                self._own_store.set(SAID_KEY, "1")
             self._wait_for_readers()
+        else:
+            self._wait_until_said()
         os._exit(status)
 
     def announce_late(self, message: str) -> NoReturn:
@@ -114,6 +121,13 @@ class Watch:
             self._own_store.set(f"{ENDED_KEY}/{self._number}", self._job.farewell())
         return self._number
 
+    def _wait_until_said(self) -> None:
+        """A launcher that sees any rank end ends the others: the first one has to speak before."""
+        end = time.monotonic() + SAY_SECONDS
+        with suppress(*_STORE_ERRORS):
+            while not self._own_store.check([SAID_KEY]) and time.monotonic() < end:
+                time.sleep(0.02)
+
     def _wait_for_readers(self) -> None:
         """Rank 0 may host the store: let the others read why before it goes away."""
         time.sleep(2 * POLL_SECONDS)
@@ -144,6 +158,7 @@ class Watch:
                 with suppress(*_STORE_ERRORS):
                     self._own_store.add(READ_KEY, 1)
                 # Launchers report whoever exits first; that should be the rank with the message.
+                self._wait_until_said()
                 time.sleep(3 * POLL_SECONDS)
                 os._exit(1)
             lost = self._lifelines.lost()
