@@ -146,7 +146,9 @@ def test_whole_neighbourhoods_are_full_graph_training(kind):
         parameters = list(model.parameters())
         mine = torch.autograd.grad(made, parameters, G)
         for ours_, theirs in zip(mine, torch.autograd.grad(wanted, parameters, G), strict=True):
-            torch.testing.assert_close(ours_, theirs, rtol=1e-5, atol=1e-5)
+            # Some sums of large terms are small, and as exact as the terms are.
+            size = max(1.0, float(theirs.abs().max()))
+            torch.testing.assert_close(ours_, theirs, rtol=0, atol=1e-5 * size)
 
 
 def test_modules_of_pyg():
