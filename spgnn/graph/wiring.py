@@ -183,7 +183,9 @@ def checked(
     if wire is None:
         return Approximation()
     if isinstance(wire, Mapping):
-        wire = Approximation.of(**wire)
+        wire = Approximation.of(**{str(name): value for name, value in wire.items()})
+    elif isinstance(wire, Approximation):
+        wire = Approximation.of(**vars(wire))
     if not isinstance(wire, Approximation):
         raise InputError(
             "wire must be a spgnn.wires.Approximation, or a mapping as {'bits': 8}, got "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from math import inf, nextafter
+from math import inf
 from typing import Any, Literal, TypeVar, get_args
 
 from spgnn.errors import InputError, check_choice, check_integer, check_number
@@ -92,14 +92,16 @@ class Approximation:
         """
         for name in asked:
             check_choice("wire", name, [field.name for field in fields(cls)])
-        for name in _STAGED & asked.keys():
+        given = {name for name in asked if asked[name] is not None or name not in _MAY_BE_NONE}
+        for name in _STAGED & given:
             asked[name] = _staged(name, asked[name])
-        for name, (low, high) in _INTEGERS.items():
-            if asked.get(name) is not None:
-                asked[name] = check_integer(name, asked[name], low, high)
-        for name, below in _SHARES.items():
-            if asked.get(name) is not None:
-                asked[name] = check_number(name, asked[name], 0.0, below)
+        for name, low in _INTEGERS.items():
+            if name in given:
+                asked[name] = check_integer(name, asked[name], low)
+        for name in _SHARES & given:
+            asked[name] = check_number(name, asked[name], 0.0, inf)
+        if not isinstance(asked.get("feedback", False), bool):
+            raise InputError(f"feedback must be True or False, got {asked['feedback']!r}")
         found = cls(**asked)
         found._check_needed()
         return found
@@ -107,6 +109,11 @@ class Approximation:
     def __post_init__(self) -> None:
         check_choice("level", self.level, LEVELS)
         check_choice("adaptive_limit", self.adaptive_limit, LIMITS)
+        if not all(isinstance(getattr(self, name), tuple) for name in _STAGED):
+            raise InputError(
+                "bits, sampling and components are pairs of (epoch, number): Approximation.of "
+                "takes numbers as well"
+            )
         for _, bits in self.bits:
             if bits not in BITS:
                 raise InputError(f"bits must be one of {', '.join(map(str, BITS))}, got {bits}")
@@ -127,6 +134,9 @@ class Approximation:
         """Refuse what cannot be had together: some wires keep rows, and need all of them."""
         if not 0 <= self.fresh < inf:
             raise InputError(f"fresh must be a share of a row's norm, 0 or more, got {self.fresh}")
+        if not 0 <= self.smoothing < 1:
+            # Of a running mean, something has to be new.
+            raise InputError(f"smoothing must be in [0, 1), got {self.smoothing}")
         if self.adaptive < 0:
             raise InputError(f"adaptive must be a number of epochs, 0 or more, got {self.adaptive}")
         parts = {
@@ -265,14 +275,9 @@ class Dials:
 
 
 _STAGED = {"bits", "sampling", "components"}
-_INTEGERS: dict[str, tuple[int, int | None]] = {
-    "adaptive": (0, None),
-    "delay": (0, None),
-    "bins": (1, None),
-    "exact_last": (0, None),
-}
-# Largest ones: of a running mean, something has to be new.
-_SHARES = {"smoothing": nextafter(1, 0), "fresh": inf, "tolerance": inf}
+_INTEGERS = {"adaptive": 0, "delay": 0, "bins": 1, "exact_last": 0}
+_SHARES = {"smoothing", "fresh", "tolerance"}
+_MAY_BE_NONE = {"delay", "tolerance"}
 
 
 def _staged(name: str, value: object) -> Staged[Any]:

@@ -290,7 +290,11 @@ def check_refused(rank: int) -> None:
         "pair": r"bits must be a number, or pairs of \(epoch, number\), got 8",
         "early": "delay must be an integer of at least 0",
         "bins": "bins needs a delay of one epoch or more",
-        "smooth": r"smoothing must be a number in \[0, 1\]",
+        "smooth": r"smoothing must be in \[0, 1\), got 1.0",
+        "nothing": "bins must be an integer of at least 1, got NoneType None",
+        "unfed": "feedback must be True or False, got 'no'",
+        "number": "wire 1: choose one of bits, ",
+        "made": "delay must be an integer of at least 0, got int -1",
         "feedback": "feedback needs 16 bits or fewer",
         "none": r"sampling must be in \(0, 1\], got 0.0; to send nothing, delay it for ever",
         "tolerance": "tolerance is one of the loss, which a graph does not know",
@@ -308,6 +312,10 @@ def check_refused(rank: int) -> None:
             "early": {"delay": -1},
             "bins": {"bins": 2},
             "smooth": {"smoothing": 1.0, "delay": 1},
+            "nothing": {"bins": None, "delay": 2},
+            "unfed": {"feedback": "no", "bits": 4},
+            "number": {1: 8},
+            "made": Approximation(delay=-1),
             "feedback": {"feedback": True},
             "none": {"sampling": 0},
             "tolerance": {"tolerance": 0.1},
@@ -316,6 +324,8 @@ def check_refused(rank: int) -> None:
         }[wire]
         with pytest.raises(InputError, match=why):
             spgnn.distribute(data, wire=given)
+    with pytest.raises(InputError, match=r"pairs of \(epoch, number\): Approximation\.of takes"):
+        Approximation(bits=8)  # type: ignore[arg-type]
     bits = {"bits": 8}
     with pytest.raises(InputError, match="a plan prices rows as they are"):
         spgnn.distribute(data, wire=bits, plan="auto")
