@@ -37,7 +37,7 @@ from spgnn.store import (
     uses,
     visit_probability,
 )
-from spgnn.train.setup import made_up_labels
+from spgnn.train.setup import dense_for_max, made_up_labels
 
 FILE = "features.bin"
 
@@ -128,6 +128,7 @@ def _features(
             raise InputError(f"{graph.name} has no features; --random-features F makes some up")
         check_memory(f"--random-features {width}", 4 * graph.vertices * width)
         x = _random(graph, width, config.training.seed)
+    x = dense_for_max(config.of_whole_graph(), x)
     norm = config.data.feature_norm
     normalised = norm == "row" or (norm == "auto" and opened.meta.bag_of_words)
     if storage.store == "memory":

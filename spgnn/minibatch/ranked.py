@@ -32,7 +32,7 @@ from spgnn.nn import Stack
 from spgnn.train import Scores, Task, Trainer
 from spgnn.train.callbacks import Callback
 from spgnn.train.objective import Objective, as_taken
-from spgnn.train.setup import features_of, labels_of, masks_of, share_of
+from spgnn.train.setup import dense_for_max, features_of, labels_of, masks_of, share_of
 from spgnn.train.task import Predictions
 
 AnyBatch = Batch | PartialBatch
@@ -92,7 +92,7 @@ class RankedTask(Task):
         )
         self.criterion = self.objective.criterion
         with memory_for(f"the features of {share.meta.name}"):
-            x = on_every_rank(comm, lambda: features_of(whole, share))
+            x = on_every_rank(comm, lambda: dense_for_max(whole, features_of(whole, share)))
         taken = as_taken(self.objective.kind, y)
         data = replace(share.data, x=x, y=taken, train_mask=masks[0] & labelled(y))
         self.share = replace(share, data=data)

@@ -14,13 +14,12 @@ from torch import Tensor
 from spgnn.autograd import with_backward
 from spgnn.comm import Communicator, Mesh
 from spgnn.comm.rank_zero import on_every_rank
-from spgnn.data.memory import check_memory
 from spgnn.data.normalise import WITH_LOOPS, row_normalise_features
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
 from spgnn.memory import give_back_holes
-from spgnn.nn import DropoutKeys, Stack, densified, weights_of
+from spgnn.nn import DropoutKeys, Stack, weights_of
 from spgnn.parts.again import (
     LIBRARIES,
     TRIED_ROWS,
@@ -53,7 +52,7 @@ from spgnn.train.config import TrainConfig
 from spgnn.train.found import Found, Labelled, adjacency_of, found_in
 from spgnn.train.network import model_of, widths_of
 from spgnn.train.objective import Objective, as_taken
-from spgnn.train.setup import normalisation_of, random_features
+from spgnn.train.setup import dense_for_max, normalisation_of, random_features
 from spgnn.train.sizes import first_propagates, reaches, sizes_of
 from spgnn.train.task import Predictions, Scores, Task, decaying_first
 
@@ -96,7 +95,8 @@ class InParts(Task):
         mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
         with memory_for(f"the rows of {config.data.dataset}"):
             found = found_in(config, comm, self.counts)
-            found = _dense_where_asked(found, config)
+            if isinstance(found.X, CSR):
+                found = replace(found, X=dense_for_max(config, found.X))
             self.meta = found.meta
             try:
                 self._prepare(found, mesh, idle_bytes)
@@ -113,7 +113,9 @@ class InParts(Task):
         self.features = self.meta.features if found.X is not None else config.data.random_features
         if not self.features:
             raise InputError(f"{self.meta.name} has no features; --random-features F makes some up")
-        looked = even_bounds(found.starts, rows, storage.parts or 64)
+        # More parts than rows would be empty, and each takes its time.
+        asked = min(storage.parts, comm.agree(rows))
+        looked = even_bounds(found.starts, rows, asked or 64)
         adjacency = adjacency_of(found, looked)
         loops = config.model.model in WITH_LOOPS
         seen = inspected(adjacency, comm, normalisation_of(config), loops=loops)
@@ -137,8 +139,10 @@ class InParts(Task):
         self.room = Room(Places(), directory, dtype, self.counts)
 
         def decided(again: frozenset[int]) -> Budget:
-            parts, spill = storage.parts or None, directory is not None
-            return decide(self.sizes, memory, parts, spill=spill, itself=itself, again=again)
+            spill = directory is not None
+            return decide(
+                self.sizes, memory, asked or None, spill=spill, itself=itself, again=again
+            )
 
         self.choice = choose(
             comm,
@@ -370,15 +374,6 @@ class InParts(Task):
             give_back_holes()
         if self.progress is not None:
             self.progress("parts of this epoch", done, total)
-
-
-def _dense_where_asked(found: Found, config: TrainConfig) -> Found:
-    """Features as rows of which the largest can be taken."""
-    if not isinstance(found.X, CSR) or config.model.propagates:
-        return found
-    rows, width = found.X.shape
-    check_memory(f"--aggregate max with dense features, {rows} × {width}", 4 * rows * width)
-    return replace(found, X=densified(found.X))
 
 
 def _spill(directory: str | None, comm: Communicator) -> Path | None:

@@ -299,6 +299,15 @@ def _propagates(config: TrainConfig, sparse: bool) -> bool:
     return bool(how.ghosts) or not sparse
 
 
+def dense_for_max(config: TrainConfig, X: Tensor | CSR) -> Tensor | CSR:
+    """Features as the largest neighbour can be taken of, if the model does."""
+    if not isinstance(X, CSR) or config.model.aggregate != "max":
+        return X
+    rows, width = X.shape
+    check_memory(f"--aggregate max with dense features, {rows} × {width}", 4 * rows * width)
+    return densified(X)
+
+
 def _ready(
     config: TrainConfig, A: DistMatrix, X: Tensor | CSR, device: torch.device
 ) -> Tensor | CSR | Propagated:

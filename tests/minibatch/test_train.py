@@ -120,6 +120,14 @@ def test_made_up_labels_are_those_of_training_on_parts():
     assert torch.equal(ranked.share.data.y[ranked.share.vertex_ids.argsort()], y)
 
 
+def test_the_largest_neighbour_is_taken_of_sparse_features(path, tmp_path):
+    sparse = write_dataset(tmp_path / "sparse.npz", sparse=True)
+    flags: dict[str, Any] = {"aggregate": "max", "epochs": 1}
+    wanted = numbers(run(path, **flags))
+    for way in ({}, {"distributed": "exact"}):
+        assert numbers(run(sparse, **flags, **way)) == wanted
+
+
 def two_ranks(rank: int, path: Path, checkpoint: Path) -> dict[str, Any]:
     config = MiniBatchConfig.of(
         **{**SHORT, "dropout": 0.0},

@@ -20,7 +20,9 @@ from spgnn.testing import run_ranks
 from spgnn.train import in_parts
 from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts
+from spgnn.train.run import train
 from tests.parts.runs import SMALL, check_bytes, check_equal, reports
+from tests.training import write_dataset
 
 MODELS = (
     {"model": "gat", "heads": 4, "hidden": 8, "dropout": 0.5, "attention_dropout": 0.3},
@@ -47,6 +49,17 @@ def test_history_is_that_of_memory(ranks, every, tmp_path):
             if found is not expected:
                 check_bytes(found["storage"])
     assert not list(tmp_path.iterdir())
+
+
+def test_sparse_features_stay_sparse(tmp_path):
+    graph = write_dataset(tmp_path / "graph.npz", sparse=True)
+    flags = {"dataset": str(graph), "hidden": 6, "epochs": 2, "feature_norm": "row"}
+    for model in ({"model": "gat", "heads": 2}, {"model": "gatv2", "residual": True}):
+        memory = train(TrainConfig.of(**flags, **model), connect("gloo"))
+        task = InParts(TrainConfig.of(**flags, **model, parts=3), connect("gloo"), 0)
+        assert isinstance(task.network.vertices.features.rows(0), CSR)
+        parts = train(TrainConfig.of(**flags, **model, parts=3), connect("gloo"))
+        check_equal(memory["history"], parts["history"])
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

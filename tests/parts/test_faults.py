@@ -24,6 +24,7 @@ from spgnn.testing import run_ranks
 from spgnn.train.config import TrainConfig
 from spgnn.train.run import train
 from tests.parts.runs import SMALL, check_equal, reports
+from tests.training import write_dataset
 
 ATTENTION = (
     {"model": "gat", "heads": 2, "hidden": 6, "attention_dropout": 0.3, "dropout": 0.5},
@@ -138,6 +139,12 @@ def test_columns_that_do_not_exist(tmp_path):
 def test_what_parts_do_not_know(flags, said):
     with pytest.raises(InputError, match=said):
         TrainConfig.of(**{"parts": 3, **flags}).check(1)
+
+
+def test_no_more_parts_than_rows(tmp_path):
+    graph = write_dataset(tmp_path / "graph.npz")
+    found = alone(dataset=str(graph), parts=10**6, epochs=1)
+    assert found["storage"]["parts"] == found["graph"]["vertices"]
 
 
 def written(rank, config):
