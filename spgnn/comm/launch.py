@@ -88,7 +88,7 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         _kill(ranks)
-        del store
+        del store  # As long as there is a rank, it may look there.
 
 
 def _described(listener: socket.socket, nproc: int) -> dict[str, str]:
