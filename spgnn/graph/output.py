@@ -19,11 +19,18 @@ from spgnn.comm.rank_zero import from_rank_zero, on_every_rank, on_rank_zero
 from spgnn.errors import InputError
 from spgnn.files import directory_written_aside, written_aside
 
-CHUNK_BYTES = 1 << 25
+CHUNK_BYTES = 1 << 23  # of which up to four copies are in memory
 Made = TypeVar("Made")
 
 
-def write_npy(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator, what: str) -> None:
+def write_npy(  # noqa: PLR0917 - the last may be left out
+    path: str,
+    rows: Tensor,
+    vertex_ids: Tensor,
+    comm: Communicator,
+    what: str,
+    after: Callable[[], None] | None = None,
+) -> None:
     """Write the rows of all vertices as an ``.npy`` file, aside, then rename it. Collective.
 
     Parameters
@@ -38,6 +45,8 @@ def write_npy(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator, w
         All ranks.
     what : str
         What an error calls the file, say ``"--output scores.npy"``.
+    after : callable, optional
+        Called after each stretch of rows.
 
     Raises
     ------
@@ -46,12 +55,17 @@ def write_npy(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator, w
     """
     with ExitStack() as stack:
         file = on_rank_zero(comm, lambda: stack.enter_context(written_aside(path, what)))
-        _write_array(file, rows, vertex_ids, comm, what)
+        _write_array(file, rows, vertex_ids, comm, what, after)
         on_rank_zero(comm, stack.close)
 
 
-def write_npz(
-    path: str, arrays: Mapping[str, Tensor], vertex_ids: Tensor, comm: Communicator, what: str
+def write_npz(  # noqa: PLR0917 - the last may be left out
+    path: str,
+    arrays: Mapping[str, Tensor],
+    vertex_ids: Tensor,
+    comm: Communicator,
+    what: str,
+    after: Callable[[], None] | None = None,
 ) -> None:
     """Write several arrays, rows of all vertices each, as an ``.npz`` file. Collective.
 
@@ -66,7 +80,7 @@ def write_npz(
         archive = on_rank_zero(comm, opened)
         for name, rows in arrays.items():
             entry = _on_disk(comm, what, partial(_opened_entry, archive, name))
-            _write_array(entry, rows, vertex_ids, comm, what)
+            _write_array(entry, rows, vertex_ids, comm, what, after)
             _on_disk(comm, what, partial(_close, entry))
         on_rank_zero(comm, stack.close)
 
@@ -143,8 +157,13 @@ def in_order(
             yield stretch
 
 
-def _write_array(
-    file: IO[bytes] | None, rows: Tensor, vertex_ids: Tensor, comm: Communicator, what: str
+def _write_array(  # noqa: PLR0917
+    file: IO[bytes] | None,
+    rows: Tensor,
+    vertex_ids: Tensor,
+    comm: Communicator,
+    what: str,
+    after: Callable[[], None] | None,
 ) -> None:
     """An array of the rows of all vertices, as NumPy's files have it, into a file of rank 0."""
     if rows.dtype == torch.bfloat16:
@@ -154,6 +173,8 @@ def _write_array(
     _on_disk(comm, what, partial(_write_header, file, dtype, shape))
     for stretch in in_order(rows, vertex_ids, comm):
         _on_disk(comm, what, partial(_write_stretch, file, stretch))
+        if after is not None:
+            after()
 
 
 def _opened_entry(archive: zipfile.ZipFile | None, name: str) -> IO[bytes]:

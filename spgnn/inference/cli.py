@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -74,6 +75,7 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
     outputs = from_rank_zero(comm, lambda: outputs_of(state or {}, weights))
     settled = resolved(config.settled(outputs), comm)
     dtype = config.training.dtype
+    give_back: Callable[[], None] | None = None
     with ExitStack() as stack:
         if config.storage.asked:
             task = InParts(settled, comm, resident_bytes(), outputs)
@@ -81,6 +83,7 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
             deal_weights(task.model, state, weights, comm)
             comm.settled()
             meta, rows, ids = task.meta, task.all_outputs(), task.vertex_ids
+            give_back = task.give_back
         else:
             problem = prepare(settled, comm)
             model = model_of(settled, problem.features, outputs)
@@ -90,8 +93,11 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
             with memory_for("the activations of a layer"), multiplied_in(dtype, comm.device):
                 rows = infer(model, problem.A, problem.X, layer=config.inference.layer or None)
             meta, ids = problem.meta, problem.vertex_ids
-        write = write_npy if path.endswith(".npy") else write_parts
-        write(path, rows, ids, comm, f"--output {path}")
+        what = f"--output {path}"
+        if path.endswith(".npy"):
+            write_npy(path, rows, ids, comm, what, give_back)
+        else:
+            write_parts(path, rows, ids, comm, what)
         return f"{path}: {meta.vertices:,} vertices × {rows.shape[1]} {rows.dtype}"
 
 

@@ -58,7 +58,7 @@ class InferConfig(TrainConfig):
         settled = self.settled(1)
         settled.algorithm.distribution.check(ranks)
         if self.storage.asked:
-            settled.check(ranks)
+            TrainConfig.check(settled, ranks)  # its own would ask for this again
             if self.inference.layer not in (0, self.model.layers):
                 raise InputError("--layer: with --memory, --spill or --parts, scores are written")
 

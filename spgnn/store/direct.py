@@ -145,9 +145,8 @@ class DirectFile:
             except OSError as error:
                 raise self._wrong("read", error) from None
             if not got:
-                raise InputError(
-                    f"{self.path}: ends after {first + done} bytes; needs {offset + nbytes}"
-                )
+                size = os.fstat(self._descriptor).st_size
+                raise InputError(f"{self.path}: ends after {size} bytes; needs {offset + nbytes}")
             done += got
         self.counts.count_read(nbytes, last - first)
         return whole[offset - first : offset - first + nbytes]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,6 +35,7 @@ from spgnn.parts.budget import Budget, decide
 from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
 from spgnn.parts.layers import Layers, Source, Vertices
 from spgnn.parts.network import Network
+from spgnn.parts.outputs import MappedRows
 from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places, Room
 from spgnn.parts.rows import (
@@ -91,6 +92,7 @@ class InParts(Task):
     ) -> None:
         self.comm, self.config, self._outputs = comm, config, outputs
         self.counts, self.moved = Transfers(), Transfers()
+        self._held: MappedRows | None = None
         self.room = Room(Places(), None, torch.float32, self.counts)
         mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
         with memory_for(f"the rows of {config.data.dataset}"):
@@ -323,15 +325,21 @@ class InParts(Task):
                 if found is None:
                     found = self._mapped(rows, H)
                 found[slice(*self.whole.bounds[part : part + 2])] = H
+                self.give_back()
         assert found is not None
         return found
+
+    def give_back(self) -> None:
+        """Let go of the memory of outputs that lie in a file."""
+        if self._held is not None:
+            self._held.give_back()
 
     def _mapped(self, rows: int, like: Tensor) -> Tensor:
         if self.room.directory is None or not rows:
             return like.new_empty(rows, like.shape[1])
         path = self.room.directory / "outputs"
-        dtype = like.numpy().dtype
-        return torch.from_numpy(np.memmap(path, dtype, "w+", shape=(rows, like.shape[1])))
+        self._held = MappedRows(path, (rows, like.shape[1]), like.dtype)
+        return self._held.rows
 
     @property
     def vertex_ids(self) -> Tensor:
@@ -342,8 +350,12 @@ class InParts(Task):
     def predictions(self) -> Predictions:
         """Scores, and what follows, of all own vertices. Collective."""
         scores = self.all_outputs().float()
-        arrays = self.objective.decided(scores) | {"scores": scores}
-        return Predictions(self.vertex_ids, arrays)
+        decided = []
+        for first, last in pairwise(self.whole.bounds):
+            decided.append(self.objective.decided(scores[first:last]))
+            self.give_back()
+        arrays = {name: torch.cat([part[name] for part in decided]) for name in decided[0]}
+        return Predictions(self.vertex_ids, arrays | {"scores": scores}, self.give_back)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """As Kipf & Welling (2017, section 5.2), only the first layer decays."""

@@ -191,7 +191,8 @@ class Trainer:
             found = self.task.predictions()
         if found is None:
             raise InputError(f"{type(self.task).__name__} predicts nothing of vertices")
-        write_npz(path, found.arrays, found.vertex_ids, self.comm, f"--predictions {path}")
+        what = f"--predictions {path}"
+        write_npz(path, found.arrays, found.vertex_ids, self.comm, what, found.give_back)
 
     def _tell(self, call: Callable[[Callback], None]) -> None:
         """Call the callbacks of rank 0; what one raises ends training on all ranks."""

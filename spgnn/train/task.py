@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -42,10 +42,13 @@ class Predictions(NamedTuple):
     vertex_ids : Tensor int64 [own rows]
         Original ids.
     arrays : dict of Tensor [own rows, …], by name
+    give_back : callable, optional
+        To be called now and then while they are read: lets go of memory.
     """
 
     vertex_ids: Tensor
     arrays: dict[str, Tensor]
+    give_back: Callable[[], None] | None = None
 
 
 class Task(Protocol):

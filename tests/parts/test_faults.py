@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from spgnn.files import scratch_directory
 from spgnn.inference.cli import infer_to_file
 from spgnn.inference.config import InferConfig
 from spgnn.parts.blocks import BlockWriter, FileBlocks, Stretch
+from spgnn.parts.outputs import MappedRows
 from spgnn.sparse import CSR
 from spgnn.store.direct import DirectFile, Transfers
 from spgnn.testing import run_ranks
@@ -114,6 +116,35 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path):
     with pytest.raises(InputError, match=r"rows: ends after 9000 bytes; needs 9001"):
         opened.read(101, 8900)
 
+    os.truncate(file, 100)
+    with pytest.raises(InputError, match=r"rows: ends after 100 bytes; needs 9001"):
+        opened.read(8500, 501)
+
+
+def in_files():
+    """Bytes of files, of the disk or of memory, that this process has mapped and touched."""
+    told = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return sum(1024 * int(told[name].split()[0]) for name in ("RssFile", "RssShmem"))
+
+
+def test_outputs_in_a_file_take_no_memory(tmp_path, monkeypatch):
+    before = in_files()
+    held = MappedRows(tmp_path / "outputs", (1 << 16, 128), torch.float32)
+    wanted = torch.rand(1 << 16, 128)
+    held.rows[:] = wanted
+    assert in_files() - before > wanted.nbytes // 2
+    held.give_back()
+    assert in_files() - before < wanted.nbytes // 4
+    assert torch.equal(held.rows, wanted)
+    # What finds no room when it is touched would end the process by a signal.
+    monkeypatch.setattr(os, "posix_fallocate", failing_room)
+    with pytest.raises(InputError, match=r"more: cannot be written: No space left"):
+        MappedRows(tmp_path / "more", (3, 4), torch.float32)
+
+
+def failing_room(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
 
 def test_columns_that_do_not_exist(tmp_path):
     A = CSR.of(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1], dtype=torch.int32), (2, 2))
@@ -149,6 +180,16 @@ def test_no_more_parts_than_rows(tmp_path):
 
 def written(rank, config):
     infer_to_file(config, connect("gloo"))
+
+
+def test_flags_of_inference_in_parts():
+    given = {"weights": "kept", "output": "scores.npy"}
+    for storage in ({"parts": 3}, {"spill": "somewhere"}, {"memory": "1GB"}):
+        InferConfig.of(**given, **storage).check(2)
+        with pytest.raises(InputError, match="--cover column"):
+            InferConfig.of(**given, **storage, cover="minimum").check(2)
+    with pytest.raises(InputError, match="scores are written"):
+        InferConfig.of(**given, parts=3, layer=1).check(1)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
