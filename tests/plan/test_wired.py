@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -150,7 +151,7 @@ def test_the_command_ranks_for_wires(tmp_path, capsys):
     assert main(["plan", graph, "--ranks", "4", *map(str, flags), *given]) == 0
     capsys.readouterr()
     plan = json.loads(out.read_text())["plans"][0]
-    config = parse(plan["command"].split()[4:])
+    config = parse(shlex.split(plan["command"])[4:])
     asked = config.wires.approximation
     assert asked == Approximation.of(bits=[(0, 8), (50, 4)], delay=2, bins=2)
     assert config.training.epochs == 60
