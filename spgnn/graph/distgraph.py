@@ -192,7 +192,7 @@ class DistGraph(Trained):
             raise InputError(f"a halo is of a tensor [{self.own_rows}, …], got {given}")
         flat = _as_rows(H_local)
         if flat.is_floating_point():
-            found = self.A.halo(flat)
+            found = self.A.halo(flat.float() if flat.dtype == torch.float16 else flat)
         else:
             with self.exact():
                 found = self.A.halo(flat.double())
@@ -223,9 +223,9 @@ class DistGraph(Trained):
         -------
         Tensor [own rows, …]
         """
-        rows = self.halo_rows - self._padding
-        found = self.A.halo_sum(_as_rows(G_halo)[:rows])
-        return found.reshape(self.own_rows, *G_halo.shape[1:])
+        G = _as_rows(G_halo)[: self.halo_rows - self._padding]
+        found = self.A.halo_sum(G.float() if G.dtype == torch.float16 else G)
+        return found.to(G_halo.dtype).reshape(self.own_rows, *G_halo.shape[1:])
 
     @cached_property
     def edge_index(self) -> TrackedIndex:

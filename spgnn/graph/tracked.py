@@ -110,6 +110,12 @@ def _read(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return func(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()})
 
 
+def _set(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Integers require no gradient; `torch.utils.checkpoint` says so of all it is given."""
+    needless = getattr(func, "__self__", func).__name__ == "requires_grad" and not args[1]
+    return None if needless else NotImplemented
+
+
 def _same(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Copies, and other shapes of the sources."""
     first = args[0]
@@ -200,7 +206,11 @@ def _item_of_index(held: TrackedIndex, key: Any) -> Any:
     keys = key if isinstance(key, tuple) else (key,)
     if isinstance(keys[0], int) and -2 <= keys[0] < 2:
         row = _two_rows(held)[keys[0]]
-        return row if len(keys) == 1 else row[keys[1:]]
+        if len(keys) == 1:
+            return row
+        return _item_of_index(row, keys[1:]) if isinstance(row, TrackedIndex) else row[keys[1:]]
+    if isinstance(key, list) and key == [1, 0]:
+        return _flipped(torch.flip, (held, (0,)), {})
     if len(keys) == 2 and keys[0] in (slice(None), Ellipsis):
         return tracked(_plain(held)[:, _plain(keys[1])], held.graph, held.kind)
     return NotImplemented
@@ -304,6 +314,7 @@ _HANDLERS: dict[str, Callable[[Callable[..., Any], Any, Any], Any]] = {
     **dict.fromkeys(("cat", "concat"), _joined),
     **dict.fromkeys(("index_select", "gather"), _selected),
     **dict.fromkeys(("scatter_add_", "scatter_add", "index_add_", "index_add"), _added),
+    "__set__": _set,
     "flip": _flipped,
     "stack": _stacked,
     "__getitem__": _item,
