@@ -29,7 +29,8 @@ from typing import Any
 
 import torch
 
-from spgnn.files import written_aside
+from spgnn.errors import InputError, check_integer
+from spgnn.files import check_writable, written_aside
 
 ROOT = Path(__file__).parents[1]
 # Nothing was tuned for approximate wires. Rows are wide enough that what says how to unpack them
@@ -230,6 +231,21 @@ def missing(cells: Cells, options: argparse.Namespace) -> list[tuple[str, str, l
     return found
 
 
+def known(path: Path) -> Cells:
+    """Cells that were measured before.
+
+    Raises
+    ------
+    InputError
+        If the file holds something else.
+    """
+    try:
+        cells: Cells = dict(json.loads(path.read_text())["cells"]) if path.exists() else {}
+    except (ValueError, TypeError, KeyError):
+        raise InputError(f"--json {path}: holds no cells of this command; name another") from None
+    return cells
+
+
 def write(cells: Cells, options: argparse.Namespace) -> None:
     """Both files."""
     with written_aside(str(options.json), f"--json {options.json}") as file:
@@ -276,7 +292,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("wires.json"), metavar="FILE")
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     options = parser.parse_args()
-    cells: Cells = json.loads(options.json.read_text())["cells"] if options.json.exists() else {}
+    try:
+        for flag, least in {"ranks": 1, "runs": 1, "jobs": 1, "epochs": 0}.items():
+            _ = check_integer(f"--{flag}", getattr(options, flag), least)
+        check_writable(options.json, "--json")
+        if options.output:
+            check_writable(options.output, "--output")
+        cells = known(options.json)
+    except InputError as error:
+        parser.error(str(error))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     measure(cells, options)
     text = table(cells, options)

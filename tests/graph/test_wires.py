@@ -324,7 +324,7 @@ def check_refused(rank: int) -> None:
         }[wire]
         with pytest.raises(InputError, match=why):
             spgnn.distribute(data, wire=given)
-    with pytest.raises(InputError, match=r"pairs of \(epoch, number\): Approximation\.of takes"):
+    with pytest.raises(InputError, match=r"pairs of \(epoch, number\): Approximation\.of "):
         Approximation(bits=8)  # type: ignore[arg-type]
     bits = {"bits": 8}
     with pytest.raises(InputError, match="a plan prices rows as they are"):
