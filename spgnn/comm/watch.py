@@ -21,7 +21,7 @@ READ_KEY = "spgnn/read"
 SAID_KEY = "spgnn/said"
 POLL_SECONDS = 0.25
 # A rank that has not written its line by then, on however busy a machine, will not.
-SAY_SECONDS = 30.0
+SAY_SECONDS = 10.0
 # A rank that has not looked by then, on however busy a machine, will not.
 READ_SECONDS = 3.0
 _STORE_ERRORS = (RuntimeError, DistError)
