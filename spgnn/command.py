@@ -30,6 +30,8 @@ class Parser(argparse.ArgumentParser):
         """
         _, unrecognized, flags = message.partition("unrecognized arguments: ")
         given = flags.partition(" ")[0].partition("=")[0]
+        if unrecognized and given in self._flags():
+            raise InputError(f"{message}; {given} is a flag of another command")
         raise InputError(message + (meant(given, self._flags()) if unrecognized else ""))
 
     def _parse_optional(self, arg_string: str) -> Any:

@@ -96,13 +96,15 @@ def test_typing_errors_are_answered_with_what_was_meant():
     parser = Parser(prog="x")
     parser.add_argument("--output")
     parser.add_argument("--cover", choices=("column", "row"))
-    below = parser.add_subparsers().add_parser("below")
+    commands = parser.add_subparsers()
+    below = commands.add_parser("below")
     below.add_argument("--seed")
     assert parser.parse_args(["--cover", "row", "below"]).cover == "row"
     for arguments, said in (
         (["--outptu=x"], "unrecognized arguments: --outptu=x; did you mean '--output'"),
         (["below", "--seeed", "1"], "did you mean '--seed'"),
         (["--zzz"], r"unrecognized arguments: --zzz$"),
+        (["below", "--output", "x"], "--output x; --output is a flag of another command$"),
         (["belov"], "command belov: choose one of below; did you mean 'below'"),
         (["x" * 5000], r"^command x+…x+: choose one of below$"),
         (["--cover", "colunm"], "--cover colunm: choose one of column, row; did you mean 'column'"),
