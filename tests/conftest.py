@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -20,6 +21,10 @@ OF_A_JOB = (
 )
 for name in [name for name in os.environ if name.startswith(OF_A_JOB)]:
     del os.environ[name]
+
+# A shell lets what it starts in the background ignore Ctrl-C, and all that this starts as well.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test is timed, and none draws other examples today than it did yesterday.
 settings.register_profile(
