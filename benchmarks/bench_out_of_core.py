@@ -24,7 +24,7 @@ from spgnn.data.shards.random_graphs import generate_block_model
 from spgnn.store.direct import DirectFile, Transfers
 
 GCN = Path(__file__).parents[1] / "experiments" / "gcn.py"
-SHARES = (1.5, 0.75, 0.5, 0.35, 0.25)
+SHARES = [1.5, 0.75, 0.5, 0.35, 0.25]
 PIECE = 1 << 26
 
 
@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--recompute", default="auto", choices=("auto", "never", "always"))
+    parser.add_argument("--shares", type=float, nargs="+", default=SHARES)
     options = parser.parse_args()
     home = Path(options.directory)
     home.mkdir(parents=True, exist_ok=True)
@@ -107,7 +108,7 @@ def compare(
     memory = run(base, report)
     whole = memory["memory"]["max_rank_peak_above_idle_bytes"]
     idle = memory["memory"]["max_rank_peak_bytes"] - whole
-    for share in SHARES:
+    for share in options.shares:
         asked = int(idle + share * whole)
         limits = ["--memory", str(asked), "--spill", str(home / "spill")]
         found = run([*base, *limits, "--recompute", options.recompute], report)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
@@ -23,6 +25,12 @@ from spgnn.kernels.library import native
 SMALLEST = 2**25
 # A kept piece is taken for a result of at least this share of its size.
 LEAST_FILLED = 0.75
+
+
+def _large_pages(nbytes: int) -> Tensor:
+    piece = torch.empty(nbytes, dtype=torch.uint8)
+    native.advise_huge_pages(piece.data_ptr(), nbytes)
+    return piece
 
 
 class _Lease:
@@ -44,19 +52,37 @@ class _Lease:
 class Keeper:
     """Pieces of memory that are free at the moment.
 
-    Together they are never larger than the largest result so far, so a process needs at most the
-    memory of one more result than it would otherwise.
+    Together they are never larger than the largest piece so far, so a process needs at most the
+    memory of one more piece than it would otherwise; or, if `most` is set, there is as much of them
+    as fits beside those in use.
 
     Pieces come back whenever the last user of a result forgets it: in another thread, or in the
     middle of any line of this one, where the collector runs. So a piece that comes back is only put
     down. Whoever gets hold of the lock, and nobody waits for it, sorts it in.
+
+    Parameters
+    ----------
+    allocate : callable, optional
+        Takes bytes from the system.
+    filled : float
+        A free piece is taken for one of at least this share of its size.
+
+    Attributes
+    ----------
+    most : int or None
+        Bytes of all pieces, in use and free, as far as free ones can be given up.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, allocate: Callable[[int], Tensor] = _large_pages, filled: float = LEAST_FILLED
+    ) -> None:
+        self._allocate, self._filled = allocate, filled
         self._came_back: deque[Tensor] = deque()
+        self._went_out: deque[int] = deque()
         self._lock = threading.Lock()
         self._free: list[Tensor] = []
-        self._most = 0
+        self._in_use = self._largest = 0
+        self.most: int | None = None
 
     def new_rows(self, rows: int, X: Tensor) -> Tensor:
         """Uninitialised [rows, …] with the other lengths, dtype and device of X."""
@@ -66,11 +92,28 @@ class Keeper:
         nbytes = prod(shape) * X.element_size()
         if nbytes < SMALLEST:
             return X.new_empty(shape)
-        # Torch keeps the array, the array the lease, as long as any tensor has this storage.
-        array = np.asarray(_Lease(self, self._take(nbytes)))
-        storage = torch.from_numpy(array).untyped_storage()
+        # Torch keeps the array, which keeps the lease, as long as any tensor has this storage.
+        storage = torch.from_numpy(self.take(nbytes)).untyped_storage()
         strides = [prod(shape[place + 1 :]) for place in range(len(shape))]
         return X.new_empty(0).set_(storage, 0, shape, strides)
+
+    def take(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """At least so many bytes, uninitialised, which come back when nobody has the array."""
+        self._largest = max(self._largest, nbytes)
+        piece = None
+        if self._lock.acquire(blocking=False):
+            try:
+                piece = self._found(nbytes)
+                if piece is None and self.most is not None:
+                    self._count()
+                    self._give_up(self.most - self._in_use - nbytes)
+            finally:
+                self._lock.release()
+            self._sort_in()
+        if piece is None:
+            piece = self._allocate(nbytes)
+        self._went_out.append(piece.nbytes)
+        return np.asarray(_Lease(self, piece))
 
     def put(self, piece: Tensor) -> None:
         """Keep a piece that nobody uses any more, and let go of the oldest if that is too much."""
@@ -82,23 +125,14 @@ class Keeper:
         """Bytes of the pieces that are free."""
         return sum(piece.nbytes for piece in self._free)
 
-    def _take(self, nbytes: int) -> Tensor:
-        self._most = max(self._most, nbytes)
-        piece = None
-        if self._lock.acquire(blocking=False):
-            try:
-                piece = self._found(nbytes)
-            finally:
-                self._lock.release()
-            self._sort_in()
-        if piece is None:
-            piece = torch.empty(nbytes, dtype=torch.uint8)
-            native.advise_huge_pages(piece.data_ptr(), nbytes)
-        return piece
+    @property
+    def bytes_in_use(self) -> int:
+        """Bytes of the pieces that are not."""
+        return self._in_use + sum(self._went_out)
 
     def _found(self, nbytes: int) -> Tensor | None:
         for place, piece in enumerate(self._free):
-            if LEAST_FILLED * piece.nbytes <= nbytes <= piece.nbytes:
+            if self._filled * piece.nbytes <= nbytes <= piece.nbytes:
                 return self._free.pop(place)
         return None
 
@@ -106,12 +140,24 @@ class Keeper:
         # Looked at again afterwards: who came meanwhile did not get the lock, and left.
         while self._came_back and self._lock.acquire(blocking=False):
             try:
+                self._count()
                 while self._came_back:
-                    self._free.append(self._came_back.popleft())
-                while self.nbytes > self._most:
-                    self._free.pop(0)
+                    piece = self._came_back.popleft()
+                    self._in_use -= piece.nbytes
+                    self._free.append(piece)
+                limit = self._largest if self.most is None else self.most - self._in_use
+                self._give_up(limit)
             finally:
                 self._lock.release()
+
+    def _count(self) -> None:
+        while self._went_out:
+            self._in_use += self._went_out.popleft()
+
+    def _give_up(self, limit: int) -> None:
+        """Let go of the oldest free pieces until they have at most so many bytes."""
+        while self._free and self.nbytes > limit:
+            self._free.pop(0)
 
 
 new_rows = Keeper().new_rows

@@ -105,7 +105,7 @@ class Attending:
         def of(first: int, last: int) -> Iterator[tuple[int, Tensor]]:
             sources, ids = self._sources(Z, first, last), self._ids_of(first, last)
             rows, stride = sources.packed.shape
-            sums = memory_rows(rows, stride, torch.uint8)
+            sums = memory_rows(rows, stride, torch.uint8).zero_()
             of_heads = of_vector[first // channels : last // channels]
             for part, block in matrix.blocks.stream():
                 own = self._rows_of(block.pattern, part, ends, ids, (first, last))

@@ -17,7 +17,8 @@ from spgnn.errors import InputError
 from spgnn.parts.table import as_bytes
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
-from spgnn.store.direct import PAGE, Bytes, DirectFile, Transfers, padded, page_buffer
+from spgnn.store.direct import DirectFile, Transfers
+from spgnn.store.pages import PAGE, Bytes, padded, page_buffer
 
 
 class Blocks(ABC):

@@ -16,7 +16,9 @@ SPILLED_PARTS = 8  # where nothing says how many
 ORDER = ("propagated", "skipped", "taken", "matrix", "product", "operand")
 _BLOCK_SHARE = 0.25  # of the memory, for what one part needs while it is worked on
 _UNEVEN = 1.5  # the largest part over the average
-_COPIES = 8  # of a part's rows, forward and backward, in the widest layer
+_COPIES = (
+    12  # of a part's rows, in the widest layer: forward, backward, and on their way to the disk
+)
 _NORM_COPIES = 4  # more, for each norm over all vertices in a layer
 _EXTREME_COPIES = 4  # more, where largest neighbours are looked for: which, how many, shares
 _ATTENTION_COPIES = 4  # more, where neighbours are weighed: running sums, what rows say, gradients
@@ -82,6 +84,10 @@ def decide(
         places = Places(frozenset(ORDER)) if spill else Places()
         return priced(parts or (SPILLED_PARTS if spill else 1), places)
     number = parts or _parts(sizes, memory)
+    # More parts cost less than what they keep off the disk.
+    more = [] if parts else [number, 2 * number, 4 * number]
+    fits = [n for n in more if priced(n, Places()).bytes <= memory and n <= sizes.rows]
+    number = min(fits, default=number)
     on_disk: list[str] = []
     found = priced(number, Places())
     for purpose in ORDER if spill else ():
@@ -100,16 +106,49 @@ def decide(
 
 def needed(sizes: Sizes, parts: int, places: Places, again: frozenset[int] = frozenset()) -> int:
     """Bytes at the worst moment of an epoch, and of evaluating after it."""
-    on_disk = places.on_disk
-    matrix = 0 if "matrix" in on_disk else sizes.matrix_bytes
-    features = 0 if "propagated" in on_disk else sizes.features_bytes
-    return (
-        sizes.fixed_bytes
-        + matrix
-        + features
-        + _block_bytes(sizes, parts)
-        + Tables(sizes, places, again).most
-    )
+    matrix = 0 if "matrix" in places.on_disk else sizes.matrix_bytes
+    tables, piece = _table_bytes(sizes, places, again), _block_bytes(sizes, parts)
+    return sizes.fixed_bytes + matrix + tables + piece
+
+
+@dataclass(frozen=True)
+class Spare:
+    """What may be kept of memory that is freed, for reuse.
+
+    Attributes
+    ----------
+    pages : int
+        Bytes of tables and of what is read, in use and kept.
+    piece : int
+        Bytes that a part may take beside them while it is worked on.
+    """
+
+    pages: int
+    piece: int
+
+
+def spare(sizes: Sizes, budget: Budget, memory: int | None) -> Spare:
+    """Half of what is not needed is for tables, the other half for the pieces of parts.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    budget : Budget
+        What was decided for these sizes.
+    memory : int, optional
+        As it was given to `decide`; ``None``: as much again as tables need.
+    """
+    places, parts = budget.places, budget.parts
+    tables, piece = _table_bytes(sizes, places, budget.again), _block_bytes(sizes, parts)
+    left = tables
+    if memory is not None:
+        left = max(0, memory - needed(sizes, parts, places, budget.again))
+    return Spare(tables + left // 2, piece)
+
+
+def _table_bytes(sizes: Sizes, places: Places, again: frozenset[int]) -> int:
+    features = 0 if "propagated" in places.on_disk else sizes.features_bytes
+    return features + Tables(sizes, places, again).most
 
 
 def merged(budgets: Sequence[Budget]) -> list[Budget]:

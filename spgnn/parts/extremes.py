@@ -69,8 +69,7 @@ def extreme_adjoints(
 
     def of(first: int, last: int) -> Iterator[tuple[int, Tensor]]:
         X = matrix.extended(H, first, last)
-        # Given back to the system afterwards, whatever the allocator does.
-        dX = memory_rows(X.shape[0], X.shape[1], X.dtype)
+        dX = memory_rows(X.shape[0], X.shape[1], X.dtype).zero_()
         for part, block in matrix.blocks.stream():
             here, chosen = G.read_panel(part, first, last), None
             if matrix.thinned:

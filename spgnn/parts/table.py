@@ -8,8 +8,8 @@ of a part are both read in long stretches.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -17,7 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.store.direct import DirectFile, Transfers, padded, page_buffer
+from spgnn.store.direct import DirectFile, Transfers
+from spgnn.store.pages import padded, page_buffer
+
+MOST_UNDERWAY = 2  # stretches of a table that wait to be written
 
 
 class Table(ABC):
@@ -84,7 +87,7 @@ class Table(ABC):
 
 
 class MemoryTable(Table):
-    """A table in memory; pages that are never written take none.
+    """A table in memory.
 
     Parameters
     ----------
@@ -112,8 +115,11 @@ class MemoryTable(Table):
         self.read(part).copy_(values)
 
     def write_some(self, part: int, rows: Tensor | None, values: Tensor) -> None:
-        """Others are zero from the beginning, and take no memory."""
-        self.read(part)[slice(None) if rows is None else rows] = values.to(self.dtype)
+        """Overwrite a part: some of its rows are these, the others are zero."""
+        here = self.read(part)
+        if rows is not None:
+            here.zero_()
+        here[slice(None) if rows is None else rows] = values.to(self.dtype)
 
     def panel(self, first: int, last: int, extra: int = 0) -> Tensor:
         """A view."""
@@ -133,7 +139,7 @@ class MemoryTable(Table):
 
 
 class DiskTable(Table):
-    """A table in a file.
+    """A table in a file. What is written goes there meanwhile; what is next in turn is read ahead.
 
     Parameters
     ----------
@@ -166,8 +172,9 @@ class DiskTable(Table):
         self._offsets = list(accumulate(sizes, initial=0))
         self._file = DirectFile(path, counts, create=True)
         self._held: Tensor | None = None
-        self._reader = ThreadPoolExecutor(1, "table")
+        self._reader, self._writer = ThreadPoolExecutor(1, "table"), ThreadPoolExecutor(1, "table")
         self._ahead: dict[int, Future[Tensor]] = {}
+        self._underway: dict[tuple[int, int], Future[None]] = {}
 
     def read(self, part: int) -> Tensor:
         """All columns of a part's rows; those of the next part are read meanwhile."""
@@ -204,13 +211,22 @@ class DiskTable(Table):
             self._held = None
             self._held = memory_rows(*shape, self.dtype)
         found = self._held
-        for part, (begin, end) in enumerate(pairwise(self.bounds)):
-            for number, (low, high) in enumerate(self._panels):
-                a, b = max(first, low), min(last, high)
-                if a < b:
-                    here = self._stretch(number, part)[:, a - low : b - low]
-                    found[begin:end, a - first : b - first] = here
+        columns = [number for number, pair in enumerate(self._panels) if _meet(pair, first, last)]
+        places = [(number, part) for part in range(self.parts) for number in columns]
+        for (number, part), read in zip(places, self._in_turn(places), strict=True):
+            (low, high), (begin, end) = self._panels[number], self.bounds[part : part + 2]
+            a, b = max(first, low), min(last, high)
+            found[begin:end, a - first : b - first] = read[:, a - low : b - low]
         return found
+
+    def _in_turn(self, places: Sequence[tuple[int, int]]) -> Iterator[Tensor]:
+        """Stretches of the file, the next one being read while one is used."""
+        ahead = [self._reader.submit(self._stretch, *place) for place in places[:1]]
+        for place in [*places[1:], None]:
+            if place is not None:
+                ahead.append(self._reader.submit(self._stretch, *place))
+            if ahead:
+                yield ahead.pop(0).result()
 
     def forget_panel(self) -> None:
         """The next `panel` takes memory of its own."""
@@ -226,14 +242,34 @@ class DiskTable(Table):
             low, high = self._panels[number]
             if low >= last:
                 break
-            piece = values[:, low - first : high - first].to(self.dtype).contiguous()
-            self._file.write(self._offset(number, part), as_bytes(piece))
+            self._put(number, part, values[:, low - first : high - first])
+
+    def _put(self, panel: int, part: int, values: Tensor) -> None:
+        """Write a stretch, as soon as there are not too many on their way."""
+        nbytes = values.numel() * self.dtype.itemsize
+        if not nbytes:
+            return
+        while len(self._underway) >= MOST_UNDERWAY:
+            self._underway.pop(next(iter(self._underway))).result()
+        pages = page_buffer(padded(nbytes))
+        torch.from_numpy(pages[:nbytes]).view(self.dtype).view(values.shape).copy_(values)
+        if (before := self._underway.pop((panel, part), None)) is not None:
+            before.result()
+        place = self._offset(panel, part)
+        write = self._writer.submit(self._file.write_pages, place, pages, nbytes)
+        self._underway[panel, part] = write
 
     def release(self) -> None:
         """Remove the file."""
         self._held = None
         self._reader.shutdown(cancel_futures=True)
         self._ahead.clear()
+        wait(self._underway.values())  # so that they are counted
+        # Removing a large file takes the system a while.
+        self._writer.submit(self._remove)
+        self._writer.shutdown(wait=False)
+
+    def _remove(self) -> None:
         self._file.close()
         self._file.path.unlink(missing_ok=True)
 
@@ -246,20 +282,27 @@ class DiskTable(Table):
         nbytes = rows * width * self.dtype.itemsize
         if not nbytes:
             return torch.empty(rows, width, dtype=self.dtype)
+        # The reader looks at what is under way, too, but takes nothing out.
+        if (write := self._underway.get((panel, part))) is not None:
+            write.result()
         found = self._file.read(self._offset(panel, part), nbytes)
         return torch.from_numpy(found).view(self.dtype).view(rows, width)
 
 
 def memory_rows(rows: int, width: int, dtype: torch.dtype) -> Tensor:
-    """Zeros [rows, width] on large pages; those never written take no memory."""
-    nbytes = rows * width * dtype.itemsize
-    pages = torch.from_numpy(page_buffer(nbytes, huge=True))
+    """Uninitialised [rows, width] on large pages, which may have been used before."""
+    pages = torch.from_numpy(page_buffer(rows * width * dtype.itemsize))
     return pages.view(dtype).view(rows, width)
 
 
 def panels_of(width: int, panel: int) -> list[tuple[int, int]]:
     """Columns [first, last) of each panel."""
     return [(first, min(first + panel, width)) for first in range(0, width, max(panel, 1))]
+
+
+def _meet(pair: tuple[int, int], first: int, last: int) -> bool:
+    """Whether columns [a, b) are among [first, last)."""
+    return max(pair[0], first) < min(pair[1], last)
 
 
 def as_bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

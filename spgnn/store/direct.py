@@ -8,7 +8,6 @@ padded to whole pages.
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 from dataclasses import dataclass, field
@@ -19,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn.errors import InputError
+from spgnn.store.pages import PAGE, Bytes, padded, page_buffer
 
-PAGE = 4096
 _LONGEST = 1 << 26  # bytes of one transfer
-Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass
@@ -67,26 +65,6 @@ class Transfers:
             self.moved_in - before.moved_in,
             self.moved_out - before.moved_out,
         )
-
-
-def page_buffer(nbytes: int, *, huge: bool = False) -> Bytes:
-    """Zeros whose address is a multiple of a page; untouched pages take no memory.
-
-    Parameters
-    ----------
-    nbytes : int
-    huge : bool
-        Ask for large pages: for what is looked up at random.
-    """
-    pages = mmap.mmap(-1, max(padded(nbytes), PAGE))
-    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(pages, np.uint8)[:nbytes]
-
-
-def padded(nbytes: int) -> int:
-    """Rounded up to whole pages."""
-    return -(-nbytes // PAGE) * PAGE
 
 
 class DirectFile:
@@ -170,19 +148,34 @@ class DirectFile:
         staged = page_buffer(min(padded(plain.nbytes), _LONGEST))
         for begin in range(0, plain.nbytes, _LONGEST):
             piece = plain[begin : begin + _LONGEST]
-            length = padded(piece.nbytes)
             staged[: piece.nbytes] = piece
-            staged[piece.nbytes : length] = 0
-            self._write_all(offset + begin, memoryview(staged)[:length])  # type: ignore[arg-type]
-        self.counts.count_written(plain.nbytes, padded(plain.nbytes))
+            self.write_pages(offset + begin, staged, piece.nbytes)
 
-    def _write_all(self, offset: int, view: memoryview) -> None:
-        done = 0
-        while done < len(view):
+    def write_pages(self, offset: int, pages: Bytes, nbytes: int) -> None:
+        """Write the first bytes of a `page_buffer`, from where they are.
+
+        Parameters
+        ----------
+        offset : int
+            A multiple of `PAGE`.
+        pages : uint8 of `page_buffer`, whole pages
+            What follows the bytes, up to the end of their last page, is made zero.
+        nbytes : int
+
+        Raises
+        ------
+        InputError
+            If the disk is full, or fails.
+        """
+        length, done = padded(nbytes), 0
+        pages[nbytes:length] = 0
+        while done < length:
+            view = memoryview(pages)[done : min(done + _LONGEST, length)]  # type: ignore[arg-type]
             try:
-                done += os.pwritev(self._descriptor, [view[done:]], offset + done)
+                done += os.pwritev(self._descriptor, [view], offset + done)
             except OSError as error:
                 raise self._wrong("written", error) from None
+        self.counts.count_written(nbytes, length)
 
     def close(self) -> None:
         """Close it; what was begun must be done."""

@@ -18,7 +18,7 @@ from spgnn.data.normalise import WITH_LOOPS, row_normalise_features
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
-from spgnn.memory import give_back_holes
+from spgnn.memory import give_back_holes, resident_bytes
 from spgnn.nn import DropoutKeys, Stack, weights_of
 from spgnn.parts.again import (
     LIBRARIES,
@@ -31,7 +31,7 @@ from spgnn.parts.again import (
 )
 from spgnn.parts.attention import received_ids
 from spgnn.parts.blocks import Stretch
-from spgnn.parts.budget import Budget, decide
+from spgnn.parts.budget import Budget, decide, spare
 from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
 from spgnn.parts.layers import Layers, Source, Vertices
 from spgnn.parts.network import Network
@@ -49,6 +49,7 @@ from spgnn.parts.rows import (
 from spgnn.parts.segments import Segments
 from spgnn.sparse import CSR
 from spgnn.store.direct import Transfers
+from spgnn.store.pages import keep_pages, pages_held
 from spgnn.train.config import TrainConfig
 from spgnn.train.found import Found, Labelled, adjacency_of, found_in
 from spgnn.train.network import model_of, widths_of
@@ -155,6 +156,8 @@ class InParts(Task):
         )
         self.budget = self.choice.budget
         self.room = Room(self.budget.places, directory, dtype, self.counts)
+        self._spare = spare(self.sizes, self.budget, memory)
+        keep_pages(self._spare.pages)
         self._build(found, seen, mesh, segments, memory)
 
     def _build(
@@ -379,13 +382,19 @@ class InParts(Task):
         """Remove what lies on the disk."""
         self.network.forget()
         self.room.close()
+        keep_pages(None)
 
     def _tick(self, done: int, total: int) -> None:
-        if self.config.storage.memory and done % self.budget.parts == 0:
-            # The next pass has pieces of other sizes, which would not fit into what this one frees.
-            give_back_holes()
+        if done % self.budget.parts == 0:
+            self._make_room()
         if self.progress is not None:
             self.progress("parts of this epoch", done, total)
+
+    def _make_room(self) -> None:
+        """The next pass has pieces of other sizes, which may not fit into what this one freed."""
+        memory, may_come = self.config.storage.memory, self._spare.piece + self._spare.pages
+        if memory and resident_bytes() + may_come - pages_held() > memory:
+            give_back_holes()
 
 
 def _spill(directory: str | None, comm: Communicator) -> Path | None:

@@ -167,3 +167,30 @@ def test_products_may_be_changed_in_place_and_differentiated():
         spmm(A, X).relu_().sum().backward()
         assert X.grad is not None
         assert torch.equal(X.grad, (X > 0).float())
+
+
+def test_so_many_bytes_in_use_and_free(keeper):
+    """What is in use counts; what is free goes, the oldest first."""
+    keeper.most = 3 * SMALLEST
+    results = [keeper.new_rows(ROWS, like()) for _ in range(3)]
+    assert (keeper.bytes_in_use, keeper.nbytes) == (3 * SMALLEST, 0)
+    addresses = [Y.data_ptr() for Y in results]
+    results.clear()
+    assert (keeper.bytes_in_use, keeper.nbytes) == (0, 3 * SMALLEST)
+    results = [keeper.new_rows(ROWS, like()) for _ in range(3)]
+    assert sorted(Y.data_ptr() for Y in results) == sorted(addresses)
+    del results[1:]
+    large = keeper.new_rows(3 * ROWS // 2, like())
+    # One in use and the large one leave no room for two free ones.
+    assert (keeper.bytes_in_use, keeper.nbytes) == (5 * SMALLEST // 2, 0)
+    del large
+    assert keeper.nbytes == 3 * SMALLEST // 2
+
+
+def test_more_may_be_in_use_than_may_be_kept(keeper):
+    keeper.most = SMALLEST
+    results = [keeper.new_rows(ROWS, like()) for _ in range(2)]
+    results.pop()
+    assert keeper.nbytes == 0
+    results.clear()
+    assert keeper.nbytes == SMALLEST

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spgnn.errors import InputError
-from spgnn.parts.budget import ORDER, Budget, decide, needed
+from spgnn.parts.budget import ORDER, Budget, decide, needed, spare
 from spgnn.parts.heads import Heads
 from spgnn.parts.room import Places
 from spgnn.parts.sizes import Sizes
@@ -41,6 +41,26 @@ def test_what_is_least_used_goes_to_the_disk_first():
         before = found.places.on_disk
     assert found.places.panel_bytes
     assert decide(SIZES, 10**10, None, spill=True).places == Places()
+
+
+def test_more_parts_before_the_disk():
+    memory = 10**10
+    while decide(SIZES, memory, None, spill=True).places == Places():
+        memory = memory * 99 // 100
+    few, many = (needed(SIZES, parts, Places()) for parts in (16, 1024))
+    assert many < memory + memory // 99 < few
+    # Asked for so many, there are so many.
+    assert decide(SIZES, memory * 101 // 99, 16, spill=True).places != Places()
+
+
+@pytest.mark.parametrize("memory", [10**9, 3 * 10**8, None])
+def test_what_is_kept_leaves_room_for_the_rest(memory):
+    found = decide(SIZES, memory, None, spill=True)
+    kept = spare(SIZES, found, memory)
+    assert kept.piece > 0
+    if memory is not None:
+        rest = SIZES.fixed_bytes + ("matrix" not in found.places.on_disk) * SIZES.matrix_bytes
+        assert rest + kept.pages + kept.piece <= memory
 
 
 def test_too_little_memory_says_how_much_would_do():

@@ -10,7 +10,7 @@ import torch
 
 from spgnn.errors import InputError
 from spgnn.store import CachedRows, DiskRows, PackedRows, packed
-from spgnn.store.direct import PAGE
+from spgnn.store.pages import PAGE
 
 from .test_cached import batches
 from .test_rows import table, written

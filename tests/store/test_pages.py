@@ -1,0 +1,49 @@
+"""Memory that begins at a page."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spgnn.kernels.recycling import Keeper
+from spgnn.store import pages
+from spgnn.store.pages import PAGE, keep_pages, padded, page_buffer, pages_held
+
+
+@pytest.fixture
+def keeper(monkeypatch):
+    """One that nobody has used before."""
+    found = Keeper(pages._mapped, pages._FILLED)
+    monkeypatch.setattr(pages, "_keeper", found)
+    return found
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, PAGE, PAGE + 1, 10 * PAGE - 1, (5 << 20) + 3])
+def test_begins_at_a_page_whoever_had_it_before(keeper, nbytes):
+    for _ in range(2):
+        found = page_buffer(nbytes)
+        assert found.nbytes == nbytes
+        if nbytes:
+            assert found.ctypes.data % PAGE == 0
+        found[:] = 1
+        del found
+
+
+def test_two_never_share(keeper):
+    many = [page_buffer(3 * PAGE) for _ in range(5)]
+    for number, one in enumerate(many):
+        one[:] = number
+    for number, one in enumerate(many):
+        assert np.all(one == number)
+
+
+def test_so_much_is_held(keeper):
+    keep_pages(8 * PAGE)
+    many = [page_buffer(padded(2 * PAGE)) for _ in range(6)]
+    assert pages_held() == 12 * PAGE  # in use, it may be more
+    many.clear()
+    assert pages_held() == 8 * PAGE
+    keep_pages(None)
+    one = page_buffer(PAGE)
+    del one
+    assert pages_held() <= 2 * PAGE  # the largest one
