@@ -71,6 +71,9 @@ class TrainConfig(Config):
         self.wires.check(self)
         if self.storage.asked:
             self._check_storage()
+        elif self.storage != Storage():
+            flag = "--recompute" if self.storage.recompute != "auto" else "--spill-dtype"
+            raise InputError(f"{flag} needs --memory, --spill or --parts")
         if training.resume and training.checkpoint is None:
             raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
 

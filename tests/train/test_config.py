@@ -264,6 +264,8 @@ def test_wrong_values_in_the_library(flags, said):
         ({"hierarchy": 2, "exchange": "oblivious"}, 4, "--hierarchy 2 needs --exchange"),
         ({"resume": True}, 1, "--resume needs --checkpoint"),
         ({"warmup": 5, "epochs": 5}, 1, "--warmup 5 must be less than --epochs 5"),
+        ({"spill_dtype": "bfloat16"}, 1, "--spill-dtype needs --memory, --spill or --parts"),
+        ({"recompute": "always"}, 1, "--recompute needs --memory, --spill or --parts"),
         ({"order": "paper", "model": "gin"}, 1, "--order paper needs --model gcn, not gin"),
         ({"loss": "mse", "metric": "accuracy"}, 1, "--metric accuracy needs --loss softmax, not"),
         ({"loss": "multilabel", "metric": "r2"}, 1, "--metric r2 needs --loss mse or --loss l1"),
