@@ -19,6 +19,7 @@ _UNEVEN = 1.5  # the largest part over the average
 _COPIES = (
     12  # of a part's rows, in the widest layer: forward, backward, and on their way to the disk
 )
+_GIVEN = 4  # of a part's features: as they are read, the next ones, and converted
 _NORM_COPIES = 4  # more, for each norm over all vertices in a layer
 _EXTREME_COPIES = 4  # more, where largest neighbours are looked for: which, how many, shares
 _ATTENTION_COPIES = 4  # more, where neighbours are weighed: running sums, what rows say, gradients
@@ -162,15 +163,18 @@ def merged(budgets: Sequence[Budget]) -> list[Budget]:
 
 def _block_bytes(sizes: Sizes, parts: int) -> int:
     """What one part needs while it is worked on, with two blocks of the matrix."""
-    number = range(len(sizes.made))
-    widths = [max(sizes.widths[n], sizes.widths[n + 1], sizes.operands[n]) for n in number]
-    most = max(made * width for made, width in zip(sizes.made, widths, strict=True))
     blocks = 2 * _UNEVEN * sizes.matrix_bytes / parts
     # Of outputs that look at all layers: what each of them makes, dropped, and its gradient.
     copies = _COPIES + 3 * len(sizes.operands) * sizes.jumps
     copies += _NORM_COPIES * max(sizes.norms, default=0) + _EXTREME_COPIES * sizes.extremes
     copies += _ATTENTION_COPIES * any(sizes.heads)
-    return int(blocks + copies * sizes.itemsize * _UNEVEN * most / parts)
+    most = 0
+    for number, made in enumerate(sizes.made):
+        taken, width = sizes.widths[number], max(sizes.widths[number + 1], sizes.operands[number])
+        # Nothing is learnt of features, so there are fewer copies of them.
+        of_row = copies * max(width, taken) if number else _GIVEN * taken + copies * width
+        most = max(most, made * of_row)
+    return int(blocks + sizes.itemsize * _UNEVEN * most / parts)
 
 
 def _parts(sizes: Sizes, memory: int) -> int:

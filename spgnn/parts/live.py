@@ -58,13 +58,14 @@ class Tables:
 
     def evaluating(self, layer: int) -> int:
         """While it is made and nothing is learnt."""
+        judged = self.sizes.scored_bytes if layer == self.layers - 1 else 0
         if self.sizes.jumps:
-            return self.forward(layer)
+            return self.forward(layer) + judged
         # Nothing is made again where no products are kept, as they are for outputs of all layers.
         asked = self._looked_at(layer, "taken") + self._looked_at(layer + 1, "taken")
         # Norms that look at all vertices go through a layer's product again.
         asked += self._product(layer) if self._norms(layer) else 0
-        return self._multiplying(layer) + self._following(layer) + asked
+        return self._multiplying(layer) + self._following(layer) + asked + judged
 
     def _on_disk(self, purpose: str) -> bool:
         return purpose in self.places.on_disk

@@ -52,6 +52,8 @@ class Sizes:
         Whether layers take the largest neighbours, and no products.
     heads : tuple of Heads or None
         How each layer weighs neighbours; empty: none does.
+    scored_bytes : int
+        Outputs that are together in memory at the end, to be judged.
     """
 
     rows: int
@@ -73,6 +75,20 @@ class Sizes:
     norms: tuple[int, ...] = ()
     extremes: bool = False
     heads: tuple[Heads | None, ...] = ()
+    scored_bytes: int = 0
+
+
+def scored(labelled: int, width: int, itemsize: int) -> tuple[int, int]:
+    """Bytes of what is judged: outputs of labelled rows, and what is known of these.
+
+    Parameters
+    ----------
+    labelled, width : int
+        Rows, and columns of an output.
+    itemsize : int
+    """
+    # Row and label, int64, for all and once more for those of training; three masks.
+    return labelled * width * itemsize, labelled * (2 * (8 + 8) + 3)
 
 
 def at_most(sizes: Sizes, wanted: int, nonzeros: int, total: int) -> Sizes:

@@ -30,7 +30,7 @@ from spgnn.parts.budget import Budget, decide, merged, needed
 from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places
 from spgnn.parts.segments import Segments
-from spgnn.parts.sizes import OWN_MATRIX, Sizes, at_most
+from spgnn.parts.sizes import OWN_MATRIX, Sizes, at_most, scored
 from spgnn.plan.configurations import Configuration
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import Network
@@ -240,6 +240,8 @@ class OutOfCore:
             own = slice(*layout.range(rank))
             base = self._of_all_rows(A, own, network, segments, on_file=self._on_file(one.ranks))
             here, lengths = judged[own], A.row_lengths[own]
+            outputs, known = scored(int(here.sum()), network.widths[-1], base.itemsize)
+            base = replace(base, scored_bytes=outputs, fixed_bytes=base.fixed_bytes + known)
             asked = int(lengths[here].sum()), int(lengths.sum())
             ahead.append(at_most(base, int(here.sum()), *asked) if reaches else base)
             exact.append(

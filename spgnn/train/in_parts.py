@@ -47,6 +47,7 @@ from spgnn.parts.rows import (
     whole_matrix,
 )
 from spgnn.parts.segments import Segments
+from spgnn.parts.table import memory_rows
 from spgnn.sparse import CSR
 from spgnn.store.direct import Transfers
 from spgnn.store.pages import keep_pages, pages_held
@@ -311,7 +312,7 @@ class InParts(Task):
         for part, chosen, H in self.network.outputs(self.evaluation):
             inside, here = self._in_part(rows, part, chosen)
             if found is None:
-                found = H.new_empty(len(rows), H.shape[1])
+                found = memory_rows(len(rows), H.shape[1], H.dtype)
             found[here] = H[inside]
         assert found is not None
         return found

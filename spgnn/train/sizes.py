@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
 from spgnn.parts.blocks import Stretch
 from spgnn.parts.rows import Adjacency, Inspected, nonzeros_in
 from spgnn.parts.segments import Segments
-from spgnn.parts.sizes import Sizes, at_most
+from spgnn.parts.sizes import Sizes, at_most, scored
 from spgnn.sparse import CSR
 from spgnn.train.config import TrainConfig
 from spgnn.train.found import Found, Labelled
@@ -70,7 +71,12 @@ def sizes_of(
         extremes=all(segments.reduction(number) for number in range(segments.layers)),
         heads=segments.all_heads,
     )
-    if labels is None or not reaches(config, segments):
+    if labels is None:
+        return sizes
+    outputs, known = scored(len(labels.rows), labels.classes, itemsize)
+    fixed_bytes = sizes.fixed_bytes + known
+    sizes = replace(sizes, scored_bytes=outputs, fixed_bytes=fixed_bytes)
+    if not reaches(config, segments):
         return sizes
     wanted = labels.taken_by(rows, training=False)
     nonzeros = [nonzeros_in(adjacency.blocks, mask) for mask in (wanted, None)]
