@@ -53,8 +53,8 @@ class Keeper:
     """Pieces of memory that are free at the moment.
 
     Together they are never larger than the largest piece so far, so a process needs at most the
-    memory of one more piece than it would otherwise; or, if `most` is set, there is as much of them
-    as fits beside those in use.
+    memory of one more piece than it would otherwise; or, once it has a `bound`, there is as much
+    of them as fits beside those in use.
 
     Pieces come back whenever the last user of a result forgets it: in another thread, or in the
     middle of any line of this one, where the collector runs. So a piece that comes back is only put
@@ -66,11 +66,6 @@ class Keeper:
         Takes bytes from the system.
     filled : float
         A free piece is taken for one of at least this share of its size.
-
-    Attributes
-    ----------
-    most : int or None
-        Bytes of all pieces, in use and free, as far as free ones can be given up.
     """
 
     def __init__(
@@ -82,7 +77,18 @@ class Keeper:
         self._lock = threading.Lock()
         self._free: list[Tensor] = []
         self._in_use = self._largest = 0
-        self.most: int | None = None
+        self._most: int | None = None
+
+    def bound(self, most: int | None) -> None:
+        """How many bytes all pieces may have, in use and free, if giving up free ones is enough.
+
+        ``None``, as at the beginning: free ones may have those of the largest piece so far.
+        """
+        with self._lock:
+            self._most = most
+            self._count()
+            self._give_up(self._room)
+        self._sort_in()
 
     def new_rows(self, rows: int, X: Tensor) -> Tensor:
         """Uninitialised [rows, …] with the other lengths, dtype and device of X."""
@@ -104,9 +110,9 @@ class Keeper:
         if self._lock.acquire(blocking=False):
             try:
                 piece = self._found(nbytes)
-                if piece is None and self.most is not None:
+                if piece is None and self._most is not None:
                     self._count()
-                    self._give_up(self.most - self._in_use - nbytes)
+                    self._give_up(self._room - nbytes)
             finally:
                 self._lock.release()
             self._sort_in()
@@ -145,10 +151,14 @@ class Keeper:
                     piece = self._came_back.popleft()
                     self._in_use -= piece.nbytes
                     self._free.append(piece)
-                limit = self._largest if self.most is None else self.most - self._in_use
-                self._give_up(limit)
+                self._give_up(self._room)
             finally:
                 self._lock.release()
+
+    @property
+    def _room(self) -> int:
+        """Bytes that free pieces may have."""
+        return self._largest if self._most is None else self._most - self._in_use
 
     def _count(self) -> None:
         while self._went_out:

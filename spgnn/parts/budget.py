@@ -16,9 +16,7 @@ SPILLED_PARTS = 8  # where nothing says how many
 ORDER = ("propagated", "skipped", "taken", "matrix", "product", "operand")
 _BLOCK_SHARE = 0.25  # of the memory, for what one part needs while it is worked on
 _UNEVEN = 1.5  # the largest part over the average
-_COPIES = (
-    12  # of a part's rows, in the widest layer: forward, backward, and on their way to the disk
-)
+_COPIES = 12  # of a part's rows in the widest layer: forward, backward, on their way to the disk
 _GIVEN = 4  # of a part's features: as they are read, the next ones, and converted
 _NORM_COPIES = 4  # more, for each norm over all vertices in a layer
 _EXTREME_COPIES = 4  # more, where largest neighbours are looked for: which, how many, shares

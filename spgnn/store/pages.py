@@ -50,7 +50,7 @@ def keep_pages(most: int | None) -> None:
     most : int, optional
         What is in use may exceed it. ``None``, as at the beginning: one piece is kept.
     """
-    _keeper.most = most
+    _keeper.bound(most)
 
 
 def pages_held() -> int:

@@ -106,6 +106,7 @@ class InParts(Task):
                 self._prepare(found, mesh, idle_bytes)
             except BaseException:
                 self.room.close()
+                keep_pages(None)
                 raise
         self.described = config.model.described
 

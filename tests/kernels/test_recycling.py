@@ -171,7 +171,7 @@ def test_products_may_be_changed_in_place_and_differentiated():
 
 def test_so_many_bytes_in_use_and_free(keeper):
     """What is in use counts; what is free goes, the oldest first."""
-    keeper.most = 3 * SMALLEST
+    keeper.bound(3 * SMALLEST)
     results = [keeper.new_rows(ROWS, like()) for _ in range(3)]
     assert (keeper.bytes_in_use, keeper.nbytes) == (3 * SMALLEST, 0)
     addresses = [Y.data_ptr() for Y in results]
@@ -188,9 +188,11 @@ def test_so_many_bytes_in_use_and_free(keeper):
 
 
 def test_more_may_be_in_use_than_may_be_kept(keeper):
-    keeper.most = SMALLEST
+    keeper.bound(SMALLEST)
     results = [keeper.new_rows(ROWS, like()) for _ in range(2)]
     results.pop()
     assert keeper.nbytes == 0
     results.clear()
     assert keeper.nbytes == SMALLEST
+    keeper.bound(0)
+    assert keeper.nbytes == 0
