@@ -33,9 +33,9 @@ from spgnn.errors import InputError, check_integer
 from spgnn.files import check_writable, written_aside
 
 ROOT = Path(__file__).parents[1]
-# Nothing was tuned for approximate wires, but exact training shall have arrived somewhere: on its
-# way, late rows are as far behind as they are late. Rows are wide enough that what says how to unpack them
-# weighs little.
+# Nothing was tuned for approximate wires, but exact training shall have arrived somewhere: on a
+# plateau, what is late or noisy falls far behind. Rows are wide enough that what says how to unpack
+# them weighs little.
 COMMON = "--layers 3 --hidden 128 --dropout 0.5"
 CITATIONS = f"{COMMON} --weight-decay 5e-4 --epochs 100 --eval-every 2"
 LARGER = f"{COMMON} --no-input-dropout --weight-decay 0 --eval-every 2"
