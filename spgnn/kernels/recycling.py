@@ -82,10 +82,13 @@ class Keeper:
     def bound(self, most: int | None) -> None:
         """How many bytes all pieces may have, in use and free, if giving up free ones is enough.
 
-        ``None``, as at the beginning: free ones may have those of the largest piece so far.
+        ``None``, as at the beginning: free ones may have those of the largest piece from now on;
+        all that are free are given up.
         """
         with self._lock:
             self._most = most
+            if most is None:
+                self._largest = 0
             self._count()
             self._give_up(self._room)
         self._sort_in()

@@ -18,6 +18,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.parts.blocks import Blocks
 from spgnn.parts.table import Table, panels_of
+from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
 
@@ -131,7 +132,7 @@ class PartMatrix:
         """The same of columns [first, last) of H, with the rows of all blocks. Collective."""
         X = self.extended(H, first, last)
         for part, block in self.blocks.stream():
-            yield part, self._with_loops(kernels.spmm(block, X), X, part)
+            yield part, self._with_loops(_times(block, X), X, part)
 
     def adjoints(self, G: Table, panel: int, new: NewTable) -> Iterator[tuple[int, Tensor]]:
         """The rows of ``(B + diag(loops))ᵀ G``, part after part; G has [m, f]. Collective."""
@@ -154,7 +155,7 @@ class PartMatrix:
             returned = self._returned(X)
             for part, block in self.transposed.stream():
                 begin, end = self.column_bounds[part : part + 2]
-                dH = kernels.spmm(block, X)
+                dH = _times(block, X)
                 if returned is not None:
                     dH += returned[begin:end]
                 yield part, self._with_adjoint_loops(dH, X, part)
@@ -169,7 +170,7 @@ class PartMatrix:
         if self.to_others is not None:
             for number, block in self.to_others.stream():
                 begin, end = self.to_others.bounds[number : number + 2]
-                made[begin:end] = kernels.spmm(block, X)
+                made[begin:end] = _times(block, X)
         return self.received.halo.adjoint(made)
 
     @cached_property
@@ -209,6 +210,11 @@ class PartMatrix:
         if self._diagonal is None:
             return dH.add_(own)
         return dH.index_add_(0, self._diagonal[low:high] - self.column_bounds[part], own)
+
+
+def _times(block: CSR, X: Tensor) -> Tensor:
+    """A block times what is computed with; its values are float32 as they are kept."""
+    return kernels.spmm(block.to(X.dtype), X)
 
 
 def cut(rows: Tensor | None, bounds: tuple[int, ...]) -> tuple[int, ...]:

@@ -286,6 +286,7 @@ class Network(Pieces):
         self._kept.forget()
         for known in (self._known, self._asked, self._attending):
             known.clear()
+        self._returned = Returned()  # of an epoch that was broken off
 
     def _first_operand(self, layers: Layers, keys: DropoutKeys | None) -> Table | None:
         """What the first layer multiplies, if features are not propagated."""

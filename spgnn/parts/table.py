@@ -83,7 +83,10 @@ class Table(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Give up its memory, or its place on the disk; it is not used any more."""
+        """Give up its memory, or its place on the disk; it is not used any more.
+
+        Released again, it does nothing.
+        """
 
 
 class MemoryTable(Table):
@@ -172,6 +175,7 @@ class DiskTable(Table):
         self._offsets = list(accumulate(sizes, initial=0))
         self._file = DirectFile(path, counts, create=True)
         self._held: Tensor | None = None
+        self._removed = False
         self._reader, self._writer = ThreadPoolExecutor(1, "table"), ThreadPoolExecutor(1, "table")
         self._ahead: dict[int, Future[Tensor]] = {}
         self._underway: dict[tuple[int, int], Future[None]] = {}
@@ -265,6 +269,9 @@ class DiskTable(Table):
         self._reader.shutdown(cancel_futures=True)
         self._ahead.clear()
         wait(self._underway.values())  # so that they are counted
+        if self._removed:
+            return
+        self._removed = True
         # Removing a large file takes the system a while.
         self._writer.submit(self._remove)
         self._writer.shutdown(wait=False)

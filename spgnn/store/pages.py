@@ -48,7 +48,8 @@ def keep_pages(most: int | None) -> None:
     Parameters
     ----------
     most : int, optional
-        What is in use may exceed it. ``None``, as at the beginning: one piece is kept.
+        What is in use may exceed it. ``None``, as at the beginning: one piece is kept, but none of
+        those that are free now.
     """
     _keeper.bound(most)
 

@@ -33,6 +33,7 @@ from spgnn.parts.attention import received_ids
 from spgnn.parts.blocks import Stretch
 from spgnn.parts.budget import Budget, decide, spare
 from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
+from spgnn.parts.kept import release
 from spgnn.parts.layers import Layers, Source, Vertices
 from spgnn.parts.network import Network
 from spgnn.parts.outputs import MappedRows
@@ -381,8 +382,9 @@ class InParts(Task):
         return Forecast.of(*told, learns=sizes.learns, norms=sizes.norms)
 
     def close(self) -> None:
-        """Remove what lies on the disk."""
+        """Remove what lies on the disk, and give up the memory of tables."""
         self.network.forget()
+        release(self.network.vertices.propagated)
         self.room.close()
         keep_pages(None)
 

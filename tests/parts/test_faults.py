@@ -19,11 +19,15 @@ from spgnn.files import scratch_directory
 from spgnn.inference.cli import infer_to_file
 from spgnn.inference.config import InferConfig
 from spgnn.parts.blocks import BlockWriter, FileBlocks, Stretch
+from spgnn.parts.moments import Returned
+from spgnn.parts.network import Network
 from spgnn.parts.outputs import MappedRows
 from spgnn.sparse import CSR
 from spgnn.store.direct import DirectFile, Transfers
+from spgnn.store.pages import pages_held
 from spgnn.testing import run_ranks
 from spgnn.train.config import TrainConfig
+from spgnn.train.in_parts import InParts
 from spgnn.train.run import train
 from tests.parts.runs import SMALL, check_equal, reports
 from tests.training import write_dataset
@@ -34,8 +38,12 @@ ATTENTION = (
 )
 
 
+def solo():
+    return connect("gloo")
+
+
 def alone(**flags):
-    return train(TrainConfig.of(**{**SMALL, **flags}), connect("gloo"))
+    return train(TrainConfig.of(**{**SMALL, **flags}), solo())
 
 
 def failing(monkeypatch, name, number, after):
@@ -71,6 +79,58 @@ def test_a_disk_that_fails_in_the_middle(call, model, tmp_path, monkeypatch):
     assert not list(spill.iterdir())
     resumed = alone(**flags, spill=str(spill), parts=3, resume=True)
     check_equal(straight["history"], resumed["history"])
+
+
+@pytest.mark.parametrize("call", ["pwritev", "preadv"])
+def test_a_disk_that_fails_while_norms_get_their_gradients(call, tmp_path, monkeypatch):
+    """What a layer makes and what the next one looks at then have their gradients in one table."""
+    real, passes = Network._through_norms, []
+
+    def failing_there(self, *given):
+        passes.append(given)
+        if len(passes) == 3:  # of the first layer
+            failing(monkeypatch, call, errno.EIO, after=0)
+        return real(self, *given)
+
+    monkeypatch.setattr(Network, "_through_norms", failing_there)
+    with pytest.raises(InputError, match=r"cannot be .*Input/output"):
+        alone(model="sage", norm="batch", layers=3, parts=4, spill=str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_epoch_after_one_that_was_broken_off(monkeypatch):
+    task = InParts(TrainConfig.of(**SMALL, norm="batch", parts=4, dtype="float64"), solo(), 0)
+    gradients = []
+    for breaks in (False, True):
+        task.model.zero_grad()
+        if breaks:
+            with monkeypatch.context() as patched:
+                patched.setattr(Returned, "add", broken_off_after(Returned.add, 2))
+                with pytest.raises(KeyboardInterrupt):
+                    task.loss(0).backward()
+        task.loss(0).backward()
+        gradients.append([p.grad for p in task.model.parameters()])
+    for expected, found in zip(*gradients, strict=True):
+        assert torch.equal(expected, found)
+
+
+def broken_off_after(real, number):
+    calls = []
+
+    def call(*given):
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        calls.append(given)
+        return real(*given)
+
+    return call
+
+
+def test_nothing_of_tables_stays_in_memory():
+    """What a run takes is measured beside what earlier ones in its process left."""
+    before = pages_held()
+    alone(parts=3)
+    assert pages_held() <= before
 
 
 def test_what_a_killed_run_left_is_removed(tmp_path):

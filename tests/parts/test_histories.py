@@ -73,10 +73,12 @@ def test_directed_and_weighted(ranks, labelled, tmp_path):
     write_npz(Graph("weighted", CSR.from_scipy(A), True, x=x), path)
     base = {"dataset": str(path), "random_classes": 3, "random_labels": labelled, "layers": 3}
     base |= {"epochs": 3, "model": "sage", "normalisation": "none", "dropout": 0.2}
-    flags = [base, {**base, "parts": 3}, {**base, "parts": 4, "spill": str(tmp_path / "spill")}]
-    for expected, *others in run_ranks(histories, ranks, flags):
-        for found in others:
-            check_equal(expected, found)
+    spilled = {"parts": 4, "spill": str(tmp_path / "spill")}
+    wide = {**base, "dtype": "float64", "model": "gcn"}
+    flags = [base, {**base, "parts": 3}, {**base, **spilled}, wide, {**wide, **spilled}]
+    for every in run_ranks(histories, ranks, flags):
+        for number, found in enumerate(every):
+            check_equal(every[0 if number < 3 else 3], found)
 
 
 def test_progress_inside_an_epoch():

@@ -47,3 +47,16 @@ def test_so_much_is_held(keeper):
     one = page_buffer(PAGE)
     del one
     assert pages_held() <= 2 * PAGE  # the largest one
+
+
+def test_nothing_free_stays_once_nobody_says_how_much_may(keeper):
+    keep_pages(100 * PAGE)
+    many = [page_buffer(3 * PAGE) for _ in range(5)]
+    del many[1:]
+    assert pages_held() == 15 * PAGE
+    keep_pages(None)
+    assert pages_held() == 3 * PAGE
+    one = page_buffer(PAGE)
+    many.clear()
+    del one
+    assert pages_held() <= 3 * PAGE  # the largest one since
