@@ -9,6 +9,7 @@ from spgnn.errors import InputError
 from spgnn.parts.live import Tables
 from spgnn.parts.room import Places
 from spgnn.parts.sizes import Sizes
+from spgnn.parts.spare import Spare
 
 MOST_PARTS = 4096
 SPILLED_PARTS = 8  # where nothing says how many
@@ -110,23 +111,7 @@ def needed(sizes: Sizes, parts: int, places: Places, again: frozenset[int] = fro
     return sizes.fixed_bytes + matrix + tables + piece
 
 
-@dataclass(frozen=True)
-class Spare:
-    """What may be kept of memory that is freed, for reuse.
-
-    Attributes
-    ----------
-    pages : int
-        Bytes of tables and of what is read, in use and kept.
-    piece : int
-        Bytes that a part may take beside them while it is worked on.
-    """
-
-    pages: int
-    piece: int
-
-
-def spare(sizes: Sizes, budget: Budget, memory: int | None) -> Spare:
+def spare(sizes: Sizes, budget: Budget, memory: int | None, itself: int = 0) -> Spare:
     """Half of what is not needed is for tables, the other half for the pieces of parts.
 
     Parameters
@@ -134,15 +119,16 @@ def spare(sizes: Sizes, budget: Budget, memory: int | None) -> Spare:
     sizes : Sizes
     budget : Budget
         What was decided for these sizes.
-    memory : int, optional
-        As it was given to `decide`; ``None``: as much again as tables need.
+    memory, itself : int, optional
+        As they were given to `decide`; without `memory`: as much again as tables need.
     """
     places, parts = budget.places, budget.parts
     tables, piece = _table_bytes(sizes, places, budget.again), _block_bytes(sizes, parts)
     left = tables
     if memory is not None:
         left = max(0, memory - needed(sizes, parts, places, budget.again))
-    return Spare(tables + left // 2, piece)
+    resident = None if memory is None else memory + itself
+    return Spare(tables + left // 2, piece, resident)
 
 
 def _table_bytes(sizes: Sizes, places: Places, again: frozenset[int]) -> int:

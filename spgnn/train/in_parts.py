@@ -18,7 +18,6 @@ from spgnn.data.normalise import WITH_LOOPS, row_normalise_features
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
-from spgnn.memory import give_back_holes, resident_bytes
 from spgnn.nn import DropoutKeys, Stack, weights_of
 from spgnn.parts.again import (
     LIBRARIES,
@@ -48,10 +47,10 @@ from spgnn.parts.rows import (
     whole_matrix,
 )
 from spgnn.parts.segments import Segments
+from spgnn.parts.spare import keep_nothing
 from spgnn.parts.table import memory_rows
 from spgnn.sparse import CSR
 from spgnn.store.direct import Transfers
-from spgnn.store.pages import keep_pages, pages_held
 from spgnn.train.config import TrainConfig
 from spgnn.train.found import Found, Labelled, adjacency_of, found_in
 from spgnn.train.network import model_of, widths_of
@@ -107,7 +106,7 @@ class InParts(Task):
                 self._prepare(found, mesh, idle_bytes)
             except BaseException:
                 self.room.close()
-                keep_pages(None)
+                keep_nothing()
                 raise
         self.described = config.model.described
 
@@ -159,8 +158,8 @@ class InParts(Task):
         )
         self.budget = self.choice.budget
         self.room = Room(self.budget.places, directory, dtype, self.counts)
-        self._spare = spare(self.sizes, self.budget, memory)
-        keep_pages(self._spare.pages)
+        self._spare = spare(self.sizes, self.budget, memory, itself)
+        self._spare.keep()
         self._build(found, seen, mesh, segments, memory)
 
     def _build(
@@ -386,19 +385,13 @@ class InParts(Task):
         self.network.forget()
         release(self.network.vertices.propagated)
         self.room.close()
-        keep_pages(None)
+        keep_nothing()
 
     def _tick(self, done: int, total: int) -> None:
         if done % self.budget.parts == 0:
-            self._make_room()
+            self._spare.make_room()
         if self.progress is not None:
             self.progress("parts of this epoch", done, total)
-
-    def _make_room(self) -> None:
-        """The next pass has pieces of other sizes, which may not fit into what this one freed."""
-        memory, may_come = self.config.storage.memory, self._spare.piece + self._spare.pages
-        if memory and resident_bytes() + may_come - pages_held() > memory:
-            give_back_holes()
 
 
 def _spill(directory: str | None, comm: Communicator) -> Path | None:
