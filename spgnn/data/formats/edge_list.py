@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from spgnn.data.edges import csr_from_edges
-from spgnn.data.formats.reading import graph_of
+from spgnn.data.formats.edge_file import EdgeFile, Edges, read_edges
 from spgnn.data.formats.text import Grammar, Head, count, read_head, read_numbers, refuse_first
 from spgnn.data.graph import Graph
 from spgnn.data.memory import check_vertices
@@ -32,7 +30,18 @@ WEIGHTED = Grammar("iif", row=f"the first edge has 3 ({WANTED})")
 def read_edge_list(
     path: Path, progress: Progress | None = None, *, directed: bool | None = None
 ) -> Graph:
-    """Read lines ``source target [weight]``: row = target, column = source.
+    """Read the graph of an `EdgeList` into memory.
+
+    Raises
+    ------
+    InputError
+        Naming file and line.
+    """
+    return read_edges(EdgeList(path, directed=directed), progress)
+
+
+class EdgeList(EdgeFile):
+    """Lines ``source target [weight]``: row = target, column = source.
 
     Comment lines begin with # or %; blanks, tabs, commas and semicolons separate. A first line
     of words is a header. Ids are vertex numbers and stay what they are; only if fewer
@@ -44,7 +53,6 @@ def read_edge_list(
     Parameters
     ----------
     path : Path
-    progress : called with (what, bytes read, bytes of the file), optional
     directed : bool, optional
         Otherwise undirected if a leading comment says ``Undirected graph`` (SNAP's words). The
         edges of an undirected graph are stored in both directions.
@@ -54,81 +62,75 @@ def read_edge_list(
     InputError
         Naming file and line.
     """
-    head = read_head(path, PLAIN)
-    if not head.line:
-        raise InputError(f"{path}: holds no edges; one line 'source target [weight]' each")
-    header = all(HEADING.fullmatch(field) for field in head.fields)
-    columns = len(head.fields)
-    if columns not in (2, 3):
-        raise InputError(f"{path}, line {head.line}: {columns} columns; {WANTED}")
-    grammar = PLAIN if columns == 2 else WEIGHTED
-    source, target, weights = _edges(path, grammar, head.line if header else 0, progress)
-    edges, nodes = _stated(path, head, "Edges"), _stated(path, head, "Nodes")
-    if edges is not None and len(source) < edges:
-        raise InputError(
-            f"{path}: truncated: its header says {edges} edges, but it holds {len(source)}"
+
+    def __init__(self, path: Path, *, directed: bool | None = None) -> None:
+        head = read_head(path, PLAIN)
+        if not head.line:
+            raise _no_edges(path)
+        columns = len(head.fields)
+        if columns not in (2, 3):
+            raise InputError(f"{path}, line {head.line}: {columns} columns; {WANTED}")
+        self.path = path
+        self._grammar = PLAIN if columns == 2 else WEIGHTED
+        header = all(HEADING.fullmatch(field) for field in head.fields)
+        self._skip = head.line if header else 0
+        self._stated_edges = _stated(path, head, "Edges")
+        self._nodes = _stated(path, head, "Nodes") or 0
+        if directed is None:
+            directed = not re.search(r"\bundirected\b", head.comments, re.IGNORECASE)
+        self.directed = directed
+        self._edges, self._largest = 0, -1
+
+    def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
+        """All edges."""
+        path, weighted = self.path, self._grammar is WEIGHTED
+        for numbers in read_numbers(path, self._grammar, self._skip, progress):
+            ends, lines = numbers.integers.reshape(-1, 2), numbers.lines
+            worst = ends.min(axis=1)
+            refuse_first(path, worst >= 0, lines, worst, "a vertex id, an integer of at least 0")
+            if weighted:
+                values = numbers.reals
+                refuse_first(path, np.isfinite(values), lines, values, "a finite weight")
+                refuse_first(path, fits_float32(values), lines, values, WEIGHT)
+            largest = int(ends.max(initial=0))
+            self._edges, self._largest = self._edges + len(ends), max(self._largest, largest)
+            source, target = ends.T.astype(numpy_index_dtype(largest + 1))
+            yield Edges(source, target, numbers.reals if weighted else None)
+        if not self._edges:
+            raise _no_edges(path)
+        if self._stated_edges is not None and self._edges < self._stated_edges:
+            raise InputError(
+                f"{path}: truncated: its header says {self._stated_edges} edges, but it holds "
+                f"{self._edges}"
+            )
+
+    def vertices(self) -> int | None:
+        """As stated, or as many as ids reach; ``None`` if so few of these occur that they name."""
+        reached = self._largest + 1
+        if reached > self._nodes and self._largest >= 2 * self._edges * SPARSE_IDS:
+            return None
+        vertices = max(self._nodes, reached)
+        check_vertices(str(self.path), vertices)
+        return vertices
+
+    def named(self, names: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """With those that are stated but do not occur, at the end."""
+        logging.getLogger(__name__).warning(
+            "%s: ids reach %d but only %d occur; vertices are numbered in rising order of id",
+            self.path,
+            self._largest,
+            len(names),
         )
-    vertices, names = _vertices(path, nodes or 0, source, target)
-    check_vertices(str(path), vertices)
-    if names is not None:
-        source, target = np.searchsorted(names, source), np.searchsorted(names, target)
-    if directed is None:
-        directed = not re.search(r"\bundirected\b", head.comments, re.IGNORECASE)
-    adjacency = csr_from_edges(source, target, vertices, weights, symmetric=not directed)
-    ids = None if names is None else torch.from_numpy(names)
-    return graph_of(path, adjacency, directed, vertex_ids=ids)
+        check_vertices(str(self.path), max(self._nodes, len(names)))
+        unnamed = self._largest + 1 + np.arange(max(self._nodes - len(names), 0))
+        return np.concatenate((names, unnamed))
 
 
-def _edges(
-    path: Path, grammar: Grammar, skip: int, progress: Progress | None
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float64] | None]:
-    sources: list[npt.NDArray[Any]] = []
-    targets: list[npt.NDArray[Any]] = []
-    weights: list[npt.NDArray[np.float64]] = []
-    for numbers in read_numbers(path, grammar, skip, progress):
-        ends, lines = numbers.integers.reshape(-1, 2), numbers.lines
-        worst = ends.min(axis=1)
-        refuse_first(path, worst >= 0, lines, worst, "a vertex id, an integer of at least 0")
-        if len(grammar.head) == 3:
-            values = numbers.reals
-            refuse_first(path, np.isfinite(values), lines, values, "a finite weight")
-            refuse_first(path, fits_float32(values), lines, values, WEIGHT)
-            weights.append(values)
-        index_type = numpy_index_dtype(int(ends.max(initial=0)) + 1)
-        sources.append(ends[:, 0].astype(index_type))
-        targets.append(ends[:, 1].astype(index_type))
-    if not sum(map(len, sources)):
-        raise InputError(f"{path}: holds no edges; one line 'source target [weight]' each")
-    merged = np.concatenate(weights) if weights else None
-    if merged is not None and (merged == 1).all():
-        merged = None
-    return np.concatenate(sources), np.concatenate(targets), merged
+def _no_edges(path: Path) -> InputError:
+    return InputError(f"{path}: holds no edges; one line 'source target [weight]' each")
 
 
 def _stated(path: Path, head: Head, what: str) -> int | None:
     """How many edges or nodes the leading comments say there are."""
     found = re.search(rf"\b{what}:\s*([0-9]+)", head.comments)
     return None if found is None else count(path, head.line, found[1], what.lower())
-
-
-def _vertices(
-    path: Path, stated: int, source: npt.NDArray[Any], target: npt.NDArray[Any]
-) -> tuple[int, npt.NDArray[np.int64] | None]:
-    """Number of vertices, and their names in rising order if ids are names."""
-    largest = int(max(source.max(), target.max()))
-    if largest < stated:
-        return stated, None
-    if largest < 2 * len(source) * SPARSE_IDS:
-        return largest + 1, None
-    names = np.union1d(source, target).astype(np.int64)
-    logging.getLogger(__name__).warning(
-        "%s: ids reach %d but only %d occur; vertices are numbered in rising order of id",
-        path,
-        largest,
-        len(names),
-    )
-    if stated > len(names):
-        check_vertices(str(path), stated)
-        unnamed = largest + 1 + np.arange(stated - len(names))
-        names = np.concatenate((names, unnamed))
-    return len(names), names

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data.edges import csr_from_edges
-from spgnn.data.formats.reading import graph_of
+from spgnn.data.formats.edge_file import EdgeFile, Edges, read_edges
 from spgnn.data.formats.text import (
     Grammar,
     Numbers,
@@ -54,7 +53,18 @@ class _Sizes:
 
 
 def read_matrix_market(path: Path, progress: Progress | None = None) -> Graph:
-    """Read a sparse square matrix as it stands: row = destination.
+    """Read the graph of a `MatrixMarket` into memory.
+
+    Raises
+    ------
+    InputError
+        Naming file and line.
+    """
+    return read_edges(MatrixMarket(path), progress)
+
+
+class MatrixMarket(EdgeFile):
+    """A sparse square matrix as it stands: row = destination.
 
     Exactly what the format says (Boisvert, Pozo & Remington, NISTIR 5935) is read, and nothing
     more. ``symmetric`` files are undirected graphs, ``general`` ones directed; ``pattern`` files,
@@ -63,20 +73,45 @@ def read_matrix_market(path: Path, progress: Progress | None = None) -> Graph:
     Parameters
     ----------
     path : Path
-    progress : called with (what, bytes read, bytes of the file), optional
 
     Raises
     ------
     InputError
         Naming file and line.
     """
-    banner = _read_banner(path)
-    sizes = _read_sizes(path)
-    row, column, weights = _entries(path, banner, sizes, progress)
-    if weights is not None and bool((weights == 1).all()):
-        weights = None
-    adjacency = csr_from_edges(column, row, sizes.vertices, weights, symmetric=banner.symmetric)
-    return graph_of(path, adjacency, not banner.symmetric)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._banner = _read_banner(path)
+        self._sizes = _read_sizes(path)
+        self.directed = not self._banner.symmetric
+
+    def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
+        """Entry (row, column) is the edge column → row."""
+        path, banner, sizes = self.path, self._banner, self._sizes
+        index_type = numpy_index_dtype(sizes.vertices)
+        entries, skip = sizes.entries, sizes.line
+        grammar = banner.entries
+        found = 0
+        for numbers in read_numbers(path, grammar, skip, progress):
+            if found + len(numbers.lines) > entries:
+                line = numbers.lines[entries - found]
+                said = f"more entries than the {entries} of line {skip}"
+                raise InputError(f"{path}, line {line}: {said}")
+            found += len(numbers.lines)
+            table = numbers.integers.reshape(-1, grammar.head.count("i"))
+            _check_places(path, banner, sizes.vertices, table, numbers.lines)
+            row, column = table[:, :2].T.astype(index_type) - 1
+            weighted = len(grammar.head) == 3
+            yield Edges(column, row, _weights(path, banner, table, numbers) if weighted else None)
+        if found < entries:
+            raise InputError(
+                f"{path}: truncated: line {skip} says {entries} entries, but {found} follow"
+            )
+
+    def vertices(self) -> int:
+        """Rows of the matrix."""
+        return self._sizes.vertices
 
 
 def _read_banner(path: Path) -> _Banner:
@@ -114,34 +149,6 @@ def _read_sizes(path: Path) -> _Sizes:
         )
     check_vertices(str(path), rows)
     return _Sizes(rows, entries, line)
-
-
-def _entries(
-    path: Path, banner: _Banner, sizes: _Sizes, progress: Progress | None
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.float64] | None]:
-    """Rows, columns and, but for a pattern, weights."""
-    index_type = numpy_index_dtype(sizes.vertices)
-    entries, skip = sizes.entries, sizes.line
-    grammar = banner.entries
-    places: list[npt.NDArray[Any]] = [np.empty((0, 2), index_type)]
-    weights: list[npt.NDArray[np.float64]] = [np.empty(0)]
-    found = 0
-    for numbers in read_numbers(path, grammar, skip, progress):
-        if found + len(numbers.lines) > entries:
-            line = numbers.lines[entries - found]
-            raise InputError(f"{path}, line {line}: more entries than the {entries} of line {skip}")
-        found += len(numbers.lines)
-        table = numbers.integers.reshape(-1, grammar.head.count("i"))
-        _check_places(path, banner, sizes.vertices, table, numbers.lines)
-        places.append(table[:, :2].astype(index_type) - 1)
-        if len(grammar.head) == 3:
-            weights.append(_weights(path, banner, table, numbers))
-    if found < entries:
-        raise InputError(
-            f"{path}: truncated: line {skip} says {entries} entries, but {found} follow"
-        )
-    place = np.concatenate(places)
-    return place[:, 0], place[:, 1], np.concatenate(weights) if len(grammar.head) == 3 else None
 
 
 def _check_places(

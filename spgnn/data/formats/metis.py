@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spgnn.data.formats.reading import graph_of
+from spgnn.data.formats.edge_file import BothEndsFile, Edges, read_edges
 from spgnn.data.formats.text import (
     Grammar,
     Numbers,
     count,
-    joined,
     read_head,
     read_numbers,
+    refuse_first,
 )
 from spgnn.data.graph import Graph
 from spgnn.data.narrow import WEIGHT, fits_float32
-from spgnn.data.structure import from_entries
 from spgnn.errors import InputError, shortened
+from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
 
 HEADER = Grammar("", cycle="i", separators=" \t\r", comments="%")
@@ -29,41 +29,132 @@ _MOST_CONSTRAINTS = 1000  # numbers a vertex has; more are a damaged header
 
 
 def read_metis(path: Path, progress: Progress | None = None) -> Graph:
-    """Read a graph in METIS's format (METIS 5 manual, section 4.1.1).
-
-    The header is ``vertices edges [fmt [constraints]]``; line i then lists the neighbours of
-    vertex i, counted from 1, each edge at both its ends. Edge weights become the graph's weights;
-    vertex sizes and weights are skipped. Lines that begin with % are comments.
+    """Read the graph of a `MetisGraph` into memory.
 
     Raises
     ------
     InputError
         Naming file and line.
     """
-    head = read_head(path, HEADER)
-    if not head.line:
-        raise InputError(f"{path}: empty; a METIS graph begins with 'vertices edges'")
-    vertices, edges, skipped, weighted = _header(path, head.fields, head.line)
-    grammar = Grammar(
-        "i" * skipped,
-        "if" if weighted else "i",
-        row=f"the fmt in line {head.line} asks for {skipped} of the vertex, then "
-        f"{1 + weighted} per edge",
-        separators=HEADER.separators,
-        comments=HEADER.comments,
-        blank_rows=True,
-    )
-    numbers = _fit(path, joined(read_numbers(path, grammar, head.line, progress)), vertices)
-    A = _adjacency(path, numbers, vertices, skipped, weighted)
-    if A.nnz != 2 * edges:
-        raise InputError(
-            f"{path}, line {head.line}: the header says {edges} edges, "
-            f"but the lines list {A.nnz} neighbours, not twice as many"
+    return read_edges(MetisGraph(path), progress)
+
+
+class MetisGraph(BothEndsFile):
+    """A graph in METIS's format (METIS 5 manual, section 4.1.1).
+
+    The header is ``vertices edges [fmt [constraints]]``; line i then lists the neighbours of
+    vertex i, counted from 1, each edge at both its ends. Edge weights become the graph's weights;
+    vertex sizes and weights are skipped. Lines that begin with % are comments.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    InputError
+        Naming file and line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        head = read_head(path, HEADER)
+        if not head.line:
+            raise InputError(f"{path}: empty; a METIS graph begins with 'vertices edges'")
+        header = _header(path, head.fields, head.line)
+        self.path, self._line = path, head.line
+        self._vertices, self._edges, self._skipped, self._weighted = header
+        self._lines: list[npt.NDArray[np.int64]] = []
+
+    def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
+        """Each edge twice: neighbour → vertex of the line."""
+        path, weighted = self.path, self._weighted
+        grammar = Grammar(
+            "i" * self._skipped,
+            "if" if weighted else "i",
+            row=f"the fmt in line {self._line} asks for {self._skipped} of the vertex, then "
+            f"{1 + weighted} per edge",
+            separators=HEADER.separators,
+            comments=HEADER.comments,
+            blank_rows=True,
         )
-    _check_symmetric(path, A, numbers.lines)
-    if weighted and bool((A.data == 1).all()):
-        weighted = False
-    return graph_of(path, from_entries(A, weighted=weighted), directed=False)
+        index_type = numpy_index_dtype(self._vertices)
+        rows = 0
+        for read in read_numbers(path, grammar, self._line, progress):
+            numbers = self._fit(read, rows)
+            degrees, neighbours = self._neighbours(numbers)
+            ids = np.arange(rows, rows + len(degrees), dtype=index_type)
+            self._check(numbers, degrees, neighbours)
+            source = neighbours.astype(index_type) - 1
+            yield Edges(source, np.repeat(ids, degrees), numbers.reals if weighted else None)
+            self._lines.append(numbers.lines)
+            rows += len(degrees)
+        if rows < self._vertices:
+            raise InputError(
+                f"{path}: truncated: the header says {self._vertices} vertices, but only {rows} "
+                "follow"
+            )
+
+    def vertices(self) -> int:
+        """As the header says."""
+        return self._vertices
+
+    def check_entries(self, entries: int) -> None:
+        """Two of each edge."""
+        if entries != 2 * self._edges:
+            raise InputError(
+                f"{self.path}, line {self._line}: the header says {self._edges} edges, "
+                f"but the lines list {entries} neighbours, not twice as many"
+            )
+
+    def check_ends(self, rows: sp.csr_array, mirrored: sp.csr_array, first: int) -> None:
+        """The same at both."""
+        difference = (mirrored != rows).tocoo()
+        if difference.nnz:
+            u, v = first + int(difference.row[0]), int(difference.col[0])
+            line = np.concatenate(self._lines)[u]
+            raise InputError(
+                f"{self.path}, line {line}: the edge between vertices {u + 1} and {v + 1} is not "
+                "the same at both ends; a METIS graph is undirected"
+            )
+
+    def _fit(self, numbers: Numbers, before: int) -> Numbers:
+        """One line a vertex, after so many: there may be blank ones at the end."""
+        counts, lines, left = numbers.counts, numbers.lines, self._vertices - before
+        if counts[left:].any():
+            line = lines[left:][counts[left:] > 0][0]
+            said = f"more lines than the header's {self._vertices} vertices"
+            raise InputError(f"{self.path}, line {line}: {said}")
+        counts, lines = counts[:left], lines[:left]
+        if self._skipped and not counts.all():
+            said = f"empty, but the fmt asks for {self._skipped} numbers"
+            raise InputError(f"{self.path}, line {lines[np.argmin(counts)]}: {said}")
+        return Numbers(numbers.integers, numbers.reals, counts, lines)
+
+    def _neighbours(self, numbers: Numbers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """How many each line lists, and all of them."""
+        skipped, neighbours = self._skipped, numbers.integers
+        degrees = (numbers.counts - skipped) // (1 + self._weighted)
+        if skipped:
+            integers = degrees + skipped
+            begins = np.cumsum(integers) - integers
+            place = np.arange(len(neighbours)) - np.repeat(begins, integers)
+            neighbours = neighbours[place >= skipped]
+        return degrees, neighbours
+
+    def _check(
+        self,
+        numbers: Numbers,
+        degrees: npt.NDArray[np.int64],
+        neighbours: npt.NDArray[np.int64],
+    ) -> None:
+        lines = np.repeat(numbers.lines, degrees)
+        inside = (neighbours >= 1) & (neighbours <= self._vertices)
+        rule = f"a vertex in [1, {self._vertices}]"
+        refuse_first(self.path, inside, lines, neighbours, rule)
+        if self._weighted:
+            weights = numbers.reals
+            refuse_first(self.path, np.isfinite(weights), lines, weights, "a finite weight")
+            refuse_first(self.path, fits_float32(weights), lines, weights, WEIGHT)
 
 
 def _header(path: Path, fields: list[str], line: int) -> tuple[int, int, int, bool]:
@@ -84,62 +175,3 @@ def _header(path: Path, fields: list[str], line: int) -> tuple[int, int, int, bo
     vertices = count(path, line, fields[0], "vertices")
     edges = count(path, line, fields[1], "edges")
     return vertices, edges, int(sizes) + constraints * int(weights), edge_weights
-
-
-def _fit(path: Path, numbers: Numbers, vertices: int) -> Numbers:
-    """One line per vertex: blank lines at the end may be missing or too many."""
-    counts, lines = numbers.counts, numbers.lines
-    if len(counts) > vertices and not counts[vertices:].any():
-        counts, lines = counts[:vertices], lines[:vertices]
-    if len(counts) > vertices:
-        line = lines[vertices:][counts[vertices:] > 0][0]
-        raise InputError(f"{path}, line {line}: more lines than the header's {vertices} vertices")
-    if len(counts) < vertices:
-        raise InputError(
-            f"{path}: truncated: the header says {vertices} vertices, but only {len(counts)} follow"
-        )
-    return Numbers(numbers.integers, numbers.reals, counts, lines)
-
-
-def _adjacency(
-    path: Path, numbers: Numbers, vertices: int, skipped: int, weighted: bool
-) -> sp.csr_array:
-    if skipped and not numbers.counts.all():
-        line = numbers.lines[np.argmin(numbers.counts)]
-        raise InputError(f"{path}, line {line}: empty, but the fmt asks for {skipped} numbers")
-    integers = (numbers.counts - skipped) // (1 + weighted) + skipped  # of each line
-    neighbours = numbers.integers
-    if skipped:
-        begins = np.cumsum(integers) - integers
-        place = np.arange(len(neighbours)) - np.repeat(begins, integers)
-        neighbours = neighbours[place >= skipped]
-    indptr = np.concatenate(([0], np.cumsum(integers - skipped)))
-
-    def check(good: Any, values: npt.NDArray[Any], rule: str) -> None:
-        if not good.all():
-            at = int(np.argmin(good))
-            line = numbers.lines[np.searchsorted(indptr, at, side="right") - 1]
-            raise InputError(f"{path}, line {line}: {values[at]:g} is not {rule}")
-
-    inside = (neighbours >= 1) & (neighbours <= vertices)
-    check(inside, neighbours, f"a vertex in [1, {vertices}]")
-    data: npt.NDArray[Any] = np.ones(len(neighbours), np.bool_)
-    if weighted:
-        data = numbers.reals
-        check(np.isfinite(data), data, "a finite weight")
-        check(fits_float32(data), data, WEIGHT)
-    index_type = np.int64 if max(vertices, len(neighbours)) >= 2**31 else np.int32
-    indices = neighbours.astype(index_type) - 1
-    A = sp.csr_array((data, indices, indptr.astype(index_type)), shape=(vertices, vertices))
-    A.sum_duplicates()
-    return A
-
-
-def _check_symmetric(path: Path, A: sp.csr_array, lines: npt.NDArray[np.int64]) -> None:
-    difference = (A.T.tocsr() != A).tocoo()
-    if difference.nnz:
-        u, v = int(difference.row[0]), int(difference.col[0])
-        raise InputError(
-            f"{path}, line {lines[u]}: the edge between vertices {u + 1} and {v + 1} is not the "
-            "same at both ends; a METIS graph is undirected"
-        )

@@ -170,13 +170,6 @@ def _parse(name: str, piece: bytes, grammar: Grammar, first_line: int) -> Number
     return Numbers(integers, reals, counts, lines)
 
 
-def joined(pieces: Iterator[Numbers]) -> Numbers:
-    """All rows of a file."""
-    arrays = [(p.integers, p.reals, p.counts, p.lines) for p in pieces]
-    empty = (np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))
-    return Numbers(*(np.concatenate(column) for column in zip(*(arrays or [empty]), strict=True)))
-
-
 def refuse_first(
     path: Path, good: Any, lines: npt.NDArray[np.int64], values: npt.NDArray[Any], rule: str
 ) -> None:
