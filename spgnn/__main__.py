@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.command import Parser, at_least, real, run
+from spgnn.command import Parser, at_least, nbytes, real, run
 from spgnn.data.graph import MASKS, GraphBlock
 from spgnn.data.labels import labelled
 from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
 from spgnn.data.meta import GraphMeta
 from spgnn.data.shards import ShardDirectory, check_parts, write_shards
 from spgnn.data.source import GraphSource, MemorySource
+from spgnn.data.through_disk import open_through_disk
 from spgnn.errors import InputError, meant, shortened
-from spgnn.files import check_new_directory
+from spgnn.files import check_new_directory, scratch_directory
 from spgnn.inference.cli import add_infer
 from spgnn.plan.cli import add_machine, add_plan
 from spgnn.progress import ProgressBar
@@ -73,6 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     shard.add_argument(
         "--symmetrise", action="store_true", help="store every edge in both directions"
+    )
+    shard.add_argument(
+        "--memory",
+        type=nbytes,
+        metavar="BYTES",
+        help="what to do with so much: edges and compressed features go by way of the disk of "
+        "--output (default: what is read is in memory)",
     )
     shard.add_argument("--output", required=True, metavar="DIR", help="must not exist")
     shard.set_defaults(run=_shard)
@@ -176,12 +186,43 @@ def _download(options: argparse.Namespace) -> None:
 def _shard(options: argparse.Namespace) -> None:
     check_new_directory(options.output, "--output")
     with ProgressBar() as progress:
-        source = open_source(options.graph, options.data_dir, progress=progress)
-        check_parts(options.parts, source.meta.vertices, "--parts")
-        if options.symmetrise and source.meta.directed:
-            source = MemorySource(source.graph().symmetrised())
-        labels = _labels(source, options)
-        write_shards(source, labels, options.parts, options.output, progress, split=options.split)
+        if options.memory is None:
+            source = open_source(options.graph, options.data_dir, progress=progress)
+            check_parts(options.parts, source.meta.vertices, "--parts")
+            if options.symmetrise and source.meta.directed:
+                source = MemorySource(source.graph().symmetrised())
+            _cut(source, options, progress)
+            return
+        beside = Path(options.output).absolute().parent
+        scratch = scratch_directory(beside, f"--output {options.output}")
+        try:
+            uncut = scratch / "uncut"
+            source = open_through_disk(
+                options.graph,
+                options.data_dir,
+                directory=uncut,
+                memory=options.memory,
+                symmetrise=options.symmetrise,
+                progress=progress,
+            )
+            check_parts(options.parts, source.meta.vertices, "--parts")
+            whole = options.parts == 1 and options.partition == "block" and options.split is None
+            if whole and uncut.exists():
+                uncut.rename(options.output)
+                _say_cut(source, options)
+            else:
+                _cut(source, options, progress)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _cut(source: GraphSource, options: argparse.Namespace, progress: ProgressBar) -> None:
+    labels = _labels(source, options)
+    write_shards(source, labels, options.parts, options.output, progress, split=options.split)
+    _say_cut(source, options)
+
+
+def _say_cut(source: GraphSource, options: argparse.Namespace) -> None:
     print(f"{options.output}: {source.meta.vertices:,} vertices in {options.parts} parts")
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from spgnn.data.formats import READERS, read_graph, suffix_of
+from spgnn.data.formats import FORMATS, read_graph, suffix_of
 from spgnn.data.formats.npz import write_npz
 from spgnn.data.formats.npz_source import NpzSource
 from spgnn.data.graph import Graph
@@ -151,7 +151,7 @@ def _located(text: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
     path = Path(text)
     # os.path answers where Path raises: names that are too long, or that hold a NUL.
     there = os.path.isfile(path) or is_graph_directory(path)
-    if text and (there or path.parent != Path() or suffix_of(path) in READERS):
+    if text and (there or path.parent != Path() or suffix_of(path) in FORMATS):
         return path
     home = data_directory(data_dir)
     stored = home / f"{text}.npz"

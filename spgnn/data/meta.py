@@ -102,6 +102,22 @@ def describe(graph: Graph, layout: RowLayout) -> GraphMeta:
     )
 
 
+def describe_bare(
+    name: str, vertices: int, edges: int, *, directed: bool, weighted: bool
+) -> GraphMeta:
+    """What is known of a graph in one part, of whose vertices nothing is."""
+    return GraphMeta(
+        name=printable(name)[:_LONGEST_NAME],
+        vertices=vertices,
+        edges=edges,
+        features=0,
+        classes=0,
+        directed=directed,
+        weighted=weighted,
+        offsets=(0, vertices),
+    )
+
+
 def json_object(text: str) -> dict[str, Any]:
     """The object that a text from outside describes, however odd the text.
 

@@ -80,17 +80,22 @@ def from_entries(A: Any, *, weighted: bool) -> CSR:
 def union_with_transpose(A: CSR) -> CSR:
     """An entry wherever A or its transpose has one; of two weights the larger."""
     s = with_entries(A)
-    if A.values is None:
-        return CSR.from_scipy(s + s.T.tocsr())
+    return union(s, s.T.tocsr(), weighted=A.values is not None)
+
+
+def union(A: sp.csr_array, B: sp.csr_array, *, weighted: bool) -> CSR:
+    """An entry wherever A or B has one; of two weights the larger."""
+    if not weighted:
+        return from_entries(A + B, weighted=False)
     # SciPy's maximum would take a missing entry for a 0, which is larger than a negative weight.
-    entries = s.tocoo()
-    row, col = np.concatenate([entries.coords, entries.coords[::-1]], axis=1)
+    pair = (A.tocoo(), B.tocoo())
+    row, col = (np.concatenate([entries.coords[axis] for entries in pair]) for axis in (0, 1))
     order = np.lexsort((col, row))
     row, col = row[order], col[order]
     first = np.ones(len(row), np.bool_)
     first[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
     starts = np.flatnonzero(first)
-    data = np.concatenate((entries.data, entries.data))[order]
+    data = np.concatenate([entries.data for entries in pair])[order]
     largest = np.maximum.reduceat(data, starts) if len(starts) else data
     arrays = (largest, (row[starts], col[starts]))
     return CSR.from_scipy(sp.coo_array(arrays, shape=A.shape).tocsr())

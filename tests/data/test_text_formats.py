@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from spgnn import InputError
 from spgnn.data import read_graph
 from spgnn.data.formats import text
-from spgnn.data.formats.edge_list import read_edge_list
+from spgnn.data.formats.edge_file import read_edges
+from spgnn.data.formats.edge_list import EdgeList
 from spgnn.data.formats.text import Grammar
 from tests.data.strategies import adjacencies, assert_canonical, assert_same_csr, pattern
 from tests.data.text_files import MTX, put
@@ -67,7 +68,7 @@ def test_undirected_edge_lists_name_an_edge_once(tmp_path_factory, A):
     graph = read_graph(path)
     assert not graph.directed
     assert_read_back(graph, A)
-    assert read_edge_list(path, directed=True).edges == len(lower)
+    assert read_edges(EdgeList(path, directed=True)).edges == len(lower)
 
 
 @given(adjacencies(), st.booleans())

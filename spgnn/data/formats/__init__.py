@@ -6,23 +6,23 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from spgnn.data.formats.edge_list import read_edge_list
-from spgnn.data.formats.matrix_market import read_matrix_market
-from spgnn.data.formats.metis import read_metis
+from spgnn.data.formats.edge_file import EdgeFile, read_edges
+from spgnn.data.formats.edge_list import EdgeList
+from spgnn.data.formats.matrix_market import MatrixMarket
+from spgnn.data.formats.metis import MetisGraph
 from spgnn.data.formats.npz import read_npz
 from spgnn.data.graph import Graph
 from spgnn.errors import InputError, meant
 from spgnn.progress import Progress
 
-# An .npz is read by one call of a library, which reports no progress.
-READERS: dict[str, Callable[[Path, Progress | None], Graph]] = {
-    ".npz": lambda path, _: read_npz(path),
-    ".mtx": read_matrix_market,
-    ".graph": read_metis,
-    ".txt": read_edge_list,
-    ".csv": read_edge_list,
-    ".tsv": read_edge_list,
+EDGE_FILES: dict[str, Callable[[Path], EdgeFile]] = {
+    ".mtx": MatrixMarket,
+    ".graph": MetisGraph,
+    ".txt": EdgeList,
+    ".csv": EdgeList,
+    ".tsv": EdgeList,
 }
+FORMATS = (".npz", *EDGE_FILES)
 
 
 def read_graph(path: str | os.PathLike[str], progress: Progress | None = None) -> Graph:
@@ -40,14 +40,15 @@ def read_graph(path: str | os.PathLike[str], progress: Progress | None = None) -
     if os.path.isdir(path):
         raise InputError(f"{path}: is a directory, not a graph file")
     suffix = suffix_of(path)
-    if suffix not in READERS or (suffix == ".npz" and path.suffix == ".gz"):
-        known = ", ".join(READERS)
+    if suffix not in FORMATS or (suffix == ".npz" and path.suffix == ".gz"):
         raise InputError(
-            f"{path}: unknown format; known are {known} (text also with .gz)"
-            f"{meant(suffix, READERS)}"
+            f"{path}: unknown format; known are {', '.join(FORMATS)} (text also with .gz)"
+            f"{meant(suffix, FORMATS)}"
         )
     try:
-        return READERS[suffix](path, progress)
+        if suffix == ".npz":
+            return read_npz(path)  # one call of a library, which reports no progress
+        return read_edges(EDGE_FILES[suffix](path), progress)
     except MemoryError:
         raise InputError(f"{path}: does not fit into the memory of this machine") from None
 

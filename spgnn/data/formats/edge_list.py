@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data.formats.edge_file import EdgeFile, Edges, read_edges
+from spgnn.data.formats.edge_file import EdgeFile, Edges
 from spgnn.data.formats.text import Grammar, Head, count, read_head, read_numbers, refuse_first
-from spgnn.data.graph import Graph
 from spgnn.data.memory import check_vertices
 from spgnn.data.narrow import WEIGHT, fits_float32
 from spgnn.errors import InputError
@@ -25,19 +24,6 @@ HEADING = re.compile(r"[A-Za-z_][\w.:-]*")
 WANTED = "an edge is 'source target [weight]'"
 PLAIN = Grammar("ii", row=f"the first edge has 2 ({WANTED})")
 WEIGHTED = Grammar("iif", row=f"the first edge has 3 ({WANTED})")
-
-
-def read_edge_list(
-    path: Path, progress: Progress | None = None, *, directed: bool | None = None
-) -> Graph:
-    """Read the graph of an `EdgeList` into memory.
-
-    Raises
-    ------
-    InputError
-        Naming file and line.
-    """
-    return read_edges(EdgeList(path, directed=directed), progress)
 
 
 class EdgeList(EdgeFile):

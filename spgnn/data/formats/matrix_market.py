@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data.formats.edge_file import EdgeFile, Edges, read_edges
+from spgnn.data.formats.edge_file import EdgeFile, Edges
 from spgnn.data.formats.text import (
     Grammar,
     Numbers,
@@ -19,7 +19,6 @@ from spgnn.data.formats.text import (
     read_numbers,
     refuse_first,
 )
-from spgnn.data.graph import Graph
 from spgnn.data.memory import check_vertices
 from spgnn.data.narrow import WEIGHT, fits_float32
 from spgnn.errors import InputError
@@ -50,17 +49,6 @@ class _Sizes:
     vertices: int
     entries: int
     line: int
-
-
-def read_matrix_market(path: Path, progress: Progress | None = None) -> Graph:
-    """Read the graph of a `MatrixMarket` into memory.
-
-    Raises
-    ------
-    InputError
-        Naming file and line.
-    """
-    return read_edges(MatrixMarket(path), progress)
 
 
 class MatrixMarket(EdgeFile):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spgnn.data.formats.edge_file import BothEndsFile, Edges, read_edges
+from spgnn.data.formats.edge_file import BothEndsFile, Edges
 from spgnn.data.formats.text import (
     Grammar,
     Numbers,
@@ -18,7 +18,6 @@ from spgnn.data.formats.text import (
     read_numbers,
     refuse_first,
 )
-from spgnn.data.graph import Graph
 from spgnn.data.narrow import WEIGHT, fits_float32
 from spgnn.errors import InputError, shortened
 from spgnn.pattern import numpy_index_dtype
@@ -26,17 +25,6 @@ from spgnn.progress import Progress
 
 HEADER = Grammar("", cycle="i", separators=" \t\r", comments="%")
 _MOST_CONSTRAINTS = 1000  # numbers a vertex has; more are a damaged header
-
-
-def read_metis(path: Path, progress: Progress | None = None) -> Graph:
-    """Read the graph of a `MetisGraph` into memory.
-
-    Raises
-    ------
-    InputError
-        Naming file and line.
-    """
-    return read_edges(MetisGraph(path), progress)
 
 
 class MetisGraph(BothEndsFile):

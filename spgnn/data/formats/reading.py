@@ -65,8 +65,12 @@ def graph_of(path: Path, adjacency: CSR, directed: bool, **data: Any) -> Graph:
     InputError
         What the record refuses, said of the file.
     """
-    name = path.name.removesuffix(".gz").rsplit(".", 1)[0]
     try:
-        return Graph(name, adjacency, directed, **data)
+        return Graph(name_in(path), adjacency, directed, **data)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def name_in(path: Path) -> str:
+    """A file's name without its suffixes."""
+    return path.name.removesuffix(".gz").rsplit(".", 1)[0]

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn.data import _data
-from spgnn.data.meta import GraphMeta
+from spgnn.data.meta import describe_bare
 from spgnn.data.shards.directory import ShardDirectory, open_shards
+from spgnn.data.shards.sorting import row_ranges
 from spgnn.data.shards.write import directory_writer
 from spgnn.errors import InputError
 from spgnn.files import AnyPath
@@ -157,7 +158,7 @@ def _generate(
 
     def rows() -> Iterator[tuple[Int32Array, Int32Array]]:
         degrees = model.count_degrees(vertices, edges, threads, stage(progress, "counting degrees"))
-        bounds = _row_ranges(degrees, max(1, buffer_bytes // 4))
+        bounds = row_ranges(degrees, max(1, buffer_bytes // 4))
         for i, (first, last) in enumerate(pairwise(bounds)):
             name = f"drawing rows, pass {i + 1} of {len(bounds) - 1}"
             tick = stage(progress, name)
@@ -170,26 +171,7 @@ def _generate(
                 part.append_lengths(lengths)
                 part.append("indices", columns)
                 written += len(columns)
-        meta = GraphMeta(
-            name=os.path.basename(os.fspath(path)) or str(made["generator"]),
-            vertices=vertices,
-            edges=written,
-            features=0,
-            classes=0,
-            directed=False,
-            weighted=False,
-            offsets=(0, vertices),
-        )
+        name = os.path.basename(os.fspath(path)) or str(made["generator"])
+        meta = describe_bare(name, vertices, written, directed=False, weighted=False)
         writer.finish(meta, made)
     return open_shards(path)
-
-
-def _row_ranges(degrees: Int32Array, limit: int) -> list[int]:
-    """Bounds of row ranges with at most `limit` entries each (a longer row stands alone)."""
-    ends = np.cumsum(degrees, dtype=np.int64)
-    bounds = [0]
-    while bounds[-1] < len(degrees):
-        before = int(ends[bounds[-1] - 1]) if bounds[-1] else 0
-        last = int(np.searchsorted(ends, before + limit, side="right"))
-        bounds.append(max(last, bounds[-1] + 1))
-    return bounds

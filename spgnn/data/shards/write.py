@@ -168,17 +168,23 @@ def directory_writer(directory: AnyPath) -> Iterator[DirectoryWriter]:
 
 
 class DirectoryWriter:
-    """Writes parts one after another, and at last what describes them."""
+    """Writes parts one after another, and at last what describes them.
+
+    Attributes
+    ----------
+    folder : Path
+        Where, until all is there.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._digests: list[str] = []
 
     @contextmanager
     def part(self) -> Iterator[PartWriter]:
         """What writes the next part, complete when the block ends well."""
         part = len(self._digests)
-        folder = self._folder / part_folder(part)
+        folder = self.folder / part_folder(part)
         folder.mkdir()
         writer = PartWriter(folder)
         try:
@@ -189,7 +195,7 @@ class DirectoryWriter:
 
     def finish(self, meta: GraphMeta, made: dict[str, Any] | None = None) -> None:
         """Describe the parts, and how the graph was generated, if it was."""
-        write_meta(self._folder, meta, self._digests, made)
+        write_meta(self.folder, meta, self._digests, made)
 
 
 class PartWriter:

@@ -1,0 +1,266 @@
+"""Any data set as a source that is not in memory: what hands out no rows becomes a directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from spgnn.data.formats import EDGE_FILES, suffix_of
+from spgnn.data.formats.edge_file import BothEndsFile, EdgeFile, Edges
+from spgnn.data.formats.reading import name_in
+from spgnn.data.formats.text import PIECE
+from spgnn.data.graph import GraphBlock
+from spgnn.data.load import open_source
+from spgnn.data.meta import describe_bare
+from spgnn.data.shards import open_shards
+from spgnn.data.shards.sorting import ENTRY_BYTES, Buckets, EdgeLog
+from spgnn.data.shards.write import DirectoryWriter, PartWriter, directory_writer
+from spgnn.data.source import GraphSource, MemorySource
+from spgnn.data.structure import from_entries, slice_rows, union
+from spgnn.errors import InputError
+from spgnn.files import AnyPath
+from spgnn.memory import resident_bytes
+from spgnn.progress import Progress, stage
+from spgnn.sparse import CSR
+
+_PARSED = 16  # times the text of a piece that its numbers take, dealt out to buckets
+_VERTEX_BYTES = 24  # how long rows are, names, and where buckets begin
+_LEAST_ENTRIES = 1 << 18  # of a bucket: smaller ones are files of no size
+
+
+def open_through_disk(
+    name_or_path: AnyPath,
+    data_dir: AnyPath | None = None,
+    *,
+    directory: AnyPath,
+    memory: int,
+    symmetrise: bool = False,
+    progress: Progress | None = None,
+) -> GraphSource:
+    """As `open_source`, but no file of edges and no compressed features are in memory as a whole.
+
+    What is generated or downloaded still is, and so is the adjacency of an .npz file.
+
+    Parameters
+    ----------
+    name_or_path, data_dir, progress
+        As of `spgnn.data.open_source`.
+    directory : path
+        Must not exist. A graph directory with one part is written there, if need be, and opened.
+    memory : int
+        Bytes that the process may have while it is written. Pages of mapped files, which the system
+        takes back when it needs them, are not counted.
+    symmetrise : bool
+        The undirected graph with an edge wherever this one has one, in either direction; of two
+        weights the larger.
+
+    Raises
+    ------
+    InputError
+        If there is nothing of that name, it cannot be read, the disk is full, or so little memory
+        is not enough.
+    """
+    if os.path.isfile(name_or_path) and suffix_of(Path(name_or_path)) in EDGE_FILES:
+        file = EDGE_FILES[suffix_of(Path(name_or_path))](Path(name_or_path))
+        _Sorting(file, memory, symmetrise=symmetrise, progress=progress).write(directory)
+        return open_shards(directory)
+    source = open_source(name_or_path, data_dir, progress=progress)
+    if symmetrise and source.meta.directed:
+        if isinstance(source, MemorySource):
+            return MemorySource(source.graph().symmetrised())
+        edges = _SourceEdges(source)
+        sorting = _Sorting(edges, memory, symmetrise=True, source=source, progress=progress)
+        sorting.write(directory)
+        return open_shards(directory)
+    if source.random_access:
+        return source
+    _write_rows(source, directory, progress)
+    return open_shards(directory)
+
+
+class _SourceEdges(EdgeFile):
+    """The edges of a source whose vertices are numbered already."""
+
+    directed = True
+
+    def __init__(self, source: GraphSource) -> None:
+        self.path, self._source = Path(source.meta.name), source
+
+    def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
+        """Row by row."""
+        meta, tick = self._source.meta, stage(progress, "reading edges")
+        rows = max(1, _LEAST_ENTRIES * meta.vertices // max(meta.edges, 1))
+        for first in range(0, meta.vertices, rows):
+            last = min(first + rows, meta.vertices)
+            A = self._source.adjacency(slice(first, last))
+            target = np.repeat(np.arange(first, last), A.row_lengths.numpy())
+            weights = None if A.values is None else A.values.double().numpy()
+            yield Edges(A.indices.numpy(), target, weights)
+            if tick is not None:
+                tick(last, meta.vertices)
+
+    def vertices(self) -> int:
+        """Those of the source."""
+        return self._source.meta.vertices
+
+
+class _Sorting:
+    """Edges on their way to a graph directory.
+
+    Parameters
+    ----------
+    file : EdgeFile
+    memory : int
+        Bytes that the process may have.
+    symmetrise : bool
+    source : GraphSource, optional
+        What has the data of vertices.
+    progress : called with (what, done, all), optional
+    """
+
+    def __init__(
+        self,
+        file: EdgeFile,
+        memory: int,
+        *,
+        symmetrise: bool,
+        source: GraphSource | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._file, self._memory, self._source = file, memory, source
+        self._larger, self._progress = symmetrise and file.directed, progress
+        self._check(_PARSED * PIECE)
+
+    def write(self, directory: AnyPath) -> None:
+        """The directory appears whole or not at all, and nothing else is left."""
+        with directory_writer(directory) as writer:
+            scratch = writer.folder / "sorting"
+            scratch.mkdir()
+            self._write(writer, scratch)
+            scratch.rmdir()
+
+    def _write(self, writer: DirectoryWriter, scratch: Path) -> None:
+        file, source = self._file, self._source
+        weighted = source is not None and source.meta.weighted
+        log = EdgeLog(scratch / "edges", weighted=weighted)
+        log.write(file.pieces(self._progress))
+        vertices, names = file.vertices(), None
+        if vertices is None:
+            names = file.named(_occurring(log.read("collecting names", self._progress)))
+            vertices = len(names)
+        buckets = self._dealt(log, scratch, vertices, names)
+        log.remove()
+        ids = None if names is None else torch.from_numpy(names)
+        stored = 0
+        with writer.part() as part:
+            for first, A in self._rows(buckets):
+                self._append(part, A, first, ids)
+                stored += A.nnz
+        directed = file.directed and not self._larger
+        if source is not None:
+            offsets = (0, vertices)
+            meta = replace(source.meta, edges=stored, directed=directed, offsets=offsets)
+        else:
+            meta = describe_bare(
+                name_in(file.path), vertices, stored, directed=directed, weighted=log.weighted
+            )
+        if isinstance(file, BothEndsFile):
+            file.check_entries(stored)
+        writer.finish(meta)
+
+    def _dealt(
+        self, log: EdgeLog, scratch: Path, vertices: int, names: npt.NDArray[np.int64] | None
+    ) -> Buckets:
+        def read(what: str) -> Iterator[Edges]:
+            for piece in log.read(what, self._progress):
+                if names is None:
+                    yield piece
+                else:
+                    source, target = (
+                        np.searchsorted(names, end) for end in (piece.source, piece.target)
+                    )
+                    yield Edges(source, target, piece.weights)
+
+        beside = _VERTEX_BYTES * vertices
+        self._check(beside + ENTRY_BYTES * _LEAST_ENTRIES)
+        return Buckets.deal(
+            read,
+            scratch,
+            vertices,
+            mirrored=self._larger or not self._file.directed,
+            loops_mirrored=self._larger or isinstance(self._file, BothEndsFile),
+            weighted=log.weighted,
+            limit=(self._left() - beside) // ENTRY_BYTES,
+        )
+
+    def _rows(self, buckets: Buckets) -> Iterator[tuple[int, CSR]]:
+        file, weighted = self._file, buckets.weighted
+        if not buckets.vertices:
+            yield 0, from_entries(sp.csr_array((0, 0), dtype=np.float64), weighted=weighted)
+        for first, (rows, mirrored) in buckets.rows(self._progress):
+            if mirrored is None:
+                yield first, from_entries(rows, weighted=weighted)
+            elif isinstance(file, BothEndsFile):
+                file.check_ends(rows, mirrored, first)
+                yield first, from_entries(rows, weighted=weighted)
+            elif self._larger:
+                yield first, union(rows, mirrored, weighted=weighted)
+            else:
+                yield first, from_entries(rows + mirrored, weighted=weighted)
+
+    def _append(self, part: PartWriter, A: CSR, first: int, names: Tensor | None) -> None:
+        """Rows from `first` on, and what the source says of their vertices, a piece at a time."""
+        rows, source = A.shape[0], self._source
+        ids = names if source is None else source.vertex_ids
+        step = max(rows, 1) if source is None else source.piece_rows
+        for begin in range(0, max(rows, 1), step):
+            piece = slice(first + begin, first + min(begin + step, rows))
+            data = {} if source is None else source.rows(piece).take(slice(None))
+            named = torch.arange(piece.start, piece.stop) if ids is None else ids[piece]
+            some = slice_rows(A, slice(begin, begin + len(named)))
+            part.append_rows(GraphBlock(some, piece.start, named, **data), moved=ids is not None)
+
+    def _left(self) -> int:
+        return self._memory - resident_bytes()
+
+    def _check(self, more: int) -> None:
+        if self._left() < more:
+            enough = (resident_bytes() + more) / 2**20
+            raise InputError(
+                f"{self._file.path}: to be read by way of a disk it takes {enough:.0f} MiB of "
+                f"memory at least, and {self._memory / 2**20:.0f} are allowed"
+            )
+
+
+def _occurring(pieces: Iterator[Edges]) -> npt.NDArray[np.int64]:
+    """All ends, each once and rising."""
+    found = np.empty(0, np.int64)
+    for piece in pieces:
+        ends = np.union1d(piece.source, piece.target)
+        found = np.union1d(found, ends)
+    return found
+
+
+def _write_rows(source: GraphSource, directory: AnyPath, progress: Progress | None) -> None:
+    """A source that is best read from its beginning, as it stands."""
+    tick, ids = stage(progress, "writing rows"), source.vertex_ids
+    vertices = source.meta.vertices
+    with directory_writer(directory) as writer:
+        with writer.part() as part:
+            for first, data in source.pieces():
+                last = min(first + source.piece_rows, vertices)
+                A = source.adjacency(slice(first, last))
+                named = torch.arange(first, last) if ids is None else ids[first:last]
+                block = GraphBlock(A, first, named, **data.take(slice(None)))
+                part.append_rows(block, moved=ids is not None)
+                if tick is not None:
+                    tick(last, vertices)
+        writer.finish(replace(source.meta, offsets=(0, vertices)))
