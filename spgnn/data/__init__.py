@@ -9,6 +9,7 @@ from spgnn.data.load import load_dataset, open_source
 from spgnn.data.meta import GraphMeta
 from spgnn.data.shards import open_shards, write_shards
 from spgnn.data.source import GraphSource
+from spgnn.data.through_disk import open_through_disk
 
 __all__ = [
     "Graph",
@@ -22,6 +23,7 @@ __all__ = [
     "load_dataset",
     "open_shards",
     "open_source",
+    "open_through_disk",
     "read_graph",
     "write_shards",
 ]
