@@ -21,7 +21,7 @@ from spgnn.data.graph import GraphBlock
 from spgnn.data.load import open_source
 from spgnn.data.meta import describe_bare
 from spgnn.data.shards import open_shards
-from spgnn.data.shards.sorting import ENTRY_BYTES, Buckets, EdgeLog
+from spgnn.data.shards.sorting import Buckets, EdgeLog, entry_bytes
 from spgnn.data.shards.write import DirectoryWriter, PartWriter, directory_writer
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.data.structure import from_entries, slice_rows, union
@@ -31,8 +31,8 @@ from spgnn.memory import resident_bytes
 from spgnn.progress import Progress, stage
 from spgnn.sparse import CSR
 
-_PARSED = 16  # times the text of a piece that its numbers take, dealt out to buckets
-_VERTEX_BYTES = 24  # how long rows are, names, and where buckets begin
+_PARSED = 11  # times the text of a piece that its numbers take, dealt out to buckets
+_VERTEX_BYTES = 32  # how long rows are, their names or lines, and where buckets begin
 _LEAST_ENTRIES = 1 << 18  # of a bucket: smaller ones are files of no size
 
 
@@ -189,8 +189,8 @@ class _Sorting:
                     )
                     yield Edges(source, target, piece.weights)
 
-        beside = _VERTEX_BYTES * vertices
-        self._check(beside + ENTRY_BYTES * _LEAST_ENTRIES)
+        beside, of_entry = _VERTEX_BYTES * vertices, entry_bytes(weighted=log.weighted)
+        self._check(beside + of_entry * _LEAST_ENTRIES)
         return Buckets.deal(
             read,
             scratch,
@@ -198,7 +198,7 @@ class _Sorting:
             mirrored=self._larger or not self._file.directed,
             loops_mirrored=self._larger or isinstance(self._file, BothEndsFile),
             weighted=log.weighted,
-            limit=(self._left() - beside) // ENTRY_BYTES,
+            limit=(self._left() - beside) // of_entry,
         )
 
     def _rows(self, buckets: Buckets) -> Iterator[tuple[int, CSR]]:

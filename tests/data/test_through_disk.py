@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import numpy as np
@@ -230,3 +232,30 @@ def test_what_is_in_memory_anyway_stays_there(tmp_path):
     source = open_through_disk("sbm", directory=tmp_path / "uncut", memory=MEMORY, symmetrise=True)
     assert isinstance(source, MemorySource)
     assert not (tmp_path / "uncut").exists()
+
+
+@pytest.mark.slow
+def test_the_command_takes_the_memory_that_it_is_given(tmp_path):
+    """8 million edges with weights, undirected: in memory it takes 1 GB."""
+    rng = np.random.default_rng(0)
+    with (tmp_path / "g.txt").open("w") as file:
+        file.write("# Undirected graph\n")
+        for _ in range(40):
+            edges = rng.integers(0, 200_000, (200_000, 2)).tolist()
+            file.writelines(f"{u} {v} {(u ^ v) / 4}\n" for u, v in edges)
+    peaks = {}
+    for memory in ("", "700MB"):
+        script = (
+            "from spgnn.__main__ import main; from spgnn.memory import peak_bytes; "
+            f"main(['shard', {str(tmp_path / 'g.txt')!r}, '--parts', '1', '--output', "
+            f"{str(tmp_path / f'out{memory}')!r}, *{['--memory', memory] if memory else []}]); "
+            "print(peak_bytes())"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        )
+        peaks[memory] = int(ran.stdout.split()[-1])
+    assert peaks["700MB"] <= 1.05 * 700 * 10**6 < peaks[""]
+    found, wanted = (open_shards(tmp_path / f"out{memory}") for memory in ("700MB", ""))
+    assert found.meta == wanted.meta
+    assert_same_csr(found.structure(), wanted.structure())

@@ -21,8 +21,8 @@ from spgnn.data.formats.edge_file import Edges
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress, stage
 
-# Of an entry while a bucket is put in order: as it was read, its fields, SciPy's two forms, merged.
-ENTRY_BYTES = 96
+# Of an entry while a bucket is put in order: as it was read, SciPy's two forms, merged. Measured.
+_ENTRY_BYTES, _WEIGHTED_BYTES = 32, 96
 Array = npt.NDArray[Any]
 Pair = tuple[sp.csr_array, sp.csr_array | None]
 
@@ -36,6 +36,11 @@ def row_ranges(lengths: npt.NDArray[np.integer], limit: int) -> list[int]:
         last = int(np.searchsorted(ends, before + limit, side="right"))
         bounds.append(max(last, bounds[-1] + 1))
     return bounds
+
+
+def entry_bytes(*, weighted: bool) -> int:
+    """Memory that an entry takes while its bucket is put in order."""
+    return _WEIGHTED_BYTES if weighted else _ENTRY_BYTES
 
 
 class EdgeLog:
