@@ -3,7 +3,8 @@
 What each layer of each rank works on is counted on the graph itself, as the training command makes
 it; how memory is shared out, and what is read and written, is what that command decides and
 foretells (`spgnn.parts`). Seconds are those of the same products in memory, of the layers that are
-made again in backward, and of the disk, as if nothing of it were hidden.
+made again in backward, and of the disk as far as these do not hide it: panels are read ahead, and
+rows written behind.
 """
 
 from __future__ import annotations
@@ -172,11 +173,10 @@ class OutOfCore:
         slow = machine.slowdown(one.ranks)
         # All ranks of a node share its disk.
         here = min(one.ranks, machine.ranks_a_node)
-        seconds = {
-            **(price.seconds or {}),
-            "disk": here * max(each.bytes for each in moved) / self.disk,
-            "again": slow * max(speeds.remaking(f) + _backward(speeds, f) for f in forecasts),
-        }
+        again = slow * max(speeds.remaking(f) + _backward(speeds, f) for f in forecasts)
+        seconds = {**(price.seconds or {}), "again": again}
+        moving = here * max(each.bytes for each in moved) / self.disk
+        seconds["disk"] = max(0.0, moving - sum(seconds.values()))
         needs = np.array([budget.bytes for budget in best])
         memory = {"parts": needs, "process": np.full_like(needs, self.idle + LIBRARIES)}
         known = {name: getattr(one, name) for name in Configuration.__dataclass_fields__}
