@@ -39,6 +39,7 @@ SETTINGS = {
     "bits-2-feedback": "--bits 2 --error-feedback",
     "adaptive-bits": "--bits 2 --adaptive-bits 10",
     "delay-1": "--delay 1",
+    "delay-1-smoothed": "--delay 1 --smoothing 0.9",
     "delay-5-bins": "--delay 5 --delay-bins 5",
     "boundary-0.1": "--boundary-sampling 0.1",
     "components-0.25": "--components 0.25",
