@@ -11,7 +11,6 @@ from spgnn.minibatch.historical import History
 from spgnn.minibatch.names import PolicyName, SamplerName
 from spgnn.train.config import TrainConfig
 from spgnn.train.flags import Config, Flag, Record
-from spgnn.train.judged import check_metric
 from spgnn.train.sections import Aim, Data, Job
 from spgnn.train.sections import Model as OfWhole
 from spgnn.train.sections import Training as Usual
@@ -19,7 +18,6 @@ from spgnn.train.sections import Training as Usual
 # Flags of full-graph training that mean nothing here, and what they must be.
 _FIXED: dict[str, Any] = {
     "normalisation": "auto",
-    "task": "vertices",
     "inductive": False,
     "label_propagation": 0.0,
     "runs": 1,
@@ -282,7 +280,7 @@ class MiniBatchConfig(Config):
         self.storage.check()
         if self.storage.structure == "disk":
             self._check_structure()
-        check_metric(self.aim.loss, self.aim.metric)
+        self.aim.check()
         training = self.training
         if training.resume and training.checkpoint is None:
             raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
@@ -293,6 +291,8 @@ class MiniBatchConfig(Config):
         if self.storage.store == "disk" and self.model.jk != "none":
             raise InputError("--store disk needs --jk none: evaluation goes layer by layer")
         self._check_distribution(ranks)
+        if self.aim.task == "links" and self.storage.structure == "disk":
+            raise InputError("--task links takes links out of the graph: --structure memory")
         if self.comparison.compare == "full" and ranks > 1:
             raise InputError(f"--compare full needs one rank, not {ranks}")
         if self.comparison.compare == "full" and self.storage.store == "disk":
@@ -313,6 +313,8 @@ class MiniBatchConfig(Config):
         how.check(ranks)
         if how.distributed == "none":
             return
+        if self.aim.task == "links":
+            raise InputError(f"--distributed {how.distributed} needs --task vertices, not links")
         for name in ("store", "structure"):
             if getattr(self.storage, name) != "memory":
                 raise InputError(f"--distributed {how.distributed} needs --{name} memory")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from spgnn.data import Graph, GraphMeta, GraphSource, open_source
+from spgnn.data.distribute import Pairs, held_out_of
 from spgnn.data.graph import vertex_ids_of
 from spgnn.data.labels import labelled
 from spgnn.data.memory import check_memory
@@ -25,6 +26,7 @@ from spgnn.files import scratch_directory, written_aside
 from spgnn.hashing import uniform
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.source import Source, of_graph, on_disk
+from spgnn.nn.loss import UNKNOWN
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.store import (
@@ -54,7 +56,10 @@ class Materials:
     masks : train, validation and test, bool [n] each
     classes : int
     seeds : Tensor int64
-        Training vertices that have a label.
+        Training vertices that have a label, or ends of training links.
+    links : list of Pairs, optional
+        For training, validation and testing, where links are what is learnt: labels are unknown
+        then, and masks are empty.
     """
 
     source: Source
@@ -63,6 +68,7 @@ class Materials:
     masks: list[Tensor]
     classes: int
     seeds: Tensor
+    links: list[Pairs] | None = None
 
     @property
     def features(self) -> int:
@@ -90,16 +96,24 @@ def materials(config: MiniBatchConfig, rank: int = 0) -> Iterator[Materials]:
     if data.symmetrise and graph.directed:
         graph = graph.symmetrised()
     graph = graph.select_split(data.split) if graph.splits > 1 else graph
-    y, classes = _labels(config, graph)
-    masks = _masks(config, graph, y)
-    seen = masks[0] & labelled(y)
-    with _own_directory(config) as own, _features(config, opened, graph, seen, own) as x:
+    meta, links = opened.meta, None
+    if config.aim.task == "links":
+        aim = config.aim
+        graph, links = held_out_of(graph, (aim.val_links, aim.test_links), config.training.seed)
+        meta = replace(meta, edges=graph.adjacency.nnz)
+        y, classes = torch.full((graph.vertices,), UNKNOWN), 0
+        masks = [y > UNKNOWN] * 3
+        seeds = torch.cat((links[0].sources, links[0].targets)).unique()
+    else:
+        y, classes = _labels(config, graph)
+        masks = _masks(config, graph, y)
+        seeds = (masks[0] & labelled(y)).nonzero()[:, 0]
+    with _own_directory(config) as own, _features(config, opened, graph, seeds, own) as x:
         source = of_graph(graph, x)
         source.vertices.update(y=y)
-        seeds = seen.nonzero()[:, 0]
         if config.storage.structure == "disk":
             source = on_disk(source, _structure(config, opened, graph, seeds))
-        yield Materials(source, opened.meta, y, masks, classes, seeds)
+        yield Materials(source, meta, y, masks, classes, seeds, links)
 
 
 @contextmanager

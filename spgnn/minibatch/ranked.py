@@ -27,13 +27,13 @@ from spgnn.minibatch.historical import History
 from spgnn.minibatch.local import HistoricalLoader, PartialBatch, hidden_widths
 from spgnn.minibatch.rank import RankGraph
 from spgnn.minibatch.together import average_buffers, average_gradients
-from spgnn.minibatch.train import decaying_first, model_of, signature_of
+from spgnn.minibatch.train import model_of, signature_of
 from spgnn.nn import Stack
 from spgnn.train import Scores, Task, Trainer
 from spgnn.train.callbacks import Callback
 from spgnn.train.objective import Objective, as_taken
 from spgnn.train.setup import dense_for_max, features_of, labels_of, masks_of, share_of
-from spgnn.train.task import Predictions
+from spgnn.train.task import Predictions, decaying_first
 
 AnyBatch = Batch | PartialBatch
 
@@ -144,7 +144,7 @@ class RankedTask(Task):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The first layer decays, as in full-graph training."""
-        return decaying_first(self.model, self.weight_decay)
+        return decaying_first(self.model, self.model, self.weight_decay)
 
     def close(self) -> None:
         """Wait for what the loader has under way, when training is over. Collective."""

@@ -16,7 +16,8 @@ from spgnn.minibatch.materials import materials
 from spgnn.minibatch.plot import check_plot, plot_scores
 from spgnn.minibatch.ranked import RankedTask, RankedTrainer
 from spgnn.minibatch.ranked_report import of_ranks
-from spgnn.minibatch.train import BatchTask, BatchTrainer
+from spgnn.minibatch.tasks import task_of
+from spgnn.minibatch.train import BatchTrainer
 from spgnn.train import Trainer, checkpoint
 from spgnn.train import train as train_whole
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
@@ -88,7 +89,7 @@ def _on_whole(
     with memory_for(f"what is known of {config.data.dataset}"):
         made_of = on_every_rank(comm, made.__enter__)
     try:
-        task = on_every_rank(comm, lambda: BatchTask(config, made_of, comm))
+        task = on_every_rank(comm, lambda: task_of(config, made_of, comm))
         trainer = BatchTrainer(task, config, comm, [*callbacks, *_logs(config, comm)])
         _run(trainer, config)
         return reporting.assemble(config, trainer, idle)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import share
-from spgnn.comm.solo import SoloCommunicator
 from spgnn.data import GraphMeta
 from spgnn.minibatch.batch import Batch
 from spgnn.minibatch.config import MiniBatchConfig
@@ -24,12 +23,11 @@ from spgnn.nn import MODELS, BatchNorm, Stack
 from spgnn.store import Rows
 from spgnn.train import Scores, Task, Trainer
 from spgnn.train.callbacks import Callback
-from spgnn.train.objective import Objective, as_taken
-from spgnn.train.task import Predictions
+from spgnn.train.task import Predictions, decaying_first
 
 
 class BatchTask(Task):
-    """A model that finds what labels say of each vertex, learnt batch by batch.
+    """Something that is learnt batch by batch, where every rank holds the whole graph.
 
     Parameters
     ----------
@@ -38,86 +36,62 @@ class BatchTask(Task):
     made_of : Materials
     comm : Communicator
         All ranks, which hold the same.
+    outputs : int
+        Width of the last layer.
 
     Attributes
     ----------
-    model : Stack
+    layers : Stack
+    model : Module
+        All that is trained; here the layers.
     loader : NeighborLoader
         Of this rank's batches.
     """
 
-    model: Stack
+    loader: NeighborLoader
 
-    def __init__(self, config: MiniBatchConfig, made_of: Materials, comm: Communicator) -> None:
+    def __init__(
+        self, config: MiniBatchConfig, made_of: Materials, comm: Communicator, outputs: int
+    ) -> None:
         self.made_of, self.comm = made_of, comm
-        meta = made_of.meta
-        self.objective = Objective.of(
-            config.aim,
-            meta.name,
-            made_of.y,
-            made_of.masks,
-            classes=made_of.classes,
-            comm=SoloCommunicator(),
-        )
-        self.criterion = self.objective.criterion
-        self.model = model_of(config, made_of.features, made_of.classes)
+        self.layers = model_of(config, made_of.features, outputs)
+        self.model: nn.Module = self.layers
         self.weight_decay = config.training.weight_decay
-        how = config.sampling
-        self.loader = NeighborLoader(
-            replace(made_of.source, vertices={"y": as_taken(self.objective.kind, made_of.y)}),
-            how.fanouts,
-            made_of.seeds,
-            batch_size=how.batch_size,
-            shuffle=True,
-            replace=how.replace,
-            sampler=how.sampler,
-            resample=how.resample,
-            normalise=how.degrees,
-            superbatch=how.superbatch,
-            pack_epochs=config.storage.pack_epochs,
-            prefetch=how.prefetch,
-            num_workers=how.workers,
-            seed=config.training.seed,
-            rank=comm.rank,
-            ranks=comm.size,
-        )
-        self._signature = signature_of(config, made_of.features, made_of.classes, meta, comm)
+        self._signature = signature_of(config, made_of.features, outputs, made_of.meta, comm)
 
     def loss(self, epoch: int) -> Tensor:
         """Of the first batch of an epoch."""
         self.loader.epoch = epoch
         return self.loss_of(next(iter(self.loader)))
 
+    @abstractmethod
     def loss_of(self, batch: Batch) -> Tensor:
         """The mean over the seeds of a batch."""
-        out = self.model(batch.x, batch.layers, batch.keys)
-        y = batch.y[: batch.batch_size]
-        everybody = torch.ones(batch.batch_size, dtype=torch.bool)
-        loss = self.objective.loss
-        return loss.share(out, y, everybody, float(loss.weight_of(y, everybody)))
+
+    @abstractmethod
+    def scores_here(self) -> Scores:
+        """Validation loss and scores of the exact model on the whole graph."""
 
     def scores(self) -> Scores:
-        """Validation loss and scores of the exact model on the whole graph. Collective."""
-        alone = SoloCommunicator()
-        found = self.objective.scores(self.outputs(), alone) if self.comm.rank == 0 else None
+        """Validation loss and scores, which rank 0 finds for all. Collective."""
+        found = self.scores_here() if self.comm.rank == 0 else None
         told: Scores = share(self.comm, found)
         return told
 
     def outputs(self) -> Tensor:
-        """What the model makes of every vertex, with all of its neighbours."""
-        return of_all(self.model, self.made_of.source)
+        """What the layers make of every vertex, with all of its neighbours."""
+        return of_all(self.layers, self.made_of.source)
 
-    def predictions(self) -> Predictions:
-        """Scores of every vertex, and what follows; each rank says its share of them."""
-        scores, ids = self.outputs().float(), torch.arange(self.made_of.source.rows)
+    def own_share(self, arrays: Mapping[str, Tensor]) -> Predictions:
+        """Of what is known of every vertex this rank's share."""
+        ids = torch.arange(self.made_of.source.rows)
         mine = ids.tensor_split(self.comm.size)[self.comm.rank]
-        arrays = self.objective.decided(scores) | {"scores": scores}
         originals = self.made_of.source.ids_of(mine)
         return Predictions(originals, {name: array[mine] for name, array in arrays.items()})
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The first layer decays, as in full-graph training."""
-        return decaying_first(self.model, self.weight_decay)
+        return decaying_first(self.layers, self.model, self.weight_decay)
 
     @property
     def signature(self) -> Mapping[str, Any]:
@@ -210,15 +184,6 @@ def model_of(config: MiniBatchConfig, features: int, classes: int) -> Stack:
             # The last batch of an epoch may be one vertex without neighbours.
             module.allow_single_element = True
     return made
-
-
-def decaying_first(model: Stack, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameters as an optimiser takes them, of which those of the first layer decay."""
-    first = model.parameters_by_layer()[0]
-    known = set(map(id, first))
-    others = [p for p in model.parameters() if id(p) not in known]
-    decaying = {"params": first, "weight_decay": weight_decay}
-    return [decaying, {"params": others, "weight_decay": 0.0}] if others else [decaying]
 
 
 def signature_of(

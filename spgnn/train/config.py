@@ -11,11 +11,8 @@ from spgnn.exchange import Algorithm as Distribution
 from spgnn.exchange import algorithms_of, check_algorithms
 from spgnn.train.approximate import Wires
 from spgnn.train.flags import Config
-from spgnn.train.judged import RESIDUALS, check_metric
+from spgnn.train.judged import RESIDUALS
 from spgnn.train.sections import Aim, Algorithm, Data, Job, Model, Storage, Training
-
-_OF_VERTICES = ("loss", "class_weights", "label_smoothing", "inductive", "label_propagation")
-_OF_LINKS = ("decoder", "negatives", "eval_negatives", "val_links", "test_links")
 
 
 @dataclass(frozen=True)
@@ -156,18 +153,7 @@ class TrainConfig(Config):
             if getattr(aim, name) != getattr(unset, name):
                 flag = f"--{name.replace('_', '-')} {getattr(aim, name)}"
                 raise InputError(f"--plan knows training on the whole graph, not {flag}")
-        if aim.task == "links":
-            for name in _OF_VERTICES:
-                if getattr(aim, name) != getattr(unset, name):
-                    raise InputError(f"--{name.replace('_', '-')} needs --task vertices, not links")
-            if aim.val_links + aim.test_links >= 1:
-                raise InputError("--val-links and --test-links leave nothing to train on: sum ≥ 1")
-            check_metric("links", aim.metric)
-            return
-        for name in _OF_LINKS:
-            if getattr(aim, name) != getattr(unset, name):
-                raise InputError(f"--{name.replace('_', '-')} needs --task links")
-        check_metric(aim.loss, aim.metric)
+        aim.check()
         if aim.label_propagation and self.algorithm.ghosts:
             raise InputError("--ghosts 1 needs fixed features: leave out --label-propagation")
         if aim.loss in RESIDUALS:

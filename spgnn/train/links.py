@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,11 +20,12 @@ from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
-from spgnn.train.judged import criterion_of, metrics_of, score_name
+from spgnn.train.judged import Criterion, criterion_of, metrics_of, score_name
+from spgnn.train.sections import Aim
 from spgnn.train.setup import Problem
-from spgnn.train.task import GraphTask, Scores
+from spgnn.train.task import GraphTask, Predictions, Scores
 
-_SPLITS = ("train", "val", "test")
+HELD_OUT = ("val", "test")
 
 
 class LinkModel(nn.Module):
@@ -32,6 +34,61 @@ class LinkModel(nn.Module):
     def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
+
+    @classmethod
+    def of(cls, aim: Aim, encoder: nn.Module, width: int, seed: int) -> LinkModel:
+        """With the decoder that was asked for, of embeddings of a width."""
+        decoder = DotProduct() if aim.decoder == "dot" else HadamardMLP(width, seed)
+        return cls(encoder, decoder)
+
+
+@dataclass(frozen=True)
+class LinkJudge:
+    """What is said of links that were held out.
+
+    Attributes
+    ----------
+    metrics : tuple of str
+    criterion : Criterion
+    negatives : int
+        Made-up pairs of each link that the validation loss looks at.
+    """
+
+    metrics: tuple[str, ...]
+    criterion: Criterion
+    negatives: int
+
+    @classmethod
+    def of(cls, aim: Aim) -> LinkJudge:
+        """What was asked for."""
+        metrics = metrics_of("links", aim.metric)
+        return cls(metrics, criterion_of(aim.metric), min(aim.negatives, aim.eval_negatives))
+
+    def of_split(
+        self, split: str, links: Tensor, others: Tensor, total: int, comm: Communicator
+    ) -> Scores:
+        """Scores of "val", with the loss, or of "test". Collective.
+
+        Parameters
+        ----------
+        split : str
+        links : Tensor [own pairs]
+        others : Tensor [own pairs, made-up ones of each]
+        total : int
+            Links of the split on all ranks.
+        comm : Communicator
+        """
+        found: Scores = {}
+        if split == "val":
+            found["val_loss"] = None
+            if total:
+                share = pairs_cross_entropy(links, others[:, : self.negatives])
+                loss = share.double().reshape(1).cpu()
+                comm.all_reduce(loss).wait()
+                found["val_loss"] = float(loss) / ((1 + self.negatives) * total)
+        for metric in self.metrics:
+            found[score_name(split, metric)] = _score(metric, links, others, total, comm)
+        return found
 
 
 class LinkPrediction(GraphTask):
@@ -65,17 +122,17 @@ class LinkPrediction(GraphTask):
         if not self.counts[0]:
             raise InputError(f"{problem.meta.name}: no link is left to train on")
         super().__init__(config, problem, comm, width)
-        decoder = DotProduct() if aim.decoder == "dot" else HadamardMLP(width, self.seed)
-        self.decoder = decoder.to(problem.y.device)
-        self.model = LinkModel(self.layers, self.decoder)
+        model = LinkModel.of(aim, self.layers, width, self.seed)
+        self.model = model
+        self.decoder = model.decoder.to(problem.y.device)
         self.decoder_kind = aim.decoder
         self.negatives = aim.negatives
-        self.metrics = metrics_of("links", aim.metric)
-        self.criterion = criterion_of(aim.metric)
+        self.judge = LinkJudge.of(aim)
+        self.criterion = self.judge.criterion
         self._directory = Directory(problem.vertex_ids.cpu(), problem.A.layout, comm)
         self._evaluated = [
-            self._scored(pairs, aim.eval_negatives, f"{split} negatives")
-            for split, pairs in zip(_SPLITS[1:], self.pairs[1:], strict=True)
+            self._scored(pairs, aim.eval_negatives, purpose_of(split))
+            for split, pairs in zip(HELD_OUT, self.pairs[1:], strict=True)
         ]
 
     def loss(self, epoch: int) -> Tensor:
@@ -91,40 +148,26 @@ class LinkPrediction(GraphTask):
 
         The loss is over the validation links and as many made-up ones each as in training.
         """
-        Z_local = self.layers(self.problem.X, self.problem.graph)
-        found: Scores = {"val_loss": None}
-        for split, drawn, total in zip(_SPLITS[1:], self._evaluated, self.counts[1:], strict=True):
-            links, others = drawn.scores(Z_local, self.decoder)
-            if split == "val" and total:
-                share = (
-                    pairs_cross_entropy(links, others[:, : self.negatives])
-                    .double()
-                    .reshape(1)
-                    .cpu()
-                )
-                self.comm.all_reduce(share).wait()
-                each = 1 + min(self.negatives, drawn.negatives)
-                found["val_loss"] = float(share) / (each * total)
-            for metric in self.metrics:
-                found[score_name(split, metric)] = self._score(metric, links, others, total)
+        Z_local = self.outputs()
+        found: Scores = {}
+        for split, drawn, total in zip(HELD_OUT, self._evaluated, self.counts[1:], strict=True):
+            scores = drawn.scores(Z_local, self.decoder)
+            found |= self.judge.of_split(split, *scores, total, self.comm)
         return found
+
+    def outputs(self) -> Tensor:
+        """Embeddings of own vertices. Collective."""
+        made: Tensor = self.layers(self.problem.X, self.problem.graph)
+        return made
+
+    def predictions(self) -> Predictions:
+        """The embedding (float32 [own rows, width]) of every own vertex. Collective."""
+        return Predictions(self.problem.vertex_ids, {"embedding": self.outputs().float()})
 
     @property
     def signature(self) -> Mapping[str, Any]:
         """Of the layers, and the decoder."""
         return {**super().signature, "task": "links", "decoder": self.decoder_kind}
-
-    def _score(self, metric: str, links: Tensor, others: Tensor, total: int) -> float | None:
-        if metric == "mrr":
-            return mean_reciprocal_rank(links, others, total, self.comm)
-        if metric == "roc-auc":
-            every = torch.cat((links, others.flatten()))[:, None]
-            truth = torch.zeros_like(every, dtype=torch.bool)
-            truth[: len(links)] = True
-            (area,) = areas(every, truth, torch.ones_like(truth), self.comm)
-            return area if total else None
-        most = int(metric.removeprefix("hits@"))
-        return hits(links, others, [most], total, self.comm)[0]
 
     def _scored(self, pairs: Pairs, count: int, purpose: str) -> ScoredPairs:
         """Links with so many made-up ones each. Collective."""
@@ -136,3 +179,23 @@ class LinkPrediction(GraphTask):
         device = self.problem.y.device
         sources = DistMatrix(plan.to(device).ready(), A.layout, A.mesh)
         return ScoredPairs(pairs.targets.to(device), sources, count)
+
+
+def purpose_of(split: str) -> str:
+    """What made-up pairs of links for validation or testing are drawn for."""
+    return f"{split} negatives"
+
+
+def _score(
+    metric: str, links: Tensor, others: Tensor, total: int, comm: Communicator
+) -> float | None:
+    if metric == "mrr":
+        return mean_reciprocal_rank(links, others, total, comm)
+    if metric == "roc-auc":
+        every = torch.cat((links, others.flatten()))[:, None]
+        truth = torch.zeros_like(every, dtype=torch.bool)
+        truth[: len(links)] = True
+        (area,) = areas(every, truth, torch.ones_like(truth), comm)
+        return area if total else None
+    most = int(metric.removeprefix("hits@"))
+    return hits(links, others, [most], total, comm)[0]

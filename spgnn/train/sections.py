@@ -14,8 +14,10 @@ from spgnn.exchange import Algo, Cover, Schedule, Strategy
 from spgnn.exchange import Algorithm as Distribution
 from spgnn.nn import Order, Precision
 from spgnn.train.flags import Flag, Record
-from spgnn.train.judged import METRICS
+from spgnn.train.judged import METRICS, check_metric
 
+_OF_VERTICES = ("loss", "class_weights", "label_smoothing", "inductive", "label_propagation")
+_OF_LINKS = ("decoder", "negatives", "eval_negatives", "val_links", "test_links")
 # What shapes of weights do not tell.
 DESCRIBED = ("model", "act", "norm", "residual", "jk", "aggregate", "heads")
 
@@ -271,6 +273,22 @@ class Aim(Record):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.given_weights
+
+    def check(self) -> None:
+        """Refuse flags and scores that the task does not know; what labels are is found out later.
+
+        Raises
+        ------
+        InputError
+        """
+        unset, links = Aim(), self.task == "links"
+        for name in _OF_VERTICES if links else _OF_LINKS:
+            if getattr(self, name) != getattr(unset, name):
+                needed = "--task vertices, not links" if links else "--task links"
+                raise InputError(f"--{name.replace('_', '-')} needs {needed}")
+        if links and self.val_links + self.test_links >= 1:
+            raise InputError("--val-links and --test-links leave nothing to train on: sum ≥ 1")
+        check_metric("links" if links else self.loss, self.metric)
 
     @property
     def given_weights(self) -> tuple[float, ...]:

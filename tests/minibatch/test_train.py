@@ -238,7 +238,6 @@ REFUSED = [
     (["--cache-policy", "lru"], "--cache-policy lru needs --cache BYTES"),
     (["--structure-policy", "lru"], "--structure-policy lru needs --structure-cache"),
     (["--pack-epochs", "2"], "--pack-epochs 2 needs --pack BYTES"),
-    (["--task", "links"], "--task links", "vertices only"),
     (["--normalisation", "row"], "--normalisation row", "auto only"),
     (["--resume"], "--resume needs --checkpoint"),
     (["--compare", "full", "--store", "disk"], "--compare full needs --store memory"),

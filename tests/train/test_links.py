@@ -150,6 +150,10 @@ def trained(config: TrainConfig) -> tuple[list[float], dict, dict]:
     task = LinkPrediction(config, prepare(config, comm), comm)
     trainer = Trainer(task, config.training, comm)
     trainer.run()
+    with torch.no_grad():
+        found = task.predictions()
+    assert torch.equal(found.vertex_ids, task.problem.vertex_ids)
+    assert found.arrays["embedding"].shape == (len(found.vertex_ids), config.model.hidden)
     report = assemble(config, trainer, 0)
     return [r["loss"] for r in report["history"]], report["history"][-1], report
 

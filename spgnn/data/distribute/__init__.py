@@ -5,7 +5,14 @@ from __future__ import annotations
 from spgnn.data.distribute.arrange import Arrangement
 from spgnn.data.distribute.columns import of_columns
 from spgnn.data.distribute.induced import induced, renumbered
-from spgnn.data.distribute.pairs import Directory, Divided, Pairs, divided, held_out
+from spgnn.data.distribute.pairs import (
+    Directory,
+    Divided,
+    Pairs,
+    divided,
+    held_out,
+    held_out_of,
+)
 from spgnn.data.distribute.parts import from_shards
 from spgnn.data.distribute.scatter import scatter
 from spgnn.data.distribute.share import RankShare, Slices
@@ -20,6 +27,7 @@ __all__ = [
     "divided",
     "from_shards",
     "held_out",
+    "held_out_of",
     "induced",
     "of_columns",
     "renumbered",

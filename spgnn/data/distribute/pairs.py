@@ -13,6 +13,7 @@ from spgnn.comm import Communicator
 from spgnn.data.distribute.columns import of_columns
 from spgnn.data.distribute.induced import renumbered
 from spgnn.data.distribute.share import RankShare
+from spgnn.data.graph import Graph, vertex_ids_of
 from spgnn.errors import InputError
 from spgnn.hashing import uniform
 from spgnn.layout import RowLayout
@@ -120,16 +121,52 @@ def held_out(
     """
     A = share.adjacency
     assert A is not None
-    own = torch.arange(A.shape[0]).repeat_interleave(A.row_lengths)
-    targets, sources = share.vertex_ids[own], of_columns(share.vertex_ids, A, share.layout, comm)
-    splits, stays = divided(targets, sources, shares, seed, directed=share.meta.directed)
-    pairs = [
-        Pairs(own[here], A.indices[here].long(), targets[here], sources[here]) for here in splits
-    ]
-    left = renumbered(A, stays, A.indices, A.shape[1])
+    sources = of_columns(share.vertex_ids, A, share.layout, comm)
+    taken = _taken_out(A, share.vertex_ids, sources, shares, seed, directed=share.meta.directed)
+    left, pairs, stays = taken
     labels = None if share.edge_labels is None else share.edge_labels[stays]
     meta = replace(share.meta, edges=comm.agree(left.nnz, "sum"))
     return replace(share, meta=meta, adjacency=left, edge_labels=labels), pairs
+
+
+def held_out_of(graph: Graph, shares: tuple[float, float], seed: int) -> tuple[Graph, list[Pairs]]:
+    """A whole graph without the links that :func:`held_out` takes out, and the same pairs.
+
+    Parameters
+    ----------
+    graph : Graph
+    shares : two float
+        Of the links, for validation and for testing.
+    seed : int
+    """
+    A, ids = graph.adjacency, vertex_ids_of(graph)
+    sources = ids[A.indices.long()]
+    left, pairs, _ = _taken_out(A, ids, sources, shares, seed, directed=graph.directed)
+    return replace(graph, adjacency=left), pairs
+
+
+def _taken_out(
+    A: CSR, ids: Tensor, sources: Tensor, shares: tuple[float, float], seed: int, *, directed: bool
+) -> tuple[CSR, list[Pairs], Tensor]:
+    """What is left of own rows, the pairs of each split, and which nonzeros stay.
+
+    Parameters
+    ----------
+    A : CSR
+    ids : Tensor int64 [own rows]
+        Original ids.
+    sources : Tensor int64 [nnz]
+        Those of the columns.
+    shares, seed, directed
+        As of :func:`divided`.
+    """
+    own = torch.arange(A.shape[0]).repeat_interleave(A.row_lengths)
+    targets = ids[own]
+    splits, stays = divided(targets, sources, shares, seed, directed=directed)
+    pairs = [
+        Pairs(own[here], A.indices[here].long(), targets[here], sources[here]) for here in splits
+    ]
+    return renumbered(A, stays, A.indices, A.shape[1]), pairs, stays
 
 
 class Directory:
