@@ -12,6 +12,7 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.comm.solo import SoloCommunicator
 from spgnn.data.distribute import Pairs
+from spgnn.data.graph import inverse_permutation
 from spgnn.errors import InputError
 from spgnn.minibatch.batch import Batch
 from spgnn.minibatch.config import MiniBatchConfig
@@ -147,9 +148,9 @@ class LinkBatches(BatchTask):
     def _scored(self, Z: Tensor, pairs: Pairs, purpose: str) -> tuple[Tensor, Tensor]:
         """Of links [pairs], and of made-up ones [pairs, count], so many of them at once."""
         source, count = self.made_of.source, self.aim.eval_negatives
-        row_of = torch.empty(source.rows, dtype=torch.int64)
-        row_of[source.ids_of(torch.arange(source.rows))] = torch.arange(source.rows)
-        others = row_of[pairs.drawn(source.rows, count, self.seed, purpose)]
+        others = pairs.drawn(source.rows, count, self.seed, purpose)
+        if source.vertex_ids is not None:
+            others = inverse_permutation(source.vertex_ids)[others]
         every = torch.cat((pairs.sources[:, None], others), dim=1)
         step = max(1, _PAIRS // (1 + count))
         parts = [

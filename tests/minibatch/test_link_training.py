@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spgnn import CSR, InputError
 from spgnn.comm import SoloCommunicator, connect
-from spgnn.data import load_dataset
+from spgnn.data import load_dataset, write_shards
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.materials import materials
 from spgnn.minibatch.run import train
@@ -71,6 +71,16 @@ def test_scores_are_those_of_full_graph_training(path, decoder):
     for name in names:
         assert found[name] == pytest.approx(wanted[name], rel=TOLERANCE, abs=TOLERANCE), name
     assert mine["graph"]["edges"] == report["graph"]["edges"] < load_dataset(path).edges
+
+
+def test_scores_do_not_depend_on_the_order_of_vertices(path, tmp_path):
+    graph = load_dataset(path)
+    moved = np.random.default_rng(0).integers(0, 3, graph.vertices)
+    write_shards(graph, moved, 3, tmp_path / "cut")
+    still: dict[str, Any] = {"epochs": 1, "lr": 1e-30, "metric": "hits@10"}
+    (wanted,), (found,) = run(path, **still), run(tmp_path / "cut", **still)
+    for name in [name for name in wanted if name.startswith(("val", "test"))]:
+        assert found[name] == pytest.approx(wanted[name], rel=1e-5), name
 
 
 def dense_sage(x: Tensor, A: Tensor, layers: Any) -> Tensor:
