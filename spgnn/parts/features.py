@@ -166,6 +166,7 @@ def propagated(
             made.write_panel(part, first, Z if scale is None else Z * scale)
     if copied is not None:
         copied.release()
+    made.settle()  # or its last stretches would be counted in the first epoch
     return made
 
 

@@ -82,6 +82,10 @@ class Table(ABC):
         """Overwrite columns [first, first + f) of a part's rows."""
 
     @abstractmethod
+    def settle(self) -> None:
+        """Wait until all that was written lies where it is kept, and is counted."""
+
+    @abstractmethod
     def release(self) -> None:
         """Give up its memory, or its place on the disk; it is not used any more.
 
@@ -135,6 +139,9 @@ class MemoryTable(Table):
     def write_panel(self, part: int, first: int, values: Tensor) -> None:
         """Overwrite columns [first, first + f) of a part's rows."""
         self.read(part)[:, first : first + values.shape[1]].copy_(values)
+
+    def settle(self) -> None:
+        """It lies there at once."""
 
     def release(self) -> None:
         """Forget the memory; it goes once nobody looks at it."""
@@ -262,6 +269,12 @@ class DiskTable(Table):
         place = self._offset(panel, part)
         write = self._writer.submit(self._file.write_pages, place, pages, nbytes)
         self._underway[panel, part] = write
+
+    def settle(self) -> None:
+        """Wait for the writes that are under way, and raise what one of them met."""
+        for write in self._underway.values():
+            write.result()
+        self._underway.clear()
 
     def release(self) -> None:
         """Remove the file."""

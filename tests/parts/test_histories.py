@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -11,6 +13,7 @@ from spgnn.comm import connect
 from spgnn.data import Graph
 from spgnn.data.formats.npz import write_npz
 from spgnn.sparse import CSR
+from spgnn.store.direct import DirectFile
 from spgnn.testing import run_ranks
 from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts
@@ -60,6 +63,19 @@ def test_history_is_that_of_memory(model, ranks, tmp_path):
             check_equal(expected, found)
     for path in tmp_path.rglob("*"):
         assert not path.is_file(), path
+
+
+def test_bytes_of_a_slow_disk(tmp_path, monkeypatch):
+    """What is on its way there when an epoch begins is not of that epoch."""
+    real = DirectFile.write_pages
+
+    def slowly(*arguments):
+        time.sleep(0.02)
+        real(*arguments)
+
+    monkeypatch.setattr(DirectFile, "write_pages", slowly)
+    given = {**SMALL, "model": "sage", "epochs": 1, "parts": 3, "spill": str(tmp_path)}
+    run_ranks(histories, 2, [given])
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
