@@ -57,9 +57,13 @@ BARS: dict[str, tuple[float | None, float | None]] = {
     "adaptive-bits": (0.3, 10),
     "delay-1": (0.5, 1),
     "delay-1-smoothed": (0.5, 1),
+    "delay-1-centred": (0.5, 1),
     "delay-5-bins": (1.0, 5),
+    "delay-5-bins-centred": (1.0, 5),
     "boundary-0.1": (0.5, 10),
+    "boundary-0.1-centred": (0.5, 10),
     "never": (None, None),
+    "never-centred": (None, None),
 }
 Cells = dict[str, dict[str, Any]]
 

@@ -49,6 +49,9 @@ class Wires(Record):
     smoothing: Annotated[
         float, Flag("of delayed rows: share of the running mean that stays", "GAMMA", high=1)
     ] = 0.0
+    centred: Annotated[
+        bool, Flag("each message's mean is exact, and of now; the rest is done to what is beside")
+    ] = False
     exact_last: Annotated[int, Flag("exact wires in the last epochs", "K")] = 0
     fresh: Annotated[
         float, Flag("send rows only that moved by more than this share of their norm", "BOUND")
@@ -99,6 +102,7 @@ class Wires(Record):
                 delay=delay,
                 bins=self.delay_bins,
                 smoothing=self.smoothing,
+                centred=self.centred,
                 exact_last=self.exact_last,
                 fresh=self.fresh,
                 sampling=sampling,
@@ -129,6 +133,18 @@ class Wires(Record):
             raise InputError(f"--delay {self.delay} must be less than --epochs {epochs}")
         if self.exact_last > epochs:
             raise InputError(f"--exact-last {self.exact_last} exceeds --epochs {epochs}")
+        self._check_needed(asked)
+        if self.approximate == "between" and config.algorithm.hierarchy in ("none", "1"):
+            raise InputError(
+                "--approximate between needs --hierarchy auto or N: it says what a node is"
+            )
+        if self.tolerance:
+            self._check_controlled()
+        if not asked.exact:
+            _check_composed(self._named, asked, config)
+
+    def _check_needed(self, asked: Approximation) -> None:
+        """Refuse what there is nothing for to act on."""
         if not self._delay:
             for flag, value, unset in (
                 ("--delay-bins", self.delay_bins, 1),
@@ -143,14 +159,11 @@ class Wires(Record):
                 raise InputError(f"--adaptive-bits {self.adaptive_bits} needs --bits 2, 4 or 8")
         if self.adaptive_limit != "own" and not self.adaptive_bits:
             raise InputError(f"--adaptive-limit {self.adaptive_limit} needs --adaptive-bits N")
-        if self.approximate == "between" and config.algorithm.hierarchy in ("none", "1"):
+        if self.centred and asked.exact and self.tolerance != 0:
             raise InputError(
-                "--approximate between needs --hierarchy auto or N: it says what a node is"
+                "--centred needs --bits, --delay, --fresh, --boundary-sampling, --components or "
+                "--tolerance: it says what they are done to"
             )
-        if self.tolerance:
-            self._check_controlled()
-        if not asked.exact:
-            _check_composed(self._named, asked, config)
 
     def _check_controlled(self) -> None:
         """A controller turns bits, delay and sample, and nothing else."""
@@ -258,6 +271,7 @@ _FLAGS = {
     "feedback": "--error-feedback",
     "adaptive": "--adaptive-bits",
     "bins": "--delay-bins",
+    "centred": "--centred",
     "fresh": "--fresh",
     "sampling": "--boundary-sampling",
     "components": "--components",

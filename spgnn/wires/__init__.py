@@ -5,6 +5,7 @@ from __future__ import annotations
 from spgnn.wires.adaptive import Adaptive
 from spgnn.wires.approximation import BITS, Approximation, Dials
 from spgnn.wires.base import Layer, Setting
+from spgnn.wires.centred import Centred
 from spgnn.wires.components import Components
 from spgnn.wires.delayed import Delayed, Never
 from spgnn.wires.errors import Errors
@@ -17,6 +18,7 @@ __all__ = [
     "BITS",
     "Adaptive",
     "Approximation",
+    "Centred",
     "Components",
     "Delayed",
     "Dials",

@@ -46,6 +46,9 @@ class Approximation:
         Send one of so many bins of rows in each epoch.
     smoothing : float in [0, 1)
         Of delayed rows: how much of the running mean stays when a row arrives.
+    centred : bool
+        The mean over the rows of each message travels as it is, and at once: what else is asked for
+        is done to what rows are beside it.
     exact_last : int
         Epochs at the end in which everything travels as it is, and at once.
     fresh : float
@@ -69,6 +72,7 @@ class Approximation:
     delay: int | None = 0
     bins: int = 1
     smoothing: float = 0.0
+    centred: bool = False
     exact_last: int = 0
     fresh: float = 0.0
     sampling: Staged[float] = ((0, 1.0),)
@@ -100,8 +104,9 @@ class Approximation:
                 asked[name] = check_integer(name, asked[name], low)
         for name in _SHARES & given:
             asked[name] = check_number(name, asked[name], 0.0, inf)
-        if not isinstance(asked.get("feedback", False), bool):
-            raise InputError(f"feedback must be True or False, got {asked['feedback']!r}")
+        for name in _SWITCHES & given:
+            if not isinstance(asked[name], bool):
+                raise InputError(f"{name} must be True or False, got {asked[name]!r}")
         found = cls(**asked)
         found._check_needed()
         return found
@@ -165,6 +170,7 @@ class Approximation:
             "feedback": (self.feedback and not self.quantises, "16 bits or fewer"),
             "adaptive": (self.adaptive and not self.quantises, "2, 4 or 8 bits"),
             "adaptive_limit": (self.adaptive_limit != "own" and not self.adaptive, "adaptive"),
+            "centred": (self.centred and not self._loses, "rows that are late, fewer or shorter"),
         }
         for name, (alone, needed) in lonely.items():
             if alone:
@@ -190,6 +196,8 @@ class Approximation:
             raise InputError("components: attention scores a row by all of its columns")
         if self.adaptive:
             raise InputError("adaptive weighs rows before they travel, attention where they arrive")
+        if self.centred:
+            raise InputError("centred: attention weighs rows by scores, which a mean has none of")
         if self.samples and self.delay:
             raise InputError(
                 "sampling cannot be had with a delay under attention: edges of rows that are left "
@@ -202,6 +210,12 @@ class Approximation:
         return self == Approximation(tolerance=self.tolerance, level=self.level) and not (
             self.tolerance
         )
+
+    @property
+    def _loses(self) -> bool:
+        """Whether anything is done to rows, now or in other epochs."""
+        late = self.delay != 0 or self.fresh > 0
+        return late or self.quantises or self.samples or self.drops_components
 
     @property
     def quantises(self) -> bool:
@@ -245,6 +259,15 @@ class Dials:
         """Whether this is one of the last epochs, which are exact."""
         return self._exact_from is not None and epoch >= self._exact_from
 
+    def passes(self, epoch: int) -> bool:
+        """Whether rows of this epoch arrive as they are, and at once."""
+        if self.is_exact(epoch):
+            return True
+        if self.asked.delay is None or self.asked.fresh:
+            return False
+        whole = self.sampling_at(epoch) == self.components_at(epoch) == 1
+        return whole and self.bits_at(epoch) == 32 and not self.delay_at(epoch)
+
     def bits_at(self, epoch: int) -> int:
         """Bits of an element."""
         if self.is_exact(epoch):
@@ -276,6 +299,7 @@ class Dials:
 
 _STAGED = {"bits", "sampling", "components"}
 _INTEGERS = {"adaptive": 0, "delay": 0, "bins": 1, "exact_last": 0}
+_SWITCHES = {"feedback", "centred"}
 _SHARES = {"smoothing", "fresh", "tolerance"}
 _MAY_BE_NONE = {"delay", "tolerance"}
 

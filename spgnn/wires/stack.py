@@ -9,6 +9,7 @@ from spgnn.exchange.wire import wire_of
 from spgnn.layout import NODE
 from spgnn.wires.adaptive import Adaptive
 from spgnn.wires.base import Setting
+from spgnn.wires.centred import Centred
 from spgnn.wires.components import Components
 from spgnn.wires.delayed import Delayed, Never
 from spgnn.wires.fresh import Fresh
@@ -62,10 +63,10 @@ def _around(wire: Wire, setting: Setting) -> Wire:
     if asked.fresh:
         wire = Fresh(wire, setting)
     if asked.delay is None:
-        return Never(wire, setting)
-    if asked.delay:
+        wire = Never(wire, setting)
+    elif asked.delay:
         wire = Delayed(wire, setting)
-    return wire
+    return Centred(wire, setting) if asked.centred else wire
 
 
 def weighed_wire(setting: Setting) -> Wire:

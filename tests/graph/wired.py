@@ -19,6 +19,7 @@ WIRES: dict[str, dict[str, Any]] = {
     "adaptive": {"bits": 4, "adaptive": 2},
     "delay": {"delay": 1, "bits": 8},
     "bins": {"delay": 2, "bins": 2, "smoothing": 0.5},
+    "centred": {"delay": 1, "centred": True},
     "never": {"delay": None},
     "fresh": {"fresh": 0.05},
     "sampling": {"sampling": 0.5, "components": 0.5},

@@ -24,6 +24,7 @@ from spgnn.wires import Approximation
             Approximation(delay=5, bins=3, smoothing=0.5, exact_last=2),
         ),
         ({"fresh": 0.01}, Approximation(fresh=0.01)),
+        ({"delay": 2, "centred": True}, Approximation(delay=2, centred=True)),
         ({"boundary_sampling": "0.1,1@9"}, Approximation(sampling=((0, 0.1), (9, 1.0)))),
         ({"components": "1e-1"}, Approximation(components=((0, 0.1),))),
         (
@@ -95,6 +96,8 @@ def test_wrong_values(flags, said):
         ({"exact_last": 11, "epochs": 10}, "--exact-last 11 exceeds --epochs 10"),
         ({"error_feedback": True}, "--error-feedback needs --bits 16 or fewer"),
         ({"adaptive_bits": 5, "delay": 1}, "--adaptive-bits 5 needs --bits 2, 4 or 8"),
+        ({"centred": True}, "--centred needs --bits, --delay, --fresh"),
+        ({"centred": True, "delay": 1, "model": "gat"}, "--model gat: --centred: attention weighs"),
         ({"bits": 4, "adaptive_limit": "pair"}, "--adaptive-limit pair needs --adaptive-bits N"),
         ({"approximate": "between"}, "--approximate between needs --hierarchy"),
         ({"tolerance": 0.1, "delay": "never"}, "--tolerance needs --delay R"),

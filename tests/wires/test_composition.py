@@ -43,16 +43,20 @@ LINEAR = {
     "components": Approximation(components=((0, 0.5),)),
     "both": Approximation(sampling=((0, 0.6),), components=((0, 0.5),)),
     "sampled between nodes": Approximation(sampling=((0, 0.6),), level="between"),
+    "centred": Approximation(sampling=((0, 0.6),), components=((0, 0.5),), centred=True),
 }
 KEEPING = {
     "delayed": Approximation(delay=2, bins=2),
     "fresh": Approximation(((0, 4),), feedback=True, fresh=0.2),
     "adaptive": Approximation(((0, 2),), adaptive=2),
+    "delayed and centred": Approximation(((0, 8),), delay=2, bins=2, centred=True),
     "delayed samples": Approximation(delay=2, bins=2, sampling=((0, 0.6),), components=((0, 0.5),)),
 }
 CHANGING = {
     "falling": Approximation(sampling=((0, 1.0), (1, 0.3)), components=((0, 1.0), (2, 0.4))),
+    "falling, centred": Approximation(sampling=((0, 1.0), (1, 0.3)), centred=True),
     "never": Approximation(delay=None),
+    "means": Approximation(delay=None, centred=True),
 }
 
 
@@ -102,7 +106,7 @@ def check_exact(trial: Trial, what: str) -> None:
     for name, asked in settings_for(what).items():
         # All epochs are among the last ones; or the first has nothing to do yet.
         matrices = [trial.on(replace(asked, exact_last=1), 1)]
-        matrices += [trial.on(asked)] if name == "falling" else []
+        matrices += [trial.on(asked)] if "falling" in name else []
         for A in matrices:
             assert A.wires or asked.level == "between", (what, name)
             A.begin_epoch(0)

@@ -52,8 +52,14 @@ def oracle(A: np.ndarray, layout: RowLayout, asked: Approximation, epoch: int) -
                 continue
             theirs = slice(*layout.range(owner))
             columns = [c for c in needed if theirs.start <= c < theirs.stop]
+            now = H[columns]
             for place, column in enumerate(columns):
-                H[column] = operand(used_epoch(epoch, place % asked.bins, asked), N)[column]
+                used = operand(used_epoch(epoch, place % asked.bins, asked), N)
+                H[column] = used[column]
+                if asked.centred:
+                    H[column] -= used[columns].mean(axis=0)
+            if asked.centred and columns:
+                H[columns] += now.mean(axis=0) - H[columns].mean(axis=0)
         Z[rows] = A[rows] @ H
     return Z
 
@@ -86,6 +92,7 @@ def against_oracle(rank: int, asked: Approximation) -> None:
         Approximation(delay=2, bins=2),
         Approximation(delay=1, bins=3, exact_last=2),
         Approximation(delay=4, bins=3, exact_last=1),
+        Approximation(delay=2, bins=2, centred=True, exact_last=1),
     ],
     ids=str,
 )

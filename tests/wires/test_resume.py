@@ -68,7 +68,7 @@ def multiplied(A: DistMatrix, X: torch.Tensor, step: Step) -> torch.Tensor:
         (Approximation(fresh=0.3, delay=2), Algorithm("1d", node_size=2)),
         (Approximation(((0, 4),), feedback=True, fresh=0.3), Algorithm("vertex-cut")),
         (Approximation(delay=3, bins=3, smoothing=0.5), Algorithm("vertex-cut")),
-        (Approximation(delay=3, smoothing=0.5, exact_last=2), Algorithm("2d")),
+        (Approximation(delay=3, smoothing=0.5, exact_last=2, centred=True), Algorithm("2d")),
         (Approximation(((0, 2),), feedback=True, delay=2), Algorithm("feature", 2)),
         (Approximation(delay=1, sampling=((0, 0.5),)), Algorithm("1.5d", 2)),
     ],
