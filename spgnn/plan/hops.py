@@ -63,6 +63,9 @@ class HopCensus:
     def traffic(self, width: Width, dtype: torch.dtype, *, adjoint: bool) -> Moved:
         """What rows of some width are on their way, or on their way back."""
         sent, received = (self.bytes_of(n, width, dtype) for n in (self.sent, self.received))
+        if self.wire is not None and self.wire.asked.centred:
+            sent = sent + self.wire.means_of(self.messages, width, dtype)
+            received = received + self.wire.means_of(self.returned, width, dtype)
         any_ = (np.asarray(width) > 0) * (1 if self.wire is None else self.wire.sending)
         if adjoint:
             return received, sent, self.returned * any_

@@ -83,13 +83,30 @@ class Wired:
         each = np.array([known[w] for w in widths.ravel().tolist()]).reshape(widths.shape)
         return np.asarray(rows * each, np.float64)
 
+    def means_of(self, messages: Int64Array, width: Any, dtype: torch.dtype) -> Float64Array:
+        """Bytes of the means of so many messages in a mean epoch."""
+        return np.asarray(messages * self._centring * width * dtype.itemsize, np.float64)
+
     @property
     def sending(self) -> float:
-        """In which share of all epochs anything is sent."""
+        """How often anything is sent to a peer in a mean epoch."""
+        return self._centring + self._carrying
+
+    @property
+    def _carrying(self) -> float:
+        """In which share of all epochs rows are sent."""
         if self.asked.delay is not None:
             return 1.0
         dials = Dials(self.asked, self.epochs)
         return sum(map(dials.is_exact, range(self.epochs))) / self.epochs
+
+    @property
+    def _centring(self) -> float:
+        """In which share of all epochs means are sent."""
+        if not self.asked.centred:
+            return 0.0
+        dials = Dials(self.asked, self.epochs)
+        return 1 - sum(map(dials.passes, range(self.epochs))) / self.epochs
 
     @property
     def held(self) -> tuple[float, float, float]:

@@ -27,10 +27,10 @@ from tests.training import run
 WIRES: list[dict[str, object]] = [
     {"bits": 4},
     {"bits": "16,2@2", "error_feedback": True},
-    {"delay": 1},
+    {"delay": 1, "centred": True},
     {"bits": 8, "delay": 2, "delay_bins": 2},  # after the first epoch, two periods
     {"delay": "never", "exact_last": 2},
-    {"components": "0.5,0.25@3", "bits": 1},
+    {"components": "0.5,0.25@3", "bits": 1, "centred": True},
     {"delay": 1, "exact_last": 1, "bits": 4},
 ]
 SCHEMES: list[dict[str, object]] = [
@@ -120,6 +120,8 @@ def test_what_wires_keep_and_take_is_predicted(tmp_path):
     assert (names > 0).all()
     assert (late.memory["wires"] > names).all()
     assert price(delay=None).volume["total_bytes"] == 0
+    means = price(delay=None, centred=True).volume["total_bytes"]
+    assert 0 < means < price(delay=1, centred=True).volume["total_bytes"] / 2
 
 
 @pytest.mark.parametrize(
@@ -147,13 +149,13 @@ def test_auto_takes_wires(tmp_path, monkeypatch):
 def test_the_command_ranks_for_wires(tmp_path, capsys):
     out, graph = tmp_path / "plans.json", str(write_graphs(tmp_path)[2])
     flags = ["--machine", EXAMPLE, "--cache", tmp_path, "--partition", "block", "--json", out]
-    given = ["--bits", "8,4@50", "--delay", "2", "--delay-bins", "2", "--epochs", "60"]
+    given = ["--bits", "8,4@50", "--delay", "2", "--delay-bins", "2", "--epochs", "60", "--centred"]
     assert main(["plan", graph, "--ranks", "4", *map(str, flags), *given]) == 0
     capsys.readouterr()
     plan = json.loads(out.read_text())["plans"][0]
     config = parse(shlex.split(plan["command"])[4:])
     asked = config.wires.approximation
-    assert asked == Approximation.of(bits=[(0, 8), (50, 4)], delay=2, bins=2)
+    assert asked == Approximation.of(bits=[(0, 8), (50, 4)], delay=2, bins=2, centred=True)
     assert config.training.epochs == 60
     assert predicted(config, 4, Wired(asked, 60)).volume["total_bytes"] == plan["bytes"]
     for wrong in (["--bits", "3"], ["--delay-bins", "2"], ["--delay", "100"]):
