@@ -44,12 +44,10 @@ SETTINGS = {
     "delay-5-bins": "--delay 5 --delay-bins 5",
     "delay-5-bins-centred": "--delay 5 --delay-bins 5 --centred",
     "boundary-0.1": "--boundary-sampling 0.1",
-    "boundary-0.1-centred": "--boundary-sampling 0.1 --centred",
     "components-0.25": "--components 0.25",
     "fresh-0.1": "--fresh 0.1",
     "tolerance-0.05": "--tolerance 0.05",
     "never": "--delay never",
-    "never-centred": "--delay never --centred",
 }
 # Values of flags may be lists of numbers.
 _BETWEEN_SETTINGS = re.compile(r",(?=\s*(?:--|[a-z]|$))")
