@@ -35,8 +35,8 @@ from spgnn.files import check_writable, written_aside
 ROOT = Path(__file__).parents[1]
 # Exact training shall have arrived somewhere: on a plateau, what is late or noisy falls far behind.
 # Late gradients need smaller steps than exact ones, here three times smaller ones where features
-# are not normalised, and more epochs; nothing else was tuned for approximate wires. Rows are wide enough that what
-# says how to unpack them weighs little.
+# are not normalised, and more epochs; nothing else was tuned for approximate wires. Rows are wide
+# enough that what says how to unpack them weighs little.
 COMMON = "--layers 3 --hidden 128 --dropout 0.5"
 CITATIONS = f"{COMMON} --weight-decay 5e-4 --epochs 100 --eval-every 2"
 LARGER = f"{COMMON} --no-input-dropout --weight-decay 0"

@@ -68,7 +68,7 @@ def open_through_disk(
         If there is nothing of that name, it cannot be read, the disk is full, or so little memory
         is not enough.
     """
-    if os.path.isfile(name_or_path) and suffix_of(Path(name_or_path)) in EDGE_FILES:
+    if is_edge_file(name_or_path):
         file = EDGE_FILES[suffix_of(Path(name_or_path))](Path(name_or_path))
         _Sorting(file, memory, symmetrise=symmetrise, progress=progress).write(directory)
         return open_shards(directory)
@@ -84,6 +84,11 @@ def open_through_disk(
         return source
     _write_rows(source, directory, progress)
     return open_shards(directory)
+
+
+def is_edge_file(path: AnyPath) -> bool:
+    """Whether this is a file of edges that is read piece by piece."""
+    return os.path.isfile(path) and suffix_of(Path(path)) in EDGE_FILES
 
 
 class _SourceEdges(EdgeFile):

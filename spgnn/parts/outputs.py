@@ -48,3 +48,29 @@ class MappedRows:
         """Let the system have the memory of pages that were touched; the file keeps their bytes."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._pages.madvise(mmap.MADV_DONTNEED)
+
+
+class OutputRows:
+    """Outputs of all rows: in a file, if there is a directory for it.
+
+    Parameters
+    ----------
+    directory : Path, optional
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+        self._mapped: MappedRows | None = None
+
+    def make(self, rows: int, like: Tensor) -> Tensor:
+        """Uninitialised [rows, width and dtype of `like`]."""
+        if self._directory is None or not rows:
+            return like.new_empty(rows, like.shape[1])
+        path = self._directory / "outputs"
+        self._mapped = MappedRows(path, (rows, like.shape[1]), like.dtype)
+        return self._mapped.rows
+
+    def give_back(self) -> None:
+        """Let go of the memory of those that lie in a file."""
+        if self._mapped is not None:
+            self._mapped.give_back()

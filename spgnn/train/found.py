@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,15 +18,20 @@ from spgnn.data import GraphMeta, open_shards
 from spgnn.data.graph import VertexData
 from spgnn.data.labels import labelled
 from spgnn.data.shards import ShardDirectory
+from spgnn.data.through_disk import is_edge_file, open_through_disk
 from spgnn.errors import InputError
 from spgnn.graph.sharing import is_cut
 from spgnn.layout import RowLayout
 from spgnn.parts.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
 from spgnn.parts.rows import Adjacency
+from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.store.direct import Transfers
 from spgnn.train.config import TrainConfig
 from spgnn.train.setup import made_up_labels, masks_of, share_of
+
+# Times the bytes of a file of edges that it takes to read it in memory, at most.
+_READ_IN_MEMORY = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +62,20 @@ class Found:
     X: Tensor | CSR | Stretch | None
 
 
-def found_in(config: TrainConfig, comm: Communicator, counts: Transfers) -> Found:
-    """Own rows of the data set: of a graph directory what is read later, else all. Collective."""
+def found_in(
+    config: TrainConfig, comm: Communicator, counts: Transfers, scratch: Path | None
+) -> Found:
+    """Own rows of the data set, of a graph directory what is read later, else all. Collective.
+
+    A file of edges that may not fit becomes a graph directory in `scratch` first, on one rank.
+    """
     name = config.data.dataset
     if from_rank_zero(comm, lambda: is_cut(name, comm.size)):
+        if config.data.symmetrise:
+            raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
         return on_every_rank(comm, lambda: _in_directory(config, open_shards(name), comm, counts))
+    if scratch is not None and comm.size == 1 and _is_large(name, config.storage.memory):
+        return _in_directory(config, _sorted_into(scratch, config), comm, counts)
     share, _ = share_of(config, comm)
     adjacency = share.adjacency
     assert adjacency is not None
@@ -74,6 +90,29 @@ def found_in(config: TrainConfig, comm: Communicator, counts: Transfers) -> Foun
     )
 
 
+def _is_large(name: str, memory: int | None) -> bool:
+    """Whether this is a file of edges that may take more memory to read than there is."""
+    if memory is None or not is_edge_file(name):
+        return False
+    return _READ_IN_MEMORY * os.path.getsize(name) > memory
+
+
+def _sorted_into(scratch: Path, config: TrainConfig) -> ShardDirectory:
+    """The graph of a file of edges, in a directory with one part."""
+    data, memory = config.data, config.storage.memory
+    assert memory is not None
+    with ProgressBar() as progress:
+        source = open_through_disk(
+            data.dataset,
+            directory=scratch / "graph",
+            memory=memory,
+            symmetrise=data.symmetrise,
+            progress=progress,
+        )
+    assert isinstance(source, ShardDirectory)
+    return source
+
+
 def _in_directory(
     config: TrainConfig, shards: ShardDirectory, comm: Communicator, counts: Transfers
 ) -> Found:
@@ -82,8 +121,6 @@ def _in_directory(
             f"{shards.directory}: holds {shards.meta.parts} parts, but there are {comm.size} "
             f"ranks; write it with --parts {comm.size}"
         )
-    if config.data.symmetrise:
-        raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
     rank, meta = comm.rank, shards.meta
     where = {name: shards.place(rank, name) for name in ("indptr", "indices", "values", "x")}
     stretch = {name: None if place is None else Stretch(*place) for name, place in where.items()}

@@ -35,7 +35,7 @@ from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
 from spgnn.parts.kept import release
 from spgnn.parts.layers import Layers, Source, Vertices
 from spgnn.parts.network import Network
-from spgnn.parts.outputs import MappedRows
+from spgnn.parts.outputs import OutputRows
 from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places, Room
 from spgnn.parts.rows import (
@@ -94,15 +94,16 @@ class InParts(Task):
     ) -> None:
         self.comm, self.config, self._outputs = comm, config, outputs
         self.counts, self.moved = Transfers(), Transfers()
-        self._held: MappedRows | None = None
-        self.room = Room(Places(), None, torch.float32, self.counts)
+        directory = _spill(config.storage.spill, comm)
+        self._outputs_kept = OutputRows(directory)
+        self.room = Room(Places(), directory, torch.float32, self.counts)
         mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
         with memory_for(f"the rows of {config.data.dataset}"):
-            found = found_in(config, comm, self.counts)
-            if isinstance(found.X, CSR):
-                found = replace(found, X=dense_for_max(config, found.X))
-            self.meta = found.meta
             try:
+                found = found_in(config, comm, self.counts, directory)
+                if isinstance(found.X, CSR):
+                    found = replace(found, X=dense_for_max(config, found.X))
+                self.meta = found.meta
                 self._prepare(found, mesh, idle_bytes)
             except BaseException:
                 self.room.close()
@@ -140,7 +141,7 @@ class InParts(Task):
         itself = idle_bytes + LIBRARIES
         memory = storage.memory - itself if storage.memory else None
         dtype = torch.float64 if config.training.dtype == "float64" else torch.float32
-        directory = _spill(storage.spill, comm)
+        directory = self.room.directory
         self.room = Room(Places(), directory, dtype, self.counts)
 
         def decided(again: frozenset[int]) -> Budget:
@@ -328,7 +329,7 @@ class InParts(Task):
         with torch.no_grad():
             for part, _, H in self.network.outputs(self.everything):
                 if found is None:
-                    found = self._mapped(rows, H)
+                    found = self._outputs_kept.make(rows, H)
                 found[slice(*self.whole.bounds[part : part + 2])] = H
                 self.give_back()
         assert found is not None
@@ -336,15 +337,7 @@ class InParts(Task):
 
     def give_back(self) -> None:
         """Let go of the memory of outputs that lie in a file."""
-        if self._held is not None:
-            self._held.give_back()
-
-    def _mapped(self, rows: int, like: Tensor) -> Tensor:
-        if self.room.directory is None or not rows:
-            return like.new_empty(rows, like.shape[1])
-        path = self.room.directory / "outputs"
-        self._held = MappedRows(path, (rows, like.shape[1]), like.dtype)
-        return self._held.rows
+        self._outputs_kept.give_back()
 
     @property
     def vertex_ids(self) -> Tensor:
