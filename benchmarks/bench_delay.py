@@ -8,7 +8,8 @@ Under any launcher, once for each backend; both write to the same files:
 
 All-to-alls go over an artificial link (`spgnn.testing.throttled`): they take no less time than a
 network of that rate would need for the bytes that a rank sends or receives. Compute alone is the
-same epoch with nothing sent (`--delay never`). The three take turns in blocks of a few epochs, each
+same epoch with nothing sent (`--delay never`); the centred one has a row of each message of now
+(`--delay 1 --centred`), which waits in line with the late ones. The four take turns in blocks of a few epochs, each
 on a link of its own that is empty when a block begins; what is under way at the end of a block has
 landed before the next one. A block's first epochs are not timed. The slowest rank counts. A ratio
 is that of two blocks of the same round: median, least and most. On one machine the processors that
@@ -43,8 +44,13 @@ from spgnn.testing import Throttled, throttled
 from spgnn.train import GraphTask, TrainConfig, Trainer, prepare, task_of
 
 ROOT = Path(__file__).parents[1]
-COMPUTE, EXACT, DELAYED = WAYS = ("compute alone", "exact", "delay 1")
-FLAGS: dict[str, dict[str, Any]] = {COMPUTE: {"delay": "never"}, EXACT: {}, DELAYED: {"delay": 1}}
+COMPUTE, EXACT, DELAYED, CENTRED = WAYS = ("compute alone", "exact", "delay 1", "centred")
+FLAGS: dict[str, dict[str, Any]] = {
+    COMPUTE: {"delay": "never"},
+    EXACT: {},
+    DELAYED: {"delay": 1},
+    CENTRED: {"delay": 1, "centred": True},
+}
 BAR = 1.05
 Cell = dict[str, Any]
 
@@ -157,12 +163,12 @@ def table(cells: dict[str, Cell]) -> str:
         "backend, graph, hidden, Gb/s, sent by a rank MB, link ms, compute alone ms, possible, "
     )
     titles += "exact / compute, delay 1 / compute, bar, delay 1 / possible, delay 1 / exact, "
-    titles += "processor delay 1 / compute"
+    titles += "processor delay 1 / compute, centred / compute, centred / exact"
     names = titles.split(", ")
     lines = [f"| {' | '.join(names)} |", "|---|---|" + "---:|" * (len(names) - 2)]
     for key, cell in cells.items():
         seconds = cell["seconds"]
-        alone, exact, delayed = (seconds[way] for way in WAYS)
+        alone, exact, delayed, centred = (seconds[way] for way in WAYS)
         ratio, hidden = spread(delayed, alone)
         least = [max(each, cell["link_seconds"]) for each in alone]
         possible = median(least) / median(alone)
@@ -181,6 +187,8 @@ def table(cells: dict[str, Cell]) -> str:
             spread(delayed, least)[1],
             spread(delayed, exact)[1],
             spread(*(cell["processor_seconds"][way] for way in (DELAYED, COMPUTE)))[1],
+            spread(centred, alone)[1],
+            spread(centred, exact)[1],
         ]
         lines.append(f"| {' | '.join(row)} |")
     last = next(reversed(cells.values()))
