@@ -38,19 +38,26 @@ class Centred(Layer):
 
     def _forget(self) -> None:
         self._pool = Pool()
+        self._room: Tensor | None = None
+
+    def room(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
+        """Where the inner wire wants rows: the means are taken off there."""
+        self._room = self.inner.room(rows, like, step)
+        return self._room
 
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
     ) -> Flight:
         """Send the means, and hand on what rows are beside them."""
+        room, self._room = self._room, None
         if self.setting.dials.passes(step.epoch):
             return self.inner.begin(rows, out, route, comm, step)
         counts = route.counts
         means = means_of(rows, counts.send)
         arriving = rows.new_empty(int((counts.recv > 0).sum()), rows.shape[1])
         of_now = comm.alltoallv(means, arriving, _one_each(counts))
-        room = self.inner.room(len(rows), rows, step)
-        beside = room
+        beside = self.inner.room(len(rows), rows, step) if room is None else room
+        borrowed = beside is None
         if beside is None:
             beside = self._pool.take(len(rows), rows.shape[1], rows.dtype, rows.device)
         for block, mean, rest in zip(
@@ -58,9 +65,9 @@ class Centred(Layer):
         ):
             torch.sub(block, mean, out=rest)
         flight = self.inner.begin(beside, out, route, comm, step)
-        if room is None:
+        if borrowed:
             flight = Then(flight, lambda: self._pool.give(beside))
-        return _Centring(of_now, flight, arriving, out, counts.recv)
+        return _Centring((of_now, means), flight, arriving, out, counts.recv)
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
         """One row more for each message that is not empty."""
@@ -75,23 +82,28 @@ class _Centring:
     """What was beside the means, and the means, under way."""
 
     def __init__(
-        self, of_now: Flight, beside: Flight, means: Tensor, out: Tensor, counts: Int64Array
+        self,
+        of_now: tuple[Flight, Tensor],
+        beside: Flight,
+        means: Tensor,
+        out: Tensor,
+        counts: Int64Array,
     ) -> None:
-        self._of_now, self._beside = of_now, beside
-        self._means, self._out, self._counts = means, out, counts
-        self._waited = False
+        # With what is sent, which nobody else holds.
+        self._of_now: tuple[Flight, Tensor] | None = of_now
+        self._beside, self._means, self._out, self._counts = beside, means, out, counts
 
     def wait(self) -> None:
         """Put the means in the place of those that have arrived."""
-        if self._waited:
+        if self._of_now is None:
             return
-        self._waited = True
         rest = self._out
         if isinstance(self._beside, Lent):
             rest = self._beside.land()
         else:
             self._beside.wait()
-        self._of_now.wait()
+        self._of_now[0].wait()
+        self._of_now = None
         moves = self._means - means_of(rest, self._counts)
         blocks = (_messages(each, self._counts) for each in (rest, self._out))
         for block, whole, move in zip(*blocks, moves, strict=True):
