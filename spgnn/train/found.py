@@ -30,7 +30,7 @@ from spgnn.store.direct import Transfers
 from spgnn.train.config import TrainConfig
 from spgnn.train.setup import made_up_labels, masks_of, share_of
 
-# Times the bytes of a file of edges that it takes to read it in memory, at most.
+# Times the bytes of a file of edges that reading it in memory is taken for.
 _READ_IN_MEMORY = 8
 
 
@@ -74,7 +74,8 @@ def found_in(
         if config.data.symmetrise:
             raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
         return on_every_rank(comm, lambda: _in_directory(config, open_shards(name), comm, counts))
-    if scratch is not None and comm.size == 1 and _is_large(name, config.storage.memory):
+    alone = comm.size == 1 and config.data.graph_split is None
+    if scratch is not None and alone and _is_large(name, config.storage.memory):
         return _in_directory(config, _sorted_into(scratch, config), comm, counts)
     share, _ = share_of(config, comm)
     adjacency = share.adjacency

@@ -49,9 +49,11 @@ def test_history_is_that_of_memory(tmp_path, monkeypatch, symmetrise):
 def test_small_files_and_several_ranks_read_as_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(found, "_sorted_into", None)
     flags = {**FLAGS, "dataset": edge_file(tmp_path / "g.txt"), "spill": str(tmp_path / "spill")}
-    run_ranks(reports, 1, [{**flags, "memory": MEMORY}])
+    flags["memory"] = MEMORY
+    ((alone,),) = run_ranks(reports, 1, [flags])
     monkeypatch.setattr(found, "_READ_IN_MEMORY", MEMORY)
-    run_ranks(reports, 2, [{**flags, "memory": MEMORY}])
+    ((two,), _) = run_ranks(reports, 2, [flags])
+    check_equal(alone["history"], two["history"])
 
 
 def test_what_is_wrong_in_a_file_leaves_nothing(tmp_path, monkeypatch, capfd):
