@@ -1,16 +1,37 @@
-// The terms of MeanFactor, for as many shares at once as an instruction set has lanes.
+// Factors of as many shares at once as an instruction set has lanes; the same bits for any number.
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 namespace spgnn {
 
-// Numbers are kept once for each lane of the widest vector.
+// The terms of MeanFactor. Numbers are kept once for each lane of the widest vector.
 struct FactorTerms {
   static constexpr int kWidest = 8, kTerms = 7;
 
+  std::int64_t arrivals;
   float most;  // shares above are heavy
   alignas(32) float times[kWidest], integral[kWidest], coefficients[kTerms][kWidest];
+};
+
+// Vectors of so many bytes.
+template <std::size_t kBytes>
+struct Vectors;
+template <>
+struct Vectors<16> {
+  using Floats [[gnu::vector_size(16)]] = float;
+  using Numbers [[gnu::vector_size(16)]] = std::int32_t;
+  using Halves [[gnu::vector_size(16)]] = std::int64_t;
+};
+template <>
+struct Vectors<32> {
+  using Floats [[gnu::vector_size(32)]] = float;
+  using Numbers [[gnu::vector_size(32)]] = std::int32_t;
+  using Halves [[gnu::vector_size(32)]] = std::int64_t;
 };
 
 template <class Lanes>
@@ -20,7 +41,61 @@ template <class Lanes>
   return lanes;
 }
 
-// The factors of light shares, without a branch; the same bits for every number of lanes.
+// Whole vectors of `count` numbers are read and written.
+template <class Lanes, class Of>
+[[gnu::always_inline]] inline void each_lanes(std::int64_t count, const float* from, float* to,
+                                              const Of& of) {
+  constexpr std::int64_t kLanes = sizeof(Lanes) / sizeof(float);
+  for (std::int64_t j = 0; j < count; j += kLanes) {
+    const Lanes found = of(lanes_at<Lanes>(from + j));
+    std::memcpy(to + j, &found, sizeof(found));
+  }
+}
+
+// Whether any lane of a comparison holds.
+template <class Mask>
+[[gnu::always_inline]] inline bool any_lane(Mask mask) {
+  const auto halves = reinterpret_cast<typename Vectors<sizeof(Mask)>::Halves>(mask);
+  std::int64_t any = 0;
+  for (std::size_t i = 0; i < sizeof(Mask) / sizeof(any); ++i) any |= halves[i];
+  return any != 0;
+}
+
+// 1 − exp(−x) for x ≥ 0, to seven digits also where it is small; without a branch. Of a number, or
+// of lanes.
+template <class Floats>
+[[gnu::always_inline]] inline Floats one_minus_exp(Floats x) {
+  const Floats y = x < 80.0F ? x : Floats{} + 80.0F;
+  const Floats small = y * (1 - y * 0.5F * (1 - y * (1.0F / 3) * (1 - y * 0.25F * (1 - y * 0.2F))));
+  // exp(−y) = 2^−(n + f): a polynomial for the fraction, the exponent's bits for the rest.
+  const Floats halvings = y * 1.44269504F;
+  Floats whole, scale;
+  if constexpr (std::is_same_v<Floats, float>) {
+    const auto n = static_cast<std::int32_t>(halvings);
+    whole = static_cast<float>(n);
+    scale = std::bit_cast<float>((127 - n) << 23);
+  } else {
+    const auto n = __builtin_convertvector(halvings, typename Vectors<sizeof(Floats)>::Numbers);
+    whole = __builtin_convertvector(n, Floats);
+    scale = reinterpret_cast<Floats>((127 - n) << 23);
+  }
+  const Floats f = (halvings - whole) * 0.693147181F;
+  const Floats by7 = 1 - f * (1.0F / 7), by6 = 1 - f * (1.0F / 6) * by7, by5 = 1 - f * 0.2F * by6;
+  const Floats by3 = 1 - f * (1.0F / 3) * (1 - f * 0.25F * by5);
+  const Floats large = 1 - (1 - f * (1 - f * 0.5F * by3)) * scale;
+  return y < 0.25F ? small : large;
+}
+
+inline constexpr float kLeastShare = std::numeric_limits<float>::min();
+
+// The factors of shares if the first entry that is not taken arrives at a time.
+template <class Lanes>
+[[gnu::always_inline]] inline Lanes arrived_factors(float time, Lanes share) {
+  const Lanes at_least = share > kLeastShare ? share : Lanes{} + kLeastShare;
+  return 1 / one_minus_exp(at_least * time);
+}
+
+// The mean factors of light shares, without a branch.
 template <class Lanes>
 [[gnu::always_inline]] inline Lanes light_factors(const FactorTerms& terms, Lanes share) {
   const Lanes x = lanes_at<Lanes>(terms.times) * share, y = x * x, y2 = y * y;
@@ -34,6 +109,30 @@ template <class Lanes>
   // In pairs, which do not wait for each other.
   const Lanes sum = c0 + y * c1 + y2 * (c2 + y * c3 + y2 * (c4 + y * c5 + y2 * c6));
   return lanes_at<Lanes>(terms.integral) / x + 0.5F + x * sum;
+}
+
+// The mean factors of any shares.
+template <class Lanes>
+[[gnu::always_inline]] inline Lanes mean_factors(const FactorTerms& terms, Lanes share) {
+  constexpr float kNothing = 1e-7F;
+  if (!any_lane(share > terms.most)) return light_factors(terms, share);
+  // Of heavy ones the first terms apart, until the rest is that of a light share.
+  Lanes sum{}, term = sum + 1;
+  while (true) {
+    const auto goes_on = (share > terms.most) & (term > kNothing);
+    if (!any_lane(goes_on)) break;
+    const Lanes base = 1 / (1 + share);
+    Lanes next = term;
+    Lanes square = base;
+    for (std::int64_t n = terms.arrivals; n > 0; n >>= 1) {
+      if (n & 1) next *= square;
+      square *= square;
+    }
+    sum = goes_on ? sum + term : sum;
+    term = goes_on ? next : term;
+    share = goes_on ? share * base : share;
+  }
+  return term > kNothing ? sum + term * light_factors(terms, share) : sum;
 }
 
 }  // namespace spgnn

@@ -20,21 +20,6 @@
 
 namespace spgnn {
 
-// 1 − exp(−x) for x ≥ 0, to seven digits also where it is small; without a branch, so that loops of
-// it become vectors.
-inline float one_minus_exp(float x) {
-  const float y = std::min(x, 80.0F);
-  const float small = y * (1 - y / 2 * (1 - y / 3 * (1 - y / 4 * (1 - y / 5))));
-  // exp(−y) = 2^−(n + f): a polynomial for the fraction, the exponent's bits for the rest.
-  const float halvings = y * 1.44269504F;
-  const auto whole = static_cast<std::int32_t>(halvings);
-  const float f = (halvings - static_cast<float>(whole)) * 0.693147181F;
-  const float power =
-      1 - f * (1 - f / 2 * (1 - f / 3 * (1 - f / 4 * (1 - f / 5 * (1 - f / 6 * (1 - f / 7))))));
-  const float large = 1 - power * std::bit_cast<float>((127 - whole) << 23);
-  return y < 0.25F ? small : large;
-}
-
 // An exponential number from 64 random bits.
 inline double exponential(std::uint64_t random) { return -std::log(unit(random)); }
 
@@ -50,11 +35,14 @@ inline float quick_exponential(std::uint64_t random) {
            2 * s * (1 + t * (1.0F / 3 + t * (1.0F / 5 + t * (1.0F / 7 + t / 9)))));
 }
 
+using FourLanes = Vectors<16>::Floats;
+
 // The mean of 1 / (1 − exp(−share·t)) where t is the sum of n ≥ 2 exponential numbers: it is
 // Σ_j (1 + j·share)^−n, for a light share by Euler and Maclaurin, to five digits.
 class MeanFactor {
  public:
-  constexpr explicit MeanFactor(std::int64_t arrivals) : arrivals_(arrivals), terms_() {
+  constexpr explicit MeanFactor(std::int64_t arrivals) : terms_() {
+    terms_.arrivals = arrivals;
     const auto n = static_cast<float>(arrivals);
     terms_.most = 3.1F / (n + 6);
     // Terms are written in x = n·share, which keeps their coefficients small.
@@ -72,46 +60,14 @@ class MeanFactor {
 
   // Of some shares; whole vectors are read and written.
   void of(std::int64_t count, const float* shares, float* factors) const {
-    bool heavy = false;
-    for (std::int64_t j = 0; j < count; j += kLanes) {
-      const auto four = lanes_at<Lanes>(shares + j);
-      const Lanes found = light_factors(terms_, four);
-      std::memcpy(factors + j, &found, sizeof(found));
-      const auto above = reinterpret_cast<Halves>(four > terms_.most);
-      heavy |= (above[0] | above[1]) != 0;
-    }
-    if (heavy) of_heavy(count, shares, factors);
-  }
-  // Of those that are heavy.
-  void of_heavy(std::int64_t count, const float* shares, float* factors) const {
-    for (std::int64_t j = 0; j < count; ++j) {
-      if (!is_light(shares[j])) factors[j] = heavy_factor(shares[j]);
-    }
+    each_lanes<FourLanes>(count, shares, factors,
+                          [&](FourLanes four) { return mean_factors(terms_, four); });
   }
   const FactorTerms& terms() const { return terms_; }
 
-  static constexpr std::int64_t kLanes = 4;
-
  private:
-  using Lanes [[gnu::vector_size(16)]] = float;
-  using Halves [[gnu::vector_size(16)]] = std::int64_t;
-
   static constexpr void spread(float* lanes, float value) {
     for (int lane = 0; lane < FactorTerms::kWidest; ++lane) lanes[lane] = value;
-  }
-
-  bool is_light(float share) const { return share <= terms_.most; }
-
-  // The first terms apart, until the rest is that of a light share.
-  float heavy_factor(float share) const {
-    float sum = 0, term = 1;
-    while (!is_light(share) && term > 1e-7F) {
-      sum += term;
-      term *= power(1 / (1 + share));
-      share /= 1 + share;
-    }
-    if (term <= 1e-7F) return sum;
-    return sum + term * light_factors(terms_, Lanes{share, share, share, share})[0];
   }
 
   // B_2p / (2p)! over the one before.
@@ -122,16 +78,6 @@ class MeanFactor {
                                                              -5.28419014e-10F * 47900160,
                                                              1.33825365e-11F / -5.28419014e-10F};
 
-  float power(float base) const {
-    float product = 1;
-    for (std::int64_t n = arrivals_; n > 0; n >>= 1) {
-      product = n & 1 ? product * base : product;
-      base *= base;
-    }
-    return product;
-  }
-
-  std::int64_t arrivals_;
   FactorTerms terms_;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 #define SPGNN_INLINE [[gnu::always_inline]] inline
 
-using Lanes [[gnu::vector_size(32)]] = float;
+using Lanes = Vectors<32>::Floats;
 static_assert(sizeof(Bucket<std::int32_t>) == 32);
 
 SPGNN_INLINE __m256i loaded(const void* from) {
@@ -23,6 +23,11 @@ SPGNN_INLINE __m256i loaded(const void* from) {
 }
 SPGNN_INLINE void stored(void* to, __m256i lanes) {
   _mm256_storeu_si256(static_cast<__m256i*>(to), lanes);
+}
+// For numbers that are read one by one: GCC would take each out of the register, in two operations.
+SPGNN_INLINE void stored_apart(std::uint32_t (&to)[kDrawLanes], __m256i lanes) {
+  stored(to, lanes);
+  asm volatile("" : "+m"(to));
 }
 SPGNN_INLINE __m256i lane_numbers() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
 
@@ -78,6 +83,13 @@ SPGNN_INLINE std::uint32_t fresh_lanes(__m256i offsets, const __m256i* others, i
     fresh &= static_cast<std::uint32_t>(_mm512_testn_epi32_mask(equal, equal)) >> 8;
   }
   return fresh;
+}
+
+// Of sixteen lanes, those that equal none before them.
+SPGNN_INLINE std::uint32_t fresh_sixteen(__m256i first, __m256i second) {
+  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+  const __m512i equal = _mm512_conflict_epi32(both);
+  return _mm512_testn_epi32_mask(equal, equal);
 }
 
 class Compaction {
@@ -173,6 +185,11 @@ SPGNN_INLINE std::uint32_t fresh_lanes(__m256i offsets, const __m256i* others, i
                                    equals<6>(offsets, those), equals<7>(offsets, those)));
   }
   return 0xFFU ^ static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(met)));
+}
+
+// Of sixteen lanes, those that equal none before them.
+SPGNN_INLINE std::uint32_t fresh_sixteen(__m256i first, __m256i second) {
+  return fresh_lanes(first, nullptr, 0) | fresh_lanes(second, &first, 1) << kDrawLanes;
 }
 
 // Which lane goes where, a byte for each, by the mask of those that are kept.
@@ -281,6 +298,7 @@ SPGNN_INLINE Entries8 entries(const LaneRow& row, __m256i settled_bytes, __m256 
   return {offsets, _mm256_castps_si256(chosen(c0, c1, c2)), chosen(first, second, third)};
 }
 
+// Into the second level of the cache: the first one has few lines on their way at once.
 void place(const LaneRow& row, int count, LanePlaces& places) {
   for (int j = 0; j < count; j += kDrawLanes) {
     Places eight = placed_at(row, j);
@@ -289,7 +307,7 @@ void place(const LaneRow& row, int count, LanePlaces& places) {
     stored(places.fractions + j, eight.fractions);
     _mm256_store_ps(places.within + j, eight.within);
   }
-  for (int j = 0; j < count; ++j) __builtin_prefetch(bucket_at(row, places.bytes[j]));
+  for (int j = 0; j < count; ++j) __builtin_prefetch(bucket_at(row, places.bytes[j]), 0, 2);
 }
 
 void settle(const LaneRow& row, int count, LanePlaces& places) {
@@ -297,7 +315,7 @@ void settle(const LaneRow& row, int count, LanePlaces& places) {
     const Places eight{loaded(places.bytes + j), loaded(places.fractions + j), {}};
     stored(places.bytes + j, settled(row, eight, places.bytes + j));
   }
-  for (int j = 0; j < count; ++j) __builtin_prefetch(bucket_at(row, places.bytes[j]));
+  for (int j = 0; j < count; ++j) __builtin_prefetch(bucket_at(row, places.bytes[j]), 0, 2);
 }
 
 // Eight entries from draw `first` on, of which `count` are draws.
@@ -305,67 +323,111 @@ SPGNN_INLINE Entries8 drawn_entries(const LaneRow& row, int first, int count) {
   alignas(32) std::uint32_t bytes[kDrawLanes];
   Places eight = placed_at(row, first);
   if (count < kDrawLanes) eight = first_for_rest(eight, count);
-  stored(bytes, eight.bytes);
+  stored_apart(bytes, eight.bytes);
   eight.bytes = settled(row, eight, bytes);
-  stored(bytes, eight.bytes);
+  stored_apart(bytes, eight.bytes);
   return entries(row, eight.bytes, eight.within, bytes);
 }
 
-LaneDraws draw(const LaneRow& row, int k, const LanePlaces& places, int placed, int likely,
-               const Picks<std::int32_t>& picks) {
-  constexpr int kMostBatches = 6;
-  alignas(32) __m256i others[kMostBatches];
-  std::uint64_t fresh = 0;  // draws
-  int taken = 0, drawn = 0;
-  for (int batch = 0; batch < kMostBatches && drawn + kDrawLanes <= LaneKernels::kMostDraws;
-       ++batch) {
-    int count = kDrawLanes;
-    Entries8 found;
-    if (drawn < placed) {
-      count = placed - drawn < count ? placed - drawn : count;
-      found = entries(row, loaded(places.bytes + drawn), _mm256_load_ps(places.within + drawn),
-                      places.bytes + drawn);
-    } else {
-      // Of others, buckets were not asked for.
-      if (placed > 0 && k + 2 - taken < count) count = k + 2 - taken;
-      found = drawn_entries(row, drawn, count);
+// What was drawn of a row so far.
+class Drawn {
+ public:
+  SPGNN_INLINE Drawn(const LaneRow& row, int k, const LanePlaces& places, int placed,
+                     const Picks<std::int32_t>& picks)
+      : row_(row), k_(k), places_(places), placed_(placed), picks_(picks) {}
+
+  // Eight draws, or fewer.
+  SPGNN_INLINE void eight() {
+    int count;
+    const Entries8 found = next(&count);
+    keep(found, fresh_lanes(found.offsets, others_, batches_) & low_bits(count), count);
+  }
+  // Twice that.
+  SPGNN_INLINE void sixteen() {
+    int count, more;
+    const Entries8 first = next(&count);
+    drawn_ += count;
+    const Entries8 second = next(&more);
+    drawn_ -= count;
+    const std::uint32_t fresh = fresh_sixteen(first.offsets, second.offsets);
+    keep(first, fresh & low_bits(count), count);
+    keep(second, fresh >> kDrawLanes & low_bits(more), more);
+  }
+
+  SPGNN_INLINE bool has_room() const {
+    return batches_ < kMostBatches && drawn_ + kDrawLanes <= LaneKernels::kMostDraws;
+  }
+  SPGNN_INLINE bool enough(int likely) const { return drawn_ >= likely && taken_ > k_; }
+  // Until the last one that was wanted.
+  SPGNN_INLINE LaneDraws cut() const {
+    const std::uint64_t last = _pdep_u64(std::uint64_t{1} << k_, fresh_);
+    return {k_ + 1, __builtin_ctzll(last) + 1};
+  }
+  SPGNN_INLINE LaneDraws all() const { return {taken_, drawn_}; }
+
+ private:
+  static constexpr int kMostBatches = 6;
+
+  SPGNN_INLINE static std::uint32_t low_bits(int count) { return (1U << count) - 1; }
+
+  // The entries of the next draws, and how many these are.
+  SPGNN_INLINE Entries8 next(int* count) const {
+    *count = kDrawLanes;
+    if (drawn_ < placed_) {
+      *count = placed_ - drawn_ < kDrawLanes ? placed_ - drawn_ : kDrawLanes;
+      return entries(row_, loaded(places_.bytes + drawn_), _mm256_load_ps(places_.within + drawn_),
+                     places_.bytes + drawn_);
     }
-    const std::uint32_t valid = (1U << count) - 1;
-    const std::uint32_t kept = fresh_lanes(found.offsets, others, batch) & valid;
+    // Of others, buckets were not asked for.
+    if (placed_ > 0 && k_ + 2 - taken_ < kDrawLanes) *count = k_ + 2 - taken_;
+    return drawn_entries(row_, drawn_, *count);
+  }
+
+  SPGNN_INLINE void keep(const Entries8& found, std::uint32_t kept, int count) {
     const Compaction compacted(kept);
-    stored(picks.columns + taken, compacted(found.columns));
-    stored(picks.offsets + taken, compacted(found.offsets));
-    stored(picks.shares + taken, compacted(_mm256_castps_si256(found.shares)));
+    stored(picks_.columns + taken_, compacted(found.columns));
+    stored(picks_.offsets + taken_, compacted(found.offsets));
+    stored(picks_.shares + taken_, compacted(_mm256_castps_si256(found.shares)));
+    __m256i offsets = found.offsets;
     // Lanes that do not count equal none that may come.
     if (count < kDrawLanes) {
       const __m256i rest = _mm256_cmpgt_epi32(lane_numbers(), _mm256_set1_epi32(count - 1));
-      found.offsets = _mm256_or_si256(found.offsets, rest);
+      offsets = _mm256_or_si256(offsets, rest);
     }
-    _mm256_store_si256(others + batch, found.offsets);
-    fresh |= std::uint64_t{kept} << drawn;
-    taken += __builtin_popcount(kept);
-    drawn += count;
-    // Whether these are enough is hard to predict, so it is not looked at before it is likely.
-    if (drawn >= likely && taken > k) {
-      const std::uint64_t last = _pdep_u64(std::uint64_t{1} << k, fresh);
-      return {k + 1, __builtin_ctzll(last) + 1};
-    }
+    _mm256_store_si256(others_ + batches_++, offsets);
+    fresh_ |= std::uint64_t{kept} << drawn_;
+    taken_ += __builtin_popcount(kept);
+    drawn_ += count;
   }
-  return {taken, drawn};
+
+  const LaneRow& row_;
+  const int k_;
+  const LanePlaces& places_;
+  const int placed_;
+  const Picks<std::int32_t>& picks_;
+  alignas(32) __m256i others_[kMostBatches];
+  int batches_ = 0, taken_ = 0, drawn_ = 0;
+  std::uint64_t fresh_ = 0;  // draws
+};
+
+LaneDraws draw(const LaneRow& row, int k, const LanePlaces& places, int placed, int likely,
+               const Picks<std::int32_t>& picks) {
+  Drawn drawn(row, k, places, placed, picks);
+  // Whether these are enough is hard to predict, so it is not looked at before it is likely.
+  if (likely > kDrawLanes) drawn.sixteen();
+  while (!drawn.enough(likely)) {
+    if (!drawn.has_room()) return drawn.all();
+    drawn.eight();
+  }
+  return drawn.cut();
 }
 
-bool weigh(const FactorTerms& terms, int k, const float* shares, float* factors) {
-  std::uint32_t heavy = 0;
-  for (int j = 0; j < k; j += kDrawLanes) {
-    const auto share = lanes_at<Lanes>(shares + j);
-    const Lanes found = light_factors(terms, share);
-    std::memcpy(factors + j, &found, sizeof(found));
-    const __m256 above =
-        _mm256_cmp_ps(reinterpret_cast<__m256>(share), _mm256_set1_ps(terms.most), _CMP_GT_OQ);
-    const auto lanes = static_cast<std::uint32_t>(_mm256_movemask_ps(above));
-    heavy |= k - j < kDrawLanes ? lanes & ((1U << (k - j)) - 1) : lanes;
-  }
-  return heavy != 0;
+void weigh(const FactorTerms& terms, int k, const float* shares, float* factors) {
+  each_lanes<Lanes>(k, shares, factors, [&](Lanes share) { return mean_factors(terms, share); });
+}
+
+void weigh_until(float time, int k, const float* shares, float* factors) {
+  each_lanes<Lanes>(k, shares, factors, [&](Lanes share) { return arrived_factors(time, share); });
 }
 
 #undef SPGNN_INLINE
@@ -374,6 +436,6 @@ bool weigh(const FactorTerms& terms, int k, const float* shares, float* factors)
 
 #define SPGNN_TEXT(name) #name
 #define SPGNN_NAME(name) SPGNN_TEXT(name)
-const LaneKernels lane_kernels{SPGNN_NAME(SPGNN_ISA), place, settle, draw, weigh};
+const LaneKernels lane_kernels{SPGNN_NAME(SPGNN_ISA), place, settle, draw, weigh, weigh_until};
 
 }  // namespace spgnn::SPGNN_ISA

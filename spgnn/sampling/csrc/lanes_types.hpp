@@ -53,8 +53,9 @@ struct LaneKernels {
   // their factors. So many places are known, and so many draws are likely to be needed.
   LaneDraws (*draw)(const LaneRow& row, int k, const LanePlaces& places, int placed, int likely,
                     const Picks<std::int32_t>& picks);
-  // Factors of k shares as if all were light; whether any is heavy.
-  bool (*weigh)(const FactorTerms& terms, int k, const float* shares, float* factors);
+  // Factors of k shares: mean ones, or those of a time of arrival.
+  void (*weigh)(const FactorTerms& terms, int k, const float* shares, float* factors);
+  void (*weigh_until)(float time, int k, const float* shares, float* factors);
 };
 
 namespace avx2 {

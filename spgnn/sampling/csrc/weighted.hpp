@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -20,8 +19,6 @@ namespace spgnn {
 // Streams of hashes of one vertex, which must not overlap.
 inline constexpr std::uint64_t kWaits = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kKeys = std::uint64_t{2} << 40;
-
-inline constexpr float kLeastShare = std::numeric_limits<float>::min();
 
 // A row that entries are drawn from.
 struct DrawnRow {
@@ -132,9 +129,8 @@ class WeightedWithoutReplacement {
   // Factors of k entries; whole vectors are written.
   static void weigh(const Arrivals& arrivals, std::int64_t k, const float* shares, float* factors) {
     if (arrivals.count == 0) {
-      for (std::int64_t j = 0; j < k; ++j) {
-        factors[j] = 1 / one_minus_exp(std::max(shares[j], kLeastShare) * arrivals.time);
-      }
+      each_lanes<FourLanes>(k, shares, factors,
+                            [&](FourLanes four) { return arrived_factors(arrivals.time, four); });
     } else if (arrivals.count < static_cast<std::int64_t>(kMeanFactors.size())) {
       kMeanFactors[arrivals.count].of(k, shares, factors);
     } else {

@@ -28,7 +28,8 @@ class LanesWithoutReplacement {
   [[gnu::always_inline]] void fetch(std::int64_t i, const DrawnRow& row, std::int64_t k,
                                     VertexDraws draws) {
     Coming& coming = coming_[i % kKept];
-    const Drawer drawer(rows_, row.number, row.start, row.degree);
+    Drawer& drawer = coming.drawer;
+    drawer = Drawer(rows_, row.number, row.start, row.degree);
     coming.several =
         drawer.count() <= LaneRow::kMostBuckets && !OneByOne::wants_most(row.degree, k);
     coming.placed = 0;
@@ -36,14 +37,13 @@ class LanesWithoutReplacement {
       one_by_one_.fetch(i, row, k, draws);
       return;
     }
-    coming.drawer = drawer;
     coming.row = {drawer.row(), draws.state(), static_cast<std::uint32_t>(drawer.count()),
                   drawer.empty()};
     const auto pairs = static_cast<float>((k + 1) * k);
     const float repeated = kRepeated * pairs / static_cast<float>(row.degree - k) + kMargin;
     coming.likely =
         std::min(static_cast<int>(static_cast<float>(k + 1) + repeated), LaneKernels::kMostDraws);
-    if (drawer.lines() <= k + 1) {
+    if (5 * drawer.lines() <= 4 * (k + 1)) {
       drawer.prefetch_row();
     } else {
       coming.placed = coming.likely = std::min(coming.likely, LanePlaces::kMost);
@@ -72,13 +72,13 @@ class LanesWithoutReplacement {
   }
 
   void weigh(const Arrivals& arrivals, std::int64_t k, const float* shares, float* factors) const {
-    if (arrivals.count == 0 || arrivals.count > LaneKernels::kMostDraws) {
+    const int count = static_cast<int>(k);
+    if (arrivals.count == 0) {
+      kernels_.weigh_until(arrivals.time, count, shares, factors);
+    } else if (arrivals.count < static_cast<std::int64_t>(kMeanFactors.size())) {
+      kernels_.weigh(kMeanFactors[arrivals.count].terms(), count, shares, factors);
+    } else {
       OneByOne::weigh(arrivals, k, shares, factors);
-      return;
-    }
-    const MeanFactor& factor = kMeanFactors[arrivals.count];
-    if (kernels_.weigh(factor.terms(), static_cast<int>(k), shares, factors)) {
-      factor.of_heavy(k, shares, factors);
     }
   }
 
@@ -87,7 +87,6 @@ class LanesWithoutReplacement {
   // Of k (k + 1) / 2 pairs of draws so many are equal, if weights are as unequal as random ones.
   static constexpr float kRepeated = 0.7F, kMargin = 0.75F;
   static_assert(LaneKernels::kMostPicks + 1 <= LanePlaces::kMost);
-  static_assert(LaneKernels::kMostDraws < kMeanFactors.size());
 
   // A row that is drawn from soon.
   struct Coming {
