@@ -9,6 +9,7 @@
 #include "buffer.hpp"
 #include "hash.hpp"
 #include "parallel.hpp"
+#include "prefetch.hpp"
 #include "rows.hpp"
 
 namespace spgnn {
@@ -45,7 +46,7 @@ class AliasDrawer {
   [[gnu::always_inline]] void prefetch_row() const {
     const char* row = reinterpret_cast<const char*>(row_);
     for (std::uint64_t byte = 0; byte < count_ * sizeof(*row_); byte += 64) {
-      __builtin_prefetch(row + byte, 0, 2);
+      prefetch_soon(row + byte);
     }
   }
 
@@ -57,7 +58,7 @@ class AliasDrawer {
             static_cast<float>(static_cast<std::int32_t>(rest & 0xFFFFFF)) * 0x1p-24F};
   }
   [[gnu::always_inline]] void prefetch(const Place& place) const {
-    __builtin_prefetch(row_ + place.bucket, 0, 2);
+    prefetch_soon(row_ + place.bucket);
   }
   // The bucket that the place stands for; both are known, for which it is is nothing to predict.
   [[gnu::always_inline]] Place settled(Place place) const {

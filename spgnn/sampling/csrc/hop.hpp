@@ -12,6 +12,7 @@
 #include "choose.hpp"
 #include "hash.hpp"
 #include "parallel.hpp"
+#include "prefetch.hpp"
 #include "rows.hpp"
 #include "tables.hpp"
 #include "weighted.hpp"
@@ -215,15 +216,14 @@ class HopSampler {
     if (fanout_.takes_all(degrees_[i])) {
       prefetch_row(i);
     } else {
-      for (std::int64_t j = 0; j < count; ++j)
-        __builtin_prefetch(rows_.indices + positions[j], 0, 2);
+      for (std::int64_t j = 0; j < count; ++j) prefetch_soon(rows_.indices + positions[j]);
     }
   }
   [[gnu::always_inline]] void prefetch_row(std::int64_t i) const {
     constexpr std::int64_t kInLine = 64 / sizeof(Index);
     const Index* first = rows_.indices + starts_[i];
-    for (std::int64_t j = 0; j < degrees_[i]; j += kInLine) __builtin_prefetch(first + j, 0, 2);
-    if (degrees_[i] > 0) __builtin_prefetch(first + degrees_[i] - 1, 0, 2);
+    for (std::int64_t j = 0; j < degrees_[i]; j += kInLine) prefetch_soon(first + j);
+    if (degrees_[i] > 0) prefetch_soon(first + degrees_[i] - 1);
   }
 
   std::int64_t choose(std::int64_t i, Chooser& chooser, std::int64_t* positions) {
