@@ -66,6 +66,7 @@ BARS: dict[str, tuple[float | None, float | None]] = {
     "delay-1": (0.5, 1),
     "delay-1-smoothed": (0.5, 1),
     "delay-1-centred": (0.5, 1),
+    "delay-1-bins-5-centred": (1.0, 5),
     "delay-5-bins": (1.0, 5),
     "delay-5-bins-centred": (1.0, 5),
     "boundary-0.1": (0.5, 10),

@@ -41,6 +41,7 @@ SETTINGS = {
     "delay-1": "--delay 1",
     "delay-1-smoothed": "--delay 1 --smoothing 0.9",
     "delay-1-centred": "--delay 1 --centred",
+    "delay-1-bins-5-centred": "--delay 1 --delay-bins 5 --centred",
     "delay-5-bins": "--delay 5 --delay-bins 5",
     "delay-5-bins-centred": "--delay 5 --delay-bins 5 --centred",
     "boundary-0.1": "--boundary-sampling 0.1",

@@ -193,6 +193,7 @@ def base(directory: Path, **flags: object) -> TrainConfig:
         {"delay": 1},
         {"delay": 1, "exact_last": 3},
         {"delay": 3, "delay_bins": 2},
+        {"delay": 1, "delay_bins": 3},
         {"delay": "never"},
     ],
     ids=str,
