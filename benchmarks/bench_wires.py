@@ -66,6 +66,8 @@ BARS: dict[str, tuple[float | None, float | None]] = {
     "delay-5-bins": (1.0, 5),
     "delay-5-bins-centred": (1.0, 5),
     "boundary-0.1": (0.5, 10),
+    "boundary-0.1-held": (0.5, 10),
+    "boundary-0.2-held": (1.0, 5),
     "never": (None, None),
 }
 Cells = dict[str, dict[str, Any]]

@@ -97,16 +97,7 @@ def add_plan(commands: Any) -> None:
     model.add_argument("--random-classes", type=at_least(0), default=0, metavar="C")
     model.add_argument("--symmetrise", action="store_true")
     _add_links(parser)
-    wires = parser.add_argument_group("wires, as the training command has them")
-    wires.add_argument("--bits", type=staged(int), default=((0, 32),), metavar="B")
-    wires.add_argument("--error-feedback", action="store_true")
-    wires.add_argument("--delay", type=delay, default=0, metavar="R|never")
-    wires.add_argument("--delay-bins", type=at_least(1), default=1, metavar="B")
-    wires.add_argument("--centred", action="store_true")
-    wires.add_argument("--exact-last", type=at_least(0), default=0, metavar="K")
-    wires.add_argument("--boundary-sampling", type=staged(float), default=((0, 1.0),), metavar="P")
-    wires.add_argument("--components", type=staged(float), default=((0, 1.0),), metavar="P")
-    wires.add_argument("--epochs", type=at_least(1), default=100, metavar="N")
+    _add_wires(parser)
     add(
         "--partition", type=method_list, metavar="METHOD,…", help="default: gvb, or stream if large"
     )
@@ -122,6 +113,20 @@ def add_plan(commands: Any) -> None:
     add("--cache", metavar="DIR", help="where partitions are kept")
     add("--data-dir", metavar="DIR", help="where named sets live")
     parser.set_defaults(run=run_plan)
+
+
+def _add_wires(parser: argparse.ArgumentParser) -> None:
+    wires = parser.add_argument_group("wires, as the training command has them")
+    wires.add_argument("--bits", type=staged(int), default=((0, 32),), metavar="B")
+    wires.add_argument("--error-feedback", action="store_true")
+    wires.add_argument("--delay", type=delay, default=0, metavar="R|never")
+    wires.add_argument("--delay-bins", type=at_least(1), default=1, metavar="B")
+    wires.add_argument("--centred", action="store_true")
+    wires.add_argument("--exact-last", type=at_least(0), default=0, metavar="K")
+    wires.add_argument("--boundary-sampling", type=staged(float), default=((0, 1.0),), metavar="P")
+    wires.add_argument("--held", action="store_true")
+    wires.add_argument("--components", type=staged(float), default=((0, 1.0),), metavar="P")
+    wires.add_argument("--epochs", type=at_least(1), default=100, metavar="N")
 
 
 def _add_links(parser: argparse.ArgumentParser) -> None:

@@ -62,6 +62,7 @@ def wired_of(options: argparse.Namespace) -> Wired | None:
             centred=options.centred,
             exact_last=options.exact_last if _approximates(options) else 0,
             sampling=options.boundary_sampling,
+            held=options.held,
             components=options.components,
         )
     except InputError as error:
@@ -71,7 +72,8 @@ def wired_of(options: argparse.Namespace) -> Wired | None:
 
 def written_wires(options: argparse.Namespace) -> list[str]:
     """The same as the training command takes them, without what is as it is by default."""
-    found = ["--error-feedback"] * options.error_feedback + ["--centred"] * options.centred
+    switches = ("error_feedback", "centred", "held")
+    found = ["--" + name.replace("_", "-") for name in switches if getattr(options, name)]
     if options.delay != 0:
         found += ["--delay", NEVER if options.delay is None else str(options.delay)]
     defaults: dict[str, Any] = {"delay_bins": 1, "exact_last": 0, "epochs": 100}

@@ -112,7 +112,8 @@ class Wired:
     def held(self) -> tuple[float, float, float]:
         """How often rows are kept: those that arrive, those that leave, and both on their way."""
         late = self.asked.delay or 0
-        return float(late > 0), float(self.asked.feedback), late / self.asked.bins
+        arriving = float(late > 0) + float(self.asked.held)
+        return arriving, float(self.asked.feedback), late / self.asked.bins
 
 
 @cache

@@ -59,6 +59,9 @@ class Wires(Record):
     boundary_sampling: Annotated[
         str, Flag("share of rows that is sent, drawn each epoch; 0.1,0.5@100: a schedule", "P")
     ] = "1"
+    held: Annotated[
+        bool, Flag("rows that a sample leaves out are as they last arrived, and not zeros")
+    ] = False
     components: Annotated[
         str, Flag("share of the columns of each row that is sent; may be a schedule", "P")
     ] = "1"
@@ -106,6 +109,7 @@ class Wires(Record):
                 exact_last=self.exact_last,
                 fresh=self.fresh,
                 sampling=sampling,
+                held=self.held,
                 components=components,
                 tolerance=self.tolerance,
                 level=self.approximate,
@@ -159,6 +163,8 @@ class Wires(Record):
                 raise InputError(f"--adaptive-bits {self.adaptive_bits} needs --bits 2, 4 or 8")
         if self.adaptive_limit != "own" and not self.adaptive_bits:
             raise InputError(f"--adaptive-limit {self.adaptive_limit} needs --adaptive-bits N")
+        if self.held and not asked.samples and self.tolerance != 0:
+            raise InputError("--held needs --boundary-sampling P: it says what becomes of the rest")
         if self.centred and asked.exact and self.tolerance != 0:
             raise InputError(
                 "--centred needs --bits, --delay, --fresh, --boundary-sampling, --components or "
@@ -219,6 +225,7 @@ def _check_composed(named: str, asked: Approximation, config: TrainConfig) -> No
         f"--delay {asked.delay}": asked.delay,
         "--error-feedback": asked.feedback,
         f"--fresh {asked.fresh}": asked.fresh,
+        "--held": asked.held,
         f"--adaptive-bits {asked.adaptive}": asked.adaptive,
     }
     kept = next((flag for flag, value in remembered.items() if value), None)
@@ -273,6 +280,7 @@ _FLAGS = {
     "bins": "--delay-bins",
     "centred": "--centred",
     "fresh": "--fresh",
+    "held": "--held",
     "sampling": "--boundary-sampling",
     "components": "--components",
 }

@@ -45,6 +45,8 @@ SETTINGS = {
     "delay-5-bins": "--delay 5 --delay-bins 5",
     "delay-5-bins-centred": "--delay 5 --delay-bins 5 --centred",
     "boundary-0.1": "--boundary-sampling 0.1",
+    "boundary-0.1-held": "--boundary-sampling 0.1 --held --centred",
+    "boundary-0.2-held": "--boundary-sampling 0.2 --held --centred",
     "components-0.25": "--components 0.25",
     "fresh-0.1": "--fresh 0.1",
     "tolerance-0.05": "--tolerance 0.05",

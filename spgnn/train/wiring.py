@@ -133,7 +133,8 @@ class Wiring:
     def _remembers(self) -> bool:
         """Whether wires keep anything of one epoch for another, of all ranks alike."""
         asked = self.dials.asked
-        return bool(asked.delay or asked.feedback or asked.fresh or asked.adaptive)
+        kept = (asked.delay, asked.feedback, asked.fresh, asked.adaptive, asked.held)
+        return any(kept)
 
     @property
     def _numbered(self) -> list[tuple[str, Layer]]:

@@ -10,6 +10,7 @@ from spgnn.wires.components import Components
 from spgnn.wires.delayed import Delayed, Never
 from spgnn.wires.errors import Errors
 from spgnn.wires.fresh import Fresh
+from spgnn.wires.held import Held
 from spgnn.wires.quantised import Quantised
 from spgnn.wires.sampled import Sampled
 from spgnn.wires.stack import late_wire, weighed_wire, wires_of
@@ -24,6 +25,7 @@ __all__ = [
     "Dials",
     "Errors",
     "Fresh",
+    "Held",
     "Layer",
     "Never",
     "Quantised",

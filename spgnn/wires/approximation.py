@@ -56,6 +56,9 @@ class Approximation:
         sent; 0: all.
     sampling : values from an epoch on, in (0, 1]
         Share of rows that are sent, drawn anew each time.
+    held : bool
+        Rows that a sample leaves out are as they last arrived, and not zeros; those that are drawn
+        are as they are, and not 1/p of that.
     components : values from an epoch on, in (0, 1]
         Share of the columns of each row that are sent, drawn anew each time.
     tolerance : float or None
@@ -76,6 +79,7 @@ class Approximation:
     exact_last: int = 0
     fresh: float = 0.0
     sampling: Staged[float] = ((0, 1.0),)
+    held: bool = False
     components: Staged[float] = ((0, 1.0),)
     tolerance: float | None = None
     level: Level = "all"
@@ -170,6 +174,7 @@ class Approximation:
             "feedback": (self.feedback and not self.quantises, "16 bits or fewer"),
             "adaptive": (self.adaptive and not self.quantises, "2, 4 or 8 bits"),
             "adaptive_limit": (self.adaptive_limit != "own" and not self.adaptive, "adaptive"),
+            "held": (self.held and not self.samples, "sampling: rows that are left out"),
             "centred": (self.centred and not self._loses, "rows that are late, fewer or shorter"),
         }
         for name, (alone, needed) in lonely.items():
@@ -198,6 +203,8 @@ class Approximation:
             raise InputError("adaptive weighs rows before they travel, attention where they arrive")
         if self.centred:
             raise InputError("centred: attention weighs rows by scores, which a mean has none of")
+        if self.held:
+            raise InputError("held: attention leaves out the edges of rows that are not drawn")
         if self.samples and self.delay:
             raise InputError(
                 "sampling cannot be had with a delay under attention: edges of rows that are left "
@@ -299,7 +306,7 @@ class Dials:
 
 _STAGED = {"bits", "sampling", "components"}
 _INTEGERS = {"adaptive": 0, "delay": 0, "bins": 1, "exact_last": 0}
-_SWITCHES = {"feedback", "centred"}
+_SWITCHES = {"feedback", "centred", "held"}
 _SHARES = {"smoothing", "fresh", "tolerance"}
 _MAY_BE_NONE = {"delay", "tolerance"}
 

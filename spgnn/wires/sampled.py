@@ -50,15 +50,15 @@ class Sampled(Layer):
             for numbers, each in ((part.sent, rows), (part.received, out))
         )
         scale = torch.full(
-            part.sent.shape, 1 / share, dtype=SUM_DTYPE[rows.dtype], device=rows.device
+            part.sent.shape, self._factor(share), dtype=SUM_DTYPE[rows.dtype], device=rows.device
         )
         kernels.gather_rows(rows, part.sent, scale=scale, out=sent)
         if self.setting.errors.measured(step.epoch):
-            self._measure(rows, part, share, step)
+            self._account(rows, part, share, step)
         flight = self.inner.begin(sent, landing, part.route, comm, step)
 
         def spread() -> None:
-            kernels.scatter_add_rows(out.zero_(), part.received, landing)
+            self._spread(landing, part, out, share, step)
             self._pool.give(sent, landing)
 
         return Then(flight, spread)
@@ -69,6 +69,14 @@ class Sampled(Layer):
         if share < 1:
             route = self._drawn(route, share, step).route
         return self.inner.bytes(route, width, dtype, step)
+
+    def _factor(self, share: float) -> float:
+        """What rows of the sample are multiplied by."""
+        return 1 / share
+
+    def _spread(self, landing: Tensor, part: Part, out: Tensor, share: float, step: Step) -> None:
+        """Make all rows of those that have arrived."""
+        kernels.scatter_add_rows(out.zero_(), part.received, landing)
 
     def _drawn(self, route: Route, share: float, step: Step) -> Part:
         key = self.setting.shared_key(step, "sample")
@@ -82,7 +90,8 @@ class Sampled(Layer):
         taken = self._pool.take(max(rows, len(numbers)), of.shape[1], of.dtype, of.device)
         return taken[: len(numbers)]
 
-    def _measure(self, rows: Tensor, part: Part, share: float, step: Step) -> None:
+    def _account(self, rows: Tensor, part: Part, share: float, step: Step) -> None:
+        """Add up the error that is made."""
         norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
         whole, sent = norms.sum(), norms[part.sent].sum()
         made = whole - sent + (1 / share - 1) ** 2 * sent

@@ -13,6 +13,7 @@ from spgnn.wires.centred import Centred
 from spgnn.wires.components import Components
 from spgnn.wires.delayed import Delayed, Never
 from spgnn.wires.fresh import Fresh
+from spgnn.wires.held import Held
 from spgnn.wires.quantised import Quantised
 from spgnn.wires.sampled import Sampled
 from spgnn.wires.weights import Weights, weights_of
@@ -59,7 +60,7 @@ def _around(wire: Wire, setting: Setting) -> Wire:
     if asked.drops_components:
         wire = Components(wire, setting)
     if asked.samples:
-        wire = Sampled(wire, setting)
+        wire = (Held if asked.held else Sampled)(wire, setting)
     if asked.fresh:
         wire = Fresh(wire, setting)
     if asked.delay is None:

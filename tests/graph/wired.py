@@ -20,6 +20,7 @@ WIRES: dict[str, dict[str, Any]] = {
     "delay": {"delay": 1, "bits": 8},
     "bins": {"delay": 2, "bins": 2, "smoothing": 0.5},
     "centred": {"delay": 1, "centred": True},
+    "held": {"sampling": 0.5, "held": True},
     "never": {"delay": None},
     "fresh": {"fresh": 0.05},
     "sampling": {"sampling": 0.5, "components": 0.5},

@@ -30,6 +30,7 @@ WIRES: list[dict[str, object]] = [
     {"delay": 1, "centred": True},
     {"bits": 8, "delay": 2, "delay_bins": 2},  # after the first epoch, two periods
     {"delay": "never", "exact_last": 2},
+    {"boundary_sampling": "1,1e-9@4", "held": True, "bits": 8},
     {"components": "0.5,0.25@3", "bits": 1, "centred": True},
     {"delay": 1, "exact_last": 1, "bits": 4},
 ]

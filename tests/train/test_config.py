@@ -107,6 +107,7 @@ SWITCHES += [("--no-overlap", "overlap", False), ("--no-reach", "reach", False)]
 SWITCHES += [("--inductive", "inductive", True)]
 SWITCHES += [("--residual", "residual", True), ("--error-feedback", "error_feedback", True)]
 SWITCHES += [("--no-input-dropout", "input_dropout", False), ("--centred", "centred", True)]
+SWITCHES += [("--held", "held", True)]
 CHOICES = {
     "--model": ["gcn", "sage", "gin", "gat", "gatv2"],
     "--act": ["relu", "leaky_relu", "elu", "gelu", "silu", "tanh", "sigmoid"],

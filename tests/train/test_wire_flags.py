@@ -26,6 +26,10 @@ from spgnn.wires import Approximation
         ({"fresh": 0.01}, Approximation(fresh=0.01)),
         ({"delay": 2, "centred": True}, Approximation(delay=2, centred=True)),
         ({"boundary_sampling": "0.1,1@9"}, Approximation(sampling=((0, 0.1), (9, 1.0)))),
+        (
+            {"boundary_sampling": "0.1", "held": True, "centred": True},
+            Approximation(sampling=((0, 0.1),), held=True, centred=True),
+        ),
         ({"components": "1e-1"}, Approximation(components=((0, 0.1),))),
         (
             {"delay": 1, "approximate": "between", "hierarchy": 2},
@@ -96,6 +100,15 @@ def test_wrong_values(flags, said):
         ({"exact_last": 11, "epochs": 10}, "--exact-last 11 exceeds --epochs 10"),
         ({"error_feedback": True}, "--error-feedback needs --bits 16 or fewer"),
         ({"adaptive_bits": 5, "delay": 1}, "--adaptive-bits 5 needs --bits 2, 4 or 8"),
+        ({"held": True, "bits": 4}, "--held needs --boundary-sampling P"),
+        (
+            {"held": True, "boundary_sampling": "0.5", "model": "gat"},
+            "--model gat: --held: attention leaves out the edges",
+        ),
+        (
+            {"held": True, "boundary_sampling": "0.5", "schedule": "peers", "buffer": 4096},
+            "--held needs --schedule overlap: it keeps rows",
+        ),
         ({"centred": True}, "--centred needs --bits, --delay, --fresh"),
         ({"centred": True, "delay": 1, "model": "gat"}, "--model gat: --centred: attention weighs"),
         ({"bits": 4, "adaptive_limit": "pair"}, "--adaptive-limit pair needs --adaptive-bits N"),

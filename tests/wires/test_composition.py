@@ -47,6 +47,8 @@ LINEAR = {
 }
 KEEPING = {
     "delayed": Approximation(delay=2, bins=2),
+    "held": Approximation(sampling=((0, 1.0), (1, 0.5)), held=True),
+    "held and centred": Approximation(((0, 8),), sampling=((0, 0.5),), held=True, centred=True),
     "fresh": Approximation(((0, 4),), feedback=True, fresh=0.2),
     "adaptive": Approximation(((0, 2),), adaptive=2),
     "delayed and centred": Approximation(((0, 8),), delay=2, bins=2, centred=True),

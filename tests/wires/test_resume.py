@@ -71,6 +71,8 @@ def multiplied(A: DistMatrix, X: torch.Tensor, step: Step) -> torch.Tensor:
         (Approximation(delay=3, smoothing=0.5, exact_last=2, centred=True), Algorithm("2d")),
         (Approximation(((0, 2),), feedback=True, delay=2), Algorithm("feature", 2)),
         (Approximation(delay=1, sampling=((0, 0.5),)), Algorithm("1.5d", 2)),
+        (Approximation(sampling=((0, 0.5),), held=True, centred=True), Algorithm("1.5d", 2)),
+        (Approximation(((0, 4),), delay=2, sampling=((0, 0.5),), held=True), Algorithm("1d")),
     ],
     ids=str,
 )
