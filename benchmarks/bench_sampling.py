@@ -3,11 +3,13 @@
     SPGNN_DATA=DIR python benchmarks/bench_sampling.py --dgl PYTHON [--graphs rmat sbm …]
 
 Batches of 1024 seeds, the same for all. Every contestant has a process of its own, in the
-environment whose interpreter is named, and they take turns, some batches each; the others wait.
+environment whose interpreter is named, and they take turns, some batches each; the others wait. In
+a round every contestant samples in every way once, so that all ways meet the same minutes.
 GraphBolt draws and compacts hop by hop on its graph of int32 indices; ``dgl`` is
 ``dgl.dataloading.NeighborSampler.sample_blocks``, which is dgl.sampling and its blocks. No data
 pipe is timed. Ours gives every vertex of the outer hops anew neighbours, as theirs do. A ratio is
-that of edges per second in the same round, against the better of the two in that round.
+that of edges per second in the same round, against the better of the two in that round; the time of
+a weighted edge over that of a uniform one is that of our rates in the same round.
 """
 
 from __future__ import annotations
@@ -83,31 +85,38 @@ def prepare(name: str, folder: Path) -> Path:
     return path
 
 
+# Million edges per second of each contestant in each round.
+Rates = dict[str, list[float]]
+
+
 def measure(
-    contestants: dict[str, Contestant], what: str, rounds: int, batches: int
-) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Million edges per second of each contestant in each round; edges of a batch."""
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    contestants: dict[str, Contestant], whats: list[str], rounds: int, batches: int
+) -> tuple[dict[str, Rates], dict[str, float]]:
+    """Rates of each of ``whats``, and how many edges a batch of ours has."""
+    rates: dict[str, Rates] = {what: {name: [] for name in contestants} for what in whats}
     edges: dict[str, float] = {}
-    for turn in range(-1, rounds):
-        for name, contestant in contestants.items():
-            seconds, drawn, _ = contestant.sample(what, (turn + 1) * batches, batches)
-            edges[name] = drawn / batches
-            if turn >= 0:
-                rates[name].append(drawn / seconds / 1e6)
+    for turn in range(-1, rounds):  # the first one warms up
+        for what in whats:
+            for name, contestant in contestants.items():
+                seconds, drawn, _ = contestant.sample(what, (turn + 1) * batches, batches)
+                if name == "spgnn":
+                    edges[what] = drawn / batches
+                if turn >= 0:
+                    rates[what][name].append(drawn / seconds / 1e6)
     return rates, edges
 
 
-def row(name: str, what: str, rates: dict[str, list[float]], edges: dict[str, float]) -> str:
-    """A line of the table."""
-    cells = [name, what.replace(" ", " | "), f"{edges['spgnn']:.0f}"]
+def row(name: str, what: str, rates: Rates, edges: float, slower: list[float]) -> str:
+    """A line of the table; ``slower`` are times of an edge over those of a uniform one."""
+    cells = [name, what.replace(" ", " | "), f"{edges:.0f}"]
     cells += [f"{median(found):.1f}" for found in rates.values()]
     pairs = against_best(rates)
     cells.append(f"{median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f})" if pairs else "")
+    cells.append(f"{median(slower):.2f}" if slower else "")
     return f"| {' | '.join(cells)} |"
 
 
-def against_best(rates: dict[str, list[float]]) -> list[float]:
+def against_best(rates: Rates) -> list[float]:
     """Our rate over the best other one, round by round."""
     others = [found for name, found in rates.items() if name != "spgnn"]
     return [
@@ -131,8 +140,9 @@ def main() -> None:
         kinds |= {"graphbolt": options.dgl, "dgl": options.dgl}
     names = " | ".join(f"{kind} M edges/s" for kind in kinds)
     lines = [
-        f"| graph | fan-outs | draws | edges a batch | {names} | ours over the better |",
-        "|---|---|---|---:|" + "---:|" * (len(kinds) + 1),
+        f"| graph | fan-outs | draws | edges a batch | {names} | ours over the better "
+        "| time over uniform |",
+        "|---|---|---|---:|" + "---:|" * (len(kinds) + 2),
     ]
     print("\n".join(lines), flush=True)
     ratios: dict[str, list[float]] = {}
@@ -146,17 +156,18 @@ def main() -> None:
             }
             path.unlink()
             for fanouts in options.fanouts:
-                plain = 0.0
-                for how in options.how:
-                    what = f"{fanouts} {how}"
-                    rates, edges = measure(contestants, what, options.rounds, options.batches)
-                    if pairs := against_best(rates):
+                whats = [f"{fanouts} {how}" for how in options.how]
+                rates, edges = measure(contestants, whats, options.rounds, options.batches)
+                plain = rates.get(f"{fanouts} uniform", {}).get("spgnn", [])
+                for how, what in zip(options.how, whats, strict=True):
+                    if pairs := against_best(rates[what]):
                         ratios.setdefault(how, []).append(median(pairs))
-                    ours = median(rates["spgnn"])
-                    plain = ours if how == "uniform" else plain
+                    times: list[float] = []
                     if how == "weighted" and plain:
-                        slower.append(plain / ours)
-                    lines.append(row(name, what, rates, edges))
+                        ours = rates[what]["spgnn"]
+                        times = [a / b for a, b in zip(plain, ours, strict=True)]
+                        slower.append(median(times))
+                    lines.append(row(name, what, rates[what], edges[what], times))
                     print(lines[-1], flush=True)
             for contestant in contestants.values():
                 contestant.close()

@@ -149,7 +149,7 @@ class Graph {
                  int iterations, bool same_every_hop, bool edge_ids, int threads) {
     const spgnn::LaborOptions options{iterations, same_every_hop, edge_ids};
     return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
-      const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets) {
+      const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets, auto*) {
         const spgnn::HopDraws hashes(draw_of(draws, b), same_every_hop ? 0 : first_hop + k);
         return spgnn::LaborHop<Index>(view_, tables_, targets, fanouts(k), hashes, options, own)
             .run();
@@ -161,7 +161,7 @@ class Graph {
   nb::list ladies(const std::vector<Ints>& seeds, Ints counts, Keys draws, std::int64_t first_hop,
                   Array<double> squares, bool edge_ids, int threads) {
     return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
-      const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets) {
+      const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets, auto*) {
         const spgnn::HopDraws hashes(draw_of(draws, b), first_hop + k);
         return spgnn::ladies_hop(view_, tables_, targets, squares.data(), counts(k), hashes,
                                  edge_ids, own);
@@ -173,7 +173,7 @@ class Graph {
   nb::list fastgcn(const std::vector<Ints>& seeds, Ints counts, Keys draws, std::int64_t first_hop,
                    const Graph& vertices, bool edge_ids, int threads) {
     return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
-      const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets) {
+      const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets, auto*) {
         const spgnn::HopDraws hashes(draw_of(draws, b), first_hop + k);
         return spgnn::fastgcn_hop(view_, vertices.view_, tables_, targets, counts(k), hashes,
                                   edge_ids, own);

@@ -86,8 +86,9 @@ class Growth {
     take_apart();
   }
 
-  // draw(hop, targets) gives the entries of a hop. Targets are all that was found before, or what
-  // the hop before found (`resample` or not).
+  // draw(hop, targets, sink) gives the entries of a hop, and to the sink, which may be null, while
+  // they are drawn, or not at all. Targets are all that was found before, or what the hop before
+  // found (`resample` or not).
   template <class DrawHop>
   Sampled grow(std::int64_t hops, bool directed, bool resample, bool edge_ids,
                const DrawHop& draw) {
@@ -96,10 +97,11 @@ class Growth {
     std::vector<std::int64_t> sizes{numbering_.size()};
     for (std::int64_t k = 0; k < hops; ++k) {
       const Targets<Index> targets = this->targets(done);
-      Entries<Index> entries = draw(k, targets);
+      Numbers numbers(*this, done);
+      Entries<Index> entries = draw(k, targets, numbering_.is_serial() ? &numbers : nullptr);
       SampledHop& hop = sampled.hops.emplace_back();
-      hop.indices = Buffer<std::int32_t>(entries.columns.size());
-      add(entries, hop, done, directed && k + 1 == hops);
+      hop.indices = numbers.of(entries, directed && k + 1 == hops);
+      take_apart();
       if (!resample) done += targets.count;
       hop.indptr = std::move(entries.indptr);
       hop.edge_ids = std::move(entries.edge_ids);
@@ -130,22 +132,57 @@ class Growth {
     }
   }
 
-  void add(const Entries<Index>& entries, SampledHop& hop, std::int64_t first, bool last) {
-    const std::int64_t count = entries.columns.size();
-    if constexpr (kDisjoint) {
-      Buffer<Key> keys(count);
-      const std::int64_t targets = entries.indptr.size() - 1;
-      for (std::int64_t i = 0; i < targets; ++i) {
-        for (std::int64_t e = entries.indptr[i]; e < entries.indptr[i + 1]; ++e) {
-          keys[e] = key(roots_[first + i], entries.columns[e]);
-        }
-      }
-      numbering_.add(keys.data(), count, hop.indices.data(), last);
-    } else {
-      numbering_.add(entries.columns.data(), count, hop.indices.data(), last);
+  // Numbers of the columns of a hop.
+  class Numbers final : public Sink<Index> {
+   public:
+    // The hop's targets are all nodes but the first so many.
+    Numbers(Growth& growth, std::int64_t before) : growth_(growth), before_(before) {}
+
+    void begin(const Entries<Index>& entries) override {
+      taken_ = true;
+      make_room(entries);
+      growth_.numbering_.expect(entries.columns.size());
     }
-    take_apart();
-  }
+    void take(const Entries<Index>& entries, std::int64_t first, std::int64_t end) override {
+      const std::int64_t at = entries.indptr[first], count = entries.indptr[end] - at;
+      const Key* keys = this->keys(entries, first, end);
+      growth_.numbering_.add_expected(keys + at, count, numbers_.data() + at);
+    }
+    // Of all entries; those that did not come one by one are added now.
+    Buffer<std::int32_t> of(const Entries<Index>& entries, bool last) {
+      if (!taken_) {
+        make_room(entries);
+        const Key* keys = this->keys(entries, 0, entries.indptr.size() - 1);
+        growth_.numbering_.add(keys, entries.columns.size(), numbers_.data(), last);
+      }
+      return std::move(numbers_);
+    }
+
+   private:
+    void make_room(const Entries<Index>& entries) {
+      numbers_ = Buffer<std::int32_t>(entries.columns.size());
+      if constexpr (kDisjoint) keys_ = Buffer<Key>(entries.columns.size());
+    }
+    // Of all entries; those of targets [first, end) are there.
+    const Key* keys(const Entries<Index>& entries, std::int64_t first, std::int64_t end) {
+      if constexpr (kDisjoint) {
+        for (std::int64_t i = first; i < end; ++i) {
+          for (std::int64_t e = entries.indptr[i]; e < entries.indptr[i + 1]; ++e) {
+            keys_[e] = growth_.key(growth_.roots_[before_ + i], entries.columns[e]);
+          }
+        }
+        return keys_.data();
+      } else {
+        return entries.columns.data();
+      }
+    }
+
+    Growth& growth_;
+    std::int64_t before_;
+    bool taken_ = false;
+    Buffer<std::int32_t> numbers_;
+    Buffer<Key> keys_;  // where they are not the columns
+  };
 
   // Roots and vertices of the pairs that are new.
   void take_apart() {
@@ -204,7 +241,7 @@ class Growth {
   Buffer<std::int64_t> limit_of_;
 };
 
-// A sample of which draw(k, targets) gives the hops.
+// A sample of which draw(k, targets, sink) gives the hops.
 template <class Index, class DrawHop>
 Sampled sample_layers(const Rows<Index>& rows, Tables& tables, std::span<const std::int64_t> seeds,
                       std::int64_t hops, int threads, const DrawHop& draw) {
@@ -222,12 +259,13 @@ Sampled induced_sample(const Rows<Index>& rows, Tables& tables,
   return tables.with_table([&](auto& table) {
     using Table = std::remove_reference_t<decltype(table)>;
     Growth<Index, Table, false> growth(rows, table, vertices, {}, threads);
-    return growth.grow(1, false, true, edge_ids, [](std::int64_t, const Targets<Index>& targets) {
-      Entries<Index> none;
-      none.indptr = Buffer<std::int64_t>(targets.count + 1);
-      none.resize(0, false, false);
-      return none;
-    });
+    return growth.grow(1, false, true, edge_ids,
+                       [](std::int64_t, const Targets<Index>& targets, Sink<Index>*) {
+                         Entries<Index> none;
+                         none.indptr = Buffer<std::int64_t>(targets.count + 1);
+                         none.resize(0, false, false);
+                         return none;
+                       });
   });
 }
 

@@ -11,6 +11,7 @@
 #include "buffer.hpp"
 #include "choose.hpp"
 #include "hash.hpp"
+#include "in_turn.hpp"
 #include "parallel.hpp"
 #include "prefetch.hpp"
 #include "rows.hpp"
@@ -32,7 +33,7 @@ struct Fanout {
   bool takes_all(std::int64_t degree) const { return count < 0 || (!replace && degree <= count); }
 };
 
-inline constexpr std::int64_t kTargetsPerTask = 1024;
+inline constexpr std::int64_t kTargetsPerTask = 512;
 
 template <class Index, class Chooser>
 class HopSampler {
@@ -41,7 +42,8 @@ class HopSampler {
              const HopDraws& draws, int threads)
       : rows_(rows), targets_(targets), fanout_(fanout), draws_(draws), threads_(threads) {}
 
-  Entries<Index> run(bool edge_ids) {
+  // `sink` may be null.
+  Entries<Index> run(bool edge_ids, Sink<Index>* sink) {
     const std::int64_t tasks = (targets_.count + kTargetsPerTask - 1) / kTargetsPerTask;
     entries_.indptr = Buffer<std::int64_t>(targets_.count + 1);
     entries_.indptr[0] = 0;
@@ -55,16 +57,15 @@ class HopSampler {
       throw std::length_error("a sample has at most 2^31 vertices and edges");
     }
     entries_.resize(begins_[tasks], edge_ids, Chooser::kWeighs);
-    for_each_task(tasks, threads_, [&](std::int64_t task) {
-      Chooser chooser(rows_);
-      if constexpr (Chooser::kWeighs) {
-        draw_weighted(task, chooser);
-      } else if (fanout_.count >= 0 && fanout_.count <= kMostInBlock) {
-        draw_blocks(task, chooser);
-      } else {
-        draw_rows(task, chooser);
-      }
-    });
+    const auto draw = [&](std::int64_t task) { this->draw(task); };
+    if (sink) {
+      sink->begin(entries_);
+      for_each_in_turn(tasks, threads_, draw, [&](std::int64_t task) {
+        sink->take(entries_, task * kTargetsPerTask, end_of(task));
+      });
+    } else {
+      for_each_task(tasks, threads_, draw);
+    }
     return std::move(entries_);
   }
 
@@ -96,6 +97,17 @@ class HopSampler {
       entries += fanout_.of(degrees_[i]);
     }
     begins_[task + 1] = entries;
+  }
+
+  void draw(std::int64_t task) {
+    Chooser chooser(rows_);
+    if constexpr (Chooser::kWeighs) {
+      draw_weighted(task, chooser);
+    } else if (fanout_.count >= 0 && fanout_.count <= kMostInBlock) {
+      draw_blocks(task, chooser);
+    } else {
+      draw_rows(task, chooser);
+    }
   }
 
   // Positions of as many targets as fit a block; while their columns are on their way from memory,
@@ -275,13 +287,14 @@ struct HopOptions {
   bool edge_ids = false;
 };
 
-// So many entries of each target's row.
+// So many entries of each target's row; `sink`, if there is one, takes them meanwhile.
 template <class Index>
 Entries<Index> draw_hop(const Rows<Index>& rows, const Targets<Index>& targets, std::int64_t count,
-                        const HopDraws& draws, const HopOptions& options, int threads) {
+                        const HopDraws& draws, const HopOptions& options, int threads,
+                        Sink<Index>* sink = nullptr) {
   const auto run = [&]<class Chooser>() {
     HopSampler<Index, Chooser> sampler(rows, targets, {count, options.replace}, draws, threads);
-    return sampler.run(options.edge_ids);
+    return sampler.run(options.edge_ids, sink);
   };
   if (options.strategy == Strategy::latest) return run.template operator()<Latest<Index>>();
   if (options.strategy == Strategy::uniform) {

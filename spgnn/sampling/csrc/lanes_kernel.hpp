@@ -101,6 +101,7 @@ void place(const LaneRow& row, int count, LanePlaces& places) {
     stored(places.fractions + j, eight.fractions);
     _mm256_store_ps(places.within + j, eight.within);
   }
+  if (row.whole) return;
   for (int j = 0; j < count; ++j) prefetch_soon(bucket_at(row, places.bytes[j]));
 }
 
@@ -109,6 +110,7 @@ void settle(const LaneRow& row, int count, LanePlaces& places) {
     const Places eight{loaded(places.bytes + j), loaded(places.fractions + j), {}};
     stored(places.bytes + j, settled(row, eight, places.bytes + j));
   }
+  if (row.whole) return;
   for (int j = 0; j < count; ++j) prefetch_soon(bucket_at(row, places.bytes[j]));
 }
 
@@ -173,7 +175,7 @@ class Drawn {
                      places_.bytes + drawn_);
     }
     // Of others, buckets were not asked for.
-    if (placed_ > 0 && k_ + 2 - taken_ < kDrawLanes) *count = k_ + 2 - taken_;
+    if (!row_.whole && k_ + 2 - taken_ < kDrawLanes) *count = k_ + 2 - taken_;
     return drawn_entries(row_, drawn_, *count);
   }
 

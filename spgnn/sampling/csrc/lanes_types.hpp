@@ -23,6 +23,7 @@ struct LaneRow {
   std::uint64_t state;  // of its vertex's draws
   std::uint32_t count;  // of buckets
   std::uint32_t empty;  // places at the beginning
+  bool whole;           // whether all of its buckets are asked for
 };
 
 // Where the first draws of a row point.
@@ -45,8 +46,8 @@ struct LaneKernels {
   static constexpr int kMostPicks = 24, kMostDraws = 40;
 
   const char* name;
-  // The first `count` places of a row, whose buckets are asked for; then the buckets that these
-  // lead to.
+  // The first `count` places of a row; then the buckets that these lead to. Of a row that is not
+  // whole these are asked for.
   void (*place)(const LaneRow& row, int count, LanePlaces& places);
   void (*settle)(const LaneRow& row, int count, LanePlaces& places);
   // k + 1 entries, each once, in the order drawn, or fewer where that takes too many draws; but for

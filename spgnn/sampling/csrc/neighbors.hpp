@@ -18,8 +18,8 @@ Sampled sample_neighbors(const Rows<Index>& rows, Tables& tables,
                          std::span<const std::int64_t> seeds, std::span<const std::int64_t> limits,
                          std::span<const std::int64_t> fanouts, const Draw& draw,
                          const HopOptions& options, int threads) {
-  const auto hop = [&](std::int64_t k, const Targets<Index>& targets) {
-    return draw_hop(rows, targets, fanouts[k], HopDraws(draw, k), options, threads);
+  const auto hop = [&](std::int64_t k, const Targets<Index>& targets, Sink<Index>* sink) {
+    return draw_hop(rows, targets, fanouts[k], HopDraws(draw, k), options, threads, sink);
   };
   const auto grow = [&]<bool kDisjoint>(auto& table) {
     using Table = std::remove_reference_t<decltype(table)>;

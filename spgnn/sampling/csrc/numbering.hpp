@@ -11,6 +11,8 @@
 
 namespace spgnn {
 
+// Fewer threads together number more slowly than one of them, which others may draw for meanwhile.
+inline constexpr int kLeastThreads = 9;
 // So few keys are numbered by one thread.
 inline constexpr std::int64_t kSerialKeys = 8192;
 inline constexpr std::int64_t kKeysPerTask = 16384;
@@ -19,7 +21,10 @@ inline constexpr std::int64_t kKeysPerTask = 16384;
 template <class Table, class Key>
 class Numbering {
  public:
-  Numbering(Table& table, int threads) : table_(table), threads_(threads) { table_.begin(threads); }
+  Numbering(Table& table, int threads)
+      : table_(table), threads_(threads < kLeastThreads ? 1 : threads) {
+    table_.begin(threads_);
+  }
   Numbering(const Numbering&) = delete;
   Numbering& operator=(const Numbering&) = delete;
   ~Numbering() { table_.end(most_); }
@@ -32,28 +37,35 @@ class Numbering {
     return found == kMostNumbers ? -1 : std::int64_t{found};
   }
 
+  // Whether keys are best added by one thread.
+  bool is_serial() const { return threads_ == 1; }
+
   // numbers[e] = the number of keys[e]; new ones follow in the order found. Nothing is asked about
   // them afterwards if they are the `last`.
   void add(const Key* keys, std::int64_t count, std::int32_t* numbers, bool last) {
-    if (size_ + count >= kMostNumbers) {
-      throw std::length_error("a sample has at most 2^31 vertices and edges");
-    }
-    keys_.at_least(size_ + count);
-    most_ = std::max(most_, static_cast<std::uint32_t>(size_ + count + 1));
-    if (threads_ == 1 || count < kSerialKeys) {
-      add_serially(keys, count, numbers);
+    expect(count);
+    if (is_serial() || count < kSerialKeys) {
+      add_expected(keys, count, numbers);
     } else {
       add_in_parallel(keys, count, numbers, last);
     }
   }
 
- private:
-  static constexpr std::int64_t kAhead = 16;
-  static constexpr std::int64_t kBlock = 1024;
+  // So many come next. What keys() gave before may still be read until others are expected.
+  void expect(std::int64_t count) {
+    if (size_ + count >= kMostNumbers) {
+      throw std::length_error("a sample has at most 2^31 vertices and edges");
+    }
+    most_ = std::max(most_, static_cast<std::uint32_t>(size_ + count + 1));
+    if (size_ + count <= keys_.size()) return;
+    Buffer<Key> more(size_ + count);
+    std::copy_n(keys_.data(), size_, more.data());
+    keys_before_ = std::move(keys_);
+    keys_ = std::move(more);
+  }
 
-  int part(Key key) const { return part_of(key, static_cast<std::uint32_t>(threads_)); }
-
-  void add_serially(const Key* keys, std::int64_t count, std::int32_t* numbers) {
+  // Some of them, in order, by one thread.
+  void add_expected(const Key* keys, std::int64_t count, std::int32_t* numbers) {
     for (std::int64_t e = 0; e < count; ++e) {
       if (e + kAhead < count) table_.prefetch(part(keys[e + kAhead]), keys[e + kAhead]);
       const auto fresh = static_cast<std::uint32_t>(size_);
@@ -63,6 +75,12 @@ class Numbering {
       numbers[e] = static_cast<std::int32_t>(number);
     }
   }
+
+ private:
+  static constexpr std::int64_t kAhead = 16;
+  static constexpr std::int64_t kBlock = 1024;
+
+  int part(Key key) const { return part_of(key, static_cast<std::uint32_t>(threads_)); }
 
   // Each thread looks up the keys of its part. A new key is known by the place where it was first
   // met until all threads are done; then the places are ranked.
@@ -138,7 +156,7 @@ class Numbering {
   int threads_;
   std::int64_t size_ = 0;
   std::uint32_t most_ = 1;
-  Buffer<Key> keys_;
+  Buffer<Key> keys_, keys_before_;
   Buffer<std::int32_t> ranks_;
   Buffer<std::int64_t> first_of_task_;
 };

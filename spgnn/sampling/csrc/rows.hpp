@@ -81,4 +81,17 @@ struct Entries {
   }
 };
 
+// Who takes the entries of a hop while others are still drawn.
+template <class Index>
+class Sink {
+ public:
+  // Before any is drawn: there is room for all of them. May throw.
+  virtual void begin(const Entries<Index>& entries) = 0;
+  // Those of targets [first, end) are there; called in order, one call after the other.
+  virtual void take(const Entries<Index>& entries, std::int64_t first, std::int64_t end) = 0;
+
+ protected:
+  ~Sink() = default;
+};
+
 }  // namespace spgnn

@@ -38,17 +38,19 @@ class LanesWithoutReplacement {
       return;
     }
     coming.row = {drawer.row(), draws.state(), static_cast<std::uint32_t>(drawer.count()),
-                  drawer.empty()};
+                  drawer.empty(), drawer.lines() <= k + 1};
     const auto pairs = static_cast<float>((k + 1) * k);
     const float repeated = kRepeated * pairs / static_cast<float>(row.degree - k) + kMargin;
     coming.likely =
         std::min(static_cast<int>(static_cast<float>(k + 1) + repeated), LaneKernels::kMostDraws);
-    if (5 * drawer.lines() <= 4 * (k + 1)) {
+    if (coming.row.whole) {
       drawer.prefetch_row();
+      coming.placed =
+          std::min((coming.likely + kDrawLanes - 1) / kDrawLanes * kDrawLanes, LanePlaces::kMost);
     } else {
       coming.placed = coming.likely = std::min(coming.likely, LanePlaces::kMost);
-      kernels_.place(coming.row, coming.placed, coming.places);
     }
+    kernels_.place(coming.row, coming.placed, coming.places);
   }
   [[gnu::always_inline]] void settle(std::int64_t i, std::int64_t k) {
     Coming& coming = coming_[i % kKept];
