@@ -60,8 +60,8 @@ class Held(Sampled):
             if key.endswith(".last") and not key.startswith("inner.")
         }
 
-    def _factor(self, share: float) -> float:
-        return 1.0
+    def _scale(self, rows: Tensor, part: Part, share: float) -> None:
+        """Rows are sent as they are."""
 
     def _account(self, rows: Tensor, part: Part, share: float, step: Step) -> None:
         """Nothing: who sends does not know what others hold."""

@@ -49,10 +49,7 @@ class Sampled(Layer):
             self._room(numbers, each, share)
             for numbers, each in ((part.sent, rows), (part.received, out))
         )
-        scale = torch.full(
-            part.sent.shape, self._factor(share), dtype=SUM_DTYPE[rows.dtype], device=rows.device
-        )
-        kernels.gather_rows(rows, part.sent, scale=scale, out=sent)
+        kernels.gather_rows(rows, part.sent, scale=self._scale(rows, part, share), out=sent)
         if self.setting.errors.measured(step.epoch):
             self._account(rows, part, share, step)
         flight = self.inner.begin(sent, landing, part.route, comm, step)
@@ -70,9 +67,10 @@ class Sampled(Layer):
             route = self._drawn(route, share, step).route
         return self.inner.bytes(route, width, dtype, step)
 
-    def _factor(self, share: float) -> float:
-        """What rows of the sample are multiplied by."""
-        return 1 / share
+    def _scale(self, rows: Tensor, part: Part, share: float) -> Tensor | None:
+        """What each row of the sample is multiplied by."""
+        dtype = SUM_DTYPE[rows.dtype]
+        return torch.full(part.sent.shape, 1 / share, dtype=dtype, device=rows.device)
 
     def _spread(self, landing: Tensor, part: Part, out: Tensor, share: float, step: Step) -> None:
         """Make all rows of those that have arrived."""
