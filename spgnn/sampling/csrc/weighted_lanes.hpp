@@ -32,7 +32,6 @@ class LanesWithoutReplacement {
     drawer = Drawer(rows_, row.number, row.start, row.degree);
     coming.several =
         drawer.count() <= LaneRow::kMostBuckets && !OneByOne::wants_most(row.degree, k);
-    coming.placed = 0;
     if (!coming.several) {
       one_by_one_.fetch(i, row, k, draws);
       return;
@@ -56,7 +55,7 @@ class LanesWithoutReplacement {
     Coming& coming = coming_[i % kKept];
     if (!coming.several) {
       one_by_one_.settle(i, k);
-    } else if (coming.placed > 0) {
+    } else {
       kernels_.settle(coming.row, coming.placed, coming.places);
     }
   }
@@ -95,7 +94,7 @@ class LanesWithoutReplacement {
     LaneRow row;
     Drawer drawer;
     bool several;
-    int placed;  // so many places are known, for it is too long to be fetched whole
+    int placed;  // so many places are known
     int likely;  // so many draws
     LanePlaces places;
   };
