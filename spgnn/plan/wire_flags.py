@@ -60,6 +60,7 @@ def wired_of(options: argparse.Namespace) -> Wired | None:
             delay=options.delay,
             bins=options.delay_bins,
             centred=options.centred,
+            directions=options.directions,
             exact_last=options.exact_last if _approximates(options) else 0,
             sampling=options.boundary_sampling,
             held=options.held,
@@ -76,7 +77,7 @@ def written_wires(options: argparse.Namespace) -> list[str]:
     found = ["--" + name.replace("_", "-") for name in switches if getattr(options, name)]
     if options.delay != 0:
         found += ["--delay", NEVER if options.delay is None else str(options.delay)]
-    defaults: dict[str, Any] = {"delay_bins": 1, "exact_last": 0, "epochs": 100}
+    defaults: dict[str, Any] = {"delay_bins": 1, "directions": 0, "exact_last": 0, "epochs": 100}
     for name, default in defaults.items():
         if getattr(options, name) != default:
             found += ["--" + name.replace("_", "-"), str(getattr(options, name))]

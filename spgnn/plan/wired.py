@@ -20,6 +20,7 @@ from spgnn import kernels
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array
 from spgnn.plan.machine import Float64Array
+from spgnn.sparse import SUM_DTYPE
 from spgnn.wires import Approximation, Dials
 from spgnn.wires.approximation import LEAST_WITH_FEEDBACK
 
@@ -83,9 +84,23 @@ class Wired:
         each = np.array([known[w] for w in widths.ravel().tolist()]).reshape(widths.shape)
         return np.asarray(rows * each, np.float64)
 
-    def means_of(self, messages: Int64Array, width: Any, dtype: torch.dtype) -> Float64Array:
-        """Bytes of the means of so many messages in a mean epoch."""
-        return np.asarray(messages * self._centring * width * dtype.itemsize, np.float64)
+    def centring(
+        self, coordinates: Int64Array, rows: Int64Array, width: Any, dtype: torch.dtype
+    ) -> Float64Array:
+        """Bytes of means and directions in a mean epoch.
+
+        Parameters
+        ----------
+        coordinates : int64 [...]
+            Means, and directions beside them.
+        rows : int64 [...]
+            Of messages that have directions, of which receivers are told once.
+        width : int, or int64 [P]
+        dtype : torch.dtype
+        """
+        told = rows * (np.asarray(width) > 0) * self.asked.directions * SUM_DTYPE[dtype].itemsize
+        each = coordinates * self._centring * width * dtype.itemsize
+        return np.asarray(each + told * (self._centring > 0) / self.epochs, np.float64)
 
     @property
     def sending(self) -> float:

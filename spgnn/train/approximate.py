@@ -52,6 +52,9 @@ class Wires(Record):
     centred: Annotated[
         bool, Flag("each message's mean is exact, and of now; the rest is done to what is beside")
     ] = False
+    directions: Annotated[
+        int, Flag("of --centred: K combinations of a message's rows more that are exact", "K")
+    ] = 0
     exact_last: Annotated[int, Flag("exact wires in the last epochs", "K")] = 0
     fresh: Annotated[
         float, Flag("send rows only that moved by more than this share of their norm", "BOUND")
@@ -106,6 +109,7 @@ class Wires(Record):
                 bins=self.delay_bins,
                 smoothing=self.smoothing,
                 centred=self.centred,
+                directions=self.directions,
                 exact_last=self.exact_last,
                 fresh=self.fresh,
                 sampling=sampling,
@@ -165,6 +169,8 @@ class Wires(Record):
             raise InputError(f"--adaptive-limit {self.adaptive_limit} needs --adaptive-bits N")
         if self.held and not asked.samples and self.tolerance != 0:
             raise InputError("--held needs --boundary-sampling P: it says what becomes of the rest")
+        if self.directions and not self.centred:
+            raise InputError(f"--directions {self.directions} needs --centred: beside the mean")
         if self.centred and asked.exact and self.tolerance != 0:
             raise InputError(
                 "--centred needs --bits, --delay, --fresh, --boundary-sampling, --components or "
@@ -227,6 +233,7 @@ def _check_composed(named: str, asked: Approximation, config: TrainConfig) -> No
         f"--fresh {asked.fresh}": asked.fresh,
         "--held": asked.held,
         f"--adaptive-bits {asked.adaptive}": asked.adaptive,
+        f"--directions {asked.directions}": asked.directions,
     }
     kept = next((flag for flag, value in remembered.items() if value), None)
     if how.schedule == "peers" and kept is not None:
@@ -279,6 +286,7 @@ _FLAGS = {
     "adaptive": "--adaptive-bits",
     "bins": "--delay-bins",
     "centred": "--centred",
+    "directions": "--directions",
     "fresh": "--fresh",
     "held": "--held",
     "sampling": "--boundary-sampling",

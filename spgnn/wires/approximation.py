@@ -49,6 +49,9 @@ class Approximation:
     centred : bool
         The mean over the rows of each message travels as it is, and at once: what else is asked for
         is done to what rows are beside it.
+    directions : int
+        Of centred rows: so many combinations of each message's rows, beside their mean, travel as
+        they are and at once, but no more than one of 64 rows.
     exact_last : int
         Epochs at the end in which everything travels as it is, and at once.
     fresh : float
@@ -76,6 +79,7 @@ class Approximation:
     bins: int = 1
     smoothing: float = 0.0
     centred: bool = False
+    directions: int = 0
     exact_last: int = 0
     fresh: float = 0.0
     sampling: Staged[float] = ((0, 1.0),)
@@ -148,6 +152,8 @@ class Approximation:
             raise InputError(f"smoothing must be in [0, 1), got {self.smoothing}")
         if self.adaptive < 0:
             raise InputError(f"adaptive must be a number of epochs, 0 or more, got {self.adaptive}")
+        if self.directions < 0:
+            raise InputError(f"directions must be 0 or more, got {self.directions}")
         parts = {
             "sampling": self.samples,
             "components": self.drops_components,
@@ -176,6 +182,7 @@ class Approximation:
             "adaptive_limit": (self.adaptive_limit != "own" and not self.adaptive, "adaptive"),
             "held": (self.held and not self.samples, "sampling: rows that are left out"),
             "centred": (self.centred and not self._loses, "rows that are late, fewer or shorter"),
+            "directions": (self.directions and not self.centred, "centred: beside what they are"),
         }
         for name, (alone, needed) in lonely.items():
             if alone:
@@ -305,7 +312,7 @@ class Dials:
 
 
 _STAGED = {"bits", "sampling", "components"}
-_INTEGERS = {"adaptive": 0, "delay": 0, "bins": 1, "exact_last": 0}
+_INTEGERS = {"adaptive": 0, "delay": 0, "bins": 1, "directions": 0, "exact_last": 0}
 _SWITCHES = {"feedback", "centred", "held"}
 _SHARES = {"smoothing", "fresh", "tolerance"}
 _MAY_BE_NONE = {"delay", "tolerance"}

@@ -19,7 +19,7 @@ from spgnn.plan.machine import Level, Levels, Link
 from spgnn.plan.wired import Wired
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, parse, train
-from spgnn.wires import Approximation
+from spgnn.wires import Approximation, directions
 from tests.plan.configurations import predicted, write_graphs
 from tests.plan.test_machine import EXAMPLE
 from tests.training import run
@@ -27,11 +27,11 @@ from tests.training import run
 WIRES: list[dict[str, object]] = [
     {"bits": 4},
     {"bits": "16,2@2", "error_feedback": True},
-    {"delay": 1, "centred": True},
+    {"delay": 1, "centred": True, "directions": 2},
     {"bits": 8, "delay": 2, "delay_bins": 2},  # after the first epoch, two periods
     {"delay": "never", "exact_last": 2},
     {"boundary_sampling": "1,1e-9@4", "held": True, "bits": 8},
-    {"components": "0.5,0.25@3", "bits": 1, "centred": True},
+    {"components": "0.5,0.25@3", "bits": 1, "centred": True, "directions": 3},
     {"delay": 1, "exact_last": 1, "bits": 4},
 ]
 SCHEMES: list[dict[str, object]] = [
@@ -59,7 +59,8 @@ def counted(rank: int, configs: list[TrainConfig]) -> list[dict]:
     return [run(config, connect())[1] for config in configs]
 
 
-def test_bytes_of_a_run_are_those_that_ranks_count(tmp_path):
+def test_bytes_of_a_run_are_those_that_ranks_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(directions, "ROWS_A_DIRECTION", 5)  # graphs are small
     graphs = write_graphs(tmp_path)
     configs = [
         TrainConfig.of(
@@ -101,7 +102,7 @@ def test_a_sample_is_priced_at_its_share(tmp_path):
     assert predicted(config, 4, wired).volume["total_bytes"] == pytest.approx(exact / 4, abs=8)
 
 
-def test_what_wires_keep_and_take_is_predicted(tmp_path):
+def test_what_wires_keep_and_take_is_predicted(monkeypatch):
     subject = Subject.of(open_source("rmat-10-8"), random_features=16, random_classes=4)
     machine, network = read_machine(EXAMPLE), Network((16, 16, 16, 4))
     slow = Level(Link(0.0, 0.0, 1e6), Link(0.0, 0.0, 1e6))
@@ -123,6 +124,9 @@ def test_what_wires_keep_and_take_is_predicted(tmp_path):
     assert price(delay=None).volume["total_bytes"] == 0
     means = price(delay=None, centred=True).volume["total_bytes"]
     assert 0 < means < price(delay=1, centred=True).volume["total_bytes"] / 2
+    monkeypatch.setattr(directions, "ROWS_A_DIRECTION", 5)
+    along = price(delay=1, centred=True, directions=2)
+    assert (along.memory["wires"] > price(delay=1, centred=True).memory["wires"]).all()
 
 
 @pytest.mark.parametrize(
@@ -151,12 +155,14 @@ def test_the_command_ranks_for_wires(tmp_path, capsys):
     out, graph = tmp_path / "plans.json", str(write_graphs(tmp_path)[2])
     flags = ["--machine", EXAMPLE, "--cache", tmp_path, "--partition", "block", "--json", out]
     given = ["--bits", "8,4@50", "--delay", "2", "--delay-bins", "2", "--epochs", "60", "--centred"]
+    given += ["--directions", "3"]
     assert main(["plan", graph, "--ranks", "4", *map(str, flags), *given]) == 0
     capsys.readouterr()
     plan = json.loads(out.read_text())["plans"][0]
     config = parse(shlex.split(plan["command"])[4:])
     asked = config.wires.approximation
-    assert asked == Approximation.of(bits=[(0, 8), (50, 4)], delay=2, bins=2, centred=True)
+    bits = [(0, 8), (50, 4)]
+    assert asked == Approximation.of(bits=bits, delay=2, bins=2, centred=True, directions=3)
     assert config.training.epochs == 60
     assert predicted(config, 4, Wired(asked, 60)).volume["total_bytes"] == plan["bytes"]
     for wrong in (["--bits", "3"], ["--delay-bins", "2"], ["--delay", "100"]):

@@ -27,8 +27,8 @@ from spgnn.wires import Approximation
         ({"delay": 2, "centred": True}, Approximation(delay=2, centred=True)),
         ({"boundary_sampling": "0.1,1@9"}, Approximation(sampling=((0, 0.1), (9, 1.0)))),
         (
-            {"boundary_sampling": "0.1", "held": True, "centred": True},
-            Approximation(sampling=((0, 0.1),), held=True, centred=True),
+            {"boundary_sampling": "0.1", "held": True, "centred": True, "directions": 8},
+            Approximation(sampling=((0, 0.1),), held=True, centred=True, directions=8),
         ),
         ({"components": "1e-1"}, Approximation(components=((0, 0.1),))),
         (
@@ -110,6 +110,12 @@ def test_wrong_values(flags, said):
             "--held needs --schedule overlap: it keeps rows",
         ),
         ({"centred": True}, "--centred needs --bits, --delay, --fresh"),
+        ({"directions": 4, "delay": 1}, "--directions 4 needs --centred"),
+        ({"directions": -1, "delay": 1}, "--directions: '-1' must be "),
+        (
+            {"directions": 4, "centred": True, "bits": 4, "schedule": "peers", "buffer": 4096},
+            "--directions 4 needs --schedule overlap: it keeps rows",
+        ),
         ({"centred": True, "delay": 1, "model": "gat"}, "--model gat: --centred: attention weighs"),
         ({"bits": 4, "adaptive_limit": "pair"}, "--adaptive-limit pair needs --adaptive-bits N"),
         ({"approximate": "between"}, "--approximate between needs --hierarchy"),

@@ -13,7 +13,7 @@ from spgnn import DistMatrix, Mesh
 from spgnn.comm import Communicator, connect
 from spgnn.exchange import COVERS, Algorithm, Step, carried_by_level
 from spgnn.testing import run_ranks
-from spgnn.wires import Approximation, Dials, Errors, Setting
+from spgnn.wires import Approximation, Dials, Errors, Setting, directions
 from tests.matrices import block_row, random_matrix, uneven_layout
 
 N, F, EPOCHS = 26, 5, 4
@@ -48,7 +48,9 @@ LINEAR = {
 KEEPING = {
     "delayed": Approximation(delay=2, bins=2),
     "held": Approximation(sampling=((0, 1.0), (1, 0.5)), held=True),
-    "held and centred": Approximation(((0, 8),), sampling=((0, 0.5),), held=True, centred=True),
+    "held along directions": Approximation(
+        ((0, 8),), sampling=((0, 0.5),), held=True, centred=True, directions=2
+    ),
     "fresh": Approximation(((0, 4),), feedback=True, fresh=0.2),
     "adaptive": Approximation(((0, 2),), adaptive=2),
     "delayed and centred": Approximation(((0, 8),), delay=2, bins=2, centred=True),
@@ -157,6 +159,12 @@ def check_adjoint(trial: Trial, what: str) -> None:
             seen.add(trial.summed((Z - exact).abs().sum()))
         if "hierarchy" in what or "between" not in name:
             assert len(seen) == 3, (what, name)
+
+
+@pytest.fixture(autouse=True)
+def short_messages(monkeypatch):
+    """Messages of these tests have directions as well."""
+    monkeypatch.setattr(directions, "ROWS_A_DIRECTION", 2)
 
 
 def test_wires_under_schemes():
