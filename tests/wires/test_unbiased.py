@@ -11,7 +11,7 @@ import torch
 from scipy.stats import norm
 
 from spgnn.exchange import Step
-from spgnn.wires import Approximation, Dials, Errors, Layer, Setting
+from spgnn.wires import Approximation, Dials, Errors, Layer, Setting, directions
 from tests.wires.single import N, diagonal, sending_to_itself
 
 F, SEEDS = 6, 2000
@@ -23,9 +23,10 @@ CASES = {
     "16 bits": Approximation(((0, 16),)),
     "sampled components": Approximation(sampling=((0, 0.5),), components=((0, 0.5),)),
     "centred": Approximation(sampling=((0, 0.3),), centred=True),
+    "centred, directions": Approximation(sampling=((0, 0.3),), centred=True, directions=2),
     "centred components": Approximation(((0, 4),), components=((0, 0.3),), centred=True),
 }
-SLOW = ("16 bits", "sampled components", "centred components")
+SLOW = ("16 bits", "sampled components", "centred", "centred components")
 
 
 def reseed(wire: object, seed: int) -> None:
@@ -56,8 +57,9 @@ class Mean:
     "case",
     [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CASES],
 )
-def test_products_and_adjoints_are_unbiased(case):
+def test_products_and_adjoints_are_unbiased(case, monkeypatch):
     """Draws are hashes, so that scores are the same in every run."""
+    monkeypatch.setattr(directions, "ROWS_A_DIRECTION", 10)  # the message is short
     dense = sp.random_array((N, N), density=0.2, rng=np.random.default_rng(0), format="csr")
     exact = sending_to_itself(dense)
     A = exact.approximated(Setting(Dials(CASES[case]), Errors()), torch.arange(N))
