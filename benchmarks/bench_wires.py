@@ -57,6 +57,7 @@ BARS: dict[str, tuple[float | None, float | None]] = {
     "exact": (None, None),
     "bits-8": (0.3, 3.7),
     "bits-4": (0.3, 7),
+    "bits-4-feedback": (0.3, 7),
     "bits-2-feedback": (0.5, 12),
     "adaptive-bits": (0.3, 10),
     "delay-1": (0.5, 1),

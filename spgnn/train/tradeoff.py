@@ -35,6 +35,7 @@ SETTINGS = {
     EXACT: "",
     "bits-8": "--bits 8",
     "bits-4": "--bits 4",
+    "bits-4-feedback": "--bits 4 --error-feedback",
     "bits-2": "--bits 2",
     "bits-2-feedback": "--bits 2 --error-feedback",
     "adaptive-bits": "--bits 2 --adaptive-bits 10",

@@ -29,13 +29,13 @@ class Frame:
     ----------
     counts : int64 [peers]
         Rows of each message.
-    vectors : Tensor [rows of messages that have directions, K], or None
-        Orthonormal columns that add up to nought, message by message; those of directions that a
-        message does not have are zeros. ``None`` for the means alone.
+    vectors : Tensor [rows of messages that have directions, 1 + K], or None
+        Orthonormal columns, message by message, the first of which is that of the mean; those of
+        directions that a message does not have are zeros. ``None`` for the means alone.
     """
 
     def __init__(self, counts: Int64Array, vectors: Tensor | None = None) -> None:
-        asked = 0 if vectors is None else vectors.shape[1]
+        asked = 0 if vectors is None else vectors.shape[1] - 1
         many = directions_of(counts, asked)
         self.sizes: Int64Array = (counts > 0) + many
         """Coordinates of each message, rows of f elements."""
@@ -46,11 +46,11 @@ class Frame:
             begin = 0
             for place, (rows, k) in enumerate(zip(self._rows, self._many, strict=True)):
                 if k:
-                    self._vectors[place] = vectors[begin : begin + rows, :k]
+                    self._vectors[place] = vectors[begin : begin + rows, : 1 + k]
                     begin += rows
 
     def coordinates(self, rows: Tensor) -> Tensor:
-        """The mean of each message's rows, and after it what they are along its directions.
+        """What each message's rows are along its directions, or, where it has none, their mean.
 
         Parameters
         ----------
@@ -64,9 +64,10 @@ class Frame:
         for block, out, vectors in zip(
             self.messages(rows), self._coordinates_by_message(found), self._vectors, strict=True
         ):
-            out[0] = block.mean(0, dtype=SUM_DTYPE[rows.dtype])
-            if vectors is not None:
-                out[1:] = vectors.T @ block.to(vectors.dtype)
+            if vectors is None:
+                out[0] = block.mean(0, dtype=SUM_DTYPE[rows.dtype])
+            else:
+                out.copy_(vectors.T @ block.to(vectors.dtype))
         return found
 
     def moved(self, rows: Tensor, coordinates: Tensor, out: Tensor, *, sign: int) -> None:
@@ -86,13 +87,12 @@ class Frame:
             self._vectors,
             strict=True,
         ):
-            torch.add(block, along[0], alpha=sign, out=target)
             if vectors is None:
-                continue
-            if target.dtype == vectors.dtype:
-                target.addmm_(vectors, along[1:], alpha=sign)
+                torch.add(block, along[0], alpha=sign, out=target)
+            elif block.dtype == vectors.dtype:
+                torch.addmm(block, vectors, along, alpha=sign, out=target)
             else:
-                target.add_(vectors @ along[1:].to(vectors.dtype), alpha=sign)
+                torch.add(block, vectors @ along.to(vectors.dtype), alpha=sign, out=target)
 
     def messages(self, rows: Tensor) -> list[Tensor]:
         """The rows of each message that is not empty."""
@@ -112,7 +112,7 @@ class Directions:
         In which they were chosen.
     width : int
         Of the rows.
-    sent, received : Tensor [rows of messages that have directions, K]
+    sent, received : Tensor [rows of messages that have directions, 1 + K]
         As in :class:`Frame`, of messages to others, and from them.
     """
 
@@ -157,7 +157,8 @@ class Directions:
                 sent[begin : begin + len(block), :k] = longest(block.to(dtype), k, key)
                 begin += len(block)
         comm.alltoallv(sent, received, travels).wait()
-        return cls(epoch, rows.shape[1], sent, received)
+        whole = (_with_mean(sent, travels.send), _with_mean(received, travels.recv))
+        return cls(epoch, rows.shape[1], *whole)
 
 
 def coordinates_of(counts: RowCounts, asked: int) -> RowCounts:
@@ -204,3 +205,9 @@ def longest(rows: Tensor, k: int, key: int) -> Tensor:
     common = rows.new_full((len(rows), 1), 1 / sqrt(len(rows)))
     orthonormal: Tensor = torch.linalg.qr(torch.cat((common, found), 1))[0]
     return orthonormal[:, 1:]
+
+
+def _with_mean(vectors: Tensor, counts: Int64Array) -> Tensor:
+    """Directions, and before them that of the mean of each message."""
+    lengths = np.repeat(1 / np.sqrt(np.maximum(counts, 1)), counts)
+    return torch.cat((torch.from_numpy(lengths).to(vectors)[:, None], vectors), 1)
