@@ -42,9 +42,11 @@ class Held(Sampled):
         """Send the sample; whatever is not in it is as it was."""
         flight = super().begin(rows, out, route, comm, step)
         dials = self.setting.dials
-        if dials.sampling_at(step.epoch) < 1 or dials.is_exact(step.epoch):
+        if dials.is_exact(step.epoch):
             return flight
         held = self._of(out, step)
+        if dials.sampling_at(step.epoch) < 1:
+            return _Holding(flight, held, out)
         return Then(flight, lambda: held.copy_(out))
 
     def state(self) -> State:
@@ -75,7 +77,6 @@ class Held(Sampled):
             whole = squared_norm(landing) / share
             account.add_(torch.stack(((1 - share) / share * moved, whole)))
         held.index_copy_(0, part.received, landing)
-        out.copy_(held)
 
     def _of(self, out: Tensor, step: Step) -> Tensor:
         """What is held of the rows of a product, zeros at first."""
@@ -84,3 +85,20 @@ class Held(Sampled):
         if held is None or held.shape != out.shape or held.dtype != out.dtype:
             held = self._held[name] = torch.zeros_like(out)
         return held
+
+
+class _Holding:
+    """A sample on its way to the rows that are held."""
+
+    def __init__(self, sample: Flight, held: Tensor, out: Tensor) -> None:
+        self._sample, self._held, self._out = sample, held, out
+        self._waited = False
+
+    def wait(self) -> None:
+        if not self._waited:
+            self._waited = True
+            self._out.copy_(self.land())
+
+    def land(self) -> Tensor:
+        self._sample.wait()
+        return self._held
