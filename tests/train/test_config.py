@@ -33,6 +33,7 @@ FLAGS = [
     ("--delay", "0", "never", "never"),
     ("--delay-bins", 1, "5", 5),
     ("--smoothing", 0.0, "0.5", 0.5),
+    ("--directions", 0, "8", 8),
     ("--exact-last", 0, "10", 10),
     ("--fresh", 0.0, "0.01", 0.01),
     ("--boundary-sampling", "1", "0.1,0.5@100", "0.1,0.5@100"),
