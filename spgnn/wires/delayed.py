@@ -15,7 +15,7 @@ from spgnn.exchange import Flight, Route, Step
 from spgnn.exchange.wire import Moved
 from spgnn.layout import Int64Array
 from spgnn.wires.base import Layer, State, line_name
-from spgnn.wires.flights import Landed, Then
+from spgnn.wires.flights import Landed, Lending, Then
 from spgnn.wires.part import Part
 from spgnn.wires.pool import Pool
 
@@ -259,18 +259,12 @@ def bin_of(route: Route, bins: int, number: int) -> Part:
     return Part(sent, received, route.taken(sent, received, fewer))
 
 
-class _Late:
+class _Late(Lending):
     """Rows of an earlier epoch, which have had all the time since."""
 
     def __init__(self, wire: Delayed, line: Line, step: Step, until: int, out: Tensor) -> None:
-        self._wire, self._line, self._step = wire, line, step
-        self._until, self._out = until, out
-        self._waited = False
-
-    def wait(self) -> None:
-        if not self._waited:
-            self._waited = True
-            self._out.copy_(self.land())
+        super().__init__(out)
+        self._wire, self._line, self._step, self._until = wire, line, step, until
 
     def land(self) -> Tensor:
         parcels = self._line.parcels

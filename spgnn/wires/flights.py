@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+
+from torch import Tensor
 
 from spgnn.exchange import Flight
 
@@ -27,6 +30,29 @@ class Then:
             flight, then = under_way
             flight.wait()
             then()
+
+
+class Lending(ABC):
+    """Rows of which a wire keeps its own: lent to who only reads them, copied for others, once.
+
+    Parameters
+    ----------
+    out : Tensor [rows, f]
+        Where others want them.
+    """
+
+    def __init__(self, out: Tensor) -> None:
+        self._out, self._waited = out, False
+
+    def wait(self) -> None:
+        """Return when a copy of them is in ``out``."""
+        if not self._waited:
+            self._waited = True
+            self._out.copy_(self.land())
+
+    @abstractmethod
+    def land(self) -> Tensor:
+        """All rows, arrived, where their wire keeps them."""
 
 
 class Landed:

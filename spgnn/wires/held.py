@@ -10,7 +10,7 @@ from spgnn.comm import Communicator
 from spgnn.exchange import Flight, Route, Step
 from spgnn.wires.base import State, line_name
 from spgnn.wires.errors import squared_norm
-from spgnn.wires.flights import Then
+from spgnn.wires.flights import Lending, Then
 from spgnn.wires.part import Part
 from spgnn.wires.sampled import Sampled
 
@@ -87,17 +87,12 @@ class Held(Sampled):
         return held
 
 
-class _Holding:
+class _Holding(Lending):
     """A sample on its way to the rows that are held."""
 
     def __init__(self, sample: Flight, held: Tensor, out: Tensor) -> None:
-        self._sample, self._held, self._out = sample, held, out
-        self._waited = False
-
-    def wait(self) -> None:
-        if not self._waited:
-            self._waited = True
-            self._out.copy_(self.land())
+        super().__init__(out)
+        self._sample, self._held = sample, held
 
     def land(self) -> Tensor:
         self._sample.wait()
