@@ -304,10 +304,13 @@ def main() -> None:
                 case |= measure(best, arguments.rounds, None, width)
             entry["widths"][str(width)] = case
             kernel_report.write(arguments.json, json.dumps(report, indent=1))
+            log.print(f"  {width} columns: measured, saved to {arguments.json}")
         if dgl:
             dgl.close()
+    table = kernel_report.markdown(report)
+    print(table)
     if arguments.markdown:
-        kernel_report.write(arguments.markdown, kernel_report.markdown(report))
+        kernel_report.write(arguments.markdown, table)
 
 
 if __name__ == "__main__":
