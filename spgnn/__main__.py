@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -194,8 +193,7 @@ def _shard(options: argparse.Namespace) -> None:
             _cut(source, options, progress)
             return
         beside = Path(options.output).absolute().parent
-        scratch = scratch_directory(beside, f"--output {options.output}")
-        try:
+        with scratch_directory(beside, f"--output {options.output}") as scratch:
             uncut = scratch / "uncut"
             source = open_through_disk(
                 options.graph,
@@ -212,8 +210,6 @@ def _shard(options: argparse.Namespace) -> None:
                 _say_cut(source, options)
             else:
                 _cut(source, options, progress)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _cut(source: GraphSource, options: argparse.Namespace, progress: ProgressBar) -> None:

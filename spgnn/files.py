@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import signal
-import socket
+import stat
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
@@ -20,6 +22,8 @@ import numpy as np
 from spgnn.errors import InputError
 
 AnyPath = str | os.PathLike[str]
+_LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs"}
+_LOCAL |= {"xfs", "zfs"}
 
 
 @contextmanager
@@ -41,18 +45,14 @@ def written_aside(path: AnyPath, what: str | None = None) -> Iterator[BinaryIO]:
     """
     target = _followed(path)
     remove_leftovers(target)
-    aside = _aside(target)
     try:
-        with aside.open("wb") as file:
+        with _temporary_file(target) as (temporary, file):
             yield file
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(target)
+            temporary.replace(target)
     except OSError as error:
         raise _unwritable(what or str(path), error) from None
-    finally:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
 
 
 def write_pieces(path: AnyPath, pieces: Iterable[bytes], what: str | None = None) -> None:
@@ -81,21 +81,20 @@ def directory_written_aside(path: AnyPath) -> Iterator[Path]:
     """
     target = Path(path)
     check_new_directory(target)
-    aside = _aside(target)
     try:
-        aside.mkdir()
-        yield aside
-        aside.rename(target)
+        with _temporary_directory(target) as temporary:
+            yield temporary
+            temporary.rename(target)
     except OSError as error:
         raise _unwritable(str(target), error) from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
-def scratch_directory(parent: AnyPath, what: str) -> Path:
-    """An empty directory of this process in another one, which is made if it does not exist.
+@contextmanager
+def scratch_directory(parent: AnyPath, what: str) -> Iterator[Path]:
+    """An empty directory for temporary files in another one, which is made if it does not exist.
 
-    Whoever makes it removes it; what killed processes of this machine left there is removed now.
+    It is removed when the block ends. Scratch directories of processes that were killed are removed
+    when the block begins.
 
     Parameters
     ----------
@@ -109,15 +108,15 @@ def scratch_directory(parent: AnyPath, what: str) -> Path:
         If it cannot be made.
     """
     target = Path(parent) / "spill"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(target)
-        aside = _aside(target)
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-    except (OSError, ValueError) as error:
-        raise _unwritable(what, error) from None
-    return aside
+    with ExitStack() as stack:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(target)
+            # Nobody else needs to read what lies there.
+            scratch = stack.enter_context(_temporary_directory(target, mode=0o700))
+        except (OSError, ValueError) as error:
+            raise _unwritable(what, error) from None
+        yield scratch
 
 
 def check_writable(path: AnyPath, what: str) -> None:
@@ -149,10 +148,9 @@ def check_writable(path: AnyPath, what: str) -> None:
     if not os.path.isdir(followed.parent):
         raise InputError(f"{what} {target}: its directory does not exist")
     remove_leftovers(followed)
-    aside = _aside(followed)
     try:
-        aside.touch()
-        aside.unlink()
+        with _temporary_file(followed):
+            pass
     except (OSError, ValueError) as error:
         raise _unwritable(f"{what} {target}", error) from None
 
@@ -178,28 +176,28 @@ def check_new_directory(path: AnyPath, what: str | None = None) -> None:
     if os.path.lexists(target):
         raise InputError(f"{shown}: exists already; remove it or name another one")
     remove_leftovers(target)
-    aside = _aside(target)
     try:
-        aside.mkdir()
-        aside.rmdir()
+        with _temporary_directory(target):
+            pass
     except (OSError, ValueError) as error:
         raise _unwritable(shown, error) from None
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove what processes of this machine that no longer run had begun to write for `target`."""
-    beginning, end = f".{target.name}.{_host()}-", ".partial"
+    """Remove what processes that have ended had begun to write for `target`.
+
+    A temporary file or directory is removed only if it is this user's, and nobody can hold its
+    lock any more: it was made on this machine since it started, or lies on a local file system, and
+    the lock can be taken. Whatever else has such a name stays.
+    """
+    name = re.compile(rf"\.{re.escape(target.name)}\.([0-9a-f]{{8}})-[0-9a-f]{{16}}\.partial")
+    folder = target.absolute().parent
     with suppress(OSError):
-        for path in target.absolute().parent.iterdir():
-            process = path.name.removeprefix(beginning).removesuffix(end)
-            if path.name != f"{beginning}{process}{end}" or not process.isdigit():
-                continue
-            if _runs(int(process)):
-                continue
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+        for path in folder.iterdir():
+            match = name.fullmatch(path.name)
+            if match and (match[1] == _boot() or _is_local(folder)):
+                with suppress(OSError):
+                    _remove_unlocked(path)
 
 
 def digest(*arrays: memoryview | bytes) -> str:
@@ -246,22 +244,104 @@ def _followed(path: AnyPath) -> Path:
         return Path(os.path.abspath(path))
 
 
-def _aside(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{_host()}-{os.getpid()}.partial")
-
-
-def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())[:32] or "host"
-
-
-def _runs(process: int) -> bool:
+@contextmanager
+def _temporary_file(target: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """A new, locked file beside `target`, removed at the end if it still has its name."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    path, descriptor = _locked(target, lambda path: os.open(path, flags, 0o666))
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True
+        with open(path, "wb", opener=lambda *_: descriptor) as file:
+            yield path, file
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _temporary_directory(target: Path, mode: int = 0o777) -> Iterator[Path]:
+    """A new, locked directory beside `target`, removed at the end if it still has its name."""
+
+    def make(path: Path) -> int:
+        path.mkdir(mode)
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    path, descriptor = _locked(target, make)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _locked(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
+    """Make something under a temporary name beside `target`, and lock it.
+
+    The lock belongs to the open file: forked processes hold it too, and the system releases it when
+    the last one has ended, however that happens. Numbers of processes say nothing: containers that
+    share a directory count their own. The name has the machine's boot in it, because on some
+    network file systems a lock is seen on one machine only. What cannot be locked gets a name
+    that `remove_leftovers` does not know.
+
+    Parameters
+    ----------
+    target : Path
+    make : callable
+        Makes something of a name that must be new; returns its file descriptor.
+    """
+    boot = _boot()
+    while True:
+        random = secrets.token_hex(8)
+        unlocked = target.with_name(f".{target.name}.{random}.partial")
+        path = target.with_name(f".{target.name}.{boot}-{random}.partial") if boot else unlocked
+        descriptor = make(path)
+        if not boot:
+            return path, descriptor
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+                return path, descriptor
+        except (BlockingIOError, FileNotFoundError):
+            pass  # Somebody took it for a leftover before it had its lock, and removes it.
+        except OSError:  # no locks on this file system
+            path.rename(unlocked)
+            return unlocked, descriptor
+        os.close(descriptor)
+
+
+def _remove_unlocked(path: Path) -> None:
+    """Remove a file or directory of this user whose lock nobody holds."""
+    found = os.lstat(path)
+    is_directory = stat.S_ISDIR(found.st_mode)
+    if found.st_uid != os.geteuid() or not (is_directory or stat.S_ISREG(found.st_mode)):
+        return
+    access = os.O_RDONLY | os.O_DIRECTORY if is_directory else os.O_RDWR
+    descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_directory:
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _boot() -> str:
+    """Eight digits of this start of the machine's system; empty where that has no number."""
+    try:
+        digits = Path("/proc/sys/kernel/random/boot_id").read_text()[:8].lower()
+    except OSError:
+        return ""
+    return digits if re.fullmatch(r"[0-9a-f]{8}", digits) else ""
+
+
+def _is_local(folder: Path) -> bool:
+    """Whether a directory lies on a file system that no other machine can have mounted."""
+    device = os.stat(folder).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    kinds = {line.partition(" - ")[2].split()[0] for line in mounts if line.split()[2] == number}
+    return bool(kinds) and kinds <= _LOCAL
 
 
 def _unwritable(what: str, error: OSError | ValueError) -> InputError:

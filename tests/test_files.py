@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import fcntl
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from spgnn import InputError
+from spgnn import InputError, files
 from spgnn.files import (
     check_new_directory,
     check_writable,
@@ -17,11 +21,12 @@ from spgnn.files import (
     directory_written_aside,
     hasher_of_digest,
     remove_leftovers,
+    scratch_directory,
     write_archive,
     write_pieces,
     written_aside,
 )
-from tests.comm.jobs import Forked, wait_for
+from tests.comm.jobs import Forked, is_alive, wait_for
 
 
 def test_a_file_takes_the_place_of_another_when_it_is_whole(tmp_path):
@@ -103,32 +108,206 @@ def test_a_directory_appears_whole_or_not_at_all(tmp_path):
         pass
 
 
+def held_by(folder, kind):
+    """A process that writes something beside `folder / "target"` until it is killed."""
+    context = written_aside if kind == "file" else directory_written_aside
+    number = len(list(folder.parent.iterdir()))
+    begun = folder.parent / f"begun-{number}"
+
+    def write():
+        with context(folder / "target"):
+            begun.touch()
+            time.sleep(100)
+
+    process = Forked(write, folder.parent, name=f"job-{number}")
+    wait_for(begun.exists)
+    return process
+
+
+def kill(process):
+    process.signal(signal.SIGKILL)
+    process.wait()
+
+
 @pytest.mark.parametrize("kind", ["file", "directory"])
 def test_leftovers_of_killed_processes_are_removed(tmp_path, kind):
     folder, target = tmp_path / "there", tmp_path / "there" / "target"
     folder.mkdir()
+    processes = [held_by(folder, kind), held_by(folder, kind)]
+    remove_leftovers(target)
+    assert len(list(folder.iterdir())) == 2  # their writers still run
+    for left, process in zip((1, 0), processes, strict=True):
+        kill(process)
+        remove_leftovers(target)
+        assert len(list(folder.iterdir())) == left
 
-    def write():
-        context = written_aside if kind == "file" else directory_written_aside
-        with context(target):
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_without_locks_nothing_is_removed(tmp_path, kind, number, monkeypatch):
+    folder, target = tmp_path / "there", tmp_path / "there" / "target"
+    folder.mkdir()
+
+    def refuse(descriptor, operation):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", refuse)
+        process = held_by(folder, kind)
+        kill(process)
+        remove_leftovers(target)
+        assert len(list(folder.iterdir())) == 1
+        write_pieces(target, [b"whole"])
+        check_writable(target, "--json")
+        check_new_directory(folder / "new")
+    remove_leftovers(target)
+    assert target.read_bytes() == b"whole"
+    assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_leftovers_of_another_machine(tmp_path, local, monkeypatch):
+    """On a network file system its locks may not be seen here."""
+    (tmp_path / "there").mkdir()
+    kill(held_by(tmp_path / "there", "directory"))
+    monkeypatch.setattr(files, "_boot", lambda: "0123abcd")
+    monkeypatch.setattr(files, "_is_local", lambda folder: local)
+    remove_leftovers(tmp_path / "there" / "target")
+    assert len(list((tmp_path / "there").iterdir())) == (0 if local else 1)
+
+
+def test_a_local_file_system_is_known():
+    assert files._is_local(Path("/dev/shm"))
+    assert not files._is_local(Path("/proc"))
+
+
+def test_forked_processes_hold_a_directory(tmp_path):
+    """It is in use until the last of them has ended, however the others did."""
+    parent, note = tmp_path / "spill", tmp_path / "note"
+
+    def body():
+        with scratch_directory(parent, "--spill"):
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(100)
+                os._exit(0)
+            note.with_suffix(".new").write_text(str(pid))
+            note.with_suffix(".new").rename(note)
             time.sleep(100)
 
-    process = Forked(write, tmp_path)
-    wait_for(lambda: any(folder.iterdir()))
-    remove_leftovers(target)
-    assert list(folder.iterdir())  # its writer still runs
-    process.signal(signal.SIGKILL)
-    process.wait()
-    remove_leftovers(target)
-    assert not list(folder.iterdir())
+    process = Forked(body, tmp_path)
+    wait_for(note.exists)
+    kill(process)
+    remove_leftovers(parent / "spill")
+    assert len(list(parent.iterdir())) == 1
+    os.kill(int(note.read_text()), signal.SIGKILL)
+    wait_for(lambda: (remove_leftovers(parent / "spill"), not list(parent.iterdir()))[1])
+
+
+def test_containers_that_share_a_directory(tmp_path):
+    """Their host's name may be the same, and each has a process 1."""
+    parent, libc = tmp_path / "spill", ctypes.CDLL(None, use_errno=True)
+    parent.mkdir()
+
+    def body():
+        if libc.unshare(0x20000000):  # CLONE_NEWPID: of children
+            return 3
+        if pid := os.fork():
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        with scratch_directory(parent, "--spill") as scratch:
+            (scratch / f"pid-{os.getpid()}").touch()
+            time.sleep(100)
+        os._exit(0)
+
+    def files_of_jobs():
+        return [path.name for path in parent.rglob("pid-*")]
+
+    first = Forked(body, tmp_path, name="first")
+    wait_for(lambda: bool(files_of_jobs()) or not is_alive(first.pid))
+    if not files_of_jobs():
+        assert first.wait().status == 3
+        pytest.skip("may not make namespaces")
+    second = Forked(body, tmp_path, name="second")
+    wait_for(lambda: len(files_of_jobs()) == 2)
+    assert files_of_jobs() == ["pid-1", "pid-1"]
+    for process in (first, second):
+        kill(process)
+    wait_for(lambda: (remove_leftovers(parent / "spill"), not list(parent.iterdir()))[1])
 
 
 def test_only_leftovers_of_that_name_are_removed(tmp_path):
-    others = [".other.host-1.partial", ".target", ".target.elsewhere-999999999.partial", "target"]
+    boot = files._boot()
+    others = [
+        ".target",
+        "target",
+        ".target.host-999999999.partial",
+        f".other.{boot}-0123456789abcdef.partial",
+        f".target.{boot}-0123456789abcdef",
+        f".target.{boot}-0123456789.partial",
+    ]
     for name in others:
         (tmp_path / name).touch()
+    (tmp_path / f".target.{boot}-0123456789abcdef.partial").touch()
     remove_leftovers(tmp_path / "target")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(others)
+
+
+def test_what_others_put_there_is_not_followed(tmp_path):
+    """Links, pipes and files of other users with the name of a leftover stay as they are."""
+    boot, far = files._boot(), tmp_path / "far"
+    far.mkdir()
+    (far / "file").write_bytes(b"precious")
+    names = [tmp_path / f".target.{boot}-{digit * 16}.partial" for digit in "abcdef"]
+    names[0].symlink_to(far)
+    names[1].symlink_to(far / "file")
+    names[2].symlink_to(tmp_path / "nowhere")
+    os.mkfifo(names[3])
+    made = names[:4]
+    if os.geteuid() == 0:
+        names[4].touch()
+        names[5].mkdir()
+        for path in names[4:]:
+            os.chown(path, 12345, 12345)
+        made = names
+    write_pieces(tmp_path / "target", [b"new"])
+    assert (tmp_path / "target").read_bytes() == b"new"
+    assert (far / "file").read_bytes() == b"precious"
+    assert sorted(tmp_path.iterdir()) == sorted([*made, far, tmp_path / "target"])
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_temporary_names_are_new(tmp_path, monkeypatch):
+    """A name that somebody took, by a link to elsewhere, is refused, and what it leads to kept."""
+    monkeypatch.setattr(files.secrets, "token_hex", lambda count: "0" * 2 * count)
+    target, victim = tmp_path / "target", tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    planted = tmp_path / f".target.{files._boot()}-{'0' * 16}.partial"
+    planted.symlink_to(victim)
+    for write in (
+        lambda: write_pieces(target, [b"new"]),
+        lambda: check_writable(target, "--json"),
+        lambda: check_new_directory(target, "--output"),
+    ):
+        with pytest.raises(InputError, match="cannot be written: File exists"):
+            write()
+    assert victim.read_bytes() == b"precious"
+    assert planted.is_symlink()
+
+
+def test_modes_are_those_of_any_new_file(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_pieces(tmp_path / "file", [b"x"])
+        with directory_written_aside(tmp_path / "directory"):
+            pass
+        with scratch_directory(tmp_path, "--spill") as scratch:
+            modes = [
+                path.stat().st_mode & 0o777 for path in (*sorted(tmp_path.glob("[df]*")), scratch)
+            ]
+    finally:
+        os.umask(before)
+    assert [oct(mode) for mode in modes] == ["0o750", "0o640", "0o700"]
 
 
 def test_targets_are_tried_before_long_work(tmp_path):

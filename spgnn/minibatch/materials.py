@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -123,11 +122,8 @@ def _own_directory(config: MiniBatchConfig) -> Iterator[Path | None]:
     if parent is None:
         yield None
         return
-    own = scratch_directory(parent, f"--store-dir {parent}")
-    try:
+    with scratch_directory(parent, f"--store-dir {parent}") as own:
         yield own
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -51,7 +50,7 @@ class Room:
     ----------
     places : Places
     directory : Path, optional
-        For files; removed by `close`.
+        For files.
     dtype : torch.dtype
         What is computed with.
     counts : Transfers
@@ -103,8 +102,3 @@ class Room:
     def panel(self, width: int, heads: int = 0) -> int:
         """Columns of a panel of a table of some width."""
         return self.places.panel(width, self.dtype.itemsize, heads)
-
-    def close(self) -> None:
-        """Remove the directory."""
-        if self.directory is not None:
-            shutil.rmtree(self.directory, ignore_errors=True)

@@ -9,7 +9,6 @@ rows written behind.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -309,11 +308,8 @@ def speed_of(spill: str) -> float:
     InputError
         If nothing can be written there.
     """
-    directory = scratch_directory(spill, f"--spill {spill}")
-    try:
+    with scratch_directory(spill, f"--spill {spill}") as directory:
         return disk_speed(directory)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def layer_rows(

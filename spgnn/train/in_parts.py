@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -94,19 +95,20 @@ class InParts(Task):
     ) -> None:
         self.comm, self.config, self._outputs = comm, config, outputs
         self.counts, self.moved = Transfers(), Transfers()
-        directory = _spill(config.storage.spill, comm)
-        self._outputs_kept = OutputRows(directory)
-        self.room = Room(Places(), directory, torch.float32, self.counts)
+        self._scratch = ExitStack()
         mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
         with memory_for(f"the rows of {config.data.dataset}"):
             try:
+                directory = _spill(config.storage.spill, comm, self._scratch)
+                self._outputs_kept = OutputRows(directory)
+                self.room = Room(Places(), directory, torch.float32, self.counts)
                 found = found_in(config, comm, self.counts, directory)
                 if isinstance(found.X, CSR):
                     found = replace(found, X=dense_for_max(config, found.X))
                 self.meta = found.meta
                 self._prepare(found, mesh, idle_bytes)
             except BaseException:
-                self.room.close()
+                self._scratch.close()
                 keep_nothing()
                 raise
         self.described = config.model.described
@@ -377,7 +379,7 @@ class InParts(Task):
         """Remove what lies on the disk, and give up the memory of tables."""
         self.network.forget()
         release(self.network.vertices.propagated)
-        self.room.close()
+        self._scratch.close()
         keep_nothing()
 
     def _tick(self, done: int, total: int) -> None:
@@ -387,8 +389,9 @@ class InParts(Task):
             self.progress("parts of this epoch", done, total)
 
 
-def _spill(directory: str | None, comm: Communicator) -> Path | None:
-    """A rank's own directory for what does not fit; those of runs that were killed are removed."""
+def _spill(directory: str | None, comm: Communicator, stack: ExitStack) -> Path | None:
+    """A rank's own directory for what does not fit; closing the stack removes it. Collective."""
     if directory is None:
         return None
-    return on_every_rank(comm, lambda: scratch_directory(directory, f"--spill {directory}"))
+    scratch = scratch_directory(directory, f"--spill {directory}")
+    return on_every_rank(comm, lambda: stack.enter_context(scratch))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from spgnn.testing import run_ranks
 from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts
 from spgnn.train.run import train
+from tests.comm.jobs import Forked
 from tests.parts.runs import SMALL, check_equal, reports
 from tests.training import write_dataset
 
@@ -134,13 +136,20 @@ def test_nothing_of_tables_stays_in_memory():
 
 
 def test_what_a_killed_run_left_is_removed(tmp_path):
-    mine = scratch_directory(tmp_path, "--spill")
-    dead = mine.with_name(mine.name.replace(f"-{os.getpid()}.", "-4194304."))
-    (dead / "inside").mkdir(parents=True)
     other = tmp_path / "of-somebody-else"
     other.mkdir()
-    assert scratch_directory(tmp_path, "--spill") == mine
-    assert sorted(tmp_path.iterdir()) == sorted([mine, other])
+
+    def killed():
+        with scratch_directory(tmp_path, "--spill") as mine:
+            (mine / "inside").mkdir()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert Forked(killed, other).wait().status == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2
+    with scratch_directory(tmp_path, "--spill") as mine:
+        assert sorted(tmp_path.iterdir()) == sorted([mine, other])
+        assert not list(mine.iterdir())
+    assert list(tmp_path.iterdir()) == [other]
 
 
 def sharded(path, parts):
