@@ -1,8 +1,9 @@
-"""Memory of this process: what it uses, and what is kept of what is freed."""
+"""Memory and processors of this process: limits, memory in use, and memory that is reused."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import resource
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ _MAPPINGS = 1 << 16
 MOST_KEPT = 2
 # Of a machine's memory, what its ranks may fill so. The rest is for its page cache and others.
 PLENTY = 0.5
+
+# Of both versions of control groups: where they are mounted, and which one this process is in.
+_CONTROL_GROUPS, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def give_back_freed() -> None:
@@ -111,14 +115,29 @@ def freed_is_kept() -> Iterator[None]:
 
 
 def memory_limit() -> int:
-    """Bytes this process may ever use: of the machine, its control group, its own limit."""
+    """Bytes this process may ever use: of the machine, its control groups, its own limit."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
         limits.append(soft)
-    with suppress(OSError, ValueError):  # not there, or "max"
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    for words in _group_settings("memory", "memory.max", "memory.limit_in_bytes"):
+        with suppress(ValueError, IndexError):  # "max"
+            limits.append(int(words[0]))
     return min(limits)
+
+
+def processors() -> int:
+    """Processors this process may use: those it may run on, and the time its control groups have.
+
+    A part of one counts as one. A set of processors (cpuset) is in what it may run on.
+    """
+    found = len(os.sched_getaffinity(0))
+    for words in _group_settings("cpu", "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"):
+        with suppress(ValueError):  # "max", or no period
+            quota, period = map(int, words)
+            if quota > 0 and period > 0:
+                found = min(found, math.ceil(quota / period))
+    return found
 
 
 def resident_bytes() -> int:
@@ -129,6 +148,48 @@ def resident_bytes() -> int:
 def peak_bytes() -> int:
     """The most resident memory this process has had."""
     return _status("VmHWM")
+
+
+def _group_settings(controller: str, unified: str, *legacy: str) -> Iterator[list[str]]:
+    """Words of a setting of this process's control groups, and of all groups above them.
+
+    Parameters
+    ----------
+    controller : str
+        The directory of version 1, say ``"memory"``.
+    unified : str
+        The file of version 2.
+    *legacy : str
+        Files of version 1, whose words are put together.
+    """
+    for folder in _groups("", _CONTROL_GROUPS, _CONTROL_GROUPS / "unified"):
+        with suppress(OSError):
+            yield (folder / unified).read_text().split()
+    names = (controller, f"{controller},{controller}acct", f"{controller}acct,{controller}")
+    for folder in _groups(controller, *(_CONTROL_GROUPS / name for name in names)):
+        with suppress(OSError):
+            yield [word for name in legacy for word in (folder / name).read_text().split()]
+
+
+def _groups(controller: str, *mounts: Path) -> Iterator[Path]:
+    """Directories of this process's control group and those above it; some may not exist.
+
+    In a container, the mount may be the container's own group, and the path that of the host.
+    """
+    text = ""
+    with suppress(OSError):
+        text = _OWN_GROUPS.read_text(errors="surrogateescape")
+    lines = [line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2]
+    paths = [path for _, names, path in lines if controller in names.split(",")]
+    for mount in mounts:
+        yield mount
+        for path in paths:
+            folder = mount
+            for name in filter(None, path.split("/")):
+                if name == "..":  # outside of this namespace
+                    break
+                folder /= name
+                yield folder
 
 
 def _libc() -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from mpi4py import MPI
 from spgnn.comm.callring import CallRing
 from spgnn.comm.job import CommunicationError, Farewells, Job, ended_before
 from spgnn.comm.transport import Wait
+from spgnn.memory import processors
 
 # mpiexec forwards what ranks print; what is under way when a job is aborted may be lost.
 FORWARDING_SECONDS = 0.5
@@ -45,8 +45,7 @@ class MPIJob(Job):
 
     def __init__(self, world: Any, device: torch.device, ranks_here: int) -> None:
         super().__init__(world.Get_rank(), world.Get_size(), device)
-        processors = len(os.sched_getaffinity(0))
-        self._spins = _SPINS if ranks_here <= processors else _SHARED_SPINS
+        self._spins = _SPINS if ranks_here <= processors() else _SHARED_SPINS
         self._control = world.Dup()
         self._farewells = Farewells()
         self._sent: list[Any] = []

@@ -10,6 +10,7 @@ import torch
 
 from spgnn.comm.launched import Place, find_place
 from spgnn.errors import InputError
+from spgnn.memory import processors
 
 BACKENDS = ("auto", "shm", "gloo", "nccl", "mpi")
 DEVICES = ("auto", "cpu", "cuda")
@@ -143,7 +144,7 @@ def default_threads(ranks_here: int | None = None) -> int:
         return _positive("SLURM_CPUS_PER_TASK")
     if ranks_here is None:
         ranks_here = 1 if place is None else place.local_size
-    return max(1, len(os.sched_getaffinity(0)) // ranks_here)
+    return max(1, processors() // ranks_here)
 
 
 def _positive(name: str) -> int:

@@ -27,6 +27,7 @@ from spgnn.comm.launched import ranks_here
 from spgnn.comm.solo import SoloCommunicator
 from spgnn.comm.transport import Reduction, Wait
 from spgnn.layout import Int64Array
+from spgnn.memory import processors
 
 # Addresses for each rank's memory, of which only what is used takes any; all ranks map all others'.
 _SPAN, _ALL_SPANS = 1 << 36, 1 << 45
@@ -181,10 +182,9 @@ class SharedCommunicator(Communicator):
             All ranks of the job.
         """
         token = secrets.randbits(62)
-        processors = len(os.sched_getaffinity(0))
         span = min(_SPAN, _ALL_SPANS // comm.size)
         try:
-            endpoint = Endpoint(span, token, comm.size, comm.rank, ranks_here() <= processors)
+            endpoint = Endpoint(span, token, comm.size, comm.rank, ranks_here() <= processors())
         except RuntimeError:
             endpoint = None
         file = -1 if endpoint is None else endpoint.file

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spgnn.errors import InputError, check_integer
+from spgnn.memory import processors
 
 LARGEST_SEED = 2**31 - 1
 LARGEST_IMBALANCE = 1e6  # no bound at all, for fewer parts than that
@@ -30,14 +30,14 @@ def check_parts(parts: object, vertices: int, name: str = "k") -> int:
 
 
 def check_threads(threads: int | None) -> int:
-    """The number of threads, by default all cores this process may run on.
+    """The number of threads, by default all processors this process may use.
 
     Raises
     ------
     InputError
     """
     if threads is None:
-        return len(os.sched_getaffinity(0))
+        return processors()
     return check_integer("threads", threads, 1, MOST_THREADS)
 
 

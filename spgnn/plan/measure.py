@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import socket
 from collections.abc import Callable, Collection
@@ -13,7 +12,7 @@ from time import perf_counter
 import torch
 
 from spgnn.comm import Communicator
-from spgnn.memory import freed_is_kept, memory_limit
+from spgnn.memory import freed_is_kept, memory_limit, processors
 from spgnn.plan.edges import measure_edges
 from spgnn.plan.links import measure_levels, measure_overlap
 from spgnn.plan.machine import Conditions, Machine
@@ -66,7 +65,7 @@ def measure(
         overlap = measure_overlap(comm, together)
         weighed = measure_edges(together, comm.device, edges)
     cuda = comm.device.type == "cuda"
-    cores = torch.cuda.device_count() if cuda else len(os.sched_getaffinity(0))
+    cores = torch.cuda.device_count() if cuda else processors()
     memory = torch.cuda.get_device_properties(comm.device).total_memory if cuda else memory_limit()
     return Machine(
         name or socket.gethostname() or platform.machine(),

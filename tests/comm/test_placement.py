@@ -123,7 +123,7 @@ def test_job_on_nodes_of_different_wealth(monkeypatch):
     ],
 )
 def test_even_share_of_the_processors(clean_environment, monkeypatch, environment, ranks, threads):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr(placement, "processors", lambda: 6)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert default_threads(ranks) == threads

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import subprocess
 import sys
 from statistics import median
@@ -29,6 +31,82 @@ def test_epochs_use_the_memory_of_those_before():
     kept, given_back = json.loads(done.stdout)
     assert median(given_back[3:]) > 20 * 2**20
     assert median(kept[3:]) < 2 * 2**20
+
+
+SLURM = "/system.slice/slurmstepd.scope/job_1/step_0"
+
+
+@pytest.mark.parametrize(
+    ("own", "settings", "nbytes", "threads"),
+    [
+        ("", {}, 8000, 6),
+        # Version 2: in a container, in a job without a namespace, half a processor, none.
+        ("0::/", {"memory.max": "500", "cpu.max": "200000 100000"}, 500, 2),
+        (f"0::{SLURM}", {f"{SLURM}/memory.max": "500", f"{SLURM}/cpu.max": "50000 100000"}, 500, 1),
+        ("0::/", {"memory.max": "max", "cpu.max": "max 100000"}, 8000, 6),
+        ("0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "700", "a/cpu.max": "25 10"}, 700, 3),
+        ("0::/a/b", {"a/b/memory.max": "600", "a/memory.max": "700", "c/memory.max": "5"}, 600, 6),
+        ("0::/../../other", {"other/memory.max": "5"}, 8000, 6),
+        ("0::/a", {"a/memory.max": "9000", "a/cpu.max": "9000 1000"}, 8000, 6),
+        ("0::/a:b c", {"a:b c/memory.max": "500"}, 500, 6),
+        # Version 1: all in one place, in a container without a namespace, in a job, no limit.
+        (
+            "4:memory:/\n2:cpu,cpuacct:/",
+            {
+                "memory/memory.limit_in_bytes": "500",
+                "cpu/cpu.cfs_quota_us": "150000",
+                "cpu/cpu.cfs_period_us": "100000",
+            },
+            500,
+            2,
+        ),
+        (
+            "4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc",
+            {
+                "memory/memory.limit_in_bytes": "500",
+                "cpu,cpuacct/cpu.cfs_quota_us": "100000",
+                "cpu,cpuacct/cpu.cfs_period_us": "100000",
+            },
+            500,
+            1,
+        ),
+        (
+            "4:memory:/slurm/job\n3:cpuacct,cpu:/slurm/job\n1:name=systemd:/other\n0::/",
+            {
+                "memory/memory.limit_in_bytes": "9223372036854771712",
+                "memory/slurm/job/memory.limit_in_bytes": "500",
+                "memory/other/memory.limit_in_bytes": "5",
+                "cpuacct,cpu/slurm/cpu.cfs_quota_us": "-1",
+                "cpuacct,cpu/slurm/cpu.cfs_period_us": "100000",
+                "cpuacct,cpu/slurm/job/cpu.cfs_quota_us": "400000",
+                "cpuacct,cpu/slurm/job/cpu.cfs_period_us": "100000",
+            },
+            500,
+            4,
+        ),
+        # Both versions at once.
+        (
+            "4:memory:/a\n0::/b",
+            {"memory/a/memory.limit_in_bytes": "500", "unified/b/cpu.max": "300 100"},
+            500,
+            3,
+        ),
+        ("4:memory:/a\n0::/b", {"memory/b/memory.limit_in_bytes": "5"}, 8000, 6),
+        ("damaged", {"memory.max": "", "cpu.max": "1"}, 8000, 6),
+    ],
+)
+def test_limits_of_control_groups(own, settings, nbytes, threads, tmp_path, monkeypatch):
+    for name, text in settings.items():
+        path = tmp_path / "groups" / name.strip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    (tmp_path / "own").write_text(f"{own}\n")
+    monkeypatch.setattr(memory, "_CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 80, "SC_PAGE_SIZE": 100}.get)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert (memory.memory_limit(), memory.processors()) == (nbytes, threads)
 
 
 @pytest.mark.parametrize("begin", ["keep_freed", "give_back_large"])

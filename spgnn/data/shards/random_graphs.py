@@ -17,6 +17,7 @@ from spgnn.data.shards.sorting import row_ranges
 from spgnn.data.shards.write import directory_writer
 from spgnn.errors import InputError
 from spgnn.files import AnyPath
+from spgnn.memory import processors
 from spgnn.progress import Progress, stage
 
 Int32Array = npt.NDArray[np.int32]
@@ -153,7 +154,7 @@ def _generate(
     threads: int | None,
     progress: Progress | None,
 ) -> ShardDirectory:
-    threads = threads or len(os.sched_getaffinity(0))
+    threads = threads or processors()
     edges = nonzeros // 2
 
     def rows() -> Iterator[tuple[Int32Array, Int32Array]]:
