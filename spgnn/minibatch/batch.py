@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
+from spgnn.minibatch.source import rows_of
 from spgnn.nn import DropoutKeys
 from spgnn.nn.block import Block, Degrees, block_pattern
 from spgnn.sampling import Sample
@@ -28,6 +29,10 @@ class Known(Protocol):
     @property
     def edges(self) -> dict[str, Tensor]:
         """Of each edge."""
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """Of no vertex and no edge."""
 
     @property
     def edge_ids(self) -> Tensor | None:
@@ -58,6 +63,26 @@ class Place:
     step: int = 0
 
 
+class _Excerpt:
+    """What one batch asks of its graph, of vertices and edges in the order given here."""
+
+    edge_ids = None
+
+    def __init__(self, source: Known, nodes: Tensor, edges: Tensor, *, degrees: bool) -> None:
+        self.vertices = {name: rows_of(name, t, nodes) for name, t in source.vertices.items()}
+        self.edges = {name: rows_of(name, t, edges) for name, t in source.edges.items()}
+        self.others = source.others
+        self._ids = source.ids_of(nodes)
+        self._degrees = source.degrees(nodes) if degrees else None
+
+    def ids_of(self, nodes: Tensor) -> Tensor:
+        return self._ids[nodes]
+
+    def degrees(self, nodes: Tensor) -> Degrees:
+        assert self._degrees is not None
+        return self._degrees.of(nodes)
+
+
 class Batch:
     """A mini-batch. Whatever the graph knows of its vertices and edges is an attribute.
 
@@ -70,9 +95,12 @@ class Batch:
     x : Tensor or CSR [m, f], or None
         Features.
     n_id : Tensor int64 [m]
-        Vertices of the graph: the seeds first, then the others in the order found.
+        Vertices of the graph: the seeds first, then the others in the order found. As in PyG, if
+        the ``Data`` has an ``n_id`` of its own, that of these vertices.
     input_id : Tensor int64 [batch_size]
-        Which of the loader's input nodes the seeds are.
+        Places of the seeds among the loader's input nodes; their vertices where these are a mask.
+    seed_time : Tensor int64 [batch_size], or None
+        Of the loader's ``input_time``.
     batch_size : int
         Seeds.
     batch : Tensor int64 [m], or None
@@ -96,8 +124,30 @@ class Batch:
         vars(self).update(self._told)
         self.x, self.input_id, self.place = x, input_id, place
         self.n_id, self.batch_size = sample.nodes, sample.seeds
+        if x is None and "x" in source.vertices:
+            self.x = rows_of("x", source.vertices["x"], sample.nodes)
+        if "n_id" in source.vertices:
+            self.n_id = source.vertices["n_id"][sample.nodes]
         self.batch = sample.batch
         self.device = torch.device("cpu")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled without its graph: with what the graph knows of its vertices and edges."""
+        sample, numbers = self._sample, torch.zeros(0, dtype=torch.int64)
+        if self._has_numbers:
+            _ = self.e_id  # from here on, edges are numbered by the excerpt
+            drawn = [self._named(hop.edge_ids) for hop in sample.hops if hop.edge_ids is not None]
+            numbers, places = torch.cat([numbers, *drawn]).unique(return_inverse=True)
+            parts = places.split([len(part) for part in drawn])
+            hops = [
+                replace(hop, edge_ids=part) for hop, part in zip(sample.hops, parts, strict=True)
+            ]
+            sample = replace(sample, hops=hops)
+        source = _Excerpt(self._source, sample.nodes, numbers, degrees=self._of_graph)
+        sample = replace(sample, nodes=torch.arange(len(sample.nodes)))
+        made_again = ("layers", "graph", "_edge_numbers")
+        kept = {name: value for name, value in vars(self).items() if name not in made_again}
+        return kept | {"_source": source, "_sample": sample, "input_id": self.input_id.clone()}
 
     def __repr__(self) -> str:
         return f"Batch({self.batch_size} of {self.num_nodes} vertices, {self.num_edges} edges)"
@@ -106,11 +156,15 @@ class Batch:
         if name.startswith("_"):
             raise AttributeError(name)
         source = self._source
+        if name == "e_id" or (name in source.edges and not self._has_numbers):
+            raise AttributeError(f"no {name}: the loader was not asked for edge_ids=True")
         if name in source.vertices:
-            found = source.vertices[name][self._sample.nodes].to(self.device)
+            found = rows_of(name, source.vertices[name], self._sample.nodes).to(self.device)
         elif name in source.edges:
-            found = source.edges[name][self.e_id.cpu()].to(self.device)
-        elif name in ("y", "edge_weight", "edge_attr"):
+            found = rows_of(name, source.edges[name], self._edge_numbers).to(self.device)
+        elif name in source.others:
+            found = source.others[name]
+        elif name in ("y", "edge_weight", "edge_attr", "seed_time"):
             found = None  # as PyG's Data
         else:
             raise AttributeError(f"a batch has no {name}, and neither has its graph")
@@ -174,19 +228,28 @@ class Batch:
 
     @cached_property
     def e_id(self) -> Tensor:
-        """Which edges of the graph these are, int64 [edges].
+        """Which edges of the graph these are, int64 [edges], in the order it was given in.
 
         Raises
         ------
         AttributeError
             If the sampler was not asked for the numbers of edges.
         """
-        parts = []
-        for hop, begin in self._new_rows():
-            if hop.edge_ids is None:
-                raise AttributeError("the numbers of edges were not asked for: edge_ids=True")
-            parts.append(hop.edge_ids[int(hop.indptr[begin]) :])
-        return self._named(torch.cat(parts)).to(self.device)
+        if not self._has_numbers:
+            raise AttributeError  # __getattr__ says why
+        numbers = self._edge_numbers
+        if "e_id" in self._source.edges:
+            numbers = self._source.edges["e_id"][numbers]
+        return numbers.to(self.device)
+
+    @property
+    def _has_numbers(self) -> bool:
+        return all(hop.edge_ids is not None for hop in self._sample.hops)
+
+    @cached_property
+    def _edge_numbers(self) -> Tensor:
+        parts = [hop.edge_ids[int(hop.indptr[begin]) :] for hop, begin in self._new_rows()]
+        return self._named(torch.cat(parts))
 
     @cached_property
     def num_sampled_nodes(self) -> list[int]:
@@ -204,8 +267,11 @@ class Batch:
         """Edges of all layers together."""
         return sum(hop.edges for hop in self._sample.hops)
 
-    def to(self, device: torch.device | str) -> Batch:
-        """The same on a device; what is asked for later comes there as well."""
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """The same on a device; what is asked for later comes there as well.
+
+        ``non_blocking`` is PyG's, and changes nothing.
+        """
         moved = Batch(
             self._source,
             self._sample,
@@ -224,16 +290,16 @@ class Batch:
         """The same as a PyG ``Data``."""
         from torch_geometric.data import Data  # noqa: PLC0415 - an optional dependency
 
-        known = {name: getattr(self, name) for name in (*self._source.vertices, *self._told)}
+        source = self._source
+        known = {name: getattr(self, name) for name in (*source.vertices, *self._told)}
+        known |= source.others
         if self.batch is not None:
             known["batch"] = self.batch
-        if all(hop.edge_ids is not None for hop in self._sample.hops):
-            known |= {name: getattr(self, name) for name in self._source.edges}
-            known["e_id"] = self.e_id
+        if self._has_numbers:
+            known |= {name: getattr(self, name) for name in (*source.edges, "e_id")}
+        known |= {"x": self.x, "n_id": self.n_id}
         return Data(
-            x=self.x,
             edge_index=self.edge_index,
-            n_id=self.n_id,
             input_id=self.input_id,
             batch_size=self.batch_size,
             num_sampled_nodes=self.num_sampled_nodes,
@@ -271,7 +337,9 @@ class Batch:
         if name not in self._source.edges:
             return None
         if hop is None:
-            found = self._source.edges[name][self.e_id.cpu()]
+            if not self._has_numbers:
+                raise InputError(f"batches need the numbers of edges (edge_ids), for their {name}")
+            found = self._source.edges[name][self._edge_numbers]
         else:
             edge_ids = self._sample.hops[hop].edge_ids
             if edge_ids is None:

@@ -178,16 +178,15 @@ class DistributedLoader:
         later: bool,
     ) -> Beginning:
         """These batches, step by step; in the end what waits for their features."""
-        places, draws = [], []
+        seeds, places, draws = [], [], []
         for number in numbers:
             if number < self.batches:
                 stretch = slice(number * self.batch_size, (number + 1) * self.batch_size)
-                place = torch.arange(len(self._rows)) if order is None else order
-                places.append(
-                    (place[stretch], Place(self.seed, epoch, number, self._step(epoch, number)))
-                )
+                own = torch.arange(len(self._rows)) if order is None else order
+                place = Place(self.seed, epoch, number, self._step(epoch, number))
+                seeds.append(self._rows[own[stretch]])
+                places.append((self._ids[own[stretch]], place))
                 draws.append(Draw(self.seed, epoch, number))
-        seeds = [self._rows[place] for place, _ in places]
         sampling = self._sampler.sampling(seeds, draws, resample=self.resample, thread=thread)
         samples = yield from timed(sampling, self.sampled)
         return begun(self.ranks, samples, places, of_graph=self.of_graph, later=later)
@@ -214,6 +213,7 @@ class _Batched:
         y = facts.y
         self.vertices: dict[str, Any] = {} if y is None else {"y": _InOrder(y)}
         self.edges = {} if edges is None else {"edge_weight": edges}
+        self.others: dict[str, Any] = {}
 
     def ids_of(self, nodes: Tensor) -> Tensor:
         """They are original ids already."""
@@ -250,7 +250,7 @@ def begun(
     samples : sequence of (Sample, Tensor or None)
         As `DistributedSampler.sample` returns them.
     places : sequence of (Tensor, Place)
-        Which input nodes the seeds are, and where each batch stands.
+        What its batch calls the seeds (``input_id``), and where each batch stands.
     of_graph : bool
     later : bool
         Whether features may still be under way.

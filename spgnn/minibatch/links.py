@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spgnn.errors import InputError, check_integer
 from spgnn.minibatch.loader import NeighborLoader
-from spgnn.pattern import Pattern
+from spgnn.minibatch.source import Source
 from spgnn.sampling import Draw, NegativeSampler
 
 
@@ -55,7 +55,7 @@ class LinkNeighborLoader(NeighborLoader):
                 raise InputError(f"LinkNeighborLoader knows no {name}")
         super().__init__(data, num_neighbors, None, **options)
         source = self.source
-        self.links = _checked_links(edge_label_index, source.structure)
+        self.links = _checked_links(edge_label_index, source)
         count = self.links.shape[1]
         self.input_nodes = torch.arange(count)
         ratio = 0 if neg_sampling_ratio is None else neg_sampling_ratio
@@ -86,7 +86,7 @@ def _checked_labels(labels: Any, links: int, *, positive: bool) -> Tensor:
     if labels is None:
         return torch.ones(links)
     try:
-        found = torch.as_tensor(labels).detach().cpu()
+        found = torch.as_tensor(labels).detach().cpu().clone()
     except (TypeError, ValueError, RuntimeError):
         found = torch.empty(0)
     if found.dim() == 0 or len(found) != links:
@@ -98,22 +98,26 @@ def _checked_labels(labels: Any, links: int, *, positive: bool) -> Tensor:
     return found
 
 
-def _checked_links(links: Any, pattern: Pattern) -> Tensor:
-    """Sources and targets, int64 [2, links]."""
-    vertices = pattern.shape[0]
+def _checked_links(links: Any, graph: Source) -> Tensor:
+    """Sources and targets, int64 [2, links]; by default all edges, in the order of the graph."""
+    vertices = graph.rows
     if links is None:
+        pattern = graph.structure
         rows = torch.arange(vertices).repeat_interleave(pattern.row_lengths)
-        return torch.stack((pattern.indices.long(), rows))
+        edges = torch.stack((pattern.indices.long(), rows))
+        if graph.edge_ids is None:
+            return edges
+        return torch.empty_like(edges).index_copy_(1, graph.edge_ids, edges)
     try:
         found = torch.as_tensor(links).detach().cpu()
     except (TypeError, ValueError, RuntimeError):
         got = type(links).__name__
         raise InputError(f"edge_label_index must be integers [2, links], got a {got}") from None
-    numbers = not (found.is_floating_point() or found.dtype == torch.bool)
+    numbers = not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
     if found.dim() != 2 or found.shape[0] != 2 or not numbers:
         got = f"{found.dtype} {list(found.shape)}"
         raise InputError(f"edge_label_index must be integers [2, links], got {got}")
-    found = found.long()
+    found = found.to(torch.int64, copy=True)
     if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < vertices:
         raise InputError(
             f"edge_label_index runs from {int(found.min())} to {int(found.max())}, "

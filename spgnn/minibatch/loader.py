@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from time import perf_counter
@@ -23,15 +24,15 @@ from spgnn.sampling import Draw, Sample, Sampler
 from spgnn.store import DiskPattern, PackedRows, Rows
 
 Scaling = Literal["graph", "batch"]
-# Options of PyG's loader that stand for what is done anyway.
-_PYG = {
-    "directed": True,
-    "is_sorted": False,
-    "filter_per_worker": None,
-    "pin_memory": False,
-    "persistent_workers": False,
-    "transform_sampler_output": None,
-}
+# Options of PyG's loader: those that change no batch, and the one value of others.
+_WITHOUT_EFFECT = (
+    "filter_per_worker",
+    "is_sorted",
+    "persistent_workers",
+    "pin_memory",
+    "prefetch_factor",
+)
+_PYG = {"directed": True, "transform_sampler_output": None}
 
 
 class NeighborLoader:
@@ -66,7 +67,7 @@ class NeighborLoader:
     input_time : Tensor of integers [inputs], optional
         Times of the seeds; by default those of these vertices.
     temporal_strategy : {"uniform", "last"}
-        Any of the neighbours that are early enough, or the latest.
+        Any of the neighbours that are early enough, or the latest, each once.
     weight_attr : str, optional
         What is known of the edges under this name says how likely they are drawn; layers of ours
         are told what each stands for.
@@ -96,7 +97,7 @@ class NeighborLoader:
     num_workers : int
         Threads that sample; 0: whoever iterates does everything himself.
     edge_ids : bool, optional
-        Whether batches know `e_id`; by default where edges have weights or features.
+        Whether batches know `e_id`; by default those of a ``Data``, and where edges have weights.
     transform : callable, optional
         Of a batch, before it is handed out.
     seed : int
@@ -105,7 +106,8 @@ class NeighborLoader:
     rank, ranks : int
         Of several loaders alike, this one hands out batches rank, rank + ranks, … of each epoch.
     options
-        Other ones of PyG's loader; none but their defaults.
+        ``persistent_workers``, ``pin_memory``, ``prefetch_factor``, ``is_sorted`` and
+        ``filter_per_worker`` of PyG's loader are accepted and change nothing.
 
     Attributes
     ----------
@@ -172,7 +174,7 @@ class NeighborLoader:
         self.normalise, self.epoch, self._packed = normalise, 0, range(0)
         self.source: Source = source_of(data, store, data_dir, structure)
         repeated = disjoint or time_attr is not None  # a vertex may have several trees
-        self.input_nodes = chosen(self.source, input_nodes, repeated=repeated)
+        self.input_nodes, self._input_id = chosen(self.source, input_nodes, repeated=repeated)
         self.features, self.sampled = Features(self.source.x), Sampled()
         self._times = _checked_times(input_time, time_attr, len(self.input_nodes))
         if not isinstance(sampler, str):
@@ -187,7 +189,7 @@ class NeighborLoader:
     ) -> Sampler:
         """The sampler; several that run at once have a thread each."""
         if edge_ids is None:
-            edge_ids = bool(self.source.edges)
+            edge_ids = bool(self.source.edges) or self.source.numbered
         threads = None if self.num_workers < 2 else 1
         return drawing.of(self.source, num_neighbors, edge_ids=edge_ids, threads=threads)
 
@@ -263,8 +265,11 @@ class NeighborLoader:
         draw = Draw(self.seed, epoch, number)
         seeds, told = self._inputs(places, draw)
         sampler: Any = self.sampler
-        times = () if self._times is None else (self._times[places],)
-        sample = sampler.sample(seeds, draw, *times)
+        if self._times is None:
+            sample = sampler.sample(seeds, draw)
+        else:
+            told["seed_time"] = self._times[places]
+            sample = sampler.sample(seeds, draw, told["seed_time"])
         step = epoch * self.batches + number
         return _Drawn(sample, places, Place(self.seed, epoch, number, step), told)
 
@@ -273,7 +278,8 @@ class NeighborLoader:
         with closing(self.features.of([drawn.sample.nodes for drawn in made])) as rows:
             for (sample, places, place, told), x in zip(made, rows, strict=True):
                 known: dict[str, Any] = {"of_graph": of_graph, "told": told}
-                batch = Batch(self.source, sample, x, places, place, **known).prepare()
+                input_id = places if self._input_id is None else self._input_id[places]
+                batch = Batch(self.source, sample, x, input_id, place, **known).prepare()
                 yield batch if self.transform is None else self.transform(batch)
 
 
@@ -304,12 +310,14 @@ def _checked_times(times: Any, attr: str | None, inputs: int) -> Tensor | None:
         raise InputError(
             f"input_time must be integers [{inputs}], one an input node, got {list(found.shape)}"
         )
-    return found.long()
+    return found.detach().cpu().to(torch.int64, copy=True)
 
 
 def _check_options(options: dict[str, Any]) -> None:
     for name, value in options.items():
-        if name not in _PYG:
+        if name in _WITHOUT_EFFECT:
+            logging.getLogger(__name__).debug(f"NeighborLoader: {name} changes nothing here")
+        elif name not in _PYG:
             raise InputError(f"NeighborLoader has no option {name}")
-        if value != _PYG[name]:
+        elif value != _PYG[name]:
             raise InputError(f"NeighborLoader: {name}={value!r} is not supported")

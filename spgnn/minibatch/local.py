@@ -67,7 +67,7 @@ class PartialBatch:
     n_id : Tensor int64 [m]
         Original ids of the vertices that the first layer takes.
     input_id : Tensor int64 [batch_size]
-        Which of this rank's input nodes the seeds are.
+        The seeds, by their places among this rank's rows.
     batch_size : int
     layers : list of Block
     place : Place
@@ -237,7 +237,7 @@ class HistoricalLoader:
         hops = self.past.sample(seeds, draw, iteration)
         sample = Sample(hops[0].nodes, len(seeds), [hop.hop for hop in hops])
         self.sampled.add([sample], perf_counter() - started)
-        return hops, inputs, place
+        return hops, self._inputs[inputs], place
 
     def _batches(self, begun: Sequence[_Begun]) -> Generator[PartialBatch, None, None]:
         yield from (self._batch(*one) for one in begun)

@@ -13,6 +13,7 @@ from spgnn.minibatch.expansion import Anew, Once
 from spgnn.minibatch.names import SAMPLERS
 from spgnn.minibatch.source import Source
 from spgnn.minibatch.structure import DiskSampler, DiskTogether
+from spgnn.pattern import described
 from spgnn.sampling import FastGCNSampler, LaborSampler, LadiesSampler, NeighborSampler, Sampler
 from spgnn.store import DiskPattern
 
@@ -97,7 +98,14 @@ class Drawing:
         if name not in source.edges:
             known = ", ".join(source.edges) or "nothing"
             raise InputError(f"weight_attr {name}: of edges, {source.name} knows {known}")
-        return source.of_nonzeros(name).reshape(-1).float()
+        weights = source.of_nonzeros(name)
+        if weights.numel() != len(weights) or weights.is_complex():
+            count = len(weights)
+            raise InputError(
+                f"weight_attr {name} must be real [{count}], a number an edge, "
+                f"got {described(weights)}"
+            )
+        return weights.reshape(-1).double()
 
     def _times(self, source: Source) -> dict[str, Tensor]:
         name = self.time_attr
@@ -111,6 +119,8 @@ class Drawing:
 
 
 def _integers(name: str, times: Tensor) -> Tensor:
-    if times.is_floating_point() or times.is_complex():
-        raise InputError(f"time_attr {name} must be integers, got {times.dtype}")
+    if times.is_floating_point() or times.is_complex() or times.numel() != len(times):
+        raise InputError(
+            f"time_attr {name} must be integers [{len(times)}], got {described(times)}"
+        )
     return times.reshape(-1).long()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.data.adapters import vertex_attributes_of_pyg
+from spgnn.data.adapters import with_edge_index
 from spgnn.data.graph import MASKS, Graph
 from spgnn.errors import InputError
 from spgnn.graph import DistGraph
@@ -36,13 +36,17 @@ class Source:
     x : Rows, CSR or None
         Features of the vertices.
     vertices : dict of Tensor [n, …]
-        What else is known of each vertex: y, masks.
+        What else is known of each vertex: y, masks; dtype and shape are the caller's (`rows_of`).
     edges : dict of Tensor [edges, …]
         What is known of each edge, in the order of the graph as it was given.
     edge_ids : Tensor int64 [nnz], optional
         Which of the edges, in that order, each nonzero is; ``None``: they are in order.
     vertex_ids : Tensor int64 [n], optional
         Original ids; ``None``: the numbers themselves.
+    others : dict
+        Values of a PyG ``Data`` that belong to no vertex and no edge.
+    numbered : bool
+        Whether batches number their edges unless told otherwise: there is a list of them.
     """
 
     name: str
@@ -52,6 +56,8 @@ class Source:
     edges: dict[str, Tensor]
     edge_ids: Tensor | None = None
     vertex_ids: Tensor | None = None
+    others: dict[str, Any] = field(default_factory=dict)
+    numbered: bool = False
 
     @property
     def structure(self) -> Pattern:
@@ -89,11 +95,10 @@ class Source:
 
     def degrees(self, nodes: Tensor) -> Degrees:
         """What layers have to know of some vertices in the whole graph."""
-        edges, weight, bare = self._degrees
-        return Degrees(edges[nodes], weight[nodes], None if bare is None else bare[nodes])
+        return self._degrees.of(nodes)
 
     @cached_property
-    def _degrees(self) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _degrees(self) -> Degrees:
         edges = self.pattern.row_lengths
         weight, loops = edges.float(), torch.zeros(0, dtype=torch.int64)
         if self.edge_weight is not None:
@@ -109,7 +114,7 @@ class Source:
         if len(loops):
             bare = torch.ones(self.rows)
             bare[loops] = 0
-        return edges, weight, bare
+        return Degrees(edges, weight, bare)
 
 
 def source_of(
@@ -168,7 +173,7 @@ def on_disk(source: Source, structure: DiskPattern) -> Source:
     if source.edges:
         known = ", ".join(source.edges)
         raise InputError(f"{source.name}: edges on a disk have no {known}")
-    return replace(source, pattern=structure, edge_ids=None)
+    return replace(source, pattern=structure, edge_ids=None, numbered=False)
 
 
 def _source(data: Any, data_dir: str | None) -> Source:
@@ -217,42 +222,101 @@ def _of_ranks(graph: DistGraph) -> Source:
 
 def _of_pyg(data: Any) -> Source:
     """Of a PyG ``Data``: every edge of its list is a nonzero, repeated ones as well."""
+    data = with_edge_index(data)
     if not isinstance(getattr(data, "edge_index", None), Tensor):
-        raise InputError("this Data has no edge_index; adj_t and heterogeneous data are not read")
+        raise InputError(
+            "this Data has no edge_index and no adj_t; heterogeneous data are not read"
+        )
     n = int(data.num_nodes)
     index = data.edge_index.detach().cpu()
-    if index.dim() != 2 or index.shape[0] != 2 or index.is_floating_point():
-        raise InputError(f"edge_index must be integers [2, edges], got {list(index.shape)}")
+    if index.dim() != 2 or index.shape[0] != 2 or not _is_integer(index):
+        raise InputError(f"edge_index must be integers [2, edges], got {described(index)}")
     if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < n:
         raise InputError(f"edge_index runs from {index.min()} to {index.max()}, of {n} vertices")
-    order = torch.from_numpy(np.lexsort((index[0].numpy(), index[1].numpy())))
+    source, target = index.long()
+    order = torch.from_numpy(np.lexsort((source.numpy(), target.numpy())))
     indptr = torch.zeros(n + 1, dtype=torch.int64)
-    torch.cumsum(torch.bincount(index[1], minlength=n), 0, out=indptr[1:])
-    pattern = Pattern.trusted(indptr, index[0][order].to(index_dtype(n)), (n, n))
-    vertices = vertex_attributes_of_pyg(data)
-    for name in ("y", *MASKS):
-        array = getattr(data, name, None)
-        if isinstance(array, Tensor):
-            vertices[name] = array.detach().cpu()
-            if array.shape[:1] != (n,):
-                raise InputError(f"{name} must be [{n}, …], a row a vertex, got {described(array)}")
-    edges = {
-        name: data[name].detach().cpu()
-        for name in data.edge_attrs()
-        if name != "edge_index" and isinstance(data[name], Tensor)
-    }
+    torch.cumsum(torch.bincount(target, minlength=n), 0, out=indptr[1:])
+    pattern = Pattern.trusted(indptr, source[order].to(index_dtype(n)), (n, n))
+    vertices, edges, others = _attributes(data, n, len(source))
+    # Rows of numbers come from a table; what has another shape is an attribute like any other.
+    is_table = "x" in vertices and vertices["x"].dim() == 2
+    x = _features(vertices.pop("x")) if is_table else None
     in_order = bool((order[1:] > order[:-1]).all())
-    x = getattr(data, "x", None)
-    features = _features(None if x is None else x.detach().cpu())
-    return Source("data", pattern, features, vertices, edges, None if in_order else order)
+    edge_ids = None if in_order else order
+    return Source("data", pattern, x, vertices, edges, edge_ids, others=others, numbered=True)
+
+
+_OF_VERTICES = ("x", "y", *MASKS)
+_OF_EDGES = ("edge_weight", "edge_attr", "edge_type")
+_STRUCTURE = ("edge_index", "adj", "adj_t", "num_nodes")
+
+
+def _attributes(
+    data: Any, n: int, edges: int
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    """What a ``Data`` has of each vertex, of each edge, and of neither, as PyG tells them apart."""
+    of_vertices: dict[str, Tensor] = {}
+    of_edges: dict[str, Tensor] = {}
+    others: dict[str, Any] = {}
+    for name, value in data.to_dict().items():
+        if value is None or name in _STRUCTURE:
+            continue
+        is_array = isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
+        table = torch.from_numpy(value) if is_array else value
+        length = None
+        if isinstance(table, Tensor):
+            if table.requires_grad:
+                raise InputError(
+                    f"{name} requires a gradient, which batches, being copies, cannot lead to it: "
+                    f"give {name}.detach()"
+                )
+            table = table.cpu()
+            length = table.shape[_dimension(name, table)] if table.dim() else None
+        if name in _OF_VERTICES and length != n:
+            raise InputError(f"{name} must be [{n}, …], a row a vertex, got {described(value)}")
+        if name in _OF_EDGES and length != edges:
+            raise InputError(f"{name} must be [{edges}, …], a row an edge, got {described(value)}")
+        if length == edges and (length != n or "edge" in name):
+            of_edges[name] = table
+        elif length == n:
+            of_vertices[name] = table
+        else:
+            others[name] = value
+            continue
+        if table.layout != torch.strided:
+            raise InputError(f"{name} is sparse ({table.layout}): give {name}.to_dense()")
+    weight = of_edges.get("edge_weight")
+    if weight is not None and weight.numel() != edges:
+        raise InputError(
+            f"edge_weight must be [{edges}], a number an edge, got {described(weight)}"
+        )
+    return of_vertices, of_edges, others
+
+
+def rows_of(name: str, table: Tensor, ids: Tensor) -> Tensor:
+    """Entries of some vertices or edges in an attribute of a graph, by PyG's rule of names."""
+    return table[..., ids] if _dimension(name, table) else table[ids]
+
+
+def _dimension(name: str, table: Tensor) -> int:
+    """The dimension that runs over vertices or edges, as ``Data.__cat_dim__`` says."""
+    return -1 if ("index" in name or name == "face") and table.dim() > 1 else 0
+
+
+def _is_integer(tensor: Tensor) -> bool:
+    fractions = tensor.is_floating_point() or tensor.is_complex()
+    return not fractions and tensor.dtype != torch.bool
 
 
 def _features(x: Tensor | FeatureStore) -> FeatureStore:
     return MemoryRows(x) if isinstance(x, Tensor) else x
 
 
-def chosen(source: Source, input_nodes: Any, *, repeated: bool = False) -> Tensor:
-    """The vertices that seeds are taken of, int64 [inputs].
+def chosen(
+    source: Source, input_nodes: Any, *, repeated: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """The vertices that seeds are taken of.
 
     Parameters
     ----------
@@ -261,6 +325,13 @@ def chosen(source: Source, input_nodes: Any, *, repeated: bool = False) -> Tenso
         ``None``: all of them.
     repeated : bool
         Whether one may be there twice.
+
+    Returns
+    -------
+    nodes : Tensor int64 [inputs]
+    input_id : Tensor int64 [inputs], or None
+        What ``batch.input_id`` calls them: those of a mask by their vertices; ``None``: by their
+        places among `nodes`.
 
     Raises
     ------
@@ -273,8 +344,13 @@ def chosen(source: Source, input_nodes: Any, *, repeated: bool = False) -> Tenso
             known = ", ".join(source.vertices) or "none"
             raise InputError(f"input_nodes {nodes}: {source.name} has no such mask; it has {known}")
         nodes = source.vertices[nodes]
+        if nodes.dtype != torch.bool:
+            raise InputError(
+                f"input_nodes {input_nodes}: a mask must be bool [{source.rows}], "
+                f"got {described(nodes)}"
+            )
     if nodes is None:
-        return torch.arange(source.rows)
+        return torch.arange(source.rows), None
     try:
         nodes = torch.as_tensor(nodes).detach().cpu()
     except (TypeError, ValueError, RuntimeError):
@@ -285,11 +361,16 @@ def chosen(source: Source, input_nodes: Any, *, repeated: bool = False) -> Tenso
             raise InputError(
                 f"input_nodes: a mask must be bool [{source.rows}], got {list(nodes.shape)}"
             )
-        return nodes.nonzero()[:, 0]
-    fractions = nodes.is_floating_point() or nodes.is_complex()
-    if nodes.dim() != 1 or (fractions and len(nodes)):
+        nodes = nodes.nonzero()[:, 0]
+        return nodes, nodes
+    if nodes.dtype == torch.uint8 and nodes.shape == (source.rows,):
+        raise InputError(
+            f"input_nodes: uint8 [{source.rows}] may be a mask or vertices: "
+            "give mask.bool(), or vertices as int64"
+        )
+    if nodes.dim() != 1 or (not _is_integer(nodes) and len(nodes)):
         raise InputError(f"input_nodes must be integers [k], got {nodes.dtype} {list(nodes.shape)}")
-    nodes = nodes.long()
+    nodes = nodes.to(torch.int64, copy=True)
     if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < source.rows:
         raise InputError(
             f"input_nodes run from {int(nodes.min())} to {int(nodes.max())}, "
@@ -297,4 +378,4 @@ def chosen(source: Source, input_nodes: Any, *, repeated: bool = False) -> Tenso
         )
     if not repeated and len(nodes.unique()) < len(nodes):
         raise InputError("input_nodes: a vertex is there twice")
-    return nodes
+    return nodes, None

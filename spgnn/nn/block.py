@@ -37,6 +37,11 @@ class Degrees:
     weight: Tensor
     bare: Tensor | None = None
 
+    def of(self, columns: Tensor) -> Degrees:
+        """Those of some columns."""
+        bare = None if self.bare is None else self.bare[columns]
+        return Degrees(self.edges[columns], self.weight[columns], bare)
+
 
 class Block:
     """Sampled in-edges of some vertices, as layers take a graph.

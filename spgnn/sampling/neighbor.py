@@ -57,7 +57,7 @@ class NeighborSampler:
     edge_times, node_times : Tensor, int64 [nnz], [cols], optional
         Only edges and neighbours that are not later than the seed are drawn. Samples are disjoint.
     temporal_strategy : {"uniform", "last"}
-        Any of these neighbours, or the latest.
+        Any of these neighbours, or the latest, each once.
     vertex_ids : Tensor, int64 [cols], optional
         Original ids: draws are functions of these, so that no partition changes them.
     row_ids : Tensor, int64 [rows], optional
@@ -105,7 +105,8 @@ class NeighborSampler:
             threads=self.threads,
         )
         self.pattern = self._rows.pattern
-        self._temporal, self._node_times = times is not None, node_times
+        self._temporal = times is not None
+        self._node_times = None if node_times is None else node_times.clone()
         self._strategy = UNIFORM if weights is None else WEIGHTED
         if self._temporal and temporal_strategy == "last":
             self._strategy = LAST
@@ -340,7 +341,7 @@ def _entry_times(
         return earliest
     edges = int64_list("edge_times", edge_times, pattern.nnz)
     if node_times is None:
-        return edges
+        return edges.copy()
     nodes = int64_list("node_times", node_times, pattern.shape[1])
     later: Int64Array = np.maximum(edges, nodes[pattern.indices.numpy()])
     return later

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from itertools import islice
 from typing import Any
@@ -65,7 +67,7 @@ def test_fields(resample):
     rows = torch.arange(N).repeat_interleave(record.adjacency.row_lengths)
     for number, batch in enumerate(loader):
         seeds = batch.n_id[: batch.batch_size]
-        assert torch.equal(seeds, inputs[batch.input_id])
+        assert torch.equal(seeds, batch.input_id)
         assert (batch.place.epoch, batch.place.number) == (0, number)
         assert len(batch.n_id.unique()) == len(batch.n_id) == batch.num_nodes
         assert torch.equal(batch.x, X[batch.n_id])
@@ -296,7 +298,12 @@ def test_transform_and_last_batch():
         ({"batch_size": 0}, "batch_size must be an integer of at least 1"),
         ({"sampler": "labour"}, "sampler labour: choose one of"),
         ({"subgraph_type": "bidirectional"}, "subgraph_type bidirectional: choose one of"),
-        ({"is_sorted": True}, "is_sorted=True is not supported"),
+        ({"directed": False}, "directed=False is not supported"),
+        (
+            {"input_nodes": torch.ones(N, dtype=torch.uint8)},
+            r"uint8 \[60\] may be a mask or vertices: give mask.bool\(\), or vertices as int64",
+        ),
+        ({"input_nodes": "y"}, r"input_nodes y: a mask must be bool \[60\], got int64 \[60\]"),
         ({"sampler": "labor", "replace": True}, "sampler labor knows no replace"),
         ({"weight_attr": "w"}, "weight_attr w: of edges, small knows nothing"),
         ({"time_attr": "t"}, "time_attr t: small knows no such thing"),
@@ -347,7 +354,7 @@ def test_seeds_with_trees_of_their_own_may_repeat():
 def test_times_are_integers():
     geometric = pytest.importorskip("torch_geometric.data")
     data = geometric.Data(x=X, edge_index=edge_index(), time=torch.rand(N))
-    with pytest.raises(InputError, match=r"time_attr time must be integers, got torch.float32"):
+    with pytest.raises(InputError, match=r"time_attr time must be integers \[60\], got float32"):
         spgnn.NeighborLoader(data, [2], time_attr="time")
 
 
@@ -394,3 +401,231 @@ def test_epochs_are_packed_and_read_as_foreseen(tmp_path):
         assert table.counts.bytes_read - before == sum(foreseen)
         assert table.packing.bytes_read == (1 + epoch // 2) * x.nbytes
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def rich_data(**more: Any) -> Any:
+    """A Data of 5 vertices and 7 edges in no order, with attributes of many kinds."""
+    geometric = pytest.importorskip("torch_geometric.data")
+    index = torch.tensor([[3, 0, 1, 4, 2, 0, 3], [2, 1, 0, 2, 4, 1, 1]])
+    known: dict[str, Any] = {
+        "x": torch.arange(10).view(5, 2) + 2**24 + 1,
+        "edge_index": index,
+        "y": torch.tensor([[0.0], [1.0], [2.0], [float("nan")], [4.0]]),
+        "edge_attr": torch.arange(21.0, dtype=torch.float64).view(7, 3),
+        "edge_type": torch.arange(7, dtype=torch.int16),
+        "edge_weight": torch.arange(1, 8),
+        "edge_mask": torch.arange(7) % 2 == 0,
+        "norm": torch.arange(7).half(),
+        "edge_path_index": torch.arange(21).view(3, 7),
+        "face": torch.arange(15).view(3, 5),
+        "pos": torch.rand(5, 2, 2),
+        "age": np.arange(5, dtype=np.uint8),
+        "classes": 4,
+        "mean": torch.rand(3),
+        "none": None,
+    }
+    return geometric.Data(**known | more)
+
+
+def test_all_that_data_holds_is_in_batches_as_it_is_given():
+    utils = pytest.importorskip("torch_geometric.loader.utils")
+    data = rich_data()
+    loader = spgnn.NeighborLoader(data, [2, -1], batch_size=2, shuffle=True)
+    for batch in loader:
+        # What PyG's loader does with these vertices and edges.
+        wanted = utils.filter_data(data, batch.n_id, *batch.edge_index, batch.e_id)
+        made = batch.pyg()
+        for name, value in wanted.to_dict().items():
+            for found in (getattr(batch, name, None), made[name]):
+                if isinstance(value, Tensor | np.ndarray):
+                    expected = torch.as_tensor(value)
+                    assert found.dtype == expected.dtype, name
+                    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+                else:
+                    assert found == value
+        assert torch.equal(
+            batch.layers[-1].edge_type, batch.edge_type[: batch.layers[-1].pattern.nnz]
+        )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"edge_attr": torch.rand(6, 1)}, r"edge_attr must be \[7, …\], .* got float32 \[6, 1\]"),
+        ({"edge_type": [1, 2]}, r"edge_type must be \[7, …\], a row an edge, got list"),
+        ({"edge_weight": torch.tensor(1.0)}, r"edge_weight must be \[7, …\], .* got float32 \[\]"),
+        ({"edge_weight": torch.rand(7, 2)}, r"edge_weight must be \[7\], a number an edge"),
+        ({"x": torch.rand(4, 2), "num_nodes": 5}, r"x must be \[5, …\], a row a vertex"),
+        ({"train_mask": torch.ones(3, dtype=torch.bool)}, r"train_mask must be \[5, …\]"),
+        ({"x": torch.eye(5).to_sparse()}, r"x is sparse \(torch.sparse_coo\): give x.to_dense\(\)"),
+        ({"x": torch.eye(5, requires_grad=True)}, r"x requires a gradient.*: give x.detach\(\)"),
+        (
+            {"edge_index": torch.ones(2, 7, dtype=torch.bool)},
+            r"edge_index must be integers .* bool",
+        ),
+        ({"edge_index": torch.ones(2, 7)}, r"edge_index must be integers .* got float32 \[2, 7\]"),
+    ],
+)
+def test_data_of_the_wrong_shape_is_refused(more, message):
+    with pytest.raises(InputError, match=message):
+        spgnn.NeighborLoader(rich_data(**more), [2])
+
+
+def test_features_of_any_shape():
+    for x in (torch.arange(5) * 2**40, torch.rand(5, 2, 3), torch.rand(5, 1).bfloat16()):
+        for batch in spgnn.NeighborLoader(rich_data(x=x), [2], batch_size=2):
+            assert batch.x.dtype == x.dtype
+            assert torch.equal(batch.x, x[batch.n_id])
+
+
+def test_names_of_a_sample_that_data_has_already():
+    data = rich_data(n_id=torch.arange(5) * 10, e_id=torch.arange(7) * 100)
+    for batch in spgnn.NeighborLoader(data, [2], batch_size=2):
+        source, target = batch.n_id[batch.edge_index] // 10
+        assert torch.equal(torch.stack((source, target)), data.edge_index[:, batch.e_id // 100])
+        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id // 100])
+
+
+def test_numbers_of_edges_are_there_unless_they_are_not_wanted():
+    data = rich_data(edge_attr=None, edge_type=None, edge_weight=None)
+    (batch,) = spgnn.NeighborLoader(data, [-1], batch_size=5)
+    assert batch.e_id.sort().values.tolist() == list(range(7))
+    (batch,) = spgnn.NeighborLoader(data, [-1], batch_size=5, edge_ids=False)
+    for name in ("e_id", "norm"):
+        with pytest.raises(
+            AttributeError, match=f"no {name}: the loader was not asked for edge_id"
+        ):
+            getattr(batch, name)
+    with pytest.raises(AttributeError, match="a batch has no size, and neither has its graph"):
+        _ = batch.size
+
+
+def test_adj_t_alone():
+    data = rich_data()
+    geometric = pytest.importorskip("torch_geometric.data")
+    dense = torch.zeros(5, 5)
+    dense[data.edge_index[1], data.edge_index[0]] = 1
+    matrix = geometric.Data(x=data.x, adj_t=dense.to_sparse())
+    (batch,) = spgnn.NeighborLoader(matrix, [-1], batch_size=5)
+    wanted = sorted(set(map(tuple, data.edge_index.T.tolist())))
+    assert sorted(map(tuple, batch.n_id[batch.edge_index].T.tolist())) == wanted
+
+
+def test_names_of_inputs_are_those_of_pyg():
+    utils = pytest.importorskip("torch_geometric.loader.utils")
+    data, mask = rich_data(), torch.tensor([True, False, False, True, True])
+    data.train_mask = mask
+    for given in (mask, torch.tensor([4, 0, 3]), [2, 1], None, mask.numpy(), "train_mask"):
+        theirs = mask if given is not None and not isinstance(given, list) else given
+        theirs = given if isinstance(given, Tensor) else theirs
+        _, nodes, input_id = utils.get_input_nodes(data, theirs)
+        wanted = torch.arange(len(nodes)) if input_id is None else input_id
+        loader = spgnn.NeighborLoader(data, [1], given, batch_size=2)
+        batches = list(loader)
+        assert torch.equal(torch.cat([batch.input_id for batch in batches]), wanted)
+        assert torch.equal(torch.cat([b.n_id[: b.batch_size] for b in batches]), nodes)
+        assert all(batch.seed_time is None for batch in batches)
+    data.time, times = torch.zeros(5, dtype=torch.int64), torch.tensor([3, 1, 2])
+    loader = spgnn.NeighborLoader(data, [1], mask, time_attr="time", input_time=times)
+    assert [(b.input_id.item(), b.seed_time.item()) for b in loader] == [(0, 3), (3, 1), (4, 2)]
+
+
+def test_links_are_numbered_as_edges_are_given():
+    data = rich_data()
+    labels = data.edge_type
+    options: dict[str, Any] = {"edge_label": labels, "batch_size": 3}
+    for given in (None, data.edge_index):
+        batches = list(spgnn.LinkNeighborLoader(data, [1], given, **options))
+        ends = torch.cat([batch.n_id[batch.edge_label_index] for batch in batches], 1)
+        assert torch.equal(ends, data.edge_index)
+        assert torch.equal(torch.cat([batch.input_id for batch in batches]), torch.arange(7))
+        assert torch.equal(torch.cat([batch.edge_label for batch in batches]), labels)
+
+
+def test_options_of_pyg_that_change_nothing(caplog):
+    options: dict[str, Any] = {
+        "persistent_workers": True,
+        "pin_memory": True,
+        "prefetch_factor": 4,
+        "is_sorted": True,
+        "filter_per_worker": True,
+    }
+    with caplog.at_level("DEBUG", "spgnn.minibatch.loader"):
+        loader = spgnn.NeighborLoader(graph(), [3, 2], batch_size=20, shuffle=True, **options)
+    assert len(caplog.records) == len(options)
+    plain = spgnn.NeighborLoader(graph(), [3, 2], batch_size=20, shuffle=True)
+    for one, other in zip(loader, plain, strict=True):
+        assert_same(told(one), told(other))
+
+
+@pytest.mark.parametrize("resample", [False, True])
+def test_batches_are_pickled_without_their_graph(resample):
+    data = pyg_data(repeated=True)
+    data.edge_weight = torch.arange(1.0, 1 + data.num_edges)
+    data.edge_type = torch.arange(data.num_edges) % 3
+    data.big = torch.zeros(N, 10000)
+    model = ours.GCN(F_IN, 6, 2, CLASSES)
+    for options in ({}, {"disjoint": True}, {"subgraph_type": "induced"}, {"sampler": "labor"}):
+        loader = spgnn.NeighborLoader(
+            data, [3, 2], MASK, batch_size=4, shuffle=True, resample=resample, **options
+        )
+        for batch in loader:
+            text = pickle.dumps(batch)
+            assert len(text) < 4 * N * 10000
+            other = pickle.loads(text)
+            assert_same(told(batch), told(other))
+            for name in ("e_id", "edge_attr", "edge_weight", "edge_type", "age", "big"):
+                assert torch.equal(getattr(batch, name), getattr(other, name)), name
+            for one, two in zip(batch.layers, other.layers, strict=True):
+                assert torch.equal(one.edge_attr, two.edge_attr)
+            out = model(batch.x, batch.layers, batch.keys)
+            assert torch.equal(out, model(other.x, other.layers, other.keys))
+            assert other.pyg().to_dict().keys() == batch.pyg().to_dict().keys()
+            assert_same(told(batch), told(pickle.loads(pickle.dumps(other))))
+    plain = next(iter(spgnn.NeighborLoader(graph(), [2], batch_size=3)))
+    assert_same(told(plain), told(copy.deepcopy(plain)))
+
+
+def test_what_is_changed_afterwards_changes_no_structure():
+    """Vertices, edges and draws are the loader's own; values of vertices and edges are shared."""
+    geometric = pytest.importorskip("torch_geometric.data")
+    index = edge_index()
+    owned = {
+        "edge_index": index,
+        "time": torch.arange(N) % 7,
+        "stamp": torch.arange(index.shape[1]) % 7,
+        "w": torch.rand(index.shape[1], dtype=torch.float64) + 0.1,
+    }
+    seeds, times = torch.arange(0, N, 2), torch.arange(N // 2) % 7
+
+    def loaders(take: Any) -> list[spgnn.NeighborLoader]:
+        data = geometric.Data(x=X, **{name: take(value) for name, value in owned.items()})
+        options: dict[str, Any] = {"batch_size": 7, "shuffle": True}
+        return [
+            spgnn.NeighborLoader(data, [3, 2], take(seeds), weight_attr="w", **options),
+            spgnn.NeighborLoader(data, [3], time_attr="time", **options),
+            spgnn.NeighborLoader(
+                data, [3], take(seeds), time_attr="stamp", input_time=take(times), **options
+            ),
+            spgnn.LinkNeighborLoader(
+                data, [3], take(index), edge_label=take(times[:1].repeat(index.shape[1])), **options
+            ),
+        ]
+
+    shared: list[Tensor] = []
+
+    def lent(value: Tensor) -> Tensor:
+        shared.append(value.clone())
+        return shared[-1]
+
+    mine, wanted = loaders(lent), loaders(torch.clone)
+    for value in shared:
+        value.fill_(10**9)
+    for loader, other in zip(mine, wanted, strict=True):
+        for one, two in zip(loader, other, strict=True):
+            for name in ("n_id", "input_id", "edge_index", "e_id", "batch", "seed_time", "x"):
+                a, b = getattr(one, name), getattr(two, name)
+                assert (a is None and b is None) or torch.equal(a, b), name
+            if isinstance(loader, spgnn.LinkNeighborLoader):
+                assert torch.equal(one.edge_label, two.edge_label)
+                assert torch.equal(one.edge_label_index, two.edge_label_index)

@@ -293,7 +293,9 @@ Entries<Index> draw_hop(const Rows<Index>& rows, const Targets<Index>& targets, 
                         const HopDraws& draws, const HopOptions& options, int threads,
                         Sink<Index>* sink = nullptr) {
   const auto run = [&]<class Chooser>() {
-    HopSampler<Index, Chooser> sampler(rows, targets, {count, options.replace}, draws, threads);
+    // The latest entries are a set: none of them comes twice.
+    const bool replace = options.replace && options.strategy != Strategy::latest;
+    HopSampler<Index, Chooser> sampler(rows, targets, {count, replace}, draws, threads);
     return sampler.run(options.edge_ids, sink);
   };
   if (options.strategy == Strategy::latest) return run.template operator()<Latest<Index>>();
