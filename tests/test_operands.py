@@ -12,6 +12,7 @@ from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import connect
 from spgnn.operands import FIRST_COMPARED
 from spgnn.testing import run_ranks
+from tests import unchanged
 from tests.matrices import block_row, random_matrix
 
 N, P = 12, 3
@@ -122,3 +123,23 @@ def messages_of_products(rank: int) -> tuple[int, int]:
 def test_only_the_first_products_cost_a_message():
     for early, late in run_ranks(messages_of_products, P):
         assert (early, late) == (2, 1)
+
+
+SLOWLY = [pytest.param(*case, 5, marks=pytest.mark.slow) for case in (("gloo", 4), ("shm", 4))]
+
+
+@pytest.mark.parametrize(
+    ("backend", "ranks", "each"), [("gloo", 3, 2), ("shm", 2, 1), ("shm", 1, 2), *SLOWLY]
+)
+def test_operands_stay_as_they_are(backend, ranks, each):
+    """Every scheme, cover, schedule, halo, attention, norm, loss and metric; two orders."""
+    counts = run_ranks(lambda rank: unchanged.check_all(connect(), each), ranks, backend=backend)
+    assert min(counts) >= 11 * each
+
+
+@pytest.mark.parametrize("backend", ["gloo", "shm"])
+def test_buffers_that_are_not_one_stretch_of_memory_are_refused(backend):
+    """A transport would write between them, or beyond them."""
+    for ranks in (1, 2):
+        for said in run_ranks(lambda rank: unchanged.views(connect()), ranks, backend=backend):
+            assert said == ["communication buffers must be contiguous"] * 16

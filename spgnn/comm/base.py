@@ -42,8 +42,8 @@ class Pending:
 class Communicator(Transport):
     """A group of ranks that exchange tensors; every call counts its bytes in :attr:`ledger`.
 
-    All operations are collective over the group. Tensors must be contiguous. Messages longer than
-    :attr:`message_limit` bytes are split.
+    All operations are collective over the group. Tensors must be contiguous; autograd does not see
+    what is written to them. Messages longer than :attr:`message_limit` bytes are split.
     """
 
     _apart: Communicator | None = None
@@ -172,6 +172,7 @@ class Communicator(Transport):
 
     def broadcast(self, buffer: Tensor, root: int) -> Pending:
         """Copy `buffer` of rank `root` into everyone's; the root is charged once per receiver."""
+        _check_contiguous(buffer)
         nbytes = buffer.numel() * buffer.element_size()
         sends = self.rank == root
         mine = (nbytes * (self.size - 1), 0) if sends else (0, nbytes)
@@ -183,7 +184,8 @@ class Communicator(Transport):
         )
 
     def reduce(self, buffer: Tensor, root: int) -> Pending:
-        """Sum everyone's `buffer` into that of `root`; the others' contents become undefined."""
+        """Sum everyone's `buffer` into that of `root`; the others' stay as they are."""
+        _check_contiguous(buffer)
         nbytes = buffer.numel() * buffer.element_size()
         receives = self.rank == root
         mine = (0, nbytes * (self.size - 1)) if receives else (nbytes, 0)
@@ -201,6 +203,7 @@ class Communicator(Transport):
         Counted as a ring does it: each rank sends 2 (P - 1) / P of the buffer. Sums of 16-bit
         floats may be rounded after every addition; a sum of booleans says whether any is true.
         """
+        _check_contiguous(buffer)
         share = 2 * (self.size - 1) * buffer.numel() * buffer.element_size() // self.size
         begun = self._begin("all_reduce", f"all_reduce({_shown(buffer)}, {op})", share, share)
         return self._in_pieces(buffer, begun, lambda piece: self._all_reduce(piece, op), True, True)
@@ -218,7 +221,7 @@ class Communicator(Transport):
         own = sizes[self.rank]
         received = parts.new_empty((self.size * own, *parts.shape[1:]))
         self.alltoallv(parts, received, RowCounts(sizes, [own] * self.size, max(sizes))).wait()
-        torch.sum(received.view(self.size, *mine.shape), dim=0, out=mine)
+        torch.sum(received.view(self.size, *mine.shape), dim=0, out=mine.detach())
 
     def all_gather(self, mine: Tensor, parts: Tensor, sizes: Sequence[int]) -> None:
         """Collect everyone's `mine` [sizes[rank], f] in `parts` [sum(sizes), f], in rank order."""
@@ -237,6 +240,7 @@ class Communicator(Transport):
         sizes : rows of each rank's block
             Read on the root only.
         """
+        _check_contiguous(mine, *((parts,) if self.rank == root else ()))
         row_bytes = prod(mine.shape[1:]) * mine.element_size()
         sends = self.rank == root
         none = [0] * self.size
@@ -337,7 +341,7 @@ class Communicator(Transport):
         if self.size == 1 or buffer.numel() == 0:
             return Pending(None)
         with self._blocked(*begun):
-            flat = buffer.view(-1)
+            flat = buffer.detach().view(-1)
             landing = self._staged(flat, filled=reads)
             most = max(1, self.message_limit // buffer.element_size())
             pieces = landing.split(most) if len(landing) > most else (landing,)
@@ -354,8 +358,7 @@ class Communicator(Transport):
 
 
 def _check_rows(send: Tensor, recv: Tensor, counts: RowCounts) -> None:
-    if not (send.is_contiguous() and recv.is_contiguous()):
-        raise InputError("communication buffers must be contiguous")
+    _check_contiguous(send, recv)
     if send.shape[1:] != recv.shape[1:] or send.dtype != recv.dtype:
         raise InputError(
             f"alltoallv sends {_shown(send)} but receives {_shown(recv)}: "
@@ -368,12 +371,19 @@ def _check_rows(send: Tensor, recv: Tensor, counts: RowCounts) -> None:
         )
 
 
+def _check_contiguous(*buffers: Tensor) -> None:
+    # Transports read and write memory from the first element on, whatever the strides are.
+    if not all(buffer.is_contiguous() for buffer in buffers):
+        raise InputError("communication buffers must be contiguous")
+
+
 def _shown(buffer: Tensor) -> str:
     return f"{buffer.dtype} {list(buffer.shape)}"
 
 
 def _as_byte_rows(rows: Tensor) -> Tensor:
     """View [n, …] of any dtype as bytes [n, row_bytes], so that transports need no dtype."""
+    rows = rows.detach()
     if rows.shape[0] == 0:
         return torch.empty((0, 1), dtype=torch.uint8, device=rows.device)
     return (rows if rows.dim() == 2 else rows.view(rows.shape[0], -1)).view(torch.uint8)

@@ -167,6 +167,8 @@ class TorchCommunicator(Communicator):
 
     def _reduce(self, buffer: Tensor, root: int) -> Wait:
         group = self.process_group
+        if self.rank != root and not buffer.is_cuda:
+            buffer = buffer.clone()  # gloo adds up in it what passes through this rank
         work = dist.reduce(buffer, group=group, group_dst=root, async_op=True)
         return self._waiter(work, buffer)
 

@@ -111,7 +111,9 @@ def load(
     told = rank_files.checked(share(comm, None if found is None else found[2]))
     state = rank_files.read(path, told, kept, comm)
     for name, like in wanted.items():
-        tensor = tensors[name] if name in tensors else torch.empty_like(like, device="cpu")
+        tensor = tensors.get(name)
+        if tensor is None:
+            tensor = torch.empty_like(like, device="cpu", memory_format=torch.contiguous_format)
         comm.broadcast(tensor, root=0).wait()
         tensors[name] = tensor
     model.load_state_dict({name: tensors[f"weight/{name}"] for name in model.state_dict()})

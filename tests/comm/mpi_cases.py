@@ -10,7 +10,7 @@ import torch
 from spgnn.comm import CommunicationError, Communicator, connect, guarded
 from spgnn.comm.mpijob import MPIJob
 from spgnn.testing import throttled
-from tests import products, training
+from tests import products, training, unchanged
 from tests.comm import protocol, quarrels
 from tests.comm.failing import exchange
 
@@ -29,6 +29,7 @@ def main(path: Path, sizes: list[int]) -> None:
                 check_under_debug(throttled(part, 1000, 1e-6))
                 # On gloo every case is checked; here the backend is what is new.
                 products.check_all(part, every=6 if size <= 4 else 15)
+                unchanged.check_all(part)
                 training.check_history(part, path, slice(0, None, 5 if size <= 4 else 6))
             world.barrier()
         for _ in range(1000):  # The root runs ahead, and so does what it tells of its calls.

@@ -1,0 +1,281 @@
+"""Whatever is multiplied, sent or summed belongs to the caller: it stays as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle, islice, product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn import DistMatrix, Mesh, RowLayout
+from spgnn.attention import attend, attend_v2
+from spgnn.autograd import all_reduced
+from spgnn.comm import Communicator, RowCounts
+from spgnn.exchange import Algorithm
+from spgnn.nn import BatchNorm, GraphNorm, LayerNorm, PairNorm
+from spgnn.nn.loss import CrossEntropy, count_labelled
+from spgnn.nn.metrics import accuracies, f1_scores, regression_scores, roc_aucs
+from spgnn.nn.ranked import hits, mean_reciprocal_rank
+from spgnn.wires import Approximation, Dials, Errors, Setting
+from tests.matrices import block_row, random_matrix
+
+N, WIDTH = 22, 3
+
+WIRES: list[dict[str, Any]] = [
+    {"bits": 4},
+    {"bits": 4, "feedback": True},
+    {"bits": 4, "adaptive": 2},
+    {"delay": 1},
+    {"delay": 2, "bins": 2, "smoothing": 0.5, "centred": True},
+    {"delay": 1, "centred": True, "directions": 1},
+    {"delay": None},
+    {"fresh": 0.1},
+    {"sampling": 0.5},
+    {"sampling": 0.5, "held": True},
+    {"components": 0.5},
+]
+
+# Different memory behind the same numbers [n, f].
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "whole": lambda t: t.clone(),
+    "transposed": lambda t: t.t().contiguous().t(),
+    "every other column": lambda t: t.repeat_interleave(2, 1)[:, ::2],
+    "every other row": lambda t: t.repeat_interleave(2, 0)[::2],
+    "rows of a longer one": lambda t: torch.cat((t, t, t))[len(t) : 2 * len(t)],
+}
+
+
+@contextmanager
+def unchanged(*tensors: Tensor) -> Iterator[None]:
+    """All memory behind these tensors holds afterwards what it held before."""
+
+    def memory() -> list[Tensor]:
+        whole = (t.detach().untyped_storage() for t in tensors)
+        return [torch.empty(0, dtype=torch.uint8).set_(each).clone() for each in whole]
+
+    before, versions = memory(), [t._version for t in tensors]
+    yield
+    for old, new in zip(before, memory(), strict=True):
+        assert torch.equal(old, new)
+    assert versions == [t._version for t in tensors]
+
+
+def algorithms(ranks: int) -> Iterator[Algorithm]:
+    """Every scheme, cover and schedule that these ranks can be arranged for."""
+    buffer = 16 * N * WIDTH
+    yield Algorithm(exchange="oblivious")
+    for cover in ("column", "row", "minimum"):
+        yield Algorithm(cover=cover)
+        yield Algorithm(cover=cover, schedule="peers", buffer=buffer)
+        yield Algorithm("vertex-cut", cover=cover)
+    yield Algorithm("feature", ranks)
+    if ranks % 2 == 0:
+        yield Algorithm("1.5d", 2, "oblivious")
+        yield Algorithm("feature", 2, "oblivious")
+        yield Algorithm("3d", 2)
+        for cover in ("column", "row", "minimum"):
+            yield Algorithm("1.5d", 2, cover=cover)
+            yield Algorithm("2d", 2, cover=cover)
+            yield Algorithm(cover=cover, node_size=2)
+
+
+def check_products(comm: Communicator, each: int) -> int:
+    """Products, adjoints, halos and attention, of two orders; `each` layouts of every matrix."""
+    checked, turns = 0, cycle(LAYOUTS.items())
+    for algorithm in algorithms(comm.size):
+        layout = RowLayout.even(N, comm.size)
+        mesh = Mesh.build(comm, algorithm.axes(comm.size))
+        first, last = layout.range(mesh.rank)
+        A = random_matrix(N, 0.3, 1, weighted=True)
+        matrix = DistMatrix.build(block_row(A, first, last), layout, mesh, algorithm=algorithm)
+        own = slice(first, last)
+        dense = torch.from_numpy(A.toarray())
+        H, G, V = torch.from_numpy(np.random.default_rng(2).standard_normal((3, N, WIDTH)))
+        for name, laid in islice(turns, each):
+            where = f"{algorithm}, {name}"
+            wanted = [(dense @ H)[own], (dense.T @ G)[own], (dense @ V)[own]]
+            found = two_orders(matrix, laid(H[own]), laid(G[own]), laid(V[own]))
+            for one, truth in zip(found, wanted, strict=True):
+                torch.testing.assert_close(one, truth, msg=lambda text, at=where: f"{at}: {text}")
+            checked += 1
+            if algorithm.algo == "1d" and algorithm.cover == "column" and algorithm.node_size == 1:
+                check_halo(matrix, laid(H[own]), laid)
+            attends = algorithm.algo != "feature" and algorithm.algo != "3d"
+            if attends and algorithm.node_size == 1 and algorithm.schedule == "overlap":
+                check_attention(matrix, laid(H[own]), laid(G[own]), laid)
+    return checked
+
+
+def two_orders(matrix: DistMatrix, H: Tensor, G: Tensor, V: Tensor) -> tuple[Tensor, ...]:
+    """``A·H``, its gradient and the gradient of that, each twice: of leaves, and of results."""
+    with unchanged(H, G, V):
+        matrix.forward(H)
+        matrix.adjoint(G)
+    found = ()
+    for leaves in (True, False):
+        operands = [H.detach().requires_grad_(), G.detach().requires_grad_()]
+        given = operands if leaves else [operand.mul(1) for operand in operands]
+        with unchanged(*given, V):
+            Z = matrix @ given[0]
+            (dH,) = torch.autograd.grad(Z, given[0], given[1], create_graph=True)
+            (ddG,) = torch.autograd.grad(dH, given[1], V)
+        found = Z.detach(), dH.detach(), ddG
+    return found
+
+
+def check_wires(comm: Communicator) -> None:
+    """Approximate messages of several epochs: neither operands nor earlier results change."""
+    layout = RowLayout.even(N, comm.size)
+    schemes = [Algorithm(), Algorithm("vertex-cut"), Algorithm("1.5d", 2), Algorithm(node_size=2)]
+    for algorithm, asked in product(schemes[: 4 if comm.size % 2 == 0 else 2], WIRES):
+        mesh = Mesh.build(comm, algorithm.axes(comm.size))
+        first, last = layout.range(mesh.rank)
+        block = block_row(random_matrix(N, 0.3, 1, weighted=True), first, last)
+        exact = DistMatrix.build(block.to(torch.float32), layout, mesh, algorithm=algorithm)
+        setting = Setting(Dials(Approximation.of(**asked)), Errors())
+        matrix = exact.approximated(setting, torch.arange(first, last))
+        H, G = (torch.randn(last - first, WIDTH) for _ in range(2))
+        H, G = H.requires_grad_(), G.t().contiguous().t()
+        made: list[Tensor] = []
+        for epoch in range(4):
+            matrix.begin_epoch(epoch)
+            with unchanged(H, G, *made):
+                Z = matrix @ H
+                made += [Z.detach(), *torch.autograd.grad(Z, H, G)]
+                if algorithm == Algorithm():
+                    halo = matrix.halo(H)
+                    given = torch.ones_like(halo)
+                    with unchanged(given):
+                        made += [halo.detach(), *torch.autograd.grad(halo, H, given)]
+
+
+def check_halo(matrix: DistMatrix, H: Tensor, laid: Callable[[Tensor], Tensor]) -> None:
+    """Both ways, and beside another branch that the same gradient reaches."""
+    rows = matrix.own_rows + matrix.volume.receive
+    of_halo = laid(torch.arange(rows * WIDTH, dtype=torch.float64).view(rows, WIDTH))
+    H.requires_grad_()
+    beside = torch.zeros_like(of_halo).requires_grad_()
+    with unchanged(H, of_halo, beside):
+        summed = matrix.halo_sum(of_halo)
+        halo = matrix.halo(H) + beside
+        dH, d_beside = torch.autograd.grad(halo, (H, beside), of_halo)
+    assert torch.equal(d_beside, of_halo)
+    assert torch.equal(dH, summed)
+    # One number, seen at every place: the gradient of a sum.
+    one = torch.ones(1, 1, dtype=torch.float64).expand(rows, WIDTH)
+    with unchanged(one):
+        summed = matrix.halo_sum(one)
+        (dH,) = torch.autograd.grad(matrix.halo(H).sum(), H)
+    assert torch.equal(dH, summed)
+
+
+def check_attention(
+    matrix: DistMatrix, Z: Tensor, G: Tensor, laid: Callable[[Tensor], Tensor]
+) -> None:
+    """Rows and all gradients, of scores of both kinds."""
+    a = laid(torch.linspace(-1, 1, WIDTH, dtype=torch.float64).view(1, WIDTH)).requires_grad_()
+    Z = Z.detach().requires_grad_()
+    for how, width in ((attend, 1), (attend_v2, WIDTH)):
+        ends = laid(torch.ones(matrix.rows, width, dtype=torch.float64)).requires_grad_()
+        with unchanged(Z, a, ends, G):
+            torch.autograd.grad(how(matrix, Z, a, ends), (Z, a, ends), G)
+
+
+def check_collectives(comm: Communicator) -> None:
+    """Operations of a communicator: what is only read stays, also where autograd follows it."""
+    size, rank = comm.size, comm.rank
+    ones, mine = RowCounts([1] * size, [1] * size, 1), torch.full((2, 3), rank + 1.0)
+    rows = (torch.arange(size * 3.0).view(size, 3) + rank).requires_grad_()
+    total = size * (size + 1) / 2
+    for operand in (mine.clone(), mine.clone().requires_grad_(), mine.clone().requires_grad_() * 1):
+        for root in range(size):
+            if rank == root:
+                with unchanged(operand):
+                    comm.broadcast(operand.clone(), root).wait()
+                    comm.reduce(operand.clone(), root).wait()
+                    comm.broadcast(operand, root).wait()
+                buffer = operand.detach().clone()
+                comm.reduce(buffer, root).wait()
+                assert (buffer == total).all()
+            else:
+                landed = torch.zeros_like(mine)
+                comm.broadcast(landed.clone(), root).wait()
+                with unchanged(operand):
+                    comm.reduce(operand, root).wait()
+                    comm.broadcast(landed, root).wait()
+                    comm.reduce(operand, root).wait()
+                assert (landed == root + 1).all()
+        everyone, part = torch.empty(size * 2, 3), torch.empty(1, 3)
+        with unchanged(operand, rows):
+            comm.all_gather(operand, everyone, [2] * size)
+            comm.reduce_scatter(rows, part, [1] * size)
+            comm.alltoallv(rows, torch.empty(size, 3), ones).wait()
+            comm.scatter(rows, part, [1] * size)
+        comm.all_reduce(operand).wait()
+        assert (operand == total).all()
+
+
+def check_readouts(comm: Communicator) -> None:
+    """Sums, norms, losses and metrics, and their gradients of two orders."""
+    rows = 4 + comm.rank
+    x = torch.from_numpy(np.random.default_rng(comm.rank).standard_normal((rows, WIDTH)))
+    y = torch.arange(rows) % WIDTH
+    mask = torch.arange(rows) % 3 > 0
+    for laid in LAYOUTS.values():
+        t, G, V = (laid(x).requires_grad_() for _ in range(3))
+        shared = torch.ones(WIDTH, WIDTH, dtype=torch.float64)[:, :1].expand(WIDTH, WIDTH)
+        with unchanged(t, G, V, shared):
+            total = all_reduced(t.t() @ G, comm)
+            (dt,) = torch.autograd.grad(total, t, shared, create_graph=True)
+            torch.autograd.grad(dt, G, V)
+        for norm in (
+            BatchNorm(WIDTH),
+            LayerNorm(WIDTH),
+            GraphNorm(WIDTH),
+            PairNorm(),
+            PairNorm(scale_individually=True),
+        ):
+            with unchanged(t, G, V):
+                (dt,) = torch.autograd.grad(norm.double()(t, comm), t, G, create_graph=True)
+                torch.autograd.grad(dt, G, V)
+        targets = laid(x + 1)
+        with unchanged(t, y, mask, targets):
+            (counted,) = count_labelled([mask], y, comm)
+            CrossEntropy().share(t, y, mask, counted).backward()
+            scores = t.detach()
+            accuracies(scores, y, [mask], [counted], comm)
+            f1_scores(scores, y, [mask], comm)
+            roc_aucs(scores, y, [mask], comm)
+            regression_scores(scores, targets, [mask], comm)
+            hits(scores[:, 0], scores[:, 1:], [1, 3], counted, comm)
+            mean_reciprocal_rank(scores[:, 0], scores[:, 1:], counted, comm)
+
+
+def check_all(comm: Communicator, each: int = 1) -> int:
+    """All of it on the ranks of one communicator; returns how many products."""
+    check_collectives(comm)
+    check_readouts(comm)
+    check_wires(comm)
+    return check_products(comm, each)
+
+
+def views(comm: Communicator) -> list[str]:
+    """What in-place operations say of memory that is not one stretch."""
+    whole = torch.zeros(2 * comm.size, 4)
+    said = []
+    for view in (whole[:, ::2], whole[0, ::2], whole[:1, :1].expand(comm.size, 2), whole.t()):
+        for operation in (
+            comm.all_reduce,
+            lambda view: comm.broadcast(view, 0),
+            lambda view: comm.reduce(view, 0),
+            lambda view: comm.scatter(view, view, [1] * comm.size),
+        ):
+            try:
+                operation(view)
+            except ValueError as error:
+                said.append(str(error))
+    return said
