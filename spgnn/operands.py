@@ -86,5 +86,17 @@ def check_operand(dense: object, rows: int) -> None:
     """
     if not isinstance(dense, Tensor):
         raise InputError(f"the operand must be a torch tensor, got {type(dense).__name__}")
+    check_strided("the operand", dense)
     if dense.dim() != 2 or dense.shape[0] != rows:
         raise InputError(f"the rank holds {rows} rows, the operand has shape {list(dense.shape)}")
+
+
+def check_strided(name: str, rows: Tensor) -> None:
+    """Refuse sparse tensors.
+
+    Raises
+    ------
+    InputError
+    """
+    if rows.layout != torch.strided:
+        raise InputError(f"{name} must be dense, got layout {rows.layout}: take to_dense()")

@@ -6,7 +6,8 @@ Everywhere an edge u → v becomes the entry in row v, column u: row = destinati
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from torch import Tensor
 from spgnn.data.edges import csr_from_edges
 from spgnn.data.graph import MASKS, Graph
 from spgnn.data.labels import labels_of_table
+from spgnn.data.narrow import narrow_features
 from spgnn.data.sets.ogb import labels_of
 from spgnn.data.structure import with_entries
 from spgnn.errors import InputError
 from spgnn.nn.loss import UNKNOWN
+from spgnn.pattern import described
 from spgnn.sparse import CSR
 
 
@@ -53,6 +56,7 @@ def from_scipy(
     A = sp.csr_array(A)
     if A.dtype.kind not in "fiub":
         raise InputError(f"edge weights must be real numbers, got {A.dtype}")
+    _check_integers(A, "the matrix")
     if A.dtype != np.bool_ and bool((A.data == 1).all()):
         A = A.astype(np.bool_)
     return _graph(name, CSR.from_scipy(A), x, y, (train_mask, val_mask, test_mask))
@@ -62,18 +66,14 @@ def from_pyg(data: Any, name: str = "graph") -> Graph:
     """A graph from a PyTorch Geometric ``Data``: edge_index, edge_weight, x, y and masks.
 
     An edge that is named several times counts as often, as it does there: weights are summed, and
-    without weights their number becomes the weight. `edges_of_pyg` has them one by one.
+    without weights their number becomes the weight. `read_pyg` has them one by one.
 
     Raises
     ------
     InputError
         If it has no edge_index, or labels that are none.
     """
-    source, target = _ends(data)
-    weights = _weights(getattr(data, "edge_weight", None), len(source))
-    adjacency = _counted(source, target, int(data.num_nodes), weights)
-    masks = tuple(getattr(data, f"{kind}_mask", None) for kind in ("train", "val", "test"))
-    return _graph(name, adjacency, getattr(data, "x", None), getattr(data, "y", None), masks)
+    return read_pyg(data).record(name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,23 +83,22 @@ class EdgeList:
     Attributes
     ----------
     source, target : int64 [edges]
-    weight : Tensor float32 [edges], optional
-    attr : Tensor [edges, …], optional
+    attributes : dict of Tensor [edges, …]
+        Of any dtype. ``edge_weight`` is [edges] or [edges, 1].
     """
 
     source: npt.NDArray[np.int64]
     target: npt.NDArray[np.int64]
-    weight: Tensor | None = None
-    attr: Tensor | None = None
+    attributes: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def says_more(self) -> bool:
-        """Whether an adjacency cannot say all of it: features, repetitions, or an order.
+        """Whether an adjacency cannot say all of it: attributes, repetitions, or an order.
 
         The order of edges means something where they are sorted by target, and only among those of
         one target (an LSTM may take them in turn).
         """
-        if self.attr is not None:
+        if any(not _is_weight(name, t) for name, t in self.attributes.items()):
             return True
         order = np.lexsort((self.source, self.target))
         source, target = self.source[order], self.target[order]
@@ -108,26 +107,179 @@ class EdgeList:
         by_target = bool((np.diff(self.target) >= 0).all())
         return by_target and not np.array_equal(source, self.source)
 
+    def adjacency(self, vertices: int) -> CSR:
+        """The matrix of the edges; weights are summed, and repetitions without weights counted."""
+        return _counted(self.source, self.target, vertices, self.weights())
 
-def edges_of_pyg(data: Any) -> EdgeList:
-    """The edges of a PyTorch Geometric ``Data`` as they stand, with edge_weight and edge_attr.
+    def weights(self) -> npt.NDArray[np.floating] | None:
+        """Weights of the edges as a vector, if they have any.
+
+        Raises
+        ------
+        InputError
+            If they are no real numbers, not one for each edge, or integers that float32 rounds.
+        """
+        given = self.attributes.get("edge_weight")
+        if given is None:
+            return None
+        edges = len(self.source)
+        if given.is_complex() or given.shape not in ((edges,), (edges, 1)):
+            raise InputError(
+                f"edge_weight must be real numbers [{edges} edges], got {described(given)}"
+            )
+        vector = given.reshape(-1)
+        if vector.dtype in (torch.float32, torch.float64):
+            return vector.numpy()
+        return narrow_features(vector, "edge_weight").numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class ForeignGraph:
+    """A graph of another library: its arrays as tensors in memory of the CPU, otherwise unchanged.
+
+    Attributes
+    ----------
+    vertices : int
+    edges : EdgeList
+    attributes : dict of Tensor [n, …]
+        x, y, masks and all else that has a row for each vertex.
+    shared : dict
+        What is said of the whole graph: tensors [1, …] or [], and plain values.
+    left_out : dict of str
+        The names of everything else, and what it is.
+    """
+
+    vertices: int
+    edges: EdgeList
+    attributes: dict[str, Tensor]
+    shared: dict[str, Any] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def record(self, name: str) -> Graph:
+        """The adjacency with x, y and masks, in the dtypes of a `Graph`.
+
+        Raises
+        ------
+        InputError
+            If there is no such record of them.
+        """
+        x, y, *masks = (self.attributes.get(key) for key in ("x", "y", *MASKS))
+        return _graph(name, self.edges.adjacency(self.vertices), x, y, tuple(masks))
+
+    def apart(self, name: str) -> tuple[Graph, dict[str, Tensor]]:
+        """A record of what a `Graph` holds without any change, and all other attributes."""
+        inside, beside = unchanged(self.attributes)
+        masks = tuple(self.attributes.get(key) for key in MASKS)
+        adjacency = self.edges.adjacency(self.vertices)
+        return _graph(name, adjacency, inside.get("x"), inside.get("y"), masks), beside
+
+
+def unchanged(attributes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Those of x and y that a `Graph` holds as they are, and all else but masks."""
+    kinds = {"x": (torch.float32, 2), "y": (torch.int64, 1)}
+    inside = {
+        name: t
+        for name, t in attributes.items()
+        if kinds.get(name) == (t.dtype, t.dim()) and t[:1].numel()
+    }
+    return inside, {k: t for k, t in attributes.items() if k not in inside and k not in MASKS}
+
+
+def read_pyg(data: Any) -> ForeignGraph:
+    """All that a PyTorch Geometric ``Data`` holds.
 
     Raises
     ------
     InputError
-        If it has no edge_index, or weights and features are not one for each edge.
+        If it has no edge_index, or x, y, masks, weights or edge_attr have other rows than it has
+        vertices or edges.
     """
     source, target = _ends(data)
-    weight, attr = getattr(data, "edge_weight", None), getattr(data, "edge_attr", None)
-    if weight is not None:
-        weight = torch.from_numpy(np.asarray(_weights(weight, len(source)), np.float32))
-    if attr is not None:
-        attr = _tensor("edge_attr", attr)
-        if not attr.dim():
-            raise InputError(f"edge_attr must be [{len(source)} edges, …], got a scalar")
-        if len(attr) != len(source):
-            raise InputError(f"edge_attr has {len(attr)} rows for {len(source)} edges")
-    return EdgeList(source.astype(np.int64), target.astype(np.int64), weight, attr)
+    names = data.keys() if callable(getattr(data, "keys", None)) else vars(data)
+    named = {str(key): getattr(data, str(key)) for key in names}
+    for key in ("edge_index", "adj_t", "num_nodes"):
+        named.pop(key, None)
+    return _sorted_out(source, target, int(data.num_nodes), named)
+
+
+def _sorted_out(
+    source: npt.NDArray[Any], target: npt.NDArray[Any], vertices: int, named: Mapping[str, Any]
+) -> ForeignGraph:
+    """Which of the named values are of vertices, of edges, and of the whole graph."""
+    edges = len(source)
+    of_vertices: dict[str, Tensor] = {}
+    of_edges: dict[str, Tensor] = {}
+    shared: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    for name, value in named.items():
+        if value is None:
+            continue
+        if name in _OF_VERTICES:
+            of_vertices[name] = _rows(name, value, vertices, "vertices")
+        elif name in _OF_EDGES:
+            of_edges[name] = _rows(name, value, edges, "edges")
+        elif isinstance(value, str | bool | int | float):
+            shared[name] = value
+        elif not isinstance(value, Tensor | np.ndarray) or _is_of_pairs(name, named):
+            left_out[name] = described(value)
+        elif value.shape[:1] == (vertices,) and (edges != vertices or "edge" not in name):
+            of_vertices[name] = _tensor(name, value)
+        elif value.shape[:1] == (edges,):
+            of_edges[name] = _tensor(name, value)
+        elif value.shape[:1] in ((), (1,)):
+            shared[name] = _tensor(name, value)
+        else:
+            left_out[name] = described(value)
+    listed = EdgeList(source.astype(np.int64), target.astype(np.int64), of_edges)
+    return ForeignGraph(vertices, listed, of_vertices, shared, left_out)
+
+
+def rows_of_vertices(named: Mapping[str, Any], vertices: int) -> dict[str, Tensor]:
+    """Arrays with a row for each vertex, as tensors.
+
+    Raises
+    ------
+    InputError
+        If one is no array, or has other rows.
+    """
+    return {name: _rows(name, value, vertices, "vertices") for name, value in named.items()}
+
+
+_OF_VERTICES, _OF_EDGES = ("x", "y", *MASKS), ("edge_weight", "edge_attr")
+
+
+def _is_of_pairs(name: str, named: Mapping[str, Any]) -> bool:
+    """Whether these are pairs of vertices, as a link split has them, or what is said of pairs."""
+    value = named[name]
+    if "index" in name and value.ndim == 2 and value.shape[0] == 2:
+        return True
+    return f"{name}_index" in named
+
+
+def _is_weight(name: str, t: Tensor) -> bool:
+    return name == "edge_weight" and t.dtype == torch.float32 and t.dim() == 1
+
+
+def _rows(name: str, value: Any, rows: int, of: str) -> Tensor:
+    """A row for each vertex or edge.
+
+    Raises
+    ------
+    InputError
+        If there are more or fewer of them.
+    """
+    found = _tensor(name, value)
+    if name in _OF_VERTICES:
+        found = found.to_dense()
+    if name == "x":
+        _check_finite(found)
+    if name == "edge_weight":
+        return found  # its shape is checked with its numbers
+    if not found.dim():
+        raise InputError(f"{name} must be [{rows} {of}, …], got a scalar")
+    if len(found) != rows:
+        raise InputError(f"{name} has {len(found)} rows for {rows} {of}")
+    return found
 
 
 def with_edge_index(data: Any) -> Any:
@@ -197,13 +349,40 @@ def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Grap
     weight : str, optional
         The entry of ``edata`` that holds edge weights.
     """
+    return read_dgl(graph, weight).record(name)
+
+
+def read_dgl(graph: Any, weight: str | None = None) -> ForeignGraph:
+    """All that a homogeneous ``DGLGraph`` holds: feat and label are called x and y.
+
+    Raises
+    ------
+    InputError
+        If it says anything twice: feat and x, label and y.
+    """
     source, target = (t.numpy(force=True) for t in graph.edges())
-    weights = None if weight is None else _weights(graph.edata[weight], len(source))
-    adjacency = _counted(source, target, int(graph.num_nodes()), weights)
-    data = graph.ndata
-    masks = tuple(data.get(f"{kind}_mask") for kind in ("train", "val", "test"))
-    x = data.get("feat", data.get("x"))
-    return _graph(name, adjacency, x, data.get("label", data.get("y")), masks)
+    of_vertices = _renamed(graph.ndata, {"feat": "x", "label": "y"}, "ndata")
+    of_edges = _renamed(graph.edata, {} if weight is None else {weight: "edge_weight"}, "edata")
+    vertices, edges = int(graph.num_nodes()), len(source)
+    return ForeignGraph(
+        vertices,
+        EdgeList(
+            source.astype(np.int64),
+            target.astype(np.int64),
+            {key: _rows(key, value, edges, "edges") for key, value in of_edges.items()},
+        ),
+        rows_of_vertices(of_vertices, vertices),
+    )
+
+
+def _renamed(named: Mapping[str, Any], names: Mapping[str, str], owner: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key in named:
+        ours = names.get(key, key)
+        if ours in found:
+            raise InputError(f"{owner} has both {key} and {ours}, which are the same here")
+        found[ours] = named[key]
+    return found
 
 
 def from_ogb(dataset: Any) -> Graph:
@@ -215,17 +394,21 @@ def from_ogb(dataset: Any) -> Graph:
         from ogb.nodeproppred import NodePropPredDataset  # noqa: PLC0415
 
         dataset = NodePropPredDataset(dataset)
+    return read_ogb(dataset).record(str(dataset.name))
+
+
+def read_ogb(dataset: Any) -> ForeignGraph:
+    """All that a ``NodePropPredDataset`` holds: node_feat and edge_feat are x and edge_attr."""
     graph, labels = dataset[0]
-    vertices = int(graph["num_nodes"])
-    source, target = np.asarray(graph["edge_index"])
-    masks = []
+    named = _renamed(graph, {"node_feat": "x", "edge_feat": "edge_attr"}, "the graph")
+    source, target = np.asarray(named.pop("edge_index"))
+    vertices = int(named.pop("num_nodes"))
     split = dataset.get_idx_split()
-    for kind in ("train", "valid", "test"):
-        mask = np.zeros(vertices, np.bool_)
-        mask[_array(split[kind])] = True
-        masks.append(mask)
-    adjacency = _counted(source, target, vertices, None)
-    return _graph(str(dataset.name), adjacency, graph.get("node_feat"), labels, tuple(masks))
+    masks = {}
+    for kind, part in zip(MASKS, ("train", "valid", "test"), strict=True):
+        masks[kind] = np.zeros(vertices, np.bool_)
+        masks[kind][_array(split[part])] = True
+    return _sorted_out(source, target, vertices, {**named, "y": labels, **masks})
 
 
 def _graph(name: str, adjacency: CSR, x: Any, y: Any, masks: tuple[Any, ...]) -> Graph:
@@ -273,13 +456,25 @@ def _features(x: Any) -> Tensor | CSR | None:
     if array.dtype.kind not in "fiub":
         raise InputError(f"x must be real numbers, got {array.dtype}")
     if sp.issparse(x):
+        _check_integers(sp.csr_array(x), "x")
         features = CSR.from_scipy(x.astype(np.float32) if x.dtype == np.bool_ else x)
     else:
         features = torch.from_numpy(array)
     values = features.values if isinstance(features, CSR) else features
-    if values is not None and not bool(values.isfinite().all()):
-        raise InputError("x holds a NaN or an infinity; every feature must be a finite number")
+    if values is not None:
+        _check_finite(values)
     return features
+
+
+def _check_integers(A: sp.csr_array, name: str) -> None:
+    """Refuse integers that float32 rounds."""
+    if A.dtype.kind in "iu":
+        narrow_features(torch.from_numpy(A.data.astype(np.int64)), name)
+
+
+def _check_finite(x: Tensor) -> None:
+    if not bool(x.isfinite().all()):
+        raise InputError("x holds a NaN or an infinity; every feature must be a finite number")
 
 
 def _labels(y: Any) -> Tensor | None:
@@ -307,29 +502,23 @@ def _array(value: Any) -> Any:
     return value
 
 
-def _weights(weights: Any, edges: int) -> Any:
-    """Edge weights as a vector of real numbers.
+def _tensor(name: str, value: Any) -> Tensor:
+    """A tensor in memory of the CPU with the values, the dtype and the shape of an array.
 
     Raises
     ------
     InputError
-        If they are others, or not one for each edge.
+        If it is none.
     """
-    if weights is None:
-        return None
-    found = np.asarray(_array(weights))
-    if found.dtype.kind not in "fiub" or found.shape not in ((edges,), (edges, 1)):
-        raise InputError(
-            f"edge_weight must be real numbers [{edges} edges], got {found.dtype} "
-            f"{list(found.shape)}"
-        )
-    vector = found.reshape(-1)
-    # SciPy knows no halves.
-    return vector if vector.dtype in (np.float32, np.float64) else vector.astype(np.float32)
-
-
-def _tensor(name: str, value: Any) -> Tensor:
     try:
+        if not isinstance(value, Tensor | list | tuple):
+            array = np.asarray(value)
+            if not array.flags.writeable or any(step < 0 for step in array.strides):
+                array = array.copy()
+            value = array.astype(array.dtype.newbyteorder("="), copy=False)
         return torch.as_tensor(value).detach().cpu()
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"{name} must be a tensor, got a {type(value).__name__}") from None
+        kind = type(value).__name__
+        if isinstance(value, list | tuple):
+            kind += " with other things than numbers, or with rows of different lengths"
+        raise InputError(f"{name} must be a tensor, got a {kind}") from None

@@ -90,7 +90,7 @@ class VertexData:
         if isinstance(self.x, CSR):
             object.__setattr__(self, "x", narrow(self.x, f"{owner}: x"))
         elif self.x is not None:
-            object.__setattr__(self, "x", narrow_features(self.x, owner))
+            object.__setattr__(self, "x", narrow_features(self.x, f"{owner}: x"))
         if self.x is not None and (self.x.shape[0] != rows or len(self.x.shape) != 2):
             raise InputError(f"{owner}: x must be [{rows}, features], got {list(self.x.shape)}")
         if isinstance(self.x, CSR) and self.x.values is None:

@@ -46,6 +46,21 @@ def label_columns(y: Tensor | None) -> int:
     return max(int(y.max()) + 1, 0) if y.dim() == 1 else int(y.shape[1])
 
 
+def classes_of(y: Tensor) -> int:
+    """Largest class + 1, of one class a vertex; 0 if these are several labels, or numbers.
+
+    Parameters
+    ----------
+    y : Tensor [rows, …]
+        Of any dtype. Whole floating numbers count as classes, NaN where there is none.
+    """
+    if y.dim() > 2 or y[:1].numel() > 1:
+        return 0
+    known = y[y.isfinite()]
+    whole = not y.is_floating_point() or bool((known == known.round()).all())
+    return max(int(known.max()) + 1, 0) if len(known) and whole else 0
+
+
 def check_labels(y: Tensor, rows: int, owner: str) -> None:
     """Refuse labels that are not held as they must be.
 

@@ -18,6 +18,7 @@ from spgnn.errors import InputError
 from spgnn.sparse import CSR
 
 WEIGHT = "a weight that float32 can hold, 0 or 1.4e-45 to 3.4e38 in size"
+_EVERY_INTEGER = "float32 holds every integer up to 2^24 = 16777216 in size"
 
 
 def fits_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -49,19 +50,32 @@ def narrow(block: CSR, owner: str) -> CSR:
     return block if values is block.values else block.with_values(values)
 
 
-def narrow_features(x: Tensor, owner: str) -> Tensor:
+def narrow_features(x: Tensor, name: str) -> Tensor:
     """Dense features as float32; what is too small for it becomes 0.
 
     Raises
     ------
     InputError
-        If x is complex, or a finite feature is too large for float32.
+        If x is complex, a finite feature is too large for float32, or float32 rounds an integer.
     """
     if x.dtype == torch.float32:
         return x
     if x.is_complex():
-        raise InputError(f"{owner}: x must be real numbers, got {x.dtype}")
+        raise InputError(f"{name} must be real numbers, got {x.dtype}")
     single = x.to(torch.float32)
     if x.is_floating_point() and bool((single.isinf() & ~x.isinf()).any()):
-        raise InputError(f"{owner}: x holds a number too large for float32, at most 3.4e38")
+        raise InputError(f"{name} holds a number too large for float32, at most 3.4e38")
+    if not x.is_floating_point():
+        exact = _exact(x, single)
+        if not bool(exact.all()):
+            number = int(x[~exact].reshape(-1)[0])
+            raise InputError(f"{name} holds {number}; {_EVERY_INTEGER}")
     return single
+
+
+def _exact(integers: Tensor, single: Tensor) -> Tensor:
+    """Which integers float32 holds exactly."""
+    if integers.dtype not in (torch.int32, torch.int64):
+        return torch.ones_like(integers, dtype=torch.bool)
+    # 2^63 itself is a float32, and no int64.
+    return (single.double() < 2.0**63) & (single.long() == integers)

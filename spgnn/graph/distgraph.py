@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,8 @@ from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.wires import Approximation
 
+FloatsOrIntegers = TypeVar("FloatsOrIntegers", Tensor, Tensor | CSR)
+
 
 class DistGraph(Trained):
     """One rank's vertices of a graph that is distributed over all ranks.
@@ -50,6 +52,10 @@ class DistGraph(Trained):
         The edges one by one, where the adjacency does not say all of them.
     attributes : dict of Tensor [own rows, …], optional
         What else the source knew of its vertices.
+    shared : dict, optional
+        What it said of the whole graph.
+    left_out : dict of str, optional
+        The names of what ranks do not have of the source, and what it is.
     parallel : {"", "counted", "summed"}
         What the adjacency does with edges between the same two vertices, where there are any.
     wires : GraphWires, optional
@@ -57,12 +63,14 @@ class DistGraph(Trained):
 
     Attributes
     ----------
-    x : Tensor [own rows, f] or CSR, or None
-    y : Tensor int64 [own rows], or of a PyG ``Data`` [own rows, …] of any dtype, or None
+    x : Tensor [own rows, …] of the dtype it was given in, or CSR, or None
+    y : Tensor [own rows, …] of the dtype it was given in, or None
     train_mask, val_mask, test_mask : Tensor bool [own rows] or [own rows, splits], or None
     vertex_ids : Tensor int64 [own rows]
         Where these vertices stood in the source.
     attributes : dict of Tensor [own rows, …]
+        Whatever else the source has a row of for each vertex; ``graph.pos`` is
+        ``graph.attributes["pos"]``, unless a graph has something else of that name.
     """
 
     def __init__(
@@ -75,6 +83,8 @@ class DistGraph(Trained):
         plan: dict[str, Any] | None = None,
         edges: Edges | None = None,
         attributes: dict[str, Tensor] | None = None,
+        shared: dict[str, Any] | None = None,
+        left_out: dict[str, str] | None = None,
         parallel: str = "",
         wires: GraphWires | None = None,
     ) -> None:
@@ -89,17 +99,38 @@ class DistGraph(Trained):
         self.plan = plan
         data = share.data
         self.x: Tensor | CSR | None = data.x
+        self.y: Tensor | None = data.y
         self.attributes = dict(attributes or {})
-        self.y: Tensor | None = self.attributes.pop("y", data.y)
+        self._shared, self._left_out = shared or {}, left_out or {}
         self.vertex_ids = share.vertex_ids
         self.train_mask, self.val_mask = data.train_mask, data.val_mask
         self.test_mask = data.test_mask
-        self.device, self._dtype = torch.device("cpu"), torch.float32
+        self.device = torch.device("cpu")
+        self._dtype: torch.dtype | None = (
+            None  # of floating features and weights, if one is asked for
+        )
         self.to(comm.device)
 
     def __repr__(self) -> str:
         where = f"rank {self.comm.rank} of {self.comm.size}"
         return f"DistGraph({self.meta.name}: {self.own_rows} of {self.num_nodes} vertices, {where})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of vertices, of edges (collective when first used) and of the whole graph."""
+        known = self.__dict__
+        for held in (known.get("attributes", {}), known.get("_shared", {})):
+            if name in held:
+                return held[name]
+        edges = known.get("_given_edges")
+        if edges is not None and name in edges.attributes:
+            return self.edge_attributes[name]
+        left_out = known.get("_left_out", {})
+        if name in left_out:
+            raise AttributeError(
+                f"{name} of the source, {left_out[name]}, is not on ranks: it has no row for each "
+                "vertex or each edge"
+            )
+        raise AttributeError(f"'DistGraph' object has no attribute '{name}'")
 
     @property
     def meta(self) -> GraphMeta:
@@ -252,18 +283,25 @@ class DistGraph(Trained):
     @cached_property
     def _edges(self) -> Edges:
         if self._given_edges is not None:
-            return self._given_edges.on_halo(self._received, self.layout.range(self.comm.rank))
+            edges = self._given_edges.to(self.device)
+            return edges.on_halo(self._received, self.layout.range(self.comm.rank))
         return edges_of_pattern(self.A, self._share.adjacency, self.vertex_ids, self._received)
 
     @property
+    def edge_attributes(self) -> dict[str, Tensor]:
+        """All that is known of these edges by name, [local edges, …] each."""
+        return self._edges.attributes
+
+    @property
     def edge_weight(self) -> Tensor | None:
-        """Weights of these edges, [local edges] of the graph's dtype, if it has any."""
-        return None if self._edges.weight is None else self._edges.weight.to(self._dtype)
+        """Weights of these edges, if it has any, of the dtype and shape they were given in."""
+        weight = self.edge_attributes.get("edge_weight")
+        return None if weight is None else _cast(weight, self._dtype)
 
     @property
     def edge_attr(self) -> Tensor | None:
         """Features of these edges, [local edges, …], if the source had any."""
-        return self._edges.attr
+        return self.edge_attributes.get("edge_attr")
 
     def sum(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The sum over the vertices of all ranks, the same on each; differentiable. Collective.
@@ -339,12 +377,14 @@ class DistGraph(Trained):
         In float64 are then features and weights, and what matrices take: for ``model.double()``.
         """
         if isinstance(target, torch.dtype):
-            return self._cast(target)
+            return self._to_dtype(target)
         device = torch.device(target)
         for name in ("x", "y", "train_mask", "val_mask", "test_mask", "vertex_ids"):
             held = getattr(self, name)
             setattr(self, name, None if held is None else held.to(device))
         self.attributes = {name: held.to(device) for name, held in self.attributes.items()}
+        tensors = {name: t for name, t in self._shared.items() if isinstance(t, Tensor)}
+        self._shared |= {name: t.to(device) for name, t in tensors.items()}
         self.__dict__.pop("edge_index", None)
         if "_edges" in self.__dict__:
             self.__dict__["_edges"] = self._edges.to(device)
@@ -352,17 +392,23 @@ class DistGraph(Trained):
         self.device = device
         return self
 
-    def _cast(self, dtype: torch.dtype) -> DistGraph:
+    def _to_dtype(self, dtype: torch.dtype) -> DistGraph:
         """Features, weights of edges and matrices for operands of a dtype."""
         if dtype not in (torch.float32, torch.float64):
             raise InputError(
                 f"a graph is float32 or float64, got {dtype}; under torch.autocast it sends halves"
             )
         if self.x is not None:
-            self.x = self.x.to(dtype)
+            self.x = _cast(self.x, dtype)
         self._dtype = dtype
         self._matrices.to(dtype)
         return self
+
+
+def _cast(values: FloatsOrIntegers, dtype: torch.dtype | None) -> FloatsOrIntegers:
+    """Floating numbers in a dtype, if there is one; integers as they are."""
+    integers = isinstance(values, Tensor) and not values.is_floating_point()
+    return values if dtype is None or integers else values.to(dtype)
 
 
 def _as_rows(t: Tensor) -> Tensor:

@@ -19,10 +19,11 @@ from spgnn.exchange import Algo, Algorithm, Cover, Strategy
 from spgnn.graph.blocks import share_of_blocks
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.edges import scattered_edges
-from spgnn.graph.planned import AUTO, Hints, choose
+from spgnn.graph.planned import AUTO, Chosen, Hints, choose
 from spgnn.graph.planned import told as told_of
 from spgnn.graph.sharing import Placement, is_cut, opened_share, scattered_share
 from spgnn.graph.sources import Opened, kind_of, opener
+from spgnn.graph.vertices import copied_from_rank_zero
 from spgnn.graph.vertices import from_rank_zero as dealt_by_rank_zero
 from spgnn.graph.wiring import GraphWires
 from spgnn.graph.wiring import checked as checked_wire
@@ -247,16 +248,21 @@ def _scattered(opened_by: Callable[[], Opened], how: Placement, place: _Place) -
         how, record = _planned(more, place.hints, how, comm)
     share, report = scattered_share(place.name, partial(_source_of, more), how, comm)
     told = from_rank_zero(comm, lambda: None if more is None else _told(more))
-    edges = None
+    meta, edges = share.meta, None
     if told["edges"] is not None:
         listed = None if more is None else more.edges
         edges = scattered_edges(listed, share.vertex_ids, share.layout, comm)
     if told["parallel"]:
-        share = replace(share, meta=replace(share.meta, edges=told["edges"]))
+        meta = replace(meta, edges=told["edges"])
     attributes = {}
     for key in told["attributes"]:
         rows = None if more is None else more.attributes[key]
         attributes[key] = dealt_by_rank_zero(rows, share.vertex_ids, share.layout, comm)
+    # x and y of other dtypes and shapes than those of a record.
+    known = {key: attributes.pop(key) for key in ("x", "y") if key in attributes}
+    labelled = meta.labelled or "y" in known
+    meta = replace(meta, features=told["features"], classes=told["classes"], labelled=labelled)
+    share = replace(share, meta=meta, data=replace(share.data, **known))
     return DistGraph(
         share,
         comm,
@@ -265,6 +271,8 @@ def _scattered(opened_by: Callable[[], Opened], how: Placement, place: _Place) -
         report=report,
         edges=edges,
         attributes=attributes,
+        shared=copied_from_rank_zero(None if more is None else more.shared, comm),
+        left_out=told["left_out"],
         parallel=told["parallel"],
         wires=place.wires,
     )
@@ -275,8 +283,8 @@ def _opened(opened_by: Callable[[], Opened], how: Placement, name: str) -> Opene
         more = opened_by()
     if how.symmetrise and more.edges is not None:
         raise InputError(
-            "symmetrise: this Data has edge features or repeated edges; make it undirected before, "
-            "with torch_geometric.utils.to_undirected"
+            "symmetrise: edges of this graph have attributes or an order, or are repeated; make it "
+            "undirected before, with torch_geometric.utils.to_undirected"
         )
     return more
 
@@ -291,7 +299,12 @@ def _planned(
 ) -> tuple[Placement, dict[str, Any]]:
     """The placement that a plan makes of another, and its record. Collective."""
     machine = measure(comm, edges=hints.edges)
-    chosen = on_rank_zero(comm, lambda: choose(_source_of(more), hints, how, comm.size, machine))
+
+    def best() -> Chosen:
+        assert more is not None
+        return choose(more.source, (more.features, more.outputs), hints, how, comm.size, machine)
+
+    chosen = on_rank_zero(comm, best)
     heard = from_rank_zero(comm, lambda: told_of(chosen))
     partition = how.partition if chosen is None else chosen.labels
     algorithm = Algorithm(**heard["algorithm"])
@@ -302,5 +315,8 @@ def _told(more: Opened) -> dict[str, Any]:
     return {
         "edges": None if more.edges is None else len(more.edges.source),
         "attributes": sorted(more.attributes),
+        "left_out": more.left_out,
+        "features": more.features,
+        "classes": more.classes,
         "parallel": more.parallel,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
+_ENDS = "edge_index"  # which no attribute is called
+
 
 @dataclass(frozen=True, eq=False)
 class Edges:
@@ -26,13 +28,12 @@ class Edges:
     ----------
     index : Tensor int64 [2, edges]
         Sources and destinations.
-    weight : Tensor float32 [edges], optional
-    attr : Tensor [edges, …], optional
+    attributes : dict of Tensor [edges, …]
+        ``edge_weight``, ``edge_attr`` and whatever else the source has of its edges.
     """
 
     index: Tensor
-    weight: Tensor | None = None
-    attr: Tensor | None = None
+    attributes: dict[str, Tensor] = field(default_factory=dict)
 
     def on_halo(self, halo: Callable[[Tensor], Tensor], own: tuple[int, int]) -> Edges:
         """The same, from rows of the whole graph to rows of the halo and own rows. Collective.
@@ -50,8 +51,8 @@ class Edges:
 
     def to(self, device: torch.device) -> Edges:
         """The same on a device."""
-        moved = (None if t is None else t.to(device) for t in (self.weight, self.attr))
-        return Edges(self.index.to(device), *moved)
+        moved = {name: t.to(device) for name, t in self.attributes.items()}
+        return Edges(self.index.to(device), moved)
 
 
 def scattered_edges(
@@ -69,12 +70,11 @@ def scattered_edges(
         source, target = position[listed.source], position[listed.target]
         order = np.argsort(target, kind="stable")
         counts = np.bincount(layout.owner(target), minlength=comm.size)
-        arrays["ends"] = torch.from_numpy(np.stack((source, target), axis=1)[order])
-        for name, array in (("weight", listed.weight), ("attr", listed.attr)):
-            if array is not None:
-                arrays[name] = array[torch.from_numpy(order)]
+        arrays[_ENDS] = torch.from_numpy(np.stack((source, target), axis=1)[order])
+        for name, array in listed.attributes.items():
+            arrays[name] = array[torch.from_numpy(order)]
     found = dealt(arrays, counts, comm)
-    return Edges(found["ends"].T.contiguous(), found.get("weight"), found.get("attr"))
+    return Edges(found.pop(_ENDS).T.contiguous(), found)
 
 
 def edges_of_pattern(
@@ -90,5 +90,7 @@ def edges_of_pattern(
     rows = np.repeat(np.arange(local.shape[0]), local.row_lengths.cpu().numpy())
     order = np.lexsort((ids[columns], rows))
     index = np.stack((columns[order].astype(np.int64), rows[order]))
-    values = None if local.values is None else local.values.cpu()[torch.from_numpy(order)]
-    return Edges(torch.from_numpy(index), values).to(vertex_ids.device)
+    attributes = {}
+    if local.values is not None:
+        attributes["edge_weight"] = local.values.cpu()[torch.from_numpy(order)]
+    return Edges(torch.from_numpy(index), attributes).to(vertex_ids.device)

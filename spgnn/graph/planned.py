@@ -94,10 +94,22 @@ class Chosen:
     record: dict[str, Any]
 
 
-def choose(
-    source: GraphSource, hints: Hints, how: Placement, ranks: int, machine: Machine
+def choose(  # noqa: PLR0917
+    source: GraphSource,
+    widths: tuple[int, int],
+    hints: Hints,
+    how: Placement,
+    ranks: int,
+    machine: Machine,
 ) -> Chosen:
     """Price everything that can be had on so many ranks; on rank 0 alone.
+
+    Parameters
+    ----------
+    source : GraphSource
+    widths : two int
+        Of x and of what is predicted, if the source has neither.
+    hints, how, ranks, machine
 
     Raises
     ------
@@ -114,13 +126,15 @@ def choose(
         subject = Subject.of(
             source,
             split=how.split or 0,
+            random_features=widths[0],
+            random_classes=widths[1],
             seed=how.seed,
             normalisation=normalisation,
             loops=loops,
         )
         hidden = (hints.hidden_channels,) * (hints.num_layers - 1)
-        widths = subject.features, *hidden, subject.classes
-        network = Network(widths, hints.kind, sparse=subject.word_counts is not None)
+        layers = subject.features, *hidden, subject.classes
+        network = Network(layers, hints.kind, sparse=subject.word_counts is not None)
         directory = cache_directory(None)
         kept = Partitions(
             subject, directory, seed=how.seed, imbalance=how.imbalance, progress=progress

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,24 +10,27 @@ from typing import Any
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from spgnn.data import (
     Graph,
     GraphBlock,
     GraphSource,
-    from_dgl,
-    from_ogb,
-    from_pyg,
     from_scipy,
     open_source,
 )
 from spgnn.data.adapters import (
     EdgeList,
-    edges_of_pyg,
-    vertex_attributes_of_pyg,
+    ForeignGraph,
+    read_dgl,
+    read_ogb,
+    read_pyg,
+    rows_of_vertices,
+    unchanged,
     with_edge_index,
 )
 from spgnn.data.graph import MASKS
+from spgnn.data.labels import classes_of
 from spgnn.data.source import MemorySource
 from spgnn.errors import InputError
 from spgnn.graph.vertices import check_sent
@@ -48,7 +50,11 @@ class Opened:
     edges : EdgeList, optional
         The edges one by one, where the adjacency does not say all of them.
     attributes : dict of Tensor [n, …]
-        What else is known of each vertex.
+        What else is known of each vertex; x and y, where they have dtypes or shapes of their own.
+    shared : dict
+        What is said of the whole graph: tensors [1, …] or [], and plain values.
+    left_out : dict of str
+        The names of everything else, and what it is.
     parallel : {"", "counted", "summed"}
         What the adjacency does with edges between the same two vertices, where there are any.
     """
@@ -56,7 +62,29 @@ class Opened:
     source: GraphSource
     edges: EdgeList | None = None
     attributes: dict[str, Tensor] = field(default_factory=dict)
+    shared: dict[str, Any] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
     parallel: str = ""
+
+    @property
+    def features(self) -> int:
+        """Width of x, 0 without."""
+        x = self.attributes.get("x")
+        if x is None:
+            return self.source.meta.features
+        return 1 if x.dim() == 1 else int(x.shape[-1])
+
+    @property
+    def classes(self) -> int:
+        """Largest class + 1, where y is one class a vertex."""
+        y = self.attributes.get("y")
+        return self.source.meta.classes if y is None else classes_of(y)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that predict y: one a class, or one for each of its own."""
+        y = self.attributes.get("y")
+        return self.classes if y is None else self.classes or y[:1].numel()
 
 
 def kind_of(data: Any) -> str:
@@ -79,12 +107,18 @@ def kind_of(data: Any) -> str:
         "pyg": hasattr(data, "edge_index"),
     }
     found = [kind for kind, there in signs.items() if there]
+    if isinstance(data, Dataset) and found and found[0] != "ogb":
+        found = []  # PyG's take attributes of the graphs they hold
     if found:
         return found[0]
+    kind = type(data).__name__
     if hasattr(data, "edge_types"):
         raise InputError("heterogeneous data are not distributed: take data.to_homogeneous()")
+    if isinstance(data, list | tuple | Dataset):
+        several = f"a {kind} may hold several graphs"
+        raise InputError(f"{several}, and one is distributed: give that, as data[0]")
     raise InputError(
-        f"data of type {type(data).__name__} cannot be distributed: give a PyG Data, a DGLGraph, "
+        f"data of type {kind} cannot be distributed: give a PyG Data, a DGLGraph, "
         "an OGB dataset, a SciPy matrix, a spgnn.data.Graph, or the name or path of a data set"
     )
 
@@ -126,50 +160,55 @@ def _named(data: Any, name: str, data_dir: str | None, _: Any) -> Opened:
 
 
 def _scipy(data: Any, name: str, _: Any, beside: dict[str, Any]) -> Opened:
-    return Opened(MemorySource(from_scipy(data, name=name, **beside)))
+    given = {key: value for key, value in beside.items() if value is not None}
+    sparse = {"x": given.pop("x")} if sp.issparse(given.get("x")) else {}
+    tensors = rows_of_vertices(given, data.shape[0])
+    inside, attributes = unchanged(tensors)
+    masks = {key: tensors.get(key) for key in MASKS}
+    record = from_scipy(data, name=name, **sparse, **inside, **masks)
+    return _checked(Opened(MemorySource(record), attributes=attributes))
 
 
 def _ogb(dataset: Any, *_: Any) -> Opened:
     """Of either flavour: edges in a dictionary, or in a PyG ``Data``."""
-    data = dataset[0]
+    data, name = dataset[0], str(dataset.name)
     if not hasattr(data, "edge_index"):
-        return Opened(MemorySource(from_ogb(dataset)))
+        return _foreign(read_ogb(dataset), name)
     data, split = data.clone(), dataset.get_idx_split()
-    for name, part in zip(MASKS, ("train", "valid", "test"), strict=True):
+    for key, part in zip(MASKS, ("train", "valid", "test"), strict=True):
         mask = torch.zeros(int(data.num_nodes), dtype=torch.bool)
         mask[split[part]] = True
-        data[name] = mask
-    return _pyg(data, str(dataset.name))
+        data[key] = mask
+    return _pyg(data, name)
 
 
 def _pyg(data: Any, name: str, *_: Any) -> Opened:
-    data = with_edge_index(data)
-    attributes = vertex_attributes_of_pyg(data)
-    y = getattr(data, "y", None)
-    if isinstance(y, Tensor) and not _is_classes(y) and len(y) == int(data.num_nodes):
-        attributes["y"] = y.detach().cpu()
-        data = copy.copy(data)
-        data.y = None
-    for key, rows in attributes.items():
-        check_sent(f"{key} of the Data", rows)
-    graph, edges = from_pyg(data, name), edges_of_pyg(data)
-    if edges.attr is not None:
-        check_sent("edge_attr", edges.attr)
-    parallel = ""
-    if graph.edges < len(edges.source):
-        parallel = "counted" if edges.weight is None else "summed"
+    return _foreign(read_pyg(with_edge_index(data)), name)
+
+
+def _dgl(data: Any, name: str, *_: Any) -> Opened:
+    if not getattr(data, "is_homogeneous", True):
+        raise InputError("heterogeneous data are not distributed: take dgl.to_homogeneous(graph)")
+    return _foreign(read_dgl(data), name)
+
+
+def _foreign(whole: ForeignGraph, name: str) -> Opened:
+    record, attributes = whole.apart(name)
+    edges, parallel = whole.edges, ""
+    if record.edges < len(edges.source):
+        parallel = "summed" if "edge_weight" in edges.attributes else "counted"
     kept = edges if edges.says_more else None
-    return Opened(MemorySource(graph), kept, attributes, parallel)
+    source = MemorySource(record)
+    return _checked(Opened(source, kept, attributes, whole.shared, whole.left_out, parallel))
 
 
-def _is_classes(y: Tensor) -> bool:
-    """Whether labels are one class a vertex, rather than several, or numbers to be predicted."""
-    if y.dim() > 2 or (y.dim() == 2 and y.shape[1] != 1):
-        return False
-    if not y.is_floating_point():
-        return True
-    known = y[~y.isnan()]
-    return bool((known == known.round()).all())
+def _checked(opened: Opened) -> Opened:
+    """Refuse what cannot be handed out."""
+    edges = {} if opened.edges is None else opened.edges.attributes
+    shared = {key: t for key, t in opened.shared.items() if isinstance(t, Tensor)}
+    for key, rows in (opened.attributes | edges | shared).items():
+        check_sent(key, rows)
+    return opened
 
 
 _OPENERS: dict[str, Callable[..., Opened]] = {
@@ -178,7 +217,7 @@ _OPENERS: dict[str, Callable[..., Opened]] = {
     "scipy": _scipy,
     "ogb": _ogb,
     "pyg": _pyg,
-    "dgl": lambda data, name, *_: Opened(MemorySource(from_dgl(data, name))),
+    "dgl": _dgl,
     "graph": lambda data, *_: Opened(MemorySource(data)),
     "source": lambda data, *_: Opened(data),
 }

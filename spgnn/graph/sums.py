@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
+from spgnn.operands import check_strided
 
 
 def added(t: Tensor, mask: Tensor | None, own_rows: int, halo_rows: int | None) -> Tensor:
@@ -29,6 +30,7 @@ def added(t: Tensor, mask: Tensor | None, own_rows: int, halo_rows: int | None) 
     InputError
         If these are not the rows of own vertices.
     """
+    check_strided("the tensor", t)
     if t.dim() and len(t) != own_rows:
         raise InputError(
             f"this rank holds {own_rows} vertices, the tensor has {len(t)} rows"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,6 +13,7 @@ from spgnn.comm import Communicator, RowCounts
 from spgnn.comm.rank_zero import on_rank_zero, share
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array, RowLayout
+from spgnn.operands import check_strided
 
 _DTYPES = {str(dtype): dtype for dtype in (torch.bool, torch.uint8, torch.int8, torch.int16)}
 _DTYPES |= {str(dtype): dtype for dtype in (torch.int32, torch.int64, torch.bfloat16)}
@@ -34,6 +39,7 @@ def to_rank_zero(
     InputError
         On all ranks, if these are not own rows, or of different width or dtype.
     """
+    check_strided("rows", rows)
     comm.check_agreement(
         "graph.gather",
         width=tuple(rows.shape[1:]),
@@ -79,6 +85,16 @@ def from_rank_zero(
     ids = collected(vertex_ids, layout, comm)
     sent = {} if whole is None else {"rows": whole[ids]}
     return dealt(sent, layout.sizes, comm)["rows"]
+
+
+def copied_from_rank_zero(values: Mapping[str, Any] | None, comm: Communicator) -> dict[str, Any]:
+    """What rank 0 knows of the whole graph, on all ranks: tensors and plain values. Collective."""
+    values = values if values is not None and comm.rank == 0 else {}
+    tensors = {key: t for key, t in values.items() if isinstance(t, Tensor)}
+    plain = share(comm, {key: value for key, value in values.items() if key not in tensors})
+    copies = {key: t.expand(comm.size, *t.shape) for key, t in tensors.items()}
+    found = dealt(copies, np.ones(comm.size, np.int64), comm)
+    return {**plain, **{key: t[0] for key, t in found.items()}}
 
 
 def check_sent(name: str, rows: Tensor) -> None:

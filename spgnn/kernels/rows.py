@@ -117,6 +117,7 @@ def _check_rows(rows: Tensor, scale: Tensor | None, X: Tensor) -> None:
         raise InputError(
             f"scale must be a {wanted} {list(rows.shape)} on {X.device}, "
             f"got {type(scale).__name__}{what}"
+            + ("; A.to(X.dtype) has it, or graph.to(X.dtype)" if wanted == X.dtype else "")
         )
     if scale.requires_grad and torch.is_grad_enabled():
         raise InputError("scale is a constant; it cannot require a gradient")

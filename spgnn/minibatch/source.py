@@ -190,7 +190,10 @@ def _source(data: Any, data_dir: str | None) -> Source:
     if kind in ("nothing", "block"):
         raise InputError(f"batches are drawn from a graph on one process, not from {kind}")
     beside = {name: None for name in ("x", "y", *MASKS)} | {"x": x}
-    return of_graph(opener(data, beside, "graph", data_dir)().source.graph())
+    opened = opener(data, beside, "graph", data_dir)()
+    known = dict(opened.attributes)
+    source = of_graph(opened.source.graph(), known.pop("x", None))
+    return replace(source, vertices=source.vertices | known)
 
 
 def of_graph(graph: Graph, x: Tensor | FeatureStore = None) -> Source:

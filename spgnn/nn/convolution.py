@@ -17,6 +17,7 @@ from spgnn.errors import InputError, check_integer, meant
 from spgnn.nn.block import Block
 from spgnn.nn.features import Features, Propagated, features_beside
 from spgnn.nn.propagation import LayerGraph, comm_of, own_rows
+from spgnn.operands import check_strided
 from spgnn.sparse import CSR
 
 
@@ -269,6 +270,8 @@ def check_options(layer: nn.Module, given: dict[str, Any], **defaults: Any) -> N
 
 
 def _find_widths(layer: Convolution, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    if given and isinstance(given[0], Tensor):
+        _check_features(type(layer).__name__, given[0])
     lazy = list(lazy_parts(layer))
     if not lazy:
         return
@@ -279,6 +282,17 @@ def _find_widths(layer: Convolution, given: tuple[Any, ...], named: dict[str, An
     comm = comm_of(graph)
     if comm is not None and not lazy[0].weight.is_meta:
         same_as_rank_zero(layer, comm)
+
+
+def _check_features(layer: str, H_local: Tensor) -> None:
+    """Refuse features that no layer multiplies."""
+    if H_local.dim() != 2:
+        raise InputError(f"{layer}: features must be [rows, f], got {list(H_local.shape)}")
+    check_strided(f"{layer}: features", H_local)
+    if not H_local.is_floating_point():
+        raise InputError(
+            f"{layer}: features must be floating numbers, got {H_local.dtype}: float()"
+        )
 
 
 def same_as_rank_zero(module: nn.Module, comm: Communicator) -> None:

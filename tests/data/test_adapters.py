@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 
 from spgnn import CSR, InputError
-from spgnn.data.adapters import edges_of_pyg, from_dgl, from_ogb, from_pyg, from_scipy
+from spgnn.data.adapters import from_dgl, from_ogb, from_pyg, from_scipy, read_pyg
 from tests.data.strategies import adjacencies, assert_same_csr, assert_same_vertices, graphs
 
 # Edges 0 → 1, 0 → 2, 2 → 1: row = destination.
@@ -241,15 +241,17 @@ def test_repeated_edges_count_as_often_as_they_are_there():
 
 def test_an_edge_list_says_more_than_an_adjacency():
     def listed(ends, **more):
-        return edges_of_pyg(SimpleNamespace(edge_index=torch.tensor(ends), num_nodes=4, **more))
+        data = SimpleNamespace(edge_index=torch.tensor(ends), num_nodes=4, **more)
+        return read_pyg(data).edges
 
     assert not listed([[0, 1, 0], [1, 2, 3]]).says_more
     assert not listed([[3, 0, 1], [3, 2, 2]]).says_more  # in no order
     assert listed([[1, 0, 1], [2, 2, 3]]).says_more  # in one that an LSTM would look at
     assert listed([[0, 3, 0], [1, 0, 1]]).says_more  # repeated
     assert listed([[0, 1], [1, 2]], edge_attr=torch.zeros(2, 1)).says_more
-    weighted = listed([[0, 1], [1, 2]], edge_weight=torch.tensor([1, 2]))
-    assert weighted.weight.dtype == torch.float32
+    assert not listed([[0, 1], [1, 2]], edge_weight=torch.tensor([1.0, 2])).says_more
+    assert listed([[0, 1], [1, 2]], edge_weight=torch.tensor([1, 2])).says_more  # integers
+    assert listed([[0, 1], [1, 2]], edge_type=torch.tensor([1, 2])).says_more
     with pytest.raises(InputError, match="edge_attr has 3 rows for 2 edges"):
         listed([[0, 1], [1, 2]], edge_attr=torch.zeros(3, 1))
     with pytest.raises(InputError, match=r"edge_index must be integers \[2, edges\], got"):

@@ -60,7 +60,7 @@ def check_repeated(rank: int) -> None:
         with pytest.raises(InputError, match=r"attention sees each edge.* coalesce them"):
             graph.matrix("loops")
         check_edges(graph, data)
-    with pytest.raises(InputError, match="symmetrise: this Data has edge features or repeated"):
+    with pytest.raises(InputError, match="symmetrise: edges of this graph have attributes"):
         spgnn.distribute(data, symmetrise=True)
 
 

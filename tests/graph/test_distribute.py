@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from torch.utils.data import Dataset
 
 import spgnn
 from spgnn import InputError
@@ -143,7 +144,10 @@ class OgbDataset:
 
 def check_ogb(rank: int, pyg: bool) -> None:
     whole = graph()
-    check_same(spgnn.distribute(OgbDataset(whole, pyg) if rank == 0 else None), whole)
+    found = spgnn.distribute(OgbDataset(whole, pyg) if rank == 0 else None)
+    assert found.y.shape == (found.own_rows, 1)  # as every script of theirs expects it
+    found.y = found.y.squeeze(1)
+    check_same(found, whole)
 
 
 @pytest.mark.parametrize("pyg", [False, True])
@@ -186,6 +190,12 @@ def test_sparse_features_splits_targets_and_attributes():
     run_ranks(check_more, 3)
 
 
+class SeveralGraphs(Dataset):
+    """As PyG's, which have the attributes of what they hold."""
+
+    edge_index = torch.zeros(2, 0)
+
+
 def check_refused(rank: int) -> None:
     whole, comm = graph(), connect()
     last = rank == comm.size - 1
@@ -217,6 +227,12 @@ def check_refused(rank: int) -> None:
         (dict(data=block, symmetrise=True), "symmetrise: blocks are ready-made"),
         (dict(data=SimpleNamespace(edge_index=torch.zeros(3, 2), num_nodes=2)), "edge_index must"),
         (dict(data=SimpleNamespace(edge_types=[])), "heterogeneous data are not distributed"),
+        (
+            dict(data=[whole]),
+            r"a list may hold several graphs, and one is distributed: .* data\[0\]",
+        ),
+        (dict(data=(whole, whole)), "a tuple may hold several graphs"),
+        (dict(data=SeveralGraphs()), "a SeveralGraphs may hold several graphs"),
     ]
     for arguments, words in wrong:
         with pytest.raises(InputError, match=words) as caught:

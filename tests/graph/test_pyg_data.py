@@ -70,9 +70,12 @@ def test_data_as_people_have_them():
 
 REFUSED = [
     ({"edge_weight": torch.ones(EDGES - 1)}, r"edge_weight must be real numbers \[40 edges\]"),
-    ({"edge_weight": torch.ones(EDGES, 2)}, r"edge_weight must be .* float32 \[40, 2\]"),
+    ({"edge_weight": torch.ones(EDGES, 2)}, r"edge_weight must be .*, got float32 \[40, 2\]"),
     ({"edge_weight": torch.ones(EDGES, dtype=torch.complex64)}, "edge_weight must be real"),
     ({"edge_weight": torch.tensor(1.0)}, "edge_weight must be real"),
+    ({"edge_attr": torch.ones(EDGES - 1, 2)}, "edge_attr has 39 rows for 40 edges"),
+    ({"y": torch.ones(2)}, "y has 2 rows for 13 vertices"),
+    ({"x": torch.ones(N, dtype=torch.complex64)}, "x: rows of torch.complex64 cannot"),
     ({"edge_attr": torch.tensor(1.0)}, r"edge_attr must be \[40 edges, …\]"),
     ({"edge_attr": ["a"] * EDGES}, "edge_attr must be a tensor, got a list"),
     (
@@ -83,9 +86,9 @@ REFUSED = [
     ({"edge_index": [["a"], ["b"]]}, "edge_index must be a tensor, got a list"),
     ({"train_mask": ["a"] * N}, "train_mask must be a tensor, got a list"),
     ({"train_mask": torch.ones(N, dtype=torch.uint8)}, "train_mask must be bool"),
-    ({"y": torch.full((N,), torch.inf)}, r"y\[0\] is inf; it must be a finite number"),
-    ({"x": [[1.0], [1.0, 2.0]]}, "its rows are not all as long"),
-    ({"lap": torch.eye(N).to_sparse()}, "lap of the Data: sparse rows of torch.float32 cannot"),
+    ({"x": torch.full((N, 1), torch.inf).double()}, "every feature must be a finite number"),
+    ({"x": [[1.0], [1.0, 2.0]]}, "x must be a tensor, got a list with .*rows of different lengths"),
+    ({"lap": torch.eye(N).to_sparse()}, "lap: sparse rows of torch.float32 cannot"),
     ({"edge_index": None, "adj_t": torch.eye(N)}, "adj_t must be a sparse matrix"),
 ]
 
