@@ -304,15 +304,6 @@ def with_edge_index(data: Any) -> Any:
     return data
 
 
-def vertex_attributes_of_pyg(data: Any) -> dict[str, Tensor]:
-    """Tensors of a PyTorch Geometric ``Data`` with a row for each vertex, but x, y and masks."""
-    if not hasattr(data, "node_attrs"):
-        return {}
-    known = {"x", "y", *MASKS}
-    found = {name: data[name] for name in data.node_attrs() if name not in known}
-    return {name: t.detach().cpu() for name, t in found.items() if isinstance(t, Tensor)}
-
-
 def _ends(data: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     edge_index = getattr(data, "edge_index", None)
     if edge_index is None:

@@ -217,7 +217,7 @@ def _of_ranks(graph: DistGraph) -> Source:
     found = {"y": graph.y, **{name: getattr(graph, name) for name in MASKS}, **graph.attributes}
     vertices = {name: array.cpu() for name, array in found.items() if array is not None}
     edges = {} if A.values is None else {"edge_weight": A.values}
-    if graph.edge_attr is not None:
+    if set(graph.edge_attributes) - {"edge_weight"}:
         raise InputError("edge features of a DistGraph: give NeighborLoader the Data itself")
     x = None if graph.x is None else graph.x.to("cpu")
     return Source(graph.meta.name, A.pattern, _features(x), vertices, edges, None, graph.vertex_ids)
