@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 from torch import Tensor
@@ -257,3 +258,28 @@ def _version(values: Tensor | None) -> int | None:
     if values is None:
         return 0
     return None if values.requires_grad or values.is_inference() else values._version
+
+
+def check_degrees(degree: npt.NDArray[np.float64], ids: Tensor | int = 0) -> None:
+    """Refuse negative degrees: D^-1/2 of one is not a number, and no mean has such weights.
+
+    Parameters
+    ----------
+    degree : float64 [rows]
+    ids : Tensor int64 [rows], or int
+        Original ids of the vertices; or that of row 0, where they follow it.
+
+    Raises
+    ------
+    InputError
+        Names the first of them.
+    """
+    negative = np.flatnonzero(degree < 0)
+    if negative.size:
+        row = int(negative[0])
+        vertex = ids + row if isinstance(ids, int) else int(ids[row])
+        raise InputError(
+            f"vertex {vertex} has degree {degree[row]:g}, the sum of the weights of its in-edges: "
+            "normalisation needs 0 or more; give weights that are not negative, or normalise "
+            "nothing (--normalisation none, GCNConv(normalize=False))"
+        )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, check_degrees
 
 Normalisation = Literal["sym", "row", "none"]
 # What each model is defined on. Attention makes its own weights.
@@ -72,11 +72,13 @@ def first_not_below(indptr: Int64, indices: npt.NDArray[Any], wanted: Int64) -> 
     return low
 
 
-def degree_scales(block: CSR, kind: Normalisation) -> tuple[Tensor | None, Tensor | None]:
+def degree_scales(
+    block: CSR, kind: Normalisation, ids: Tensor | int = 0
+) -> tuple[Tensor | None, Tensor | None]:
     """Scalings that normalise a block: Â = diag(row_scale) · B · diag(col_scale).
 
     The degree of a row is the sum of its weights (its number of entries, if it has none). Rows
-    whose degree is not positive get 0.
+    whose degree is 0 get 0.
 
     Parameters
     ----------
@@ -85,22 +87,55 @@ def degree_scales(block: CSR, kind: Normalisation) -> tuple[Tensor | None, Tenso
     kind : {"sym", "row", "none"}
         ``sym``: D^-1/2 B D^-1/2 (Kipf & Welling 2017, eq. 2); ``row``: D^-1 B (mean of the
         neighbours); ``none``: B.
+    ids : Tensor int64 [rows], or int
+        Original ids of the vertices, for messages; or that of row 0, where they follow it.
 
     Returns
     -------
     row_scale : Tensor float32 [rows] or None
     own_scale : Tensor float32 [rows] or None
         ``col_scale`` of a column is ``own_scale`` of its vertex, at the rank that owns it.
+
+    Raises
+    ------
+    InputError
+        If a degree is negative.
     """
     if kind == "none":
         return None, None
     if kind not in ("sym", "row"):
         raise InputError(f"unknown normalisation '{kind}': choose sym, row or none")
     degree = row_sums(block)
+    check_degrees(degree, ids)
     scale = np.zeros_like(degree)
     np.power(degree, -0.5 if kind == "sym" else -1.0, out=scale, where=degree > 0)
     row_scale = torch.from_numpy(scale.astype(np.float32))
     return row_scale, row_scale if kind == "sym" else None
+
+
+def check_weights(
+    block: CSR, kind: Normalisation, *, loops: bool, first_row: int = 0, ids: Tensor | int = 0
+) -> None:
+    """Refuse what :func:`degree_scales` refuses, before anything is made of the rows.
+
+    Parameters
+    ----------
+    block : CSR [rows, n]
+        Without self-loops of the model.
+    kind : {"sym", "row", "none"}
+    loops : bool
+        Whether every vertex gets a self-loop.
+    first_row : int
+        Global index of row 0.
+    ids : Tensor int64 [rows], or int
+        As of :func:`degree_scales`.
+
+    Raises
+    ------
+    InputError
+    """
+    if kind != "none" and block.values is not None and bool((block.values < 0).any()):
+        check_degrees(row_sums(add_self_loops(block, first_row) if loops else block), ids)
 
 
 def row_sums(block: CSR) -> Float64:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator, Mesh
+from spgnn.comm.rank_zero import on_every_rank
 from spgnn.data.distribute import RankShare
 from spgnn.data.normalise import Normalisation
 from spgnn.errors import InputError, check_choice
@@ -75,13 +76,14 @@ class GraphMatrices:
         Raises
         ------
         InputError
-            If ranks ask for different ones, or there is no such thing.
+            If ranks ask for different ones, there is no such thing, or a degree is negative.
         """
         if kind not in self._built:
             check_choice("matrix", kind, MATRICES)
             self._comm.check_agreement("graph.matrix", normalisation=kind)
             loops, scaling = _MADE[kind]
-            rows = normalised(self._share_for(kind), self._comm.rank, scaling, loops=loops)
+            share, rank = self._share_for(kind), self._comm.rank
+            rows = on_every_rank(self._comm, lambda: normalised(share, rank, scaling, loops=loops))
             built = rows.matrix(self._share.layout, self.mesh, self._algorithm)
             self._built[kind] = self._wires.put(
                 built.to(self._device).to(self._dtype),

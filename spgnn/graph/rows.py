@@ -66,13 +66,18 @@ def normalised(share: RankShare, rank: int, kind: Normalisation, *, loops: bool)
         See :func:`spgnn.data.normalise.degree_scales`.
     loops : bool
         Whether every vertex gets a self-loop.
+
+    Raises
+    ------
+    InputError
+        If a degree is negative, on this rank alone.
     """
     assert share.adjacency is not None
     block = share.adjacency
     if loops:
         block = add_self_loops(block, share.layout.range(rank)[0])
     edge_labels = _edge_labels(share, block, rank)
-    row_scale, own_scale = degree_scales(block, kind)
+    row_scale, own_scale = degree_scales(block, kind, share.vertex_ids)
     return NormalisedRows(block.with_scales(row_scale, None), own_scale, edge_labels)
 
 

@@ -17,7 +17,7 @@ from spgnn.data.distribute import Pairs, held_out_of
 from spgnn.data.graph import vertex_ids_of
 from spgnn.data.labels import labelled
 from spgnn.data.memory import check_memory
-from spgnn.data.normalise import row_normalise_features
+from spgnn.data.normalise import check_weights, row_normalise_features
 from spgnn.data.shards import ShardDirectory
 from spgnn.data.splits import seeded_split
 from spgnn.errors import InputError
@@ -26,6 +26,7 @@ from spgnn.hashing import uniform
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.source import Source, of_graph, on_disk
 from spgnn.nn.loss import UNKNOWN
+from spgnn.plan.network import normalisation_of
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.store import (
@@ -107,6 +108,8 @@ def materials(config: MiniBatchConfig, rank: int = 0) -> Iterator[Materials]:
         y, classes = _labels(config, graph)
         masks = _masks(config, graph, y)
         seeds = (masks[0] & labelled(y)).nonzero()[:, 0]
+    kind, loops = normalisation_of(config.model.model, config.model.aggregate)
+    check_weights(graph.adjacency, kind, loops=loops, ids=vertex_ids_of(graph))
     with _own_directory(config) as own, _features(config, opened, graph, seeds, own) as x:
         source = of_graph(graph, x)
         source.vertices.update(y=y)

@@ -32,7 +32,14 @@ from spgnn.nn import Stack
 from spgnn.train import Scores, Task, Trainer
 from spgnn.train.callbacks import Callback
 from spgnn.train.objective import Objective, as_taken
-from spgnn.train.setup import dense_for_max, features_of, labels_of, masks_of, share_of
+from spgnn.train.setup import (
+    check_weights_of,
+    dense_for_max,
+    features_of,
+    labels_of,
+    masks_of,
+    share_of,
+)
 from spgnn.train.task import Predictions, decaying_first
 
 AnyBatch = Batch | PartialBatch
@@ -85,6 +92,7 @@ class RankedTask(Task):
         self.comm = comm
         whole, how = config.of_whole_graph(), config.distribution
         share, self.partition_report = share_of(whole, comm, how.balance.split(","))
+        check_weights_of(whole, share, comm)
         y, self.classes = on_every_rank(comm, lambda: labels_of(whole, share))
         masks = masks_of(share.data, share.vertex_ids, y, config.training.seed)
         self.objective = Objective.of(

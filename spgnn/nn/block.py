@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spgnn.nn.local import LocalMatrix
 from spgnn.pattern import Pattern, index_dtype
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, check_degrees
 
 Kind = Literal["sym", "row", "none", "loops", "plain", "improved"]
 # What a nonzero of a product costs beside a multiplication of a dense one.
@@ -197,11 +197,11 @@ class Block:
         if kind == "none":
             return LocalMatrix(block.with_scales(self._left_out, None))
         if kind == "row":
-            return LocalMatrix(block.with_scales(_inverse(self._row_sums), None))
+            return LocalMatrix(block.with_scales(self._inverse(self._row_sums), None))
         weight, bare = self._of_columns()
         loops = {"sym": 1.0, "plain": 0.0, "improved": 2.0}[kind]
         degree = weight if bare is None else weight + loops * bare
-        scale = _inverse(degree).sqrt_()
+        scale = self._inverse(degree).sqrt_()
         rows, diagonal = scale[: self.rows], None
         if loops and bare is not None:
             diagonal = loops * bare[: self.rows] * rows.square()
@@ -226,6 +226,18 @@ class Block:
     def _is_loop(self) -> Tensor:
         return self.pattern.indices == self._row_of_each
 
+    def _inverse(self, degree: Tensor) -> Tensor:
+        """1 / degree, and 0 where that is 0.
+
+        Raises
+        ------
+        InputError
+            If one is negative.
+        """
+        if self.edge_weight is not None:
+            check_degrees(degree.double().cpu().numpy(), self.vertex_ids)
+        return torch.where(degree > 0, degree, torch.inf).reciprocal()
+
     def _with_loops(self) -> Pattern:
         """With one more nonzero in each row that has no loop, after its others."""
         pattern, rows = self.pattern, self.rows
@@ -246,9 +258,3 @@ def block_pattern(indptr: Tensor, indices: Tensor, columns: int) -> Pattern:
     """A pattern of arrays that a sampler made."""
     kept = indices.to(index_dtype(columns))
     return Pattern.trusted(indptr, kept.contiguous(), (len(indptr) - 1, columns))
-
-
-def _inverse(degree: Tensor) -> Tensor:
-    """Where it is positive; 0 elsewhere."""
-    positive = degree > 0
-    return torch.where(positive, torch.where(positive, degree, 1).reciprocal(), 0)

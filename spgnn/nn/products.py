@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.autograd import Linear, named
+from spgnn.comm.rank_zero import on_every_rank
 from spgnn.exchange import Step
 from spgnn.nn.block import Block
 from spgnn.nn.propagation import (
@@ -19,6 +20,7 @@ from spgnn.nn.propagation import (
     check_graph,
     matrix_of,
 )
+from spgnn.sparse import check_degrees
 from spgnn.spmm import DistMatrix
 
 # Beside what a graph has: D^-1/2 A D^-1/2 without self-loops; D^-1/2 (A + 2 I) D^-1/2.
@@ -37,10 +39,12 @@ class Scaled:
     A : DistMatrix
     bare : DistMatrix, optional
         If A has self-loops and is to have two: A without any.
+    ids : Tensor int64 [rows], or int
+        Original ids of the vertices, for messages.
     """
 
-    def __init__(self, A: DistMatrix, bare: DistMatrix | None) -> None:
-        self.A, self._bare = A, bare
+    def __init__(self, A: DistMatrix, bare: DistMatrix | None, ids: Tensor | int = 0) -> None:
+        self.A, self._bare, self._ids = A, bare, ids
         self.rows, self.columns = A.rows, A.columns
         self.handle = named(self)
         self._scales: dict[torch.dtype, tuple[Tensor, Tensor | None]] = {}
@@ -71,12 +75,15 @@ class Scaled:
         """S and d; degrees are products with ones. Collective."""
         ones = H_local.new_ones(self.columns, 1)
         degree = self.A.forward(ones)
-        if self._bare is None:
-            return _inverse_root(degree), None
-        # Vertices without a loop of their own got one of weight 1, and get another.
-        added = (degree - self._bare.forward(ones)).round()
-        scale = _inverse_root(degree + added)
-        return scale, scale.square() * added
+        added = None
+        if self._bare is not None:
+            # Vertices without a loop of their own got one of weight 1, and get another.
+            added = (degree - self._bare.forward(ones)).round()
+            degree = degree + added
+        known = degree[:, 0].double().cpu().numpy()
+        on_every_rank(self.A.mesh.everyone, lambda: check_degrees(known, self._ids))
+        scale = torch.where(degree > 0, degree, torch.inf).rsqrt()
+        return scale, None if added is None else scale.square() * added
 
 
 def operator_of(graph: LayerGraph, kind: Kind) -> Linear:
@@ -94,10 +101,5 @@ def operator_of(graph: LayerGraph, kind: Kind) -> Linear:
     A = graph.matrix(_MADE_OF[kind])
     if kind not in known or known[kind].A is not A:  # the graph may have been moved
         bare = graph.matrix("none") if kind == "improved" else None
-        known[kind] = Scaled(A, bare)
+        known[kind] = Scaled(A, bare, getattr(graph, "vertex_ids", 0))
     return known[kind]
-
-
-def _inverse_root(degree: Tensor) -> Tensor:
-    """Where it is positive; 0 elsewhere."""
-    return torch.where(degree > 0, torch.where(degree > 0, degree, 1).rsqrt(), 0)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from spgnn.blocks import take_rows
 from spgnn.comm import Communicator, Mesh
+from spgnn.comm.rank_zero import on_every_rank
 from spgnn.data.normalise import Normalisation, first_not_below, row_sums
 from spgnn.exchange import Algorithm, build
 from spgnn.layout import RowLayout
@@ -24,7 +25,7 @@ from spgnn.parts.layers import Layers
 from spgnn.parts.matrix import PartMatrix, Received
 from spgnn.parts.sizes import OWN_MATRIX
 from spgnn.pattern import Pattern, index_dtype
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, check_degrees
 from spgnn.spmm import DistMatrix
 from spgnn.store.direct import Transfers
 
@@ -73,9 +74,14 @@ class Inspected:
 
 
 def inspected(
-    adjacency: Adjacency, comm: Communicator, kind: Normalisation, *, loops: bool
+    adjacency: Adjacency,
+    comm: Communicator,
+    kind: Normalisation,
+    *,
+    loops: bool,
+    ids: Tensor | int = 0,
 ) -> Inspected:
-    """Look through all rows once.
+    """Look through all rows once. Collective.
 
     Parameters
     ----------
@@ -84,6 +90,13 @@ def inspected(
     kind : {"sym", "row", "none"}
     loops : bool
         Whether every vertex is to have a self-loop.
+    ids : Tensor int64 [own rows], or int
+        Original ids, or that of the first row, for messages.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if a degree is negative.
     """
     first, last = adjacency.layout.range(comm.rank)
     degree = np.zeros(last - first)
@@ -101,6 +114,7 @@ def inspected(
     degree += missing
     scale = None
     if kind != "none":
+        on_every_rank(comm, lambda: check_degrees(degree, ids))
         found = np.zeros(last - first, np.float32)
         power = -0.5 if kind == "sym" else -1.0
         np.power(degree, power, out=found, where=degree > 0, casting="same_kind")

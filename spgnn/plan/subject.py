@@ -194,6 +194,12 @@ class Setting:
         other.__dict__["_graph"] = self._graph
         return other
 
+    @property
+    def _ids(self) -> Tensor:
+        """Original ids, in the order of ranks."""
+        order, ids = self.arranged.order, self.subject.vertex_ids
+        return order if ids is None else ids[order]
+
     @cached_property
     def _graph(self) -> tuple[CSR, PairsCensus | None]:
         """What is trained on, in the order of ranks; and pairs, where links are learnt."""
@@ -201,10 +207,9 @@ class Setting:
         A = arranged.rows(subject.structure, 0, subject.vertices)
         if subject.links is None:
             return A, None
-        ids = arranged.order if subject.vertex_ids is None else subject.vertex_ids[arranged.order]
         linked = Linked(
             A,
-            ids,
+            self._ids,
             arranged.ranks,
             subject.links,
             subject.seed,
@@ -220,7 +225,7 @@ class Setting:
         A, _ = self._graph
         if subject.loops:
             A = add_self_loops(A)
-        row_scale, own_scale = degree_scales(A, subject.normalisation)
+        row_scale, own_scale = degree_scales(A, subject.normalisation, self._ids)
         found = []
         for rank in range(layout.parts):
             own = slice(*layout.range(rank))

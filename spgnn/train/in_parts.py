@@ -126,7 +126,8 @@ class InParts(Task):
         looked = even_bounds(found.starts, rows, asked or 64)
         adjacency = adjacency_of(found, looked)
         loops = config.model.model in WITH_LOOPS
-        seen = inspected(adjacency, comm, normalisation_of(config), loops=loops)
+        kind = normalisation_of(config)
+        seen = inspected(adjacency, comm, kind, loops=loops, ids=found.ids)
         if self._outputs is None:
             self.labels = on_every_rank(comm, lambda: Labelled.of(config, found, looked))
         self.classes = self._outputs or self.labels.classes

@@ -21,6 +21,7 @@ from spgnn.data.memory import check_memory
 from spgnn.data.normalise import (
     WITH_LOOPS,
     Normalisation,
+    check_weights,
     row_normalise_features,
 )
 from spgnn.data.splits import seeded_split
@@ -234,7 +235,8 @@ def _matrices(
         Vertices that the loss looks at.
     """
     loops = config.model.model in WITH_LOOPS
-    rows = normalised(share, mesh.rank, normalisation_of(config), loops=loops)
+    kind = normalisation_of(config)
+    rows = on_every_rank(mesh.everyone, lambda: normalised(share, mesh.rank, kind, loops=loops))
     rows = rows.to(weights_of(config.training.dtype))
     A = rows.matrix(share.layout, mesh, config.algorithm.distribution, config.algorithm.overlap)
     whole = Whole.of(config, rows, A)
@@ -248,6 +250,23 @@ def _matrices(
         edge_labels=rows.edge_labels,
         wanted=wanted.nonzero()[:, 0],
         propagated=_propagates(config, isinstance(share.data.x, CSR)),
+    )
+
+
+def check_weights_of(config: TrainConfig, share: RankShare, comm: Communicator) -> None:
+    """Refuse weights that the model cannot normalise, before training. Collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks; names a vertex.
+    """
+    first, loops = share.layout.range(comm.rank)[0], config.model.model in WITH_LOOPS
+    kind, block = normalisation_of(config), share.adjacency
+    assert block is not None
+    on_every_rank(
+        comm,
+        lambda: check_weights(block, kind, loops=loops, first_row=first, ids=share.vertex_ids),
     )
 
 
