@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spgnn.exchange.algorithm import ALGOS, Algo, Algorithm
-from spgnn.exchange.fetch import fetch
+from spgnn.exchange.fetch import asking, fetch
 from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
 from spgnn.exchange.layers import Layered, LayerPlan, layered
@@ -55,6 +55,7 @@ __all__ = [
     "Wire",
     "Workspace",
     "algorithms_of",
+    "asking",
     "build",
     "build_all",
     "by_level",

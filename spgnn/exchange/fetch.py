@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from spgnn.comm import RowCounts
 from spgnn.exchange.inspect import Ask, demand
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.schemes import Scheme
+from spgnn.exchange.traffic import Carried
 from spgnn.layout import EVERYONE, RowLayout
 from spgnn.sparse import CSR
+
+# Bytes to ask for rows: how many of each peer (two int64), and the number of each row (int32).
+COUNTS, COLUMN = 16, 4
 
 
 def fetch(wanted: CSR, layout: RowLayout, rank: int) -> Scheme[Plan]:
@@ -25,3 +32,16 @@ def fetch(wanted: CSR, layout: RowLayout, rank: int) -> Scheme[Plan]:
     if layout.parts == 1:
         return Plan((Stage(L),))
     return Plan((Stage(L, R, (Hop(EVERYONE, *traded),)),))
+
+
+def asking(counts: RowCounts, rank: int) -> Carried:
+    """The bytes of the demands that are traded before rows are fetched.
+
+    Parameters
+    ----------
+    counts : RowCounts
+        Rows to and from each rank, once they travel.
+    rank : int
+    """
+    each = COUNTS * (np.arange(len(counts.send)) != rank)
+    return Carried(EVERYONE, each + COLUMN * counts.recv, each + COLUMN * counts.send)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from spgnn.data.distribute import Pairs, divided, renumbered
 from spgnn.exchange import Plan, build_all, fetch
+from spgnn.exchange.fetch import COLUMN, COUNTS
 from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout
 from spgnn.nn.decoder import DotProduct, HadamardMLP
 from spgnn.pattern import Selection
@@ -26,9 +27,7 @@ from spgnn.sparse import CSR
 
 # Sources that are looked at: of longer runs some epochs stand for all.
 MOST_DRAWN = 4_000_000
-# What ranks tell each other of each demand: two numbers to everyone, and the columns that are
-# asked for; a directory of ids answers with their rows.
-_TOLD, _COLUMN, _ROW = 16, 4, 8
+_ROW = 8  # bytes of what a directory of ids answers
 _SPLITS = ("train", "val", "test")
 
 
@@ -183,10 +182,10 @@ class Linked:
         ranks = self.layout.parts
         nodes = Nodes(Axes.grid(ranks, 1), self.ranks_a_node, None)
         apart = np.array([nodes.elsewhere(EVERYONE, rank).sum() for rank in range(ranks)])
-        numbers = 2 * _TOLD * np.stack((ranks - 1 - apart, apart))
+        numbers = 2 * COUNTS * np.stack((ranks - 1 - apart, apart))
         told = np.stack((numbers, numbers)).astype(np.float64)
         for one, answered in ((census, 0), (directory, _ROW)):
             for hop in (hop for stage in one.stages for hop in stage.hops):
-                told += _COLUMN * np.stack((hop.received, hop.sent))
+                told += COLUMN * np.stack((hop.received, hop.sent))
                 told += answered * np.stack((hop.sent, hop.received))
         return told

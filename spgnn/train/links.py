@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from spgnn.autograd import autocast
 from spgnn.comm import Communicator
 from spgnn.data.distribute import Directory, Pairs
 from spgnn.errors import InputError
-from spgnn.exchange import build, fetch
+from spgnn.exchange import Carried, asking, build, fetch
+from spgnn.nn import RecordedProduct
 from spgnn.nn.decoder import DotProduct, HadamardMLP
 from spgnn.nn.pairs import ScoredPairs, pairs_cross_entropy
 from spgnn.nn.ranked import areas, hits, mean_reciprocal_rank
@@ -91,6 +93,17 @@ class LinkJudge:
         return found
 
 
+class Asked(NamedTuple):
+    """What is moved to find the sources of an epoch's pairs, and to ask for their rows."""
+
+    A: DistMatrix
+    moved: tuple[Carried, ...]
+
+    def carried(self, epoch: int = 0) -> tuple[Carried, ...]:
+        """Exchange by exchange."""
+        return self.moved
+
+
 class LinkPrediction(GraphTask):
     """A model that tells links from pairs that are made up; cross-entropy over both.
 
@@ -134,6 +147,7 @@ class LinkPrediction(GraphTask):
             self._scored(pairs, aim.eval_negatives, purpose_of(split))
             for split, pairs in zip(HELD_OUT, self.pairs[1:], strict=True)
         ]
+        self.beside = []  # these are no epoch's
 
     def loss(self, epoch: int) -> Tensor:
         """A share of the mean over all training links and as many made-up ones each. Collective."""
@@ -141,6 +155,10 @@ class LinkPrediction(GraphTask):
         drawn = self._scored(self.pairs[0], self.negatives, f"negatives of epoch {epoch}")
         Z_local = self.layers(rows.X, rows.graph, self.begin(epoch))
         scores = drawn.scores(Z_local, self.decoder)
+        travels = autocast(Z_local)
+        for adjoint in (False, True)[: 1 + travels.requires_grad]:
+            width, dtype = travels.shape[1], travels.dtype
+            self.beside.append(RecordedProduct(drawn.sources, width, dtype, adjoint, 0))
         return pairs_cross_entropy(*scores) / ((1 + self.negatives) * self.counts[0])
 
     def scores(self) -> Scores:
@@ -173,9 +191,12 @@ class LinkPrediction(GraphTask):
         """Links with so many made-up ones each. Collective."""
         A, comm = self.problem.A, self.comm
         drawn = pairs.drawn(A.layout.rows, count, self.seed, purpose)
-        rows = self._directory.rows(drawn.flatten())
+        rows, moved = self._directory.rows(drawn.flatten())
         wanted = CSR(Selection(torch.cat((pairs.sources, rows)), A.layout.rows))
         plan = build(fetch(wanted, A.layout, comm.rank), A.mesh)
+        self.beside.append(
+            Asked(A, (*moved, *(asking(hop.counts, comm.rank) for hop in plan.hops)))
+        )
         device = self.problem.y.device
         sources = DistMatrix(plan.to(device).ready(), A.layout, A.mesh)
         return ScoredPairs(pairs.targets.to(device), sources, count)

@@ -252,8 +252,8 @@ def publish(
 
 def _planned(task: GraphTask) -> Planned:
     """What an epoch moves; a mean where that changes with the epochs."""
-    if task.wiring is not None:
-        per_epoch = zip(*task.wiring.planned, strict=True) if task.wiring.planned else [()] * 3
+    if task.wiring is not None or task.planned:
+        per_epoch = zip(*task.planned, strict=True) if task.planned else [()] * 3
         return Planned(*(_per_epoch(counts) for counts in per_epoch))
     size = task.comm.ledger.node_size
     return Planned(*task.planned_bytes(), task.planned_between(size) if size else 0)

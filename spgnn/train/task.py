@@ -29,7 +29,7 @@ from spgnn.train.network import model_of, widths_of
 from spgnn.train.objective import Objective, as_taken
 from spgnn.train.rank_files import TaskState
 from spgnn.train.setup import Problem
-from spgnn.train.wiring import Planned, Wiring
+from spgnn.train.wiring import Moving, Planned, Wiring
 
 Scores = dict[str, float | None]
 
@@ -162,6 +162,10 @@ class GraphTask(Task):
         All that is trained; here the network.
     wiring : Wiring, optional
         Where wires approximate: those of this run.
+    beside : list
+        What the loss of this epoch has moved, or will in backward, beside the network's products.
+    planned : list of Planned
+        One each epoch, where epochs may differ.
 
     Raises
     ------
@@ -175,6 +179,8 @@ class GraphTask(Task):
         wires, training = config.wires, config.training
         self.wiring: Wiring | None = None
         self._exact_loss: float | None = None
+        self.beside: list[Moving] = []
+        self.planned: list[Planned] = []
         if not wires.approximation.exact:
             length = {"seed": training.seed, "epochs": training.epochs}
             self.wiring = Wiring(wires, problem.training, comm, **length)
@@ -215,16 +221,17 @@ class GraphTask(Task):
         controller.begin()
 
     def end_epoch(self, epoch: int, loss: float) -> None:
-        """Note what approximate wires have moved: it may not be the same in another epoch."""
-        wiring = self.wiring
-        if wiring is None:
+        """Note what the epoch has moved, where another one may not move the same."""
+        beside, self.beside = self.beside, []
+        if self.wiring is None and not beside:
             return
-        size, moved = self.comm.ledger.node_size, self._products
-        exact, controller = self._exact_loss, wiring.controller
+        moved: list[Moving] = [*self._products, *beside]
+        exact = self._exact_loss
+        controller = None if self.wiring is None else self.wiring.controller
         if exact is not None and controller is not None:
-            moved = [*moved, *self._exact_products]
+            moved += self._exact_products
         # Before a controller turns anything.
-        wiring.planned.append(Planned.of(moved, epoch, size))
+        self.planned.append(Planned.of(moved, epoch, self.comm.ledger.node_size))
         if exact is not None and controller is not None:
             controller.end(epoch, loss, exact)
 
@@ -257,7 +264,9 @@ class GraphTask(Task):
         self.wiring.load(state)
 
     def planned_bytes(self, epoch: int = 0) -> tuple[int, int]:
-        """What this rank sends and receives of rows in an epoch, according to plans and wires.
+        """What this rank sends and receives for the network's products in an epoch.
+
+        According to plans and wires.
 
         Where wires approximate, of the last epoch, or of one whose bytes do not depend on data.
         """

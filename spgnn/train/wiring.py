@@ -5,20 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.exchange import carried_by_level
+from spgnn.exchange import Carried, carried_by_level
 from spgnn.layout import Int64Array
-from spgnn.nn import Matrices, Propagation, Recorded, matrices_of
+from spgnn.nn import Matrices, Propagation, matrices_of
 from spgnn.spmm import DistMatrix
 from spgnn.train.approximate import Wires
 from spgnn.train.rank_files import TaskState, place_of
 from spgnn.train.rows import TrainingRows
 from spgnn.train.tolerance import Controller
 from spgnn.wires import Dials, Errors, Layer, Setting
+
+
+class Moving(Protocol):
+    """Something of an epoch that moves rows between the ranks of a matrix."""
+
+    @property
+    def A(self) -> DistMatrix:
+        """Whose ranks these are."""
+
+    def carried(self, epoch: int = 0) -> Iterable[Carried]:
+        """What it moves, exchange by exchange."""
 
 
 class Planned(NamedTuple):
@@ -36,7 +47,7 @@ class Planned(NamedTuple):
     between: int
 
     @classmethod
-    def of(cls, products: Iterable[Recorded], epoch: int, node_size: int = 0) -> Planned:
+    def of(cls, products: Iterable[Moving], epoch: int, node_size: int = 0) -> Planned:
         """Of some products in an epoch; `node_size` neighbouring ranks are a node, if any."""
         sent, received, between = 0, 0, 0
         for product in products:
@@ -75,7 +86,6 @@ class Wiring:
         What all wires ask.
     errors : list of Errors, one a matrix
         In the order of the layers.
-    planned : list of Planned, one each epoch
     controller : Controller, optional
         Where a tolerance is asked for, and anything travels.
     """
@@ -87,7 +97,6 @@ class Wiring:
         self.described = wires.described
         self.dials = Dials(wires.approximation, epochs)
         self.errors: list[Errors] = []
-        self.planned: list[Planned] = []
         self._seed = seed
         graph = self._put(exact.graph, exact.vertex_ids)
         self.training = replace(exact, graph=graph)

@@ -22,7 +22,7 @@ from spgnn.plan.pairs import LinkTask
 from spgnn.plan.tracing import trace
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, prepare, task_of
-from spgnn.train.report import measurements
+from spgnn.train.report import assemble
 from tests.exchange.test_plan import schemes
 from tests.plan.configurations import predicted, random_configurations, write_graphs
 from tests.training import run
@@ -39,8 +39,11 @@ def counted_links(rank: int, configs: list[TrainConfig]) -> list[dict]:
     for config in configs:
         trainer = Trainer(task_of(config, prepare(config, comm), comm), config.training, comm)
         for epoch in range(config.training.epochs):
-            trainer.measured.epoch(partial(trainer.train_epoch, epoch))
-        found.append(measurements(trainer)["volume"])
+            loss = trainer.measured.epoch(partial(trainer.train_epoch, epoch))
+            trainer.task.end_epoch(epoch, loss)
+        report = assemble(config, trainer, 0)
+        assert report["volume"] == report["planned_volume"], config
+        found.append(report["volume"])
     return found
 
 

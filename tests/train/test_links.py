@@ -195,6 +195,7 @@ def test_history_is_that_of_a_dense_model(tmp_path, ranks, case):
             loose = 0.03 if "hits" in name or "mrr" in name else 1e-3
             assert last[name] == pytest.approx(score, abs=loose), name
         assert report["best"]["epoch"] == EPOCHS - 1
+        assert report["volume"] == report["planned_volume"]
 
 
 def shares(rank: int, path: Path, *, directed: bool):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
+from spgnn.comm import Communicator, RowCounts
 from spgnn.exchange.inspect import demand, swapped, trade
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
@@ -32,6 +32,13 @@ def of_columns(numbers: Tensor, block: CSR, layout: RowLayout, comm: Communicato
     -------
     Tensor [nnz]
     """
+    return with_counts(numbers, block, layout, comm)[0]
+
+
+def with_counts(
+    numbers: Tensor, block: CSR, layout: RowLayout, comm: Communicator
+) -> tuple[Tensor, RowCounts]:
+    """The same, and how many numbers each rank was sent and sent. Collective."""
     first, last = layout.range(comm.rank)
     _, _, asked = demand(CSR(block.pattern), layout, range(layout.parts), comm.rank, "column")
     send, counts = trade(asked, last - first, comm)
@@ -43,4 +50,4 @@ def of_columns(numbers: Tensor, block: CSR, layout: RowLayout, comm: Communicato
     found = numbers.new_empty(len(columns))
     found[inside] = numbers[columns[inside] - first]
     found[~inside] = theirs[torch.searchsorted(remote, columns[~inside])]
-    return found
+    return found, counts

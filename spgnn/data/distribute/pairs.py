@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.data.distribute.columns import of_columns
+from spgnn.data.distribute.columns import of_columns, with_counts
 from spgnn.data.distribute.induced import renumbered
 from spgnn.data.distribute.share import RankShare
 from spgnn.data.graph import Graph, vertex_ids_of
 from spgnn.errors import InputError
+from spgnn.exchange import Carried, asking
 from spgnn.hashing import uniform
-from spgnn.layout import RowLayout
+from spgnn.layout import EVERYONE, RowLayout
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 
@@ -204,7 +205,13 @@ class Directory:
         if comm.agree(int(bool((self._rows < 0).any()))):
             raise InputError(f"vertex_ids must be a permutation of [0, {layout.rows})")
 
-    def rows(self, ids: Tensor) -> Tensor:
-        """Rows of all ranks with these original ids, int64 [ids]. Collective."""
-        asked = CSR(Selection(ids, self._parts.rows))
-        return of_columns(self._rows, asked, self._parts, self._comm)
+    def rows(self, ids: Tensor) -> tuple[Tensor, tuple[Carried, Carried]]:
+        """Rows of all ranks with these original ids, int64 [ids]. Collective.
+
+        The bytes of questions and answers come with them.
+        """
+        asked, comm = CSR(Selection(ids, self._parts.rows)), self._comm
+        found, counts = with_counts(self._rows, asked, self._parts, comm)
+        size = found.element_size()
+        answers = Carried(EVERYONE, size * counts.send, size * counts.recv)
+        return found, (asking(counts, comm.rank), answers)
