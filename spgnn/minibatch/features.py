@@ -38,8 +38,14 @@ class Features:
         neither in memory nor packed, rows that several batches need are fetched once.
         """
         x = self.x
-        if not isinstance(x, Rows):
-            yield from (None if x is None else take_rows(x, ids) for ids in wanted)
+        if x is None:
+            yield from [None] * len(wanted)
+            return
+        if isinstance(x, CSR):
+            for ids in wanted:
+                sparse = take_rows(x, ids)
+                self.counts.add(rows_needed=len(ids), bytes_needed=sparse.nbytes)
+                yield sparse
             return
         needed = sum(len(ids) for ids in wanted)
         self.counts.add(rows_needed=needed, bytes_needed=needed * x.row_bytes)

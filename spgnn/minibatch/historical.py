@@ -140,6 +140,8 @@ class HaloFeatures:
     Attributes
     ----------
     hits : Hits
+    table : Tensor or CSR [kept, f]
+        The rows that were fetched.
     """
 
     def __init__(
@@ -157,7 +159,7 @@ class HaloFeatures:
         kept = most_used[: min(capacity, int((uses > 0).sum()))]
         self._slot = torch.full((len(uses),), -1)
         self._slot[kept] = torch.arange(len(kept))
-        self._table = rows_of_ranks(x, boundary.halo[kept], layout, comm)
+        self.table = rows_of_ranks(x, boundary.halo[kept], layout, comm)
 
     def find(self, vertices: Tensor, now: int) -> Tensor:
         """Where the rows of vertices lie, −1 where there is none; counted."""
@@ -168,7 +170,7 @@ class HaloFeatures:
 
     def rows(self, slots: Tensor) -> Tensor | CSR:
         """The rows that were found at these slots."""
-        return taken(self._table, slots)
+        return taken(self.table, slots)
 
 
 @dataclass(eq=False)

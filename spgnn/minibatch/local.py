@@ -291,6 +291,8 @@ class HistoricalLoader:
             layout=ranks.layout,
             comm=self._comm,
         )
+        fetched = features.table
+        ranks.counts.add(rows_read=fetched.shape[0], bytes_read=fetched.nbytes)
         push = None
         if self.history is not None:
             push = Push(
@@ -330,10 +332,12 @@ class HistoricalLoader:
         if self.past.misses == "fetch":
             questions = Questions(makes, ranks.layout, self._comm)
             made = answered(questions, taken(ranks.x, questions.asked))
-            ranks.count(makes, made)
         else:
             made = taken(ranks.x, makes - ranks.boundary.first)
-        rows = stacked(made, self.past.features.rows(hop.slots))
+        ranks.count(makes, made)
+        at_hand = self.past.features.rows(hop.slots)
+        ranks.counts.add(rows_needed=len(hop.slots), bytes_needed=at_hand.nbytes)
+        rows = stacked(made, at_hand)
         return rows if hop.order is None else taken(rows, hop.order)
 
     def _facts(self, nodes: Sequence[Tensor]) -> list[Facts]:

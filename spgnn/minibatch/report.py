@@ -75,7 +75,7 @@ def _features(config: MiniBatchConfig, comm: Communicator, trainer: BatchTrainer
     told = dict.fromkeys(("rows_needed", "rows_read", "bytes_needed", "bytes_read", "hits"), 0)
     if isinstance(x, Rows):
         told |= trainer.rows_read
-        told |= {name: getattr(features.counts, name) for name in ("rows_needed", "bytes_needed")}
+    told |= {name: getattr(features.counts, name) for name in ("rows_needed", "bytes_needed")}
     total = dict(zip(told, map(int, summed(comm, list(told.values()))), strict=True))
     rate = total.pop("hits") / max(total["rows_needed"], 1)
     cached = isinstance(x, CachedRows | PackedRows)

@@ -203,7 +203,7 @@ def of_graph(graph: Graph, x: Tensor | FeatureStore = None) -> Source:
     vertices = {name: array for name, array in found.items() if array is not None}
     edges = {} if A.values is None else {"edge_weight": A.values}
     ids = graph.vertex_ids
-    features = _features(graph.x if x is None else x)
+    features = _features(graph.x if x is None else x, vertices)
     return Source(graph.name, A.pattern, features, vertices, edges, None, ids)
 
 
@@ -217,10 +217,13 @@ def _of_ranks(graph: DistGraph) -> Source:
     found = {"y": graph.y, **{name: getattr(graph, name) for name in MASKS}, **graph.attributes}
     vertices = {name: array.cpu() for name, array in found.items() if array is not None}
     edges = {} if A.values is None else {"edge_weight": A.values}
-    if set(graph.edge_attributes) - {"edge_weight"}:
-        raise InputError("edge features of a DistGraph: give NeighborLoader the Data itself")
-    x = None if graph.x is None else graph.x.to("cpu")
-    return Source(graph.meta.name, A.pattern, _features(x), vertices, edges, None, graph.vertex_ids)
+    others = ", ".join(sorted(set(graph.edge_attributes) - {"edge_weight"}))
+    if others:
+        raise InputError(
+            f"edges of this DistGraph have {others}: give NeighborLoader the Data itself"
+        )
+    x = _features(None if graph.x is None else graph.x.to("cpu"), vertices)
+    return Source(graph.meta.name, A.pattern, x, vertices, edges, None, graph.vertex_ids)
 
 
 def _of_pyg(data: Any) -> Source:
@@ -242,9 +245,7 @@ def _of_pyg(data: Any) -> Source:
     torch.cumsum(torch.bincount(target, minlength=n), 0, out=indptr[1:])
     pattern = Pattern.trusted(indptr, source[order].to(index_dtype(n)), (n, n))
     vertices, edges, others = _attributes(data, n, len(source))
-    # Rows of numbers come from a table; what has another shape is an attribute like any other.
-    is_table = "x" in vertices and vertices["x"].dim() == 2
-    x = _features(vertices.pop("x")) if is_table else None
+    x = _features(vertices.pop("x", None), vertices)
     in_order = bool((order[1:] > order[:-1]).all())
     edge_ids = None if in_order else order
     return Source("data", pattern, x, vertices, edges, edge_ids, others=others, numbered=True)
@@ -312,7 +313,11 @@ def _is_integer(tensor: Tensor) -> bool:
     return not fractions and tensor.dtype != torch.bool
 
 
-def _features(x: Tensor | FeatureStore) -> FeatureStore:
+def _features(x: Tensor | FeatureStore, vertices: dict[str, Tensor]) -> FeatureStore:
+    """Where rows of features are; what is no table is one more attribute of the vertices."""
+    if isinstance(x, Tensor) and x.dim() != 2:
+        vertices["x"] = x
+        return None
     return MemoryRows(x) if isinstance(x, Tensor) else x
 
 

@@ -86,6 +86,9 @@ def test_every_way_learns_and_reports(path, tmp_path):
         assert len(history) == 6
         report = first[name]
         assert report["sampler"]["batches"] > 0
+        assert report["features"]["rows_needed"] >= report["features"]["rows_read"]
+        assert report["features"]["rows_needed"] > 0
+        assert (report["features"]["rows_read"] > 0) == (report["config"]["distributed"] != "local")
         assert (report["historical"] is None) == (name not in ("historical", "fetched"))
         with np.load(tmp_path / f"{name}.npz") as saved:
             assert set(saved.files) == {"class", "scores"}

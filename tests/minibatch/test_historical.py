@@ -55,10 +55,18 @@ def check_frozen(rank: int, parts: int) -> None:
             misses=misses,
         )
         with torch.no_grad():
-            exact = model(given.x, given)
+            exact, needed = model(given.x, given), 0
             for _ in range(1 + 2 * delay):
                 (batch,) = loader_made = list(_called(model, loader))
                 assert len(loader_made) == 1
+                needed += batch[2]
+        counts, halo = loader.ranks.counts, loader.past.features.table
+        assert counts.rows_needed == needed
+        if misses == "drop":  # features of the halo came once, and nothing else
+            assert (counts.rows_read, counts.bytes_read) == (halo.shape[0], halo.nbytes)
+            assert sparse or counts.bytes_needed == needed * F_IN * given.x.itemsize
+        else:
+            assert halo.shape[0] <= counts.rows_read <= halo.shape[0] + needed
         torch.testing.assert_close(batch[1], exact[batch[0]], rtol=1e-4, atol=1e-5)
         rates = loader.report()["hit_rate"]
         assert all(rate is None or rate <= 1 for rate in rates)
@@ -69,7 +77,7 @@ def check_frozen(rank: int, parts: int) -> None:
 
 def _called(model, loader):
     for batch in loader:
-        yield batch.input_id, model(batch.x, batch.layers, batch.keys)
+        yield batch.input_id, model(batch.x, batch.layers, batch.keys), batch.x.shape[0]
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])

@@ -190,6 +190,10 @@ def test_report_of_a_cache(path, tmp_path):
     assert none["hit_rate"] is None
     memory = run(path, epochs=1)
     assert memory["features"]["rows_read"] == 0
+    assert memory["features"]["rows_needed"] == none["rows_needed"]
+    sparse = run(write_dataset(tmp_path / "sparse.npz", sparse=True), epochs=1)["features"]
+    assert (sparse["rows_needed"], sparse["rows_read"]) == (none["rows_needed"], 0)
+    assert sparse["bytes_needed"] > 0
     assert memory["sampler"]["edges_per_second"] > 0
 
 
