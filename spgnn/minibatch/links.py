@@ -76,7 +76,7 @@ class LinkNeighborLoader(NeighborLoader):
             others = self._other.sample(target, self.negatives, draw).flatten()
             source = torch.cat((source, others))
             target = torch.cat((target, target.repeat_interleave(self.negatives)))
-            label = torch.cat((label, label.new_zeros(len(others))))
+            label = torch.cat((label, label.new_zeros(len(others), *label.shape[1:])))
         seeds, pairs = torch.stack((source, target)).unique(return_inverse=True)
         return seeds, {"edge_label_index": pairs, "edge_label": label}
 
@@ -89,7 +89,7 @@ def _checked_labels(labels: Any, links: int, *, positive: bool) -> Tensor:
         found = torch.as_tensor(labels).detach().cpu().clone()
     except (TypeError, ValueError, RuntimeError):
         found = torch.empty(0)
-    if found.dim() == 0 or len(found) != links:
+    if found.layout != torch.strided or found.dim() == 0 or len(found) != links:
         raise InputError(f"edge_label must be a tensor [{links}], one a link")
     if positive and not (found > 0).all():
         raise InputError(

@@ -19,7 +19,8 @@ from spgnn.minibatch.batch import Batch, Place
 from spgnn.minibatch.counts import Sampled
 from spgnn.minibatch.features import Features
 from spgnn.minibatch.samplers import Drawing
-from spgnn.minibatch.source import Source, chosen, source_of
+from spgnn.minibatch.source import Source, chosen, is_integer, source_of
+from spgnn.pattern import described
 from spgnn.sampling import Draw, Sample, Sampler
 from spgnn.store import DiskPattern, PackedRows, Rows
 
@@ -179,9 +180,15 @@ class NeighborLoader:
         self._times = _checked_times(input_time, time_attr, len(self.input_nodes))
         if not isinstance(sampler, str):
             self.sampler = _checked("sampler", sampler, hasattr(sampler, "sample"))
+            told = {"replace": replace, "weight_attr": weight_attr}
+            for name, value in (told | {"subgraph_type": subgraph_type == "induced"}).items():
+                if value:
+                    kind = type(sampler).__name__
+                    raise InputError(f"{name} is not for a sampler that is made already ({kind})")
             return
         how = replace, disjoint, subgraph_type == "induced", resample
-        drawing = Drawing(sampler, *how, weight_attr, time_attr, temporal_strategy)
+        timed = weight_attr, time_attr, temporal_strategy, input_time is not None
+        drawing = Drawing(sampler, *how, *timed)
         self.sampler = self._made(drawing, num_neighbors, edge_ids)
 
     def _made(
@@ -303,13 +310,15 @@ def _checked_times(times: Any, attr: str | None, inputs: int) -> Tensor | None:
     """Times of the input nodes."""
     if times is None:
         return None
-    found = torch.as_tensor(times)
     if attr is None:
         raise InputError("input_time needs time_attr: times of vertices or edges to compare with")
-    if found.shape != (inputs,) or found.is_floating_point():
-        raise InputError(
-            f"input_time must be integers [{inputs}], one an input node, got {list(found.shape)}"
-        )
+    try:
+        found = torch.as_tensor(times)
+    except (TypeError, ValueError, RuntimeError):
+        found = torch.empty(())
+    if found.shape != (inputs,) or not is_integer(found):
+        got = described(times)
+        raise InputError(f"input_time must be integers [{inputs}], one an input node, got {got}")
     return found.detach().cpu().to(torch.int64, copy=True)
 
 

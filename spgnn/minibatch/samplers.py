@@ -11,10 +11,11 @@ from torch import Tensor
 from spgnn.errors import InputError, check_choice
 from spgnn.minibatch.expansion import Anew, Once
 from spgnn.minibatch.names import SAMPLERS
-from spgnn.minibatch.source import Source
+from spgnn.minibatch.source import Source, is_integer
 from spgnn.minibatch.structure import DiskSampler, DiskTogether
 from spgnn.pattern import described
 from spgnn.sampling import FastGCNSampler, LaborSampler, LadiesSampler, NeighborSampler, Sampler
+from spgnn.sampling.neighbor import TEMPORAL_STRATEGIES
 from spgnn.store import DiskPattern
 
 
@@ -30,6 +31,7 @@ class Drawing:
     weight_attr: str | None = None
     time_attr: str | None = None
     temporal_strategy: str = "uniform"
+    seeds_have_times: bool = False
 
     def of(
         self, source: Source, num_neighbors: Sequence[int], *, edge_ids: bool, threads: int | None
@@ -42,6 +44,7 @@ class Drawing:
             If an argument is wrong, or does not go with the sampler.
         """
         check_choice("sampler", self.sampler, SAMPLERS)
+        check_choice("temporal_strategy", self.temporal_strategy, TEMPORAL_STRATEGIES)
         if isinstance(num_neighbors, Sequence) and not len(num_neighbors):
             raise InputError("num_neighbors must name one number a hop, got none")
         given: dict[str, Any] = {"edge_ids": edge_ids, "threads": threads}
@@ -114,12 +117,16 @@ class Drawing:
         if name in source.vertices:
             return {"node_times": _integers(name, source.vertices[name])}
         if name in source.edges:
+            if not self.seeds_have_times:
+                raise InputError(
+                    f"time_attr {name}: times of edges need input_time, those of the seeds"
+                )
             return {"edge_times": _integers(name, source.of_nonzeros(name))}
         raise InputError(f"time_attr {name}: {source.name} knows no such thing")
 
 
 def _integers(name: str, times: Tensor) -> Tensor:
-    if times.is_floating_point() or times.is_complex() or times.numel() != len(times):
+    if not is_integer(times) or times.numel() != len(times):
         raise InputError(
             f"time_attr {name} must be integers [{len(times)}], got {described(times)}"
         )

@@ -229,13 +229,17 @@ def _of_ranks(graph: DistGraph) -> Source:
 def _of_pyg(data: Any) -> Source:
     """Of a PyG ``Data``: every edge of its list is a nonzero, repeated ones as well."""
     data = with_edge_index(data)
-    if not isinstance(getattr(data, "edge_index", None), Tensor):
+    index = getattr(data, "edge_index", None)
+    if index is None:
         raise InputError(
             "this Data has no edge_index and no adj_t; heterogeneous data are not read"
         )
+    if not isinstance(index, Tensor):
+        got = type(index).__name__
+        raise InputError(f"edge_index must be a tensor of integers [2, edges], got {got}")
     n = int(data.num_nodes)
-    index = data.edge_index.detach().cpu()
-    if index.dim() != 2 or index.shape[0] != 2 or not _is_integer(index):
+    index = index.detach().cpu()
+    if index.dim() != 2 or index.shape[0] != 2 or not is_integer(index):
         raise InputError(f"edge_index must be integers [2, edges], got {described(index)}")
     if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < n:
         raise InputError(f"edge_index runs from {index.min()} to {index.max()}, of {n} vertices")
@@ -308,7 +312,8 @@ def _dimension(name: str, table: Tensor) -> int:
     return -1 if ("index" in name or name == "face") and table.dim() > 1 else 0
 
 
-def _is_integer(tensor: Tensor) -> bool:
+def is_integer(tensor: Tensor) -> bool:
+    """Whether entries are integers, of which truth values are none."""
     fractions = tensor.is_floating_point() or tensor.is_complex()
     return not fractions and tensor.dtype != torch.bool
 
@@ -376,7 +381,7 @@ def chosen(
             f"input_nodes: uint8 [{source.rows}] may be a mask or vertices: "
             "give mask.bool(), or vertices as int64"
         )
-    if nodes.dim() != 1 or (not _is_integer(nodes) and len(nodes)):
+    if nodes.dim() != 1 or (not is_integer(nodes) and len(nodes)):
         raise InputError(f"input_nodes must be integers [k], got {nodes.dtype} {list(nodes.shape)}")
     nodes = nodes.to(torch.int64, copy=True)
     if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < source.rows:

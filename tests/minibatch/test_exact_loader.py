@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -36,6 +38,11 @@ def dense(x):
 
 
 def same(batch, one) -> None:
+    assert_same(batch, one)
+    assert_same(pickle.loads(pickle.dumps(batch)), one)
+
+
+def assert_same(batch, one) -> None:
     for name in ("n_id", "input_id", "y", "vertex_ids", "edge_index"):
         assert torch.equal(getattr(batch, name), getattr(one, name)), name
     assert torch.equal(dense(batch.x), dense(one.x))

@@ -92,3 +92,15 @@ def test_a_batch_that_moves_keeps_its_links():
     known = batch.pyg()
     assert torch.equal(known.edge_label_index, batch.edge_label_index)
     assert torch.equal(known.edge_label, batch.edge_label)
+
+
+def test_labels_of_several_columns():
+    label = torch.arange(1, 7).view(3, 2)
+    links = torch.tensor([[1, 4, 9], [7, 2, 1]])
+    loader = LinkNeighborLoader(
+        graph(), [2], links, edge_label=label, neg_sampling_ratio=2, batch_size=3
+    )
+    (batch,) = loader
+    assert torch.equal(batch.edge_label, torch.cat((label, torch.zeros(6, 2, dtype=torch.int64))))
+    with pytest.raises(InputError, match="edge_label must be"):
+        LinkNeighborLoader(graph(), [2], links, edge_label=torch.eye(3).to_sparse())

@@ -308,6 +308,7 @@ def test_transform_and_last_batch():
         ({"weight_attr": "w"}, "weight_attr w: of edges, small knows nothing"),
         ({"time_attr": "t"}, "time_attr t: small knows no such thing"),
         ({"input_time": torch.arange(60)}, "input_time needs time_attr"),
+        ({"temporal_strategy": "latest"}, "temporal_strategy latest: choose one of uniform, last"),
         ({"batchsize": 3}, "NeighborLoader has no option batchsize"),
         ({"input_nodes": "train"}, "small has no such mask; it has y, train_mask"),
         ({"input_nodes": [1, 60]}, "input_nodes run from 1 to 60, small has vertices 0 to 59"),
@@ -356,6 +357,30 @@ def test_times_are_integers():
     data = geometric.Data(x=X, edge_index=edge_index(), time=torch.rand(N))
     with pytest.raises(InputError, match=r"time_attr time must be integers \[60\], got float32"):
         spgnn.NeighborLoader(data, [2], time_attr="time")
+
+
+def test_times_that_do_not_fit():
+    data = rich_data(time=torch.arange(5), edge_time=torch.arange(7))
+    for options, message in (
+        ({"time_attr": "edge_time"}, "times of edges need input_time, those of the seeds"),
+        (
+            {"time_attr": "time", "input_time": "now"},
+            r"input_time must be integers \[5\].* got str",
+        ),
+        ({"time_attr": "time", "input_time": torch.rand(5)}, r"got float32 \[5\]"),
+        ({"time_attr": "time", "input_time": torch.arange(4)}, r"got int64 \[4\]"),
+        ({"time_attr": "norm"}, "times of edges need input_time"),
+        ({"time_attr": "pos"}, r"time_attr pos must be integers \[5\], got float32 \[5, 2, 2\]"),
+    ):
+        with pytest.raises(InputError, match=message):
+            spgnn.NeighborLoader(data, [2], **options)
+
+
+def test_samplers_that_are_made_already_say_how_they_draw():
+    sampler = NeighborSampler(graph().adjacency, [2])
+    for options in ({"replace": True}, {"weight_attr": "w"}, {"subgraph_type": "induced"}):
+        with pytest.raises(InputError, match=r"is not for a sampler that is made .*Neighbor"):
+            spgnn.NeighborLoader(graph(), [2], sampler=sampler, **options)
 
 
 def test_data_that_lacks_something():
