@@ -123,7 +123,8 @@ class Batch:
         self._of_graph, self._told = of_graph, dict(told or {})
         vars(self).update(self._told)
         self.x, self.input_id, self.place = x, input_id, place
-        self.n_id, self.batch_size = sample.nodes, sample.seeds
+        # Whoever renumbers them must not change what is looked up later.
+        self.n_id, self.batch_size = sample.nodes.clone(), sample.seeds
         if x is None and "x" in source.vertices:
             self.x = rows_of("x", source.vertices["x"], sample.nodes)
         if "n_id" in source.vertices:
@@ -240,7 +241,7 @@ class Batch:
         numbers = self._edge_numbers
         if "e_id" in self._source.edges:
             numbers = self._source.edges["e_id"][numbers]
-        return numbers.to(self.device)
+        return numbers.to(self.device, copy=True)
 
     @property
     def _has_numbers(self) -> bool:

@@ -173,7 +173,7 @@ def on_disk(source: Source, structure: DiskPattern) -> Source:
     if source.edges:
         known = ", ".join(source.edges)
         raise InputError(f"{source.name}: edges on a disk have no {known}")
-    return replace(source, pattern=structure, edge_ids=None, numbered=False)
+    return replace(source, pattern=structure)
 
 
 def _source(data: Any, data_dir: str | None) -> Source:

@@ -503,6 +503,22 @@ def test_features_of_any_shape():
             assert torch.equal(batch.x, x[batch.n_id])
 
 
+def test_whoever_changes_a_batch_changes_nothing_else():
+    data = rich_data(y=torch.arange(5))
+    for batch in spgnn.NeighborLoader(data, [2], batch_size=2, shuffle=True):
+        nodes, edges = batch.n_id.clone(), batch.e_id.clone()
+        for changed in (batch.n_id, batch.e_id, batch.edge_index, batch.x, batch.input_id):
+            changed.fill_(10**9)
+        assert torch.equal(batch.y, data.y[nodes])
+        assert torch.equal(batch.edge_attr, data.edge_attr[edges])
+        assert torch.equal(batch.layers[0].vertex_ids, nodes)
+    assert int(data.x.max()) < 10**9
+    loader = spgnn.NeighborLoader(data, [2], batch_size=2)
+    for batch in loader:
+        batch.input_id.fill_(7)
+    assert torch.cat([batch.input_id for batch in loader]).tolist() == list(range(5))
+
+
 def test_names_of_a_sample_that_data_has_already():
     data = rich_data(n_id=torch.arange(5) * 10, e_id=torch.arange(7) * 100)
     for batch in spgnn.NeighborLoader(data, [2], batch_size=2):

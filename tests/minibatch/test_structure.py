@@ -70,6 +70,17 @@ def test_batches_are_those_in_memory(directory, policy, monkeypatch):
         assert (counts.hits > 0) == (policy not in (None, "none"))
 
 
+def test_edges_on_a_disk_are_numbered_as_the_data_lists_them(directory):
+    geometric = pytest.importorskip("torch_geometric.data")
+    pattern = loader(directory).source.structure
+    rows = torch.arange(300).repeat_interleave(pattern.row_lengths)
+    index = torch.stack((pattern.indices.long(), rows))
+    index = index[:, torch.randperm(pattern.nnz, generator=torch.Generator().manual_seed(0))]
+    data = geometric.Data(x=torch.rand(300, 2), edge_index=index)
+    for batch in spgnn.NeighborLoader(data, [3, 2], batch_size=50, structure=on_disk(directory)):
+        assert torch.equal(batch.n_id[batch.edge_index], index[:, batch.e_id])
+
+
 def test_what_needs_the_structure_in_memory(directory):
     pattern = on_disk(directory)
     for options, said in (
