@@ -19,7 +19,7 @@ from spgnn.exchange import Algorithm
 from spgnn.graph.edges import Edges, edges_of_pattern
 from spgnn.graph.matrices import GraphMatrices, MatrixKind
 from spgnn.graph.sums import added
-from spgnn.graph.tracked import TrackedIndex, tracked
+from spgnn.graph.tracked import tracked
 from spgnn.graph.trained import Trained
 from spgnn.graph.vertices import from_rank_zero, to_rank_zero
 from spgnn.graph.wiring import GraphWires
@@ -248,18 +248,23 @@ class DistGraph(Trained):
 
         Parameters
         ----------
-        G_halo : Tensor, floating [halo rows, …]
+        G_halo : Tensor [halo rows, …]
+            Integers and booleans as well, whose sums are exact up to 2⁵³.
 
         Returns
         -------
         Tensor [own rows, …]
         """
         G = _as_rows(G_halo)[: self.halo_rows - self._padding]
-        found = self.A.halo_sum(G.float() if G.dtype == torch.float16 else G)
+        if G.is_floating_point():
+            found = self.A.halo_sum(G.float() if G.dtype == torch.float16 else G)
+        else:
+            with self.exact():
+                found = self.A.halo_sum(G.double())
         return found.to(G_halo.dtype).reshape(self.own_rows, *G_halo.shape[1:])
 
     @cached_property
-    def edge_index(self) -> TrackedIndex:
+    def edge_index(self) -> Tensor:
         """Edges that end at own vertices, int64 [2, local edges]. Collective when first used.
 
         Row 0 are sources, which number rows of ``halo(H)``; row 1 destinations, which number own
@@ -271,9 +276,9 @@ class DistGraph(Trained):
         So ``model(graph.x, graph.edge_index)`` is exact for whatever looks at a graph in this way
         alone: convolutions of one x, those of several hops, degrees and normalisations. An
         operation that would mean something else on ranks is refused. `local_edge_index` has the
-        numbers alone.
+        numbers alone, and on one process these are all there is to know.
         """
-        return tracked(self.local_edge_index, self)
+        return self.local_edge_index if self.comm.size == 1 else tracked(self.local_edge_index, self)
 
     @property
     def local_edge_index(self) -> Tensor:

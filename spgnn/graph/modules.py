@@ -12,6 +12,8 @@ from spgnn.errors import InputError
 
 # Of PyG: what looks at all vertices it is given, in training and afterwards.
 _OF_ALL_VERTICES = {
+    "CorrectAndSmooth",
+    "DeepGraphInfomax",
     "DiffGroupNorm",
     "EquilibriumAggregation",
     "GPSConv",
@@ -66,7 +68,7 @@ def refuse_one_rank(model: nn.Module) -> None:
                 f"{called} looks at all vertices at once, and would see those of one rank: take a "
                 "norm of spgnn.nn or a LayerNorm of each vertex, or call eval() of a batch norm"
             )
-        if _asks_all_edges(module) and not _knows(module):
+        if _asks_all_edges(module) and module.normalization is None and not _knows(module):
             raise InputError(
                 f"{called} without normalization takes the largest weight of all edges, which "
                 "ranks have to agree on: call graph.replicate(model) before the first epoch"
@@ -116,8 +118,7 @@ def _needs_neighbours(module: nn.Module) -> bool:
 
 
 def _asks_all_edges(module: nn.Module) -> bool:
-    alone = getattr(module, "normalization", "sym") is None
-    return alone and _is_of_pyg(module) and type(module).__name__ == "ChebConv"
+    return _is_of_pyg(module) and type(module).__name__ == "ChebConv"
 
 
 def _is_of_pyg(module: nn.Module) -> bool:
@@ -145,15 +146,29 @@ def _with_largest(
     return args, {**kwargs, "max_num_elements": comm.agree(largest)}
 
 
-def _with_bound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse to be called without `lambda_max`: what stands for it looks at one rank's edges."""
+def _with_bound(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Say `lambda_max`, where it is not given: PyG takes it from one rank's edges. Collective.
+
+    It is twice the largest entry of the Laplacian: 2, where that is normalised and no weight is
+    negative.
+    """
     comm = world()
-    given = args[4] if len(args) > 4 else kwargs.get("lambda_max")
-    if given is None and comm is not None and comm.size > 1:
+    if comm is None or comm.size == 1 or _argument(args, kwargs, 4, "lambda_max") is not None:
+        return None
+    weight = _argument(args, kwargs, 2, "edge_weight")
+    negative = weight is not None and comm.agree(int(bool((weight < 0).any())))
+    if getattr(module, "normalization", None) is None or negative:
         raise InputError(
-            "ChebConv with normalization=None takes the largest eigenvalue from one rank's edges: "
-            "give lambda_max, the same on all ranks"
+            "ChebConv without normalization, or of negative weights, takes the largest eigenvalue "
+            "from one rank's edges: give lambda_max, the same on all ranks"
         )
+    return args, {**kwargs, "lambda_max": 2.0}
+
+
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name)
 
 
 def _with_vertex_before(

@@ -9,12 +9,15 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor, nn
 
+from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.graph.modules import pad_alike, refuse_one_rank
 
 # Models of which all ranks were seen to hold the same.
 _checked: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+# Those whose parameters have hooks.
+_replicas: WeakKeyDictionary[nn.Module, _Replica] = WeakKeyDictionary()
 # So much of a parameter, and so much at all where it is small, may be what the rounding of machines
 # of different kinds has come to.
 _DRIFT, _LEAST_APART = 1e-2, 1e-3
@@ -39,6 +42,10 @@ def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
             comm.broadcast(buffer, 0).wait()
             tensor.copy_(buffer)
     _checked[model] = True
+    if comm.size > 1:
+        if model not in _replicas:
+            _replicas[model] = _Replica(model, comm)
+        _replicas[model].hook(model)
     return model
 
 
@@ -62,31 +69,74 @@ def synchronise(model: nn.Module, comm: Communicator) -> nn.Module:
     """See :meth:`spgnn.graph.DistGraph.synchronise`."""
     replicate(model, comm)
     if comm.size > 1:
-        average = _AtTheEnd(model, comm)
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(average)
+        _replicas[model].averages = True
     return model
 
 
-class _AtTheEnd:
-    """A hook of parameters that averages all gradients once, when a backward is over."""
+class _Replica:
+    """Hooks of a model's parameters: their gradients become those of one process.
+
+    A gradient that ``torch.autograd.grad`` returns is the average over all ranks, and so is one
+    that is differentiated any further, whoever asks for it. What ``backward`` adds up in ``.grad``
+    is averaged once at its end, where the model is synchronised.
+    """
 
     def __init__(self, model: nn.Module, comm: Communicator) -> None:
         self._model, self._comm = ref(model), comm
-        self._waiting = False
+        self.averages = False
+        self._known: dict[int, ref[Tensor]] = {}
+        self._returned: dict[str, Tensor] = {}  # or added up in .grad, which is not known yet
+        self._added_up = False
 
-    def __call__(self, parameter: Tensor) -> None:
-        if not self._waiting:
-            self._waiting = True
-            # As DistributedDataParallel does it.
-            torch.autograd.Variable._execution_engine.queue_callback(self._average)
+    def hook(self, model: nn.Module) -> None:
+        """Register hooks of the parameters that have none."""
+        for name, p in model.named_parameters():
+            known = self._known.get(id(p))
+            if p.requires_grad and (known is None or known() is not p):
+                self._known[id(p)] = ref(p)
+                p.register_hook(_Hook(self, name))
+                p.register_post_accumulate_grad_hook(_Hook(self, name))
+
+    def gradient(self, name: str, gradient: Tensor) -> Tensor:
+        """The gradient of a parameter is there; it may be returned, or added up."""
+        if torch.is_grad_enabled():  # it will be differentiated: all ranks do this for each
+            dense = gradient.to_dense() if gradient.is_sparse else gradient
+            return all_reduced(dense, self._comm) / self._comm.size
+        self._returned[name] = gradient = gradient.clone()
+        self._at_the_end()
+        return gradient
+
+    def added_up(self, name: str) -> None:
+        """The gradient of a parameter was added up in ``.grad``."""
+        if self._returned.pop(name, None) is not None:
+            self._added_up = True
+            self._at_the_end()
+
+    def _at_the_end(self) -> None:
+        # As DistributedDataParallel does it. Once would do, but a backward may fail.
+        torch.autograd.Variable._execution_engine.queue_callback(self._average)
 
     def _average(self) -> None:
-        self._waiting = False
+        returned, self._returned = self._returned, {}
+        added_up, self._added_up = self._added_up, False
+        if returned:
+            _check_returned(returned, self._comm)
+            _average(list(returned.values()), self._comm)
         model = self._model()
-        if model is not None:
+        if added_up and self.averages and model is not None:
             average_gradients(model, self._comm)
+
+
+class _Hook:
+    """A hook of one parameter; copies of the parameter have none."""
+
+    def __init__(self, replica: _Replica, name: str) -> None:
+        self._replica, self._name = replica, name
+
+    def __call__(self, given: Tensor) -> Tensor | None:
+        if isinstance(given, nn.Parameter):
+            return self._replica.added_up(self._name)
+        return self._replica.gradient(self._name, given)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copy of the model is on its own."""
@@ -95,6 +145,26 @@ class _AtTheEnd:
         return type(None), ()
 
 
+def _check_returned(gradients: dict[str, Tensor], comm: Communicator) -> None:
+    sparse = [name for name, gradient in gradients.items() if gradient.is_sparse]
+    if sparse:
+        raise InputError(
+            f"torch.autograd.grad of {sparse[0]}, whose gradient is sparse: call backward instead"
+        )
+    comm.check_agreement("torch.autograd.grad", parameters=sorted(gradients))
+
+
+def _average(gradients: list[Tensor], comm: Communicator) -> None:
+    """Overwrite gradients with their averages over all ranks. Collective."""
+    for group in _by_kind(gradients):
+        flat = torch.cat([g.reshape(-1) for g in group])
+        comm.all_reduce(flat).wait()
+        flat /= comm.size
+        for g, part in zip(group, flat.split([g.numel() for g in group]), strict=True):
+            g.copy_(part.view_as(g))
+
+
+@torch.no_grad()
 def average_gradients(model: nn.Module, comm: Communicator) -> None:
     """See :meth:`spgnn.graph.DistGraph.average_gradients`."""
     if comm.size == 1:
@@ -103,16 +173,13 @@ def average_gradients(model: nn.Module, comm: Communicator) -> None:
         check_replicated(model, comm)
     else:
         refuse_one_rank(model)  # it may have been in evaluation
-    for group in _by_kind(_with_gradients(model, comm)):
-        gradients = [_gradient(p) for p in group]
-        flat = torch.cat([g.reshape(-1) for g in gradients])
-        comm.all_reduce(flat).wait()
-        flat /= comm.size
-        for p, part in zip(group, flat.split([p.numel() for p in group]), strict=True):
-            if p.grad is None or p.grad.is_sparse:
-                p.grad = part.view_as(p)
-            else:
-                p.grad.copy_(part.view_as(p))
+    parameters = _with_gradients(model, comm)
+    for p in parameters:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        elif p.grad.is_sparse:
+            p.grad = p.grad.to_dense()
+    _average([p.grad for p in parameters if p.grad is not None], comm)
 
 
 def _with_gradients(model: nn.Module, comm: Communicator) -> list[nn.Parameter]:
@@ -159,17 +226,11 @@ def _sample(parameters: list[nn.Parameter]) -> Tensor:
     return sample.nan_to_num(0, 0, 0).cpu()
 
 
-def _gradient(p: Tensor) -> Tensor:
-    if p.grad is None:
-        return torch.zeros_like(p)
-    return p.grad.to_dense() if p.grad.is_sparse else p.grad
-
-
-def _by_kind(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+def _by_kind(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
     """Those of one dtype and device together, in an order that all ranks have."""
-    kinds = dict.fromkeys((p.dtype, p.device) for p in parameters)
+    kinds = dict.fromkeys((t.dtype, t.device) for t in tensors)
     for kind in kinds:
-        yield [p for p in parameters if (p.dtype, p.device) == kind]
+        yield [t for t in tensors if (t.dtype, t.device) == kind]
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

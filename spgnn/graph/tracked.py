@@ -99,6 +99,11 @@ def _refused(func: Callable[..., Any], operands: tuple[Any, ...]) -> InputError:
     lists = (value if isinstance(value, list | tuple) else [value] for value in operands)
     kinds = (one.kind for one in chain.from_iterable(lists) if isinstance(one, TrackedIndex))
     kind = next(kinds, EDGES)
+    if _name(func).lstrip(".").startswith("_is"):  # torch.compile asks what a tensor is made of
+        return InputError(
+            "torch.compile cannot look into edge_index of several ranks, which fetches rows: leave "
+            "modules that see it as they are, or compile a model of spgnn.nn"
+        )
     return InputError(
         f"{_name(func)} of the {kind} of a distributed graph: rows may be looked up at sources, "
         "and added up for own vertices, nothing else; graph.local_edge_index has the numbers alone"
@@ -224,9 +229,12 @@ def _selected(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if dim % held.dim() != along or isinstance(index, TrackedIndex):
             return NotImplemented
         return tracked(_plain(held).index_select(along, index), held.graph, held.kind)
-    if _name(func) == "gather":
-        index = _line(index, dim)
-    return NotImplemented if index is None else _looked_up(held, dim, index)
+    if _name(func) != "gather":
+        return _looked_up(held, dim, index)
+    line, shape = _line(index, dim), _shape_of(index)
+    if line is None or held.dim() != len(shape):
+        return NotImplemented
+    return _region(_looked_up(held, dim, line), shape, None)
 
 
 def _looked_up(held: Tensor, dim: int, index: TrackedIndex) -> Any:
@@ -247,19 +255,42 @@ def _looked_up(held: Tensor, dim: int, index: TrackedIndex) -> Any:
 
 def _added(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """``scatter_add`` and ``index_add`` at the sources: sums are sent to the owners. Collective."""
+    kwargs = dict(kwargs)
+    alpha = kwargs.pop("alpha", 1)
+    if len(args) + len(kwargs) != 4:
+        return NotImplemented
     held, dim, index, source = _four(args, kwargs, ("input", "dim", "index", "src"))
-    name = _name(func)
+    name, shape = _name(func), None
     if name.startswith("scatter"):
+        shape = _shape_of(index)
         index = _line(index, dim)
     if index is None or index.kind != SOURCES or isinstance(source, TrackedIndex):
         return NotImplemented
-    graph, rows = index.graph, source.movedim(dim, 0)
-    if held.shape[dim] != graph.own_rows:
+    graph = index.graph
+    if not held.dim() == source.dim() > 0 or held.shape[dim] != graph.own_rows:
         return NotImplemented  # each rank would have a part of the sum
+    if shape is not None:  # of the source, torch takes what has an index
+        source = _region(source, shape, None)
+    rows = source.movedim(dim, 0)
     there = rows.new_zeros((graph.halo_rows, *rows.shape[1:]))
-    there = there.index_add(0, _plain(index), rows)
+    there = there.index_add(0, _plain(index), rows, alpha=alpha)
     sums = graph.halo_sum(there).movedim(0, dim)
-    return held.add_(sums) if name.endswith("_") else held + sums
+    found = held if name.endswith("_") else held.clone()
+    _region(found, sums.shape, dim).add_(sums)
+    return found
+
+
+def _region(t: Tensor, shape: torch.Size, whole: int | None) -> Tensor:
+    """The first entries along every dimension, as many as a shape says; all along one of them."""
+    for dim, size in enumerate(shape):
+        if whole is None or dim != whole % len(shape):
+            t = t.narrow(dim, 0, size)
+    return t
+
+
+def _shape_of(index: Any) -> torch.Size:
+    found: torch.Size = _plain(index).shape
+    return found
 
 
 def _written(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -279,9 +310,9 @@ def _line(index: Any, dim: int) -> TrackedIndex | None:
     if not isinstance(index, TrackedIndex) or index.kind != SOURCES:
         return None
     plain = _plain(index).movedim(dim, 0)
+    if not plain.numel():  # a rank without edges takes part in sums, and so does one without width
+        return tracked(plain.new_zeros(len(plain)), index.graph, SOURCES)
     line = plain.reshape(len(plain), -1)
-    if line.shape[1] == 0:
-        return None
     if not torch.equal(line, line[:, :1].expand_as(line)):
         return None
     return tracked(line[:, 0], index.graph, SOURCES)

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
 from spgnn.exchange.traffic import Traffic
 from spgnn.graph.matrices import GraphMatrices
@@ -26,7 +27,9 @@ class Trained:
         """Give all ranks the parameters and buffers of rank 0, in place. Collective.
 
         PyG's LSTM and GRU aggregations, which pad the neighbours of each vertex to the largest
-        number of neighbours, are told that of all ranks from then on.
+        number of neighbours, are told that of all ranks from then on. What ``torch.autograd.grad``
+        returns for its parameters is the average over all ranks from then on, and so are gradients
+        that are differentiated any further (``create_graph=True``); all ranks ask for the same.
 
         Returns
         -------
@@ -49,6 +52,21 @@ class Trained:
         """
         self._wires.models.add(synchronise(model, self.comm))
         return model
+
+    def replicated(self, t: Tensor) -> Tensor:
+        """The same tensor, whose gradient is averaged over the ranks. Collective, twice.
+
+        For tensors that all ranks hold alike and that are no parameters of a replicated model, as
+        the weights after a step that is itself differentiated (meta-learning): give
+        ``graph.replicated(w)`` to the model, and ask for the gradient of w. At every order.
+
+        Parameters
+        ----------
+        t : Tensor
+            The same on all ranks.
+        """
+        mean = all_reduced(t, self.comm) / self.comm.size
+        return t.detach() + (mean - mean.detach())
 
     def average_gradients(self, model: nn.Module) -> None:
         """Average the gradients of replicated parameters over all ranks. Collective.

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch_geometric import nn as g
 from torch_geometric.data import Data
+from torch_geometric.utils import degree
 
 import spgnn
 from spgnn.testing import run_ranks
@@ -72,3 +73,72 @@ def test_aggregations_need_no_neighbours():
         for own in ranks:
             for gradient, p in zip(own[k][1], model.parameters(), strict=True):
                 np.testing.assert_allclose(gradient, p.grad, rtol=1e-4, atol=1e-6)
+
+
+def sums_at_sources(x: torch.Tensor, edges: Any) -> list[torch.Tensor]:
+    """What convolutions and scripts do with the sources of edges."""
+    source, target = edges
+    wide = source[:, None].expand(-1, 2)
+    empty = source[:, None].expand(-1, F)[:, :0]
+    return [
+        degree(source, len(x)),
+        degree(source, len(x), dtype=torch.long),
+        torch.zeros(len(x), F).scatter_add(0, source[:, None].expand(-1, F), x[target]),
+        torch.zeros(len(x), F).scatter_add(0, wide, x[target]),  # the first columns alone
+        torch.ones(len(x), F).index_add(0, source, x[target], alpha=0.5),
+        torch.ones(len(x), 0).scatter_add(0, empty, x[target][:, :0]),
+    ]
+
+
+CONVOLUTIONS = {
+    "ChebConv": lambda: g.ChebConv(F, 3, 3),
+    "ChebConv rw": lambda: g.ChebConv(F, 3, 3, normalization="rw"),
+    "GCNConv": lambda: g.GCNConv(F, 3),
+    "ARMAConv": lambda: g.ARMAConv(F, 3),
+    "GATConv": lambda: g.GATConv(F, 3),
+    "TAGConv": lambda: g.TAGConv(F, 3),
+}
+# Ranks without in-edges, without any edge, without vertices; and graphs without edges.
+WHERE = {
+    "no in-edges": (EDGES, LABELS),
+    "no edges": (EDGES[:, :6], np.repeat([0, 0, 1], 4)),
+    "no vertices": (EDGES, np.repeat([0, 2], 6)),
+    "empty": (EDGES[:, :0], LABELS),
+}
+
+
+def check_sums(rank: int) -> None:
+    x = data().x
+    for edges, labels in WHERE.values():
+        whole = Data(x=x, edge_index=edges)
+        graph = spgnn.distribute(whole if rank == 0 else None, partition=labels)
+        ids = graph.vertex_ids
+        found = sums_at_sources(graph.x, graph.edge_index)
+        expected = sums_at_sources(x, edges)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other[ids])
+        source = graph.edge_index[0]
+        narrow = graph.x.gather(0, source[:, None].expand(-1, 2))
+        assert torch.equal(narrow, graph.x[source][:, :2])
+        for make in CONVOLUTIONS.values():
+            torch.manual_seed(0)
+            model = graph.replicate(make())
+            out = model(graph.x, graph.edge_index)
+            torch.manual_seed(0)
+            alone = make()
+            torch.testing.assert_close(out, alone(x, edges)[ids], rtol=1e-4, atol=1e-5)
+            graph.mean(out.square()).sum().backward()
+            graph.average_gradients(model)
+            alone(x, edges).square().mean(0).sum().backward()
+            for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+                torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-5)
+        if edges.numel():
+            with pytest.raises(spgnn.InputError, match="of negative weights, takes the largest"):
+                graph.replicate(g.ChebConv(F, 3, 2))(
+                    graph.x, graph.edge_index, -torch.ones(graph.local_edge_index.shape[1])
+                )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sums_at_sources_where_there_are_none():
+    run_ranks(check_sums, 3)

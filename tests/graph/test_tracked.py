@@ -89,3 +89,19 @@ def check_halves(rank: int) -> None:
 
 def test_float16_is_exchanged():
     run_ranks(check_halves, 2)
+
+
+def check_compiled(rank: int) -> None:
+    graph = spgnn.distribute(data())
+    compiled = torch.compile(model(), backend="eager")
+    with pytest.raises(Exception, match="torch.compile cannot look into edge_index of several"):
+        compiled(graph.x, graph.edge_index)
+
+
+def test_compiled_modules_of_others():
+    """On one process they see a plain tensor; on several it is said why they cannot."""
+    graph = spgnn.distribute(data())
+    compiled = torch.compile(model(), backend="eager", fullgraph=True)
+    expected = model()(graph.x, graph.edge_index)
+    torch.testing.assert_close(compiled(graph.x, graph.edge_index), expected)
+    run_ranks(check_compiled, 2)
