@@ -24,7 +24,8 @@ def main() -> None:
 
     for epoch in range(1, 51):
         out = model(data.x, data.edge_index)
-        loss = data.mean(F.cross_entropy(out, data.y, reduction="none"), data.train_mask)
+        mask = data.train_mask
+        loss = data.mean(F.cross_entropy(out[mask], data.y[mask], reduction="none"), mask)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -278,7 +278,9 @@ class DistGraph(Trained):
         operation that would mean something else on ranks is refused. `local_edge_index` has the
         numbers alone, and on one process these are all there is to know.
         """
-        return self.local_edge_index if self.comm.size == 1 else tracked(self.local_edge_index, self)
+        return (
+            self.local_edge_index if self.comm.size == 1 else tracked(self.local_edge_index, self)
+        )
 
     @property
     def local_edge_index(self) -> Tensor:
@@ -313,7 +315,7 @@ class DistGraph(Trained):
 
         Parameters
         ----------
-        t : Tensor [own rows, …], or a scalar
+        t : Tensor [own rows, …] or [rows of the mask, …], or a scalar
             A scalar is what this rank adds.
         mask : Tensor bool [own rows], optional
 
@@ -333,7 +335,9 @@ class DistGraph(Trained):
 
         Parameters
         ----------
-        t : Tensor [own rows, …]
+        t : Tensor [own rows, …] or [rows of the mask, …]
+            Losses of labels that are unknown outside the mask, −1 or NaN, are those of its rows:
+            ``graph.mean(cross_entropy(out[mask], y[mask], reduction="none"), mask)``.
         mask : Tensor bool [own rows], optional
             Of the vertices that count.
 

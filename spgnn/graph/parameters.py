@@ -135,7 +135,8 @@ class _Hook:
 
     def __call__(self, given: Tensor) -> Tensor | None:
         if isinstance(given, nn.Parameter):
-            return self._replica.added_up(self._name)
+            self._replica.added_up(self._name)
+            return None
         return self._replica.gradient(self._name, given)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:

@@ -14,7 +14,7 @@ def added(t: Tensor, mask: Tensor | None, own_rows: int, halo_rows: int | None) 
 
     Parameters
     ----------
-    t : Tensor [own rows, …], or a scalar
+    t : Tensor [own rows, …] or [rows of the mask, …], or a scalar
         A scalar is the sum already.
     mask : Tensor bool [own rows], optional
     own_rows : int
@@ -31,14 +31,17 @@ def added(t: Tensor, mask: Tensor | None, own_rows: int, halo_rows: int | None) 
         If these are not the rows of own vertices.
     """
     check_strided("the tensor", t)
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != (own_rows,) or not t.dim()):
+        found = f"{mask.dtype} {list(mask.shape)}"
+        raise InputError(f"a mask must be bool [{own_rows}], got {found}")
     if t.dim() and len(t) != own_rows:
-        raise InputError(
-            f"this rank holds {own_rows} vertices, the tensor has {len(t)} rows"
-            + ("; these are rows of the halo" if len(t) == halo_rows else "")
-        )
-    if mask is not None:
-        if mask.dtype != torch.bool or mask.shape != (own_rows,) or not t.dim():
-            found = f"{mask.dtype} {list(mask.shape)}"
-            raise InputError(f"a mask must be bool [{own_rows}], got {found}")
+        selected = None if mask is None else int(mask.sum())
+        if len(t) != selected:
+            raise InputError(
+                f"this rank holds {own_rows} vertices, the tensor has {len(t)} rows"
+                + ("; these are rows of the halo" if len(t) == halo_rows else "")
+                + ("" if selected is None else f"; the mask has {selected}")
+            )
+    elif mask is not None:
         t = t[mask]
     return t.sum(0) if t.dim() else t

@@ -111,6 +111,8 @@ def refusals() -> Iterator[tuple[torch.nn.Module, object, str]]:
         g.TopKPooling(IN),
         g.attention.PolynormerAttention(IN, 2),
         g.SGFormer(IN, 8, OUT),
+        g.DeepGraphInfomax(OUT, g.GCNConv(IN, OUT), None, None),
+        g.CorrectAndSmooth(2, 0.5, 2, 0.5),
     ):
         yield module, None, "looks at all vertices at once"
     for module in (g.ChebConv(IN, OUT, 2, normalization=None), g.LCMAggregation(IN, IN)):
@@ -141,7 +143,7 @@ def check_refused(rank: int) -> int:
 
 
 def test_what_would_be_wrong_is_refused():
-    assert run_ranks(check_refused, 3) == [17] * 3
+    assert run_ranks(check_refused, 3) == [19] * 3
 
 
 def check_misused(rank: int) -> None:

@@ -94,7 +94,7 @@ def test_float16_is_exchanged():
 def check_compiled(rank: int) -> None:
     graph = spgnn.distribute(data())
     compiled = torch.compile(model(), backend="eager")
-    with pytest.raises(Exception, match="torch.compile cannot look into edge_index of several"):
+    with pytest.raises(Exception, match=r"torch\.compile cannot look into edge_index of several"):
         compiled(graph.x, graph.edge_index)
 
 

@@ -1,0 +1,191 @@
+"""Gradients that somebody asks for, rather than has added up: first and higher ones, by any way."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+
+import spgnn
+from spgnn import InputError
+from spgnn.testing import run_ranks
+
+N, RANKS = 11, 3
+
+
+class Convolution(nn.Module):
+    """Sums over neighbours, twice, as any model for one process has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        source, target = edge_index
+        for linear in (self.first, self.second):
+            x = torch.tanh(linear(x))
+            x = x + torch.zeros_like(x).index_add(0, target, x[source])
+        return x
+
+
+def drawn() -> tuple[Any, nn.Module]:
+    """A graph and a model, in double precision, the same on every rank."""
+    torch.manual_seed(0)
+    edges, x = torch.randint(N, (2, 30)), torch.randn(N, 3, dtype=torch.float64)
+    data = SimpleNamespace(x=x, edge_index=edges, num_nodes=N, y=torch.randint(2, (N,)))
+    return data, Convolution().double()
+
+
+def losses(graph: Any, out: Tensor) -> Tensor:
+    """The mean loss of all vertices, of one process or of all ranks."""
+    each = F.cross_entropy(out, graph.y, reduction="none")
+    return graph.mean(each) if hasattr(graph, "mean") else each.mean()
+
+
+def penalty(graph: Any, model: nn.Module) -> Tensor:
+    loss = losses(graph, model(graph.x, graph.edge_index))
+    gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    return loss + sum(g.square().sum() for g in gradients)
+
+
+def of_inputs(graph: Any, model: nn.Module) -> Tensor:
+    """A loss made of the gradient of x, which all ranks' losses have added to."""
+    x = graph.x.detach().requires_grad_()
+    loss = losses(graph, model(x, graph.edge_index))
+    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    each = gradient.square().sum(1) / getattr(getattr(graph, "comm", None), "size", 1) ** 2
+    return loss + (graph.sum(each) if hasattr(graph, "sum") else each.sum())
+
+
+def meta(graph: Any, model: nn.Module, first_order: bool = False) -> Tensor:
+    """The loss after two steps of gradient descent."""
+    weights = dict(model.named_parameters())
+    tied = getattr(graph, "replicated", lambda w: w)
+    for _ in range(2):
+        used = {name: tied(w) for name, w in weights.items()}
+        loss = losses(graph, functional_call(model, used, (graph.x, graph.edge_index)))
+        found = torch.autograd.grad(loss, list(weights.values()), create_graph=not first_order)
+        weights = {k: w - 0.5 * g for (k, w), g in zip(weights.items(), found, strict=True)}
+    used = {name: tied(w) for name, w in weights.items()}
+    return losses(graph, functional_call(model, used, (graph.x, graph.edge_index)))
+
+
+def checkpointed(graph: Any, model: nn.Module) -> Tensor:
+    out = checkpoint(model, graph.x, graph.edge_index, use_reentrant=False)
+    return losses(graph, out)
+
+
+WAYS = [penalty, of_inputs, meta, checkpointed]
+
+
+def asked(graph: Any, model: nn.Module) -> list[list[Tensor]]:
+    """Gradients of every loss by grad, by grad that goes on, by backward, and by both of them."""
+    found = []
+    for way in WAYS:
+        parameters = list(model.parameters())
+        for further in (False, True):
+            gradients = torch.autograd.grad(way(graph, model), parameters, create_graph=further)
+            found.append([g.detach().clone() for g in gradients])
+        for further in (False, True):
+            model.zero_grad()
+            way(graph, model).backward(create_graph=further)
+            found.append([p.grad.detach().clone() for p in parameters])
+            way(graph, model).backward(inputs=parameters[:1])
+            found.append([p.grad.detach().clone() for p in parameters])
+    model.zero_grad(set_to_none=True)
+    first = parameters[0]
+    found.append(list(torch.autograd.grad(losses(graph, model(graph.x, graph.edge_index)), first)))
+    assert first.grad is None
+    return found
+
+
+def check_asked(rank: int, averages: bool) -> None:
+    data, model = drawn()
+    expected = asked(data, model)
+    graph = spgnn.distribute(data if rank == 0 else None)
+    graph.to(torch.float64)
+    (graph.synchronise if averages else graph.replicate)(model)
+    graph.replicate(model)  # once more: hooks are there once
+    if averages:
+        found = asked(graph, model)
+    else:  # what backward adds up is averaged by hand
+        for way in (penalty, meta):
+            gradients = torch.autograd.grad(way(graph, model), list(model.parameters()))
+            way(graph, model).backward()
+            graph.average_gradients(model)
+            for p, g in zip(model.parameters(), gradients, strict=True):
+                torch.testing.assert_close(p.grad, g, rtol=1e-9, atol=1e-12)
+            model.zero_grad()
+        return
+    for one, other in zip(found, expected, strict=True):
+        for ours, theirs in zip(one, other, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
+@pytest.mark.parametrize("averages", [True, False])
+def test_gradients_are_those_of_one_process_at_every_order(averages):
+    run_ranks(check_asked, RANKS, averages)
+
+
+def check_refused(rank: int) -> None:
+    data, model = drawn()
+    graph = spgnn.distribute(data, model=model.float())
+    graph.x = graph.x.float()
+    out = model(graph.x, graph.edge_index)
+    wanted = model.first.weight if rank == 0 else model.first.bias
+    with pytest.raises(InputError, match=r"ranks do not agree on parameters of torch\.autograd"):
+        torch.autograd.grad(losses(graph, out), wanted, retain_graph=True)
+
+    def fail(_: Tensor) -> None:
+        raise RuntimeError("on purpose")
+
+    hook = graph.x.requires_grad_().register_hook(fail)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        losses(graph, model(graph.x, graph.edge_index)).backward()
+    hook.remove()
+    model.zero_grad()
+    losses(graph, model(graph.x, graph.edge_index)).backward()
+    total = graph.sum(model.first.weight.grad.sum().reshape(()))
+    torch.testing.assert_close(total, RANKS * model.first.weight.grad.sum())
+
+
+def test_a_backward_that_failed_leaves_the_next_one_right():
+    run_ranks(check_refused, RANKS)
+
+
+def check_masked(rank: int) -> None:
+    """Labels that are unknown outside the mask are of no account, and in no gradient."""
+    data, model = drawn()
+    mask = torch.arange(N) % 3 > 0
+    nan, unknown = float("nan"), torch.where(mask, data.y, -1)
+    for y, loss in (
+        (torch.where(mask, torch.arange(N).double(), nan)[:, None].repeat(1, 2), F.mse_loss),
+        (unknown, F.cross_entropy),
+    ):
+        data.y, data.train_mask = y, mask
+        model.zero_grad()
+        loss(model(data.x, data.edge_index)[mask], y[mask]).backward()
+        expected = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        graph = spgnn.distribute(data if rank == 0 else None, partition="block")
+        graph.to(torch.float64)
+        graph.replicate(model)
+        out, own = model(graph.x, graph.edge_index), graph.train_mask
+        each = loss(out[own], graph.y[own], reduction="none")
+        graph.mean(each, own).mean().backward()
+        graph.average_gradients(model)
+        for p, g in zip(model.parameters(), expected, strict=True):
+            torch.testing.assert_close(p.grad, g, rtol=1e-9, atol=1e-12)
+    with pytest.raises(InputError, match=r"the tensor has 0 rows; the mask has \d"):
+        graph.sum(each[:0], own)
+
+
+def test_masked_losses_with_unknown_labels_outside():
+    run_ranks(check_masked, RANKS)
