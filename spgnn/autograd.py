@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -77,6 +78,24 @@ class _Apply(torch.autograd.Function):
         return Z_wide.view(-1, width, batches), 2
 
 
+def in_own_dtype(Z: Tensor) -> AbstractContextManager[object]:
+    """Where torch.autocast changes nothing."""
+    device = Z.device.type
+    if not torch.amp.is_autocast_available(device):
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
+
+
+def _as_forward(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A backward that is the same inside of torch.autocast as outside."""
+
+    def wrapped(ctx: Any, *gradients: Any) -> Any:
+        with in_own_dtype(ctx.saved_tensors[0]):
+            return backward(ctx, *gradients)
+
+    return wrapped
+
+
 class _PaperLayer(torch.autograd.Function):
     """forward Z = (A H) W; U = Aᵀ G; dgrad dH = U Wᵀ; wgrad dW = Hᵀ U (nothing of A H is kept)."""
 
@@ -90,6 +109,7 @@ class _PaperLayer(torch.autograd.Function):
         ctx.save_for_backward(H_local, W)
 
     @staticmethod
+    @_as_forward
     def backward(ctx: Any, *G_local: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
         H_local, W = ctx.saved_tensors
         U = _Apply.apply(G_local[0], ctx.A, ctx.step.reversed())  # type: ignore[no-untyped-call]
@@ -119,6 +139,7 @@ class _BesideItself(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
+    @_as_forward
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         H_local, W, R, AH = ctx.saved_tensors
         G, of_AH = gradients
@@ -207,7 +228,8 @@ def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
     epoch. Kept for comparisons.
     """
     H_local, W = autocast(H_local), autocast(W)
-    Z_local: Tensor = _PaperLayer.apply(H_local, W, A, A.next_step(H_local))  # type: ignore[no-untyped-call]
+    with in_own_dtype(H_local):
+        Z_local: Tensor = _PaperLayer.apply(H_local, W, A, A.next_step(H_local))  # type: ignore[no-untyped-call]
     return Z_local
 
 
@@ -234,12 +256,17 @@ def product_beside_itself(
     like = H_local[:, :1] if H_local.requires_grad else W[:1, :1]
     operand = like.expand(H_local.shape[0], len(W)) if first else H_local
     step = A.next_step(operand)
-    made: Tensor = _BesideItself.apply(H_local, W, R, A, step, first)[0]  # type: ignore[no-untyped-call]
+    with in_own_dtype(H_local):
+        made: Tensor = _BesideItself.apply(H_local, W, R, A, step, first)[0]  # type: ignore[no-untyped-call]
     return made
 
 
 def autocast(operand: Any) -> Any:
-    """What torch.autocast makes of the operand of a product, where it is on."""
+    """What torch.autocast makes of the operand of a product, where it is on.
+
+    Kernels know no float16, and sum in float32 anyway: its products are float32, and so are rows
+    that travel for them.
+    """
     if not isinstance(operand, Tensor):
         return operand  # refused by whoever takes it
     device = operand.device.type
@@ -247,6 +274,7 @@ def autocast(operand: Any) -> Any:
     if device == "meta" or not torch.is_autocast_enabled(device):
         return operand
     dtype = torch.get_autocast_dtype(device)
+    dtype = torch.float32 if dtype == torch.float16 else dtype
     # As torch does: double precision is never lowered.
     return operand if operand.dtype == torch.float64 else operand.to(dtype)
 

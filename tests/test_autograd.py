@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
-from spgnn.autograd import all_reduced, paper_layer, product
+from spgnn.autograd import all_reduced, paper_layer, product, product_beside_itself
 from spgnn.comm import Ledger, connect
 from spgnn.exchange import Algorithm
 from spgnn.testing import run_ranks
@@ -237,6 +237,29 @@ def check_autocast(rank: int) -> None:
     torch.testing.assert_close(H.grad, expected, rtol=2e-2, atol=2e-2)
 
 
+def check_float16(rank: int) -> None:
+    """Products and what is beside them are those of float32: rows do not overflow. Collective."""
+    A, own = matrix_of()
+    A = A.to(torch.float32)
+    H = torch.from_numpy(numbers(N, 6)[own]).float().mul(1e4).requires_grad_()
+    W, R = (torch.from_numpy(numbers(4, 6)).float().requires_grad_() for _ in range(2))
+
+    def results(H: torch.Tensor) -> list[torch.Tensor]:
+        made = [product(A, H), A.halo(H)]
+        made += [product_beside_itself(A, H, W, R, first=first) for first in (False, True)]
+        made.append(paper_layer(A, H, W.T))
+        made += torch.autograd.grad(sum(Z.sum() for Z in made), (H, W, R))
+        return made
+
+    expected = results(H)
+    with torch.autocast("cpu", torch.float16):
+        for found, exact in zip(results(H), expected, strict=True):
+            assert found.dtype == torch.float32
+            assert torch.equal(found, exact)
+        assert product(A, H.half()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("check", [check_autocast, check_float16])
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_autocast_is_respected(ranks):
-    run_ranks(check_autocast, ranks)
+def test_autocast_is_respected(ranks, check):
+    run_ranks(check, ranks)

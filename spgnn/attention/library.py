@@ -9,8 +9,8 @@ from torch import Tensor
 
 from spgnn.attention.engine import Attention
 from spgnn.attention.records import Forward, Rate
-from spgnn.attention.scores import Added, Joint, Kept, Scores, in_own_dtype
-from spgnn.autograd import with_name
+from spgnn.attention.scores import Added, Joint, Kept, Scores
+from spgnn.autograd import in_own_dtype, with_name
 from spgnn.exchange import Step
 from spgnn.operands import Operands
 

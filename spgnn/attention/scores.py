@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from spgnn.autograd import in_own_dtype
 from spgnn.kernels.attention import (
     AttentionDropout,
     AttentionState,
@@ -257,14 +257,6 @@ def head_scores(Z: Tensor, a: Tensor) -> Tensor:
     # Scores are sums of many terms under an exponential.
     with in_own_dtype(Z):
         return torch.mm(Z.to(a.dtype), head_matrix(a))
-
-
-def in_own_dtype(Z: Tensor) -> AbstractContextManager[object]:
-    """Where torch.autocast changes nothing."""
-    device = Z.device.type
-    if not torch.amp.is_autocast_available(device):
-        return nullcontext()
-    return torch.autocast(device, enabled=False)
 
 
 def head_matrix(a: Tensor) -> Tensor:

@@ -122,6 +122,8 @@ def with_itself(  # noqa: PLR0917 - the last one may be left out
 
 def add_itself_(Z_local: Tensor, H_local: Features, W: Tensor, graph: LayerGraph) -> Tensor:
     """Add H W of the vertices whose rows Z has, in place: nobody keeps what it was before."""
+    if Z_local.dtype == torch.float16:
+        Z_local = Z_local.float()  # as all operands under torch.autocast
     if isinstance(H_local, CSR):
         return Z_local.add_(own_rows(graph, kernels.spmm(H_local, W)))
     own = features_beside(H_local) if isinstance(H_local, Propagated) else own_rows(graph, H_local)

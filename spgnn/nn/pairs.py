@@ -43,7 +43,7 @@ class ScoredPairs:
         links = decoder(Z_sources[:count], Z_targets)
         drawn = decoder(Z_drawn, Z_targets[:, None])
         # Sums over many pairs have no digits left in less than float32.
-        halves = links.dtype == torch.bfloat16
+        halves = links.dtype in (torch.bfloat16, torch.float16)
         return (links.float(), drawn.float()) if halves else (links, drawn)
 
 

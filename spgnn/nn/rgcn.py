@@ -64,7 +64,7 @@ class Relations:
 
     def summed(self, H: Tensor, aggr: str) -> Tensor:
         """What each relation makes of its neighbours of each target: [stacked rows, f]."""
-        block = self.stacked
+        block, H = self.stacked, H.float() if H.dtype == torch.float16 else H
         if aggr == "max":
             return pattern_extremes(block.pattern, H, "max")
         block = block.to(torch.float64 if H.dtype == torch.float64 else torch.float32)

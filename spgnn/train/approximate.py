@@ -43,7 +43,12 @@ class Wires(Record):
         ),
     ] = "own"
     delay: Annotated[
-        str, Flag("rows are used R epochs after they were sent; never: nothing is sent", "R|never")
+        str,
+        Flag(
+            "rows are used R epochs after they were sent (with --algo vertex-cut partial sums too: "
+            "far less accurate); never: nothing is sent",
+            "R|never",
+        ),
     ] = "0"
     delay_bins: Annotated[int, Flag("send one of B bins of rows an epoch", "B", low=1)] = 1
     smoothing: Annotated[
@@ -127,6 +132,16 @@ class Wires(Record):
         unset = Wires()
         given = {name: v for name, v in vars(self).items() if v != getattr(unset, name)}
         return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
+
+    def warning(self, config: TrainConfig) -> str | None:
+        """What costs accuracy, though it is no error."""
+        if not self._delay or config.algorithm.algo != "vertex-cut":
+            return None
+        return (
+            f"--delay {self.delay} with --algo vertex-cut delays partial sums as well as rows, and "
+            "may train to half the accuracy of exact messages; --algo 1d delays rows alone "
+            "(docs/wires.md)"
+        )
 
     def check(self, config: TrainConfig) -> None:
         """Refuse what makes no sense, alone or with the other flags.

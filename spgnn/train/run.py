@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -147,6 +148,9 @@ def train(
     plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
     if plan is not None:
         config = plan.config
+    warning = config.wires.warning(config)
+    if warning is not None and comm.rank == 0:
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
     if config.job.write_config is not None:
         on_rank_zero(comm, lambda: _write_config(config))
     idle = resident_bytes()

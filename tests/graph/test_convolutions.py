@@ -164,3 +164,51 @@ def check_misused(rank: int) -> None:
 
 def test_rows_of_the_halo_are_not_taken_for_own_rows():
     run_ranks(check_misused, 3)
+
+
+HALVES = [
+    lambda: g.GCNConv(IN, OUT),
+    lambda: g.SAGEConv(IN, OUT, aggr="max"),
+    lambda: g.GATConv(IN, OUT),
+    lambda: g.TransformerConv(IN, OUT),
+    lambda: g.GINConv(torch.nn.Linear(IN, OUT)),
+]
+OF_OURS = [
+    lambda: spgnn.nn.GCNConv(IN, OUT),
+    lambda: spgnn.nn.SAGEConv(IN, OUT),
+    lambda: spgnn.nn.SAGEConv(IN, OUT, aggr="max"),
+    lambda: spgnn.nn.TAGConv(IN, OUT),
+    lambda: spgnn.nn.GCN2Conv(IN, 0.1, 0.5, 1),
+    lambda: spgnn.nn.GINConv(torch.nn.Linear(IN, OUT)),
+]
+
+
+def check_halves(rank: int) -> None:
+    """Gradients under autocast are near those of one process in float32. Collective."""
+    whole = data()
+    graph = spgnn.distribute(whole, partition="random", comm=spgnn.connect())
+
+    def gradients(layer: torch.nn.Module, out: torch.Tensor) -> dict[str, torch.Tensor]:
+        layer.zero_grad()
+        graph.mean(out.float().square().sum(1)).backward()
+        graph.average_gradients(layer)
+        # Of `lin_key.bias` there is none: it adds the same to all scores of a vertex.
+        kept = {n: p for n, p in layer.named_parameters() if n != "lin_key.bias"}
+        return {name: p.grad.clone() for name, p in kept.items()}
+
+    for dtype, near in ((torch.float16, 4e-3), (torch.bfloat16, 6e-2)):
+        for make in (*HALVES, *OF_OURS):
+            layer = graph.replicate(make())
+            takes = graph if make in OF_OURS else graph.edge_index
+            inputs = (graph.x, graph.x) if isinstance(layer, spgnn.nn.GCN2Conv) else (graph.x,)
+            expected = gradients(layer, layer(*inputs, takes))
+            with torch.autocast("cpu", dtype):
+                out = layer(*inputs, takes)
+            for name, found in gradients(layer, out).items():
+                apart = (found - expected[name]).abs().max() / expected[name].abs().max()
+                assert apart < near, (type(layer), dtype, name, float(apart))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_layers_under_autocast(ranks):
+    run_ranks(check_halves, ranks)

@@ -7,6 +7,8 @@ import pytest
 from spgnn import InputError
 from spgnn.train import TrainConfig
 from spgnn.wires import Approximation
+from tests.train.command import run
+from tests.training import write_dataset
 
 
 @pytest.mark.parametrize(
@@ -171,3 +173,14 @@ def test_combinations_that_cannot_work(flags, said):
 )
 def test_combinations_that_work(flags):
     TrainConfig.of(**flags).check(4)
+
+
+def test_late_partial_sums_are_warned_of(tmp_path):
+    dataset = write_dataset(tmp_path / "graph.npz")
+    flags = ["--dataset", dataset, "--epochs", 3, "--nproc", 2, "--delay", 1]
+    for algo, lines in (("vertex-cut", 1), ("1d", 0)):
+        ended = run(tmp_path, *flags, "--algo", algo)
+        assert ended.status == 0, ended
+        warnings = [line for line in ended.err.splitlines() if line.startswith("warning: ")]
+        assert len(warnings) == lines
+        assert all("--delay 1 with --algo vertex-cut" in line for line in warnings)
