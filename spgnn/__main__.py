@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from spgnn.command import Parser, at_least, nbytes, real, run
 from spgnn.data.graph import MASKS, GraphBlock
-from spgnn.data.labels import labelled
+from spgnn.data.labels import LabelKind, label_kind, labelled
 from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
 from spgnn.data.meta import GraphMeta
 from spgnn.data.shards import ShardDirectory, check_parts, write_shards
@@ -120,11 +120,10 @@ def _info(options: argparse.Namespace) -> None:
         "name": meta.name,
         "vertices": f"{meta.vertices:,}" + (f" in {meta.parts} parts" if meta.parts > 1 else ""),
         "stored edges": f"{meta.edges:,} ({kind})",
+        **source.decided,
         "row lengths": f"at most {counts.longest_row:,}, {empty:.1%} empty",
         "features": _describe_features(meta),
-        "labels": f"{meta.classes} classes, {counts.labelled:,} vertices labelled"
-        if meta.labelled
-        else "none",
+        "labels": counts.describe_labels(meta),
         "split": counts.describe_split(meta.splits),
     }
     for key, value in rows.items():
@@ -139,11 +138,19 @@ def _blocks(source: GraphSource) -> Iterator[GraphBlock]:
         yield source.graph().block(0, source.meta.vertices)
 
 
+_OF_LABELS: dict[LabelKind, str] = {
+    "classes": "classes",
+    "several": "labels a vertex",
+    "numbers": "numbers a vertex",
+}
+
+
 class _Counts:
     """What is counted in the rows of a graph."""
 
     def __init__(self) -> None:
         self.longest_row = self.empty_rows = self.labelled = 0
+        self._of_labels = "classes"
         self._chosen: dict[str, int] = {}
 
     def add(self, block: GraphBlock) -> None:
@@ -153,6 +160,7 @@ class _Counts:
         self.empty_rows += int((lengths == 0).sum())
         if block.y is not None:
             self.labelled += int(labelled(block.y).sum())
+            self._of_labels = _OF_LABELS[label_kind(block.y)]
         if block.splits:
             first = block.select_split()
             for name in MASKS:
@@ -160,12 +168,18 @@ class _Counts:
                 if mask is not None:
                     self._chosen[name] = self._chosen.get(name, 0) + int(mask.sum())
 
+    def describe_labels(self, meta: GraphMeta) -> str:
+        """Their kind, and of how many vertices they are known."""
+        if not meta.labelled:
+            return "none"
+        return f"{meta.classes} {self._of_labels}, {self.labelled:,} vertices labelled"
+
     def describe_split(self, splits: int) -> str:
         """Sizes of the first split."""
         if not splits:
             return "none"
         sizes = (self._chosen.get(name) for name in MASKS)
-        text = " / ".join("–" if size is None else f"{size:,}" for size in sizes)
+        text = " / ".join("none" if size is None else f"{size:,}" for size in sizes)
         return text + (f", the first of {splits}" if splits > 1 else "")
 
 

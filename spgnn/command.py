@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any, NoReturn
 
@@ -118,6 +119,13 @@ def nonempty(given: str) -> str:
     return given
 
 
+def show_as_escapes() -> None:
+    """From now on, print as escapes what the terminal's encoding does not have."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or none of Python's own
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
 def run(body: Callable[[], int | None]) -> int:
     """Do what a command does and return its exit status; whatever goes wrong is one line.
 
@@ -126,6 +134,7 @@ def run(body: Callable[[], int | None]) -> int:
     body : callable
         Its return value, or 0, is the status.
     """
+    show_as_escapes()
     try:
         status = body() or 0
         sys.stdout.flush()

@@ -44,7 +44,7 @@ class RowLayout:
     offsets: Int64Array
 
     def __post_init__(self) -> None:
-        offsets = np.asarray(self.offsets, dtype=np.int64)
+        offsets = np.array(self.offsets, dtype=np.int64)  # a copy: the caller's may change
         if offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or (np.diff(offsets) < 0).any():
             raise InputError("row layout offsets must rise from 0 and hold at least one part")
         object.__setattr__(self, "offsets", offsets)

@@ -34,6 +34,10 @@ def numpy_index_dtype(limit: int) -> type[np.int32] | type[np.int64]:
 class Pattern:
     """Where the nonzeros of a matrix are, in CSR form; immutable.
 
+    Tensors of the right dtype are shared with the caller, not copied, for patterns of mapped files
+    may be larger than memory. They must not change afterwards: the other side, and whatever is
+    derived from a pattern, is made once.
+
     Parameters
     ----------
     indptr : Tensor, int64 [rows + 1]
@@ -162,6 +166,8 @@ class Pattern:
 
 class Selection(Pattern):
     """A pattern with exactly one nonzero in every row: it lists rows of what it multiplies.
+
+    Rows are shared as a `Pattern` shares its arrays.
 
     Parameters
     ----------

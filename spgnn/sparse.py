@@ -21,6 +21,8 @@ SUM_DTYPE = {
     torch.float64: torch.float64,
     torch.bfloat16: torch.float32,
 }
+EXACT = "a whole number that float32 holds exactly, as it does all up to 2^24 = 16777216"
+EVERY_INTEGER = "float32 holds every integer up to 2^24 = 16777216 in size"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +31,10 @@ class CSR:
 
     The normalised adjacency of an unweighted graph is two scalings of a 0/1 matrix, so it stores
     no values at all. Any of ``values``, ``row_scale``, ``col_scale`` may be ``None`` (all ones).
+
+    Tensors are shared with the caller, not copied: values may require a gradient, and all of them
+    may be mapped files. What torch then writes to the values is seen here; for a matrix of
+    its own, give copies, or use `from_scipy`.
 
     Parameters
     ----------
@@ -74,27 +80,45 @@ class CSR:
         shape: tuple[int, int],
         values: Tensor | None = None,
     ) -> CSR:
-        """A block from the arrays of CSR form; `with_scales` adds scalings."""
+        """A block from the arrays of CSR form, which it shares; `with_scales` adds scalings."""
         return cls(Pattern(indptr, indices, shape), values)
 
     @classmethod
     def from_scipy(cls, A: Any) -> CSR:
-        """Take any SciPy sparse matrix or array; duplicates are summed, indices sorted.
+        """Copy any SciPy sparse matrix or array; duplicates are summed, indices sorted.
 
-        Values are copied, as float32 or float64 (other types become float32); a boolean matrix
-        becomes a block without values. The input is not modified.
+        Values become float32 or float64 (integers and other types float32). A boolean matrix
+        becomes a block without values, in which entries that are False do not occur; nor do zeros
+        in the blocks of a BSR matrix, which fill them up. Other zeros that are stored stay.
+
+        Raises
+        ------
+        InputError
+            If values are complex, or float32 rounds an integer or a sum of integers.
         """
-        A = sp.csr_array(A)
-        if not A.has_canonical_format:
-            A = A.copy()
+        given, A = A, sp.csr_array(A)
+        shared = given.format == A.format  # every other format is converted into new arrays
+        kind = A.dtype.kind
+        if kind not in "biuf":
+            raise InputError(f"values must be real numbers, got {A.dtype}")
+        if kind in "iu":
+            _check_exact(A.data)
+            A = sp.csr_array((A.data.astype(np.float64), A.indices, A.indptr), shape=A.shape)
+        zeros = (kind == "b" or given.format == "bsr") and not A.data.all()
+        if zeros or not A.has_canonical_format:
+            A, shared = A.copy(), False
+            if zeros:
+                A.eliminate_zeros()
             A.sum_duplicates()
         values = None
-        if A.dtype != np.bool_:
+        if kind != "b":
+            if kind in "iu":
+                _check_exact(A.data)
+            dtype = A.dtype if A.dtype in (np.float32, np.float64) and kind == "f" else np.float32
             # A copy: a change that NumPy makes would go unseen by what is derived from the values.
-            dtype = A.dtype if A.dtype in (np.float32, np.float64) else np.float32
             values = torch.from_numpy(np.array(A.data, dtype=dtype))
         indptr = torch.from_numpy(A.indptr.astype(np.int64))
-        indices = torch.from_numpy(np.ascontiguousarray(A.indices))
+        indices = torch.from_numpy(A.indices.copy() if shared else A.indices)
         return cls.of(indptr, indices, (int(A.shape[0]), int(A.shape[1])), values)
 
     def to_scipy(self) -> sp.csr_array:
@@ -201,6 +225,10 @@ class CSR:
         """The same pattern and values between other scalings."""
         return replace(self, row_scale=row_scale, col_scale=col_scale)
 
+    def with_own_numbers(self) -> CSR:
+        """The same pattern with copies of values and scalings, which nobody else writes to."""
+        return CSR(self.pattern, *(None if a is None else a.clone() for a in self._numbers()))
+
     def to(self, target: torch.dtype | torch.device | str) -> CSR:
         """Move to a device, or get ready for products with operands of a dtype.
 
@@ -237,6 +265,27 @@ class CSR:
         parts = ("values", "row_scale", "col_scale")
         kept = [name for name in parts if getattr(self, name) is not None]
         return f"CSR({self.shape[0]}×{self.shape[1]}, nnz={self.nnz}, {'+'.join(kept) or '0/1'})"
+
+
+def exact_in_float32(numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which finite numbers float32 holds without rounding them, bool of their shape."""
+    kind = numbers.dtype
+    if kind.kind in "biu" and kind.itemsize <= 2:
+        return np.ones(numbers.shape, np.bool_)
+    with np.errstate(over="ignore", under="ignore"):
+        single = numbers.astype(np.float32)
+    if kind.kind == "f":
+        return np.asarray(single == numbers)
+    # The largest integers become powers of two, which are none of the dtype.
+    inside = single.astype(np.float64) < float(np.iinfo(kind).max)
+    return np.asarray(inside & (np.where(inside, single, 0).astype(kind) == numbers))
+
+
+def _check_exact(numbers: npt.NDArray[Any]) -> None:
+    exact = exact_in_float32(numbers)
+    if not exact.all():
+        number = int(numbers[np.argmin(exact)])
+        raise InputError(f"values hold {number}; {EVERY_INTEGER}")
 
 
 @dataclass(frozen=True)

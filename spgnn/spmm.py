@@ -119,7 +119,8 @@ class DistMatrix:
         Parameters
         ----------
         block : CSR [own rows, n]
-            Global columns; may carry values and a ``row_scale``.
+            Global columns; may carry values and a ``row_scale``. These are copied; the pattern,
+            which cannot change, is shared where this rank has all columns.
         layout : RowLayout
             Rows of H over all P ranks.
         mesh : Mesh
@@ -160,6 +161,8 @@ class DistMatrix:
         on_every_rank(comm, lambda: _check_block(block, layout, mesh, algorithm, column_scale))
         if edge_labels is not None:
             on_every_rank(comm, lambda: checked_labels(edge_labels, block, layout))
+        block = block.with_own_numbers()
+        column_scale = None if column_scale is None else column_scale.clone()
         scheme = algorithm.scheme(block, layout, mesh.rank, column_scale, edge_labels=edge_labels)
         plan = build(scheme, mesh).ready()
         how: dict[str, Any] = {"schedule": algorithm.schedule, "buffer": algorithm.buffer}

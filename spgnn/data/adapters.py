@@ -21,7 +21,7 @@ from spgnn.data.graph import MASKS, Graph
 from spgnn.data.labels import labels_of_table
 from spgnn.data.narrow import narrow_features
 from spgnn.data.sets.ogb import labels_of
-from spgnn.data.structure import with_entries
+from spgnn.data.structure import with_entries, without_ones
 from spgnn.errors import InputError
 from spgnn.nn.loss import UNKNOWN
 from spgnn.pattern import described
@@ -40,11 +40,14 @@ def from_scipy(
 ) -> Graph:
     """A graph from a square SciPy matrix; row i lists the vertices that vertex i receives from.
 
+    All arrays are copied: what is done to them afterwards changes nothing in the graph.
+
     Parameters
     ----------
     A : SciPy sparse matrix or array [n, n]
-        Without weights if boolean or all entries are 1. Undirected if A = Aᵀ. Weights and features
-        of any dtype become float32 (`spgnn.data.narrow`).
+        Of any format; entries that occur twice are summed. Without weights if it is boolean or all
+        entries are then 1. Undirected if A = Aᵀ, in its pattern too. Weights and features of any
+        dtype become float32 (`spgnn.data.narrow`).
     x : array or Tensor [n, f], or SciPy sparse matrix, optional
     y : array or Tensor [n], [n, 1] or [n, columns], optional
         One class a vertex, several labels (0 or 1) or numbers; −1, or NaN in a floating array,
@@ -53,20 +56,16 @@ def from_scipy(
     """
     if not sp.issparse(A) or A.ndim != 2:
         raise InputError(f"a graph is a sparse matrix of two dimensions, got {type(A).__name__}")
-    A = sp.csr_array(A)
-    if A.dtype.kind not in "fiub":
-        raise InputError(f"edge weights must be real numbers, got {A.dtype}")
-    _check_integers(A, "the matrix")
-    if A.dtype != np.bool_ and bool((A.data == 1).all()):
-        A = A.astype(np.bool_)
-    return _graph(name, CSR.from_scipy(A), x, y, (train_mask, val_mask, test_mask))
+    adjacency = without_ones(_block("edge weights", A))
+    return _graph(name, adjacency, x, y, (train_mask, val_mask, test_mask))
 
 
 def from_pyg(data: Any, name: str = "graph") -> Graph:
     """A graph from a PyTorch Geometric ``Data``: edge_index, edge_weight, x, y and masks.
 
     An edge that is named several times counts as often, as it does there: weights are summed, and
-    without weights their number becomes the weight. `read_pyg` has them one by one.
+    without weights their number becomes the weight. `read_pyg` has them one by one. All tensors are
+    copied.
 
     Raises
     ------
@@ -108,8 +107,20 @@ class EdgeList:
         return by_target and not np.array_equal(source, self.source)
 
     def adjacency(self, vertices: int) -> CSR:
-        """The matrix of the edges; weights are summed, and repetitions without weights counted."""
-        return _counted(self.source, self.target, vertices, self.weights())
+        """The matrix of the edges; weights are summed, and repetitions without weights counted.
+
+        Raises
+        ------
+        InputError
+            As `weights`, or if float32 rounds a sum of integers.
+        """
+        weights = self.weights()
+        A = _counted(self.source, self.target, vertices, weights)
+        if weights is not None and not self.attributes["edge_weight"].is_floating_point():
+            assert A.values is not None
+            # By way of integers, which are refused where they are rounded.
+            return A.with_values(narrow_features(A.values.long(), "a sum of edge_weight"))
+        return A
 
     def weights(self) -> npt.NDArray[np.floating] | None:
         """Weights of the edges as a vector, if they have any.
@@ -130,7 +141,8 @@ class EdgeList:
         vector = given.reshape(-1)
         if vector.dtype in (torch.float32, torch.float64):
             return vector.numpy()
-        return narrow_features(vector, "edge_weight").numpy()
+        single = narrow_features(vector, "edge_weight")
+        return (single if vector.is_floating_point() else single.double()).numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,7 +343,7 @@ def _counted(
 def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Graph:
     """A graph from a homogeneous ``DGLGraph``: its edges and ``ndata`` feat, label and masks.
 
-    Repeated edges count as in `from_pyg`.
+    Repeated edges count as in `from_pyg`. All tensors are copied.
 
     Parameters
     ----------
@@ -379,7 +391,8 @@ def _renamed(named: Mapping[str, Any], names: Mapping[str, str], owner: str) -> 
 def from_ogb(dataset: Any) -> Graph:
     """A graph from an ``ogb.nodeproppred.NodePropPredDataset``, or from the name of one.
 
-    A name needs the package ogb; `spgnn.data.load_dataset` reads the same sets without it.
+    A name needs the package ogb; `spgnn.data.load_dataset` reads the same sets without it. All
+    arrays are copied.
     """
     if isinstance(dataset, str):
         from ogb.nodeproppred import NodePropPredDataset  # noqa: PLC0415
@@ -405,13 +418,11 @@ def read_ogb(dataset: Any) -> ForeignGraph:
 def _graph(name: str, adjacency: CSR, x: Any, y: Any, masks: tuple[Any, ...]) -> Graph:
     if adjacency.values is not None and not bool(adjacency.values.isfinite().all()):
         raise InputError("an edge weight is NaN or infinite; every weight must be a finite number")
-    A = with_entries(adjacency)
-    directed = A.shape[0] == A.shape[1] and (A.T.tocsr() != A).nnz > 0
     train, val, test = _masks(masks)
     return Graph(
         name,
         adjacency,
-        directed,
+        _is_directed(adjacency),
         x=_features(x),
         y=_labels(y),
         train_mask=train,
@@ -420,10 +431,18 @@ def _graph(name: str, adjacency: CSR, x: Any, y: Any, masks: tuple[Any, ...]) ->
     )
 
 
+def _is_directed(adjacency: CSR) -> bool:
+    """Whether a matrix differs from its transpose, in its pattern or its values."""
+    if not adjacency.pattern.is_symmetric:
+        return True
+    A = with_entries(adjacency)
+    return adjacency.values is not None and (A.T.tocsr() != A).nnz > 0
+
+
 def _masks(masks: tuple[Any, ...]) -> list[Tensor | None]:
     """Masks of tensors; where some have several splits, the others are the same in all."""
     found = [
-        None if mask is None else _tensor(name, mask)
+        None if mask is None else _tensor(name, mask).clone()
         for name, mask in zip(MASKS, masks, strict=True)
     ]
     splits = {mask.shape[1] for mask in found if mask is not None and mask.dim() == 2}
@@ -444,23 +463,28 @@ def _features(x: Any) -> Tensor | CSR | None:
         array = x if sp.issparse(x) else np.asarray(_array(x))
     except ValueError:
         raise InputError("x must be [n, features], and its rows are not all as long") from None
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"x must be real numbers, got {array.dtype}")
     if sp.issparse(x):
-        _check_integers(sp.csr_array(x), "x")
-        features = CSR.from_scipy(x.astype(np.float32) if x.dtype == np.bool_ else x)
+        features = _block("x", x)
+        if features.values is None:
+            features = features.with_values(torch.ones(features.nnz))
+    elif array.dtype.kind not in "fiub":
+        raise InputError(f"x must be real numbers, got {array.dtype}")
     else:
-        features = torch.from_numpy(array)
+        features = torch.from_numpy(np.array(array, array.dtype.newbyteorder("=")))
     values = features.values if isinstance(features, CSR) else features
     if values is not None:
         _check_finite(values)
     return features
 
 
-def _check_integers(A: sp.csr_array, name: str) -> None:
-    """Refuse integers that float32 rounds."""
-    if A.dtype.kind in "iu":
-        narrow_features(torch.from_numpy(A.data.astype(np.int64)), name)
+def _block(what: str, A: Any) -> CSR:
+    """`CSR.from_scipy`, with errors that say of what."""
+    if A.dtype.kind not in "fiub":
+        raise InputError(f"{what} must be real numbers, got {A.dtype}")
+    try:
+        return CSR.from_scipy(A)
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
 
 
 def _check_finite(x: Tensor) -> None:

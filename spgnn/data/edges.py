@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spgnn.data.structure import from_entries
+from spgnn.data.structure import added, from_entries
 from spgnn.errors import InputError
 from spgnn.sparse import CSR
 
@@ -59,5 +59,5 @@ def csr_from_edges(
         once = source != target
         if not once.all():
             source, target, data = source[once], target[once], data[once]
-        A = A + sp.coo_array((data, (source, target)), shape=shape).tocsr()
+        A = added(A, sp.coo_array((data, (source, target)), shape=shape).tocsr())
     return from_entries(A, weighted=weights is not None)

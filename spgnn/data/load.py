@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from spgnn.data.formats import FORMATS, read_graph, suffix_of
+from spgnn.data.formats import FORMATS, edge_file, read_graph, read_in_memory, suffix_of
 from spgnn.data.formats.npz import write_npz
 from spgnn.data.formats.npz_source import NpzSource
 from spgnn.data.graph import Graph
@@ -102,9 +102,12 @@ def open_source(
     path = _located(text, data_dir)
     if path is not None and os.path.isdir(path):
         return open_shards(path)
-    if path is not None and suffix_of(path) == ".npz":
+    if path is None:
+        return MemorySource(download(text, data_dir, progress))
+    file = edge_file(path)
+    if file is None:
         return NpzSource(path)
-    return MemorySource(load_dataset(name_or_path, data_dir, seed, progress))
+    return MemorySource(read_in_memory(path, file, progress), file.decided())
 
 
 def download(

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, EVERY_INTEGER, exact_in_float32
 
 WEIGHT = "a weight that float32 can hold, 0 or 1.4e-45 to 3.4e38 in size"
-_EVERY_INTEGER = "float32 holds every integer up to 2^24 = 16777216 in size"
 
 
 def fits_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -66,16 +65,7 @@ def narrow_features(x: Tensor, name: str) -> Tensor:
     if x.is_floating_point() and bool((single.isinf() & ~x.isinf()).any()):
         raise InputError(f"{name} holds a number too large for float32, at most 3.4e38")
     if not x.is_floating_point():
-        exact = _exact(x, single)
-        if not bool(exact.all()):
-            number = int(x[~exact].reshape(-1)[0])
-            raise InputError(f"{name} holds {number}; {_EVERY_INTEGER}")
+        exact = exact_in_float32(x.numpy())
+        if not exact.all():
+            raise InputError(f"{name} holds {int(x.numpy()[~exact][0])}; {EVERY_INTEGER}")
     return single
-
-
-def _exact(integers: Tensor, single: Tensor) -> Tensor:
-    """Which integers float32 holds exactly."""
-    if integers.dtype not in (torch.int32, torch.int64):
-        return torch.ones_like(integers, dtype=torch.bool)
-    # 2^63 itself is a float32, and no int64.
-    return (single.double() < 2.0**63) & (single.long() == integers)

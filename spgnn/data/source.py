@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -26,9 +27,12 @@ class GraphSource(ABC):
     Attributes
     ----------
     meta : GraphMeta
+    decided : mapping of str
+        What in a file decides its direction, vertices and weights; empty for what is no file.
     """
 
     meta: GraphMeta
+    decided: Mapping[str, str] = MappingProxyType({})
 
     @property
     def vertex_ids(self) -> Tensor | None:
@@ -92,8 +96,8 @@ class GraphSource(ABC):
 class MemorySource(GraphSource):
     """A graph that is in memory."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, decided: Mapping[str, str] | None = None) -> None:
+        self._graph, self.decided = graph, decided or {}
         self.meta = describe(graph, RowLayout.even(graph.vertices, 1))
 
     @property

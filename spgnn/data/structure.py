@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,10 +70,35 @@ def with_entries(A: CSR) -> sp.csr_array:
     return sp.csr_array((data, A.indices.numpy(), A.indptr.numpy()), shape=A.shape, copy=True)
 
 
-def from_entries(A: Any, *, weighted: bool) -> CSR:
-    """A SciPy matrix as a CSR block; the values are dropped if the graph has no weights."""
-    block = CSR.from_scipy(A)
-    return block if weighted else replace(block, values=None)
+def from_entries(A: sp.csr_array, *, weighted: bool) -> CSR:
+    """The block of a matrix that nobody else has, whose arrays it keeps; duplicates are summed.
+
+    Values are dropped if the graph has no weights.
+    """
+    A.sum_duplicates()
+    values = A.data if weighted else None
+    return block_of(A.indptr.astype(np.int64, copy=False), A.indices, A.shape, values)
+
+
+def without_ones(A: CSR) -> CSR:
+    """The same block, without weights if all are 1.
+
+    Ask for it where entries that occur twice have been summed: three times 1 is 3.
+    """
+    return A if A.values is None or not bool((A.values == 1).all()) else A.with_values(None)
+
+
+def pattern_of(A: sp.csr_array) -> sp.csr_array:
+    """True wherever A has an entry, if only a 0."""
+    return sp.csr_array((np.ones(A.nnz, np.bool_), A.indices, A.indptr), shape=A.shape)
+
+
+def added(A: sp.csr_array, B: sp.csr_array) -> sp.csr_array:
+    """A + B, with an entry wherever one of them has one: SciPy leaves out those that are 0."""
+    pair = (A.tocoo(), B.tocoo())
+    place = [np.concatenate([entries.coords[axis] for entries in pair]) for axis in (0, 1)]
+    data = np.concatenate([entries.data for entries in pair])
+    return sp.coo_array((data, tuple(place)), shape=A.shape).tocsr()
 
 
 def union_with_transpose(A: CSR) -> CSR:
@@ -98,4 +122,4 @@ def union(A: sp.csr_array, B: sp.csr_array, *, weighted: bool) -> CSR:
     data = np.concatenate([entries.data for entries in pair])[order]
     largest = np.maximum.reduceat(data, starts) if len(starts) else data
     arrays = (largest, (row[starts], col[starts]))
-    return CSR.from_scipy(sp.coo_array(arrays, shape=A.shape).tocsr())
+    return from_entries(sp.coo_array(arrays, shape=A.shape).tocsr(), weighted=True)

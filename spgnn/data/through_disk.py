@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spgnn.data.formats import EDGE_FILES, suffix_of
-from spgnn.data.formats.edge_file import BothEndsFile, EdgeFile, Edges
+from spgnn.data.formats.edge_file import BothEndsFile, EdgeFile, Edges, check_sums
 from spgnn.data.formats.reading import name_in
 from spgnn.data.formats.text import PIECE
 from spgnn.data.graph import GraphBlock
@@ -24,7 +24,7 @@ from spgnn.data.shards import open_shards
 from spgnn.data.shards.sorting import Buckets, EdgeLog, entry_bytes
 from spgnn.data.shards.write import DirectoryWriter, PartWriter, directory_writer
 from spgnn.data.source import GraphSource, MemorySource
-from spgnn.data.structure import from_entries, slice_rows, union
+from spgnn.data.structure import added, from_entries, pattern_of, slice_rows, union
 from spgnn.errors import InputError
 from spgnn.files import AnyPath
 from spgnn.memory import resident_bytes
@@ -142,6 +142,7 @@ class _Sorting:
     ) -> None:
         self._file, self._memory, self._source = file, memory, source
         self._larger, self._progress = symmetrise and file.directed, progress
+        self._ones = True  # whether all weights so far are 1
         self._check(_PARSED * PIECE)
 
     def write(self, directory: AnyPath) -> None:
@@ -154,9 +155,10 @@ class _Sorting:
 
     def _write(self, writer: DirectoryWriter, scratch: Path) -> None:
         file, source = self._file, self._source
-        weighted = source is not None and source.meta.weighted
-        log = EdgeLog(scratch / "edges", weighted=weighted)
+        log = EdgeLog(scratch / "edges")
         log.write(file.pieces(self._progress))
+        if source is not None:
+            log.weighted = source.meta.weighted
         vertices, names = file.vertices(), None
         if vertices is None:
             names = file.named(_occurring(log.read("collecting names", self._progress)))
@@ -164,18 +166,22 @@ class _Sorting:
         buckets = self._dealt(log, scratch, vertices, names)
         log.remove()
         ids = None if names is None else torch.from_numpy(names)
-        stored = 0
+        stored, weighted = 0, log.weighted
         with writer.part() as part:
             for first, A in self._rows(buckets):
                 self._append(part, A, first, ids)
                 stored += A.nnz
+            # Weights that are all 1 say nothing; those of a source are what they are.
+            if weighted and self._ones and source is None:
+                part.drop("values")
+                weighted = False
         directed = file.directed and not self._larger
         if source is not None:
             offsets = (0, vertices)
             meta = replace(source.meta, edges=stored, directed=directed, offsets=offsets)
         else:
             meta = describe_bare(
-                name_in(file.path), vertices, stored, directed=directed, weighted=log.weighted
+                name_in(file.path), vertices, stored, directed=directed, weighted=weighted
             )
         if isinstance(file, BothEndsFile):
             file.check_entries(stored)
@@ -211,15 +217,19 @@ class _Sorting:
         if not buckets.vertices:
             yield 0, from_entries(sp.csr_array((0, 0), dtype=np.float64), weighted=weighted)
         for first, (rows, mirrored) in buckets.rows(self._progress):
-            if mirrored is None:
-                yield first, from_entries(rows, weighted=weighted)
-            elif isinstance(file, BothEndsFile):
+            if mirrored is not None and isinstance(file, BothEndsFile):
                 file.check_ends(rows, mirrored, first)
-                yield first, from_entries(rows, weighted=weighted)
-            elif self._larger:
+            elif mirrored is not None and not self._larger:
+                if file.mixed:
+                    file.check_mirrored(pattern_of(rows), pattern_of(mirrored), first)
+                rows = added(rows, mirrored)  # noqa: PLW2901
+            self._ones = self._ones and bool((rows.data == 1).all())
+            check_sums(file, rows, first)
+            if self._larger:
+                assert mirrored is not None
                 yield first, union(rows, mirrored, weighted=weighted)
             else:
-                yield first, from_entries(rows + mirrored, weighted=weighted)
+                yield first, from_entries(rows, weighted=weighted)
 
     def _append(self, part: PartWriter, A: CSR, first: int, names: Tensor | None) -> None:
         """Rows from `first` on, and what the source says of their vertices, a piece at a time."""

@@ -41,8 +41,9 @@ class Adjacency:
         """Take a SciPy sparse matrix, a CSR block, or a graph on disk.
 
         A CSR block or a graph on disk is anything with ``indptr``, ``indices`` and ``shape``: a
-        block of tensors, a graph on disk of arrays, which may be memory-mapped. Explicit zeros
-        count: the exchange moves rows for every stored entry.
+        block of tensors, a graph on disk of arrays, which may be memory-mapped; both are shared.
+        Arrays of a SciPy matrix are copied. Explicit zeros count: the exchange moves rows for every
+        stored entry.
 
         Raises
         ------
@@ -103,9 +104,10 @@ def _arrays(A: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any], bool]:
         if hasattr(A.indptr, "cpu"):
             return A.indptr.cpu().numpy(), A.indices.cpu().numpy(), False
         return integers(A.indptr, "indptr"), integers(A.indices, "indices"), True
-    A = sp.csr_array(A)
-    if not A.has_canonical_format:
-        A = A.copy()
+    given, A = A, sp.csr_array(A)
+    if given.format == A.format or not A.has_canonical_format:
+        # One byte an entry, for values say nothing here, and SciPy copies them with the rest.
+        A = sp.csr_array((np.ones(A.nnz, np.bool_), A.indices, A.indptr), shape=A.shape, copy=True)
         A.sum_duplicates()
     return A.indptr, A.indices, False
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn.data.formats.npy import header_bytes, read_header
-from spgnn.data.formats.reading import reading
+from spgnn.data.formats.reading import check_regular, reading
 from spgnn.errors import InputError
 from spgnn.files import AnyPath, write_pieces
 from spgnn.partition.adjacency import Int32Array
@@ -40,6 +40,7 @@ def read_edges(path: AnyPath, edges: int, parts: int) -> Int32Array:
         Naming the file: no such array, not one label for each nonzero, or one outside [0, parts).
     """
     named = Path(path)
+    check_regular(named)
     with reading(named), named.open("rb") as file:
         header = read_header(file)
         if header.dtype not in DTYPES or len(header.shape) != 1:

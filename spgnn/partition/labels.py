@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from spgnn.data.formats.reading import check_regular
 from spgnn.errors import InputError
 from spgnn.files import AnyPath, write_pieces
 from spgnn.partition import _partition
@@ -72,6 +73,7 @@ def read_labels(path: AnyPath, vertices: int, parts: int) -> Int32Array:
         Naming file and line: not an integer, outside [0, parts), or a wrong number of lines.
     """
     parts = check_parts(parts, vertices)
+    check_regular(path)
     try:
         text = Path(path).read_bytes()
     except (OSError, ValueError) as error:  # the latter for names with a zero byte

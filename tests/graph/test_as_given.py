@@ -249,9 +249,9 @@ def test_integers_that_float32_rounds_are_refused_where_it_is_needed():
     with pytest.raises(InputError, match="edge_weight holds 16777217; float32 holds every integer"):
         spgnn.distribute(Data(edge_index=ends, num_nodes=2, edge_weight=big))
     A = sp.csr_array(np.array([[0, 2**24 + 1], [1, 0]]))
-    with pytest.raises(InputError, match="the matrix holds 16777217; float32 holds every integer"):
+    with pytest.raises(InputError, match="values hold 16777217; float32 holds every integer"):
         spgnn.distribute(A)
-    with pytest.raises(InputError, match="x holds 16777217; float32 holds every integer"):
+    with pytest.raises(InputError, match="x: values hold 16777217; float32 holds every"):
         spgnn.distribute(A.astype(bool), x=A)
     with pytest.raises(InputError, match="x holds 16777217; float32 holds every integer up to"):
         spgnn.data.from_scipy(A.astype(bool), x=big[:, None])

@@ -14,9 +14,10 @@ namespace spgnn {
 // integer, 'f' a real number.
 struct Grammar {
   std::string_view head, cycle;
-  std::string_view separators;  // besides them, only a line's end ends a field
-  std::string_view comments;    // lines that begin with one of these are skipped
-  bool blank_rows;              // whether a line without fields is a row
+  // Besides them, only a line's end ends a field; a double quote among them may stand around one.
+  std::string_view separators;
+  std::string_view comments;  // lines that begin with one of these are skipped; '/' if doubled
+  bool blank_rows;            // whether a line without fields is a row
 };
 
 enum class Fault { none, integer, large, number, range, count };
@@ -34,12 +35,14 @@ class LineParser {
   LineParser(std::string_view text, const Grammar& grammar, Rows& rows)
       : begin_(text.data()), end_(text.data() + text.size()), grammar_(grammar), rows_(rows) {
     for (char c : grammar.separators) separates_[static_cast<unsigned char>(c)] = true;
+    quotes_ = separates_['"'];
+    separates_['"'] = false;
   }
 
   void run(std::int64_t first_line) {
     const char* at = begin_;
     for (std::int64_t line = first_line; at != end_ && rows_.fault == Fault::none; ++line) {
-      if (grammar_.comments.find(*at) != std::string_view::npos) {
+      if (is_comment(skip(at))) {
         while (at != end_ && *at != '\n') ++at;
       } else {
         at = parse_line(at, line);
@@ -57,14 +60,16 @@ class LineParser {
       if (at == end_ || *at == '\n') break;
       char kind = kind_of(fields);
       if (kind == 0) return wrong_count(at, line, fields);
-      const char* end = kind == 'i' ? parse_integer(at) : parse_real(at);
+      quoted_ = quotes_ && *at == '"';
+      const char* number = at + quoted_;
+      const char* end = kind == 'i' ? parse_integer(number) : parse_real(number);
       if (rows_.fault != Fault::none) {
         rows_.line = line;
         rows_.begin = at - begin_;
         rows_.end = end_of_field(at) - begin_;
         return end_;
       }
-      at = end;
+      at = end + quoted_;
     }
     if (fields == 0 && !grammar_.blank_rows) return at;
     if (fields > 0 && !complete(fields)) return wrong_count(at, line, fields);
@@ -87,7 +92,7 @@ class LineParser {
   const char* parse_integer(const char* at) {
     std::int64_t value = 0;
     auto [end, error] = std::from_chars(without_plus(at), end_, value);
-    if (!at_end(end) || error == std::errc::invalid_argument) return fail(Fault::integer, at);
+    if (!closes(end) || error == std::errc::invalid_argument) return fail(Fault::integer, at);
     if (error == std::errc::result_out_of_range) return fail(Fault::large, at);
     rows_.integers.push_back(value);
     return end;
@@ -95,7 +100,7 @@ class LineParser {
   const char* parse_real(const char* at) {
     double value = 0;
     auto [end, error] = std::from_chars(without_plus(at), end_, value);
-    if (!at_end(end) || error == std::errc::invalid_argument) return fail(Fault::number, at);
+    if (!closes(end) || error == std::errc::invalid_argument) return fail(Fault::number, at);
     if (error == std::errc::result_out_of_range) return fail(Fault::range, at);
     rows_.reals.push_back(value);
     return end;
@@ -117,6 +122,14 @@ class LineParser {
     bool plus = *at == '+' && at + 1 != end_ && at[1] != '-' && at[1] != '+';
     return plus ? at + 1 : at;
   }
+  bool is_comment(const char* at) const {
+    if (at == end_ || grammar_.comments.find(*at) == std::string_view::npos) return false;
+    return *at != '/' || (at + 1 != end_ && at[1] == '/');
+  }
+  // Whether a number may end here: before the quote that ends its field, if it stands in quotes.
+  bool closes(const char* at) const {
+    return quoted_ ? at != end_ && *at == '"' && at_end(at + 1) : at_end(at);
+  }
   bool separates(char c) const { return separates_[static_cast<unsigned char>(c)]; }
   bool at_end(const char* at) const { return at == end_ || *at == '\n' || separates(*at); }
   const char* skip(const char* at) const {
@@ -132,6 +145,7 @@ class LineParser {
   const Grammar& grammar_;
   Rows& rows_;
   bool separates_[256] = {};
+  bool quotes_ = false, quoted_ = false;
 };
 
 }  // namespace spgnn

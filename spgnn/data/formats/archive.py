@@ -7,6 +7,7 @@ agree, and no array but one of numbers is read.
 from __future__ import annotations
 
 import os
+import re
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn.data.formats.npy import NotNumbersError, NpyHeader, read_header
-from spgnn.data.formats.reading import reading
+from spgnn.data.formats.reading import check_regular, reading
+from spgnn.data.memory import check_memory
 from spgnn.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -30,6 +32,12 @@ _UTF8 = 0x800
 _LOCAL_HEADER, _LOCAL_MAGIC = struct.Struct("<4s5H3L2H"), b"PK\x03\x04"
 _END, _END_MAGIC = struct.Struct("<4s4H2LH"), b"PK\x05\x06"
 _LONGEST_COMMENT = 2**16 - 1
+_LONGEST_WORD = 1024  # bytes of its array
+_WORD = re.compile(
+    rb"\x93NUMPY.{2,6}\{'descr': '[<>|=]?[SU][0-9]{1,2}', 'fortran_order': False, "
+    rb"'shape': \((?:1,)?\), ?\} *\n(.*)",
+    re.DOTALL,
+)
 _COUNT_ELSEWHERE = 2**16 - 1  # the number of entries of a very large archive
 
 
@@ -64,16 +72,20 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        check_regular(path)
         with reading(path, "not an .npz file, or a truncated one"):
             self._bytes = path.stat().st_size
             self._zip = zipfile.ZipFile(path)
             with path.open("rb") as file:
                 _check_directory(file, self._zip.infolist())
-        self._members = {
-            info.filename.removesuffix(".npy"): info
-            for info in self._zip.infolist()
-            if info.filename.endswith(".npy")
-        }
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        for info in self._zip.infolist():
+            name = info.filename.removesuffix(".npy")
+            if name in self._members:
+                self._zip.close()
+                raise InputError(f"{path}: holds two arrays '{name}'")
+            if name != info.filename:
+                self._members[name] = info
 
     def __enter__(self) -> Self:
         return self
@@ -130,8 +142,28 @@ class Archive:
         """
         with self.stream(name) as stream:
             header = stream.header
+            # A few bytes that are packed well can ask for a thousand times their size.
+            check_memory(f"{self.path}: array '{name}'", header.nbytes)
             flat = stream.take(header.nbytes // header.dtype.itemsize)
         return flat.reshape(header.shape, order="F" if header.fortran_order else "C")
+
+    def word(self, name: str) -> str:
+        """A short text in ASCII, as NumPy stores one: SciPy's array ``format`` is one.
+
+        Raises
+        ------
+        InputError
+        """
+        info = self._checked(name)
+        with reading(self.path, f"array '{name}' is damaged or truncated"):
+            with self._zip.open(info) as file:
+                raw = file.read(_LONGEST_WORD)
+            # Bytes, or UCS-4 of either byte order: in ASCII, zeros are all that differs.
+            found = _WORD.fullmatch(raw)
+            text = b"" if found is None else found[1].replace(b"\0", b"")
+            if found is None or not text.isalnum():
+                raise ValueError("it is no word")
+        return text.decode("ascii")
 
     def mapped(self, name: str) -> Array | None:
         """An array that is stored as it is, mapped into memory for reading; otherwise ``None``.

@@ -16,7 +16,10 @@ import torch
 from spgnn.data.edges import csr_from_edges
 from spgnn.data.formats.reading import graph_of
 from spgnn.data.graph import Graph
+from spgnn.data.structure import with_entries, without_ones
+from spgnn.errors import InputError
 from spgnn.progress import Progress
+from spgnn.sparse import EXACT, exact_in_float32
 
 Ends = npt.NDArray[Any]
 
@@ -49,10 +52,16 @@ class EdgeFile(ABC):
     path : Path
     directed : bool
         Otherwise each edge is meant in both directions, and listed once, but for a `BothEndsFile`.
+    integers : bool
+        Whether weights are whole numbers, which stay exact or are refused.
+    mixed : bool
+        Once all pieces have been read: whether `check_mirrored` has anything to look for.
     """
 
     path: Path
     directed: bool
+    integers: bool = False
+    mixed: bool = False
 
     @abstractmethod
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
@@ -67,6 +76,32 @@ class EdgeFile(ABC):
     @abstractmethod
     def vertices(self) -> int | None:
         """How many there are, once all pieces have been read; ``None`` if ends are names."""
+
+    def decided(self) -> dict[str, str]:
+        """What in the file decides direction, vertices and weights; all pieces have been read."""
+        return {}
+
+    def check_mirrored(self, rows: sp.csr_array, mirrored: sp.csr_array, first: int) -> None:
+        """Refuse edges of an undirected graph that are listed from both their ends.
+
+        Parameters
+        ----------
+        rows, mirrored : patterns
+            As listed, and of the transpose; rows from `first` on.
+        first : int
+
+        Raises
+        ------
+        InputError
+        """
+        row, column = rows.multiply(mirrored).tocoo().coords
+        off = np.flatnonzero(row + first != column)
+        if len(off):
+            i, j = int(row[off[0]]) + first + 1, int(column[off[0]]) + 1
+            raise InputError(
+                f"{self.path}: lists both entry ({i}, {j}) and ({j}, {i}); a symmetric file holds "
+                "one of the two"
+            )
 
     def named(self, names: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The names of all vertices, of those that occur, each once and rising."""
@@ -100,7 +135,7 @@ class BothEndsFile(EdgeFile):
 def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
     """The graph of a file of edges, in memory.
 
-    Weights that are all 1 are dropped, those of an edge that occurs twice are summed.
+    Weights of an edge that occurs twice are summed; those that are then all 1 are dropped.
 
     Raises
     ------
@@ -114,8 +149,6 @@ def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
     listed = [piece.weights for piece in read if piece.weights is not None]
     weights = np.concatenate(listed) if listed else None
     del read, listed
-    if weights is not None and bool((weights == 1).all()):
-        weights = None
     vertices, ids = file.vertices(), None
     if vertices is None:
         names = file.named(np.union1d(source, target).astype(np.int64))
@@ -123,8 +156,30 @@ def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
         vertices, ids = len(names), torch.from_numpy(names)
     once = not file.directed and not isinstance(file, BothEndsFile)
     adjacency = csr_from_edges(source, target, vertices, weights, symmetric=once)
+    if file.mixed:
+        pattern = with_entries(csr_from_edges(source, target, vertices))
+        file.check_mirrored(pattern, pattern.T.tocsr(), 0)
+    if weights is not None:
+        check_sums(file, with_entries(adjacency))
     if isinstance(file, BothEndsFile):
         file.check_entries(adjacency.nnz)
         A = adjacency.to_scipy()
         file.check_ends(A, A.T.tocsr(), 0)
-    return graph_of(file.path, adjacency, file.directed, vertex_ids=ids)
+    return graph_of(file.path, without_ones(adjacency), file.directed, vertex_ids=ids)
+
+
+def check_sums(file: EdgeFile, rows: sp.csr_array, first: int = 0) -> None:
+    """Refuse sums of whole numbers that float32 rounds, in rows from `first` on.
+
+    Raises
+    ------
+    InputError
+    """
+    if not file.integers or rows.dtype == np.bool_:
+        return
+    exact = exact_in_float32(rows.data)
+    if not exact.all():
+        at = int(np.argmin(exact))
+        row = first + int(np.searchsorted(rows.indptr, at, side="right")) - 1
+        place = f"({row}, {int(rows.indices[at])})"
+        raise InputError(f"{file.path}: entry {place} is {rows.data[at]:.0f}; it must be {EXACT}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,34 +16,46 @@ from spgnn.data.formats.edge_file import EdgeFile, Edges
 from spgnn.data.formats.text import Grammar, Head, count, read_head, read_numbers, refuse_first
 from spgnn.data.memory import check_vertices
 from spgnn.data.narrow import WEIGHT, fits_float32
-from spgnn.errors import InputError
+from spgnn.errors import InputError, shortened
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
+from spgnn.sparse import EXACT, exact_in_float32
 
 # Ids that leave more than this share of [0, largest] unused are names, not positions.
 SPARSE_IDS = 16
-HEADING = re.compile(r"[A-Za-z_][\w.:-]*")
 WANTED = "an edge is 'source target [weight]'"
-PLAIN = Grammar("ii", row=f"the first edge has 2 ({WANTED})")
-WEIGHTED = Grammar("iif", row=f"the first edge has 3 ({WANTED})")
+PLAIN = Grammar(
+    "ii", row=f"the first edge has 2 ({WANTED})", separators=' \t\r,;"', comments="#%/"
+)
+WEIGHTED = replace(PLAIN, head="iif", row=f"the first edge has 3 ({WANTED})")
+_COMMENT = re.compile(r"[\s#%/]*")
+# SNAP's words, at the beginning of a comment: elsewhere they may say anything.
+_UNDIRECTED = re.compile(r"undirected graph\b", re.IGNORECASE)
+_DIRECTED = re.compile(r"directed graph\b", re.IGNORECASE)
+# A number with whatever may group its digits.
+_STATED = r"\b{}:\s*([0-9](?:[0-9 ,.'_\u00a0\u2009\u202f]*[0-9])?)"
+_GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
+_SOURCES = {"source", "src", "from"}
+_TARGETS = {"target", "tgt", "destination", "dest", "dst", "to"}
+_WEIGHTS = {"weight", "weights"}
 
 
 class EdgeList(EdgeFile):
     """Lines ``source target [weight]``: row = target, column = source.
 
-    Comment lines begin with # or %; blanks, tabs, commas and semicolons separate. A first line
-    of words is a header. Ids are vertex numbers and stay what they are; only if fewer
-    than one in 16 of [0, largest id] occurs, and no comment states as many, are they renumbered in
-    rising order, and ``vertex_ids`` keeps the names. A comment ``Nodes: N`` (SNAP's word) is
-    believed: vertices that no edge names come last. Weights of an edge that occurs twice are
-    summed.
+    Comment lines begin with #, % or //; blanks, tabs, commas and semicolons separate, and fields
+    may be quoted. A first line of words is a header. Ids are vertex numbers and stay what they are;
+    only if fewer than one in 16 of [0, largest id] occurs, and no comment states as many, are they
+    renumbered in rising order, and ``vertex_ids`` keeps the names. A comment ``Nodes: N`` (SNAP's
+    word) is believed: vertices that no edge names come last. Weights of an edge that occurs twice
+    are summed.
 
     Parameters
     ----------
     path : Path
     directed : bool, optional
-        Otherwise undirected if a leading comment says ``Undirected graph`` (SNAP's words). The
-        edges of an undirected graph are stored in both directions.
+        Otherwise undirected if a leading comment begins with ``Undirected graph`` (SNAP's words).
+        The edges of an undirected graph are stored in both directions.
 
     Raises
     ------
@@ -53,18 +67,21 @@ class EdgeList(EdgeFile):
         head = read_head(path, PLAIN)
         if not head.line:
             raise _no_edges(path)
-        columns = len(head.fields)
+        names = _headings(head.text)
+        columns = len(names or head.fields)
         if columns not in (2, 3):
             raise InputError(f"{path}, line {head.line}: {columns} columns; {WANTED}")
+        if names:
+            _check_headings(path, head.line, names)
         self.path = path
         self._grammar = PLAIN if columns == 2 else WEIGHTED
-        header = all(HEADING.fullmatch(field) for field in head.fields)
-        self._skip = head.line if header else 0
+        self._skip = head.line if names else 0
+        self.integers = self._grammar is WEIGHTED  # until a fraction occurs
+        self._weight_name = f" '{names[2]}'" if len(names) == 3 else ""
         self._stated_edges = _stated(path, head, "Edges")
         self._nodes = _stated(path, head, "Nodes") or 0
-        if directed is None:
-            directed = not re.search(r"\bundirected\b", head.comments, re.IGNORECASE)
-        self.directed = directed
+        self._said = _direction(path, head) if directed is None else "asked for"
+        self.directed = self._said != _SAYS_UNDIRECTED if directed is None else directed
         self._edges, self._largest = 0, -1
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
@@ -78,6 +95,9 @@ class EdgeList(EdgeFile):
                 values = numbers.reals
                 refuse_first(path, np.isfinite(values), lines, values, "a finite weight")
                 refuse_first(path, fits_float32(values), lines, values, WEIGHT)
+                fraction = values != np.rint(values)
+                refuse_first(path, exact_in_float32(values) | fraction, lines, values, EXACT)
+                self.integers = self.integers and not bool(fraction.any())
             largest = int(ends.max(initial=0))
             self._edges, self._largest = self._edges + len(ends), max(self._largest, largest)
             source, target = ends.T.astype(numpy_index_dtype(largest + 1))
@@ -99,6 +119,21 @@ class EdgeList(EdgeFile):
         check_vertices(str(self.path), vertices)
         return vertices
 
+    def decided(self) -> dict[str, str]:
+        """What comments and columns say."""
+        if self.vertices() is None:
+            vertices = "ids are names, and renumbered: too few of their range occur"
+        elif self._nodes > self._largest:
+            vertices = f"a comment says 'Nodes: {self._nodes}'"
+        else:
+            vertices = f"ids reach {self._largest}"
+        weights = f"third column{self._weight_name}, unless all are 1"
+        return {
+            "direction by": self._said,
+            "vertices by": vertices,
+            "weights by": weights if self._grammar is WEIGHTED else "there is no third column",
+        }
+
     def named(self, names: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """With those that are stated but do not occur, at the end."""
         logging.getLogger(__name__).warning(
@@ -118,5 +153,56 @@ def _no_edges(path: Path) -> InputError:
 
 def _stated(path: Path, head: Head, what: str) -> int | None:
     """How many edges or nodes the leading comments say there are."""
-    found = re.search(rf"\b{what}:\s*([0-9]+)", head.comments)
-    return None if found is None else count(path, head.line, found[1], what.lower())
+    found = re.search(_STATED.format(what), head.comments)
+    if found is None:
+        return None
+    text = found[1].replace(",", "") if _GROUPED.fullmatch(found[1]) else found[1]
+    return count(path, head.line, text, what.lower())
+
+
+_SAYS_UNDIRECTED = "a comment begins with 'Undirected graph'"
+
+
+def _direction(path: Path, head: Head) -> str:
+    """What of the leading comments decides whether the graph is directed."""
+    lines = [line[_COMMENT.match(line).end() :] for line in head.comments.split("\n")]  # type: ignore[union-attr]
+    undirected, directed = (
+        any(words.match(line) for line in lines) for words in (_UNDIRECTED, _DIRECTED)
+    )
+    if undirected and directed:
+        raise InputError(f"{path}: its comments say both 'Directed graph' and 'Undirected graph'")
+    if undirected:
+        return _SAYS_UNDIRECTED
+    if directed:
+        return "a comment begins with 'Directed graph'"
+    return "no comment begins with 'Undirected graph'"
+
+
+def _headings(text: str) -> list[str]:
+    """The names of columns that a line holds; none if it holds an edge."""
+    separator = next((c for c in ",;\t" if c in text), " ")
+    try:
+        (names,) = csv.reader([text], delimiter=separator, skipinitialspace=True)
+    except (csv.Error, ValueError):
+        return []
+    names = [name.strip() for name in names]
+    if separator == " ":
+        names = [name for name in names if name]
+    return names if any(names) and all(_is_word(name) or not name for name in names) else []
+
+
+def _is_word(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return name[:1].isalpha() or name[:1] == "_"
+    return False
+
+
+def _check_headings(path: Path, line: int, names: list[str]) -> None:
+    """Refuse columns that have no names, or are named in another order."""
+    first, second = (set(re.split(r"[\W\d_]+", name.lower())) for name in names[:2])
+    turned = first & _TARGETS and second & _SOURCES
+    if "" in names or turned or (first | second) & _WEIGHTS:
+        shown = shortened(", ".join(names), 60)
+        raise InputError(f"{path}, line {line}: the columns are '{shown}'; {WANTED}")

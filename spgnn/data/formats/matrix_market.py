@@ -24,17 +24,25 @@ from spgnn.data.narrow import WEIGHT, fits_float32
 from spgnn.errors import InputError
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
+from spgnn.sparse import EXACT, exact_in_float32
 
 _LONGEST_BANNER = 1024  # bytes, as the format says of every line
 BLANKS = " \t\r"
+_INTEGERS = ("integer", "unsigned-integer")
 SIZES = Grammar("iii", separators=BLANKS, comments="%")
-_KINDS = {"pattern": "ii", "integer": "iii", "real": "iif", "double": "iif"}
+_KINDS = {
+    "pattern": "ii",
+    "integer": "iii",
+    "unsigned-integer": "iii",
+    "real": "iif",
+    "double": "iif",
+}
 
 
 @dataclass(frozen=True)
 class _Banner:
     field: str
-    symmetric: bool
+    symmetry: str
 
     @property
     def entries(self) -> Grammar:
@@ -54,9 +62,12 @@ class _Sizes:
 class MatrixMarket(EdgeFile):
     """A sparse square matrix as it stands: row = destination.
 
-    Exactly what the format says (Boisvert, Pozo & Remington, NISTIR 5935) is read, and nothing
-    more. ``symmetric`` files are undirected graphs, ``general`` ones directed; ``pattern`` files,
-    and those whose entries are all 1, have no weights. Entries that occur twice are summed.
+    What the format says (Boisvert, Pozo & Remington, NISTIR 5935) is read, SciPy's field
+    ``unsigned-integer``, and a banner with one % in place of two (Network Repository).
+    ``symmetric`` files are undirected graphs, ``general`` and ``skew-symmetric`` ones directed.
+    Entries of a symmetric file may stand above the diagonal, too, if none is listed in both places.
+    Entries that occur twice are summed; ``pattern`` files, and those whose entries are then all 1,
+    have no weights.
 
     Parameters
     ----------
@@ -72,7 +83,8 @@ class MatrixMarket(EdgeFile):
         self.path = path
         self._banner = _read_banner(path)
         self._sizes = _read_sizes(path)
-        self.directed = not self._banner.symmetric
+        self.directed = self._banner.symmetry != "symmetric"
+        self.integers = self._banner.field in _INTEGERS
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
         """Entry (row, column) is the edge column → row."""
@@ -80,7 +92,7 @@ class MatrixMarket(EdgeFile):
         index_type = numpy_index_dtype(sizes.vertices)
         entries, skip = sizes.entries, sizes.line
         grammar = banner.entries
-        found = 0
+        found, below, above = 0, False, False
         for numbers in read_numbers(path, grammar, skip, progress):
             if found + len(numbers.lines) > entries:
                 line = numbers.lines[entries - found]
@@ -91,7 +103,19 @@ class MatrixMarket(EdgeFile):
             _check_places(path, banner, sizes.vertices, table, numbers.lines)
             row, column = table[:, :2].T.astype(index_type) - 1
             weighted = len(grammar.head) == 3
-            yield Edges(column, row, _weights(path, banner, table, numbers) if weighted else None)
+            weights = _weights(path, banner, table, numbers) if weighted else None
+            if banner.symmetry == "symmetric":
+                below, above = (
+                    below or bool((row > column).any()),
+                    above or bool((row < column).any()),
+                )
+                self.mixed = below and above
+            if banner.symmetry == "skew-symmetric":
+                # Entry (j, i) is the negative of (i, j).
+                assert weights is not None
+                row, column = np.concatenate((row, column)), np.concatenate((column, row))
+                weights = np.concatenate((weights, -weights))
+            yield Edges(column, row, weights)
         if found < entries:
             raise InputError(
                 f"{path}: truncated: line {skip} says {entries} entries, but {found} follow"
@@ -101,23 +125,37 @@ class MatrixMarket(EdgeFile):
         """Rows of the matrix."""
         return self._sizes.vertices
 
+    def decided(self) -> dict[str, str]:
+        """As the banner says."""
+        weights = "" if self._banner.field == "pattern" else ", unless all entries are 1"
+        return {
+            "direction by": f"line 1: '{self._banner.symmetry}'",
+            "weights by": f"line 1: '{self._banner.field}'{weights}",
+        }
+
 
 def _read_banner(path: Path) -> _Banner:
-    with open_bytes(path) as file:
+    with open_bytes(path) as (file, _):
         words = file.readline(_LONGEST_BANNER).decode("utf-8", "replace").lower().split()
-    if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
+    if len(words) != 5 or words[0].lstrip("%") != "matrixmarket" or words[1] != "matrix":
         raise InputError(
             f"{path}, line 1: not a Matrix Market file; it begins with "
             "'%%MatrixMarket matrix coordinate FIELD SYMMETRY'"
         )
     _, _, layout, field, symmetry = (word[:40] for word in words)
     if layout != "coordinate":
-        raise InputError(f"{path}, line 1: a '{layout}' matrix; a graph is stored as 'coordinate'")
+        raise InputError(
+            f"{path}, line 1: a '{layout}' matrix holds every entry, edge or not; a graph is "
+            "stored as 'coordinate': scipy.io.mmwrite(path, scipy.sparse.coo_array(A))"
+        )
     if field not in _KINDS:
         raise InputError(f"{path}, line 1: '{field}' entries; weights are pattern, integer or real")
-    if symmetry not in ("general", "symmetric"):
-        raise InputError(f"{path}, line 1: '{symmetry}'; a graph is 'general' or 'symmetric'")
-    return _Banner(field, symmetry == "symmetric")
+    if symmetry not in ("general", "symmetric", "skew-symmetric"):
+        known = "'general', 'symmetric' or 'skew-symmetric'"
+        raise InputError(f"{path}, line 1: '{symmetry}'; a graph is {known}")
+    if symmetry == "skew-symmetric" and field == "pattern":
+        raise InputError(f"{path}, line 1: a 'pattern' has no sign, so it is not skew-symmetric")
+    return _Banner(field, symmetry)
 
 
 def _read_sizes(path: Path) -> _Sizes:
@@ -149,15 +187,22 @@ def _check_places(
     for column, what in ((table[:, 0], "row"), (table[:, 1], "column")):
         inside = (column >= 1) & (column <= vertices)
         refuse_first(path, inside, lines, column, f"a {what} in [1, {vertices}]")
-    if banner.symmetric:
-        rule = "a column up to the row: a symmetric file holds its lower triangle alone"
-        refuse_first(path, table[:, 0] >= table[:, 1], lines, table[:, 1], rule)
+    if banner.symmetry == "skew-symmetric":
+        rule = "a column before the row: a skew-symmetric file holds what is below the diagonal"
+        refuse_first(path, table[:, 0] > table[:, 1], lines, table[:, 1], rule)
 
 
 def _weights(
     path: Path, banner: _Banner, table: npt.NDArray[np.int64], numbers: Numbers
 ) -> npt.NDArray[np.float64]:
-    weights = table[:, 2].astype(np.float64) if banner.field == "integer" else numbers.reals
-    refuse_first(path, np.isfinite(weights), numbers.lines, weights, "a finite number")
-    refuse_first(path, fits_float32(weights), numbers.lines, weights, WEIGHT)
+    lines = numbers.lines
+    if banner.field in _INTEGERS:
+        whole = table[:, 2]
+        if banner.field == "unsigned-integer":
+            refuse_first(path, whole >= 0, lines, whole, "an unsigned integer")
+        refuse_first(path, exact_in_float32(whole), lines, whole, EXACT)
+        return whole.astype(np.float64)
+    weights = numbers.reals
+    refuse_first(path, np.isfinite(weights), lines, weights, "a finite number")
+    refuse_first(path, fits_float32(weights), lines, weights, WEIGHT)
     return weights

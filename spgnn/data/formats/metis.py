@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,9 +20,11 @@ from spgnn.data.formats.text import (
     refuse_first,
 )
 from spgnn.data.narrow import WEIGHT, fits_float32
+from spgnn.data.structure import pattern_of
 from spgnn.errors import InputError, shortened
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
+from spgnn.sparse import EXACT, exact_in_float32
 
 HEADER = Grammar("", cycle="i", separators=" \t\r", comments="%")
 _MOST_CONSTRAINTS = 1000  # numbers a vertex has; more are a damaged header
@@ -32,7 +35,7 @@ class MetisGraph(BothEndsFile):
 
     The header is ``vertices edges [fmt [constraints]]``; line i then lists the neighbours of
     vertex i, counted from 1, each edge at both its ends. Edge weights become the graph's weights;
-    vertex sizes and weights are skipped. Lines that begin with % are comments.
+    vertex sizes and weights are not read, which is logged. Lines that begin with % are comments.
 
     Parameters
     ----------
@@ -52,6 +55,10 @@ class MetisGraph(BothEndsFile):
         self.path, self._line = path, head.line
         self._vertices, self._edges, self._skipped, self._weighted = header
         self._lines: list[npt.NDArray[np.int64]] = []
+        if self._skipped:
+            logging.getLogger(__name__).warning(
+                "%s: not read: %s", path, self.decided()["not read"]
+            )
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
         """Each edge twice: neighbour → vertex of the line."""
@@ -72,8 +79,15 @@ class MetisGraph(BothEndsFile):
             degrees, neighbours = self._neighbours(numbers)
             ids = np.arange(rows, rows + len(degrees), dtype=index_type)
             self._check(numbers, degrees, neighbours)
-            source = neighbours.astype(index_type) - 1
-            yield Edges(source, np.repeat(ids, degrees), numbers.reals if weighted else None)
+            source, target = neighbours.astype(index_type) - 1, np.repeat(ids, degrees)
+            loops = np.flatnonzero(source == target)
+            if len(loops):
+                vertex = int(target[loops[0]])
+                raise InputError(
+                    f"{path}, line {numbers.lines[vertex - rows]}: vertex {vertex + 1} is its own "
+                    "neighbour; a METIS graph has no self-loops"
+                )
+            yield Edges(source, target, numbers.reals if weighted else None)
             self._lines.append(numbers.lines)
             rows += len(degrees)
         if rows < self._vertices:
@@ -86,6 +100,17 @@ class MetisGraph(BothEndsFile):
         """As the header says."""
         return self._vertices
 
+    def decided(self) -> dict[str, str]:
+        """As the format and the header's fmt say."""
+        weights = "each neighbour has one" if self._weighted else "neighbours have none"
+        found = {
+            "direction by": "a METIS graph is undirected",
+            "weights by": f"line {self._line}: {weights}",
+        }
+        if self._skipped:
+            found["not read"] = f"weights and sizes of vertices, {self._skipped} each"
+        return found
+
     def check_entries(self, entries: int) -> None:
         """Two of each edge."""
         if entries != 2 * self._edges:
@@ -96,7 +121,10 @@ class MetisGraph(BothEndsFile):
 
     def check_ends(self, rows: sp.csr_array, mirrored: sp.csr_array, first: int) -> None:
         """The same at both."""
-        difference = (mirrored != rows).tocoo()
+        # SciPy takes an entry that is 0 for none.
+        difference = (pattern_of(mirrored) != pattern_of(rows)).tocoo()
+        if not difference.nnz:
+            difference = (mirrored != rows).tocoo()
         if difference.nnz:
             u, v = first + int(difference.row[0]), int(difference.col[0])
             line = np.concatenate(self._lines)[u]
@@ -143,6 +171,8 @@ class MetisGraph(BothEndsFile):
             weights = numbers.reals
             refuse_first(self.path, np.isfinite(weights), lines, weights, "a finite weight")
             refuse_first(self.path, fits_float32(weights), lines, weights, WEIGHT)
+            exact = exact_in_float32(weights) | (weights != np.rint(weights))
+            refuse_first(self.path, exact, lines, weights, EXACT)
 
 
 def _header(path: Path, fields: list[str], line: int) -> tuple[int, int, int, bool]:
@@ -157,7 +187,8 @@ def _header(path: Path, fields: list[str], line: int) -> tuple[int, int, int, bo
         shown = shortened(fields[2], 40)
         raise InputError(f"{wanted}; fmt is up to three digits 0 or 1, got '{shown}'")
     sizes, weights, edge_weights = (flag == "1" for flag in flags)
-    constraints = count(path, line, fields[3], "constraints") if len(fields) == 4 else 1
+    # gpmetis takes 0 for 1.
+    constraints = max(count(path, line, fields[3], "constraints"), 1) if len(fields) == 4 else 1
     if constraints > _MOST_CONSTRAINTS:
         raise InputError(f"{wanted}; {constraints} constraints are more than {_MOST_CONSTRAINTS}")
     vertices = count(path, line, fields[0], "vertices")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,35 @@ import torch
 from torch import Tensor
 
 from spgnn.data.formats.archive import Archive, Array
-from spgnn.data.formats.reading import graph_of
+from spgnn.data.formats.reading import graph_of, reading
 from spgnn.data.graph import MASKS, Graph
 from spgnn.data.labels import labels_of_table
+from spgnn.data.memory import check_memory
 from spgnn.data.narrow import WEIGHT, fits_float32, narrow
-from spgnn.data.structure import block_of
+from spgnn.data.structure import block_of, without_ones
 from spgnn.errors import InputError
 from spgnn.files import written_aside
 from spgnn.pattern import numpy_index_dtype
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, EXACT, exact_in_float32
 
 LABEL_GAPS = 2  # classes per label in use, at most
+# Formats of matrices, and their arrays beside data and shape.
+_FORMATS = {
+    "csr": ("indices", "indptr"),
+    "csc": ("indices", "indptr"),
+    "bsr": ("indices", "indptr"),
+    "coo": ("row", "col"),
+    "dia": ("offsets",),
+}
+_OF_MATRIX = (
+    "data",
+    "shape",
+    "format",
+    "_is_array",
+    *{each for of in _FORMATS.values() for each in of},
+)
+_NO_WEIGHTS = ("edge_weight", "edge_weights", "weight", "weights", "values")
+_LARGEST = 2**62
 
 
 def read_npz(path: str | os.PathLike[str]) -> Graph:
@@ -31,8 +50,10 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
     Arrays: ``indptr``, ``indices``, ``shape``; optionally ``data``, ``directed``, ``x`` or
     ``x_indptr, x_indices, x_data, x_shape``, ``y``, ``train_mask, val_mask, test_mask`` [n] or
     [n, splits], or ``train_masks, …`` [splits, n], which then hold all splits; ``classes``, a
-    bound on ``y``. Others are ignored. A file that does not say ``directed`` counts as directed.
-    Rows that are not canonical are made so: columns sorted, duplicate weights summed.
+    bound on ``y``. Others are not read. A file that does not say ``directed`` counts as directed.
+    Rows that are not canonical are made so: columns sorted, duplicate weights summed. A matrix may
+    be in any format of ``scipy.sparse.save_npz``, as an array ``format`` or ``x_format`` says;
+    ``y_…`` is a table of labels in such a form.
 
     Raises
     ------
@@ -42,6 +63,7 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
     path = Path(path)
     with Archive(path) as archive:
         arrays = GraphArrays(archive)
+        arrays.warn_of_unread()
         rows = arrays.vertices
         adjacency = arrays.adjacency()
         x: Tensor | CSR | None = None
@@ -99,15 +121,42 @@ class GraphArrays:
 
     def __init__(self, archive: Archive) -> None:
         self.archive, self.path = archive, archive.path
-        if "indptr" not in archive:
+        if "indptr" not in archive and "format" not in archive:
             found = ", ".join(archive.names[:8]) or "none"
             raise InputError(f"{self.path}: not a graph: no array 'indptr' (arrays found: {found})")
+        for name in _NO_WEIGHTS:
+            if name in archive and "data" not in archive:
+                self.refuse(name, "is not read: weights are the array 'data'")
         rows, columns = self.shape("shape")
         if rows != columns:
             raise InputError(
                 f"{self.path}: shape is {rows} × {columns}; a graph needs as many rows as columns"
             )
         self.vertices = rows
+
+    @property
+    def unread(self) -> list[str]:
+        """The arrays that say nothing here."""
+        matrices = {f"{prefix}{name}" for prefix in ("", "x_", "y_") for name in _OF_MATRIX}
+        masks = {f"{name}{s}" for name in MASKS for s in ("", "s")}
+        known = {"directed", "x", "y", "classes"} | matrices | masks
+        return [name for name in self.archive.names if name not in known]
+
+    def warn_of_unread(self) -> None:
+        """Log that the file holds what looks like attributes of edges, if it does."""
+        if unread := [name for name in self.unread if name.startswith("edge")]:
+            said = "%s: not read: %s; of edges, a file holds weights alone, in an array 'data'"
+            logging.getLogger(__name__).warning(said, self.path, ", ".join(unread))
+
+    def decided(self) -> dict[str, str]:
+        """What in the file decides direction and weights."""
+        there = "directed" in self.archive
+        found = {"direction by": "array 'directed'" if there else "there is no array 'directed'"}
+        weights = "array 'data', unless all are 1" if "data" in self.archive else "no array 'data'"
+        found["weights by"] = weights
+        if self.unread:
+            found["not read"] = ", ".join(self.unread)
+        return found
 
     def adjacency(self) -> CSR:
         """The canonical matrix; weights that are all 1 are dropped."""
@@ -118,7 +167,7 @@ class GraphArrays:
         if "directed" not in self.archive:
             return True
         array = self.archive.array("directed")
-        if array.size != 1:
+        if array.size != 1 or array.dtype.kind == "f" or not 0 <= int(array.reshape(())) <= 1:
             self.refuse("directed", f"must be one bool, got {_describe(array)}")
         return bool(array.reshape(()))
 
@@ -153,12 +202,17 @@ class GraphArrays:
             self.refuse(name, f"must be float32 [{wanted}], got {dtype} {list(got)}")
 
     def float32(self, name: str, array: Array, *, weights: bool = False, first: int = 0) -> Array:
-        """Some rows of an array, from `first`, in float32; finite, and weights not rounded to 0."""
+        """Some rows of an array, from `first`, in float32.
+
+        They are finite, weights are not rounded to 0, and integers not at all.
+        """
         if array.dtype.kind == "f":
             self.check(name, array, np.isfinite(array), "must be a finite number", first)
         with np.errstate(over="ignore", under="ignore"):
             single = np.ascontiguousarray(array, dtype=np.float32)
-        if array.dtype.itemsize > single.dtype.itemsize:
+        if array.dtype.kind != "f":
+            self.check(name, array, exact_in_float32(array), f"must be {EXACT}", first)
+        elif array.dtype.itemsize > single.dtype.itemsize:
             fits = fits_float32(array) if weights else np.isfinite(single)
             self.check(name, array, fits, f"must be {WEIGHT}", first)
         return single
@@ -172,16 +226,29 @@ class GraphArrays:
 
     @property
     def sparse_features(self) -> tuple[int, int] | None:
-        """The shape of features in CSR form, if there are any."""
-        if "x_indptr" not in self.archive:
+        """The shape of sparse features, if there are any."""
+        return self._shape_of("x")
+
+    def _shape_of(self, matrix: str) -> tuple[int, int] | None:
+        """The shape of a sparse matrix of vertices, if there is one of that name."""
+        if not {f"{matrix}_indptr", f"{matrix}_format"} & set(self.archive.names):
             return None
-        shape = self.shape("x_shape")
+        name = f"{matrix}_shape"
+        shape = self.shape(name)
         if shape[0] != self.vertices:
             said = f"says {shape[0]} rows, but the graph has {self.vertices} vertices"
-            self.refuse("x_shape", said)
-        if "x_data" not in self.archive:
-            raise InputError(f"{self.path}: no array 'x_data'")
+            self.refuse(name, said)
+        if f"{matrix}_data" not in self.archive:
+            raise InputError(f"{self.path}: no array '{matrix}_data'")
         return shape
+
+    def format(self, prefix: str) -> str:
+        """The format of a matrix, as SciPy names it."""
+        name = f"{prefix}format"
+        found = self.archive.word(name) if name in self.archive else "csr"
+        if found not in _FORMATS:
+            self.refuse(name, f"is '{found}'; known are {', '.join(_FORMATS)}")
+        return found
 
     def row_ends(self, name: str, rows: int, entries: int) -> Array:
         """The row offsets of a matrix with that many entries, int64 [rows + 1]."""
@@ -203,25 +270,80 @@ class GraphArrays:
         return narrowed
 
     def csr(self, prefix: str, shape: tuple[int, int]) -> CSR:
-        """The canonical block of arrays ``{prefix}indptr, {prefix}indices, {prefix}data``."""
-        indices = self.integers(f"{prefix}indices")
-        indptr = self.row_ends(f"{prefix}indptr", shape[0], len(indices))
-        indices = self.columns(f"{prefix}indices", indices, shape[1])
-        name, data = f"{prefix}data", None
-        if name in self.archive:
-            data = self.reals(name, (len(indices),), weights=not prefix)
-        if not prefix and data is not None and bool((data == 1).all()):
-            data = None
-        return canonical(f"{self.path}: '{name}'", indptr, indices, data, shape)
+        """The canonical block of the arrays whose names begin with a prefix.
+
+        Weights of the adjacency are dropped if all are 1 once duplicates were summed.
+        """
+        name = f"{prefix}data"
+        if self.converts(prefix):
+            block = self._converted(prefix, shape)
+        else:
+            indices = self.integers(f"{prefix}indices")
+            indptr = self.row_ends(f"{prefix}indptr", shape[0], len(indices))
+            indices = self.columns(f"{prefix}indices", indices, shape[1])
+            data, whole = None, False
+            if name in self.archive:
+                array = self.archive.array(name)
+                self.check_shape(name, array.dtype, array.shape, (len(indices),))
+                whole = array.dtype.kind != "f"
+                data = self.float32(name, array, weights=not prefix)
+            owner = f"{self.path}: '{name}'"
+            block = canonical(owner, indptr, indices, data, shape, whole=whole)
+        return block if prefix else without_ones(block)
+
+    def converts(self, prefix: str) -> bool:
+        """Whether the arrays of a matrix are not those of a block: of another format, or bool."""
+        if self.format(prefix) != "csr":
+            return True
+        if f"{prefix}data" not in self.archive:
+            return False
+        with self.archive.stream(f"{prefix}data") as stream:
+            return stream.header.dtype.kind == "b"
+
+    def _converted(self, prefix: str, shape: tuple[int, int]) -> CSR:
+        """A matrix in another format than CSR, or of booleans: False is no entry."""
+        kind, name = self.format(prefix), f"{prefix}data"
+        data = self.archive.array(name)
+        if data.dtype.kind == "f":
+            self.check(name, data, np.isfinite(data), "must be a finite number")
+            data = data.astype(np.float64)
+        where = _FORMATS[kind]
+        arrays = [self.archive.array(f"{prefix}{each}") for each in where]
+        for each, array in zip(where, arrays, strict=True):
+            if array.dtype.kind not in "iu" or array.ndim != 1:
+                said = f"must be a vector of integers, got {_describe(array)}"
+                self.refuse(f"{prefix}{each}", said)
+            self.check(f"{prefix}{each}", array, array <= _LARGEST, f"must be at most {_LARGEST}")
+        dimensions = {"bsr": 3, "dia": 2}.get(kind, 1)
+        if data.ndim != dimensions or (kind == "bsr" and 0 in data.shape[1:]):
+            self.refuse(name, f"must have {dimensions} dimensions, got {_describe(data)}")
+        make = getattr(sp, f"{kind}_array")
+        signed = [array.astype(np.int64) for array in arrays]
+        pair = (data, tuple(signed)) if kind == "coo" else (data, *signed)
+        owner = f"{self.path}: matrix '{prefix or 'A'}' in format {kind}"
+        with reading(self.path, f"arrays of format '{kind}' do not fit together"):
+            matrix = make(pair, shape=shape)
+            if hasattr(matrix, "check_format"):
+                matrix.check_format(full_check=True)
+        try:
+            block = CSR.from_scipy(matrix)
+        except InputError as error:
+            raise InputError(f"{owner}: {error}") from None
+        if prefix and block.values is None:
+            block = block.with_values(torch.ones(block.nnz))
+        return narrow(block, owner)
 
     def labels(self) -> Tensor | None:
         """Classes, each in the range that the file states or that is plausible; or other labels."""
         if "y" not in self.archive:
-            return None
+            return self._sparse_labels()
         table = self.archive.array("y")
+        if table.shape[1:] == (1,) and table.dtype.kind in "iu" and table.dtype != np.int8:
+            said = f"is {_describe(table)}: give classes as a vector [{len(table)}], y[:, 0], or a "
+            self.refuse("y", said + "single label of 0 and 1 as int8")
         if table.dtype.kind == "f" or table.ndim == 2:
             return self._table_of_labels(table)
-        y = self.integers("y", self.vertices).astype(np.int64, copy=False)
+        y = self.integers("y", self.vertices)
         if "classes" in self.archive:
             stated = self.archive.array("classes")
             if stated.size != 1 or stated.dtype.kind not in "iu":
@@ -237,7 +359,15 @@ class GraphArrays:
                 f"that is below {classes}, unless an array 'classes' says how many there are"
             )
         self.check("y", y, (y >= -1) & (y < classes), rule)
-        return torch.from_numpy(y)
+        return torch.from_numpy(y.astype(np.int64, copy=False))
+
+    def _sparse_labels(self) -> Tensor | None:
+        """Several labels a vertex: those that are not stored are 0."""
+        shape = self._shape_of("y")
+        if shape is None:
+            return None
+        check_memory(f"{self.path}: labels [{shape[0]}, {shape[1]}]", shape[0] * shape[1])
+        return self._table_of_labels(self.csr("y_", shape).to_scipy().toarray().astype(np.int64))
 
     def _table_of_labels(self, table: Array) -> Tensor:
         """Several labels a vertex, or numbers."""
@@ -284,14 +414,28 @@ class GraphArrays:
 
 
 def canonical(
-    owner: str, indptr: Array, indices: Array, data: Array | None, shape: tuple[int, int]
+    owner: str,
+    indptr: Array,
+    indices: Array,
+    data: Array | None,
+    shape: tuple[int, int],
+    *,
+    whole: bool = False,
 ) -> CSR:
-    """The block of checked arrays: columns of a row sorted, entries named twice summed."""
+    """The block of checked arrays: columns of a row sorted, entries named twice summed.
+
+    Sums of whole numbers stay whole, or are refused.
+    """
     if _sorted_within_rows(indptr, indices):
         return block_of(indptr, indices, shape, data)
     # A sum that float32 cannot hold must be seen.
-    entries = np.ones(len(indices), np.bool_) if data is None else data.astype(np.float64)
-    return narrow(CSR.from_scipy(sp.csr_array((entries, indices, indptr), shape=shape)), owner)
+    kind = np.bool_ if data is None else np.int64 if whole else np.float64
+    entries = np.ones(len(indices), np.bool_) if data is None else data.astype(kind)
+    try:
+        block = CSR.from_scipy(sp.csr_array((entries, indices, indptr), shape=shape))
+    except InputError as error:
+        raise InputError(f"{owner}: {error}") from None
+    return narrow(block, owner)
 
 
 def _sorted_within_rows(indptr: Array, indices: Array) -> bool:

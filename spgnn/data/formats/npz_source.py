@@ -49,7 +49,9 @@ class NpzSource(GraphSource):
         self._path = Path(path)
         with Archive(self._path) as archive:
             arrays = GraphArrays(archive)
+            arrays.warn_of_unread()
             adjacency, directed = arrays.adjacency(), arrays.directed()
+            self.decided = arrays.decided()
             self._features = _features(arrays)
             data = {"y": arrays.labels(), **arrays.masks()}
         graph = graph_of(self._path, adjacency, directed, **data)
@@ -193,6 +195,10 @@ class _DenseFeatures(_Features[Tensor]):
 class _SparseFeatures(_Features[CSR]):
     def __init__(self, arrays: GraphArrays, shape: tuple[int, int]) -> None:
         super().__init__(arrays.path, *shape)
+        self._whole: CSR | None = None
+        if arrays.converts("x_"):
+            self._whole = arrays.csr("x_", shape)  # its rows do not lie together
+            return
         self._entries = [arrays.archive.mapped(name) for name in ("x_indices", "x_data")]
         entries = 0
         for name in ("x_indices", "x_data"):
@@ -200,6 +206,7 @@ class _SparseFeatures(_Features[CSR]):
                 header = stream.header
             if name == "x_data":
                 arrays.check_shape(name, header.dtype, header.shape, (entries,))
+                self._integers = header.dtype.kind != "f"
             elif header.dtype.kind not in "iu" or len(header.shape) != 1:
                 said = f"must be a vector of integers, got {header.dtype} {list(header.shape)}"
                 arrays.refuse(name, said)
@@ -208,6 +215,10 @@ class _SparseFeatures(_Features[CSR]):
         self._indptr = arrays.row_ends("x_indptr", self.vertices, entries)
 
     def pieces(self, rows: int) -> Iterator[tuple[int, CSR]]:
+        if self._whole is not None:
+            for first in range(0, max(self.vertices, 1), rows):
+                yield first, slice_rows(self._whole, slice(first, first + rows))
+            return
         with ExitStack() as stack:
             archive = stack.enter_context(Archive(self.path))
             arrays = GraphArrays(archive)
@@ -223,9 +234,11 @@ class _SparseFeatures(_Features[CSR]):
 
     @property
     def mapped(self) -> bool:
-        return all(entries is not None for entries in self._entries)
+        return self._whole is not None or all(each is not None for each in self._entries)
 
     def mapped_rows(self, ids: Array) -> CSR | None:
+        if self._whole is not None:
+            return take_rows(self._whole, torch.from_numpy(ids))
         indices, data = self._entries
         if indices is None or data is None:
             return None
@@ -240,4 +253,5 @@ class _SparseFeatures(_Features[CSR]):
 
     def _block(self, ends: Array, columns: Array, values: Array) -> CSR:
         owner = f"{self.path}: 'x_data'"
-        return canonical(owner, ends, columns, values, (len(ends) - 1, self.width))
+        shape = (len(ends) - 1, self.width)
+        return canonical(owner, ends, columns, values, shape, whole=self._integers)

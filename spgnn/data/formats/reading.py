@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +13,25 @@ from typing import Any, BinaryIO
 from spgnn.data.graph import Graph
 from spgnn.errors import InputError
 from spgnn.sparse import CSR
+
+PACKED = (".gz", ".bz2", ".xz")  # suffixes of files that are unpacked while they are read
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Refuse what is there but no regular file, before it is opened: a pipe has to be waited for.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return  # who opens it says why it cannot be
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InputError(
+            f"{path}: is a pipe or a device; files are read more than once, so write it to one"
+        )
 
 
 @contextmanager
@@ -51,10 +73,20 @@ class GuardedFile:
         with reading(self._path):
             return self._file.readline(most)
 
-    def position(self) -> int:
-        """Where the file on disk has been read to: of a gzipped one, its compressed bytes."""
-        position: int = getattr(self._file, "fileobj", self._file).tell()
-        return position
+    def skip_mark(self) -> None:
+        """Go past the mark that says that the text is UTF-8.
+
+        Raises
+        ------
+        InputError
+            If it says that the text is UTF-16.
+        """
+        with reading(self._path):
+            mark = self._file.peek(len(BOM_UTF8))  # type: ignore[attr-defined]
+            if mark.startswith(BOM_UTF8):
+                self._file.read(len(BOM_UTF8))
+        if mark.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+            raise InputError(f"{self._path}: is text in UTF-16; save it as UTF-8")
 
 
 def graph_of(path: Path, adjacency: CSR, directed: bool, **data: Any) -> Graph:
@@ -73,4 +105,9 @@ def graph_of(path: Path, adjacency: CSR, directed: bool, **data: Any) -> Graph:
 
 def name_in(path: Path) -> str:
     """A file's name without its suffixes."""
-    return path.name.removesuffix(".gz").rsplit(".", 1)[0]
+    return unpacked(path).rsplit(".", 1)[0]
+
+
+def unpacked(path: Path) -> str:
+    """The name of a file without the suffix that says how it is packed."""
+    return path.stem if path.suffix.lower() in PACKED else path.name

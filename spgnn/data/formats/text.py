@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
-from collections.abc import Iterator
+import lzma
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn.data._data import parse_lines
-from spgnn.data.formats.reading import GuardedFile, reading
+from spgnn.data.formats.reading import PACKED, GuardedFile, check_regular, reading
 from spgnn.errors import InputError, shortened
+from spgnn.memory import memory_limit
 from spgnn.progress import Progress
 
 PIECE = 1 << 25  # bytes of text parsed at once; the arrays made of it take up to eight times that
-_LONGEST_HEAD = 1 << 20  # bytes of a line at a file's beginning
+_LONGEST_HEAD = 1 << 20  # bytes of a line at a file's beginning, and of the comments there
+_OPEN: dict[str, Callable[..., Any]] = dict(
+    zip(PACKED, (gzip.open, bz2.open, lzma.open), strict=True)
+)
+_PARSED = 32  # times a line that is parsed in memory
 _SHOWN = 40
 _LONGEST_COUNT = 18  # digits: fits int64
 _FAULTS = {
@@ -41,9 +48,11 @@ class Grammar:
     row : str
         What a line is, for the message that one has the wrong number of fields.
     separators : str
-        Characters between fields, besides the end of a line.
+        Characters between fields, besides the end of a line. A double quote among them may stand
+        around a field.
     comments : str
-        Lines that begin with one of these characters are skipped.
+        Lines that begin with one of these characters, behind blanks if any, are skipped; a slash
+        has to be doubled.
     blank_rows : bool
         Whether a line without fields is a row, or nothing.
     """
@@ -54,6 +63,11 @@ class Grammar:
     separators: str = " \t\r,;"
     comments: str = "#%"
     blank_rows: bool = False
+
+    def is_comment(self, line: bytes) -> bool:
+        """Whether a line is a comment."""
+        first = line.lstrip(self.separators.encode())[:2].decode("latin1")
+        return first[:1] != "" and first[0] in self.comments and (first[0] != "/" or first == "//")
 
 
 @dataclass(frozen=True)
@@ -81,35 +95,48 @@ class Head:
     """The comments a file begins with, and its first line of data with its number (0: none)."""
 
     comments: str
+    text: str
     fields: list[str]
     line: int
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[GuardedFile]:
-    """Open a file, through gzip if its name ends in .gz; failures become InputErrors."""
+def open_bytes(path: Path) -> Iterator[tuple[GuardedFile, BinaryIO]]:
+    """Open a text file, unpacked as its name says, behind the mark of UTF-8 if there is one.
+
+    With it comes the file on the disk. Failures become InputErrors.
+    """
+    check_regular(path)
     with reading(path):
         packed = path.open("rb")
     with packed:
-        file = gzip.GzipFile(fileobj=packed) if path.suffix == ".gz" else packed
-        yield GuardedFile(cast(BinaryIO, file), path)
+        unpack = _OPEN.get(path.suffix.lower())
+        with reading(path):
+            file = packed if unpack is None else unpack(packed)
+        guarded = GuardedFile(cast(BinaryIO, file), path)
+        guarded.skip_mark()
+        yield guarded, packed
 
 
 def read_head(path: Path, grammar: Grammar, skip: int = 0) -> Head:
     """Look at the beginning of a file, after `skip` lines."""
     comments: list[str] = []
+    room = _LONGEST_HEAD
     separators = str.maketrans(dict.fromkeys(grammar.separators, " "))
-    with open_bytes(path) as file:
+    with open_bytes(path) as (file, _):
         lines = iter(lambda: file.readline(_LONGEST_HEAD), b"")
         for number, raw in enumerate(lines, start=1):
             if number <= skip:
                 continue
-            text = raw.decode("utf-8", "replace").translate(separators).strip()
-            if raw[:1].decode("latin1") in grammar.comments:
-                comments.append(text)
-            elif text:
-                return Head("\n".join(comments), text.split(), number)
-    return Head("\n".join(comments), [], 0)
+            text = raw.decode("utf-8", "replace").strip()
+            fields = text.translate(separators).split()
+            if grammar.is_comment(raw):
+                room -= len(text)
+                if room > 0:
+                    comments.append(text)
+            elif fields:
+                return Head("\n".join(comments), text, fields, number)
+    return Head("\n".join(comments), "", [], 0)
 
 
 def read_numbers(
@@ -132,10 +159,10 @@ def read_numbers(
         with another number of fields.
     """
     size = path.stat().st_size if path.exists() else 0
-    with open_bytes(path) as file:
+    with open_bytes(path) as (file, packed):
         for numbers in parse_stream(file, str(path), grammar, skip):
             if progress is not None:
-                progress(f"reading {path.name}", file.position(), size)
+                progress(f"reading {path.name}", packed.tell(), size)
             yield numbers
 
 
@@ -146,8 +173,12 @@ def parse_stream(
     for _ in range(skip):
         file.readline()
     first_line = skip + 1
+    longest = max(memory_limit() // _PARSED, PIECE)
     while piece := file.read(PIECE):
-        piece += file.readline()
+        end = file.readline(longest)
+        if len(end) == longest and end[-1:] != b"\n":
+            raise InputError(f"{name}: has a line of more than {longest} bytes")
+        piece += end
         yield _parse(name, piece, grammar, first_line)
         first_line += piece.count(b"\n")
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn.data.formats.npy import HEADER_BYTES, header_bytes
-from spgnn.data.formats.reading import reading
+from spgnn.data.formats.reading import check_regular, reading
 from spgnn.data.meta import is_count
 from spgnn.errors import InputError
 from spgnn.files import digest, hasher_of_digest
@@ -122,6 +122,7 @@ def open_array(path: Path, record: ArrayRecord, *, writable: bool, check: bool =
         If it is missing, truncated, damaged or of another kind.
     """
     header = header_bytes(np.dtype(record.dtype), record.shape)
+    check_regular(path)
     with reading(path, "truncated or not an array"):
         size = os.path.getsize(path)
         with path.open("rb") as file:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from spgnn.blocks import take_rows
-from spgnn.data.formats.reading import reading
+from spgnn.data.formats.reading import check_regular, reading
 from spgnn.data.graph import Graph, GraphBlock, VertexData
 from spgnn.data.meta import GraphMeta, json_object
 from spgnn.data.shards.arrays import Array
@@ -255,6 +255,7 @@ def open_shards(directory: AnyPath) -> ShardDirectory:
         raise InputError(f"{path}: no such directory")
     if not os.path.exists(file):
         raise InputError(f"{path}: not a graph directory: it has no {META}")
+    check_regular(file)
     with reading(file, "not the description of a graph"):
         if file.stat().st_size > _LONGEST:
             raise ValueError(f"more than {_LONGEST} bytes")

@@ -12,18 +12,30 @@ import torch
 from torch import Tensor
 
 from spgnn.data.formats.npy import HEADER_BYTES
-from spgnn.data.formats.reading import reading
+from spgnn.data.formats.reading import check_regular, reading
 from spgnn.data.graph import MASKS
 from spgnn.data.labels import labels_of_table, stored_as
 from spgnn.data.meta import GraphMeta, is_count, json_object
 from spgnn.data.shards.arrays import Array, ArrayRecord, check_array, open_array
 from spgnn.data.structure import block_of
-from spgnn.errors import InputError
+from spgnn.errors import InputError, shortened
 from spgnn.files import digest
 from spgnn.pattern import numpy_index_dtype
 from spgnn.sparse import CSR
 
 PART = "part.json"
+# What a description may name: nothing else is opened, wherever a name may lead.
+ARRAYS = (
+    "indptr",
+    "indices",
+    "values",
+    "vertex_ids",
+    "x",
+    "x_indptr",
+    "x_indices",
+    "x_values",
+    "y",
+)
 _LONGEST = 1 << 20  # bytes of a description
 
 
@@ -50,6 +62,7 @@ class Part:
         self.first, last = meta.offsets[part : part + 2]
         self.rows = last - self.first
         self._verified: set[str] = set()
+        check_regular(folder / PART)
         with reading(folder / PART, "not the description of a part"):
             if (folder / PART).stat().st_size > _LONGEST:
                 raise ValueError(f"more than {_LONGEST} bytes")
@@ -233,6 +246,9 @@ def _records(opened: Part, part: int, text: bytes, expected: str) -> dict[str, A
     arrays = described.get("arrays")
     if not isinstance(arrays, dict):
         raise opened.wrong(f"{PART} does not describe a part{fault}")
+    for name in arrays:
+        if name not in (*ARRAYS, *MASKS):
+            raise opened.wrong(f"{PART} names an array '{shortened(name, 40)}', which no part has")
     try:
         return {name: ArrayRecord.of(name, entry) for name, entry in arrays.items()}
     except InputError as error:

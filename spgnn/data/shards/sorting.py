@@ -49,17 +49,15 @@ class EdgeLog:
     Parameters
     ----------
     path : Path
-    weighted : bool
-        Whether weights say something even if all are 1.
 
     Attributes
     ----------
     weighted : bool
-        Whether weights say anything.
+        Whether those that were written have weights.
     """
 
-    def __init__(self, path: Path, *, weighted: bool = False) -> None:
-        self._path, self.weighted = path, weighted
+    def __init__(self, path: Path) -> None:
+        self._path, self.weighted = path, False
         self._pieces: list[tuple[np.dtype[Any], int, bool]] = []
 
     def write(self, pieces: Iterator[Edges]) -> None:
@@ -71,17 +69,17 @@ class EdgeLog:
                     file.write(array.data)
                 if piece.weights is not None:
                     file.write(np.ascontiguousarray(piece.weights, np.float64).data)
-                    self.weighted = self.weighted or not bool((piece.weights == 1).all())
+                    self.weighted = True
                 self._pieces.append((source.dtype, len(piece), piece.weights is not None))
 
     def read(self, what: str, progress: Progress | None) -> Iterator[Edges]:
-        """As they were written; weights only if they say anything."""
+        """As they were written."""
         tick = stage(progress, what)
         with self._path.open("rb") as file:
             for number, (dtype, edges, weighted) in enumerate(self._pieces):
                 source, target = (np.fromfile(file, dtype, edges) for _ in range(2))
                 weights = np.fromfile(file, np.float64, edges) if weighted else None
-                yield Edges(source, target, weights if self.weighted else None)
+                yield Edges(source, target, weights)
                 if tick is not None:
                     tick(number + 1, len(self._pieces))
 

@@ -246,6 +246,11 @@ class PartWriter:
             if mask is not None:
                 self.append(name, mask.numpy())
 
+    def drop(self, name: str) -> None:
+        """Take an array out again."""
+        self._arrays.pop(name).close()
+        (self._folder / f"{name}.npy").unlink()
+
     def finish(self) -> dict[str, ArrayRecord]:
         """Complete the arrays, and say what is in them."""
         return {name: array.finish() for name, array in self._arrays.items()}

@@ -1,0 +1,448 @@
+"""What readers and adapters make of numbers: exactly those that are stored, or one line.
+
+Readers × {dtype, shape, order, entries that occur twice, zeros that are stored, weights that are
+all 1} of weights, features, labels and masks. The truth is Python's arithmetic and NumPy.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spgnn import CSR, InputError
+from spgnn.data import (
+    from_dgl,
+    from_ogb,
+    from_pyg,
+    from_scipy,
+    open_shards,
+    open_source,
+    open_through_disk,
+    read_graph,
+    write_shards,
+)
+from tests.data.strategies import assert_canonical
+from tests.data.text_files import MTX, put
+
+LARGE = 2**24 + 1  # the first integer that float32 rounds
+WHOLE = {
+    **{kind: [1, 0, 3] for kind in ("int8", "uint8", "int16")},
+    **{kind: [1, 0, 3, LARGE - 1, LARGE] for kind in ("int32", "uint32", "int64", "uint64")},
+}
+VALUES = {
+    "bool": [True, False],
+    **WHOLE,
+    "float32": [1.0, 0.0, 0.375, -2.0],
+    "float64": [1.0, 0.0, 0.375, -2.0, 0.1],
+}
+MATRICES = ["csr", "csc", "coo", "bsr", "dia"]
+
+
+@st.composite
+def stored(draw, kinds=tuple(VALUES), loops=True, symmetric=False):
+    """(n, rows, columns, values): entries in any order, some of them twice."""
+    n = draw(st.integers(1, 5))
+    kind = draw(st.sampled_from(kinds))
+    choices = draw(st.sampled_from([[VALUES[kind][0]], VALUES[kind]]))
+    ends = st.integers(0, n - 1)
+    entries = draw(st.lists(st.tuples(ends, ends, st.sampled_from(choices)), max_size=12))
+    entries = [(i, j, v) for i, j, v in entries if loops or i != j]
+    if symmetric:
+        entries = [(max(i, j), min(i, j), v) for i, j, v in entries]
+    row, column = (np.array([e[axis] for e in entries], np.int64) for axis in (0, 1))
+    return n, row, column, np.array([e[2] for e in entries], kind)
+
+
+def meant(n, row, column, values):
+    """(pattern, weights as float32 or None), or ``None`` if float32 holds them not."""
+    sums = defaultdict(list)
+    for i, j, v in zip(row.tolist(), column.tolist(), values.tolist(), strict=True):
+        sums[i, j].append(v)
+    if values.dtype == np.bool_:
+        pattern = np.zeros((n, n), np.bool_)
+        for place, several in sums.items():
+            pattern[place] = any(several)
+        return pattern, None
+    pattern, weights = np.zeros((n, n), np.bool_), np.zeros((n, n), np.float32)
+    for place, several in sums.items():
+        pattern[place], weights[place] = True, sum(several)
+        whole = values.dtype.kind in "iu"
+        if whole and any(int(np.float32(v)) != v for v in (*several, sum(several))):
+            return None
+    return pattern, None if (weights[pattern] == 1).all() else weights
+
+
+def check(read, wanted):
+    """What was read is what is meant, or refused where that is `None`."""
+    if wanted is None:
+        with pytest.raises(InputError, match=r"float32 holds|must be a whole number") as caught:
+            read()
+        assert len(str(caught.value).splitlines()) == 1
+        return None
+    graph = read()
+    A = graph.adjacency
+    assert_canonical(A)
+    pattern, weights = wanted
+    dense = CSR.of(A.indptr, A.indices, A.shape).to_scipy().toarray() != 0
+    np.testing.assert_array_equal(dense, pattern)
+    assert (A.values is None) == (weights is None)
+    if weights is not None:
+        assert A.values.dtype == torch.float32
+        np.testing.assert_array_equal(A.to_scipy().toarray(), weights)
+    assert graph.directed or np.array_equal(pattern, pattern.T)
+    return graph
+
+
+def check_file(path, directory, wanted):
+    """The same from a file in memory, as a source, by way of the disk, and cut into shards."""
+    for read in (
+        lambda: read_graph(path),
+        lambda: open_source(path).graph(),
+        lambda: open_through_disk(path, directory=directory / "uncut", memory=4 << 30).graph(),
+    ):
+        graph = check(read, wanted)
+    if graph is not None and graph.vertices:
+        write_shards(graph, np.arange(graph.vertices) % 2, min(2, graph.vertices), directory / "d")
+        order = open_shards(directory / "d").vertex_ids
+        cut = open_shards(directory / "d").graph()
+        pattern, weights = wanted
+        take = np.ix_(order, order)
+        check(lambda: cut, (pattern[take], None if weights is None else weights[take]))
+
+
+def as_matrix(n, row, column, values, form):
+    """In a format of SciPy's; duplicates stay where it can hold them."""
+    A = sp.coo_array((values, (row, column)), shape=(n, n))
+    if form in ("csr", "csc"):
+        major, minor = (row, column) if form == "csr" else (column, row)
+        order = np.argsort(major, kind="stable")
+        ends = np.concatenate(([0], np.cumsum(np.bincount(major, minlength=n))))
+        make = sp.csr_array if form == "csr" else sp.csc_array
+        return make((values[order], minor[order], ends), shape=(n, n))
+    return A if form == "coo" else A.asformat(form)
+
+
+def meant_by(A, entries):
+    """Of a matrix that is converted, what SciPy made of it; its zeros need not be entries."""
+    if A.format in ("csr", "csc", "coo"):
+        return meant(*entries)
+    B = A.tocsr()
+    B.eliminate_zeros()
+    found = B.tocoo()
+    return meant(A.shape[0], *found.coords, found.data)
+
+
+@settings(max_examples=40)
+@given(stored(), st.sampled_from([*MATRICES, "lil", "dok"]))
+def test_scipy(entries, form):
+    if form in ("lil", "dok"):
+        n, row, column, values = entries
+        keep = values != 0  # these formats forget zeros, or not, as they please
+        entries = n, row[keep], column[keep], values[keep]
+    A = as_matrix(*entries, form)
+    check(lambda: from_scipy(A), meant_by(A, entries))
+
+
+@settings(max_examples=40)
+@given(stored(), st.sampled_from(MATRICES), st.booleans(), st.booleans())
+def test_npz_of_scipy(tmp_path_factory, entries, form, matrix, compressed):
+    directory = tmp_path_factory.mktemp("npz")
+    A = as_matrix(*entries, form)
+    A = getattr(sp, f"{form}_matrix")(A) if matrix else A
+    sp.save_npz(directory / "g.npz", A, compressed=compressed)
+    check_file(directory / "g.npz", directory, meant_by(A, entries))
+
+
+@settings(max_examples=40)
+@given(stored(), st.sampled_from(["int32", "int64", "uint8", "uint64"]))
+def test_npz(tmp_path_factory, entries, index):
+    directory = tmp_path_factory.mktemp("npz")
+    A = as_matrix(*entries, "csr")
+    arrays = {"indptr": A.indptr.astype(index), "indices": A.indices.astype(index)}
+    np.savez(directory / "g.npz", **arrays, data=A.data, shape=np.array(A.shape))
+    check_file(directory / "g.npz", directory, meant(*entries))
+
+
+@settings(max_examples=40)
+@given(stored(), st.sampled_from(["general", "symmetric", "skew-symmetric"]), st.booleans())
+def test_matrix_market(tmp_path_factory, entries, symmetry, upper):
+    n, row, column, values = entries
+    if symmetry != "general":
+        row, column = np.maximum(row, column), np.minimum(row, column)
+    fields = {"b": "pattern", "i": "integer", "u": "unsigned-integer", "f": "real"}
+    field = fields[values.dtype.kind]
+    if symmetry == "skew-symmetric":
+        keep = row != column
+        row, column, values = row[keep], column[keep], values[keep]
+        if field == "pattern" or field == "unsigned-integer":
+            return
+    keep = values if field == "pattern" else np.ones(len(values), np.bool_)
+    row, column, values = row[keep], column[keep], values[keep]
+    turned = upper and symmetry == "symmetric"
+    lines = [
+        f"{(j if turned else i) + 1} {(i if turned else j) + 1} {'' if field == 'pattern' else v}"
+        for i, j, v in zip(row, column, values.tolist(), strict=True)
+    ]
+    directory = tmp_path_factory.mktemp("mtx")
+    text = "\n".join([f"{MTX}{field} {symmetry}", f"{n} {n} {len(lines)}", *lines, ""])
+    off = row != column
+    if symmetry != "general":
+        sign = -1 if symmetry == "skew-symmetric" else 1
+        row, column = np.append(row, column[off]), np.append(column, row[off])
+        values = np.append(values, sign * values[off] if sign < 0 else values[off])
+    if values.dtype.kind == "f":
+        values = values.astype(np.float64)
+    name = "g.mtx.xz" if upper else "g.mtx"
+    check_file(put(directory, name, text), directory, meant(n, row, column, values))
+
+
+HEADS = ["", '"source","target"{}\n', "from node,to node{}\n", "\ufeff", "\ufeff// a comment\n"]
+
+
+@settings(max_examples=40)
+@given(
+    stored(),
+    st.sampled_from(HEADS),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["g.txt", "g.csv.gz", "g.edges", "g.el.bz2", "g.TSV.XZ"]),
+)
+def test_edge_lists(tmp_path_factory, entries, head, undirected, quoted, name):
+    n, row, column, values = entries
+    pattern = values.dtype == np.bool_
+    keep = values if pattern else np.ones(len(values), np.bool_)
+    row, column, values = row[keep], column[keep], values[keep]
+    if not len(row):
+        return
+    mark = '"' if quoted else ""
+    fields = [[j, i] if pattern else [j, i, v] for i, j, v in zip(row, column, values, strict=True)]
+    lines = [",".join(f"{mark}{v}{mark}" for v in some) for some in fields]
+    comments = f"# Nodes: {n}\n" + (
+        "  # Undirected graph: g\n" if undirected else "# undirected?\n"
+    )
+    first = head.format("" if pattern else ", the weight")
+    begin, rest = (first, "") if first.startswith("\ufeff") else ("", first)
+    text = begin + comments + rest + "\n".join(lines)
+    off = row != column
+    if undirected:
+        row, column = np.append(row, column[off]), np.append(column, row[off])
+        values = np.append(values, values[off])
+    directory = tmp_path_factory.mktemp("edges")
+    wanted = meant(n, row, column, values)
+    check_file(put(directory, name, text.encode()), directory, wanted)
+
+
+@settings(max_examples=40)
+@given(stored(loops=False, symmetric=True))
+def test_metis(tmp_path_factory, entries):
+    n, row, column, values = entries
+    pattern = values.dtype == np.bool_
+    once = {
+        (i, j): v for i, j, v in zip(row.tolist(), column.tolist(), values.tolist(), strict=True)
+    }
+    if pattern:
+        once = {place: v for place, v in once.items() if v}
+    both = once | {(j, i): v for (i, j), v in once.items()}
+    lines = [
+        " ".join(f"{j + 1}" if pattern else f"{j + 1} {v}" for (i, j), v in both.items() if i == u)
+        for u in range(n)
+    ]
+    directory = tmp_path_factory.mktemp("metis")
+    path = put(directory, "g.graph", "\n".join([f"{n} {len(once)} {int(not pattern)}", *lines, ""]))
+    ends = np.array(list(both), np.int64).reshape(-1, 2)
+    weights = np.array(list(both.values()), values.dtype)
+    check_file(path, directory, meant(n, *ends.T, weights))
+
+
+@settings(max_examples=40)
+@given(stored())
+def test_pyg_dgl_and_ogb(entries):
+    """Edges without weights are counted; weights that are all 1 are weights."""
+    n, row, column, values = entries
+    ends = torch.from_numpy(np.stack((column, row)))
+    counted = meant(n, row, column, np.ones(len(row), np.int64))
+    plain = SimpleNamespace(edge_index=ends, num_nodes=n)
+    dgl = SimpleNamespace(
+        edges=lambda: (ends[0], ends[1]), num_nodes=lambda: n, ndata={}, edata={"w": None}
+    )
+    dgl.edata = {}
+    split = dict.fromkeys(("train", "valid", "test"), np.array([], np.int64))
+    whole = {"edge_index": ends.numpy(), "num_nodes": n}
+    ogb = type("Set", (), {"name": "g", "get_idx_split": lambda _: split})()
+    type(ogb).__getitem__ = lambda *_: (dict(whole), np.zeros((n, 1), np.int64))
+    for read in (lambda: from_pyg(plain), lambda: from_dgl(dgl), lambda: from_ogb(ogb)):
+        check(read, counted)
+    if values.dtype.kind in "u" and values.dtype.itemsize > 1:
+        return
+    plain.edge_weight = torch.from_numpy(values)
+    dgl.edata = {"w": plain.edge_weight}
+    wanted = meant(n, row, column, values)
+    if values.dtype == np.bool_:
+        wanted = meant(n, row, column, values.astype(np.int64))
+    if wanted is not None and wanted[1] is None:
+        wanted = wanted[0], wanted[0].astype(np.float32)
+    for read in (lambda: from_pyg(plain), lambda: from_dgl(dgl, weight="w")):
+        check(read, wanted)
+
+
+# What is known of vertices.
+
+
+@st.composite
+def tables(draw, least=0):
+    """A table of any dtype, in any order of memory."""
+    n, width = draw(st.integers(1, 5)), draw(st.integers(least, 3))
+    kind = draw(st.sampled_from([*VALUES, "float16"]))
+    choices = st.sampled_from(VALUES.get(kind, [1.0, 0.0, 0.375]))
+    numbers = draw(st.lists(choices, min_size=n * width, max_size=n * width))
+    table = np.array(numbers, kind).reshape(n, width)
+    order = draw(st.sampled_from(["C", "F", "reversed", "swapped"]))
+    if order == "reversed":
+        return np.ascontiguousarray(table[::-1])[::-1]
+    if order == "swapped":
+        return table.astype(table.dtype.newbyteorder())
+    return np.array(table, order=order)
+
+
+def check_table(read, table, missing=None):
+    """Features, or labels of several columns, as they are; or one line."""
+    single = table.astype(np.float32)
+    if table.dtype.kind in "iu" and any(
+        int(a) != b for a, b in zip(single.flat, table.flat, strict=True)
+    ):
+        with pytest.raises(InputError, match=r"float32 holds|whole number"):
+            read()
+        return
+    x = read().x
+    if not table.shape[1] and x is None:
+        return
+    dense = x.to_scipy().toarray() if isinstance(x, CSR) else x.numpy()
+    assert dense.dtype == np.float32
+    np.testing.assert_array_equal(dense, single)
+
+
+@settings(max_examples=40)
+@given(tables(), st.booleans())
+def test_features(tmp_path_factory, table, compressed):
+    n = len(table)
+    A = sp.csr_array(np.ones((n, n), np.bool_))
+    directory = tmp_path_factory.mktemp("x")
+    arrays = {"indptr": A.indptr, "indices": A.indices, "shape": np.array(A.shape), "x": table}
+    (np.savez_compressed if compressed else np.savez)(directory / "g.npz", **arrays)
+    ids = torch.arange(n)
+    for read in (
+        lambda: from_scipy(A, x=table),
+        lambda: from_scipy(A, x=torch.from_numpy(np.array(table, table.dtype.newbyteorder("=")))),
+        lambda: read_graph(directory / "g.npz"),
+        lambda: open_source(directory / "g.npz").graph(),
+        lambda: open_source(directory / "g.npz").rows(ids),
+        lambda: open_through_disk(
+            directory / "g.npz", directory=directory / "uncut", memory=4 << 30
+        ).graph(),
+    ):
+        check_table(read, table)
+
+
+@settings(max_examples=40)
+@given(tables(1), st.sampled_from(MATRICES), st.booleans())
+def test_sparse_features(tmp_path_factory, table, form, compressed):
+    n = len(table)
+    A = sp.csr_array(np.ones((n, n), np.bool_))
+    if table.dtype.itemsize == 2 and table.dtype.kind == "f":
+        return  # SciPy knows no halves
+    X = sp.coo_array(np.array(table, table.dtype.newbyteorder("=")))
+    X = X.asformat(form)
+    directory = tmp_path_factory.mktemp("x")
+    sp.save_npz(directory / "x.npz", X)
+    with np.load(directory / "x.npz") as file:
+        arrays = {f"x_{name}": file[name] for name in file.files}
+    arrays |= {"indptr": A.indptr, "indices": A.indices, "shape": np.array(A.shape)}
+    (np.savez_compressed if compressed else np.savez)(directory / "g.npz", **arrays)
+    ids = torch.arange(n)
+    for read in (
+        lambda: from_scipy(A, x=X),
+        lambda: read_graph(directory / "g.npz"),
+        lambda: open_source(directory / "g.npz").graph(),
+        lambda: open_source(directory / "g.npz").rows(ids),
+        lambda: open_through_disk(
+            directory / "g.npz", directory=directory / "uncut", memory=4 << 30
+        ).graph(),
+    ):
+        check_table(read, X.toarray())
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(1, 4),
+    st.sampled_from([(), (1,), (2,), (2, 2), (0,)]),
+    st.sampled_from([*VALUES, "float16"]),
+    st.data(),
+)
+def test_labels_and_masks_of_files(tmp_path_factory, n, columns, kind, data):
+    """Of an .npz file, its source, and shards of it: the same numbers in the same places."""
+    size = n * int(np.prod(columns))
+    choices = {"b": [True, False], "f": [0.0, 1.0, 0.5, np.nan]}.get(np.dtype(kind).kind, [0, 1, 3])
+    if np.dtype(kind).kind == "i":
+        choices = [*choices, -1]
+    if kind == "uint64":
+        choices = [*choices, 2**64 - 1]
+    numbers = data.draw(st.lists(st.sampled_from(choices), min_size=size, max_size=size))
+    y = np.array(numbers, kind).reshape(n, *columns)
+    directory = tmp_path_factory.mktemp("y")
+    A = sp.csr_array(np.ones((n, n), np.bool_))
+    arrays = {"indptr": A.indptr, "indices": A.indices, "shape": np.array(A.shape)}
+    np.savez(directory / "m.npz", **arrays, train_mask=y)
+    if y.dtype == np.bool_ and y.ndim < 3:
+        np.testing.assert_array_equal(read_graph(directory / "m.npz").train_mask.numpy(), y)
+    else:
+        with pytest.raises(InputError, match="train_mask"):
+            read_graph(directory / "m.npz")
+    path = directory / "g.npz"
+    np.savez(path, **arrays, y=y)
+    if labels_are_wrong(y):
+        for read in (read_graph, open_source):
+            with pytest.raises(InputError, match=r"array 'y'|y\["):
+                read(path)
+        return
+    graph = read_graph(path)
+    write_shards(graph, None, 1, directory / "d")
+    for found in (graph, open_source(path).graph(), open_shards(directory / "d").graph()):
+        held = found.y.numpy()
+        np.testing.assert_array_equal(held.reshape(y.shape), y.astype(held.dtype))
+
+
+def labels_are_wrong(y):
+    """Not a vector of classes, a table of 0 and 1 (and -1), or floating numbers in one."""
+    if y.ndim > 2:
+        return True
+    if y.dtype.kind == "f":
+        return False
+    if y.ndim == 1:
+        return y.dtype == np.bool_ or (y > 100).any()
+    if y.shape[1] == 1 and y.dtype.kind in "iu" and y.dtype != np.int8:
+        return True
+    return bool(((y != 0) & (y != 1) & (y.astype(np.float64) != -1)).any())
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 4), st.integers(1, 3), st.sampled_from(MATRICES), st.data())
+def test_sparse_labels(tmp_path_factory, n, columns, form, data):
+    numbers = data.draw(st.lists(st.integers(0, 1), min_size=n * columns, max_size=n * columns))
+    y = np.array(numbers).reshape(n, columns)
+    directory = tmp_path_factory.mktemp("y")
+    sp.save_npz(directory / "y.npz", sp.coo_array(y).asformat(form))
+    with np.load(directory / "y.npz") as file:
+        arrays = {f"y_{name}": file[name] for name in file.files}
+    sp.save_npz(directory / "A.npz", sp.csr_array(np.ones((n, n))))
+    with np.load(directory / "A.npz") as file:
+        np.savez(directory / "g.npz", **arrays, **file)
+    graph = read_graph(directory / "g.npz")
+    assert graph.y.dtype == torch.int8
+    np.testing.assert_array_equal(graph.y.numpy(), y)

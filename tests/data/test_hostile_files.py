@@ -1,0 +1,176 @@
+"""What is no plain file, or is made to do harm: one line at once, and nothing of it is used."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spgnn import InputError
+from spgnn.data import load_dataset, memory, open_shards, open_source, read_graph, write_shards
+from spgnn.data.formats import EDGE_FILES, text
+from spgnn.data.shards.arrays import ArrayRecord, ArrayWriter
+from spgnn.data.shards.part import PART, write_part
+from spgnn.data.through_disk import open_through_disk
+from spgnn.partition import read_labels
+from spgnn.partition.edge_files import read_edges
+from tests.data.directories import restate, small_graph
+from tests.data.text_files import put
+
+PIPE = "is a pipe or a device; files are read more than once, so write it to one"
+
+
+@pytest.mark.parametrize("suffix", ["", *EDGE_FILES, ".npz", ".txt.gz", ".mtx.xz"])
+def test_pipes_are_refused_and_not_waited_for(tmp_path, suffix):
+    path = tmp_path / f"g{suffix}"
+    os.mkfifo(path)
+    for read in (read_graph, load_dataset, open_source):
+        with pytest.raises(InputError, match=PIPE):
+            read(path)
+    with pytest.raises(InputError, match=PIPE):
+        open_through_disk(path, directory=tmp_path / "uncut", memory=4 << 30)
+    with pytest.raises(InputError, match=PIPE):
+        read_labels(path, 3, 2)
+    with pytest.raises(InputError, match=PIPE):
+        read_edges(path, 3, 2)
+
+
+def test_what_is_left_of_a_shell_is_refused():
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(InputError, match=PIPE):
+            load_dataset(f"/dev/fd/{reading}")
+        with pytest.raises(InputError, match=PIPE):
+            load_dataset("/dev/zero")
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+@pytest.mark.parametrize("name", ["meta.json", "part-00000/part.json", "part-00000/indices.npy"])
+@pytest.mark.parametrize("link", [False, True])
+def test_pipes_in_graph_directories(tmp_path, name, link):
+    write_shards(small_graph(), None, 1, tmp_path / "d")
+    (tmp_path / "d" / name).unlink()
+    target = tmp_path / "elsewhere" if link else tmp_path / "d" / name
+    os.mkfifo(target)
+    if link:
+        (tmp_path / "d" / name).symlink_to(target)
+    with pytest.raises(InputError, match=PIPE):
+        open_shards(tmp_path / "d").graph()
+
+
+def test_links_in_graph_directories_lead_to_what_was_written_or_nowhere(tmp_path):
+    """Arrays may lie on another disk; digests say that they are those of the graph."""
+    write_shards(small_graph(), None, 1, tmp_path / "d")
+    array = tmp_path / "d" / "part-00000" / "indices.npy"
+    array.rename(tmp_path / "moved.npy")
+    array.symlink_to(tmp_path / "moved.npy")
+    assert open_shards(tmp_path / "d").graph().edges == small_graph().edges
+    array.unlink()
+    changed = bytearray((tmp_path / "moved.npy").read_bytes())
+    changed[-4:] = b"\0\0\0\0" if changed[-4:] != b"\0\0\0\0" else b"\1\0\0\0"
+    (tmp_path / "other.npy").write_bytes(changed)
+    array.symlink_to(tmp_path / "other.npy")
+    with pytest.raises(InputError, match="damaged: its numbers are not those that were written"):
+        open_shards(tmp_path / "d").graph()
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/secret", "indices/../../../secret", "more"])
+def test_descriptions_lead_nowhere_else(tmp_path, name):
+    write_shards(small_graph(), None, 1, tmp_path / "d")
+    writer = ArrayWriter(tmp_path / "secret.npy", np.arange(3))
+    writer.append(np.arange(3))
+    folder = tmp_path / "d" / "part-00000"
+    described = json.loads((folder / PART).read_text())["arrays"]
+    records = {key: ArrayRecord.of(key, entry) for key, entry in described.items()}
+    digest = write_part(folder, 0, records | {name: writer.finish()})
+    meta = json.loads((tmp_path / "d" / "meta.json").read_text())
+    restate(tmp_path / "d", meta | {"digests": [digest]})
+    with pytest.raises(InputError, match=r"part\.json names an array '.*', which no part has"):
+        open_shards(tmp_path / "d").check()
+
+
+def test_archives_that_unpack_to_more_than_there_is(tmp_path, monkeypatch):
+    """64 MiB of zeros in 64 KiB, for each array."""
+    A = sp.csr_array(np.ones((2, 2)))
+    plain = {"indptr": A.indptr, "indices": A.indices, "shape": np.array(A.shape)}
+    large = np.zeros(1 << 23)
+    monkeypatch.setattr(memory, "memory_limit", lambda: 1 << 24)
+    for changes in (
+        {"data": large},
+        {"indices": large.astype(int)},
+        {"y": large},
+        {"train_mask": large},
+    ):
+        np.savez_compressed(tmp_path / "g.npz", **plain | changes)
+        (name,) = changes
+        for read in (read_graph, open_source):
+            with pytest.raises(InputError, match=f"array '{name}': needs 0.0625 GiB of memory"):
+                read(tmp_path / "g.npz")
+    np.savez_compressed(tmp_path / "g.npz", **plain, x=large.reshape(2, -1))
+    with pytest.raises(InputError, match=r"array 'x': needs 0\.0625 GiB of memory"):
+        read_graph(tmp_path / "g.npz")
+    np.savez_compressed(tmp_path / "g.npz", **plain, note=large)  # what is not read costs nothing
+    assert read_graph(tmp_path / "g.npz").edges == 4
+
+
+def test_labels_that_are_stored_sparse_have_to_fit(tmp_path, monkeypatch):
+    A, y = sp.csr_array(np.ones((2, 2))), sp.csr_array((2, 1 << 26), dtype=np.int8)
+    plain = {"indptr": A.indptr, "indices": A.indices, "shape": np.array(A.shape)}
+    arrays = {"y_indptr": y.indptr, "y_indices": y.indices, "y_data": y.data, "y_shape": y.shape}
+    np.savez(tmp_path / "g.npz", **plain, **arrays)
+    monkeypatch.setattr(memory, "memory_limit", lambda: 1 << 24)
+    with pytest.raises(InputError, match=r"labels \[2, 67108864\]: needs 0.125 GiB"):
+        read_graph(tmp_path / "g.npz")
+
+
+@pytest.mark.parametrize("name", ["g.txt.gz", "g.mtx.gz", "g.graph.gz"])
+def test_lines_without_an_end(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(text, "PIECE", 1 << 10)
+    monkeypatch.setattr(text, "memory_limit", lambda: 1 << 16)
+    head = {"g.txt.gz": b"0 1\n", "g.graph.gz": b"2 1\n"}.get(
+        name, b"%%MatrixMarket matrix coordinate pattern general\n2 2 1\n"
+    )
+    (tmp_path / name).write_bytes(gzip.compress(head + b"1" * (1 << 20)))
+    with pytest.raises(InputError, match="has a line of more than 2048 bytes"):
+        read_graph(tmp_path / name)
+
+
+def test_comments_without_an_end_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "_LONGEST_HEAD", 64)
+    lines = ["# Undirected graph", *["# nothing"] * 1000, "# Nodes: 9", "0 1"]
+    graph = read_graph(put(tmp_path, "g.txt", "\n".join(lines)))
+    assert (graph.vertices, graph.directed) == (2, False)
+
+
+def test_two_arrays_of_one_name(tmp_path):
+    A = sp.csr_array(np.ones((2, 2)))
+    np.savez(tmp_path / "g.npz", indptr=A.indptr, indices=A.indices, shape=np.array(A.shape))
+    with zipfile.ZipFile(tmp_path / "g.npz") as file:
+        raw = file.read("indices.npy")
+    with (
+        pytest.warns(UserWarning, match="Duplicate name"),
+        zipfile.ZipFile(tmp_path / "g.npz", "a") as file,
+    ):
+        file.writestr("indices.npy", raw)
+    with pytest.raises(InputError, match="holds two arrays 'indices'"):
+        read_graph(tmp_path / "g.npz")
+
+
+def test_members_of_archives_are_never_unpacked(tmp_path):
+    A = sp.csr_array(np.ones((2, 2)))
+    (tmp_path / "d").mkdir()
+    path = tmp_path / "d" / "g.npz"
+    np.savez(path, indptr=A.indptr, indices=A.indices, shape=np.array(A.shape))
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("../outside.npy", b"no")
+        file.writestr("/outside.npy", b"no")
+    assert read_graph(path).edges == 4
+    assert open_source(path).decided["not read"] == "../outside, /outside"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["d"]
