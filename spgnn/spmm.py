@@ -337,7 +337,7 @@ class DistMatrix:
             If whole block rows are broadcast, or wires keep rows that the schedule has no room for.
         """
         plan = named_rows(self.plan, ids, self.mesh, self.mesh.rank)
-        shared, wires = self.executor.workspace, wires_of(plan, setting, self.mesh)
+        shared, wires = self.executor.workspace, wires_of(plan, setting)
         return DistMatrix(plan, self.layout, self.mesh, wires, workspace=shared, **self._how)
 
     @property

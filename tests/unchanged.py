@@ -28,15 +28,13 @@ N, WIDTH = 22, 3
 WIRES: list[dict[str, Any]] = [
     {"bits": 4},
     {"bits": 4, "feedback": True},
-    {"bits": 4, "adaptive": 2},
     {"delay": 1},
     {"delay": 2, "bins": 2, "smoothing": 0.5, "centred": True},
-    {"delay": 1, "centred": True, "directions": 1},
+    {"delay": 1, "centred": True},
     {"delay": None},
     {"fresh": 0.1},
     {"sampling": 0.5},
-    {"sampling": 0.5, "held": True},
-    {"components": 0.5},
+    {"sampling": 0.5, "centred": True},
 ]
 
 # Different memory behind the same numbers [n, f].

@@ -191,12 +191,8 @@ def checked(
             "wire must be a spgnn.wires.Approximation, or a mapping as {'bits': 8}, got "
             f"{type(wire).__name__}"
         )
-    if wire.tolerance:
-        raise InputError("wire: a tolerance is one of the loss, which a graph does not know")
     if wire.exact_last:
         raise InputError("wire: exact_last needs a last epoch: use `with graph.exact():` for those")
-    if wire.level == "between" and algorithm.node_size == 1:
-        raise InputError("wire: level='between' needs node_size: it says what a node is")
     if not wire.exact and algorithm.exchange != "sparsity-aware":
         raise InputError("wire needs exchange='sparsity-aware': rows, not whole block rows")
     if not wire.exact and planned:

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from spgnn.exchange import Algorithm
-from spgnn.layout import NODE, Int64Array
+from spgnn.layout import Int64Array
 from spgnn.plan.census import Census, StageCensus
 from spgnn.plan.configurations import Configuration
 from spgnn.plan.counted import Counted
@@ -117,7 +117,7 @@ def _census(setting: Setting, sent: Int64Array, entries: Int64Array, far: Int64A
     zero = np.zeros((2, ranks), np.int64)
     stages = []
     block_rows = own * c
-    wire = None if setting.wired is None else setting.wired.on("row", NODE)
+    wire = setting.wired
     hop = HopCensus(sent, sent, peers, peers, sent.sum(axis=0), False, wire)
     hops = (hop,) if ranks > c else ()
     kept, added_up = 2 * sent.sum(axis=0), None

@@ -11,9 +11,8 @@ import numpy.typing as npt
 import torch
 
 from spgnn.comm import RowCounts
-from spgnn.layout import NODE, Axes, Int64Array
+from spgnn.layout import Axes, Int64Array
 from spgnn.plan.wired import Wired
-from spgnn.wires.directions import directions_of
 
 LEVELS = ("inside", "between")
 # Columns of an operand, or of each rank's share of it.
@@ -22,32 +21,6 @@ Width = int | Int64Array
 
 Moved = tuple[Int64Array, Int64Array, Int64Array]
 """Bytes sent, bytes received and messages, inside a node and between nodes: int64 [2, P] each."""
-
-
-@dataclass(frozen=True, eq=False)
-class Centres:
-    """What centred rows take beside themselves; arrays of levels and ranks, int64 [2, P].
-
-    Attributes
-    ----------
-    sent, received : pair of int64 [2, P]
-        Means and directions, and the rows of messages that have directions.
-    """
-
-    sent: tuple[Int64Array, Int64Array]
-    received: tuple[Int64Array, Int64Array]
-
-    @classmethod
-    def of(cls, counts: Sequence[RowCounts], outside: Sequence[Any], directions: int) -> Centres:
-        """Of the messages of all ranks, `outside` being those that leave a rank's node."""
-        found = np.zeros((2, 2, len(LEVELS), len(counts)), np.int64)
-        for rank, mine in enumerate(counts):
-            for way, rows in zip(found, (mine.send, mine.recv), strict=True):
-                many = directions_of(rows, directions)
-                for total, each in zip(way, ((rows > 0) + many, rows * (many > 0)), strict=True):
-                    total[1, rank] = each[outside[rank]].sum()
-                    total[0, rank] = each.sum() - total[1, rank]
-        return cls((found[0, 0], found[0, 1]), (found[1, 0], found[1, 1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +39,6 @@ class HopCensus:
         Whether any rank sends partial sums rather than rows as they are.
     wire : Wired, optional
         Where rows do not travel as they are: bytes are then means over a run.
-    centres : Centres, optional
-        Where rows are centred.
     """
 
     sent: Int64Array
@@ -77,12 +48,11 @@ class HopCensus:
     entries: Int64Array
     sums: bool
     wire: Wired | None = None
-    centres: Centres | None = None
 
     @property
     def plain(self) -> HopCensus:
         """The same with rows as they are."""
-        return replace(self, wire=None, centres=None)
+        return replace(self, wire=None)
 
     def bytes_of(self, rows: Int64Array, width: Width, dtype: torch.dtype) -> Any:
         """Bytes of rows on their way."""
@@ -93,9 +63,9 @@ class HopCensus:
     def traffic(self, width: Width, dtype: torch.dtype, *, adjoint: bool) -> Moved:
         """What rows of some width are on their way, or on their way back."""
         sent, received = (self.bytes_of(n, width, dtype) for n in (self.sent, self.received))
-        if self.wire is not None and self.centres is not None:
-            sent = sent + self.wire.centring(*self.centres.sent, width, dtype)
-            received = received + self.wire.centring(*self.centres.received, width, dtype)
+        if self.wire is not None:
+            sent = sent + self.wire.centring(self.messages, width, dtype)
+            received = received + self.wire.centring(self.returned, width, dtype)
         any_ = (np.asarray(width) > 0) * (1 if self.wire is None else self.wire.sending)
         if adjoint:
             return received, sent, self.returned * any_
@@ -133,10 +103,6 @@ def count_rows(
             array[0, rank] = rows.sum() - array[1, rank]
             peers[1, rank] = np.count_nonzero(rows[outside[rank]])
             peers[0, rank] = np.count_nonzero(rows) - peers[1, rank]
-    wire = None if nodes.wired is None else nodes.wired.on(axis, NODE)
-    centres = None
-    if wire is not None and wire.asked.centred:
-        centres = Centres.of(counts, outside, wire.asked.directions)
     return HopCensus(
         sent,
         received,
@@ -144,8 +110,7 @@ def count_rows(
         returned,
         np.array(entries, np.int64),
         sums=sums,
-        wire=wire,
-        centres=centres,
+        wire=nodes.wired,
     )
 
 

@@ -15,7 +15,6 @@ from spgnn.plan.hops import Moved
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import Network
 from spgnn.plan.steps import Epoch, Extreme, Product, Weighing
-from spgnn.sparse import SUM_DTYPE
 
 _FLOAT, _INDEX, _OFFSET = 4, 4, 8
 # Class and original id of each vertex, int64, and whether it is in each of three masks.
@@ -186,10 +185,6 @@ def _wires(counted: Counted, epoch: Epoch) -> Int64Array:
             late, lost, under_way = hop.wire.held
             kept = late * arriving + lost * leaving + under_way * (leaving + arriving)
             found += product.dtype.itemsize * width * kept
-            if hop.centres is not None:
-                told = hop.centres.sent[1] + hop.centres.received[1]
-                of_each = hop.wire.asked.directions * SUM_DTYPE[product.dtype].itemsize
-                found += told.sum(axis=0) * of_each
     return np.ceil(found).astype(np.int64)
 
 

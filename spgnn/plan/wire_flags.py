@@ -60,28 +60,25 @@ def wired_of(options: argparse.Namespace) -> Wired | None:
             delay=options.delay,
             bins=options.delay_bins,
             centred=options.centred,
-            directions=options.directions,
             exact_last=options.exact_last if _approximates(options) else 0,
             sampling=options.boundary_sampling,
-            held=options.held,
-            components=options.components,
         )
     except InputError as error:
-        raise InputError(f"--bits, --delay, --boundary-sampling, --components: {error}") from None
+        raise InputError(f"--bits, --delay, --boundary-sampling: {error}") from None
     return Wired.of(asked, epochs)
 
 
 def written_wires(options: argparse.Namespace) -> list[str]:
     """The same as the training command takes them, without what is as it is by default."""
-    switches = ("error_feedback", "centred", "held")
+    switches = ("error_feedback", "centred")
     found = ["--" + name.replace("_", "-") for name in switches if getattr(options, name)]
     if options.delay != 0:
         found += ["--delay", NEVER if options.delay is None else str(options.delay)]
-    defaults: dict[str, Any] = {"delay_bins": 1, "directions": 0, "exact_last": 0, "epochs": 100}
+    defaults: dict[str, Any] = {"delay_bins": 1, "exact_last": 0, "epochs": 100}
     for name, default in defaults.items():
         if getattr(options, name) != default:
             found += ["--" + name.replace("_", "-"), str(getattr(options, name))]
-    for name, unset in (("bits", 32), ("boundary_sampling", 1.0), ("components", 1.0)):
+    for name, unset in (("bits", 32), ("boundary_sampling", 1.0)):
         value = getattr(options, name)
         if value != ((0, unset),):
             words = [f"{v}@{epoch}" if epoch else str(v) for epoch, v in value]
@@ -91,6 +88,5 @@ def written_wires(options: argparse.Namespace) -> list[str]:
 
 def _approximates(options: argparse.Namespace) -> bool:
     """Whether there is anything that the last epochs could do without."""
-    shares = (*options.boundary_sampling, *options.components)
-    few = any(bits < 32 for _, bits in options.bits) or any(share < 1 for _, share in shares)
-    return few or options.delay != 0
+    sampled = any(share < 1 for _, share in options.boundary_sampling)
+    return sampled or any(bits < 32 for _, bits in options.bits) or options.delay != 0

@@ -1,16 +1,14 @@
 """What approximate wires make of the rows of a plan, over a whole run.
 
-Bits, columns, delays and bins are numbers of an epoch, so what a row takes on its way is known of
-every epoch before there is one; the mean over the run is what an epoch is priced at. A sample of
-rows is priced at the share that is drawn. What depends on values is not known: shared bits, rows
-that have not moved, and whatever a controller sets.
+Bits, delays and bins are numbers of an epoch, so what a row takes on its way is known of every
+epoch before there is one; the mean over the run is what an epoch is priced at. A sample of rows is
+priced at the share that is drawn. Which rows have not moved depends on values: that is not known.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,6 @@ from spgnn import kernels
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array
 from spgnn.plan.machine import Float64Array
-from spgnn.sparse import SUM_DTYPE
 from spgnn.wires import Approximation, Dials
 from spgnn.wires.approximation import LEAST_WITH_FEEDBACK
 
@@ -47,22 +44,12 @@ class Wired:
         InputError
             If what travels depends on values, which nobody knows before.
         """
-        unknown = {
-            "--tolerance": asked.tolerance,
-            "--fresh": asked.fresh,
-            "--adaptive-bits": asked.adaptive,
-        }
-        for flag, value in unknown.items():
-            if value:
-                raise InputError(
-                    f"{flag} {value}: what then travels depends on values, so no plan can be "
-                    "priced; name an --algo, or take what a plan without it chooses"
-                )
+        if asked.fresh:
+            raise InputError(
+                f"--fresh {asked.fresh}: what then travels depends on values, so no plan can be "
+                "priced; name an --algo, or take what a plan without it chooses"
+            )
         return None if asked.exact else cls(asked, epochs)
-
-    def on(self, axis: str, between: str) -> Wired | None:
-        """These wires, if they are those of a hop along an axis; `between` is that of nodes."""
-        return self if self.asked.level == "all" or axis == between else None
 
     @property
     def of_scores(self) -> Wired:
@@ -84,23 +71,9 @@ class Wired:
         each = np.array([known[w] for w in widths.ravel().tolist()]).reshape(widths.shape)
         return np.asarray(rows * each, np.float64)
 
-    def centring(
-        self, coordinates: Int64Array, rows: Int64Array, width: Any, dtype: torch.dtype
-    ) -> Float64Array:
-        """Bytes of means and directions in a mean epoch.
-
-        Parameters
-        ----------
-        coordinates : int64 [...]
-            Means, and directions beside them.
-        rows : int64 [...]
-            Of messages that have directions, of which receivers are told once.
-        width : int, or int64 [P]
-        dtype : torch.dtype
-        """
-        told = rows * (np.asarray(width) > 0) * self.asked.directions * SUM_DTYPE[dtype].itemsize
-        each = coordinates * self._centring * width * dtype.itemsize
-        return np.asarray(each + told * (self._centring > 0) / self.epochs, np.float64)
+    def centring(self, messages: Int64Array, width: Any, dtype: torch.dtype) -> Float64Array:
+        """Bytes of the means of so many messages in a mean epoch; `width` is one or int64 [P]."""
+        return np.asarray(messages * self._centring * width * dtype.itemsize, np.float64)
 
     @property
     def sending(self) -> float:
@@ -127,8 +100,7 @@ class Wired:
     def held(self) -> tuple[float, float, float]:
         """How often rows are kept: those that arrive, those that leave, and both on their way."""
         late = self.asked.delay or 0
-        arriving = float(late > 0) + float(self.asked.held)
-        return arriving, float(self.asked.feedback), late / self.asked.bins
+        return float(late > 0), float(self.asked.feedback), late / self.asked.bins
 
 
 @cache
@@ -139,12 +111,11 @@ def _row_bytes(wired: Wired, width: int, itemsize: int) -> float:
     for epoch in range(wired.epochs if width else 0):
         if asked.delay is None and not dials.is_exact(epoch):
             continue
-        columns = min(width, max(1, ceil(dials.components_at(epoch) * width)))
         bits = max(dials.bits_at(epoch), LEAST_WITH_FEEDBACK if asked.feedback else 1)
         packed = bits < min(32, 8 * itemsize)
-        nbytes = kernels.packed_bytes(columns, bits) if packed else columns * itemsize
+        nbytes = kernels.packed_bytes(width, bits) if packed else width * itemsize
         share = dials.sampling_at(epoch)
         # The first epoch of a delay is exact; its bins take turns from then on.
         late = bool(epoch and asked.delay and dials.delay_at(epoch))
-        total += nbytes * share / (dials.bins_at(epoch) if late else 1)
+        total += nbytes * share / (asked.bins if late else 1)
     return total / wired.epochs

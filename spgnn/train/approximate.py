@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from spgnn.errors import InputError, meant
 from spgnn.train.flags import Flag, Record
 from spgnn.wires import BITS, Approximation
-from spgnn.wires.approximation import Level, Limit, Staged
+from spgnn.wires.approximation import Staged
 
 if TYPE_CHECKING:
     from spgnn.train.config import TrainConfig
 
 Number = TypeVar("Number", int, float)
 NEVER = "never"
-# Where a controller begins that is given nothing but a tolerance.
-FIRST_BITS = 4
 _LONGEST = 20  # characters of a number
 
 
@@ -33,15 +31,6 @@ class Wires(Record):
     error_feedback: Annotated[
         bool, Flag("add what rounding lost of a row to the one that is sent next in its place")
     ] = False
-    adaptive_bits: Annotated[
-        int, Flag("--bits 2, 4 or 8 on average, shared out between rows every N epochs", "N")
-    ] = 0
-    adaptive_limit: Annotated[
-        Limit,
-        Flag(
-            "what shared bits must not exceed: bytes of each rank, or the largest pair's or rank's"
-        ),
-    ] = "own"
     delay: Annotated[
         str,
         Flag(
@@ -57,9 +46,6 @@ class Wires(Record):
     centred: Annotated[
         bool, Flag("each message's mean is exact, and of now; the rest is done to what is beside")
     ] = False
-    directions: Annotated[
-        int, Flag("of --centred: K combinations of a message's rows more that are exact", "K")
-    ] = 0
     exact_last: Annotated[int, Flag("exact wires in the last epochs", "K")] = 0
     fresh: Annotated[
         float, Flag("send rows only that moved by more than this share of their norm", "BOUND")
@@ -67,19 +53,6 @@ class Wires(Record):
     boundary_sampling: Annotated[
         str, Flag("share of rows that is sent, drawn each epoch; 0.1,0.5@100: a schedule", "P")
     ] = "1"
-    held: Annotated[
-        bool, Flag("rows that a sample leaves out are as they last arrived, and not zeros")
-    ] = False
-    components: Annotated[
-        str, Flag("share of the columns of each row that is sent; may be a schedule", "P")
-    ] = "1"
-    tolerance: Annotated[
-        float | None,
-        Flag("of the loss: bits, delay and sample are chosen to keep it that near exact", "EPS"),
-    ] = None
-    approximate: Annotated[
-        Level, Flag("what is sent anywhere, or under --hierarchy between nodes alone")
-    ] = "all"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,38 +63,26 @@ class Wires(Record):
         """What all this asks of wires; the exact one where nothing is lost and nothing is late."""
         bits = _staged("--bits", self.bits, _bits)
         sampling = _staged("--boundary-sampling", self.boundary_sampling, _share)
-        components = _staged("--components", self.components, _share)
         delay = self._delay
         left = (
             *(value < 32 for _, value in bits),
-            *(share < 1 for _, share in (*sampling, *components)),
+            *(share < 1 for _, share in sampling),
             delay != 0,
             self.fresh > 0,
         )
-        if not self.tolerance and not any(left):
-            return Approximation(tolerance=self.tolerance, level=self.approximate)
-        if self.tolerance == 0:
-            return Approximation(tolerance=0.0, level=self.approximate)
         if not any(left):
-            bits = ((0, FIRST_BITS),)
+            return Approximation()
         try:
             return Approximation(
                 bits=bits,
                 feedback=self.error_feedback,
-                adaptive=self.adaptive_bits,
-                adaptive_limit=self.adaptive_limit,
                 delay=delay,
                 bins=self.delay_bins,
                 smoothing=self.smoothing,
                 centred=self.centred,
-                directions=self.directions,
                 exact_last=self.exact_last,
                 fresh=self.fresh,
                 sampling=sampling,
-                held=self.held,
-                components=components,
-                tolerance=self.tolerance,
-                level=self.approximate,
             )
         except InputError as error:
             raise InputError(_ASKED.sub(lambda found: _FLAGS[found[0]], str(error))) from None
@@ -157,12 +118,6 @@ class Wires(Record):
         if self.exact_last > epochs:
             raise InputError(f"--exact-last {self.exact_last} exceeds --epochs {epochs}")
         self._check_needed(asked)
-        if self.approximate == "between" and config.algorithm.hierarchy in ("none", "1"):
-            raise InputError(
-                "--approximate between needs --hierarchy auto or N: it says what a node is"
-            )
-        if self.tolerance:
-            self._check_controlled()
         if not asked.exact:
             _check_composed(self._named, asked, config)
 
@@ -175,36 +130,13 @@ class Wires(Record):
             ):
                 if value != unset:
                     raise InputError(f"{flag} {value} needs --delay R of one epoch or more")
-        if not asked.quantises and self.tolerance != 0:
-            if self.error_feedback:
-                raise InputError("--error-feedback needs --bits 16 or fewer")
-            if self.adaptive_bits:
-                raise InputError(f"--adaptive-bits {self.adaptive_bits} needs --bits 2, 4 or 8")
-        if self.adaptive_limit != "own" and not self.adaptive_bits:
-            raise InputError(f"--adaptive-limit {self.adaptive_limit} needs --adaptive-bits N")
-        if self.held and not asked.samples and self.tolerance != 0:
-            raise InputError("--held needs --boundary-sampling P: it says what becomes of the rest")
-        if self.directions and not self.centred:
-            raise InputError(f"--directions {self.directions} needs --centred: beside the mean")
-        if self.centred and asked.exact and self.tolerance != 0:
+        if self.error_feedback and not asked.quantises:
+            raise InputError("--error-feedback needs --bits 16 or fewer")
+        if self.centred and asked.exact:
             raise InputError(
-                "--centred needs --bits, --delay, --fresh, --boundary-sampling, --components or "
-                "--tolerance: it says what they are done to"
+                "--centred needs --bits, --delay, --fresh or --boundary-sampling: it says what "
+                "they are done to"
             )
-
-    def _check_controlled(self) -> None:
-        """A controller turns bits, delay and sample, and nothing else."""
-        if self._delay is None:
-            raise InputError("--tolerance needs --delay R: what is never sent has no less error")
-        for flag, text in (("--bits", self.bits), ("--boundary-sampling", self.boundary_sampling)):
-            if "@" in text:
-                raise InputError(f"{flag} {text} is changed by --tolerance: give one to begin with")
-        for flag, value, unset in (
-            ("--components", self.components, "1"),
-            ("--fresh", self.fresh, 0.0),
-        ):
-            if value != unset:
-                raise InputError(f"--tolerance cannot change {flag} {value}: leave one of them out")
 
     @property
     def _delay(self) -> int | None:
@@ -220,10 +152,7 @@ class Wires(Record):
     def _named(self) -> str:
         """The first flag that makes wires approximate."""
         unset = Wires()
-        names = (
-            *("bits", "delay", "boundary_sampling", "components", "fresh", "tolerance"),
-            *("error_feedback", "adaptive_bits"),
-        )
+        names = ("bits", "delay", "boundary_sampling", "fresh", "error_feedback")
         name = next(name for name in names if getattr(self, name) != getattr(unset, name))
         return f"--{name.replace('_', '-')} {getattr(self, name)}"
 
@@ -246,9 +175,6 @@ def _check_composed(named: str, asked: Approximation, config: TrainConfig) -> No
         f"--delay {asked.delay}": asked.delay,
         "--error-feedback": asked.feedback,
         f"--fresh {asked.fresh}": asked.fresh,
-        "--held": asked.held,
-        f"--adaptive-bits {asked.adaptive}": asked.adaptive,
-        f"--directions {asked.directions}": asked.directions,
     }
     kept = next((flag for flag, value in remembered.items() if value), None)
     if how.schedule == "peers" and kept is not None:
@@ -266,8 +192,8 @@ def _check_attention(asked: Approximation, model: str) -> None:
 
 
 def _leaves_out(asked: Approximation) -> bool:
-    """Whether zeros take the place of rows, or of some of their columns."""
-    return asked.samples or asked.drops_components or asked.delay is None
+    """Whether zeros take the place of rows."""
+    return asked.samples or asked.delay is None
 
 
 def _staged(flag: str, text: str, kind: Callable[[str], Number | None]) -> Staged[Number]:
@@ -298,19 +224,14 @@ def _share(text: str) -> float | None:
 # What wires call what cannot be had together.
 _FLAGS = {
     "feedback": "--error-feedback",
-    "adaptive": "--adaptive-bits",
     "bins": "--delay-bins",
     "centred": "--centred",
-    "directions": "--directions",
     "fresh": "--fresh",
-    "held": "--held",
     "sampling": "--boundary-sampling",
-    "components": "--components",
 }
 _ASKED = re.compile(rf"\b({'|'.join(_FLAGS)})\b")
 _SHARES = "a share in (0, 1], or a schedule as in 0.1,0.5@100"
 _WANTED = {
     "--bits": "must be 32, 16, 8, 4, 2 or 1, or a schedule as in 2,8@50,32@90: 8 from epoch 50 on",
     "--boundary-sampling": f"must be {_SHARES}; --delay never sends nothing",
-    "--components": f"must be {_SHARES}; --delay never sends nothing",
 }

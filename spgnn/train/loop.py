@@ -146,7 +146,6 @@ class Trainer:
         """One forward, one backward, one step; the loss over all ranks, a scalar. Collective."""
         self.task.model.train()
         with self._precision():
-            self.task.begin_epoch(epoch)
             share = self.task.loss(epoch)
         _check_loss(share)
         share.backward()

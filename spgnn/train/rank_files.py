@@ -33,15 +33,12 @@ class TaskState(NamedTuple):
 
     Attributes
     ----------
-    shared : mapping
-        The same on all ranks; something that JSON can carry.
     own : dict of Tensor, or None
         This rank's; ``None`` on all of them where they keep nothing.
     place : str
         A fingerprint of what its own tensors belong to.
     """
 
-    shared: Mapping[str, Any]
     own: dict[str, Tensor] | None
     place: str = ""
 
@@ -64,7 +61,7 @@ def write(directory: str, state: TaskState, epochs: int, comm: Communicator) -> 
         On all ranks, if one cannot write; files of the checkpoint before are still there.
     """
     if state.own is None:
-        return {"shared": state.shared, "epochs": epochs, "digests": None}
+        return {"epochs": epochs, "digests": None}
     arrays = _arrays(state)
     mine = _digest(arrays)
     path = Path(directory) / _name(epochs, comm.rank, mine)
@@ -83,7 +80,7 @@ def write(directory: str, state: TaskState, epochs: int, comm: Communicator) -> 
     every = torch.empty(comm.size, len(words), dtype=torch.uint8)
     comm.all_gather(words[None], every, [1] * comm.size)
     digests = [bytes(row.tolist()).hex() for row in every]
-    return {"shared": state.shared, "epochs": epochs, "digests": digests}
+    return {"epochs": epochs, "digests": digests}
 
 
 def remove_others(directory: str, told: Mapping[str, Any] | None, comm: Communicator) -> None:
@@ -123,7 +120,7 @@ def read(
         raise InputError(f"{checkpoint}: was made with other wires")
     digests = told["digests"]
     if digests is None:
-        return mine._replace(shared=told["shared"])
+        return mine
     if len(digests) != comm.size:
         raise InputError(
             f"{checkpoint}: was made on {len(digests)} ranks, not {comm.size}; its wires keep rows "
@@ -132,7 +129,7 @@ def read(
     name = _name(told["epochs"], comm.rank, digests[comm.rank])
     path, place = checkpoint.with_name(name), mine.place
     own = on_every_rank(comm, lambda: _read(path, digests[comm.rank], place))
-    return TaskState(told["shared"], own, place)
+    return TaskState(own, place)
 
 
 def checked(told: Any) -> dict[str, Any] | None:
@@ -149,7 +146,7 @@ def checked(told: Any) -> dict[str, Any] | None:
         raise ValueError("its files are of no epoch")
     if digests is not None and not all(_DIGEST.fullmatch(each) for each in digests):
         raise ValueError("its files have no digests")
-    return {"shared": dict(told["shared"]), "epochs": epochs, "digests": digests}
+    return {"epochs": epochs, "digests": digests}
 
 
 def _name(epochs: int, rank: int, content: str) -> str:

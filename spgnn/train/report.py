@@ -263,11 +263,9 @@ def _approximation(comm: Communicator, task: GraphTask) -> Report | None:
     """What wires were asked for, and the errors that they made; ``None`` of exact ones."""
     if task.wiring is None:
         return None
-    controller = task.wiring.controller
     return {
         "wires": task.wiring.described,
         "errors": relative_errors(task.wiring.errors, comm),
-        "tolerance": None if controller is None else controller.record,
     }
 
 

@@ -87,15 +87,6 @@ def _add_approximation(table: Table, told: Report) -> None:
         if errors:
             shown = ", ".join("–" if error is None else f"{error:.2%}" for error in errors)
             table.add_row(f"error of wires, {direction}", shown)
-    controlled = told["tolerance"]
-    if controlled is not None and controlled["log"]:
-        last = controlled["log"][-1]
-        far = "–" if last["perturbation"] is None else f"{last['perturbation']:.2e}"
-        table.add_row(
-            f"tolerance {controlled['tolerance']:g}",
-            f"loss off by {far} in epoch {last['epoch']}: {last['bits']} bits, "
-            f"delay {last['delay']}, sample {last['sampling']:g}",
-        )
 
 
 def _add_storage(table: Table, storage: Report) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from spgnn.comm import Communicator
@@ -89,10 +87,6 @@ class Task(Protocol):
         Called on all ranks, without gradients; may be collective.
         """
         return None
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Called before the loss of an epoch, on all ranks; may be collective."""
-        return
 
     def end_epoch(self, epoch: int, loss: float) -> None:
         """Called after an epoch of training with its loss, on all ranks; may be collective."""
@@ -178,12 +172,11 @@ class GraphTask(Task):
     ) -> None:
         wires, training = config.wires, config.training
         self.wiring: Wiring | None = None
-        self._exact_loss: float | None = None
         self.beside: list[Moving] = []
         self.planned: list[Planned] = []
         if not wires.approximation.exact:
             length = {"seed": training.seed, "epochs": training.epochs}
-            self.wiring = Wiring(wires, problem.training, comm, **length)
+            self.wiring = Wiring(wires, problem.training, **length)
             problem = replace(problem, training=self.wiring.training)
         self.problem = problem
         self.comm = comm
@@ -208,32 +201,13 @@ class GraphTask(Task):
             A.begin_epoch(epoch)
         return DropoutKeys(rows.vertex_ids, self.seed, epoch)
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Where wires have a tolerance, look what the loss would be on exact ones. Collective."""
-        self._exact_loss = None
-        controller = None if self.wiring is None else self.wiring.controller
-        if controller is None or not controller.looks(epoch):
-            return
-        with torch.no_grad(), self._on_exact_wires():
-            total = self.loss(epoch).detach().double().reshape(1)
-        self.comm.all_reduce(total).wait()
-        self._exact_loss = float(total)
-        controller.begin()
-
     def end_epoch(self, epoch: int, loss: float) -> None:
         """Note what the epoch has moved, where another one may not move the same."""
         beside, self.beside = self.beside, []
         if self.wiring is None and not beside:
             return
         moved: list[Moving] = [*self._products, *beside]
-        exact = self._exact_loss
-        controller = None if self.wiring is None else self.wiring.controller
-        if exact is not None and controller is not None:
-            moved += self._exact_products
-        # Before a controller turns anything.
         self.planned.append(Planned.of(moved, epoch, self.comm.ledger.node_size))
-        if exact is not None and controller is not None:
-            controller.end(epoch, loss, exact)
 
     def finish(self) -> None:
         """Wait for rows that no epoch uses; of several runs, each gives its buffers back."""
@@ -289,30 +263,6 @@ class GraphTask(Task):
         """Those of one training epoch."""
         rows = self.problem.training
         return recorded_products(self.network, rows.X, rows.graph, self.dtype)
-
-    @cached_property
-    def _exact_products(self) -> list[Recorded]:
-        """Those of the loss on exact wires."""
-        with self._on_exact_wires():
-            rows = self.problem.training
-            made = recorded_products(self.network, rows.X, rows.graph, self.dtype)
-        return [product for product in made if not product.adjoint]
-
-    @contextmanager
-    def _on_exact_wires(self) -> Iterator[None]:
-        """Let the loss be that on the matrices before they were approximated.
-
-        What the model counts by itself, as means for a norm, stays as it was.
-        """
-        assert self.wiring is not None
-        kept, counted = self.problem, [b.clone() for b in self.model.buffers()]
-        self.problem = replace(kept, training=self.wiring.exact)
-        try:
-            yield
-        finally:
-            self.problem = kept
-            for buffer, before in zip(self.model.buffers(), counted, strict=True):
-                buffer.copy_(before)
 
     @property
     def _layers(self) -> str:

@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from spgnn.comm import Communicator
 from spgnn.exchange import Carried, carried_by_level
 from spgnn.layout import Int64Array
 from spgnn.nn import Matrices, Propagation, matrices_of
@@ -17,7 +16,6 @@ from spgnn.spmm import DistMatrix
 from spgnn.train.approximate import Wires
 from spgnn.train.rank_files import TaskState, place_of
 from spgnn.train.rows import TrainingRows
-from spgnn.train.tolerance import Controller
 from spgnn.wires import Dials, Errors, Layer, Setting
 
 
@@ -68,8 +66,6 @@ class Wiring:
     wires : Wires
         The flags.
     exact : TrainingRows
-    comm : Communicator
-        All ranks.
     seed : int
     epochs : int
         Of the whole run.
@@ -78,22 +74,16 @@ class Wiring:
     ----------
     described : str
         What was asked for.
-    exact : TrainingRows
-        On exact wires.
     training : TrainingRows
         The same on approximate ones.
     dials : Dials
         What all wires ask.
     errors : list of Errors, one a matrix
         In the order of the layers.
-    controller : Controller, optional
-        Where a tolerance is asked for, and anything travels.
     """
 
-    def __init__(
-        self, wires: Wires, exact: TrainingRows, comm: Communicator, *, seed: int, epochs: int
-    ) -> None:
-        self.exact = exact
+    def __init__(self, wires: Wires, exact: TrainingRows, *, seed: int, epochs: int) -> None:
+        self._device = exact.vertex_ids.device
         self.described = wires.described
         self.dials = Dials(wires.approximation, epochs)
         self.errors: list[Errors] = []
@@ -101,10 +91,6 @@ class Wiring:
         graph = self._put(exact.graph, exact.vertex_ids)
         self.training = replace(exact, graph=graph)
         self.matrices = matrices_of(graph)
-        self.controller: Controller | None = None
-        # Where nothing travels there is nothing to choose.
-        if self.dials.asked.tolerance and comm.agree(len(self._numbered)):
-            self.controller = Controller(self.dials, self.errors, comm)
 
     def finish(self) -> None:
         """Wait for all rows that are under way, and keep none of them. Collective."""
@@ -114,21 +100,18 @@ class Wiring:
 
     def state(self) -> TaskState:
         """What wires keep, by their matrix and their hop. Collective: rows under way land."""
-        shared = {} if self.controller is None else self.controller.state()
         if not self._remembers:
-            return TaskState(shared, None)
+            return TaskState(None)
         own = {
             f"{which}.{name}": tensor
             for which, wire in self._numbered
             for name, tensor in wire.state().items()
         }
-        return TaskState(shared, own, self._place)
+        return TaskState(own, self._place)
 
     def load(self, state: TaskState) -> None:
-        """Wires and their controller go on from a state."""
-        if self.controller is not None and state.shared:
-            self.controller.load(state.shared)
-        device, own = self.exact.vertex_ids.device, state.own
+        """Wires go on from a state."""
+        own = state.own
         if own is None:
             return
         for matrix, A in enumerate(self.matrices):
@@ -136,14 +119,13 @@ class Wiring:
                 _ = A.attention  # which makes its wires
         for which, wire in self._numbered:
             names = [name for name in own if name.startswith(f"{which}.")]
-            wire.load({n.removeprefix(f"{which}."): own[n].to(device) for n in names})
+            wire.load({n.removeprefix(f"{which}."): own[n].to(self._device) for n in names})
 
     @property
     def _remembers(self) -> bool:
         """Whether wires keep anything of one epoch for another, of all ranks alike."""
         asked = self.dials.asked
-        kept = (asked.delay, asked.feedback, asked.fresh, asked.adaptive, asked.held)
-        return any(kept)
+        return any((asked.delay, asked.feedback, asked.fresh))
 
     @property
     def _numbered(self) -> list[tuple[str, Layer]]:

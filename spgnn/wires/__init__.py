@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from spgnn.wires.adaptive import Adaptive
 from spgnn.wires.approximation import BITS, Approximation, Dials
 from spgnn.wires.base import Layer, Setting
 from spgnn.wires.centred import Centred
-from spgnn.wires.components import Components
 from spgnn.wires.delayed import Delayed, Never
 from spgnn.wires.errors import Errors
 from spgnn.wires.fresh import Fresh
-from spgnn.wires.held import Held
 from spgnn.wires.quantised import Quantised
 from spgnn.wires.sampled import Sampled
 from spgnn.wires.stack import late_wire, weighed_wire, wires_of
 
 __all__ = [
     "BITS",
-    "Adaptive",
     "Approximation",
     "Centred",
-    "Components",
     "Delayed",
     "Dials",
     "Errors",
     "Fresh",
-    "Held",
     "Layer",
     "Never",
     "Quantised",

@@ -92,7 +92,7 @@ class Delayed(Layer):
     def room(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
         """Where all rows of a step may be kept until they have arrived, epochs later."""
         line, dials = self._lines.get(line_name(step)), self.setting.dials
-        if line is None or not dials.delay_at(step.epoch) or dials.bins_at(step.epoch) > 1:
+        if line is None or not dials.delay_at(step.epoch) or dials.asked.bins > 1:
             return None
         if line.opened == step.epoch or _kind(line.held) != _kind(like):
             return None
@@ -222,7 +222,7 @@ class Delayed(Layer):
 
     def _part(self, route: Route, step: Step) -> Part | None:
         """The rows whose turn it is; ``None`` for all."""
-        bins = self.setting.dials.bins_at(step.epoch)
+        bins = self.setting.dials.asked.bins
         if bins == 1:
             return None
         key = step.adjoint, bins, step.epoch % bins

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from spgnn.errors import InputError
 from spgnn.exchange import Exact, Plan, Wire
-from spgnn.exchange.schedule import Communicators
-from spgnn.exchange.wire import wire_of
-from spgnn.layout import NODE
-from spgnn.wires.adaptive import Adaptive
 from spgnn.wires.base import Setting
 from spgnn.wires.centred import Centred
-from spgnn.wires.components import Components
 from spgnn.wires.delayed import Delayed, Never
 from spgnn.wires.fresh import Fresh
-from spgnn.wires.held import Held
 from spgnn.wires.quantised import Quantised
 from spgnn.wires.sampled import Sampled
-from spgnn.wires.weights import Weights, weights_of
 
 
-def wires_of(plan: Plan, setting: Setting, mesh: Communicators) -> list[Wire]:
-    """A wire for each hop of a plan. Collective.
+def wires_of(plan: Plan, setting: Setting) -> list[Wire]:
+    """A wire for each hop of a plan.
 
     Parameters
     ----------
     plan : Plan
         Whose rows have names (:func:`spgnn.exchange.naming.named`).
     setting : Setting
-    mesh : communicators by axis
 
     Raises
     ------
@@ -35,32 +27,16 @@ def wires_of(plan: Plan, setting: Setting, mesh: Communicators) -> list[Wire]:
         If whole block rows are broadcast.
     """
     asked = setting.dials.asked
-    weights: list[Weights] = []
-    if asked.adaptive and asked.quantises:
-        weights = weights_of(plan, mesh)
-    wires: list[Wire] = []
-    for number, hop in enumerate(plan.hops):
-        if asked.level == "between" and hop.axis != NODE:
-            wires.append(wire_of(hop))
-            continue
-        if hop.broadcast:
-            raise InputError(
-                "approximate wires need --exchange sparsity-aware: rows, not block rows"
-            )
-        wire: Wire = Quantised(setting) if asked.quantises else Exact()
-        if weights:
-            wire = Adaptive(setting, weights[number])
-        wires.append(_around(wire, setting))
-    return wires
+    if any(hop.broadcast for hop in plan.hops):
+        raise InputError("approximate wires need --exchange sparsity-aware: rows, not block rows")
+    return [_around(Quantised(setting) if asked.quantises else Exact(), setting) for _ in plan.hops]
 
 
 def _around(wire: Wire, setting: Setting) -> Wire:
     """What comes before rows are written in fewer bits."""
     asked = setting.dials.asked
-    if asked.drops_components:
-        wire = Components(wire, setting)
     if asked.samples:
-        wire = (Held if asked.held else Sampled)(wire, setting)
+        wire = Sampled(wire, setting)
     if asked.fresh:
         wire = Fresh(wire, setting)
     if asked.delay is None:

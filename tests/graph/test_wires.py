@@ -24,8 +24,8 @@ from tests.graph.wired import CLASSES, WIDTH, WIRES, graph_on, problem
 EPOCHS = 5
 KINDS = ("summed", "halos", "sym", "max")
 EXACT = (
-    {"bits": 32, "delay": 0, "sampling": 1, "components": 1.0, "fresh": 0},
-    Approximation(tolerance=0.0),
+    {"bits": 32, "delay": 0, "sampling": 1, "fresh": 0},
+    Approximation(),
 )
 
 
@@ -251,7 +251,7 @@ def test_samples_of_halos_are_unbiased_and_so_are_their_gradients():
 
 
 def all_resumed(rank: int) -> None:
-    for name in ("feedback", "adaptive", "delay", "bins", "fresh", "sampling"):
+    for name in ("feedback", "delay", "bins", "fresh", "sampling"):
         check_resumed("sym" if name in ("delay", "sampling") else "summed", WIRES[name])
 
 
@@ -293,16 +293,12 @@ def check_refused(rank: int) -> None:
         "smooth": r"smoothing must be in \[0, 1\), got 1.0",
         "nothing": "bins must be an integer of at least 1, got NoneType None",
         "unfed": "feedback must be True or False, got 'no'",
-        "keeping": "held needs sampling: rows that are left out",
         "middle": "centred needs rows that are late, fewer or shorter",
-        "alone": "directions needs centred",
         "number": "wire 1: choose one of bits, ",
         "made": "delay must be an integer of at least 0, got int -1",
         "feedback": "feedback needs 16 bits or fewer",
         "none": r"sampling must be in \(0, 1\], got 0.0; to send nothing, delay it for ever",
-        "tolerance": "tolerance is one of the loss, which a graph does not know",
         "last": r"exact_last needs a last epoch: use `with graph\.exact\(\):`",
-        "between": "level='between' needs node_size",
     }.items():
         given = {
             "8": "8",
@@ -317,16 +313,12 @@ def check_refused(rank: int) -> None:
             "smooth": {"smoothing": 1.0, "delay": 1},
             "nothing": {"bins": None, "delay": 2},
             "unfed": {"feedback": "no", "bits": 4},
-            "keeping": {"held": True, "bits": 4},
             "middle": {"centred": True},
-            "alone": {"bits": 4, "directions": 3},
             "number": {1: 8},
             "made": Approximation(delay=-1),
             "feedback": {"feedback": True},
             "none": {"sampling": 0},
-            "tolerance": {"tolerance": 0.1},
             "last": {"bits": 8, "exact_last": 3},
-            "between": {"bits": 8, "level": "between"},
         }[wire]
         with pytest.raises(InputError, match=why):
             spgnn.distribute(data, wire=given)

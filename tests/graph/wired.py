@@ -16,14 +16,12 @@ WIRES: dict[str, dict[str, Any]] = {
     "bits": {"bits": 8},
     "schedule": {"bits": ((0, 2), (2, 32), (3, 16))},
     "feedback": {"bits": 4, "feedback": True},
-    "adaptive": {"bits": 4, "adaptive": 2},
     "delay": {"delay": 1, "bits": 8},
     "bins": {"delay": 2, "bins": 2, "smoothing": 0.5},
     "centred": {"delay": 1, "centred": True},
-    "held": {"sampling": 0.5, "held": True},
     "never": {"delay": None},
     "fresh": {"fresh": 0.05},
-    "sampling": {"sampling": 0.5, "components": 0.5},
+    "sampling": {"sampling": 0.5},
 }
 
 

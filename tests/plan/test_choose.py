@@ -24,7 +24,9 @@ from spgnn.plan.partitions import Partitions
 from spgnn.plan.plot import lines
 from spgnn.plan.steps import Weighing
 from spgnn.plan.subject import set_up
+from spgnn.plan.wired import Wired
 from spgnn.train import TrainConfig, parse
+from spgnn.wires import Approximation
 from tests.plan.configurations import write_graphs
 from tests.plan.test_machine import EXAMPLE
 
@@ -209,6 +211,11 @@ def test_a_sample_of_everything_is_the_truth(tmp_path, ranks, c):
     np.testing.assert_array_equal(guessed.whole.traffic(5)[0].sum(axis=1).sum(), sent.sum())
     if c == 1:
         np.testing.assert_array_equal(guessed.whole.traffic(5)[0], sent)
+        wired = replace(setting, wired=Wired.of(Approximation.of(bits=4, centred=True), 10))
+        fewer, known = estimated_setting(wired).whole.traffic(5)[0], wired.whole.traffic(5)[0]
+        # Of messages, and so of means, it is not estimated how many leave a node.
+        np.testing.assert_array_equal(fewer.sum(axis=0), known.sum(axis=0))
+        assert fewer.sum() < sent.sum()
         for kind in ("local", "remote"):
             loops = subject.looped.nnz - subject.structure.nnz if kind == "local" else 0
             total = guessed.whole.nonzeros[kind].sum()

@@ -19,7 +19,7 @@ from spgnn.plan.machine import Level, Levels, Link
 from spgnn.plan.wired import Wired
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, parse, train
-from spgnn.wires import Approximation, directions
+from spgnn.wires import Approximation
 from tests.plan.configurations import predicted, write_graphs
 from tests.plan.test_machine import EXAMPLE
 from tests.training import run
@@ -27,18 +27,18 @@ from tests.training import run
 WIRES: list[dict[str, object]] = [
     {"bits": 4},
     {"bits": "16,2@2", "error_feedback": True},
-    {"delay": 1, "centred": True, "directions": 2},
+    {"delay": 1, "centred": True},
     {"bits": 8, "delay": 2, "delay_bins": 2},  # after the first epoch, two periods
     {"delay": "never", "exact_last": 2},
-    {"boundary_sampling": "1,1e-9@4", "held": True, "bits": 8},
-    {"components": "0.5,0.25@3", "bits": 1, "centred": True, "directions": 3},
+    {"boundary_sampling": "1,1e-9@4", "bits": 8},
+    {"bits": "1,4@3", "centred": True},
     {"delay": 1, "exact_last": 1, "bits": 4},
 ]
 SCHEMES: list[dict[str, object]] = [
     {"cover": "minimum"},
     {"algo": "1.5d", "c": 2, "dropout": 0.5},
     {"layer_algos": "feature:2,1d,2d", "dropout": 0.5, "model": "sage"},
-    {"hierarchy": 2, "approximate": "between", "reach": False},
+    {"hierarchy": 2, "reach": False},
     {"algo": "feature", "c": 4, "reach": False},
     {"algo": "vertex-cut", "ghosts": 1},
     {"hierarchy": 2, "cover": "row"},
@@ -59,8 +59,7 @@ def counted(rank: int, configs: list[TrainConfig]) -> list[dict]:
     return [run(config, connect())[1] for config in configs]
 
 
-def test_bytes_of_a_run_are_those_that_ranks_count(tmp_path, monkeypatch):
-    monkeypatch.setattr(directions, "ROWS_A_DIRECTION", 5)  # graphs are small
+def test_bytes_of_a_run_are_those_that_ranks_count(tmp_path):
     graphs = write_graphs(tmp_path)
     configs = [
         TrainConfig.of(
@@ -102,7 +101,7 @@ def test_a_sample_is_priced_at_its_share(tmp_path):
     assert predicted(config, 4, wired).volume["total_bytes"] == pytest.approx(exact / 4, abs=8)
 
 
-def test_what_wires_keep_and_take_is_predicted(monkeypatch):
+def test_what_wires_keep_and_take_is_predicted():
     subject = Subject.of(open_source("rmat-10-8"), random_features=16, random_classes=4)
     machine, network = read_machine(EXAMPLE), Network((16, 16, 16, 4))
     slow = Level(Link(0.0, 0.0, 1e6), Link(0.0, 0.0, 1e6))
@@ -124,18 +123,11 @@ def test_what_wires_keep_and_take_is_predicted(monkeypatch):
     assert price(delay=None).volume["total_bytes"] == 0
     means = price(delay=None, centred=True).volume["total_bytes"]
     assert 0 < means < price(delay=1, centred=True).volume["total_bytes"] / 2
-    monkeypatch.setattr(directions, "ROWS_A_DIRECTION", 5)
-    along = price(delay=1, centred=True, directions=2)
-    assert (along.memory["wires"] > price(delay=1, centred=True).memory["wires"]).all()
 
 
-@pytest.mark.parametrize(
-    ("asked", "flag"),
-    [({"tolerance": 0.1}, "--tolerance 0.1"), ({"fresh": 0.5}, "--fresh 0.5")],
-)
-def test_what_depends_on_values_is_refused(asked, flag):
-    with pytest.raises(InputError, match=flag):
-        Wired.of(Approximation.of(**asked), 10)
+def test_what_depends_on_values_is_refused():
+    with pytest.raises(InputError, match=r"--fresh 0\.5"):
+        Wired.of(Approximation.of(fresh=0.5), 10)
 
 
 def trained(rank: int, config: TrainConfig) -> dict:
@@ -155,14 +147,13 @@ def test_the_command_ranks_for_wires(tmp_path, capsys):
     out, graph = tmp_path / "plans.json", str(write_graphs(tmp_path)[2])
     flags = ["--machine", EXAMPLE, "--cache", tmp_path, "--partition", "block", "--json", out]
     given = ["--bits", "8,4@50", "--delay", "2", "--delay-bins", "2", "--epochs", "60", "--centred"]
-    given += ["--directions", "3"]
     assert main(["plan", graph, "--ranks", "4", *map(str, flags), *given]) == 0
     capsys.readouterr()
     plan = json.loads(out.read_text())["plans"][0]
     config = parse(shlex.split(plan["command"])[4:])
     asked = config.wires.approximation
     bits = [(0, 8), (50, 4)]
-    assert asked == Approximation.of(bits=bits, delay=2, bins=2, centred=True, directions=3)
+    assert asked == Approximation.of(bits=bits, delay=2, bins=2, centred=True)
     assert config.training.epochs == 60
     assert predicted(config, 4, Wired(asked, 60)).volume["total_bytes"] == plan["bytes"]
     for wrong in (["--bits", "3"], ["--delay-bins", "2"], ["--delay", "100"]):

@@ -28,18 +28,12 @@ FLAGS = [
     ("--spill-dtype", "float32", "bfloat16", "bfloat16"),
     ("--recompute", "auto", "always", "always"),
     ("--bits", "32", "2,8@50,32@90", "2,8@50,32@90"),
-    ("--adaptive-bits", 0, "20", 20),
-    ("--adaptive-limit", "own", "pair", "pair"),
     ("--delay", "0", "never", "never"),
     ("--delay-bins", 1, "5", 5),
     ("--smoothing", 0.0, "0.5", 0.5),
-    ("--directions", 0, "8", 8),
     ("--exact-last", 0, "10", 10),
     ("--fresh", 0.0, "0.01", 0.01),
     ("--boundary-sampling", "1", "0.1,0.5@100", "0.1,0.5@100"),
-    ("--components", "1", "0.25", "0.25"),
-    ("--tolerance", None, "0", 0.0),
-    ("--approximate", "all", "between", "between"),
     ("--partition", "gvb", "metis", "metis"),
     ("--edges", None, "edges.npy", "edges.npy"),
     ("--imbalance", 0.05, "0.1", 0.1),
@@ -108,7 +102,6 @@ SWITCHES += [("--no-overlap", "overlap", False), ("--no-reach", "reach", False)]
 SWITCHES += [("--inductive", "inductive", True)]
 SWITCHES += [("--residual", "residual", True), ("--error-feedback", "error_feedback", True)]
 SWITCHES += [("--no-input-dropout", "input_dropout", False), ("--centred", "centred", True)]
-SWITCHES += [("--held", "held", True)]
 CHOICES = {
     "--model": ["gcn", "sage", "gin", "gat", "gatv2"],
     "--act": ["relu", "leaky_relu", "elu", "gelu", "silu", "tanh", "sigmoid"],
@@ -122,7 +115,6 @@ CHOICES = {
     "--cover": ["column", "row", "minimum"],
     "--schedule": ["overlap", "peers"],
     "--order": ["auto", "paper"],
-    "--approximate": ["all", "between"],
     "--backend": ["auto", "shm", "gloo", "nccl", "mpi"],
     "--device": ["auto", "cpu", "cuda"],
     "--feature-norm": ["auto", "row", "none"],

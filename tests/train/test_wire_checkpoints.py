@@ -32,8 +32,8 @@ MORE = [
     {"boundary_sampling": "0.3,0.6@3", "delay": 1},
     {"fresh": 0.05, "bits": 8, "error_feedback": True},
     {"fresh": 0.05, "delay": 1, "cover": "row"},
-    {"bits": 4, "adaptive_bits": 2, "error_feedback": True},
-    {"bits": 2, "adaptive_bits": 3, "delay": 1, "hierarchy": 2},
+    {"bits": 4, "error_feedback": True},
+    {"bits": 2, "delay": 1, "hierarchy": 2, "centred": True},
     {"fresh": 0.05, "bits": 8, "model": "gatv2", "algo": "1.5d", "c": 2},
 ]
 
@@ -61,23 +61,19 @@ def test_resumed_histories_are_identical(tmp_path, listed):
         files = sorted(path.name for path in (tmp_path / str(number)).iterdir())
         assert files[0] == checkpoint.FILE
         wires = config.wires
-        remembers = wires.delay != "0" or wires.fresh or wires.adaptive_bits
+        remembers = wires.delay != "0" or wires.fresh or wires.error_feedback
         assert len(files) == (5 if remembers else 1)
         assert all(name.startswith("wires-6-") for name in files[1:])
 
 
 def test_wires_that_keep_nothing_go_on_elsewhere(tmp_path):
-    """On other ranks, also the controller of a tolerance."""
+    """On other ranks, and on one, where nothing travels."""
     config = base(tmp_path).but(checkpoint=tmp_path / "run", eval_every=1, epochs=3)
-    config = config.but(tolerance=1e-5, bits=2)
+    config = config.but(bits="2,8@4")
     (first, *_) = run_ranks(lambda rank: trained(config), 3)
     (second, *_) = run_ranks(lambda rank: trained(config.but(epochs=6, resume=True)), 2)
     assert scores(second["history"][:3]) == scores(first["history"])
-    logs = [found["approximation"]["tolerance"]["log"] for found in (first, second)]
-    assert logs[1][:3] == logs[0]
-    assert [each["epoch"] for each in logs[1]] == list(range(6))
     assert {path.name for path in (tmp_path / "run").iterdir()} == {checkpoint.FILE}
-    # One rank has nothing to choose.
     alone = trained(config.but(epochs=7, resume=True))
     assert scores(alone["history"][:6]) == scores(second["history"])
 

@@ -17,8 +17,8 @@ from tests.training import write_dataset
         ({}, Approximation()),
         ({"bits": 8}, Approximation(bits=((0, 8),))),
         (
-            {"bits": "2, 8@50,32@90", "error_feedback": True, "adaptive_bits": 7},
-            Approximation(bits=((0, 2), (50, 8), (90, 32)), feedback=True, adaptive=7),
+            {"bits": "2, 8@50,32@90", "error_feedback": True},
+            Approximation(bits=((0, 2), (50, 8), (90, 32)), feedback=True),
         ),
         ({"delay": "never"}, Approximation(delay=None)),
         (
@@ -29,19 +29,10 @@ from tests.training import write_dataset
         ({"delay": 2, "centred": True}, Approximation(delay=2, centred=True)),
         ({"boundary_sampling": "0.1,1@9"}, Approximation(sampling=((0, 0.1), (9, 1.0)))),
         (
-            {"boundary_sampling": "0.1", "held": True, "centred": True, "directions": 8},
-            Approximation(sampling=((0, 0.1),), held=True, centred=True, directions=8),
+            {"boundary_sampling": "1e-1", "centred": True},
+            Approximation(sampling=((0, 0.1),), centred=True),
         ),
-        ({"components": "1e-1"}, Approximation(components=((0, 0.1),))),
-        (
-            {"delay": 1, "approximate": "between", "hierarchy": 2},
-            Approximation(delay=1, level="between"),
-        ),
-        # A tolerance alone begins with few bits; with other flags, with these.
-        ({"tolerance": 0.1}, Approximation(bits=((0, 4),), tolerance=0.1)),
-        ({"tolerance": 0.1, "delay": 2}, Approximation(delay=2, tolerance=0.1)),
         # Nothing is lost and nothing late.
-        ({"tolerance": 0.0, "bits": 2}, Approximation(tolerance=0.0)),
         ({"bits": "32,32@4", "boundary_sampling": "1.0", "exact_last": 5}, Approximation()),
     ],
     ids=str,
@@ -50,7 +41,7 @@ def test_flags_stand_for_approximations(flags, asked):
     config = TrainConfig.of(**flags)
     config.check(4)
     assert config.wires.approximation == asked
-    assert asked.exact == (asked in (Approximation(), Approximation(tolerance=0.0)))
+    assert asked.exact == (asked == Approximation())
 
 
 @pytest.mark.parametrize(
@@ -69,22 +60,13 @@ def test_flags_stand_for_approximations(flags, asked):
             "--boundary-sampling must be 1e-09 or more",
         ),
         ({"boundary_sampling": 1.5}, "--boundary-sampling 1.5: must be a share in"),
-        ({"components": "0.5,0@7"}, "--components 0.5,0@7: must be a share"),
+        ({"boundary_sampling": "0.5,0@7"}, "--boundary-sampling 0.5,0@7: must be .*--delay never"),
         ({"delay": -1}, "--delay -1: must be a number of epochs from 0, or never"),
         ({"delay": "nevr"}, "--delay nevr: must be .*did you mean 'never'"),
         ({"delay_bins": 0}, "--delay-bins: '0' must be an integer ≥ 1"),
         ({"fresh": 0.1, "delay": 2, "delay_bins": 2}, "--fresh keeps .* be had with --delay-bins"),
-        (
-            {"bits": 4, "adaptive_bits": 5, "boundary_sampling": 0.5},
-            "--adaptive-bits chooses between .* be had with --boundary-sampling",
-        ),
-        ({"bits": 16, "adaptive_bits": 5}, "--adaptive-bits needs 2, 4 or 8 bits"),
-        (
-            {"bits": 8, "error_feedback": True, "components": 0.5},
-            "--error-feedback keeps .* be had with --components",
-        ),
+        ({"bits": "8,1@5", "error_feedback": True}, "--error-feedback needs 2 bits or more"),
         ({"smoothing": 1}, r"--smoothing: '1' must be in \[0, 1\)"),
-        ({"tolerance": -1}, r"--tolerance: '-1' must be in \[0, inf\)"),
     ],
 )
 def test_wrong_values(flags, said):
@@ -101,35 +83,9 @@ def test_wrong_values(flags, said):
         ({"smoothing": 0.5}, "--smoothing 0.5 needs --delay R"),
         ({"exact_last": 11, "epochs": 10}, "--exact-last 11 exceeds --epochs 10"),
         ({"error_feedback": True}, "--error-feedback needs --bits 16 or fewer"),
-        ({"adaptive_bits": 5, "delay": 1}, "--adaptive-bits 5 needs --bits 2, 4 or 8"),
-        ({"held": True, "bits": 4}, "--held needs --boundary-sampling P"),
-        (
-            {"held": True, "boundary_sampling": "0.5", "model": "gat"},
-            "--model gat: --held: attention leaves out the edges",
-        ),
-        (
-            {"held": True, "boundary_sampling": "0.5", "schedule": "peers", "buffer": 4096},
-            "--held needs --schedule overlap: it keeps rows",
-        ),
         ({"centred": True}, "--centred needs --bits, --delay, --fresh"),
-        ({"directions": 4, "delay": 1}, "--directions 4 needs --centred"),
-        ({"directions": -1, "delay": 1}, "--directions: '-1' must be "),
-        (
-            {"directions": 4, "centred": True, "bits": 4, "schedule": "peers", "buffer": 4096},
-            "--directions 4 needs --schedule overlap: it keeps rows",
-        ),
         ({"centred": True, "delay": 1, "model": "gat"}, "--model gat: --centred: attention weighs"),
-        ({"bits": 4, "adaptive_limit": "pair"}, "--adaptive-limit pair needs --adaptive-bits N"),
-        ({"approximate": "between"}, "--approximate between needs --hierarchy"),
-        ({"tolerance": 0.1, "delay": "never"}, "--tolerance needs --delay R"),
-        ({"tolerance": 0.1, "bits": "2,4@5"}, "--bits 2,4@5 is changed by --tolerance"),
-        ({"tolerance": 0.1, "fresh": 0.1}, "--tolerance cannot change --fresh 0.1"),
         ({"bits": 8, "exchange": "oblivious"}, "--bits 8 needs --exchange sparsity-aware"),
-        ({"components": 0.5, "model": "gat"}, "--model gat: --components: attention scores a row"),
-        (
-            {"bits": 4, "adaptive_bits": 5, "model": "gatv2"},
-            "--model gatv2: --adaptive-bits weighs rows before they travel",
-        ),
         (
             {"delay": 1, "boundary_sampling": 0.5, "model": "gat"},
             "--model gat: --boundary-sampling cannot be had with a delay",
@@ -139,7 +95,7 @@ def test_wrong_values(flags, said):
                 {**left_out, "model": "sage", "aggregate": "max"},
                 "needs --aggregate mean or sum: rows",
             )
-            for left_out in ({"delay": "never"}, {"components": 0.5}, {"boundary_sampling": 0.5})
+            for left_out in ({"delay": "never"}, {"boundary_sampling": 0.5})
         ),
         ({"fresh": 0.1, "parts": 2}, "--fresh 0.1 needs rows in memory: no --memory"),
         (
@@ -159,15 +115,15 @@ def test_combinations_that_cannot_work(flags, said):
     [
         {"bits": 4, "schedule": "peers", "buffer": 9},
         {"delay": "never", "schedule": "peers", "buffer": 9},
-        {"bits": 32, "delay": 0, "tolerance": 0, "exchange": "oblivious"},
-        {"approximate": "between", "hierarchy": "auto", "bits": 2},
+        {"bits": 32, "delay": 0, "exchange": "oblivious"},
+        {"hierarchy": "auto", "bits": 2},
         {"delay": 9, "epochs": 10, "exact_last": 10, "ghosts": 1, "dtype": "float64"},
         {"bits": 8, "task": "links"},
         {"delay": 2, "bits": 2, "error_feedback": True, "model": "gat"},
         {"boundary_sampling": 0.1, "bits": 8, "model": "gatv2", "algo": "1.5d", "c": 2},
         {"delay": "never", "model": "gat"},
         {"bits": 8, "inductive": True, "label_propagation": 0.5},
-        {"tolerance": 0.1, "adaptive_bits": 5, "error_feedback": True, "delay": 1},
+        {"bits": 4, "error_feedback": True, "delay": 1, "centred": True},
     ],
     ids=str,
 )

@@ -357,8 +357,7 @@ def check_refused(_: int) -> None:
     comm = connect()
     trial = Trial(comm, Algorithm(), joint=False)
     for asked, said in (
-        (Approximation(components=((0, 0.5),)), "components: attention scores a row by all"),
-        (Approximation(((0, 4),), adaptive=2), "adaptive weighs rows before they travel"),
+        (Approximation(delay=1, centred=True), "centred: attention weighs rows by scores"),
         (Approximation(delay=1, sampling=((0, 0.5),)), "sampling cannot be had with a delay"),
     ):
         A = trial.on(asked)

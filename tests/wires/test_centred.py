@@ -1,29 +1,19 @@
-"""Means and directions of messages, exact and of now, under what is done to the rest of rows."""
+"""Means of messages, exact and of now, under what is done to what rows are beside them."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from spgnn import DistMatrix
 from spgnn.comm import RowCounts, connect
-from spgnn.exchange import Step
+from spgnn.exchange import Exact, Route, Step
 from spgnn.testing import run_ranks
-from spgnn.wires import Approximation, Dials, Errors, Setting, directions
+from spgnn.wires import Approximation, Centred, Dials, Errors, Never, Setting
 from tests.wires.single import N, diagonal, sending_to_itself
 
 F, EPOCHS, HALF = 3, 8, N // 2
-
-
-@pytest.fixture(autouse=True)
-def short_messages(monkeypatch):
-    """Messages of these tests have directions as well."""
-    monkeypatch.setattr(directions, "ROWS_A_DIRECTION", 10)
 
 
 def rows_of(epoch: int, adjoint: bool = False) -> np.ndarray:
@@ -46,21 +36,7 @@ def beside(rows: np.ndarray) -> np.ndarray:
     return rows - rows.mean(axis=0)
 
 
-def projection(A: DistMatrix, *, adjoint: bool) -> np.ndarray:
-    """Onto the mean, and onto the directions that the wire of a matrix has chosen."""
-    found = np.full((HALF, HALF), 1 / HALF)
-    state = A.wires[0].state()
-    name = f"0{'t' if adjoint else ''}"
-    if f"{name}.near" in state:
-        V = state[f"{name}.near"].numpy()
-        assert torch.equal(state[f"{name}.near"], state[f"{name}.far"])
-        np.testing.assert_allclose(V.T @ V, np.eye(V.shape[1]), atol=1e-12)
-        np.testing.assert_allclose(V[:, 0], 1 / np.sqrt(HALF))
-        found = V @ V.T
-    return found
-
-
-def held(asked: Approximation, epoch: int, row: int) -> list[int]:
+def epochs_of(asked: Approximation, epoch: int, row: int) -> list[int]:
     """The epochs whose rows are in what is held of a row."""
     return [0, *(e for e in range(1, epoch) if e % asked.bins == row % asked.bins)]
 
@@ -76,10 +52,8 @@ def held(asked: Approximation, epoch: int, row: int) -> list[int]:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("along", [0, 2])
-def test_late_rows_have_the_mean_of_now(asked, along):
-    """Both ways, through autograd, and along directions; nothing else, if it is never sent."""
-    asked = replace(asked, directions=along)
+def test_late_rows_have_the_mean_of_now(asked):
+    """Both ways, through autograd; the mean alone, if nothing else is ever sent."""
     A = on_wires(asked)
     for epoch in range(EPOCHS):
         A.begin_epoch(epoch)
@@ -89,20 +63,17 @@ def test_late_rows_have_the_mean_of_now(asked, along):
         for found, adjoint in ((Z.detach(), False), (dH, True)):
             arrived = found.numpy()[HALF:]
             now = sent(epoch, adjoint)
-            P = projection(A, adjoint=adjoint)
-            assert np.isclose(np.trace(P), 1 + along)
             np.testing.assert_allclose(arrived.mean(axis=0), now.mean(axis=0), atol=1e-12)
-            np.testing.assert_allclose(P @ arrived, P @ now, atol=1e-12)
             if asked.exact_last and epoch >= EPOCHS - asked.exact_last:
                 np.testing.assert_array_equal(arrived, now)
                 continue
             late = np.zeros_like(now)
             for row in range(HALF if asked.delay else 0):
-                epochs = held(asked, epoch, row)
-                known = [(now - P @ now) for now in (sent(e, adjoint) for e in epochs)]
+                epochs = epochs_of(asked, epoch, row)
+                known = [beside(sent(e, adjoint)) for e in epochs]
                 weights = (asked.smoothing or 1e-300) ** np.arange(len(epochs))[::-1]
                 late[row] = weights @ np.stack([rows[row] for rows in known]) / weights.sum()
-            expected = late - P @ late + P @ now
+            expected = beside(late) + now.mean(axis=0)
             np.testing.assert_allclose(arrived, expected, atol=1e-12)
 
 
@@ -121,7 +92,7 @@ def test_rows_that_are_not_drawn_arrive_alike():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_of_other_dtypes_come_back(dtype):
     """The first rows of a line are those of now, up to a few roundings."""
-    A = on_wires(Approximation(delay=2, centred=True, directions=2)).to(dtype)
+    A = on_wires(Approximation(delay=2, centred=True)).to(dtype)
     H = torch.from_numpy(rows_of(0)).to(dtype)
     found = A.forward(H, Step())
     torch.testing.assert_close(found, H, rtol=0, atol=4 * torch.finfo(dtype).eps * 16)
@@ -138,69 +109,34 @@ def test_schedules_end_in_rows_as_they_are():
         assert (sent_bytes == HALF * F * 8) == (epoch >= 2)
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    n=st.integers(2, 200),
-    f=st.integers(0, 12),
-    k=st.integers(1, 8),
-    rank=st.integers(0, 4),
-    scale=st.sampled_from([1e-30, 1.0, 1e20]),
-    dtype=st.sampled_from([torch.float32, torch.float64]),
-)
-def test_directions_hold_what_rows_are_beside_the_mean(n, f, k, rank, scale, dtype):
-    """All of it, if they are as many as it has dimensions; orthonormal whatever rows are."""
-    rng, k = np.random.default_rng(n * f), min(k, n - 1)
-    rank = min(rank, k)
-    rows = scale * (rng.standard_normal((n, rank)) @ rng.standard_normal((rank, f)) + 3)
-    V = directions.longest(torch.from_numpy(rows).to(dtype), k, key=2**64 - 1).double().numpy()
-    assert V.shape == (n, k)
-    eps = torch.finfo(dtype).eps
-    np.testing.assert_allclose(V.T @ V, np.eye(k), atol=20 * eps)
-    np.testing.assert_allclose(V.sum(axis=0), 0, atol=20 * eps * n)
-    rest = beside(rows)
-    limit = 1e3 * eps * np.linalg.norm(rows)
-    assert np.linalg.norm(rest - V @ (V.T @ rest)) <= limit
-
-
-def test_of_many_directions_the_longest_are_chosen():
-    rng = np.random.default_rng(0)
-    lengths = np.array([30.0, 20.0, 10.0, *np.full(5, 0.5)])
-    rows = rng.standard_normal((500, 8)) * lengths @ np.linalg.qr(rng.standard_normal((8, 8)))[0]
-    V = directions.longest(torch.from_numpy(rows), 3, key=7).numpy()
-    rest, singular = beside(rows), np.linalg.svd(beside(rows))[1]
-    left = np.linalg.norm(rest - V @ (V.T @ rest))
-    assert left < 1.05 * np.linalg.norm(singular[3:])
-
-
-def rows_to(sender: int, sizes: np.ndarray) -> list[np.ndarray]:
-    """Messages of a rank, whose rows have two dimensions beside their mean."""
+def messages_of(sender: int) -> list[np.ndarray]:
+    """Rows to each of four ranks; that of rank 0 to itself is empty."""
     rng = np.random.default_rng(sender)
-    return [
-        rng.standard_normal((n, 2)) @ rng.standard_normal((2, F)) + rng.standard_normal(F)
-        for n in sizes
+    return [rng.standard_normal((3 * (sender + peer), F)) for peer in range(4)]
+
+
+def check_messages(rank: int) -> None:
+    comm, peers = connect(), range(4)
+    sizes = [3 * (rank + peer) for peer in peers]
+    setting = Setting(Dials(Approximation(delay=None, centred=True)), Errors())
+    wire = Centred(Never(Exact(), setting), setting)
+    route = Route(RowCounts(sizes, sizes, 3 * 6))
+    rows, before = torch.from_numpy(np.concatenate(messages_of(rank))), comm.ledger.copy()
+    out = torch.full_like(rows, torch.nan)
+    wire.begin(rows, out, route, comm, Step()).wait()
+    blocks = [messages_of(peer)[rank] for peer in peers]
+    means = [
+        block.mean(axis=0, keepdims=True).repeat(len(block), axis=0)
+        for block in blocks
+        if len(block)
     ]
+    np.testing.assert_allclose(out, np.concatenate(means), atol=1e-14)
+    sent, received = wire.bytes(route, F, torch.float64, Step())
+    assert sent.tolist() == received.tolist() == [F * 8 * (size > 0) for size in sizes]
+    moved = comm.ledger.since(before).of("alltoall")
+    others = sum(sent) - sent[rank]
+    assert moved.sent_bytes == moved.received_bytes == others
 
 
-def rebuilt(rank: int) -> None:
-    comm, peers = connect(), np.arange(4)
-    # The first message is empty, and others are too short for two directions.
-    sizes = 7 * (rank + peers)
-    counts = RowCounts(sizes, sizes, 7 * 6)
-    rows = torch.from_numpy(np.concatenate(rows_to(rank, sizes)))
-    found = directions.Directions.chosen(rows, counts, comm, asked=2, epoch=0, key=5)
-    near, far = (directions.Frame(sizes, each) for each in (found.sent, found.received))
-    own = near.coordinates(rows)
-    arriving = torch.empty(int(far.sizes.sum()), F, dtype=torch.float64)
-    comm.alltoallv(own, arriving, directions.coordinates_of(counts, 2)).wait()
-    out = torch.zeros(int(sizes.sum()), F, dtype=torch.float64)
-    far.moved(out, arriving, out, sign=1)
-    for peer, block in zip(peers, out.split(sizes.tolist()), strict=True):
-        expected = rows_to(peer, 7 * (peer + peers))[rank]
-        if len(block) >= 20:
-            np.testing.assert_allclose(block, expected, atol=1e-10)
-        elif len(block):
-            np.testing.assert_allclose(block.mean(0), expected.mean(axis=0), atol=1e-10)
-
-
-def test_receivers_rebuild_rows_from_what_they_are_along_directions():
-    run_ranks(rebuilt, 4)
+def test_each_message_has_its_own_mean():
+    run_ranks(check_messages, 4)

@@ -13,7 +13,7 @@ from spgnn import DistMatrix, Mesh
 from spgnn.comm import Communicator, connect
 from spgnn.exchange import COVERS, Algorithm, Step, carried_by_level
 from spgnn.testing import run_ranks
-from spgnn.wires import Approximation, Dials, Errors, Setting, directions
+from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix, uneven_layout
 
 N, F, EPOCHS = 26, 5, 4
@@ -40,24 +40,17 @@ OFTEN = [
 ]
 LINEAR = {
     "sampled": Approximation(sampling=((0, 0.6),)),
-    "components": Approximation(components=((0, 0.5),)),
-    "both": Approximation(sampling=((0, 0.6),), components=((0, 0.5),)),
-    "sampled between nodes": Approximation(sampling=((0, 0.6),), level="between"),
-    "centred": Approximation(sampling=((0, 0.6),), components=((0, 0.5),), centred=True),
+    "centred": Approximation(sampling=((0, 0.6),), centred=True),
 }
 KEEPING = {
     "delayed": Approximation(delay=2, bins=2),
-    "held": Approximation(sampling=((0, 1.0), (1, 0.5)), held=True),
-    "held along directions": Approximation(
-        ((0, 8),), sampling=((0, 0.5),), held=True, centred=True, directions=2
-    ),
     "fresh": Approximation(((0, 4),), feedback=True, fresh=0.2),
-    "adaptive": Approximation(((0, 2),), adaptive=2),
+    "bits": Approximation(((0, 2),)),
     "delayed and centred": Approximation(((0, 8),), delay=2, bins=2, centred=True),
-    "delayed samples": Approximation(delay=2, bins=2, sampling=((0, 0.6),), components=((0, 0.5),)),
+    "delayed samples": Approximation(delay=2, bins=2, sampling=((0, 0.6),)),
 }
 CHANGING = {
-    "falling": Approximation(sampling=((0, 1.0), (1, 0.3)), components=((0, 1.0), (2, 0.4))),
+    "falling": Approximation(sampling=((0, 1.0), (1, 0.3), (2, 0.1))),
     "falling, centred": Approximation(sampling=((0, 1.0), (1, 0.3)), centred=True),
     "never": Approximation(delay=None),
     "means": Approximation(delay=None, centred=True),
@@ -112,7 +105,7 @@ def check_exact(trial: Trial, what: str) -> None:
         matrices = [trial.on(replace(asked, exact_last=1), 1)]
         matrices += [trial.on(asked)] if "falling" in name else []
         for A in matrices:
-            assert A.wires or asked.level == "between", (what, name)
+            assert A.wires, (what, name)
             A.begin_epoch(0)
             assert torch.equal(A.forward(trial.H), Z), (what, name)
             assert torch.equal(A.adjoint(trial.G), dH), (what, name)
@@ -157,14 +150,7 @@ def check_adjoint(trial: Trial, what: str) -> None:
             forward = trial.summed((Z * trial.G).sum())
             assert forward == pytest.approx(trial.summed((dH * trial.H).sum()), rel=1e-12)
             seen.add(trial.summed((Z - exact).abs().sum()))
-        if "hierarchy" in what or "between" not in name:
-            assert len(seen) == 3, (what, name)
-
-
-@pytest.fixture(autouse=True)
-def short_messages(monkeypatch):
-    """Messages of these tests have directions as well."""
-    monkeypatch.setattr(directions, "ROWS_A_DIRECTION", 2)
+        assert len(seen) == 3, (what, name)
 
 
 def test_wires_under_schemes():

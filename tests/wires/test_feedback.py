@@ -60,10 +60,9 @@ def test_what_is_lost_arrives_later():
 
 
 @pytest.mark.parametrize("bits", [2, 4])
-@pytest.mark.parametrize("adaptive", [0, 3])
-def test_what_is_lost_does_not_grow(bits, adaptive):
+def test_what_is_lost_does_not_grow(bits):
     """With one bit, or with codes at random, it would: without end."""
-    A, _ = on_wires(Approximation(((0, bits),), feedback=True, adaptive=adaptive))
+    A, _ = on_wires(Approximation(((0, bits),), feedback=True))
     for epoch in range(200):
         A.forward(rows_of(epoch), Step(epoch))
     kept = A.wires[0].state()["lost.0"]

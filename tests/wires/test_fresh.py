@@ -131,13 +131,8 @@ def test_gradients_are_those_that_were_last_sent():
         ({"fresh": -0.1}, "fresh must be a share"),
         ({"fresh": float("nan")}, "fresh must be a share"),
         ({"fresh": 0.1, "sampling": ((0, 0.5),)}, "fresh keeps .* sampling"),
-        ({"fresh": 0.1, "components": ((0, 0.5),)}, "fresh keeps .* components"),
         ({"fresh": 0.1, "delay": 2, "bins": 2}, "fresh keeps .* bins"),
-        ({"adaptive": -1}, "adaptive must be a number of epochs"),
-        ({"adaptive": 5, "bits": ((0, 16), (9, 1))}, "adaptive needs 2, 4 or 8 bits"),
-        ({"adaptive": 5, "fresh": 0.1}, "adaptive chooses .* fresh"),
         ({"feedback": True, "bits": ((0, 8), (5, 1))}, "feedback needs 2 bits or more"),
-        ({"feedback": True, "components": ((0, 0.5),)}, "feedback keeps .* components"),
     ],
 )
 def test_what_cannot_be_had_together_is_refused(asked, message):

@@ -10,7 +10,7 @@ from spgnn import DistMatrix, Mesh
 from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm, Step
 from spgnn.testing import run_ranks
-from spgnn.wires import Approximation, Dials, Errors, Setting, directions
+from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix, uneven_layout
 
 N, F, EPOCHS = 30, 3, 8
@@ -71,14 +71,9 @@ def multiplied(A: DistMatrix, X: torch.Tensor, step: Step) -> torch.Tensor:
         (Approximation(delay=3, smoothing=0.5, exact_last=2, centred=True), Algorithm("2d")),
         (Approximation(((0, 2),), feedback=True, delay=2), Algorithm("feature", 2)),
         (Approximation(delay=1, sampling=((0, 0.5),)), Algorithm("1.5d", 2)),
-        (
-            Approximation(sampling=((0, 0.5),), held=True, centred=True, directions=2),
-            Algorithm("1.5d", 2),
-        ),
-        (Approximation(((0, 4),), delay=2, sampling=((0, 0.5),), held=True), Algorithm("1d")),
+        (Approximation(((0, 4),), delay=2, sampling=((0, 0.5),), centred=True), Algorithm("1d")),
     ],
     ids=str,
 )
-def test_a_resumed_run_is_the_same(asked, algorithm, monkeypatch):
-    monkeypatch.setattr(directions, "ROWS_A_DIRECTION", 2)  # messages are short
+def test_a_resumed_run_is_the_same(asked, algorithm):
     run_ranks(resumed, 4, asked, algorithm)

@@ -71,19 +71,6 @@ def test_products_of_an_epoch_have_lines_of_their_own():
         np.testing.assert_array_equal(Z[HALF:].numpy(), known)
 
 
-def test_a_delay_can_change():
-    """A controller makes it longer, shorter, or none; then what arrives is of now."""
-    A, setting = on_wires(Approximation(delay=1))
-    used = []
-    for epoch, delay in enumerate([1, 1, 1, 3, 3, 3, 3, 1, 0, 2, 2, 2]):
-        setting.dials.delay = delay
-        A.begin_epoch(epoch)
-        Z = A.forward(torch.full((N, 1), epoch, dtype=torch.float64))
-        used.append(int(Z[-1]))
-    # A line begins anew, with rows of now, after there was no delay.
-    assert used == [0, 0, 1, 1, 1, 2, 3, 6, 8, 9, 9, 9]
-
-
 def test_errors_compare_what_arrives_with_what_was_held():
     asked = Approximation(delay=2)
     A, setting = on_wires(asked)
