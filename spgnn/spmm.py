@@ -310,14 +310,13 @@ class DistMatrix:
         """The same matrix on a device, or ready for operands of another dtype."""
         return self._with(self.plan.to(target).ready())
 
-    def another(self, plan: Plan, mesh: Mesh | None = None) -> DistMatrix:
+    def another(self, plan: Plan) -> DistMatrix:
         """A matrix of another plan on the same ranks, run in the same way, as it is.
 
-        Both share their buffers, so they may not be multiplied at the same time. The plan may be
-        for another arrangement of the ranks.
+        Both share their buffers, so they may not be multiplied at the same time.
         """
         shared = self.executor.workspace
-        return DistMatrix(plan, self.layout, mesh or self.mesh, workspace=shared, **self._how)
+        return DistMatrix(plan, self.layout, self.mesh, workspace=shared, **self._how)
 
     def approximated(self, setting: Setting, ids: Tensor) -> DistMatrix:
         """The same matrix on approximate wires. Collective.

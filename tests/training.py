@@ -232,8 +232,6 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
         found += [feature, feature.but(order="paper", dropout=0.5), feature.but(cover="minimum")]
         found += [feature.but(c=ranks), base.but(algo="2d", cover="row"), base.but(algo="3d", c=2)]
         found += [base.but(algo="3d", exchange="oblivious"), feature.but(ghosts=1)]
-        mixed = base.but(layer_algos="feature:2,1.5d:2,1d", dropout=0.5, cover="minimum")
-        found += [mixed, base.but(reach=False, algo="1.5d", c=2, layer_algos="2d,1d,feature:2")]
     for size in (2, 3, 4):
         if ranks % size == 0 and ranks > size:
             nodes = base.but(hierarchy=size)

@@ -8,7 +8,6 @@ from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
 from spgnn.exchange.layers import Layered, LayerPlan, layered
 from spgnn.exchange.levels import Level, by_level, carried_by_level
-from spgnn.exchange.mixed import algorithms_of, check_algorithms
 from spgnn.exchange.peers import SCHEDULES, Peers, Schedule
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.route import Names, Route
@@ -54,13 +53,11 @@ __all__ = [
     "Volume",
     "Wire",
     "Workspace",
-    "algorithms_of",
     "asking",
     "build",
     "build_all",
     "by_level",
     "carried_by_level",
-    "check_algorithms",
     "demand",
     "fetch",
     "grid",

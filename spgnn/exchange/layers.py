@@ -22,8 +22,8 @@ from spgnn.exchange.algorithm import Algorithm
 from spgnn.exchange.inspect import Ask, by_receiver, demand, swapped
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.reach import narrowed
-from spgnn.exchange.schemes import Gathered, Scheme, arranged
-from spgnn.layout import EVERYONE, Axes, RowLayout
+from spgnn.exchange.schemes import Gathered, Scheme
+from spgnn.layout import EVERYONE, RowLayout
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 
@@ -95,7 +95,7 @@ class Passed:
 
 
 def layered(
-    algorithm: Algorithm | Sequence[Algorithm],
+    algorithm: Algorithm,
     block: CSR,
     layout: RowLayout,
     rank: int,
@@ -111,8 +111,8 @@ def layered(
 
     Parameters
     ----------
-    algorithm : Algorithm, or a sequence of them
-        Of every layer that exchanges anything, or of each: then the mesh has the axes of none.
+    algorithm : Algorithm
+        Of every layer that exchanges anything.
     block, layout, rank, column_scale, edge_labels
         As for :meth:`Algorithm.scheme`.
     layers : int
@@ -136,12 +136,10 @@ def layered(
         if whole:
             continue
         labels = None if edge_labels is None else edge_labels[entries_of(block, rows)]
-        one = algorithm if isinstance(algorithm, Algorithm) else algorithm[number]
-        scheme = one.scheme(part, layout, rank, column_scale, edge_labels=labels)
-        axes = None if one is algorithm else one.axes(layout.parts)
+        plan = yield from algorithm.scheme(part, layout, rank, column_scale, edge_labels=labels)
         # The lowest layer's columns are features, of which to leave out a few is not worth a copy.
         most = 1 - WORTHWHILE if number == lowest else 1.0
-        plan, narrow, columns = yield from _narrowed(scheme, rows, most, axes)
+        narrow, columns = yield from narrowed(plan, rows, most)
         if number > lowest:
             whole = yield from _nearly_all(block, columns)
             if whole:  # a layer below that makes all rows asks for one above that takes them
@@ -172,22 +170,6 @@ def _last_rows(
         return (rows if few else everything), False
     whole = yield from _nearly_all(block, rows)
     return (everything if whole else rows), whole
-
-
-def _narrowed(
-    scheme: Scheme[Plan], rows: Tensor, most: float, axes: Axes | None
-) -> Scheme[tuple[Plan, Plan, Tensor]]:
-    """A plan as it is, and without the columns that it can do without, and which ones are left.
-
-    Made on axes of its own, if there are any.
-    """
-
-    def made() -> Scheme[tuple[Plan, Plan, Tensor]]:
-        plan = yield from scheme
-        narrow, columns = yield from narrowed(plan, rows, most)
-        return plan, narrow, columns
-
-    return (yield from (made() if axes is None else arranged(made(), axes)))
 
 
 def _nearly_all(block: CSR, rows: Tensor) -> Scheme[bool]:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, Mesh, RowCounts
+from spgnn.comm import Communicator, RowCounts
 from spgnn.errors import check_choice
 from spgnn.exchange.inspect import COVERS, Ask, Cover, demand, whole_rows
 from spgnn.exchange.plan import Factor, Hop, Plan, Stage
@@ -89,39 +89,6 @@ class Most:
     def settle_all(parts: Sequence[Most]) -> list[Int64Array]:
         """The same for a whole group in one process."""
         return [np.max([part.numbers for part in parts], axis=0)] * len(parts)
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """What a scheme yields to have something settled where ranks are arranged otherwise."""
-
-    axes: Axes
-    part: Unsettled
-
-    @property
-    def axis(self) -> str:
-        """Along which it is settled, of these axes."""
-        return self.part.axis
-
-    def settle(self, comm: Communicator) -> Any:
-        """The answer for this rank. Collective."""
-        return self.part.settle(comm)
-
-    @staticmethod
-    def settle_all(parts: Sequence[Elsewhere]) -> list[Any]:
-        """The answers for all ranks of a group, in one process."""
-        return parts[0].part.settle_all([each.part for each in parts])
-
-
-def arranged(scheme: Scheme[Made], axes: Axes) -> Scheme[Made]:
-    """A scheme on axes of its own, within one that is driven on others."""
-    try:
-        part = next(scheme)
-        while True:
-            part = scheme.send((yield Elsewhere(axes, part)))
-    except StopIteration as done:
-        made: Made = done.value
-        return made
 
 
 def in_rounds(scheme: Scheme[Plan], axes: Axes, rank: int) -> Scheme[Plan]:
@@ -320,14 +287,10 @@ def build(scheme: Scheme[Made], mesh: Communicators) -> Made:
     try:
         part = next(scheme)
         while True:
-            part = scheme.send(part.settle(_mesh_of(part, mesh)[part.axis]))
+            part = scheme.send(part.settle(mesh[part.axis]))
     except StopIteration as done:
         made: Made = done.value
         return made
-
-
-def _mesh_of(part: Unsettled, mesh: Communicators) -> Communicators:
-    return Mesh.build(mesh[EVERYONE], part.axes) if isinstance(part, Elsewhere) else mesh
 
 
 def build_all(schemes: Sequence[Scheme[Made]], axes: Axes) -> list[Made]:
@@ -350,9 +313,7 @@ def build_all(schemes: Sequence[Scheme[Made]], axes: Axes) -> list[Made]:
                 made[rank] = done.value
         if not parts:
             break
-        first = parts[0]
-        where = first.axes if isinstance(first, Elsewhere) else axes
-        for group in where.groups(first.axis):
+        for group in axes.groups(parts[0].axis):
             found = parts[0].settle_all([parts[rank] for rank in group])
             for rank, answer in zip(group, found, strict=True):
                 answers[rank] = answer

@@ -69,7 +69,6 @@ class InferConfig(TrainConfig):
             reach=False,
             dropout=0.0,
             plan=None,
-            layer_algos=None,
             resume=False,
             task="vertices",
             inductive=False,

@@ -12,13 +12,11 @@ from spgnn.plan.configurations import Configuration, configurations
 from spgnn.plan.counted import Counted
 from spgnn.plan.estimate import can_be_estimated, estimated_setting
 from spgnn.plan.machine import Machine
-from spgnn.plan.mixing import Mixer
 from spgnn.plan.network import Network
 from spgnn.plan.out_of_core import OutOfCore
 from spgnn.plan.partitions import GivenLabels, Partitions
 from spgnn.plan.predict import price
 from spgnn.plan.search import Outpaced, Planned, Plans, Search, arrangement
-from spgnn.plan.seconds import layer_seconds
 from spgnn.plan.steps import Epoch
 from spgnn.plan.subject import Setting, Subject, set_up
 from spgnn.plan.tracing import trace
@@ -83,8 +81,6 @@ class Planner:
     progress : Progress, optional
     beside : OutOfCore, optional
         Prices training from a disk as well.
-    mixes : bool
-        Whether layers may have algorithms of their own.
     wired : Wired, optional
         How rows travel in training, if not as they are.
     """
@@ -100,7 +96,6 @@ class Planner:
         memory: float | None = None,
         progress: Progress | None = None,
         beside: OutOfCore | None = None,
-        mixes: bool = True,
         wired: Wired | None = None,
     ) -> None:
         self.subject, self.network, self.machine = subject, network, machine
@@ -112,7 +107,6 @@ class Planner:
         self._thorough = subject.structure.nnz <= THOROUGH
         self._trace = cache(trace)
         self._wired = wired
-        self._mixes = mixes and self._thorough
         self._last: tuple[object, Setting] | None = None
 
     def choose(self, ranks: int, candidates: Iterable[Configuration] | None = None) -> Choice:
@@ -144,10 +138,7 @@ class Planner:
         search = Search(
             list(candidates), self._price, self._setting, large=not self._thorough, tell=self._tell
         )
-        mixer = Mixer(self._price, self._setting, self._layer_seconds)
         priced = list(search.priced())
-        if self._mixes:
-            priced += mixer.mixed(priced, self.network.layers)
         if not priced:
             raise InputError(f"no configuration works on {ranks} ranks")
         fitting = [one for one in priced if one.prediction.memory_bytes <= self.memory]
@@ -196,12 +187,6 @@ class Planner:
         found = price(counted[key], epoch, network, setting.words, machine)
         return Planned(one, found, self.estimates)
 
-    def _layer_seconds(self, one: Configuration, counted: dict[Plans, Counted]) -> list[float]:
-        """Of the products of each layer, once it is priced."""
-        network = one.network(self.network)
-        found = counted[one.reach, one.ghosts, network.propagated]
-        return layer_seconds(found, self._trace(network), network.layers, self.machine)
-
     def _tell(self, ranks: int, done: int, every: int) -> None:
         if self._progress is not None:
             self._progress(f"{ranks} ranks", done, every)
@@ -215,7 +200,7 @@ class Planner:
             setting = set_up(self.subject, labels, how, one.ranks, node)
             setting = replace(setting, wired=self._wired, weighs=self.network.attends)
             self._last = key, estimated_setting(setting) if self.estimates else setting
-        setting = self._last[1].under(how, one.by_layer)
+        setting = self._last[1].under(how)
         if whole is not None:
             setting.__dict__["whole"] = whole
         return setting

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spgnn.errors import InputError
-from spgnn.exchange import ALGOS, COVERS, Algorithm, algorithms_of, check_algorithms
-from spgnn.exchange.mixed import written
+from spgnn.exchange import ALGOS, COVERS, Algorithm
 from spgnn.nn import Order
 from spgnn.plan.network import Network
 
@@ -30,8 +29,6 @@ class Configuration:
     algorithm : Algorithm
     order : {"auto", "paper"}
     ghosts, reach : bool
-    by_layer : tuple of Algorithm
-        Of each layer, on the rows of `algorithm`, if they have their own.
     """
 
     ranks: int
@@ -41,7 +38,6 @@ class Configuration:
     order: Order = "auto"
     ghosts: bool = False
     reach: bool = True
-    by_layer: tuple[Algorithm, ...] = ()
 
     @property
     def parts(self) -> int:
@@ -74,7 +70,6 @@ class Configuration:
             "ghosts": int(self.ghosts),
             "reach": self.reach,
             "partition": self.method,
-            "layer_algos": written(self.by_layer) or None,
         }
 
     def written(self) -> list[str]:
@@ -99,7 +94,6 @@ class Configuration:
             "ghosts": self.ghosts,
             "no reach": not self.reach,
             "paper order": self.order == "paper",
-            f"layers {written(self.by_layer)}": bool(self.by_layer),
         }
         parts += [name for name, there in extras.items() if there]
         return " ".join(parts)
@@ -202,16 +196,12 @@ def fitting(
     """
     # Never worth a thought of one's own, but somebody may compare with it, or be short of memory.
     fixed = {name: given[name] for name in ("exchange", "schedule", "buffer") if name in given}
-    named = given.get("layer_algos")
     for one in candidates:
         algorithm = replace(one.algorithm, **fixed)
         found = replace(one, algorithm=algorithm)
-        if named is not None:
-            layers = named.count(",") + 1
-            found = replace(found, by_layer=algorithms_of(named, algorithm, layers))
         flags = found.flags
-        fits = all(flags[name] == value for name, value in given.items() if name != "layer_algos")
-        if fits and _works(found.algorithm, found.ranks, found.by_layer):
+        fits = all(flags[name] == value for name, value in given.items())
+        if fits and _works(found.algorithm, found.ranks):
             yield found
 
 
@@ -220,10 +210,9 @@ def _objectives(method: str, algorithm: Algorithm) -> tuple[str, ...]:
     return ("cover",) if method == "gvb" and algorithm.cover == "minimum" else ("column",)
 
 
-def _works(algorithm: Algorithm, ranks: int, by_layer: tuple[Algorithm, ...] = ()) -> bool:
+def _works(algorithm: Algorithm, ranks: int) -> bool:
     try:
         algorithm.check(ranks)
-        check_algorithms(by_layer, ranks)
     except InputError:
         return False
     return True

@@ -26,8 +26,6 @@ class Counted:
         Where layer l begins, ghosts included; last, where the loss begins.
     ghosts : int64 [P]
         Rows of other ranks that are recomputed.
-    by_layer : tuple of Census
-        The whole matrix as each layer's own algorithm has it; empty where layers have none.
     together : bool
         Whether all ranks are on one node.
     pairs : PairsCensus, optional
@@ -39,7 +37,6 @@ class Counted:
     rows: Int64Array
     ghosts: Int64Array
     together: bool
-    by_layer: tuple[Census, ...] = ()
     pairs: PairsCensus | None = None
 
     def of(self, layer: int) -> Census:
@@ -52,7 +49,7 @@ class Counted:
         """What it multiplies with in evaluation."""
         if layer == len(self.layers):
             return self.of(layer)
-        return self.by_layer[layer] if self.by_layer else self.whole
+        return self.whole
 
     def beside(self, layer: int) -> Int64Array:
         """Rows that a layer has beside those it takes and makes, of each of `BESIDE`, [6, P]."""
@@ -74,7 +71,7 @@ class Counted:
     @property
     def all(self) -> list[Census]:
         """Each matrix once."""
-        found = [self.whole, *self.by_layer, *(one for one in self.layers if one is not None)]
+        found = [self.whole, *(one for one in self.layers if one is not None)]
         if self.pairs is not None:
             found += [self.pairs, *self.pairs.judged]
         return list({id(census): census for census in found}.values())

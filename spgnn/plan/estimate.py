@@ -36,8 +36,8 @@ def can_be_estimated(one: Configuration) -> bool:
 class EstimatedSetting(Setting):
     """A setting whose counts are estimated."""
 
-    def under(self, algorithm: Algorithm, by_layer: tuple[Algorithm, ...] = ()) -> Setting:
-        """The same rows under another algorithm, which has as many parts; layers have no other."""
+    def under(self, algorithm: Algorithm) -> Setting:
+        """The same rows under another algorithm, which has as many parts."""
         return replace(self, algorithm=algorithm)
 
     @cached_property

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm, check_algorithms
+from spgnn.exchange import Algorithm
 from spgnn.layout import Int64Array
 from spgnn.plan.counted import Counted
 from spgnn.plan.hops import LEVELS
@@ -96,7 +95,6 @@ def predict(
     reach: bool = True,
     machine: Machine | None = None,
     ranks_a_node: int | None = None,
-    by_layer: Sequence[Algorithm] = (),
     wired: Wired | None = None,
 ) -> Prediction:
     """Price one configuration without running it.
@@ -117,8 +115,6 @@ def predict(
         Without one nothing is said of seconds.
     ranks_a_node : int, optional
         By default the machine's; without a machine all ranks are on one node.
-    by_layer : sequence of Algorithm, optional
-        Of each layer, on the rows of `algorithm`.
     wired : Wired, optional
         How rows travel, if not as they are. Bytes are those of a mean epoch then.
 
@@ -128,14 +124,12 @@ def predict(
         If the algorithm cannot work on so many ranks, or the labels do not fit.
     """
     algorithm.check(ranks)
-    check_algorithms(by_layer, ranks)
-    for one in (algorithm, *by_layer):
-        if not network.works_with(one):
-            raise InputError(f"{network.kind} {network.aggregate} cannot be had under {one}")
+    if not network.works_with(algorithm):
+        raise InputError(f"{network.kind} {network.aggregate} cannot be had under {algorithm}")
     if ranks_a_node is None:
         ranks_a_node = ranks if machine is None else machine.ranks_a_node
     setting = set_up(subject, labels, algorithm, ranks, ranks_a_node)
-    setting = replace(setting, by_layer=tuple(by_layer), wired=wired, weighs=network.attends)
+    setting = replace(setting, wired=wired, weighs=network.attends)
     counted = setting.counted(
         network.layers,
         reach=reach and not network.takes_all_rows,

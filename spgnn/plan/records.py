@@ -41,7 +41,6 @@ def of_plan(planned: Planned, base: Sequence[str]) -> dict[str, Any]:
     return {
         "ranks": one.ranks,
         **{name: flags[name] for name in ("algo", "c", "exchange", "cover")},
-        "layer_algos": flags["layer_algos"],
         "ghosts": flags["ghosts"],
         "reach": flags["reach"],
         "order": flags["order"],

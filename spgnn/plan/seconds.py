@@ -76,18 +76,6 @@ def _drawing(pairs: PairsCensus, negatives: int, machine: Machine) -> float:
     return float(drawn + exchanges * machine.overhead.exchange)
 
 
-def layer_seconds(counted: Counted, epoch: Epoch, layers: int, machine: Machine) -> list[float]:
-    """Seconds of the products of each layer: what its algorithm alone decides."""
-    slow, spent = machine.slowdown(len(counted.ghosts)), [0.0] * layers
-    for step in epoch.products:
-        if step.layer == layers:
-            continue  # sources of pairs are fetched alike, whatever the layers do
-        parts = _step(counted.of(step.layer), step, machine, slow)
-        whole: Float64Array = np.sum(list(parts.values()), axis=0)
-        spent[step.layer] += float(whole.max()) + slow * _fixed(step, counted, machine)
-    return spent
-
-
 def _fixed(step: Product, counted: Counted, machine: Machine) -> float:
     """Seconds of a product whatever its size."""
     census = counted.of(step.layer)

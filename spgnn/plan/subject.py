@@ -171,8 +171,6 @@ class Setting:
     arranged : Arrangement
     algorithm : Algorithm
     ranks_a_node : int
-    by_layer : tuple of Algorithm
-        Of each layer, if they have their own.
     wired : Wired, optional
         How rows travel in training, if not as they are.
     weighs : bool
@@ -183,13 +181,12 @@ class Setting:
     arranged: Arrangement
     algorithm: Algorithm
     ranks_a_node: int
-    by_layer: tuple[Algorithm, ...] = ()
     wired: Wired | None = None
     weighs: bool = False
 
-    def under(self, algorithm: Algorithm, by_layer: tuple[Algorithm, ...] = ()) -> Setting:
+    def under(self, algorithm: Algorithm) -> Setting:
         """The same rows under another algorithm, which has as many parts."""
-        other = replace(self, algorithm=algorithm, by_layer=by_layer)
+        other = replace(self, algorithm=algorithm)
         other.__dict__["_blocks"], other.__dict__["_known"] = self._blocks, self._known
         other.__dict__["_graph"] = self._graph
         return other
@@ -244,31 +241,21 @@ class Setting:
         return self.arranged.ranks.parts <= self.ranks_a_node
 
     @cached_property
-    def whole(self) -> Census:
-        """Of the plans of the whole matrix."""
-        return self._whole_of(self.algorithm)
-
-    @cached_property
     def _known(self) -> dict[Algorithm, Census]:
         """Of the whole matrix on these rows, under whatever it has been counted."""
         return {}
 
-    def _whole_of(self, algorithm: Algorithm) -> Census:
+    @cached_property
+    def whole(self) -> Census:
+        """Of the plans of the whole matrix."""
+        algorithm, layout = self.algorithm, self.arranged.ranks
         if algorithm not in self._known:
-            layout = self.arranged.ranks
             plans = algorithm.plans(self._blocks[0], layout, self._blocks[1])
-            axes = algorithm.axes(layout.parts)
-            self._known[algorithm] = self._count(plans, axes)
+            self._known[algorithm] = self._count(plans, algorithm.axes(layout.parts))
         return self._known[algorithm]
 
     def _count(self, plans: Sequence[Plan], axes: Axes) -> Census:
         return count(plans, axes, self.ranks_a_node, self.wired, weighs=self.weighs)
-
-    @property
-    def _wholes(self) -> tuple[Census, ...]:
-        """Of each layer's own algorithm."""
-        mine = {self.algorithm: self.whole} if self.by_layer else {}
-        return tuple(mine.get(one) or self._whole_of(one) for one in self.by_layer)
 
     def counted(self, layers: int, *, reach: bool, ghosts: bool, propagated: bool) -> Counted:
         """The plans of all layers, as the training command makes them; arguments as `layered`'s."""
@@ -279,13 +266,13 @@ class Setting:
             rows = np.stack([own] * (layers + 1))
             nothing = (None,) * layers
             whole, pairs = self.whole, self._graph[1]
-            return Counted(whole, nothing, rows, nobody, self.together, self._wholes, pairs)
+            return Counted(whole, nothing, rows, nobody, self.together, pairs)
         labelled = self.subject.labelled[self.arranged.order]
         blocks, column_scale = self._blocks
         owned = [slice(*layout.range(rank)) for rank in range(layout.parts)]
         schemes = [
             layered(
-                self.by_layer or self.algorithm,
+                self.algorithm,
                 block,
                 layout,
                 rank,
@@ -297,15 +284,15 @@ class Setting:
             )
             for rank, block in enumerate(blocks)
         ]
-        return self._counted(build_all(schemes, axes), layers, propagated)
+        return self._counted(build_all(schemes, axes), layers, propagated, axes)
 
-    def _counted(self, made: Sequence[Layered], layers: int, propagated: bool) -> Counted:
+    def _counted(
+        self, made: Sequence[Layered], layers: int, propagated: bool, axes: Axes
+    ) -> Counted:
         own = self.arranged.ranks.sizes
         found: list[Census | None] = []
         rows = np.stack([own] * (layers + 1))
         for layer in range(layers):
-            how = self.by_layer[layer] if self.by_layer else self.algorithm
-            axes = how.axes(len(made))
             plans = [plan.plan for one in made if (plan := one.layers[layer]) is not None]
             found.append(self._count(plans, axes) if plans else None)
             if plans:
@@ -317,7 +304,7 @@ class Setting:
         fetched = [0 if one.ghosts is None else one.ghosts.volume.receive for one in made]
         ghosts = np.array(fetched)
         whole, pairs = self.whole, self._graph[1]
-        return Counted(whole, tuple(found), rows, ghosts, self.together, self._wholes, pairs)
+        return Counted(whole, tuple(found), rows, ghosts, self.together, pairs)
 
 
 def set_up(

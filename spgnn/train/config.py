@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from spgnn.attention import check_attention
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm as Distribution
-from spgnn.exchange import algorithms_of, check_algorithms
 from spgnn.train.approximate import Wires
 from spgnn.train.flags import Config
 from spgnn.train.judged import RESIDUALS
@@ -28,18 +27,6 @@ class TrainConfig(Config):
     training: Training = field(default_factory=Training)
     job: Job = field(default_factory=Job)
 
-    @property
-    def distributions(self) -> tuple[Distribution, ...]:
-        """What the exchange has to know of each layer's algorithm; empty if all are alike.
-
-        Raises
-        ------
-        InputError
-            If ``--layer-algos`` is not what it should be.
-        """
-        named, base = self.algorithm.layer_algos, self.algorithm.distribution
-        return () if named is None else algorithms_of(named, base, self.model.layers)
-
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks.
 
@@ -49,7 +36,6 @@ class TrainConfig(Config):
             Names the flag and what would be right.
         """
         self.algorithm.distribution.check(ranks)
-        check_algorithms(self.distributions, ranks)
         if self.algorithm.edges is not None and self.algorithm.algo != "vertex-cut":
             raise InputError("--edges needs --algo vertex-cut")
         if self.algorithm.order == "paper" and self.model.model != "gcn":
@@ -82,11 +68,11 @@ class TrainConfig(Config):
                 f"--memory: {self.storage.memory} bytes are less than any process takes by itself; "
                 "give more, with a unit as in 20GB"
             )
-        asked = how.order != "auto" or how.ghosts or how.plan or how.layer_algos
+        asked = how.order != "auto" or how.ghosts or how.plan
         if how.distribution != Distribution() or asked:
             raise InputError(
                 f"{flag} need --algo 1d, --cover column, --order auto, --ghosts 0 and no "
-                "--layer-algos, --hierarchy, --schedule or --plan: the disk is what they plan for"
+                "--hierarchy, --schedule or --plan: the disk is what they plan for"
             )
         if self.aim.task != "vertices" or self.aim.inductive or self.aim.label_propagation:
             raise InputError(
@@ -127,7 +113,7 @@ class TrainConfig(Config):
         """The largest of all neighbours needs their whole rows, and no weights."""
         how, asked = self.algorithm, self.data.normalisation
         whole_rows = "1d", "column", "sparsity-aware"
-        if how.layer_algos or (how.algo, how.cover, how.exchange) != whole_rows:
+        if (how.algo, how.cover, how.exchange) != whole_rows:
             raise InputError("--aggregate max needs --algo 1d and --cover column: whole rows")
         if how.node_size > 1 or how.schedule != "overlap" or how.ghosts:
             raise InputError(
@@ -139,8 +125,7 @@ class TrainConfig(Config):
     def _check_attention(self) -> None:
         """Attention adds nothing up before its weights are known."""
         how, named = self.algorithm, f"--model {self.model.model}"
-        for one in (how.distribution, *self.distributions):
-            check_attention(one, named)
+        check_attention(how.distribution, named)
         if how.ghosts:
             raise InputError(f"{named} needs --ghosts 0: it cannot begin with A·X")
         if self.data.normalisation not in ("auto", "none"):

@@ -62,7 +62,7 @@ class LabelPropagation(NodeClassification):
 
     def outputs(self) -> Tensor:
         """What the model makes of own vertices, all training labels shown. Collective."""
-        found: Tensor = self.with_labels(self.problem.X, self.problem.graph, shown=self._all_shown)
+        found: Tensor = self.with_labels(self.problem.X, self.problem.A, shown=self._all_shown)
         return found
 
     @property

@@ -175,7 +175,7 @@ class LinkPrediction(GraphTask):
 
     def outputs(self) -> Tensor:
         """Embeddings of own vertices. Collective."""
-        made: Tensor = self.layers(self.problem.X, self.problem.graph)
+        made: Tensor = self.layers(self.problem.X, self.problem.A)
         return made
 
     def predictions(self) -> Predictions:

@@ -36,8 +36,6 @@ from spgnn.train.config import TrainConfig
 
 AUTO = "auto"
 CHOSEN = ("algo", "c", "exchange", "cover", "hierarchy", "order", "ghosts", "reach", "partition")
-# Beside them, of some plans: files of earlier versions do not name it.
-PER_LAYER = "layer_algos"
 # What a plan leaves as it is given.
 KEPT = ("schedule", "buffer")
 # The first two are tried if the second is at most so much slower, for so many epochs.
@@ -86,17 +84,11 @@ def fill_in(
     asked = config.algorithm.plan
     if asked is None:
         return None
-    fixed = {
-        name: value for name, value in config.flat().items() if name in (*CHOSEN, PER_LAYER, *KEPT)
-    }
+    fixed = {name: value for name, value in config.flat().items() if name in (*CHOSEN, *KEPT)}
     fixed = {name: value for name, value in fixed.items() if name in set(given)}
     if asked != AUTO:
         entry = from_rank_zero(comm, lambda: _entry(asked, comm.size))
-        flags = {
-            name: entry[name]
-            for name in (*CHOSEN, PER_LAYER)
-            if name in entry and name not in fixed
-        }
+        flags = {name: entry[name] for name in CHOSEN if name not in fixed}
         _say(comm, f"plan of {asked}: {_shown(flags)}")
         return Planned(_with(config, flags, comm.size), {**entry, "source": asked})
     _ = Wired.of(config.wires.approximation, config.training.epochs)  # before anything is measured
@@ -159,6 +151,8 @@ def _entry(path: str, ranks: int) -> dict[str, Any]:
     missing = [name for name in CHOSEN if name not in entry]
     if missing:
         raise InputError(f"--plan {path}: its plan for {ranks} ranks lacks {missing[0]}")
+    if entry.get("layer_algos"):  # of earlier versions
+        raise InputError(f"--plan {path}: a scheme for each layer is no longer known; plan again")
     return entry
 
 
@@ -219,7 +213,6 @@ def ranked(
             methods=[method],
             progress=progress,
             wired=Wired.of(config.wires.approximation, config.training.epochs),
-            mixes=not {"algo", "c", PER_LAYER} & set(fixed),
         )
         choice = planner.choose(ranks, _candidates(planner, ranks, fixed, labels))
 

@@ -12,74 +12,15 @@ import torch
 from torch import Tensor
 
 from spgnn.blocks import take_rows
-from spgnn.comm import Communicator, Mesh
+from spgnn.comm import Communicator
 from spgnn.exchange import Layered, Plan, build, layered
 from spgnn.exchange.inspect import swapped
-from spgnn.graph.rows import NormalisedRows
 from spgnn.nn import Features, Matrices, Propagated, Propagation
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
 
 COLUMNS_AT_ONCE = 32  # of features that ghosts are fetched of
-
-
-@dataclass(frozen=True, eq=False)
-class Whole:
-    """The whole matrix, and for each layer that of its own algorithm, if they have any.
-
-    Attributes
-    ----------
-    A : DistMatrix
-        What is not a layer's: A·X, and who owns which rows.
-    layers : tuple of DistMatrix
-        One for each layer, those of one algorithm the same; or none, where A serves all.
-    """
-
-    A: DistMatrix
-    layers: tuple[DistMatrix, ...] = ()
-
-    @classmethod
-    def of(cls, config: TrainConfig, rows: NormalisedRows, A: DistMatrix) -> Whole:
-        """Build what layers have of their own. Collective.
-
-        Parameters
-        ----------
-        config : TrainConfig
-        rows : NormalisedRows
-            What A was built of.
-        A : DistMatrix
-        """
-        known = {config.algorithm.distribution: A}
-        for one in config.distributions:
-            if one not in known:
-                comm = A.mesh.everyone
-                mesh = Mesh.build(comm, one.axes(comm.size))
-                labels = rows.edge_labels
-                scheme = one.scheme(
-                    rows.block, A.layout, comm.rank, rows.column_scale, edge_labels=labels
-                )
-                known[one] = A.another(build(scheme, mesh).ready(), mesh)
-        return cls(A, tuple(known[one] for one in config.distributions))
-
-    def of_layer(self, number: int) -> DistMatrix:
-        """What a layer multiplies with."""
-        return self.layers[number] if self.layers else self.A
-
-    def graph(self, vertex_ids: Tensor) -> Matrices:
-        """What a model is given: all own rows, of these original ids."""
-        if not self.layers:
-            return self.A
-        return [Propagation(A, vertex_ids) for A in self.layers]
-
-    def to(self, device: torch.device) -> Whole:
-        """The same on a device."""
-        moved = {id(self.A): self.A.to(device)}
-        for A in self.layers:
-            if id(A) not in moved:  # all share the buffers of the first
-                plan = A.plan.to(device).ready()
-                moved[id(A)] = moved[id(self.A)].another(plan, A.mesh)
-        return Whole(moved[id(self.A)], tuple(moved[id(A)] for A in self.layers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +111,7 @@ def layer_plans(
     if not how.ghosts and not reach:
         return None
     scheme = layered(
-        config.distributions or how.distribution,
+        how.distribution,
         block,
         A.layout,
         A.mesh.rank,
@@ -186,7 +127,7 @@ def layer_plans(
 
 def training_rows(
     plans: Layered | None,
-    whole: Whole,
+    A: DistMatrix,
     X: Features,
     *,
     vertex_ids: Tensor,
@@ -198,20 +139,18 @@ def training_rows(
     Parameters
     ----------
     plans : Layered or None
-    whole : Whole
-        For layers without a plan of their own.
+    A : DistMatrix
+        The whole matrix, for layers without a plan of their own.
     X : Tensor or CSR [own rows, features], or Propagated
         What evaluation is given; on the matrix's device, as everything here.
     vertex_ids, y, mask : Tensor [own rows]
         Original ids, classes, and whether this is a training vertex.
     """
-    A = whole.A
     own, begin = A.own_rows, A.layout.range(A.mesh.rank)[0]
     propagated = isinstance(X, Propagated)
     if plans is None or _is_whole(plans, propagated):
         inputs = Inputs(vertex_ids, y, mask)
-        graph = whole.graph(vertex_ids)
-        return TrainingRows(graph, X, y, mask, vertex_ids, vertex_ids, inputs), X
+        return TrainingRows(A, X, y, mask, vertex_ids, vertex_ids, inputs), X
     comm, device = A.mesh.everyone, y.device
     ghosts = 0 if plans.ghosts is None else plans.ghosts.volume.receive
     first = (plans.first[: len(plans.first) - ghosts] - begin).to(device)
@@ -223,7 +162,7 @@ def training_rows(
         own_ids = vertex_ids[(vertices[inner] - begin).to(device)]
         return own_ids if inner.all() else torch.cat((own_ids, ghost_ids))
 
-    graph = _propagations(plans, whole, vertex_ids, ids_of, propagated)
+    graph = _propagations(plans, A, vertex_ids, ids_of, propagated)
     X_train = _rows_of(X, first)
     if plans.ghosts is not None:
         assert isinstance(X, Propagated)
@@ -246,7 +185,7 @@ def _is_whole(plans: Layered, propagated: bool) -> bool:
 
 def _propagations(
     plans: Layered,
-    whole: Whole,
+    A: DistMatrix,
     vertex_ids: Tensor,
     ids_of: Callable[[Tensor], Tensor],
     propagated: bool,
@@ -254,7 +193,6 @@ def _propagations(
     """One for each layer; all matrices share their buffers, since one product runs at a time."""
     found, device = [], vertex_ids.device
     for number, layer in enumerate(plans.layers):
-        A = whole.of_layer(number)
         if layer is not None:
             matrix = A.another(layer.plan.to(device).ready())
             targets = None if layer.targets is None else layer.targets.to(device)

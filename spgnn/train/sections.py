@@ -73,10 +73,6 @@ class Algorithm(Record):
 
     algo: Algo = "1d"
     c: Annotated[int, Flag("copies of a block row; 1 lets 2d and 3d choose", low=1)] = 1
-    layer_algos: Annotated[
-        str | None,
-        Flag("ALGO[:C] for each layer, as in feature:4,1d, on the rows of --algo", "ALGO[:C],…"),
-    ] = None
     exchange: Strategy = "sparsity-aware"
     cover: Cover = "column"
     hierarchy: Annotated[

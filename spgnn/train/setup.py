@@ -30,14 +30,14 @@ from spgnn.exchange import Layered
 from spgnn.graph.rows import normalised
 from spgnn.graph.sharing import Placement, is_cut, opened_share, scattered_share
 from spgnn.hashing import uniform, uniform_rows
-from spgnn.nn import Features, Matrices, Propagated, densified, propagate_, stored_in, weights_of
+from spgnn.nn import Features, Propagated, densified, propagate_, stored_in, weights_of
 from spgnn.nn.loss import UNKNOWN
 from spgnn.plan.network import normalisation_of as own_normalisation
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
-from spgnn.train.rows import TrainingRows, Whole, layer_plans, training_rows
+from spgnn.train.rows import TrainingRows, layer_plans, training_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +48,6 @@ class Problem:
     ----------
     A : DistMatrix
         The normalised adjacency.
-    graph : DistMatrix, or a Propagation for each layer
-        What evaluation works on: A, or what layers have in its place.
     X : Tensor or CSR [own rows, features], or Propagated
     training : TrainingRows
         What of all this a training epoch works on.
@@ -65,7 +63,6 @@ class Problem:
     """
 
     A: DistMatrix
-    graph: Matrices
     X: Features
     training: TrainingRows
     y: Tensor
@@ -92,8 +89,8 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     y, masks, wanted = sought.y, sought.masks, sought.wanted
     seen = None
     with memory_for(f"the adjacency of {share.meta.name}"):
-        whole, plans = _matrices(config, share, mesh, None if config.aim.inductive else wanted)
-        whole = whole.to(device)
+        A, plans = _matrices(config, share, mesh, None if config.aim.inductive else wanted)
+        A = A.to(device)
         if config.aim.inductive:
             subgraph = induced(share, masks[0], comm)
             seen, plans = _matrices(config, subgraph, mesh, wanted[masks[0]])
@@ -104,21 +101,20 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
         given = on_every_rank(comm, lambda: features_of(config, share))
         # Before A·X is written over X.
         X_seen = None if seen is None else _chosen_rows(given, masks[0])
-        X = _ready(config, whole.A, given, device)
+        X = _ready(config, A, given, device)
     y, masks = y.to(device), [mask.to(device) for mask in masks]
     vertex_ids = share.vertex_ids.to(device)
     with memory_for(f"what an epoch on {share.meta.name} works on"):
         if seen is None or X_seen is None:
-            training, X = training_rows(plans, whole, X, vertex_ids=vertex_ids, y=y, mask=masks[0])
+            training, X = training_rows(plans, A, X, vertex_ids=vertex_ids, y=y, mask=masks[0])
         else:
             own = masks[0]
-            ready, ids = _ready(config, seen.A, X_seen, device), vertex_ids[own]
+            ready, ids = _ready(config, seen, X_seen, device), vertex_ids[own]
             training, _ = training_rows(plans, seen, ready, vertex_ids=ids, y=y[own], mask=own[own])
         if isinstance(training.X, CSR):
             _ = training.X.T  # its order serves every epoch, whatever is dropped
     return Problem(
-        whole.A,
-        whole.graph(vertex_ids),
+        A,
         X,
         training,
         y,
@@ -225,7 +221,7 @@ def share_of(
 
 def _matrices(
     config: TrainConfig, share: RankShare, mesh: Mesh, wanted: Tensor | None
-) -> tuple[Whole, Layered | None]:
+) -> tuple[DistMatrix, Layered | None]:
     """The whole matrix, and plans for layers that do with less if some rows are wanted. Collective.
 
     Parameters
@@ -239,10 +235,9 @@ def _matrices(
     rows = on_every_rank(mesh.everyone, lambda: normalised(share, mesh.rank, kind, loops=loops))
     rows = rows.to(weights_of(config.training.dtype))
     A = rows.matrix(share.layout, mesh, config.algorithm.distribution, config.algorithm.overlap)
-    whole = Whole.of(config, rows, A)
     if wanted is None:
-        return whole, None
-    return whole, layer_plans(
+        return A, None
+    return A, layer_plans(
         config,
         rows.block,
         A,

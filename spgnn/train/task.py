@@ -254,7 +254,7 @@ class GraphTask(Task):
     def _check_budget(self) -> None:
         """Refuse a budget that an epoch would exceed: before it begins, naming what it needs."""
         made = list(self._products)
-        made += recorded_products(self.network, self.problem.X, self.problem.graph, self.dtype)
+        made += recorded_products(self.network, self.problem.X, self.problem.A, self.dtype)
         for product in sorted(made, key=lambda product: -product.width):
             product.A.executor.check(product.width, product.dtype)
 
@@ -313,7 +313,7 @@ class NodeClassification(GraphTask):
 
     def outputs(self) -> Tensor:
         """What the model makes of own vertices, [own rows, columns]. Collective."""
-        found: Tensor = self.model(self.problem.X, self.problem.graph)
+        found: Tensor = self.model(self.problem.X, self.problem.A)
         return found
 
     def predictions(self) -> Predictions:

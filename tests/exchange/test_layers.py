@@ -11,7 +11,7 @@ import torch
 
 from spgnn import DistMatrix, Mesh
 from spgnn.comm import Communicator, connect
-from spgnn.exchange import Algorithm, Layered, algorithms_of, build, build_all, layered
+from spgnn.exchange import Algorithm, Layered, build, build_all, layered
 from spgnn.exchange import layers as module
 from spgnn.layout import RowLayout
 from spgnn.testing import run_ranks
@@ -30,13 +30,6 @@ WAYS = [
 ]
 
 
-# Of three layers and of two, on rows of any parts.
-MIXED = {
-    2: ["feature:2,1d", "1d,2d", "1.5d:2,feature:4"],
-    3: ["1d,feature:2,1d", "feature:4,1.5d:2,vertex-cut", "1.5d:4,1d,3d:2"],
-}
-
-
 def matrix(weighted: bool) -> np.ndarray:
     """Sparse enough that three steps from a few vertices do not reach all."""
     A = random_matrix(N, 0.03, 5, weighted=weighted).toarray().astype(np.float64)
@@ -49,7 +42,7 @@ def column_scale() -> np.ndarray:
 
 
 def scheme(
-    algorithm: Algorithm | tuple[Algorithm, ...],
+    algorithm: Algorithm,
     layout: RowLayout,
     rank: int,
     weighted: bool,
@@ -92,14 +85,13 @@ def reached(A: np.ndarray, wanted: np.ndarray, layers: int) -> list[np.ndarray]:
 
 def check(
     comm: Communicator,
-    algorithm: Algorithm | tuple[Algorithm, ...],
+    algorithm: Algorithm,
     weighted: bool,
     options: dict,
 ) -> None:
     """Three products, each on its own rows, forward and adjoint, against the dense matrix."""
     layout = uneven_layout(N, comm.size, seed=2)
-    meshes = [Mesh.build(comm, one.axes(comm.size)) for one in by_layer(algorithm, options)]
-    mesh = Mesh.grid(comm) if isinstance(algorithm, tuple) else meshes[0]
+    mesh = Mesh.build(comm, algorithm.axes(comm.size))
     plans = build(scheme(algorithm, layout, comm.rank, weighted, **options), mesh)
     A = whole(weighted)
     X = np.random.default_rng(1).standard_normal((N, 3))
@@ -107,7 +99,7 @@ def check(
     H = torch.from_numpy((A @ X if propagated else X)[plans.first.numpy()]).requires_grad_()
     given = H
     dense = A @ X if propagated else X
-    for layer, mesh in list(zip(plans.layers, meshes, strict=True))[int(propagated) :]:
+    for layer in plans.layers[int(propagated) :]:
         assert layer is not None
         M = DistMatrix(layer.plan, layout, mesh)
         assert M.columns == H.shape[0] == len(layer.columns)
@@ -128,11 +120,6 @@ def check(
     summed.index_add_(0, plans.first, given.grad)
     comm.all_reduce(summed).wait()
     np.testing.assert_allclose(summed.numpy(), zeroed, rtol=1e-9, atol=1e-9)
-
-
-def by_layer(algorithm: Algorithm | tuple[Algorithm, ...], options: dict) -> list[Algorithm]:
-    """What each layer's plan is of."""
-    return list(algorithm) if isinstance(algorithm, tuple) else [algorithm] * options["layers"]
 
 
 def gathered(comm: Communicator, rows: np.ndarray) -> list[np.ndarray]:
@@ -167,26 +154,10 @@ def test_layers_are_exact_on_the_rows_they_make(ranks):
     run_ranks(check_all, ranks)
 
 
-def check_mixed(rank: int) -> None:
-    module.WORTHWHILE = -1.0
-    comm = connect()
-    for number, options in enumerate(OPTIONS):
-        for text in MIXED[options["layers"]]:
-            algorithms = algorithms_of(text, Algorithm(cover="minimum"), options["layers"])
-            check(comm, algorithms, number % 2 == 0, dict(options))
-
-
-def test_layers_of_different_algorithms_are_exact():
-    run_ranks(check_mixed, 4)
-
-
-def offline(
-    algorithm: Algorithm | tuple[Algorithm, ...], ranks: int, weighted: bool, options: dict
-) -> list[Layered]:
+def offline(algorithm: Algorithm, ranks: int, weighted: bool, options: dict) -> list[Layered]:
     layout = uneven_layout(N, ranks, seed=2)
     schemes = [scheme(algorithm, layout, rank, weighted, **options) for rank in range(ranks)]
-    first = algorithm[0] if isinstance(algorithm, tuple) else algorithm
-    return build_all(schemes, first.axes(ranks))
+    return build_all(schemes, algorithm.axes(ranks))
 
 
 @pytest.mark.parametrize("algorithm", [*WAYS[:2], *WAYS[3:]], ids=str)
@@ -233,18 +204,13 @@ def test_what_saves_little_has_no_plan_of_its_own():
     assert alone.ghosts is None
 
 
-def live(
-    rank: int, algorithm: Algorithm | tuple[Algorithm, ...], ranks: int, options: dict
-) -> bytes:
-    first = algorithm[0] if isinstance(algorithm, tuple) else algorithm
-    mesh = Mesh.build(connect(), first.axes(ranks))
+def live(rank: int, algorithm: Algorithm, ranks: int, options: dict) -> bytes:
+    mesh = Mesh.build(connect(), algorithm.axes(ranks))
     layout = uneven_layout(N, ranks, seed=2)
     return pickle.dumps(build(scheme(algorithm, layout, rank, False, **options), mesh))
 
 
-@pytest.mark.parametrize(
-    "algorithm", [WAYS[1], WAYS[4], algorithms_of(MIXED[3][1], Algorithm(), 3)], ids=str
-)
+@pytest.mark.parametrize("algorithm", [WAYS[1], WAYS[4], Algorithm("vertex-cut")], ids=str)
 def test_offline_layers_are_the_live_ones(algorithm):
     for options in OPTIONS[1], OPTIONS[3]:
         found = run_ranks(live, 4, algorithm, 4, options)

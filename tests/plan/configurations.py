@@ -64,10 +64,6 @@ def random_configurations(
     def one_of(*choices: object) -> object:
         return choices[int(rng.integers(len(choices)))]
 
-    def mixed(layers: object) -> str:
-        named = ("1d", "1.5d:2", "feature:2", f"feature:{ranks}", "2d", "3d", "vertex-cut")
-        return ",".join(str(one_of(*named)) for _ in range(int(str(layers))))
-
     found: list[TrainConfig] = []
     while len(found) < count:
         config = TrainConfig.of(
@@ -83,8 +79,7 @@ def random_configurations(
             ghosts=one_of(*given.get("ghosts", (0, 1))),
             reach=one_of(True, True, False),
             hierarchy=one_of(*given.get("hierarchy", ("none", "none", "2"))),
-            layers=(layers := one_of(1, 2, 3)),
-            layer_algos=one_of(None, *given.get("layer_algos", (None, mixed(layers)))),
+            layers=one_of(1, 2, 3),
             hidden=one_of(2, 7, 16) if "heads" not in given else one_of(4, 16),
             normalisation=one_of(*given.get("normalisation", ("auto", "sym", "row", "none"))),
             model=one_of(*given.get("model", ("gcn", "gcn", "sage", "gin"))),
@@ -136,6 +131,4 @@ def predicted(config: TrainConfig, ranks: int, wired: Wired | None = None) -> Pr
     )
     network = network_of(config, subject)
     network = replace(network, order=how.order, ghosts=bool(how.ghosts))
-    own = config.distributions
-    options = {"reach": how.reach, "by_layer": own, "wired": wired}
-    return predict(subject, labels, algorithm, ranks, network, **options)
+    return predict(subject, labels, algorithm, ranks, network, reach=how.reach, wired=wired)

@@ -19,7 +19,6 @@ from spgnn.plan import Network, Subject, predict, read_machine
 from spgnn.plan.choose import Planner
 from spgnn.plan.configurations import Configuration, algorithms, configurations, fitting
 from spgnn.plan.estimate import estimated_setting
-from spgnn.plan.machine import Link, Overhead
 from spgnn.plan.partitions import Partitions
 from spgnn.plan.plot import lines
 from spgnn.plan.steps import Weighing
@@ -81,7 +80,6 @@ def test_plans_are_ranked_by_what_they_cost(tmp_path):
             how.network(ours.network),
             reach=how.reach,
             machine=read_machine(EXAMPLE),
-            by_layer=how.by_layer,
         )
         assert alone.volume == one.prediction.volume
         assert alone.volume_by_level == one.prediction.volume_by_level
@@ -93,12 +91,12 @@ def test_of_a_large_graph_hierarchies_that_promise_least_are_not_counted(tmp_pat
     every = list(configurations(8, planner(tmp_path).network, ["block"], ranks_a_node=4))
     twice = [one for one in every if one.algorithm.node_size > 1 and not one.reach]
     flat = [replace(one, algorithm=replace(one.algorithm, node_size=1)) for one in twice]
-    whole = planner(tmp_path, mixes=False).choose(8, [*flat, *twice])
+    whole = planner(tmp_path).choose(8, [*flat, *twice])
     seconds = {one.configuration: one.seconds for one in whole.plans}
     assert whole.outpaced == []
 
     monkeypatch.setattr("spgnn.plan.choose.THOROUGH", 0)
-    some = planner(tmp_path, mixes=False).choose(8, [*flat, *twice])
+    some = planner(tmp_path).choose(8, [*flat, *twice])
     assert {one.configuration: one.seconds for one in some.plans}.items() <= seconds.items()
     outpaced = {one.configuration: one.seconds for one in some.outpaced}
     assert len(outpaced) >= len(twice) - 1
@@ -107,39 +105,6 @@ def test_of_a_large_graph_hierarchies_that_promise_least_are_not_counted(tmp_pat
     columns = [one for one in outpaced if one.algorithm.cover == "column"]
     assert columns
     assert all(outpaced[one] <= seconds[one] for one in columns)
-
-
-def test_layers_get_algorithms_of_their_own_where_that_is_cheaper(tmp_path):
-    """A dense graph with few labels: what the last layer needs is little, but for turns."""
-    subject = Subject.of(open_source("rmat-9-16"), random_features=16, random_classes=16)
-    subject = replace(subject, labelled=torch.arange(subject.vertices) % 50 == 0)
-    network, machine = Network((16, 16, 16), dropout=0.5), read_machine(EXAMPLE)
-    alltoallv = Link(0.0, 0.0, 1e8)  # bytes alone
-    levels = replace(machine.levels, inside=replace(machine.levels.inside, alltoallv=alltoallv))
-    machine = replace(machine, levels=levels, overhead=Overhead(0.0, 0.0, 0.0, 0.0), ranks_a_node=4)
-    partitions = Partitions(subject, tmp_path / "cache")
-    ours = Planner(subject, network, machine, partitions, methods=["block"])
-    chosen = ours.choose(4)
-    first = chosen.plans[0]
-    alike = next(one for one in chosen.plans if len(set(one.configuration.by_layer)) < 2)
-    how = first.configuration
-    assert len(set(how.by_layer)) == 2
-    assert first.seconds < alike.seconds
-    assert first.prediction.volume["total_bytes"] < alike.prediction.volume["total_bytes"]
-    assert f"layers {how.flags['layer_algos']}" in str(how)
-    # The command says all of it, and the price is that of the plan alone.
-    config = parse(["--layers", "2", *how.written()])
-    config.check(4)
-    assert config.distributions == how.by_layer
-    labels, _ = partition(subject.looped, how.parts, "block")
-    options = {"reach": how.reach, "machine": machine, "by_layer": how.by_layer}
-    alone = predict(subject, labels, how.algorithm, 4, network, **options)
-    assert alone.volume == first.prediction.volume
-    assert alone.memory_bytes == first.prediction.memory_bytes
-    given = Planner(subject, network, machine, partitions, methods=["block"], mixes=False)
-    assert not any(one.configuration.by_layer for one in given.choose(4).plans)
-    fixed = list(fitting(configurations(4, network, ["block"]), {"layer_algos": "1d,2d"}))
-    assert {str(one.by_layer[1].algo) for one in fixed} == {"2d"}
 
 
 def test_what_does_not_fit_is_left_out(tmp_path):

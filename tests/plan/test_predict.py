@@ -171,7 +171,6 @@ WEIGHED = {
     "order": ("auto",),
     "ghosts": (0,),
     "hierarchy": ("none",),
-    "layer_algos": (None,),
     "normalisation": ("auto",),
 }
 LARGEST = {
@@ -180,9 +179,7 @@ LARGEST = {
     "algo": ("1d",),
     "cover": ("column",),
     "exchange": ("sparsity-aware",),
-} | {
-    name: WEIGHED[name] for name in ("order", "ghosts", "hierarchy", "layer_algos", "normalisation")
-}
+} | {name: WEIGHED[name] for name in ("order", "ghosts", "hierarchy", "normalisation")}
 
 
 @pytest.mark.parametrize(("kinds", "many"), [(WEIGHED, 10), (LARGEST, 3)])

@@ -37,7 +37,7 @@ WIRES: list[dict[str, object]] = [
 SCHEMES: list[dict[str, object]] = [
     {"cover": "minimum"},
     {"algo": "1.5d", "c": 2, "dropout": 0.5},
-    {"layer_algos": "feature:2,1d,2d", "dropout": 0.5, "model": "sage"},
+    {"algo": "2d", "dropout": 0.5, "model": "sage"},
     {"hierarchy": 2, "reach": False},
     {"algo": "feature", "c": 4, "reach": False},
     {"algo": "vertex-cut", "ghosts": 1},
