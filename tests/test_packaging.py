@@ -40,7 +40,6 @@ NOT_IMPORTED = (
     "torch._dynamo",
     "torch._inductor",
     "torch_geometric",
-    "wandb",
 )
 
 

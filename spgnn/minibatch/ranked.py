@@ -185,7 +185,7 @@ class RankedTrainer(Trainer):
         comm: Communicator,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        super().__init__(task, config.training, comm, callbacks, config.flat())
+        super().__init__(task, config.training, comm, callbacks)
         self.steps_per_epoch = len(task.loader)
         self._by_seeds = config.distribution.distributed != "exact"
         self._correction = _correction(config, task, comm)

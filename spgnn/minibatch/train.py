@@ -126,7 +126,7 @@ class BatchTrainer(Trainer):
         comm: Communicator,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        super().__init__(task, config.training, comm, callbacks, config.flat())
+        super().__init__(task, config.training, comm, callbacks)
         loader = task.loader
         self.batches = loader.batches
         self.steps_per_epoch = -(-self.batches // comm.size)

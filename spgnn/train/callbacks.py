@@ -1,4 +1,4 @@
-"""What follows a run: calls at its start, after each epoch, and at its end; on rank 0."""
+"""What follows a run: called after each epoch, on rank 0."""
 
 from __future__ import annotations
 
@@ -7,49 +7,35 @@ import importlib
 import importlib.util
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from spgnn.errors import InputError
 from spgnn.files import written_aside
 
 Record = Mapping[str, Any]
+"""An epoch: its number, loss, learning rate and seconds, and the scores where it was evaluated."""
+
+Callback = Callable[[Record], None]
+"""``on_epoch(record)``: called after each epoch on rank 0 alone, so it must not be collective.
+
+Whatever it raises ends the run on all ranks, with its message.
+"""
+
 CSV_FILE = "history.csv"
 
 
-class Callback(Protocol):
-    """Told of a run as it goes. Called on rank 0 alone, so it must not be collective.
-
-    Whatever it raises ends the run on all ranks, with its message.
-    """
-
-    def on_start(self, config: Record, history: Sequence[Record]) -> None:
-        """Before the first epoch.
-
-        Parameters
-        ----------
-        config : mapping
-            Flags of the run, by name.
-        history : sequence of mapping
-            Epochs that a resumed run has trained before; whatever this callback was told beyond
-            them does not count.
-        """
-
-    def on_epoch(self, record: Record) -> None:
-        """After each epoch: its number, loss, learning rate, seconds, and scores if there are."""
-
-    def on_end(self, report: Record) -> None:
-        """After the last epoch: ``history``, and ``failure``, the reason of an early end."""
-
-
-class CSVLog(Callback):
+class CSVLog:
     """``history.csv`` in a directory: an epoch a line, written as it ends.
+
+    Of a file that is there, lines of earlier epochs than the first one stay: a resumed run goes on.
 
     Parameters
     ----------
     directory : str
-        Made if it does not exist. A resumed run goes on after the epochs that it has.
+        Made if it does not exist.
     """
 
     def __init__(self, directory: str) -> None:
@@ -57,23 +43,17 @@ class CSVLog(Callback):
         self._columns: list[str] = []
         self._records: list[Record] = []
 
-    def on_start(self, config: Record, history: Sequence[Record]) -> None:
-        """Write the epochs before, in the place of whatever was there."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._columns, self._records = [], list(history)
-        self._write_all()
-
-    def on_epoch(self, record: Record) -> None:
+    def __call__(self, record: Record) -> None:
         """Append a line; a score that was never there before is a new column of all lines."""
+        if not self._records:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._records = _lines_before(self._path, record["epoch"])
         self._records.append(record)
         if not set(record) <= set(self._columns):
             self._write_all()
             return
         with self._path.open("a", newline="") as file:
             file.write(self._lines([record]))
-
-    def on_end(self, report: Record) -> None:
-        """Everything is there already."""
 
     def _write_all(self) -> None:
         named = [name for record in self._records for name in record]
@@ -82,7 +62,7 @@ class CSVLog(Callback):
         self._columns = [*names, *(["seconds"] if "seconds" in named else [])]
         text = self._lines([{name: name for name in self._columns}, *self._records])
         with written_aside(self._path) as file:
-            file.write(text.encode() if self._columns else b"")
+            file.write(text.encode())
 
     def _lines(self, records: Iterable[Record]) -> str:
         text = io.StringIO()
@@ -91,7 +71,18 @@ class CSVLog(Callback):
         return text.getvalue()
 
 
-class TensorBoardLog(Callback):
+def _lines_before(path: Path, epoch: int) -> list[Record]:
+    """What a file has of earlier epochs; nothing of a file that is not such a history."""
+    try:
+        with path.open(newline="") as file:
+            lines: list[Record] = list(csv.DictReader(file, strict=True))
+        kept = [line for line in lines if int(line["epoch"]) < epoch]
+    except (OSError, ValueError, KeyError, TypeError, csv.Error):
+        return []
+    return [] if any(None in line or None in line.values() for line in kept) else kept
+
+
+class TensorBoardLog:
     """Event files of TensorBoard in a directory: a scalar for each number of an epoch.
 
     Parameters
@@ -105,89 +96,23 @@ class TensorBoardLog(Callback):
     """
 
     def __init__(self, directory: str) -> None:
-        self._module = _optional("torch.utils.tensorboard", "tensorboard", "spgnn[log]")
+        try:
+            self._module = importlib.import_module("torch.utils.tensorboard")
+        except ImportError:
+            raise InputError("tensorboard is not installed: pip install 'spgnn[log]'") from None
         self._directory = directory
         self._writer: Any = None
 
-    def on_start(self, config: Record, history: Sequence[Record]) -> None:
-        """Open a file; what is shown of epochs that are trained again is dropped."""
-        begun = len(history) if history else None
-        self._writer = self._module.SummaryWriter(self._directory, purge_step=begun)
-        flags = "\n".join(f"    {name} = {value}" for name, value in config.items())
-        self._writer.add_text("config", flags, len(history))
-
-    def on_epoch(self, record: Record) -> None:
-        """Add a point to each curve."""
-        for name, value in _numbers(record).items():
-            self._writer.add_scalar(name, value, record["epoch"])
-
-    def on_end(self, report: Record) -> None:
-        """Close the file."""
-        self._writer.close()
-
-
-class WandbLog(Callback):
-    """Weights & Biases: one of its runs for each of ours.
-
-    Parameters
-    ----------
-    options
-        Of ``wandb.init``: project, name, …
-
-    Raises
-    ------
-    InputError
-        If wandb is not installed.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        self._module = _optional("wandb", "wandb", "wandb")
-        self._options = options
-        self._run: Any = None
-
-    def on_start(self, config: Record, history: Sequence[Record]) -> None:
-        """Begin one of its runs, with our flags."""
-        self._run = self._module.init(**{"config": dict(config), **self._options})
-
-    def on_epoch(self, record: Record) -> None:
-        """Log the numbers of an epoch."""
-        self._run.log(_numbers(record), step=record["epoch"])
-
-    def on_end(self, report: Record) -> None:
-        """Finish it, as failed if it has."""
-        self._run.finish(exit_code=int(report["failure"] is not None))
-
-
-class MLflowLog(Callback):
-    """MLflow: one of its runs for each of ours.
-
-    Parameters
-    ----------
-    options
-        Of ``mlflow.start_run``: run_name, experiment_id, …
-
-    Raises
-    ------
-    InputError
-        If mlflow is not installed.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        self._module = _optional("mlflow", "mlflow", "mlflow")
-        self._options = options
-
-    def on_start(self, config: Record, history: Sequence[Record]) -> None:
-        """Begin one of its runs, with our flags as parameters."""
-        self._module.start_run(**self._options)
-        self._module.log_params({name: str(value) for name, value in config.items()})
-
-    def on_epoch(self, record: Record) -> None:
-        """Log the numbers of an epoch."""
-        self._module.log_metrics(_numbers(record), step=record["epoch"])
-
-    def on_end(self, report: Record) -> None:
-        """Finish it, as failed if it has."""
-        self._module.end_run("FINISHED" if report["failure"] is None else "FAILED")
+    def __call__(self, record: Record) -> None:
+        """Add a point to each curve; what is shown of epochs that are trained again is dropped."""
+        epoch = record["epoch"]
+        if self._writer is None:
+            self._writer = self._module.SummaryWriter(self._directory, purge_step=epoch or None)
+            weakref.finalize(self, self._writer.close)
+        for name, value in record.items():
+            if name != "epoch" and value is not None:
+                self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()
 
 
 def logs_in(directory: str) -> list[Callback]:
@@ -212,16 +137,3 @@ def check_log_directory(directory: str) -> None:
         raise InputError(f"--log {directory}: cannot be made: {error.strerror}") from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise InputError(f"--log {directory}: cannot be written to")
-
-
-def _numbers(record: Record) -> dict[str, float]:
-    """What of an epoch is a number and has a curve."""
-    return {name: value for name, value in record.items() if name != "epoch" and value is not None}
-
-
-def _optional(module: str, package: str, install: str) -> Any:
-    """An optional package's module."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise InputError(f"{package} is not installed: pip install '{install}'") from None

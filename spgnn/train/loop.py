@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from statistics import fmean
@@ -47,8 +47,6 @@ class Trainer:
         All ranks.
     callbacks : sequence of Callback
         Those of rank 0 are called, whatever the others are given.
-    config : mapping, optional
-        What callbacks are told of the run, by default the options.
 
     Attributes
     ----------
@@ -75,7 +73,6 @@ class Trainer:
         options: Training,
         comm: Communicator,
         callbacks: Sequence[Callback] = (),
-        config: Mapping[str, Any] | None = None,
     ) -> None:
         self.task = task
         self.options = options
@@ -93,7 +90,6 @@ class Trainer:
         self.first_epoch = 0
         self.freed: FreedMemory | None = None
         self._callbacks, self._followed = callbacks, False
-        self._config = vars(options) if config is None else config
 
     def run(self) -> None:
         """Train for ``options.epochs`` epochs, resuming and checkpointing as asked. Collective.
@@ -109,7 +105,6 @@ class Trainer:
         if options.resume:
             self._resume()
         self._followed = self.comm.agree(len(self._callbacks)) > 0
-        self._tell(lambda callback: callback.on_start(self._config, list(self.history)))
         with ProgressBar(shown=self.comm.rank == 0) as bar:
             self.task.progress = bar
             while not self._is_done():
@@ -120,13 +115,11 @@ class Trainer:
                 if math.isfinite(record["loss"]):
                     self.history.append(_finite(record))
                     bar("epoch", len(self.history), options.epochs, _news(record))
-                    self._tell(partial(_tell_of_epoch, record=self.history[-1]))
+                    self._tell(self.history[-1])
                 if self.failure is None:
                     self._save_sometimes()
         self.task.progress = None
         self.task.finish()
-        report = {"history": list(self.history), "failure": self.failure}
-        self._tell(lambda callback: callback.on_end(report))
 
     def _resume(self) -> None:
         self.history, kept = checkpoint.load(
@@ -193,7 +186,7 @@ class Trainer:
         what = f"--predictions {path}"
         write_npz(path, found.arrays, found.vertex_ids, self.comm, what, found.give_back)
 
-    def _tell(self, call: Callable[[Callback], None]) -> None:
+    def _tell(self, record: dict[str, Any]) -> None:
         """Call the callbacks of rank 0; what one raises ends training on all ranks."""
         if not self._followed:
             return
@@ -202,10 +195,11 @@ class Trainer:
             trouble = ""
             for callback in self._callbacks:
                 try:
-                    call(callback)
+                    callback(record)
                 except Exception as error:
                     said = str(error) or type(error).__name__
-                    trouble = trouble or f"{type(callback).__name__}: {said}"
+                    name = getattr(callback, "__name__", type(callback).__name__)
+                    trouble = trouble or f"{name}: {said}"
             if trouble:
                 raise InputError(trouble)
 
@@ -286,10 +280,6 @@ def _lay_out(model: torch.nn.Module) -> None:
     """Let no parameter be a view with gaps, or transposed."""
     for parameter in model.parameters():
         parameter.data = parameter.data.contiguous()
-
-
-def _tell_of_epoch(callback: Callback, record: dict[str, Any]) -> None:
-    callback.on_epoch(record)
 
 
 def _check_loss(share: Any) -> None:

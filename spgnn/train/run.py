@@ -128,7 +128,7 @@ def train(
     given : names of flags, optional
         What ``--plan`` must leave alone; by default whatever is not as it is by default.
     callbacks : sequence of Callback
-        Told of every run, on rank 0.
+        ``on_epoch(record)``, called after each epoch of every run on rank 0.
     prepared : Prepared, optional
         What an earlier training was prepared with, and this one is if it needs the same.
 
@@ -179,7 +179,7 @@ def _train_in_parts(
     """The same with rows that are worked through in parts."""
     task = InParts(config, comm, idle)
     try:
-        trainer = Trainer(task, config.training, comm, callbacks, config.flat())
+        trainer = Trainer(task, config.training, comm, callbacks)
         FreedMemory(comm.size, ranks_here()).begin()  # no more: there is a budget
         comm.settled()
         trainer.run()
@@ -202,7 +202,7 @@ def _trainer(
     log = config.job.log
     logs = logs_in(log) if log is not None and comm.rank == 0 else []
     task = task_of(config, problem, comm)
-    return Trainer(task, config.training, comm, [*callbacks, *logs], config.flat())
+    return Trainer(task, config.training, comm, [*callbacks, *logs])
 
 
 def _attempt(config: TrainConfig, comm: Communicator) -> float:

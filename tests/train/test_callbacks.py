@@ -1,8 +1,9 @@
-"""Callbacks: CSV, TensorBoard, W&B, MLflow (of fake packages), a user's own, and their errors."""
+"""Callbacks: CSV, TensorBoard (a fake package), a user's own, and their errors."""
 
 from __future__ import annotations
 
 import csv
+import gc
 import sys
 from types import ModuleType
 
@@ -12,7 +13,7 @@ from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, Training, train
-from spgnn.train.callbacks import CSVLog, MLflowLog, TensorBoardLog, WandbLog, logs_in
+from spgnn.train.callbacks import CSVLog, TensorBoardLog, logs_in
 from tests.train.command import check_refused, run
 from tests.train.test_task import Line
 from tests.training import write_dataset
@@ -52,52 +53,26 @@ def points(trainer: Trainer) -> list[dict]:
 
 def test_tensorboard(monkeypatch):
     calls = fake(monkeypatch, "torch.utils.tensorboard")
-    trainer = trained(TensorBoardLog("there"))
+    log = TensorBoardLog("there")
+    trainer = trained(log)
     name, args, kwargs = calls[0]
     assert (name, args, kwargs) == ("SummaryWriter", ("there",), {"purge_step": None})
-    assert calls[1][0].endswith("add_text")
-    assert "    epochs = 2" in calls[1][1][1]
     scalars = [args for name, args, _ in calls if name.endswith("add_scalar")]
     expected = [(n, v, e) for e, point in enumerate(points(trainer)) for n, v in point.items()]
     assert scalars == expected
+    assert calls[-1][0].endswith("flush")
+    del log, trainer
+    gc.collect()
     assert calls[-1][0].endswith("close")
+    TensorBoardLog("there")({"epoch": 4, "loss": 1.0, "val_loss": None})  # of a resumed run
+    assert calls[-4][2] == {"purge_step": 4}
+    assert calls[-3][1] == ("loss", 1.0, 4)
 
 
-def test_wandb(monkeypatch):
-    calls = fake(monkeypatch, "wandb")
-    trainer = trained(WandbLog(project="graphs"))
-    assert calls[0][0] == "init"
-    assert calls[0][2]["project"] == "graphs"
-    assert calls[0][2]["config"]["epochs"] == 2
-    logged = [(args[0], kwargs["step"]) for name, args, kwargs in calls if name.endswith(".log")]
-    assert logged == [(point, epoch) for epoch, point in enumerate(points(trainer))]
-    assert calls[-1][2] == {"exit_code": 0}
-
-
-def test_mlflow(monkeypatch):
-    calls = fake(monkeypatch, "mlflow")
-    trainer = trained(MLflowLog(run_name="one"), epochs=3, lr=1e30, optimizer="sgd")
-    assert trainer.failure
-    assert calls[0] == ("start_run", (), {"run_name": "one"})
-    assert calls[1][0] == "log_params"
-    assert calls[1][1][0]["epochs"] == "3"
-    logged = [(args[0], k["step"]) for name, args, k in calls if name == "log_metrics"]
-    assert logged == [(point, epoch) for epoch, point in enumerate(points(trainer))]
-    assert calls[-1] == ("end_run", ("FAILED",), {})
-
-
-@pytest.mark.parametrize(
-    ("kind", "package", "module"),
-    [
-        (WandbLog, "wandb", "wandb"),
-        (MLflowLog, "mlflow", "mlflow"),
-        (lambda: TensorBoardLog("x"), "tensorboard", "torch.utils.tensorboard"),
-    ],
-)
-def test_packages_that_are_not_there(monkeypatch, kind, package, module):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match=f"{package} is not installed: pip install"):
-        kind()
+def test_tensorboard_is_not_there(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(InputError, match="tensorboard is not installed: pip install"):
+        TensorBoardLog("x")
 
 
 def test_what_log_asks_for(monkeypatch):
@@ -147,51 +122,44 @@ def test_csv_of_a_run_that_is_resumed(tmp_path, monkeypatch):
         assert kept[:5] == [{k: v for k, v in x.items() if k != "seconds"} for x in third[:5]]
 
 
-class Collects:
-    def __init__(self) -> None:
-        self.told = []
-
-    def on_start(self, config, history):
-        self.told.append(("start", len(history)))
-
-    def on_epoch(self, record):
-        self.told.append(("epoch", record["epoch"]))
-
-    def on_end(self, report):
-        self.told.append(("end", len(report["history"]), report["failure"]))
+@pytest.mark.parametrize(
+    "text", ["epoch,loss\nx,1\n", "loss\n1\n", "epoch,loss\n0,1,2\n", "epoch,loss\n0\n", "\0", ""]
+)
+def test_csv_in_the_place_of_something_else(tmp_path, text):
+    path = tmp_path / "history.csv"
+    path.write_text(text)
+    log = CSVLog(str(tmp_path))
+    for epoch in (1, 2):
+        log({"epoch": epoch, "loss": 0.5, "seconds": 1.0})
+    assert path.read_text() == "epoch,loss,seconds\n1,0.5,1.0\n2,0.5,1.0\n"
 
 
 def test_callbacks_are_called_on_rank_0():
     """Whether the others have any or not."""
 
     def body(rank: int) -> list:
-        mine = Collects()
-        for callbacks in ([mine], [mine] if rank == 0 else []):
+        told: list[dict] = []
+        for callbacks in ([told.append], [told.append] if rank == 0 else []):
             Trainer(Line(connect()), Training(epochs=2), connect(), callbacks).run()
-        return mine.told
+        return [record["epoch"] for record in told]
 
-    told = [("start", 0), ("epoch", 0), ("epoch", 1), ("end", 2, None)]
-    assert run_ranks(body, 2) == [told * 2, []]
+    assert run_ranks(body, 2) == [[0, 1] * 2, []]
 
 
-@pytest.mark.parametrize("when", ["on_start", "on_epoch", "on_end"])
-def test_errors_in_a_callback_end_all_ranks(when):
-    def fails(*_):
-        raise RuntimeError("no more room on the board")
+def test_errors_in_a_callback_end_all_ranks():
+    def broken(record):
+        if record["epoch"] == 1:
+            raise RuntimeError("no more room on the board")
 
-    def body(rank: int) -> tuple[str | None, int, list]:
-        broken, sound = Collects(), Collects()
-        setattr(broken, when, fails)
-        task = Line(connect())
-        trainer = Trainer(task, Training(epochs=3), connect(), [broken, sound])
+    def body(rank: int) -> tuple[str | None, int, int]:
+        told: list[dict] = []
+        trainer = Trainer(Line(connect()), Training(epochs=3), connect(), [broken, told.append])
         trainer.run()
-        return trainer.failure, len(trainer.history), sound.told[-1:]
+        return trainer.failure, len(trainer.history), len(told)
 
-    epochs = {"on_start": 0, "on_epoch": 1, "on_end": 3}[when]
-    (said, trained, last), other = run_ranks(body, 2)
-    assert (said, trained) == ("Collects: no more room on the board", epochs)
-    assert other[:2] == (said, trained)
-    assert last == [("end", epochs, None if when == "on_end" else said)]
+    first, other = run_ranks(body, 2)
+    assert first == ("broken: no more room on the board", 2, 2)
+    assert other == (*first[:2], 0)
 
 
 def test_places_that_cannot_be_written(tmp_path):
