@@ -52,6 +52,21 @@ GRAPHS = {
 # Of one model: exact GCN on flickr-small has 48 % after SMALL_STEPS, and goes on to 60.
 RECIPES = {("flickr-small", "gcn"): f"{LARGER} {MANY_STEPS}"}
 MODELS = ("gcn", "sage")
+SETTINGS = {
+    "exact": "exact",
+    "bits-8": "--bits 8",
+    "bits-4": "--bits 4",
+    "bits-4-feedback": "--bits 4 --error-feedback",
+    "bits-2-feedback": "--bits 2 --error-feedback",
+    "delay-1": "--delay 1",
+    "delay-1-smoothed": "--delay 1 --smoothing 0.9",
+    "delay-1-centred": "--delay 1 --centred",
+    "delay-1-bins-5-centred": "--delay 1 --delay-bins 5 --centred",
+    "delay-5-bins": "--delay 5 --delay-bins 5",
+    "delay-5-bins-centred": "--delay 5 --delay-bins 5 --centred",
+    "boundary-0.1": "--boundary-sampling 0.1",
+    "never": "--delay never",
+}
 # Points that the mean may be below exact's, and how many times fewer bytes there should be.
 BARS: dict[str, tuple[float | None, float | None]] = {
     "exact": (None, None),
@@ -76,12 +91,13 @@ def recipe(graph: str, model: str) -> str:
     return RECIPES.get((graph, model), GRAPHS[graph])
 
 
-def command(options: argparse.Namespace, graph: str, model: str, settings: str) -> str:
+def command(options: argparse.Namespace, graph: str, model: str, settings: list[str]) -> str:
     """What measures cells, but for where it writes."""
     epochs = f" --epochs {options.epochs}" if options.epochs else ""
     return (
         f"experiments/tradeoff.py --nproc {options.ranks} --threads 1 --dataset {graph} --model "
-        f"{model} {recipe(graph, model)}{epochs} --runs {options.runs} --settings {settings}"
+        f"{model} {recipe(graph, model)}{epochs} --runs {options.runs}"
+        + "".join(f" : {SETTINGS[setting]}" for setting in settings)
     )
 
 
@@ -91,12 +107,12 @@ class Launch:
     def __init__(
         self, options: argparse.Namespace, graph: str, model: str, settings: list[str], folder: Path
     ) -> None:
-        self.words = {setting: command(options, graph, model, setting) for setting in settings}
+        self.words = {setting: command(options, graph, model, [setting]) for setting in settings}
         self._name, self._path = f"{graph}/{model}", folder / f"{graph}-{model}.json"
         self._seen, self._since = 0, time.perf_counter()
-        together = command(options, graph, model, ",".join(settings))
+        program, *words = command(options, graph, model, settings).split()
         self._process = subprocess.Popen(
-            [sys.executable, *together.split(), "--json", str(self._path)],
+            [sys.executable, program, "--json", str(self._path), *words],
             cwd=ROOT,
             stdout=subprocess.DEVNULL,
         )
@@ -112,7 +128,10 @@ class Launch:
         goes_on = self._process.poll() is None
         report = json.loads(self._path.read_text()) if self._path.exists() else {"settings": []}
         done = report["settings"][self._seen :]
-        found = {f"{self._name}/{one['setting']}": self._cell(one, report) for one in done}
+        names = {SETTINGS[setting]: setting for setting in self.words}
+        found = {
+            f"{self._name}/{names[one['setting']]}": self._cell(one, report, names) for one in done
+        }
         self._seen += len(done)
         if not goes_on and self._seen < len(self.words):
             raise SystemExit(f"{self._name}: ended with status {self._process.returncode}")
@@ -124,13 +143,13 @@ class Launch:
             self._process.terminate()
             self._process.wait()
 
-    def _cell(self, found: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
-        for run in found["runs"]:
-            del run["curve"]
+    def _cell(
+        self, found: dict[str, Any], report: dict[str, Any], names: dict[str, str]
+    ) -> dict[str, Any]:
         kept = ("score", "score_std", "volume", "epoch_seconds", "approximation", "runs", "failure")
         took, self._since = time.perf_counter() - self._since, time.perf_counter()
         return {
-            "command": self.words[found["setting"]],
+            "command": self.words[names[found["setting"]]],
             "scored_by": report["score"],
             "took_seconds": took,
             "commit": commit(),
@@ -243,7 +262,7 @@ def missing(cells: Cells, options: argparse.Namespace) -> list[tuple[str, str, l
                 setting
                 for setting in options.settings
                 if cells.get(f"{graph}/{model}/{setting}", {}).get("command")
-                != command(options, graph, model, setting)
+                != command(options, graph, model, [setting])
             ]
             if lacking:
                 found.append((graph, model, lacking))

@@ -1,21 +1,244 @@
-"""Compare approximate wires on one data set: accuracy and time to accuracy against bytes.
+"""Train with several settings on one data set, and compare accuracy with bytes.
 
-Forked ranks: python experiments/tradeoff.py --nproc 8 --dataset cora --runs 10 --plot cora.png
-torchrun:     torchrun --nproc-per-node 8 experiments/tradeoff.py --dataset cora
-MPI:          mpiexec -n 8 python experiments/tradeoff.py --dataset cora
-A few:        python experiments/tradeoff.py --nproc 4 --settings exact,bits-4,delay-1,never
+    python experiments/tradeoff.py --nproc 8 --dataset cora --runs 10 --plot cora.png
+    python experiments/tradeoff.py --nproc 4 --dataset sbm : exact : --bits 4 : --delay 1 --bits 8
+
+Before the first colon are flags of training that all settings share, and --plot FILE; after each
+colon the flags of one setting, or "exact" for none. Without colons, approximate messages of each
+kind are compared. Ranks are started as those of gcn.py: by --nproc, torchrun or mpiexec.
 """
 
 from __future__ import annotations
 
+import argparse
+import io
 import os
+import shlex
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from statistics import fmean, stdev
+from typing import Any
 
 # Hundreds of ranks would each log that a client's host name is unknown, or a group is destroyed.
 # Read when torch is imported, hence before it.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-from spgnn.train.tradeoff import main
+from rich.console import Console
+from rich.table import Table
+
+from spgnn import command
+from spgnn.comm import Communicator, connect, guarded, refuse
+from spgnn.comm.rank_zero import on_rank_zero
+from spgnn.errors import InputError
+from spgnn.files import check_writable, write_pieces
+from spgnn.partition.plot import check_plot
+from spgnn.train import TrainConfig, train
+from spgnn.train import report as reporting
+from spgnn.train.repeated import AT_BEST, final_scores
+from spgnn.train.run import start
+from spgnn.train.sections import Job
+from spgnn.train.setup import Prepared
+from spgnn.train.shown import SHARES
+
+EXACT = "exact"
+SETTINGS = (
+    *(EXACT, "--bits 8", "--bits 4", "--bits 2 --error-feedback", "--delay 1"),
+    *("--delay 1 --delay-bins 5", "--boundary-sampling 0.1", "--fresh 0.1", "--delay never"),
+)
+# Files of one training, which the next setting would overwrite.
+ALONE = ("checkpoint", "log", "predictions", "write_config")
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Settings by their names, in order, and where the figure goes."""
+
+    settings: dict[str, TrainConfig]
+    plot: str | None
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Comparison:
+        """The comparison that a command line asks for."""
+        groups = [list(part) for colon, part in groupby(words, ":".__eq__) if not colon]
+        common = groups.pop(0) if words and words[0] != ":" else []
+        own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        own.add_argument("--plot")
+        options, common = own.parse_known_args(common)
+        about = __doc__.splitlines()[0]
+        _ = TrainConfig.read(common, prog="tradeoff.py", description=about)
+        settings: dict[str, TrainConfig] = {}
+        for name in list(map(shlex.join, groups)) or SETTINGS:
+            flags = [] if name == EXACT else shlex.split(name)
+            try:
+                settings[name] = TrainConfig.read([*common, *flags], prog="tradeoff.py")
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from None
+        return cls(settings, options.plot)
+
+    @property
+    def job(self) -> Job:
+        """Where it runs."""
+        return next(iter(self.settings.values())).job
+
+    def check(self, ranks: int) -> None:
+        """Refuse what cannot work on that many ranks, in any setting."""
+        for name, config in self.settings.items():
+            try:
+                config.check(ranks)
+                for flag in ALONE:
+                    if config.flat()[flag] is not None:
+                        raise InputError(f"--{flag.replace('_', '-')} is not known here")
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from None
+
+
+def compare(comparison: Comparison, comm: Communicator) -> Report:
+    """Train with each setting; the report so far is written after each. Collective."""
+    path, plot = comparison.job.json, comparison.plot
+
+    def check_targets() -> None:
+        if path is not None:
+            check_writable(path, "--json")
+        if plot is not None:
+            check_plot(plot)
+            check_writable(plot, "--plot")
+
+    on_rank_zero(comm, check_targets)
+    prepared, report = Prepared(), Report()
+    for name, config in comparison.settings.items():
+        found = train(config.but(json=None), comm, prepared=prepared)
+        if not report:
+            known = {"config": found["config"], "world_size": comm.size, "graph": found["graph"]}
+            report = {**known, "score": score_of(found), "settings": [], "failure": None}
+        report["settings"].append(outcome(name, found, report["score"]))
+        if found["failure"]:
+            report["failure"] = report["failure"] or f"{name}: {found['failure']}"
+        if path is not None:
+            on_rank_zero(comm, partial(reporting.write, report, path))
+    if plot is not None:
+        on_rank_zero(comm, lambda: draw(report, plot))
+    return report
+
+
+def runs_of(found: Report) -> list[Report]:
+    """Seed and history of each run of a training report."""
+    return found["runs"] or [{"seed": found["config"]["seed"], "history": found["history"]}]
+
+
+def score_of(found: Report) -> str:
+    """The score that settings are compared by: a share of the test set that all runs have."""
+    known = [final_scores(run["history"]) for run in runs_of(found)]
+    for name in [f"test_{share}{at}" for at in (AT_BEST, "") for share in SHARES]:
+        if all(name in scores for scores in known):
+            return name
+    raise InputError(
+        found["failure"] or "there is no score of a test set to compare, such as its accuracy"
+    )
+
+
+def outcome(name: str, found: Report, score: str) -> Report:
+    """Scores, bytes and seconds of one setting."""
+    runs = [
+        {"seed": run["seed"], "score": final_scores(run["history"]).get(score)}
+        for run in runs_of(found)
+    ]
+    scores = [run["score"] for run in runs if run["score"] is not None]
+    return {
+        "setting": name,
+        "score": fmean(scores) if scores else None,
+        "score_std": stdev(scores) if len(scores) > 1 else None,
+        "volume": found["volume"],
+        "epoch_seconds": found["epoch_seconds"]["median"],
+        "approximation": found["approximation"],
+        "runs": runs,
+        "failure": found["failure"],
+    }
+
+
+def show(report: Mapping[str, Any]) -> None:
+    """Print a line for each setting."""
+    graph, config = report["graph"], report["config"]
+    table = Table(
+        title=f"{graph['name']}: {config['model']}, {report['world_size']} ranks, "
+        f"{config['epochs']} epochs, {config['runs']} runs",
+        title_justify="left",
+    )
+    titles = ("±", "points to exact", "bytes an epoch", "times fewer", "s an epoch")
+    for title in ("setting", report["score"].replace("_", " "), *titles):
+        table.add_column(title, justify="left" if title == "setting" else "right", no_wrap=True)
+    exact = next((one for one in report["settings"] if one["setting"] == EXACT), None)
+    for one in report["settings"]:
+        points = fewer = None
+        if exact is not None and None not in (one["score"], exact["score"]):
+            points = 100 * (one["score"] - exact["score"])
+        if exact is not None and one["volume"]["total_bytes"]:
+            fewer = exact["volume"]["total_bytes"] / one["volume"]["total_bytes"]
+        shown = (
+            *((one["score"], "{:.2%}"), (one["score_std"], "{:.2%}"), (points, "{:+.2f}")),
+            *((one["volume"]["total_bytes"], "{:,}"), (fewer, "{:.2f}")),
+            (one["epoch_seconds"], "{:.4f}"),
+        )
+        table.add_row(one["setting"], *("–" if v is None else f.format(v) for v, f in shown))
+    console = Console(width=max(200, Console().width))
+    with console.capture() as drawn:
+        console.print(table)
+    print(drawn.get(), end="")  # Rich would end the process where nobody reads
+
+
+def draw(report: Mapping[str, Any], path: str) -> None:
+    """Draw scores against bytes of an epoch."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)  # no window system
+    axes, moved = figure.subplots(), [one["volume"]["total_bytes"] for one in report["settings"]]
+    for number, (one, bytes_) in enumerate(zip(report["settings"], moved, strict=True)):
+        if one["score"] is not None:
+            score, spread = 100 * one["score"], 100 * (one["score_std"] or 0)
+            look = f"C{number % 10}{'o^s'[number // 10 % 3]}"
+            axes.errorbar(bytes_, score, spread, fmt=look, label=one["setting"])
+    # Logarithmic, with a place for settings that send nothing.
+    axes.set_xscale("symlog", linthresh=min((n for n in moved if n), default=2) / 2)
+    axes.set(xlabel="bytes of rows an epoch", ylabel=f"{report['score'].replace('_', ' ')}, %")
+    figure.legend(loc="outside right upper", frameon=False, fontsize="small")
+    figure.suptitle(f"{report['graph']['name']}: {report['config']['model']}", parse_math=False)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=check_plot(path), dpi=150)
+    write_pieces(path, [drawn.getvalue()], f"--plot {path}")
+
+
+def run_rank(comparison: Comparison) -> int:
+    """The whole job on one rank."""
+    try:
+        comm = connect(comparison.job.backend, comparison.job.device)
+    except InputError as error:
+        return refuse(error)
+    with guarded(comm):
+        report = compare(comparison, comm)
+    if comm.rank:
+        return 0
+
+    def publish() -> None:
+        show(report)
+        if report["failure"]:
+            raise InputError(report["failure"])
+
+    return command.run(publish)
+
+
+def main() -> int:
+    """The command; returns its exit status."""
+    try:
+        comparison = Comparison.of(sys.argv[1:])
+    except InputError as error:
+        return refuse(error)
+    return start(comparison, lambda: run_rank(comparison))
+
 
 if __name__ == "__main__":
     sys.exit(main())
