@@ -19,7 +19,7 @@ from tests.train.test_config import FLAGS, SWITCHES, name_of
 from tests.training import write_dataset
 
 # Every flag at another value than its own.
-OTHERS = {name_of(flag): value for flag, _, _, value in FLAGS}
+OTHERS = {name_of(flag): value for flag, _, value in FLAGS}
 OTHERS |= {name: value for _, name, value in SWITCHES}
 OTHERS |= {"buffer": "1.5 KiB", "c": 2, "dataset": 'a "graph" \\ of \u00fc\x7f\n'}
 
