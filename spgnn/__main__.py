@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.command import Parser, at_least, nbytes, real, run
+from spgnn.command import Parser, at_least, nbytes, real, run, say
 from spgnn.data.graph import MASKS, GraphBlock
 from spgnn.data.labels import LabelKind, label_kind, labelled
 from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
@@ -127,7 +127,7 @@ def _info(options: argparse.Namespace) -> None:
         "split": counts.describe_split(meta.splits),
     }
     for key, value in rows.items():
-        print(f"{key:>12}  {value}")
+        say(f"{key:>12}  {value}")
 
 
 def _blocks(source: GraphSource) -> Iterator[GraphBlock]:
@@ -193,7 +193,7 @@ def _describe_features(meta: GraphMeta) -> str:
 def _download(options: argparse.Namespace) -> None:
     with ProgressBar() as progress:
         graph = download(options.name, options.data_dir, progress)
-    print(data_directory(options.data_dir) / f"{graph.name}.npz")
+    say(str(data_directory(options.data_dir) / f"{graph.name}.npz"))
 
 
 def _shard(options: argparse.Namespace) -> None:
@@ -233,7 +233,7 @@ def _cut(source: GraphSource, options: argparse.Namespace, progress: ProgressBar
 
 
 def _say_cut(source: GraphSource, options: argparse.Namespace) -> None:
-    print(f"{options.output}: {source.meta.vertices:,} vertices in {options.parts} parts")
+    say(f"{options.output}: {source.meta.vertices:,} vertices in {options.parts} parts")
 
 
 def _labels(source: GraphSource, options: argparse.Namespace) -> npt.NDArray[np.int32] | None:

@@ -1,8 +1,9 @@
-"""What the command lines share: one line for a wrong flag, and how a command ends."""
+"""What the command lines share: flags, what they print, and how a command ends."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import os
 import re
@@ -10,13 +11,17 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
-from typing import Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from spgnn.errors import InputError, meant, shortened, unknown
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two as shells have them: 128 + signal
 LARGEST = 2**31 - 1
 _SHOWN = 40
+_WIDEST = 10_000  # of a table where no terminal sets a limit
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,6 +52,13 @@ class Parser(argparse.ArgumentParser):
             named = "command" if action.dest == argparse.SUPPRESS else action.dest
             flag = "/".join(action.option_strings) or str(action.metavar or named)
             raise unknown(flag, value, map(str, action.choices))
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help so that an output which cannot be written is an error like any other."""
+        if message and file is sys.stdout:
+            say(message, end="")
+        else:
+            super()._print_message(message, file)
 
     def _flags(self) -> list[str]:
         """All flags, those of subcommands as well."""
@@ -119,11 +131,117 @@ def nonempty(given: str) -> str:
     return given
 
 
-def show_as_escapes() -> None:
-    """From now on, print as escapes what the terminal's encoding does not have."""
+class OutputError(InputError):
+    """Standard output is closed, or its disk is full.
+
+    Attributes
+    ----------
+    status : int
+        With which the command ends.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        is_pipe = isinstance(error, BrokenPipeError)
+        self.status = CLOSED_PIPE if is_pipe else BAD_INPUT
+        super().__init__(
+            "the output was closed before all was written"
+            if is_pipe
+            else f"the output cannot be written: {error.strerror or error}"
+        )
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print on standard output, and flush it.
+
+    Raises
+    ------
+    OutputError
+    """
+    try:
+        # The system may refuse to write nothing, too.
+        if text or end:
+            print(text, end=end)
+        sys.stdout.flush()
+    except OSError as error:
+        _drop_output()
+        raise OutputError(error) from None
+
+
+def _drop_output() -> None:
+    """Let go of what cannot be written: Python flushes again at exit, and would complain again."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def show_table(table: Table, width: int | None = None) -> None:
+    """Print a table.
+
+    Parameters
+    ----------
+    table : rich.table.Table
+    width : int, optional
+        Characters of a line, at most. By default those of the terminal; as many as the table needs
+        where the output is no terminal.
+
+    Raises
+    ------
+    OutputError
+    """
+    # Imported here: it takes its time, and most commands have nothing to draw.
+    from rich.console import Console  # noqa: PLC0415
+
+    terminal, raw = sys.stdout.isatty(), io.BytesIO()
+    # Its encoding says which characters there are to draw with.
+    encoding = sys.stdout.encoding or "utf-8"
+    drawn = io.TextIOWrapper(raw, encoding, errors="backslashreplace", write_through=True)
+    if width is None and not terminal:
+        width = _WIDEST
+    # Drawn aside: rich would end the process where nobody reads.
+    Console(file=drawn, force_terminal=terminal or None, width=width).print(table)
+    say(raw.getvalue().decode(encoding), end="")
+
+
+def prepare_streams() -> None:
+    """Let standard streams that are closed, or that cannot be written to, do no harm.
+
+    Characters that their encodings do not have are printed as escapes.
+
+    A file that is opened later would get the number of a closed stream, and with it what is
+    printed. Output that was closed is an error when something is printed. Diagnostics that cannot
+    be written are lost, since there is nobody to tell.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
+    if sys.stdout is None:
+        # Written to, it fails as the closed one would.
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # closed, or none of Python's own
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    elif sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr = _Diagnostics(open(2, "wb", closefd=False), sys.stderr.encoding)  # noqa: SIM115
+
+
+class _Diagnostics(io.TextIOWrapper):
+    """Standard error: at once, and lost where it cannot be written."""
+
+    def __init__(self, file: IO[bytes], encoding: str) -> None:
+        super().__init__(file, encoding, errors="backslashreplace", write_through=True)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            super().write(text)
+        self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            super().flush()
 
 
 def run(body: Callable[[], int | None]) -> int:
@@ -134,22 +252,24 @@ def run(body: Callable[[], int | None]) -> int:
     body : callable
         Its return value, or 0, is the status.
     """
-    show_as_escapes()
+    prepare_streams()
     try:
         status = body() or 0
-        sys.stdout.flush()
+        say("", end="")
+    except BrokenPipeError as error:
+        _drop_output()
+        return _refuse(OutputError(error))
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return _refuse(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # Python flushes again at exit, and would complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("error: the output was closed before all was written", file=sys.stderr)
-        return CLOSED_PIPE
     except MemoryError as error:
         print(f"error: out of memory{f': {error}' if str(error) else ''}", file=sys.stderr)
         return BAD_INPUT
     return status
+
+
+def _refuse(error: InputError) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return error.status if isinstance(error, OutputError) else BAD_INPUT

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
+from rich.table import Table
 
 from spgnn import InputError
-from spgnn.command import Parser, at_least, nbytes, nonempty, real, run
+from spgnn.command import Parser, at_least, nbytes, nonempty, real, run, say, show_table
+from spgnn.train import main as train
 from tests.comm.jobs import Forked
 
 
@@ -47,6 +50,84 @@ def test_a_closed_pipe_is_one_line(tmp_path):
     ended = Forked(body, tmp_path).wait()
     assert ended.status == 141
     assert ended.err == "error: the output was closed before all was written\n"
+
+
+CLOSED = "error: the output cannot be written: Bad file descriptor\n"
+FULL = "error: the output cannot be written: No space left on device\n"
+
+
+def with_streams(body, out, err):
+    """A body that runs as in a process which was started with such streams."""
+
+    def started() -> int:
+        for number, state in ((1, out), (2, err)):
+            name = "stdout" if number == 1 else "stderr"
+            if state == "closed":
+                os.close(number)
+                setattr(sys, name, None)
+            elif state == "full":
+                os.dup2(os.open("/dev/full", os.O_WRONLY), number)
+            setattr(sys, f"__{name}__", getattr(sys, name))
+        return body()
+
+    return started
+
+
+@pytest.mark.parametrize("err", ["open", "closed", "full"])
+@pytest.mark.parametrize(
+    ("out", "status", "said"), [("open", 0, ""), ("closed", 2, CLOSED), ("full", 2, FULL)]
+)
+def test_streams_that_cannot_be_written(tmp_path, out, err, status, said):
+    def body() -> int:
+        print("a diagnostic", file=sys.stderr)
+        say("a result")
+        # What is opened later has not the number of a stream.
+        assert os.open(os.devnull, os.O_RDONLY) > 2
+        return 0
+
+    ended = Forked(with_streams(lambda: run(body), out, err), tmp_path).wait()
+    assert ended.status == status
+    assert ended.out == ("a result\n" if out == "open" else "")
+    assert ended.err == (f"a diagnostic\n{said}" if err == "open" else "")
+
+
+@pytest.mark.parametrize(("out", "said"), [("closed", CLOSED), ("full", FULL)])
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_a_job_whose_output_cannot_be_written(tmp_path, out, said, ranks):
+    """It has done all the rest by then."""
+    flags = ["--dataset", "rmat-6-4", "--random-features", "5", "--random-classes", "3"]
+    flags += ["--epochs", "1", "--hidden", "4", "--json", str(tmp_path / "report.json")]
+    job = with_streams(lambda: train([*flags, "--nproc", ranks]), out, "open")
+    ended = Forked(job, tmp_path).wait()
+    assert (ended.status, ended.err) == (2, said)
+    assert (tmp_path / "report.json").exists()
+
+
+def test_characters_that_a_terminal_does_not_have(tmp_path):
+    def body() -> int:
+        sys.stdout.reconfigure(encoding="latin-1")
+        return run(lambda: say("a – b"))
+
+    ended = Forked(body, tmp_path).wait()
+    assert (ended.status, ended.out) == (0, "a \\u2013 b\n")
+
+
+def test_help_is_output_like_any_other(tmp_path):
+    def body() -> int:
+        Parser(prog="x").parse_args(["--help"])
+        return 0
+
+    ended = Forked(with_streams(lambda: run(body), "full", "open"), tmp_path).wait()
+    assert (ended.status, ended.err) == (2, FULL)
+
+
+def test_tables_are_as_wide_as_they_need_where_no_terminal_sets_a_limit(capsys):
+    table = Table(show_header=False)
+    table.add_row("x" * 100, "y" * 150)
+    show_table(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert f"{'x' * 100} │ {'y' * 150}" in lines[1]
 
 
 def test_flags():

@@ -23,6 +23,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from spgnn.comm.connect import die_with_parent, world
 from spgnn.comm.job import CommunicationError
+from spgnn.command import say
 from spgnn.errors import InputError
 
 # A rank that says why it fails lingers, so that the others can read it; give it that time.
@@ -60,8 +61,7 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
     listener = socket.create_server(("127.0.0.1", 0), backlog=nproc)
     environment = _described(listener, nproc)
     _preload()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     ranks: dict[int, int] = {}
     store = None
     # What comes meanwhile waits until there is somebody to see to it.
@@ -167,6 +167,7 @@ def _run_rank(
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)
         status = body() or 0
+        say("", end="")
         _leave()
     except _Terminated:
         status = _TERMINATED
@@ -181,9 +182,14 @@ def _run_rank(
     except BaseException:
         print(f"error: rank {rank}:\n{traceback.format_exc()}", file=sys.stderr)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         os._exit(status)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, AttributeError):  # its disk is full, or it was closed
+            stream.flush()
 
 
 def _leave() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from spgnn.comm import Communicator, connect, guarded, refuse
 from spgnn.comm.rank_zero import from_rank_zero, on_rank_zero
+from spgnn.command import run, say
 from spgnn.errors import InputError, memory_for
 from spgnn.files import check_new_directory, check_writable
 from spgnn.graph.output import write_npy, write_parts
@@ -54,9 +55,7 @@ def run_rank(config: InferConfig) -> int:
         return refuse(error)
     with guarded(comm):
         said = infer_to_file(config, comm)
-    if comm.rank == 0:
-        print(said)
-    return 0
+    return run(lambda: say(said)) if comm.rank == 0 else 0
 
 
 def infer_to_file(config: InferConfig, comm: Communicator) -> str:
@@ -69,6 +68,7 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
     """
     common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
     comm.check_agreement("flags", **common)
+    config.check(comm.size)
     weights, path = str(config.inference.weights), str(config.inference.output)
     on_rank_zero(comm, lambda: _check_output(path))
     state = on_rank_zero(comm, lambda: _read(config, weights))

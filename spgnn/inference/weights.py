@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +17,12 @@ from spgnn.errors import InputError
 from spgnn.train.checkpoint import FILE, read_weights
 
 State = dict[str, Tensor]
-# Where training scripts put the weights beside other things.
-_INSIDE = ("model_state_dict", "state_dict", "model")
-# What DistributedDataParallel and torch.compile put before every name.
-_WRAPPERS = ("module.", "_orig_mod.")
+# By these a model of layers is known, ours or PyG's.
+LAYERS = "convs."
+# What torch.compile, FSDP and activation checkpointing put between names; no module is called so.
+_WRAPPERS = re.compile(r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+_DEEPEST = 4  # of tables in tables
+_AVERAGED = "n_averaged"
 
 
 def load_weights(model: nn.Module, path: str, comm: Communicator) -> None:
@@ -42,12 +45,23 @@ def load_weights(model: nn.Module, path: str, comm: Communicator) -> None:
         On all ranks, if there is no such file, or it is of another model: names the array and its
         shape.
     """
-    state = on_rank_zero(comm, lambda: read_state(path)[0])
+    first = next(iter(model.state_dict()), LAYERS)
+    state = on_rank_zero(comm, lambda: read_state(path, first)[0])
     deal_weights(model, state, path, comm)
 
 
-def read_state(path: str) -> tuple[State, dict[str, Any]]:
+def read_state(path: str, first: str = LAYERS) -> tuple[State, dict[str, Any]]:
     """The weights in a file by name, and what a checkpoint says it was made with.
+
+    In a file of torch they may lie beside other things, inside tables, under names to which
+    wrappers (``DistributedDataParallel``, ``torch.compile``, ``AveragedModel``, a module of
+    Lightning) have added something. Several sets of weights in one file are refused.
+
+    Parameters
+    ----------
+    path : str
+    first : str
+        A name that the model has, or how one begins.
 
     Raises
     ------
@@ -67,22 +81,74 @@ def read_state(path: str) -> tuple[State, dict[str, Any]]:
             f"{path}: not a state_dict: torch.load finds no tensors alone in it "
             f"({type(error).__name__}); torch.save(model.state_dict(), FILE) writes one"
         ) from None
-    for name in _INSIDE:
-        if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping):
-            loaded = loaded[name]
-    if not isinstance(loaded, Mapping) or not loaded:
-        raise InputError(f"{path}: not a state_dict, but a {type(loaded).__name__}")
-    for name, value in loaded.items():
+    found = _states(loaded, first)
+    if len(found) > 1:
+        _refuse_several(path, [repr(place) for place in found])
+    state = next(iter(found.values()), loaded)
+    if not isinstance(state, Mapping) or not state:
+        raise InputError(f"{path}: not a state_dict, but a {type(state).__name__}")
+    for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise InputError(f"{path}: not a state_dict: '{name}' is a {type(value).__name__}")
         if value.layout != torch.strided or value.is_meta:
             what = "has no numbers" if value.is_meta else f"is {value.layout}, not dense"
             raise InputError(f"{path}: '{name}' {what}")
-    state = dict(loaded)
-    for wrapper in _WRAPPERS * 2:
-        if all(name.startswith(wrapper) for name in state):
-            state = {name.removeprefix(wrapper): t for name, t in state.items()}
-    return state, {}
+    return _unwrapped(state, first, path), {}
+
+
+def _states(loaded: Any, first: str, place: str = "", depth: int = 0) -> dict[str, Any]:
+    """Tables with tensors that such a model has, by where they lie in others."""
+    if not isinstance(loaded, Mapping) or depth > _DEEPEST:
+        return {}
+    if any(
+        isinstance(name, str) and isinstance(value, Tensor) and _prefix(name, first) is not None
+        for name, value in loaded.items()
+    ):
+        return {place: loaded}
+    found = dict[str, Any]()
+    for name, value in loaded.items():
+        inside = f"{place}/{name}" if place else str(name)
+        found.update(_states(value, first, inside, depth + 1))
+    return found
+
+
+def _prefix(name: str, first: str) -> str | None:
+    """What is before the model's own name, which begins so; ``None`` if that is not in it."""
+    plain = _WRAPPERS.sub("", name)
+    at = f".{plain}".find(f".{first}")
+    return None if at < 0 else plain[:at]
+
+
+def _unwrapped(state: Mapping[str, Tensor], first: str, path: str) -> State:
+    """The weights by the model's own names."""
+    plain = dict[str, Tensor]()
+    for name, tensor in state.items():
+        own = _WRAPPERS.sub("", name)
+        if own in plain:
+            raise InputError(f"{path}: holds '{own}' twice, with and without a wrapper's name")
+        plain[own] = tensor
+    found = {p for name in plain for p in [_prefix(name, first)] if p is not None}
+    prefixes = sorted(found or {""}, key=len)
+    prefix = prefixes[0]
+    if prefix.endswith("module."):  # of torch.optim.swa_utils, perhaps
+        averaged = plain.pop(prefix.removesuffix("module.") + _AVERAGED, None)
+        if averaged is not None and averaged.numel() == 1 and not averaged.item():
+            raise InputError(f"{path}: {_AVERAGED} is 0: no weights were averaged into this model")
+    for name in plain:
+        if not name.startswith(prefix):
+            if len(prefixes) > 1:
+                _refuse_several(path, [f"'{one}{first}'" for one in prefixes])
+            raise InputError(
+                f"{path}: '{name}' lies beside the weights of '{prefix}'; "
+                "torch.save the state_dict of that module alone"
+            )
+    return {name.removeprefix(prefix): tensor for name, tensor in plain.items()}
+
+
+def _refuse_several(path: str, places: Sequence[str]) -> NoReturn:
+    raise InputError(
+        f"{path}: holds weights under {' and under '.join(places)}; torch.save one of them"
+    )
 
 
 def deal_weights(model: nn.Module, state: State | None, path: str, comm: Communicator) -> None:

@@ -281,13 +281,7 @@ class MiniBatchConfig(Config):
         if self.storage.structure == "disk":
             self._check_structure()
         self.aim.check()
-        training = self.training
-        if training.resume and training.checkpoint is None:
-            raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
-        if training.warmup and training.warmup >= training.epochs:
-            raise InputError(
-                f"--warmup {training.warmup} must be less than --epochs {training.epochs}"
-            )
+        self.training.check()
         if self.storage.store == "disk" and self.model.jk != "none":
             raise InputError("--store disk needs --jk none: evaluation goes layer by layer")
         self._check_distribution(ranks)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from spgnn.comm import Communicator
+from spgnn.command import show_table
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.counts import Sampled
 from spgnn.minibatch.train import BatchTrainer
@@ -187,8 +187,4 @@ def show(report: Report) -> None:
     if full is not None:
         for name, seconds in list(full["seconds_to"].items())[-3:]:
             table.add_row(f"full graph: seconds to {name}", f"{seconds:.3f}")
-    console = Console()
-    with console.capture() as drawn:
-        console.print(table)
-    # Rich would end the process where nobody reads.
-    print(drawn.get(), end="")
+    show_table(table)

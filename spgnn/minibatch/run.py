@@ -26,6 +26,7 @@ from spgnn.train.run import OWN_FLAGS, start
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The mini-batch command; returns its exit status."""
+    command.prepare_streams()
     try:
         config = parse(arguments)
     except InputError as error:

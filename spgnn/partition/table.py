@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from spgnn.command import say
 from spgnn.partition.volume import Report
 
 
@@ -25,15 +26,15 @@ def print_reports(reports: list[Report], features: int | None) -> None:
             ("max receive bytes", [_size(result["max_recv"] * row) for result in reports]),
         ]
     first = reports[0]
-    print(f"{first['vertices']:,} vertices, {first['edges']:,} nonzeros, {first['parts']} parts")
+    say(f"{first['vertices']:,} vertices, {first['edges']:,} nonzeros, {first['parts']} parts")
     name_width = max(len(name) for name, _ in rows)
     widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(reports))]
     for name, cells in rows:
         figures = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-        print(f"{name.ljust(name_width)}  {figures}")
+        say(f"{name.ljust(name_width)}  {figures}")
     for result in reports:
         for remark in _remarks(result):
-            print(f"{result['method']}: {remark}")
+            say(f"{result['method']}: {remark}")
 
 
 def _remarks(result: Report) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from spgnn.command import say, show_table
 from spgnn.plan.choose import Choice
 from spgnn.plan.machine import Level, Machine
 
@@ -40,22 +41,22 @@ def show_choice(choice: Choice, record: dict[str, Any], top: int, *, estimated: 
             f"{1e3 * plan['seconds']:,.2f}",
             plan["why"],
         )
-    _print(table)
+    show_table(table, None if sys.stdout.isatty() else _WIDTH)
     for place, plan in enumerate(record["plans"][:top], start=1):
-        print(f"{place:>3}  {plan['command']}")
+        say(f"{place:>3}  {plan['command']}")
     if choice.dropped:
         least = min(one.prediction.memory_bytes for one in choice.dropped)
-        print(
+        say(
             f"     {len(choice.dropped)} more do not fit into memory; they need {least:,} bytes a "
             "rank or more"
         )
     if choice.outpaced:
         least_seconds = min(one.seconds for one in choice.outpaced)
-        print(
+        say(
             f"     {len(choice.outpaced)} with hierarchy were not counted; at best they take "
             f"{1e3 * least_seconds:,.2f} ms"
         )
-    print()
+    say("")
 
 
 def show_machine(machine: Machine) -> None:
@@ -110,7 +111,7 @@ def show_machine(machine: Machine) -> None:
         f"operation {1e6 * overhead.operation:.1f} µs  exchange {1e6 * overhead.exchange:.1f} µs  "
         f"epoch {1e6 * overhead.epoch:.0f} µs  memory {overhead.memory / 2**20:.0f} MiB",
     )
-    _print(table)
+    show_table(table, None if sys.stdout.isatty() else _WIDTH)
 
 
 def _level(level: Level) -> str:
@@ -119,13 +120,3 @@ def _level(level: Level) -> str:
         f"{link.bandwidth / 1e9:.2f} GB/s a rank"
         for name, link in vars(level).items()
     )
-
-
-def _print(table: Table) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDTH)
-    with console.capture() as drawn:
-        console.print(table)
-    # Rich would end the process where nobody reads.
-    print(drawn.get(), end="")

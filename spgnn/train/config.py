@@ -41,24 +41,18 @@ class TrainConfig(Config):
         if self.algorithm.order == "paper" and self.model.model != "gcn":
             raise InputError(f"--order paper needs --model gcn, not {self.model.model}")
         self._check_aim()
-        training = self.training
+        self.training.check()
         self._check_model()
         if self.model.attends:
             self._check_attention()
         if self.algorithm.ghosts:
             self._check_ghosts()
-        if training.warmup and training.warmup >= training.epochs:
-            raise InputError(
-                f"--warmup {training.warmup} must be less than --epochs {training.epochs}"
-            )
         self.wires.check(self)
         if self.storage.asked:
             self._check_storage()
         elif self.storage != Storage():
             flag = "--recompute" if self.storage.recompute != "auto" else "--spill-dtype"
             raise InputError(f"{flag} needs --memory, --spill or --parts")
-        if training.resume and training.checkpoint is None:
-            raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
 
     def _check_storage(self) -> None:
         """What working through rows in parts does not know."""

@@ -48,6 +48,11 @@ class Trainer:
     callbacks : sequence of Callback
         Those of rank 0 are called, whatever the others are given.
 
+    Raises
+    ------
+    InputError
+        If options do not go together.
+
     Attributes
     ----------
     history : list of dict
@@ -74,6 +79,7 @@ class Trainer:
         comm: Communicator,
         callbacks: Sequence[Callback] = (),
     ) -> None:
+        options.check()
         self.task = task
         self.options = options
         self.comm = comm

@@ -13,6 +13,7 @@ import torch
 
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import from_rank_zero
+from spgnn.command import say
 from spgnn.data import open_source
 from spgnn.data.shards import is_graph_directory
 from spgnn.data.source import GraphSource, MemorySource
@@ -120,7 +121,7 @@ def _shown(flags: dict[str, Any]) -> str:
 
 def _say(comm: Communicator, text: str) -> None:
     if comm.rank == 0:
-        print(text, flush=True)
+        say(text)
 
 
 def _machine(config: TrainConfig, comm: Communicator) -> Machine | None:

@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Started by torchrun, mpiexec or srun, this process is one rank. Started plainly, it forks
     ``--nproc`` ranks.
     """
+    command.prepare_streams()
     try:
         config, given = parse(arguments), TrainConfig.given(arguments)
     except InputError as error:
@@ -135,11 +136,12 @@ def train(
     Raises
     ------
     InputError
-        If ranks were started with different flags, or the data set, the partition, the checkpoint
-        or a place to write to is wrong.
+        On all ranks, if they were started with different flags or with flags that do not go
+        together, or the data set, the partition, the checkpoint or a place to write to is wrong.
     """
     common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
     comm.check_agreement("flags", **common)
+    config.check(comm.size)
     on_rank_zero(comm, lambda: _check_targets(config))
     config = resolved(config, comm)
     if given is None:

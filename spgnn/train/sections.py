@@ -336,6 +336,18 @@ class Training(Record):
     checkpoint_every: Annotated[int, Flag("epochs", "N", low=1)] = 10
     resume: Annotated[bool, Flag("go on from the checkpoint")] = False
 
+    def check(self) -> None:
+        """Refuse flags that do not go together.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.resume and self.checkpoint is None:
+            raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
+        if self.warmup and self.warmup >= self.epochs:
+            raise InputError(f"--warmup {self.warmup} must be less than --epochs {self.epochs}")
+
 
 @dataclass(frozen=True)
 class Job(Record):

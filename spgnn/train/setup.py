@@ -81,8 +81,9 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     Raises
     ------
     InputError
-        If anything about the data set or the partition is wrong.
+        If flags do not go together, or anything about the data set or the partition is wrong.
     """
+    config.check(comm.size)
     mesh, device = Mesh.build(comm, config.algorithm.distribution.axes(comm.size)), comm.device
     share, report = share_of(config, comm)
     share, sought = _sought(config, share, comm)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from spgnn.command import show_table
 from spgnn.train.clock import CATEGORIES
 from spgnn.train.objective import SPLITS
 from spgnn.train.repeated import AT_BEST
@@ -40,11 +40,7 @@ def show(report: Report) -> None:
             for which in ("max_rank", "median_rank", "rank_0")
         )
         table.add_row(title, f"{most} MiB at most on a rank, median {middle}, rank 0 {first}")
-    console = Console()
-    with console.capture() as drawn:
-        console.print(table)
-    # Rich would end the process where nobody reads.
-    print(drawn.get(), end="")
+    show_table(table)
 
 
 def _add_scores(table: Table, report: Report) -> None:

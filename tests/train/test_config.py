@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from spgnn import InputError
-from spgnn.train import TrainConfig, parse
+from spgnn.comm import connect
+from spgnn.inference.cli import infer_to_file
+from spgnn.inference.config import InferConfig
+from spgnn.minibatch.config import MiniBatchConfig
+from spgnn.minibatch.run import train as train_batches
+from spgnn.testing import run_ranks
+from spgnn.train import TrainConfig, Trainer, Training, parse, prepare, train
 
 # One flag of each type, another value than its default as written, and as read.
 FLAGS = [
@@ -184,3 +190,42 @@ def test_combinations_that_cannot_work(flags, ranks, message):
 )
 def test_combinations_that_work(algo, c, ranks):
     TrainConfig.of(algo=algo, c=c).check(ranks)
+
+
+def refusals(rank):
+    """What each public function that takes a configuration says of one that cannot work."""
+    comm, gat = connect(), {"model": "gat", "ghosts": 1, "layers": 2, "dataset": "rmat-5-4"}
+    files = {"weights": "none.npz", "output": "none.npy"}
+    calls = [
+        lambda: train(TrainConfig.of(**gat), comm),
+        lambda: prepare(TrainConfig.of(**gat), comm),
+        lambda: infer_to_file(InferConfig.of(dataset="rmat-5-4", layer=7, **files), comm),
+        lambda: train_batches(MiniBatchConfig.of(dataset="rmat-5-4", layers=5), comm),
+        lambda: Trainer(None, Training(resume=True), comm),
+        lambda: Trainer(None, Training(warmup=9, epochs=3), comm),
+    ]
+    said = []
+    for call in calls:
+        with pytest.raises(InputError) as caught:
+            call()
+        said.append(str(caught.value))
+    return said
+
+
+def test_functions_refuse_what_commands_refuse():
+    """On every rank, before anything is read."""
+    first, second = run_ranks(refusals, 2)
+    assert first == second
+    for said, message in zip(
+        first,
+        [
+            "--model gat needs --ghosts 0",
+            "--model gat needs --ghosts 0",
+            "--layer 7: the model has --layers",
+            "--layers 5 needs as many --num-neighbors",
+            "--resume needs --checkpoint",
+            "--warmup 9 must be less than --epochs 3",
+        ],
+        strict=True,
+    ):
+        assert message in said

@@ -24,9 +24,7 @@ from spgnn.sparse import EXACT, exact_in_float32
 # Ids that leave more than this share of [0, largest] unused are names, not positions.
 SPARSE_IDS = 16
 WANTED = "an edge is 'source target [weight]'"
-PLAIN = Grammar(
-    "ii", row=f"the first edge has 2 ({WANTED})", separators=' \t\r,;"', comments="#%/"
-)
+PLAIN = Grammar("ii", row=f"the first edge has 2 ({WANTED})", separators=' \t\r,;"', comments="#%/")
 WEIGHTED = replace(PLAIN, head="iif", row=f"the first edge has 3 ({WANTED})")
 _COMMENT = re.compile(r"[\s#%/]*")
 # SNAP's words, at the beginning of a comment: elsewhere they may say anything.
