@@ -81,7 +81,6 @@ def start(config: Startable, rank: Callable[[], int]) -> int:
         What each rank does; returns its exit status.
     """
     nproc, threads = config.job.nproc, config.job.threads
-    command.show_as_escapes()
     try:
         place = launched_rank()
         if place is not None and nproc > 1 and place[1] != nproc:
