@@ -122,7 +122,7 @@ class CSR:
         return cls.of(indptr, indices, (int(A.shape[0]), int(A.shape[1])), values)
 
     def to_scipy(self) -> sp.csr_array:
-        """The whole matrix, scalings multiplied in, as a SciPy CSR array (float32 if 0/1)."""
+        """A copy of the whole matrix, scalings multiplied in, as a SciPy array (float32 if 0/1)."""
         if self.values is None:
             scales = [s for s in (self.row_scale, self.col_scale) if s is not None]
             values = torch.ones(self.nnz, dtype=scales[0].dtype if scales else torch.float32)
@@ -138,8 +138,8 @@ class CSR:
             values *= self.col_scale[self.indices.long()]
         if values.dtype == torch.bfloat16:
             values = values.float()
-        arrays = (values.cpu().numpy(), self.indices.cpu().numpy(), self.indptr.cpu().numpy())
-        return sp.csr_array(arrays, shape=self.shape)
+        places = (a.cpu().numpy().copy() for a in (self.indices, self.indptr))
+        return sp.csr_array((values.cpu().numpy(), *places), shape=self.shape)
 
     @property
     def indptr(self) -> Tensor:

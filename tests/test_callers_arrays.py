@@ -91,6 +91,16 @@ def test_matrices_of_scipy(take, form):
         assert_stays(lambda A=A: take(A), A)
 
 
+def test_what_is_handed_out_is_a_copy():
+    block = CSR.from_scipy(matrix())
+    before = numbers(block)
+    spoil(block.to_scipy())
+    for old, new in zip(before, numbers(block), strict=True):
+        np.testing.assert_array_equal(old, new)
+    order, graph = torch.arange(N).flip(0).contiguous(), from_scipy(matrix())
+    assert_stays(lambda: [graph.relabel(order).vertex_ids], order)
+
+
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, np.ndarray.tolist])
 def test_arrays_beside_a_matrix(kind):
     given = {name: kind(array.numpy()) for name, array in list(arrays().items())[:3]}
@@ -182,7 +192,24 @@ def check_distributed(rank):
             assert torch.equal(now, before), name
 
 
+def check_blocks(rank):
+    """All that a block brings, but for its features, which are shared as the docs say."""
+    comm = connect()
+    first, last = RowLayout.even(N, comm.size).range(rank)
+    given = arrays()
+    whole = from_scipy(matrix(), **{name: given[name] for name in ("x", "y", "train_mask")})
+    block = whole.block(first, last)
+    graph = spgnn.distribute(block, comm=comm)
+    assert graph.x.data_ptr() == block.x.data_ptr()
+    names = ("y", "train_mask", "vertex_ids", "edge_weight", "local_edge_index")
+    held = {name: (getattr(graph, name), getattr(graph, name).clone()) for name in names}
+    spoil(block.y, block.train_mask, block.vertex_ids, block.adjacency.values)
+    for name, (now, before) in held.items():
+        assert torch.equal(now, before), name
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_what_is_distributed(ranks):
+    run_ranks(check_blocks, ranks)
     run_ranks(check_matrices, ranks)
     run_ranks(check_distributed, ranks)

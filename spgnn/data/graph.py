@@ -117,6 +117,9 @@ class VertexData:
 class Graph(VertexData):
     """A whole graph.
 
+    A record shares the arrays it is made of, where they have the right dtype: they may be mapped
+    files. `spgnn.data.from_scipy` and its siblings copy.
+
     Parameters
     ----------
     name : str
@@ -183,7 +186,7 @@ class Graph(VertexData):
         return replace(
             self,
             adjacency=rename_columns(take_rows(self.adjacency, order), position),
-            vertex_ids=order if self.vertex_ids is None else self.vertex_ids[order],
+            vertex_ids=order.clone() if self.vertex_ids is None else self.vertex_ids[order],
             **self.take(order),
         )
 
@@ -204,7 +207,7 @@ class Graph(VertexData):
 
 @dataclass(frozen=True, eq=False)
 class GraphBlock(VertexData):
-    """Rows [first_row, first_row + rows) of a graph.
+    """Rows [first_row, first_row + rows) of a graph; shares its arrays as a `Graph` does.
 
     Parameters
     ----------

@@ -72,8 +72,11 @@ def share_of_blocks(
         labelled=block.y is not None,
         splits=block.splits,
     )
-    data = VertexData(**block.take(slice(None)))
-    return RankShare(meta, layout, block.adjacency, block.vertex_ids, data)
+    # Features are shared, for they may be mapped files; the rest is small, and its owner may write.
+    small = {key: t for key in ("y", *MASKS) if (t := getattr(block, key)) is not None}
+    data = VertexData(x=block.x, **{key: t.clone() for key, t in small.items()})
+    adjacency = block.adjacency.with_own_numbers()
+    return RankShare(meta, layout, adjacency, block.vertex_ids.clone(), data)
 
 
 def _of_split(block: GraphBlock, split: int | None) -> GraphBlock:

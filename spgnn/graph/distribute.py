@@ -74,7 +74,9 @@ def distribute(
         A PyG ``Data``, a ``DGLGraph``, an OGB dataset of either flavour, a SciPy matrix (with `x`,
         `y` and masks beside it), a `spgnn.data.Graph`, the name or path of a data set, or a
         directory of parts. Rank 0's counts: the others may pass the same, or nothing. Or on every
-        rank a `spgnn.data.GraphBlock`: its rows, one rank's after another's.
+        rank a `spgnn.data.GraphBlock`: its rows, one rank's after another's. What is written to
+        its arrays afterwards changes nothing here, but for the features of a `GraphBlock`: they
+        may be mapped files, or most of the memory there is, and are shared.
     partition : str or int [n]
         A method of ``spgnn.partition``, a file of labels, or the labels themselves. Rank 0's
         counts.

@@ -240,6 +240,8 @@ def test_a_closed_pipe_is_one_line(tmp_path, graph_file):
                 "weights by  third column 'weight', unless all are 1",
             ],
         ),
+        ("g.txt", "% sym unweighted\n% 1 2 2\n1 2\n", ["(undirected, ", "line 1 says 'sym', as"]),
+        ("g.txt", "% asym weighted\n1 2 3\n", ["(directed, weighted)", "line 1 says 'asym', as"]),
         ("g.el", "0 5\n", ["vertices by  ids reach 5", "weights by  there is no third column"]),
         ("g.txt", "0 1000000\n", ["vertices by  ids are names, and renumbered"]),
         (

@@ -41,6 +41,11 @@ from tests.data.text_files import MTX, put
         ("g.txt", "# Directed graph\n# Undirected graph\n0 1\n", "say both 'Directed graph' and"),
         ("g.txt", "0 1 16777217\n", ", line 1: 1.67772e.07 is not a whole number that float32"),
         ("g.txt", "0 1 16777216\n0 1 1\n", r": entry \(1, 0\) is 16777217; it must be a whole"),
+        (
+            "g.txt",
+            "% bip unweighted\n1 1\n",
+            ", line 1: '% bip unweighted': the ids of a bipartite",
+        ),
         ("g.mtx.zst", "", ": unpack it first; of packed files only .gz, .bz2, .xz are read"),
         ("g.graph", "", ": empty; a METIS graph begins with"),
         ("g.graph", "x y\n", ", line 1: the header of a METIS graph is"),

@@ -11,6 +11,7 @@ from hypothesis import given
 
 from spgnn import InputError
 from spgnn.data.formats.npz import read_npz, write_npz
+from spgnn.data.formats.npz_source import NpzSource
 from spgnn.data.sets.generators import block_model
 from tests.data.strategies import assert_same_csr, assert_same_vertices, graphs
 
@@ -371,3 +372,71 @@ def test_graphs_of_nothing_are_records(tmp_path, splits):
     if not splits:
         with pytest.raises(InputError, match="split 0 does not exist: the masks have no columns"):
             graph.select_split(0)
+
+
+@pytest.mark.parametrize("text", [np.array(b"csc"), np.array("csc"), np.array([b"csc"])])
+def test_formats_as_they_are_written(tmp_path, text):
+    """SciPy before 1.0 wrote them in four bytes a letter."""
+    arrays = {"indptr": np.array([0, 0, 1]), "indices": np.array([0]), "data": np.array([5.0])}
+    np.savez(tmp_path / "g.npz", **arrays, shape=np.array([2, 2]), format=text)
+    assert read_npz(tmp_path / "g.npz").adjacency.to_scipy().toarray().tolist() == [[0, 5], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"format": np.array(b"lil")},
+            "array 'format' is 'lil'; known are csr, csc, bsr, coo, dia",
+        ),
+        ({"format": np.array(3)}, "array 'format' is damaged or truncated: it is no word"),
+        ({"format": np.array(["a", "b"])}, "array 'format' is damaged or truncated: it is no word"),
+        ({"format": np.array(b"coo")}, "no array 'data'"),
+        ({"format": np.array(b"csc"), "data": np.ones(3)}, "arrays of format 'csc' do not fit"),
+        ({"format": np.array(b"csc"), "data": np.array([1, np.nan, 1, 1])}, r"data\[1\] is nan"),
+        (
+            {"format": np.array(b"csc"), "data": np.array([1, 2**24 + 1, 1, 1])},
+            "values hold 16777217",
+        ),
+        (
+            {"format": np.array(b"csc"), "data": np.ones(4), "indices": np.array([1, 2, 0, 7])},
+            "arrays of format 'csc' do not fit",
+        ),
+        ({"format": np.array(b"bsr"), "data": np.ones(4)}, "'data' must have 3 dimensions, got"),
+        ({"format": np.array(b"bsr"), "data": np.ones((4, 0, 1))}, "'data' must have 3 dimensions"),
+        (
+            {"format": np.array(b"dia"), "data": np.ones((1, 3)), "offsets": np.array([0.5])},
+            "'offsets' must be a vector of integers",
+        ),
+        (
+            {"format": np.array(b"coo"), "data": np.ones(1), "row": np.array([3]), "col": [0]},
+            "arrays of format 'coo' do not fit together",
+        ),
+        (
+            {"format": np.array(b"coo"), "data": np.ones(1), "row": np.array([-1]), "col": [0]},
+            "arrays of format 'coo' do not fit together",
+        ),
+        (
+            {"format": np.array(b"dia"), "data": np.ones((1, 3)), "offsets": np.array([2**63 - 1])},
+            r"offsets\[0\] is 9223372036854775807; it must be at most",
+        ),
+        ({"x": None, **SPARSE, "x_format": np.array(b"csc")}, "arrays of format 'csc' do not fit"),
+        (
+            {"x": np.array([[1, 2**24 + 1]] * 3)},
+            r"x\[0, 1\] is 16777217; it must be a whole number",
+        ),
+        ({"data": np.array([1, 2, 3, 2**24 + 1])}, r"data\[3\] is 16777217; it must be a whole"),
+        (
+            {"y": np.array([[0], [2], [1]])},
+            r"'y' is int64 \[3, 1\]: give classes as a vector \[3\]",
+        ),
+        ({"y": np.array([0, 1, 2**64 - 1], np.uint64)}, r"y\[2\] is 18446744073709551615"),
+        ({"directed": np.array(2)}, "'directed' must be one bool"),
+        ({"edge_weight": np.ones(4)}, "'edge_weight' is not read: weights are the array 'data'"),
+    ],
+)
+def test_what_cannot_be_read_as_it_is(tmp_path, changes, message):
+    path = written(tmp_path, **changes)
+    for read in (read_npz, NpzSource):
+        with pytest.raises(InputError, match=message):
+            read(path)

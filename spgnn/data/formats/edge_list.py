@@ -30,6 +30,8 @@ _COMMENT = re.compile(r"[\s#%/]*")
 # SNAP's words, at the beginning of a comment: elsewhere they may say anything.
 _UNDIRECTED = re.compile(r"undirected graph\b", re.IGNORECASE)
 _DIRECTED = re.compile(r"directed graph\b", re.IGNORECASE)
+# KONECT's first line: symmetric, asymmetric or bipartite, and a kind of weights.
+_KONECT = re.compile(r"%\s*(sym|asym|bip)\s+[a-z]+\s*$", re.MULTILINE)
 # A number with whatever may group its digits.
 _STATED = r"\b{}:\s*([0-9](?:[0-9 ,.'_\u00a0\u2009\u202f]*[0-9])?)"
 _GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
@@ -52,8 +54,9 @@ class EdgeList(EdgeFile):
     ----------
     path : Path
     directed : bool, optional
-        Otherwise undirected if a leading comment begins with ``Undirected graph`` (SNAP's words).
-        The edges of an undirected graph are stored in both directions.
+        Otherwise undirected if a leading comment begins with ``Undirected graph`` (SNAP's words),
+        or the first line is KONECT's ``% sym``. The edges of an undirected graph are stored in both
+        directions.
 
     Raises
     ------
@@ -79,7 +82,8 @@ class EdgeList(EdgeFile):
         self._stated_edges = _stated(path, head, "Edges")
         self._nodes = _stated(path, head, "Nodes") or 0
         self._said = _direction(path, head) if directed is None else "asked for"
-        self.directed = self._said != _SAYS_UNDIRECTED if directed is None else directed
+        undirected = self._said in (_SAYS_UNDIRECTED, _KONECT_SYMMETRIC)
+        self.directed = not undirected if directed is None else directed
         self._edges, self._largest = 0, -1
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
@@ -158,11 +162,19 @@ def _stated(path: Path, head: Head, what: str) -> int | None:
     return count(path, head.line, text, what.lower())
 
 
+_KONECT_SYMMETRIC = "line 1 says 'sym', as KONECT does"
 _SAYS_UNDIRECTED = "a comment begins with 'Undirected graph'"
 
 
 def _direction(path: Path, head: Head) -> str:
     """What of the leading comments decides whether the graph is directed."""
+    if konect := _KONECT.match(head.comments):
+        if konect[1] == "bip":
+            raise InputError(
+                f"{path}, line 1: '{konect[0].strip()}': the ids of a bipartite graph name other "
+                "vertices in each column; number them apart"
+            )
+        return _KONECT_SYMMETRIC if konect[1] == "sym" else "line 1 says 'asym', as KONECT does"
     lines = [line[_COMMENT.match(line).end() :] for line in head.comments.split("\n")]  # type: ignore[union-attr]
     undirected, directed = (
         any(words.match(line) for line in lines) for words in (_UNDIRECTED, _DIRECTED)
