@@ -261,7 +261,7 @@ def count(
     InputError
         If attention cannot be had of these plans.
     """
-    nodes = Nodes(axes, ranks_a_node, wired)
+    nodes = Nodes(axes, ranks_a_node, wired.of_weighed if wired is not None and weighs else wired)
     memory = [plan.memory(1) for plan in plans]
     factors = zip(*(plan.stages for plan in plans), strict=True)
     return Census(

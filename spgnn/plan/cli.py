@@ -121,7 +121,7 @@ def _add_wires(parser: argparse.ArgumentParser) -> None:
     wires.add_argument("--error-feedback", action="store_true")
     wires.add_argument("--delay", type=delay, default=0, metavar="R|never")
     wires.add_argument("--delay-bins", type=at_least(1), default=1, metavar="B")
-    wires.add_argument("--centred", action="store_true")
+    wires.add_argument("--centred", action=argparse.BooleanOptionalAction)
     wires.add_argument("--exact-last", type=at_least(0), default=0, metavar="K")
     wires.add_argument("--boundary-sampling", type=staged(float), default=((0, 1.0),), metavar="P")
     wires.add_argument("--epochs", type=at_least(1), default=100, metavar="N")

@@ -117,7 +117,8 @@ def _census(setting: Setting, sent: Int64Array, entries: Int64Array, far: Int64A
     zero = np.zeros((2, ranks), np.int64)
     stages = []
     block_rows = own * c
-    wire = setting.wired
+    wired = setting.wired
+    wire = wired.of_weighed if wired is not None and setting.weighs else wired
     hop = HopCensus(sent, sent, peers, peers, sent.sum(axis=0), False, wire)
     hops = (hop,) if ranks > c else ()
     kept, added_up = 2 * sent.sum(axis=0), None

@@ -70,8 +70,9 @@ def wired_of(options: argparse.Namespace) -> Wired | None:
 
 def written_wires(options: argparse.Namespace) -> list[str]:
     """The same as the training command takes them, without what is as it is by default."""
-    switches = ("error_feedback", "centred")
-    found = ["--" + name.replace("_", "-") for name in switches if getattr(options, name)]
+    found = ["--error-feedback"] if options.error_feedback else []
+    if options.centred is not None:
+        found.append("--centred" if options.centred else "--no-centred")
     if options.delay != 0:
         found += ["--delay", NEVER if options.delay is None else str(options.delay)]
     defaults: dict[str, Any] = {"delay_bins": 1, "exact_last": 0, "epochs": 100}

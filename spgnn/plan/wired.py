@@ -52,10 +52,15 @@ class Wired:
         return None if asked.exact else cls(asked, epochs)
 
     @property
+    def of_weighed(self) -> Wired:
+        """Of rows that attention weighs: without means."""
+        return replace(self, asked=replace(self.asked, centred=False))
+
+    @property
     def of_scores(self) -> Wired:
         """Of what attention sends beside rows: as it is, of this epoch, and of the same sample."""
         asked, never = self.asked, self.asked.delay is None
-        exact = Approximation(sampling=asked.sampling, exact_last=asked.exact_last, delay=0)
+        exact = Approximation(sampling=asked.sampling, exact_last=asked.exact_last, centred=False)
         return replace(self, asked=replace(exact, delay=None) if never else exact)
 
     @property
@@ -91,7 +96,7 @@ class Wired:
     @property
     def _centring(self) -> float:
         """In which share of all epochs means are sent."""
-        if not self.asked.centred:
+        if not self.asked.sends_means:
             return 0.0
         dials = Dials(self.asked, self.epochs)
         return 1 - sum(map(dials.passes, range(self.epochs))) / self.epochs

@@ -44,8 +44,12 @@ class Wires(Record):
         float, Flag("of delayed rows: share of the running mean that stays", "GAMMA", high=1)
     ] = 0.0
     centred: Annotated[
-        bool, Flag("each message's mean is exact, and of now; the rest is done to what is beside")
-    ] = False
+        bool | None,
+        Flag(
+            "each message's mean is exact and of now, the rest is done to what is beside; by "
+            "default with --delay R and --boundary-sampling, not under attention"
+        ),
+    ] = None
     exact_last: Annotated[int, Flag("exact wires in the last epochs", "K")] = 0
     fresh: Annotated[
         float, Flag("send rows only that moved by more than this share of their norm", "BOUND")
@@ -87,11 +91,18 @@ class Wires(Record):
         except InputError as error:
             raise InputError(_ASKED.sub(lambda found: _FLAGS[found[0]], str(error))) from None
 
-    @property
-    def described(self) -> str:
-        """The flags that are not as they are by default."""
+    def described(self, *, weighed: bool) -> str:
+        """The flags that are not as they are by default, and whether means are sent.
+
+        Parameters
+        ----------
+        weighed : bool
+            Under attention, which has no means.
+        """
         unset = Wires()
-        given = {name: v for name, v in vars(self).items() if v != getattr(unset, name)}
+        means = (self.approximation.sends_means and not weighed) or None
+        own = vars(self) | {"centred": means}
+        given = {name: v for name, v in own.items() if v != getattr(unset, name)}
         return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
 
     def warning(self, config: TrainConfig) -> str | None:

@@ -49,7 +49,8 @@ class Record:
         for written, how in _arguments(type(self)):
             name, value = how["dest"], getattr(self, how["dest"])
             if "action" in how:
-                check_choice(written, str(value), ("True", "False"))
+                if value is not None or how["default"] is not None:
+                    check_choice(written, str(value), ("True", "False"))
             elif "choices" in how:
                 check_choice(written, value, how["choices"])
             elif value != how["default"]:
@@ -211,7 +212,7 @@ def _arguments_of(record: type[Record]) -> Sequence[tuple[str, dict[str, Any]]]:
         how["help"] = about.help or "default: %(default)s"
         written = "--" + field.name.replace("_", "-")
         choices = get_args(kind) if get_origin(kind) is Literal else about.choices
-        if kind is bool:
+        if kind in (bool, bool | None):
             how["action"] = argparse.BooleanOptionalAction
         elif choices:
             how["choices"] = choices

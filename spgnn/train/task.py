@@ -175,8 +175,13 @@ class GraphTask(Task):
         self.beside: list[Moving] = []
         self.planned: list[Planned] = []
         if not wires.approximation.exact:
-            length = {"seed": training.seed, "epochs": training.epochs}
-            self.wiring = Wiring(wires, problem.training, **length)
+            self.wiring = Wiring(
+                wires,
+                problem.training,
+                seed=training.seed,
+                epochs=training.epochs,
+                weighed=config.model.attends,
+            )
             problem = replace(problem, training=self.wiring.training)
         self.problem = problem
         self.comm = comm

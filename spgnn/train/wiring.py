@@ -73,7 +73,7 @@ class Wiring:
     Attributes
     ----------
     described : str
-        What was asked for.
+        The flags that approximate, and whether means are sent.
     training : TrainingRows
         The same on approximate ones.
     dials : Dials
@@ -82,9 +82,11 @@ class Wiring:
         In the order of the layers.
     """
 
-    def __init__(self, wires: Wires, exact: TrainingRows, *, seed: int, epochs: int) -> None:
+    def __init__(
+        self, wires: Wires, exact: TrainingRows, *, seed: int, epochs: int, weighed: bool
+    ) -> None:
         self._device = exact.vertex_ids.device
-        self.described = wires.described
+        self.described = wires.described(weighed=weighed)
         self.dials = Dials(wires.approximation, epochs)
         self.errors: list[Errors] = []
         self._seed = seed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import Any, TypeVar
 
@@ -37,9 +37,10 @@ class Approximation:
         Send one of so many bins of rows in each epoch.
     smoothing : float in [0, 1)
         Of delayed rows: how much of the running mean stays when a row arrives.
-    centred : bool
+    centred : bool, optional
         The mean over the rows of each message travels as it is, and at once: what else is asked for
-        is done to what rows are beside it.
+        is done to what rows are beside it. By default so where rows are late or a sample; never
+        under attention.
     exact_last : int
         Epochs at the end in which everything travels as it is, and at once.
     fresh : float
@@ -54,7 +55,7 @@ class Approximation:
     delay: int | None = 0
     bins: int = 1
     smoothing: float = 0.0
-    centred: bool = False
+    centred: bool | None = None
     exact_last: int = 0
     fresh: float = 0.0
     sampling: Staged[float] = ((0, 1.0),)
@@ -153,7 +154,14 @@ class Approximation:
     @property
     def exact(self) -> bool:
         """Whether nothing is approximated."""
-        return self == Approximation()
+        return replace(self, centred=None) == Approximation()
+
+    @property
+    def sends_means(self) -> bool:
+        """Whether the mean of each message travels as it is, where attention does not forbid it."""
+        if self.centred is not None:
+            return self.centred
+        return bool(self.delay) or self.samples
 
     @property
     def _loses(self) -> bool:
@@ -219,7 +227,7 @@ _STAGED = {"bits", "sampling"}
 _INTEGERS = {"delay": 0, "bins": 1, "exact_last": 0}
 _SWITCHES = {"feedback", "centred"}
 _SHARES = {"smoothing", "fresh"}
-_MAY_BE_NONE = {"delay"}
+_MAY_BE_NONE = {"delay", "centred"}
 
 
 def _staged(name: str, value: object) -> Staged[Any]:

@@ -43,7 +43,7 @@ def _around(wire: Wire, setting: Setting) -> Wire:
         wire = Never(wire, setting)
     elif asked.delay:
         wire = Delayed(wire, setting)
-    return Centred(wire, setting) if asked.centred else wire
+    return Centred(wire, setting) if asked.sends_means else wire
 
 
 def weighed_wire(setting: Setting) -> Wire:

@@ -224,7 +224,7 @@ def test_errors_of_each_product():
 
 def check_adjoint(rank: int) -> None:
     """A halo and its gradient have one sample, ⟨halo(H), G⟩ = ⟨H, haloᵀ(G)⟩; both are unbiased."""
-    graph = graph_on({"sampling": 0.5})
+    graph = graph_on({"sampling": 0.5, "centred": False})
     draw = torch.Generator().manual_seed(rank)
     H = torch.randn(graph.own_rows, 4, dtype=torch.float64, generator=draw).requires_grad_()
     G = torch.randn(graph.halo_rows, 4, dtype=torch.float64, generator=draw)

@@ -27,12 +27,12 @@ from tests.training import run
 WIRES: list[dict[str, object]] = [
     {"bits": 4},
     {"bits": "16,2@2", "error_feedback": True},
-    {"delay": 1, "centred": True},
+    {"delay": 1},
     {"bits": 8, "delay": 2, "delay_bins": 2},  # after the first epoch, two periods
     {"delay": "never", "exact_last": 2},
     {"boundary_sampling": "1,1e-9@4", "bits": 8},
     {"bits": "1,4@3", "centred": True},
-    {"delay": 1, "exact_last": 1, "bits": 4},
+    {"delay": 1, "exact_last": 1, "bits": 4, "centred": False},
 ]
 SCHEMES: list[dict[str, object]] = [
     {"cover": "minimum"},
@@ -97,8 +97,13 @@ def test_bytes_of_attention_on_wires_are_those_that_ranks_count(tmp_path):
 def test_a_sample_is_priced_at_its_share(tmp_path):
     config = TrainConfig.of(dataset=write_graphs(tmp_path)[2], partition="random")
     exact = predicted(config, 4).volume["total_bytes"]
-    wired = Wired(Approximation.of(sampling=0.25), 10)
+    wired = Wired(Approximation.of(sampling=0.25, centred=False), 10)
     assert predicted(config, 4, wired).volume["total_bytes"] == pytest.approx(exact / 4, abs=8)
+    means = Wired(Approximation.of(delay=None, centred=True), 10)
+    both = Wired(Approximation.of(sampling=0.25), 10)
+    sent, mean = (predicted(config, 4, each).volume["total_bytes"] for each in (both, means))
+    assert mean > 0
+    assert sent == pytest.approx(exact / 4 + mean, abs=8)
 
 
 def test_what_wires_keep_and_take_is_predicted():
@@ -122,7 +127,9 @@ def test_what_wires_keep_and_take_is_predicted():
     assert (late.memory["wires"] > names).all()
     assert price(delay=None).volume["total_bytes"] == 0
     means = price(delay=None, centred=True).volume["total_bytes"]
-    assert 0 < means < price(delay=1, centred=True).volume["total_bytes"] / 2
+    late_bytes = price(delay=1, centred=False).volume["total_bytes"]
+    assert 0 < means < late_bytes / 2
+    assert price(delay=1).volume["total_bytes"] == late_bytes + means
 
 
 def test_what_depends_on_values_is_refused():
@@ -140,20 +147,30 @@ def test_auto_takes_wires(tmp_path, monkeypatch):
     config = TrainConfig.of(dataset=write_graphs(tmp_path)[2], hidden=7, dropout=0.5, **flags)
     report = run_ranks(trained, 4, config)[0]
     assert report["plan"]["bytes"] == report["volume"]["total_bytes"]
-    assert report["approximation"]["wires"] == "--bits 4 --delay 1"
+    assert report["approximation"]["wires"] == "--bits 4 --delay 1 --centred True"
 
 
 def test_the_command_ranks_for_wires(tmp_path, capsys):
     out, graph = tmp_path / "plans.json", str(write_graphs(tmp_path)[2])
     flags = ["--machine", EXAMPLE, "--cache", tmp_path, "--partition", "block", "--json", out]
-    given = ["--bits", "8,4@50", "--delay", "2", "--delay-bins", "2", "--epochs", "60", "--centred"]
+    given = [
+        "--bits",
+        "8,4@50",
+        "--delay",
+        "2",
+        "--delay-bins",
+        "2",
+        "--epochs",
+        "60",
+        "--no-centred",
+    ]
     assert main(["plan", graph, "--ranks", "4", *map(str, flags), *given]) == 0
     capsys.readouterr()
     plan = json.loads(out.read_text())["plans"][0]
     config = parse(shlex.split(plan["command"])[4:])
     asked = config.wires.approximation
     bits = [(0, 8), (50, 4)]
-    assert asked == Approximation.of(bits=bits, delay=2, bins=2, centred=True)
+    assert asked == Approximation.of(bits=bits, delay=2, bins=2, centred=False)
     assert config.training.epochs == 60
     assert predicted(config, 4, Wired(asked, 60)).volume["total_bytes"] == plan["bytes"]
     for wrong in (["--bits", "3"], ["--delay-bins", "2"], ["--delay", "100"]):

@@ -35,6 +35,7 @@ class Late:
     delay: int | None
     bins: int
     exact_last: int
+    means: bool
     sent: dict[tuple, list[torch.Tensor]] = field(default_factory=dict)
 
     def used(self, epoch: int, place: int) -> int | None:
@@ -56,19 +57,32 @@ class Late:
         history.append(torch.stack(rows).detach().clone())
         found = [torch.zeros_like(history[-1]) for _ in rows]
         for (source, target), vertices in lists.items():
-            for place, vertex in enumerate(vertices):
+            messages = [rows[source, vertices] for rows in history]
+            now, arrived = messages[-1].mean(0), torch.zeros_like(messages[-1])
+            for place in range(len(vertices)):
                 when = self.used(epoch, place)
                 if when is not None:
-                    found[target][source, vertex] = history[when][source, vertex]
+                    # What a row is beside the mean of its time is late, and not that mean.
+                    mean = messages[when].mean(0) if self.means else 0
+                    arrived[place] = messages[when][place] - mean
+            found[target][source, vertices] = (
+                arrived - arrived.mean(0) + now if self.means else arrived
+            )
         return found
 
 
 class Simulated:
-    """A·M, where nonzeros are multiplied by the rank of their label, and rows come late."""
+    """A·M, where nonzeros are multiplied by the rank of their label, and rows come late.
+
+    Rows travel as those of D^-1/2 M do, of which a message has the mean.
+    """
 
     def __init__(self, A: np.ndarray, owners: np.ndarray, labels: np.ndarray, late: Late) -> None:
         self.late = late
         self.own = [torch.from_numpy(owners == rank)[:, None] for rank in range(RANKS)]
+        degrees = torch.from_numpy(np.count_nonzero(A, axis=1).astype(np.float64))
+        self.scale = degrees.rsqrt()[:, None]
+        A = A / self.scale.numpy().T
         self.parts = [torch.from_numpy(A * (labels == rank)) for rank in range(RANKS)]
         self.expand, self.fold = {}, {}
         for here in range(RANKS):
@@ -99,6 +113,7 @@ class Simulated:
         class Product(torch.autograd.Function):
             @staticmethod
             def forward(ctx, M):
+                M = M * simulated.scale
                 views = simulated.spread((layer, "expand"), epoch, M, simulated.expand)
                 sums = [A @ view for A, view in zip(simulated.parts, views, strict=True)]
                 return simulated.gathered((layer, "fold"), epoch, sums, simulated.fold)
@@ -109,7 +124,8 @@ class Simulated:
                 views = simulated.spread((layer, "unfold"), epoch, G, back)
                 sums = [A.T @ view for A, view in zip(simulated.parts, views, strict=True)]
                 back = {(b, a): rows for (a, b), rows in simulated.expand.items()}
-                return simulated.gathered((layer, "collect"), epoch, sums, back)
+                found = simulated.gathered((layer, "collect"), epoch, sums, back)
+                return found * simulated.scale
 
         return Product.apply(M)
 
@@ -122,7 +138,7 @@ def simulated_losses(path: Path, config: TrainConfig, owners, labels) -> list[fl
     A = sp.csr_array((ones, data["indices"], data["indptr"]), shape=(n, n)).toarray()
     A_hat = dense_matrix(A, "gcn", "sym")
     A_hat = A_hat.numpy() if isinstance(A_hat, torch.Tensor) else A_hat
-    late = Late(wires.delay, wires.bins, wires.exact_last)
+    late = Late(wires.delay, wires.bins, wires.exact_last, wires.sends_means)
     matrix = Simulated(A_hat, owners, labels, late)
     X = torch.from_numpy(data["x"]).double()
     X = X / X.sum(dim=1, keepdim=True).clamp(min=1)
@@ -190,9 +206,10 @@ def base(directory: Path, **flags: object) -> TrainConfig:
 @pytest.mark.parametrize(
     "flags",
     [
+        {"delay": 1, "centred": False},
+        {"delay": 3, "delay_bins": 2, "centred": False},
         {"delay": 1},
         {"delay": 1, "exact_last": 3},
-        {"delay": 3, "delay_bins": 2},
         {"delay": 1, "delay_bins": 3},
         {"delay": "never"},
     ],
@@ -228,7 +245,7 @@ def test_distgnn(tmp_path):
     for name, flags in {
         "0c": {"delay": "never"},
         "cd-0": {},
-        "cd-4": {"delay": 4, "delay_bins": 4},
+        "cd-4": {"delay": 4, "delay_bins": 4, "centred": False},
     }.items():
         run = config.but(**flags)
         losses, moved[name], owners = found(run)

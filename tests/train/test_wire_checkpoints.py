@@ -27,7 +27,7 @@ SETTINGS = [
 MORE = [
     LATE,
     {"delay": 1, "dtype": "bfloat16", "bits": 4, "error_feedback": True},
-    {"delay": 2, "algo": "vertex-cut", "model": "sage", "dropout": 0.5},
+    {"delay": 2, "algo": "vertex-cut", "model": "sage", "dropout": 0.5, "centred": False},
     {"delay": 2, "algo": "feature", "c": 2, "task": "links"},
     {"boundary_sampling": "0.3,0.6@3", "delay": 1},
     {"fresh": 0.05, "bits": 8, "error_feedback": True},
@@ -171,7 +171,15 @@ def test_files_that_do_not_fit(tmp_path):
     for other, words in (
         (["--nproc", 3], ["was made on 2 ranks, not 3", "checkpoint.npz"]),
         (["--partition", "block"], ["holds rows of another partition", "wires-4-"]),
-        (["--delay", 1], ["was made with wires --bits 4", "--delay 2, not", "--delay 1"]),
+        (
+            ["--delay", 1],
+            [
+                "was made with wires --bits 4",
+                "--delay 2 --centred True, not",
+                "--delay 1 --centred True",
+            ],
+        ),
+        (["--no-centred"], ["--delay 2 --centred True, not", "--delay 2"]),
         (["--delay", 0, "--bits", 32, "--no-error-feedback"], ["was made with wires --bits 4"]),
     ):
         check_refused(run(tmp_path, *flags, *other), *words)

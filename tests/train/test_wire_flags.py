@@ -26,7 +26,7 @@ from tests.training import write_dataset
             Approximation(delay=5, bins=3, smoothing=0.5, exact_last=2),
         ),
         ({"fresh": 0.01}, Approximation(fresh=0.01)),
-        ({"delay": 2, "centred": True}, Approximation(delay=2, centred=True)),
+        ({"delay": 2, "centred": False}, Approximation(delay=2, centred=False)),
         ({"boundary_sampling": "0.1,1@9"}, Approximation(sampling=((0, 0.1), (9, 1.0)))),
         (
             {"boundary_sampling": "1e-1", "centred": True},
@@ -42,6 +42,30 @@ def test_flags_stand_for_approximations(flags, asked):
     config.check(4)
     assert config.wires.approximation == asked
     assert asked.exact == (asked == Approximation())
+
+
+@pytest.mark.parametrize(
+    ("flags", "means", "described"),
+    [
+        ({"delay": 1}, True, "--delay 1 --centred True"),
+        ({"boundary_sampling": "1,0.5@3"}, True, "--centred True --boundary-sampling 1,0.5@3"),
+        ({"delay": 1, "centred": False}, False, "--delay 1"),
+        ({"bits": 4}, False, "--bits 4"),
+        ({"fresh": 0.5}, False, "--fresh 0.5"),
+        ({"delay": "never"}, False, "--delay never"),
+        ({"bits": 4, "centred": True}, True, "--bits 4 --centred True"),
+        ({"delay": "never", "centred": True}, True, "--delay never --centred True"),
+        ({"centred": False}, False, ""),
+    ],
+    ids=str,
+)
+def test_late_and_sampled_messages_send_their_means(flags, means, described):
+    config = TrainConfig.of(**flags)
+    config.check(4)
+    assert config.wires.approximation.sends_means == means
+    assert config.wires.described(weighed=False) == described
+    assert "centred" not in config.wires.described(weighed=True)
+    config.but(model="gat", centred=None).check(4)
 
 
 @pytest.mark.parametrize(

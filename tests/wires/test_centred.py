@@ -44,7 +44,7 @@ def epochs_of(asked: Approximation, epoch: int, row: int) -> list[int]:
 @pytest.mark.parametrize(
     "asked",
     [
-        Approximation(delay=1, centred=True),
+        Approximation(delay=1),
         Approximation(delay=1, bins=3, centred=True),
         Approximation(delay=1, bins=2, smoothing=0.7, centred=True),
         Approximation(delay=1, centred=True, exact_last=3),
@@ -78,7 +78,7 @@ def test_late_rows_have_the_mean_of_now(asked):
 
 
 def test_rows_that_are_not_drawn_arrive_alike():
-    asked = Approximation(sampling=((0, 0.25),), centred=True)
+    asked = Approximation(sampling=((0, 0.25),))
     A, H = on_wires(asked), torch.from_numpy(rows_of(0))
     rest = beside(A.forward(H, Step())[HALF:].numpy())
     mean = H[HALF:].numpy().mean(axis=0)

@@ -39,18 +39,18 @@ OFTEN = [
     ("peers", "minimum"),
 ]
 LINEAR = {
-    "sampled": Approximation(sampling=((0, 0.6),)),
+    "sampled": Approximation(sampling=((0, 0.6),), centred=False),
     "centred": Approximation(sampling=((0, 0.6),), centred=True),
 }
 KEEPING = {
-    "delayed": Approximation(delay=2, bins=2),
+    "delayed": Approximation(delay=2, bins=2, centred=False),
     "fresh": Approximation(((0, 4),), feedback=True, fresh=0.2),
     "bits": Approximation(((0, 2),)),
     "delayed and centred": Approximation(((0, 8),), delay=2, bins=2, centred=True),
-    "delayed samples": Approximation(delay=2, bins=2, sampling=((0, 0.6),)),
+    "delayed samples": Approximation(delay=2, bins=2, sampling=((0, 0.6),), centred=False),
 }
 CHANGING = {
-    "falling": Approximation(sampling=((0, 1.0), (1, 0.3), (2, 0.1))),
+    "falling": Approximation(sampling=((0, 1.0), (1, 0.3), (2, 0.1)), centred=False),
     "falling, centred": Approximation(sampling=((0, 1.0), (1, 0.3)), centred=True),
     "never": Approximation(delay=None),
     "means": Approximation(delay=None, centred=True),
@@ -166,7 +166,7 @@ def test_wires_under_all_schemes_and_covers(scheme):
 def samples_of(rank: int) -> list[tuple[int, int]]:
     """Vertices whose rows arrive here in one step, and how many could."""
     trial = Trial(connect(), "1d", "column")
-    A = trial.on(Approximation(sampling=((0, 0.5),)))
+    A = trial.on(Approximation(sampling=((0, 0.5),), centred=False))
     ones = torch.ones(len(trial.H), 1, dtype=torch.float64)
     (wire,), (hop,) = A.wires, A.plan.hops
     out = torch.empty(hop.counts.received, 1, dtype=torch.float64)

@@ -87,11 +87,11 @@ def against_oracle(rank: int, asked: Approximation) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        Approximation(delay=1),
-        Approximation(delay=3),
-        Approximation(delay=2, bins=2),
-        Approximation(delay=1, bins=3, exact_last=2),
-        Approximation(delay=4, bins=3, exact_last=1),
+        Approximation(delay=1, centred=False),
+        Approximation(delay=3, centred=False),
+        Approximation(delay=2, bins=2, centred=False),
+        Approximation(delay=1, bins=3, exact_last=2, centred=False),
+        Approximation(delay=4, bins=3, exact_last=1, centred=False),
         Approximation(delay=2, bins=2, centred=True, exact_last=1),
     ],
     ids=str,

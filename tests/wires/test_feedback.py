@@ -27,7 +27,9 @@ def on_wires(asked: Approximation) -> tuple[DistMatrix, Setting]:
 @pytest.mark.parametrize("bins", [1, 2, 3])
 def test_residuals_are_those_of_the_rows_that_are_sent(bins):
     """Bins of rows have as many rows as one another, and residuals of their own."""
-    A, setting = on_wires(Approximation(((0, 2),), feedback=True, delay=1, bins=bins))
+    A, setting = on_wires(
+        Approximation(((0, 2),), feedback=True, delay=1, bins=bins, centred=False)
+    )
     residual = torch.zeros(HALF, F, dtype=torch.float64)
     for epoch in range(EPOCHS):
         A.begin_epoch(epoch)

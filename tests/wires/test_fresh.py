@@ -60,7 +60,7 @@ def used(now: np.ndarray, known: np.ndarray, own: slice) -> np.ndarray:
 
 def against_oracle(rank: int, delay: int) -> None:
     comm = connect()
-    asked = Approximation(fresh=BOUND, delay=delay)
+    asked = Approximation(fresh=BOUND, delay=delay, centred=False)
     A, setting, fresh, own = matrix_on(comm, asked, Algorithm("1d"))
     forward, past = Known(1), []
     for epoch in range(EPOCHS):

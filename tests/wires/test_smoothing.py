@@ -16,11 +16,11 @@ from tests.wires.single import N, diagonal, sending_to_itself
 
 F, EPOCHS, HALF = 3, 12, N // 2
 ASKED = [
-    Approximation(delay=1, smoothing=0.9),
-    Approximation(delay=3, smoothing=0.5),
-    Approximation(delay=3, bins=3, smoothing=0.8),
-    Approximation(delay=2, bins=4, smoothing=0.3, exact_last=2),
-    Approximation(delay=2, bins=2),
+    Approximation(delay=1, smoothing=0.9, centred=False),
+    Approximation(delay=3, smoothing=0.5, centred=False),
+    Approximation(delay=3, bins=3, smoothing=0.8, centred=False),
+    Approximation(delay=2, bins=4, smoothing=0.3, exact_last=2, centred=False),
+    Approximation(delay=2, bins=2, centred=False),
 ]
 
 
@@ -62,7 +62,7 @@ def test_means_have_weights_that_add_up_to_one(asked):
 
 
 def test_products_of_an_epoch_have_lines_of_their_own():
-    A, _ = on_wires(Approximation(delay=1))
+    A, _ = on_wires(Approximation(delay=1, centred=False))
     for epoch, which in product(range(4), range(2)):
         if not which:
             A.begin_epoch(epoch)
@@ -72,7 +72,7 @@ def test_products_of_an_epoch_have_lines_of_their_own():
 
 
 def test_errors_compare_what_arrives_with_what_was_held():
-    asked = Approximation(delay=2)
+    asked = Approximation(delay=2, centred=False)
     A, setting = on_wires(asked)
     for epoch in range(6):
         A.forward(torch.from_numpy(rows_of(epoch)), Step(epoch))
@@ -101,7 +101,7 @@ def test_nothing_is_ever_sent():
 
 def test_a_copy_begins_anew():
     """Of what was kept of rows nothing is shared, for a copy may be on another device."""
-    A, _ = on_wires(Approximation(delay=2, bins=2))
+    A, _ = on_wires(Approximation(delay=2, bins=2, centred=False))
     for epoch in range(3):
         A.forward(torch.from_numpy(rows_of(epoch)), Step(epoch))
     (wire,), (other,) = A.wires, copy.deepcopy(A).wires

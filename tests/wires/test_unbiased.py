@@ -16,11 +16,11 @@ from tests.wires.single import N, diagonal, sending_to_itself
 
 F, SEEDS = 6, 2000
 CASES = {
-    "sampled": Approximation(sampling=((0, 0.3),)),
+    "sampled": Approximation(sampling=((0, 0.3),), centred=False),
     "8 bits": Approximation(((0, 8),)),
     "2 bits": Approximation(((0, 2),)),
     "16 bits": Approximation(((0, 16),)),
-    "sampled, 4 bits": Approximation(((0, 4),), sampling=((0, 0.5),)),
+    "sampled, 4 bits": Approximation(((0, 4),), sampling=((0, 0.5),), centred=False),
     "centred": Approximation(sampling=((0, 0.3),), centred=True),
     "centred, 4 bits": Approximation(((0, 4),), centred=True),
 }
