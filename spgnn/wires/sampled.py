@@ -49,13 +49,15 @@ class Sampled(Layer):
             self._room(numbers, each, share)
             for numbers, each in ((part.sent, rows), (part.received, out))
         )
-        kernels.gather_rows(rows, part.sent, scale=self._scale(rows, part, share), out=sent)
+        dtype, device = SUM_DTYPE[rows.dtype], rows.device
+        scale = torch.full(part.sent.shape, 1 / share, dtype=dtype, device=device)
+        kernels.gather_rows(rows, part.sent, scale=scale, out=sent)
         if self.setting.errors.measured(step.epoch):
             self._account(rows, part, share, step)
         flight = self.inner.begin(sent, landing, part.route, comm, step)
 
         def spread() -> None:
-            self._spread(landing, part, out, share, step)
+            kernels.scatter_add_rows(out.zero_(), part.received, landing)
             self._pool.give(sent, landing)
 
         return Then(flight, spread)
@@ -66,15 +68,6 @@ class Sampled(Layer):
         if share < 1:
             route = self._drawn(route, share, step).route
         return self.inner.bytes(route, width, dtype, step)
-
-    def _scale(self, rows: Tensor, part: Part, share: float) -> Tensor | None:
-        """What each row of the sample is multiplied by."""
-        dtype = SUM_DTYPE[rows.dtype]
-        return torch.full(part.sent.shape, 1 / share, dtype=dtype, device=rows.device)
-
-    def _spread(self, landing: Tensor, part: Part, out: Tensor, share: float, step: Step) -> None:
-        """Make all rows of those that have arrived."""
-        kernels.scatter_add_rows(out.zero_(), part.received, landing)
 
     def _drawn(self, route: Route, share: float, step: Step) -> Part:
         key = self.setting.shared_key(step, "sample")
