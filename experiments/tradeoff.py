@@ -26,7 +26,6 @@ from typing import Any
 # Read when torch is imported, hence before it.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-from rich.console import Console
 from rich.table import Table
 
 from spgnn import command
@@ -183,10 +182,7 @@ def show(report: Mapping[str, Any]) -> None:
             (one["epoch_seconds"], "{:.4f}"),
         )
         table.add_row(one["setting"], *("–" if v is None else f.format(v) for v, f in shown))
-    console = Console(width=max(200, Console().width))
-    with console.capture() as drawn:
-        console.print(table)
-    print(drawn.get(), end="")  # Rich would end the process where nobody reads
+    command.show_table(table, 200)
 
 
 def draw(report: Mapping[str, Any], path: str) -> None:
@@ -233,6 +229,7 @@ def run_rank(comparison: Comparison) -> int:
 
 def main() -> int:
     """The command; returns its exit status."""
+    command.prepare_streams()
     try:
         comparison = Comparison.of(sys.argv[1:])
     except InputError as error:
