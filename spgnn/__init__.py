@@ -1,6 +1,12 @@
 """spgnn: full-graph neural network training on sparse matrices across many processes."""
 
+# ruff: noqa: E402
 from __future__ import annotations
+
+from spgnn.signals import die_with_torchrun
+
+# Importing torch takes seconds, in which torchrun may be killed.
+die_with_torchrun()
 
 from spgnn.autograd import product
 from spgnn.comm import Mesh, connect

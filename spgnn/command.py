@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from spgnn.errors import InputError, meant, shortened, unknown
+from spgnn.signals import TERMINATED, AskedToEnd, termination_raises
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -254,8 +255,11 @@ def run(body: Callable[[], int | None]) -> int:
     """
     prepare_streams()
     try:
-        status = body() or 0
+        with termination_raises(_terminated):
+            status = body() or 0
         say("", end="")
+    except AskedToEnd:
+        _terminated()
     except BrokenPipeError as error:
         _drop_output()
         return _refuse(OutputError(error))
@@ -268,6 +272,11 @@ def run(body: Callable[[], int | None]) -> int:
         print(f"error: out of memory{f': {error}' if str(error) else ''}", file=sys.stderr)
         return BAD_INPUT
     return status
+
+
+def _terminated() -> NoReturn:
+    print("error: terminated (SIGTERM)", file=sys.stderr, flush=True)
+    os._exit(TERMINATED)
 
 
 def _refuse(error: InputError) -> int:

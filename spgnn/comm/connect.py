@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import importlib.util
 import os
 import resource
-import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -21,8 +19,7 @@ from spgnn.comm.launched import Place, find_place
 from spgnn.comm.placement import BACKENDS, DEVICES, Node, choose
 from spgnn.comm.solo import SoloCommunicator
 from spgnn.errors import InputError, check_choice
-
-_PR_SET_PDEATHSIG = 1
+from spgnn.signals import AskedToEnd, die_with_torchrun, termination_raises
 
 # By process: a fork of one that has connected is a rank of its own.
 _world: dict[int, Communicator] = {}
@@ -80,23 +77,24 @@ def refuse(error: InputError) -> int:
     return 2
 
 
-def die_with_parent() -> None:
-    """Have the system end this process when the one that started it ends, however that ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 @contextmanager
 def guarded(comm: Communicator) -> Iterator[None]:
     """End all ranks, with this rank's message, if anything inside raises.
 
-    Bad input becomes one line; any other exception shows its traceback first.
+    Bad input and SIGTERM become one line; any other exception shows its traceback first.
     """
-    try:
-        yield
-        # Others may still fail while this rank waits for them to finish.
-        comm.close()
-    except (Exception, KeyboardInterrupt) as error:
-        _end_all(comm, error)
+    with termination_raises(comm.job.terminated) as speaks:
+        try:
+            try:
+                yield
+                # Others may still fail while this rank waits for them to finish.
+                comm.close()
+            except (Exception, KeyboardInterrupt) as error:
+                _end_all(comm, error)
+        except AskedToEnd:
+            if not speaks:
+                raise  # The local launcher asked, and says so.
+            comm.job.terminated()
     _world.clear()
 
 
@@ -118,6 +116,9 @@ def _mind_the_end(comm: Communicator) -> None:
     def leave() -> None:
         if world() is comm:  # and this is not a fork
             comm.job.end()
+            # What refers to it would outlive the interpreter, and with it memory that ranks share.
+            _world.clear()
+            sys.excepthook = show
 
     sys.excepthook = end_all
     atexit.register(leave)
@@ -142,13 +143,11 @@ def _end_all(comm: Communicator, error: BaseException) -> NoReturn:
 
 def _connect(backend: str, device: str) -> Communicator:
     place = find_place()
+    die_with_torchrun()
     _allow_descriptors()
     if place is None or place.size == 1:
         _, chosen = choose(backend, device, Node.find(place), lambda share: share)
         return SoloCommunicator(Job(device=chosen))
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        # If torchrun is killed, nobody is left to end this rank.
-        die_with_parent()
     if backend == "mpi" or (backend == "auto" and _has_mpi(place)):
         if importlib.util.find_spec("mpi4py") is None:
             raise InputError("the MPI backend needs mpi4py: pip install 'spgnn[mpi]'")
@@ -157,7 +156,7 @@ def _connect(backend: str, device: str) -> Communicator:
         return MPICommunicator.connect(place, backend, device)
     from spgnn.comm.torchdist import TorchCommunicator  # noqa: PLC0415  (starts c10d)
 
-    comm = TorchCommunicator.connect(place, "gloo" if backend == "shm" else backend, device)
+    comm = TorchCommunicator.connect(place, backend, device)
     if backend not in ("auto", "shm") or comm.moves_cuda or place.local_size < place.size:
         shared = None
     else:
@@ -188,6 +187,6 @@ def _has_mpi(place: Place) -> bool:
 
 def _allow_descriptors() -> None:
     """A rank has a connection to each of its peers: as many as the system lets it have."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

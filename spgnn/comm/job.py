@@ -15,6 +15,7 @@ import torch
 from spgnn.comm.launched import seconds
 from spgnn.comm.ledger import Ledger
 from spgnn.errors import InputError
+from spgnn.signals import TERMINATED
 
 # Rank 0 may read and partition a large graph for hours while the others wait in a collective.
 SETUP_SECONDS = 24 * 3600.0
@@ -136,6 +137,10 @@ class Job:
     def lost_contact(self, message: str) -> NoReturn:
         """End this rank after a peer vanished; whoever knows why may speak first."""
         self.fail(message)
+
+    def terminated(self) -> NoReturn:
+        """End because of SIGTERM, which batch systems and launchers send to all ranks."""
+        self.fail("terminated (SIGTERM)", TERMINATED)
 
     def close(self) -> None:
         """Wait until all ranks have come here or have ended, then leave."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import select
 import signal
 import socket
 import sys
@@ -13,25 +12,36 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
-from types import FrameType
 
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from spgnn.comm.connect import die_with_parent, world
+from spgnn.comm.connect import world
 from spgnn.comm.job import CommunicationError
+from spgnn.comm.launched import OUTER_NAMES
+from spgnn.comm.rendezvous import LOCALHOST
 from spgnn.command import say
 from spgnn.errors import InputError
+from spgnn.signals import (
+    END_SECONDS,
+    ENDINGS,
+    TERMINATED,
+    AskedToEnd,
+    die_with_parent,
+    endings_raise,
+    raise_once,
+)
 
 # A rank that says why it fails lingers, so that the others can read it; give it that time.
 GRACE_SECONDS = 0.2
-# What an interrupted rank gets to remove a file it was writing.
-INTERRUPT_SECONDS = 5.0
-_TERMINATED = 128 + signal.SIGTERM
-_ENDINGS = (signal.SIGINT, signal.SIGTERM)
+# What a program on this machine takes to answer, however busy the machine is.
+REACH_SECONDS = 20.0
+# The end of a rank is seen at once, or at the latest after this time.
+_LOOK_SECONDS = 0.05
+_BAD_INPUT = 2
 
 
 def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
@@ -55,40 +65,92 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
     -------
     int
         0 if every rank returned 0. Otherwise the status of the first rank that failed; the
-        others are killed. If a rank was killed by a signal, or this process was asked to end
-        (SIGTERM), a line on stderr says so.
+        others are killed. If a rank was killed by a signal, if the ranks cannot start, or if this
+        process was asked to end (SIGTERM, SIGINT), a line on stderr says so.
     """
-    listener = socket.create_server(("127.0.0.1", 0), backlog=nproc)
+    ranks: dict[int, int] = {}
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        with endings_raise():
+            try:
+                return _start(body, ranks, nproc, threads)
+            except AskedToEnd as end:
+                what = "terminated (SIGTERM)" if end.number == signal.SIGTERM else "interrupted"
+                _say(f"{what}, and all ranks with it")
+                _interrupt(ranks)
+                return 128 + end.number
+            finally:
+                _kill(ranks)
+    except AskedToEnd as end:  # It came when all ranks had ended.
+        return 128 + end.number
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+
+
+def _start(body: Callable[[], int | None], ranks: dict[int, int], nproc: int, threads: int) -> int:
+    """Fork all ranks, note them in `ranks`, and wait for their end; returns the job's status."""
+    try:
+        listener = _listen(nproc)
+    except OSError as error:
+        _say(
+            f"ranks meet at {LOCALHOST}, which this process cannot reach ({_reason(error)}): "
+            "is the loopback interface up, and does the sandbox or firewall allow it?"
+        )
+        return _BAD_INPUT
     environment = _described(listener, nproc)
     _preload()
     _flush()
-    ranks: dict[int, int] = {}
-    store = None
-    # What comes meanwhile waits until there is somebody to see to it.
-    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+    # What comes meanwhile waits until all ranks are noted and can be ended in good order.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDINGS, signal.SIGCHLD))
+    parent = os.getpid()
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or the system forgets how ranks ended
     try:
         for rank in range(nproc):
             pid = _fork()
             if pid == 0:
                 listener.close()
+                for name in OUTER_NAMES:
+                    os.environ.pop(name, None)
                 os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
-                _run_rank(body, rank, threads, unblocked)
+                with suppress(AskedToEnd):
+                    _run_rank(body, rank, threads, unblocked, parent)
+                os._exit(TERMINATED)  # asked to end at its very end
             ranks[pid] = rank
         # After the forks, because its server thread would not survive them.
         store = _store(listener)
-        with _termination_raises():
-            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-            return _supervise(ranks)
-    except (KeyboardInterrupt, _Terminated) as end:
-        terminated = isinstance(end, _Terminated)
-        what = "terminated (SIGTERM)" if terminated else "interrupted"
-        print(f"error: {what}, and all ranks with it", file=sys.stderr, flush=True)
-        _interrupt(ranks)
-        return _TERMINATED if terminated else 128 + signal.SIGINT
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-        _kill(ranks)
-        del store  # As long as there is a rank, it may look there.
+    except (OSError, RuntimeError) as error:
+        _say(
+            f"{len(ranks)} of {nproc} ranks could start ({_reason(error)}): start fewer, or raise "
+            "the limit of processes and threads (ulimit -u, pids of a container or of SLURM)"
+        )
+        return _BAD_INPUT
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, set(ENDINGS) - unblocked)
+    status = _supervise(ranks)
+    del store  # As long as there is a rank, it may look there.
+    return status
+
+
+def _say(what: str) -> None:
+    print(f"error: {what}", file=sys.stderr, flush=True)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error).partition("\n")[0]
+
+
+def _listen(nproc: int) -> socket.socket:
+    """A socket to which ranks can connect, as a first connection shows."""
+    listener = socket.create_server((LOCALHOST, 0), backlog=2 * nproc)
+    try:
+        listener.settimeout(REACH_SECONDS)
+        with socket.create_connection(listener.getsockname(), REACH_SECONDS):
+            listener.accept()[0].close()
+        listener.setblocking(True)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _described(listener: socket.socket, nproc: int) -> dict[str, str]:
@@ -96,7 +158,7 @@ def _described(listener: socket.socket, nproc: int) -> dict[str, str]:
     return {
         "WORLD_SIZE": str(nproc),
         "LOCAL_WORLD_SIZE": str(nproc),
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": LOCALHOST,
         "MASTER_PORT": str(listener.getsockname()[1]),
         # As under torchrun: the store lives in the parent and every rank is its client.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -105,35 +167,13 @@ def _described(listener: socket.socket, nproc: int) -> dict[str, str]:
 
 def _store(listener: socket.socket) -> TCPStore:
     return TCPStore(
-        "127.0.0.1",
+        LOCALHOST,
         listener.getsockname()[1],
         is_master=True,
         wait_for_workers=False,
-        timeout=timedelta(hours=24),
+        timeout=timedelta(seconds=REACH_SECONDS),
         master_listen_fd=listener.detach(),
     )
-
-
-class _Terminated(BaseException):
-    """SIGTERM: whoever sent it says why, so nothing that catches errors may report it."""
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise _Terminated
-
-
-@contextmanager
-def _termination_raises() -> Iterator[None]:
-    """Let SIGTERM end the job in good order; only a main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    before = signal.signal(signal.SIGTERM, _terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _preload() -> None:
@@ -154,23 +194,27 @@ def _fork() -> int:
 
 
 def _run_rank(
-    body: Callable[[], int | None], rank: int, threads: int, unblocked: set[signal.Signals | int]
+    body: Callable[[], int | None],
+    rank: int,
+    threads: int,
+    unblocked: set[signal.Signals | int],
+    parent: int,
 ) -> None:
     """Everything a forked rank does; never returns."""
     status = 1
     try:
-        die_with_parent()
+        die_with_parent(parent)
         # Ctrl-C on a terminal reaches all processes; the parent decides, and asks by SIGTERM.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, _terminate)
+        signal.signal(signal.SIGTERM, raise_once)
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)
         status = body() or 0
         say("", end="")
         _leave()
-    except _Terminated:
-        status = _TERMINATED
+    except AskedToEnd:
+        status = TERMINATED
     except SystemExit as exit_:
         if exit_.code is None or isinstance(exit_.code, int):
             status = exit_.code or 0
@@ -200,47 +244,48 @@ def _leave() -> None:
 
 
 def _supervise(ranks: dict[int, int]) -> int:
-    """Wait for all ranks; removes those that ended from `ranks`. Returns the job's status."""
-    watches = {os.pidfd_open(pid): pid for pid in ranks}
-    poll = select.poll()
-    for watch in watches:
-        poll.register(watch, select.POLLIN)
-    try:
-        while ranks:
-            for watch, _ in poll.poll():
-                poll.unregister(watch)
-                pid = watches[watch]
-                _, wait_status = os.waitpid(pid, 0)
-                rank = ranks.pop(pid)
-                status = os.waitstatus_to_exitcode(wait_status)
-                if status < 0:
-                    name = signal.Signals(-status).name
-                    print(f"error: rank {rank} was killed by {name}", file=sys.stderr, flush=True)
-                    return 128 - status
-                if status == _TERMINATED:
-                    print(f"error: rank {rank} was terminated", file=sys.stderr, flush=True)
-                if status:
-                    time.sleep(GRACE_SECONDS)
-                    return status
-        return 0
-    finally:
-        for watch in watches:
-            os.close(watch)
+    """Wait for all ranks; removes those that ended from `ranks`. Returns the job's status.
+
+    No descriptor of a process is needed, which older systems and some sandboxes do not have.
+    """
+    while True:
+        ended = [(pid, status) for pid in ranks if (status := _status(pid)) is not None]
+        numbers = {pid: ranks.pop(pid) for pid, _ in ended}
+        # Those that were killed first: others may have ended because of them.
+        for pid, status in sorted(ended, key=lambda end: end[1] >= 0):
+            if status < 0:
+                _say(f"rank {numbers[pid]} was killed by {signal.Signals(-status).name}")
+                return 128 - status
+            if status:
+                time.sleep(GRACE_SECONDS)  # This process may be asked to end just as well.
+            if status == TERMINATED:
+                _say(f"rank {numbers[pid]} was terminated")
+            if status:
+                return status
+        if not ranks:
+            return 0
+        signal.sigtimedwait((signal.SIGCHLD,), _LOOK_SECONDS)
+
+
+def _status(pid: int) -> int | None:
+    """The exit status of a child (negative: the signal that killed it), ``None`` while it runs."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def _interrupt(ranks: dict[int, int]) -> None:
     """Ask all ranks to end, and give them time to."""
+    impatient: list[int] = []
+    if threading.current_thread() is threading.main_thread():
+        # A second Ctrl-C: no more patience.
+        signal.signal(signal.SIGINT, lambda number, frame: impatient.append(number))
     for pid in ranks:
         os.kill(pid, signal.SIGTERM)
-    end = time.monotonic() + INTERRUPT_SECONDS
-    with suppress(KeyboardInterrupt):  # A second Ctrl-C: no more patience.
-        while time.monotonic() < end:
-            for pid in list(ranks):
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    del ranks[pid]
-            if not ranks:
-                return
-            time.sleep(0.02)
+    end = time.monotonic() + END_SECONDS
+    while ranks and not impatient and time.monotonic() < end:
+        for pid in [pid for pid in ranks if _status(pid) is not None]:
+            del ranks[pid]
+        time.sleep(0.02)
 
 
 def _kill(ranks: dict[int, int]) -> None:

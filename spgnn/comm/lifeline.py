@@ -9,8 +9,10 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from spgnn.comm.job import StartError, shown_ranks
+
 KEY = "spgnn/lifeline"
-CONNECT_SECONDS = 300.0
+CONNECT_SECONDS = 120.0
 _GOODBYE = b"\x01"
 _TOKEN_BYTES, _RANK_BYTES = 16, 8
 
@@ -45,8 +47,14 @@ class Lifelines:
         self._poll = select.poll()
         if rank != 0:
             port, token = store.get(KEY).decode().split()
-            line = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
-            line.sendall(bytes.fromhex(token) + rank.to_bytes(_RANK_BYTES))
+            try:
+                line = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
+                line.sendall(bytes.fromhex(token) + rank.to_bytes(_RANK_BYTES))
+            except OSError as error:
+                raise StartError(
+                    f"rank {rank} cannot connect to rank 0 at {host}:{port} ({error}); does a "
+                    "firewall close all ports but the store's?"
+                ) from None
             self._add(line, 0)
             return
         token = secrets.token_bytes(_TOKEN_BYTES)
@@ -118,7 +126,8 @@ def _welcome(server: socket.socket, token: bytes, size: int) -> dict[int, socket
             else:
                 line.close()
         if time.monotonic() > end:
-            raise TimeoutError(f"{size - 1 - len(welcome)} ranks did not connect to rank 0")
+            missing = shown_ranks(set(range(1, size)) - set(welcome))
+            raise StartError(f"rank 0 waited {CONNECT_SECONDS:g} s for {missing} to connect to it")
     for line, _ in words.values():
         line.close()
     return welcome

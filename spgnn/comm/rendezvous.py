@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import ipaddress
 import os
 import re
 import socket
+import struct
+import threading
+import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
@@ -18,11 +25,19 @@ from torch.distributed import DistError
 from spgnn.comm.job import SETUP_SECONDS, StartError
 from spgnn.comm.launched import Place, seconds
 from spgnn.errors import InputError
+from spgnn.signals import END_SECONDS
 
 # From the first rank's start to the last one's.
 START_SECONDS = 600.0
 AGENT_SECONDS = 60.0
+# What rank 0 takes to reach itself, and a name to be found.
+REACH_SECONDS = 20.0
+NAME_SECONDS = 20.0
+# A rank that is refused gives rank 0 so long to say why.
+LINGER_SECONDS = 2.0
 LOCALHOST = "127.0.0.1"
+_SIOCGIFADDR = 0x8915  # the IPv4 address of an interface (netdevice(7))
+_LONGEST_NAME = 15
 # Below what systems give to outgoing connections.
 _FIRST_PORT, _PORTS = 10000, 20000
 _STORE_ERRORS = (RuntimeError, DistError)
@@ -36,25 +51,35 @@ class Meeting:
     ----------
     store : torch.distributed.Store
     host : str
-        Where rank 0 runs.
+        Where rank 0 runs, in words or numbers that lead there from all ranks.
+    interface : str, optional
+        Of the network through which other ranks reach this one, if it is known.
     patience : float
         Seconds until the launcher, if it is one that does, has ended a job that lost a rank.
     """
 
     store: Any
     host: str
+    interface: str | None
     patience: float
 
 
-def meet(place: Place) -> Meeting:
+def meet(place: Place, interface: str | None = None) -> Meeting:
     """Connect to the job's store, or on rank 0 make it, and wait until all ranks have come.
+
+    Parameters
+    ----------
+    place : Place
+    interface : str, optional
+        One that the user names. On all ranks, there is an error if some rank does not have it.
 
     Raises
     ------
     InputError
         If the environment does not say where.
     StartError
-        If the store cannot be had, or some rank does not come within ``SPGNN_START_SECONDS``.
+        If the store cannot be had, or some rank does not come within ``SPGNN_START_SECONDS``, or
+        ranks do not fit together.
     """
     start = seconds("SPGNN_START_SECONDS", START_SECONDS)
     if "MASTER_ADDR" in os.environ or place.launcher == "torch":
@@ -75,10 +100,65 @@ def meet(place: Place) -> Meeting:
     # Attempts after a restart by torchrun must not read what the one before has left.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"spgnn/{attempt}", store)
+    missing = interface is not None and not has_address(interface)
+    if missing:
+        _refuse(
+            store,
+            f"GLOO_SOCKET_IFNAME={interface} names no interface with an address on the "
+            f"node of rank {place.rank} ({socket.gethostname()}); unset it or name another",
+        )
+    address = local_address(host)
+    if address is not None and not _is_loopback(address):
+        store.set("outside", address)
     _wait_for_all(store, place, start)
+    if address is not None and _is_loopback(address) and store.check(["outside"]):
+        # The name of this node leads to itself by way of the loopback, which others cannot use.
+        address = local_address(store.get("outside").decode())
+    if place.rank == 0:
+        store.set("host", address or host)
+    host = store.get("host").decode()
     store.set_timeout(timedelta(seconds=SETUP_SECONDS))
     supervised = "TORCHELASTIC_USE_AGENT_STORE" in os.environ or place.launcher == "mpi"
-    return Meeting(store, host, patience=3.0 if supervised else 0.5)
+    # The local launcher gives ranks that are asked to end some seconds, in which others are lost.
+    own = supervised and place.launcher == "torch" and "TORCHELASTIC_RUN_ID" not in os.environ
+    patience = END_SECONDS + 1.0 if own else 3.0 if supervised else 0.5
+    return Meeting(store, host, None if address is None else interface_of(address), patience)
+
+
+def local_address(host: str) -> str | None:
+    """The address of this machine from which packets to another one leave; none is sent."""
+    with suppress(OSError):
+        for family, kind, _, _, where in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind) as probe, suppress(OSError):
+                probe.connect(where)
+                return str(probe.getsockname()[0])
+    return None
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has an IPv4 address, or is the loopback."""
+    wanted = LOCALHOST if _is_loopback(address) else address
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if _ipv4_of(name) == wanted), None)
+
+
+def has_address(interfaces: str) -> bool:
+    """Whether each of some network interfaces, with commas between them, has an address."""
+    with suppress(OSError):
+        v6 = Path("/proc/net/if_inet6").read_text().split()
+        return all(_ipv4_of(name) or name in v6 for name in interfaces.split(","))
+    return all(_ipv4_of(name) for name in interfaces.split(","))
+
+
+def _ipv4_of(interface: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, suppress(OSError):
+        request = struct.pack("256s", interface.encode()[:_LONGEST_NAME])
+        return socket.inet_ntoa(fcntl.ioctl(asked, _SIOCGIFADDR, request)[20:24])
+    return None
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def least(store: Any, size: int, name: str) -> Callable[[int], int]:
@@ -127,10 +207,43 @@ def _master() -> tuple[str, int]:
 
 
 def _meet_at(place: Place, host: str, port: int, start: float) -> tuple[Any, str]:
+    check_name(host)
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # The launcher's store is there before any rank is, or never again.
         return _store(place, host, port, False, min(start, AGENT_SECONDS)), host
     return _store(place, host, port, place.rank == 0, start), host
+
+
+def check_name(host: str) -> None:
+    """Find out in good time whether a name leads to an address.
+
+    Raises
+    ------
+    StartError
+        If it does not within `NAME_SECONDS`: names of new machines may need some.
+    """
+    done, reasons = threading.Event(), ["no name server answers"]
+
+    def look() -> None:
+        while not done.is_set():
+            try:
+                socket.getaddrinfo(host, None)
+                reasons.clear()
+                return done.set()
+            except (OSError, UnicodeError) as error:
+                reasons[0] = getattr(error, "strerror", None) or "no name of a machine"
+            done.wait(0.5)
+
+    # A name server that does not answer would hold this thread up for minutes.
+    threading.Thread(target=look, daemon=True).start()
+    found = done.wait(NAME_SECONDS)
+    done.set()
+    if not found:
+        source = "MASTER_ADDR" if "MASTER_ADDR" in os.environ else "SLURM_STEP_NODELIST"
+        raise StartError(
+            f"{host}, where rank 0 should be according to {source}, leads to no address "
+            f"({reasons[0]}); set MASTER_ADDR to its name or number"
+        )
 
 
 def _meet_by_mpi(place: Place, start: float) -> tuple[Any, str]:
@@ -148,31 +261,136 @@ def _meet_by_mpi(place: Place, start: float) -> tuple[Any, str]:
 
 
 def _store(place: Place, host: str, port: int, hosts: bool, start: float) -> Any:
+    """The store at a port: on rank 0 a new one if it `hosts`, else rank 0's or the launcher's."""
+    if hosts:
+        with _listen(port, 2 * place.size) as listener:
+            port = listener.getsockname()[1]
+            if not _leads_to(listener, host, min(start, REACH_SECONDS)):
+                raise StartError(
+                    f"rank 0 listens on port {port}, but {host}:{port} leads elsewhere or nowhere; "
+                    "set MASTER_ADDR to the machine of rank 0"
+                )
+            return _connected(host, port, start, listener.detach())
+    there = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    patience = min(start, REACH_SECONDS) if there else start
+    end = time.monotonic() + patience
     try:
-        return TCPStore(
-            host,
-            port,
-            is_master=hosts,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=start),
-        )
-    except _STORE_ERRORS as error:
-        if hosts:
-            raise StartError(
-                f"rank 0 cannot listen on port {port}: is another job there? "
-                f"Set MASTER_PORT ({str(error).splitlines()[0]})"
-            ) from None
+        _reach(host, port, end).close()
+        return _connected(host, port, max(end - time.monotonic(), 0.1) + start - patience)
+    except (OSError, *_STORE_ERRORS):
         raise StartError(
-            f"rank {place.rank} did not reach rank 0's store at {host}:{port} within {start:g} s"
+            f"rank {place.rank} did not reach rank 0's store at {host}:{port} within {patience:g} s"
         ) from None
+
+
+def _connected(host: str, port: int, patience: float, listener: int | None = None) -> TCPStore:
+    """A client of the store at a port, and the store itself if there is a socket for it.
+
+    On a thread, because C++ ignores Ctrl-C, and does not give up on what never answers.
+
+    Raises
+    ------
+    TimeoutError
+        If whatever listens there does not talk like a store.
+    """
+    made: list[TCPStore] = []
+    failed: list[Exception] = []
+
+    def connect() -> None:
+        try:
+            store = TCPStore(
+                host,
+                port,
+                is_master=listener is not None,
+                wait_for_workers=False,
+                # Longer than anybody waits: its own complaint is a page long.
+                timeout=timedelta(seconds=patience + 60.0),
+                master_listen_fd=listener,
+            )
+            made.append(store)
+        except _STORE_ERRORS as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(patience)
+    if made:
+        return made[0]
+    raise failed[0] if failed else TimeoutError
+
+
+def _listen(port: int, backlog: int) -> socket.socket:
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        return socket.create_server(("", port), family=family, backlog=backlog, dualstack_ipv6=dual)
+    except OSError as error:
+        raise StartError(
+            f"rank 0 cannot listen on port {port}: is another job there? "
+            f"Set MASTER_PORT ({error.strerror})"
+        ) from None
+
+
+def _leads_to(listener: socket.socket, host: str, patience: float) -> bool:
+    """Whether a connection to this port of that host comes out at a socket of ours."""
+    end = time.monotonic() + patience
+    with suppress(OSError), _reach(host, listener.getsockname()[1], end) as probe:
+        while (left := end - time.monotonic()) > 0:
+            listener.settimeout(left)
+            # Ranks that came early may be first; they try again.
+            line, peer = listener.accept()
+            line.close()
+            if peer[1] == probe.getsockname()[1]:
+                listener.setblocking(True)
+                return True
+    return False
+
+
+def _reach(host: str, port: int, end: float) -> socket.socket:
+    """Connect as soon as somebody listens; here, because Ctrl-C does not end C++."""
+    while True:
+        left = max(end - time.monotonic(), 0.1)
+        try:
+            return socket.create_connection((host, port), min(left, REACH_SECONDS))
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
+def _refuse(store: Any, why: str) -> None:
+    """Tell all ranks why they do not start, those too that wait for others to come."""
+    store.compare_set("refused", "", why)
+    store.set("all came", "1")
 
 
 def _wait_for_all(store: Any, place: Place, start: float) -> None:
     try:
+        size = store.compare_set("size", "", str(place.size)).decode()
+        if size != str(place.size):
+            _refuse(store, f"rank {place.rank} was told of {place.size} ranks, others of {size}")
+        if store.add(f"came/{place.rank}", 1) > 1:
+            _refuse(store, f"two processes were told to be rank {place.rank} of {place.size}")
         if store.add("came", 1) == place.size:
             store.set("all came", "1")
-        store.wait(["all came"], timedelta(seconds=start))
+        end, pause = time.monotonic() + start, 0.005
+        while not store.check(["all came"]):
+            if time.monotonic() > end:
+                raise StartError(
+                    f"rank {place.rank} waited {start:g} s for all {place.size} ranks to start"
+                )
+            time.sleep(pause)
+            pause = min(1.5 * pause, 0.25)
+        if not store.check(["refused"]):
+            return
+        why = store.get("refused").decode()
+        store.add("read", 1)
+        # Rank 0 speaks. It may keep the store, and a launcher ends all when one of them ends.
+        end = time.monotonic() + LINGER_SECONDS / (2 if place.rank == 0 else 1)
+        while time.monotonic() < end:
+            time.sleep(0.02)
+            if place.rank == 0 and store.add("read", 0) >= place.size:
+                break
     except _STORE_ERRORS:
-        raise StartError(
-            f"rank {place.rank} waited {start:g} s for all {place.size} ranks to start"
-        ) from None
+        raise StartError(f"rank {place.rank} lost contact with rank 0 at the start") from None
+    raise InputError(why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -18,16 +19,25 @@ from torch import Tensor
 
 from spgnn.comm.base import Communicator
 from spgnn.comm.counts import RowCounts
-from spgnn.comm.job import Call, CommunicationError, Group, Job, LostPeerError, ended_before
+from spgnn.comm.job import (
+    Call,
+    CommunicationError,
+    Group,
+    Job,
+    LostPeerError,
+    StartError,
+    ended_before,
+)
 from spgnn.comm.launched import Place
 from spgnn.comm.placement import Node, choose
-from spgnn.comm.rendezvous import Meeting, least, meet
+from spgnn.comm.rendezvous import Meeting, has_address, least, meet
 from spgnn.comm.solo import SoloCommunicator
 from spgnn.comm.terminate import on_gloo_error
 from spgnn.comm.transport import Reduction, Wait
 from spgnn.comm.watch import POLL_SECONDS, Watch
 from spgnn.errors import InputError
 
+_INTERFACE = "GLOO_SOCKET_IFNAME"
 _BROKEN = ("connection closed", "connection reset", "broken pipe", "socket", "pair closure")
 
 
@@ -74,6 +84,10 @@ class TorchJob(Job):
     def fail(self, message: str, status: int = 1) -> NoReturn:
         """Announce the failure to all ranks, print it, and exit."""
         self._watch.announce(message, status)
+
+    def terminated(self) -> NoReturn:
+        """End because of SIGTERM; one rank says so, or whom it has lost."""
+        self._watch.announce_termination()
 
     def lost_contact(self, message: str) -> NoReturn:
         """End this rank after a peer vanished without a word."""
@@ -138,21 +152,32 @@ class TorchCommunicator(Communicator):
                 "torch.distributed has a process group already: leave out init_process_group; "
                 "spgnn.connect() makes one, which DistributedDataParallel uses"
             )
-        meeting = meet(place)
+        named = os.environ.get(_INTERFACE)
+        # Ranks of one machine need no network, so one that is named for another does not matter.
+        here = backend != "gloo" and place.local_size == place.size
+        meeting = meet(place, None if here else named)
+        if meeting.interface is not None and (not named or (here and not has_address(named))):
+            # gloo would take the one that the host's name leads to, often the loopback.
+            os.environ[_INTERFACE] = meeting.interface
         agree = least(meeting.store, place.size, "gpus")
-        backend, chosen = choose(backend, device, Node.find(place), agree)
+        group = "gloo" if backend == "shm" else backend
+        backend, chosen = choose(group, device, Node.find(place), agree)
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
         job = TorchJob(place, meeting, chosen)
         # A plain name, because torch does not know the hooks of a group with several backends
         # once any plugin is registered, and warns of that when the group is destroyed.
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo",
-            store=meeting.store,
-            rank=place.rank,
-            world_size=place.size,
-            timeout=_span(job.timeout),
-        )
+        try:
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo",
+                store=meeting.store,
+                rank=place.rank,
+                world_size=place.size,
+                timeout=_span(job.timeout),
+            )
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise StartError(f"rank {place.rank} cannot connect to the others: {reason}") from None
         return cls(job, job.everyone(), dist.group.WORLD)
 
     def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:

@@ -13,6 +13,7 @@ from torch.distributed import DistError
 
 from spgnn.comm.job import Call, Farewells, Job, ended_before
 from spgnn.comm.lifeline import Lifelines
+from spgnn.signals import TERMINATED
 
 FAILED_KEY = "spgnn/failed"
 ENDED_KEY = "spgnn/ended"
@@ -24,6 +25,8 @@ POLL_SECONDS = 0.25
 SAY_SECONDS = 10.0
 # A rank that has not looked by then, on however busy a machine, will not.
 READ_SECONDS = 3.0
+# Other ranks leave it to rank 0 to say that all were terminated.
+FIRST_SECONDS = 1.0
 _STORE_ERRORS = (RuntimeError, DistError)
 
 
@@ -55,6 +58,7 @@ class Watch:
         self._lifelines = Lifelines(self._own_store, host, job.rank, job.size)
         self._farewells = Farewells()
         self._number = 0
+        self._lost = ""
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="failure-watch", daemon=True)
@@ -73,8 +77,26 @@ class Watch:
             self._wait_until_said()
         os._exit(status)
 
+    def announce_termination(self) -> NoReturn:
+        """SIGTERM: torchrun sends it when a rank dies, batch systems when the time is over.
+
+        All ranks get it. Rank 0 speaks first, because it knows whether a rank is lost.
+        """
+        self.stop()
+        lost = self._lifelines.lost()
+        if lost is not None and not self._lost:
+            self._lost = _lost_contact(lost)
+        end = time.monotonic() + FIRST_SECONDS
+        with suppress(*_STORE_ERRORS):
+            while self._job.rank != 0 and time.monotonic() < end:
+                if self._own_store.check([FAILED_KEY]):
+                    break
+                time.sleep(0.02)
+        self.announce(self._lost or "terminated (SIGTERM)", TERMINATED)
+
     def announce_late(self, message: str) -> NoReturn:
         """Say it only if neither another rank nor the launcher has ended the job by then."""
+        self._lost = message
         time.sleep(self._patience)
         self.announce(message, status=1)
 
@@ -163,7 +185,7 @@ class Watch:
                 os._exit(1)
             lost = self._lifelines.lost()
             if lost is not None:
-                self.announce_late(f"lost contact with rank {lost}")
+                self.announce_late(_lost_contact(lost))
             if store_lost:
                 if self._lifelines.over or self._stopped.is_set():
                     return
@@ -174,3 +196,7 @@ class Watch:
                 if ended is not None and self._job.waiting is call:
                     self.announce(ended_before(ended, call), status=1)
             before = call
+
+
+def _lost_contact(rank: int) -> str:
+    return f"lost contact with rank {rank}"

@@ -162,6 +162,31 @@ def test_ranks_die_with_their_launcher(tmp_path):
     _check_none_left(tmp_path, 3, start)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ([signal.SIGTERM], "terminated (SIGTERM)"),
+        ([signal.SIGTERM, signal.SIGTERM], "terminated (SIGTERM)"),
+        ([signal.SIGINT, signal.SIGTERM], "interrupted"),
+    ],
+    ids=["once", "twice", "both"],
+)
+def test_a_signal_to_all_processes_is_one_line(tmp_path, numbers, said):
+    """Batch systems send it to the launcher and to all ranks, and perhaps again."""
+    job = Forked(
+        lambda: launch(lambda: failing.run(tmp_path, "kill", "collective", 99), 16), tmp_path
+    )
+    wait_for(lambda: all((tmp_path / str(rank)).exists() for rank in range(16)))
+    for number in numbers:
+        os.killpg(job.pid, number)
+        time.sleep(0.02)
+    ended = job.wait()
+    assert (ended.status, ended.err) == (
+        128 + numbers[0],
+        f"error: {said}, and all ranks with it\n",
+    )
+
+
 @pytest.mark.parametrize("whole_group", [False, True], ids=["launcher", "terminal"])
 def test_interrupt_ends_all_ranks(tmp_path, whole_group):
     """Ctrl-C on a terminal reaches every process; a signal from elsewhere only the launcher."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import signal
@@ -14,8 +15,9 @@ import pytest
 from spgnn.comm import connect, launch, world
 from spgnn.testing import run_ranks
 from spgnn.train import main
-from tests.comm.jobs import Forked
+from tests.comm.jobs import Forked, is_alive
 
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
@@ -112,6 +114,70 @@ def test_output_is_whole(tmp_path):
     """What ranks print just before they end is not lost."""
     job = Forked(lambda: launch(lambda: print("x" * 5000), 3), tmp_path)
     assert sorted(job.wait().out.split()) == ["x" * 5000] * 3
+
+
+def test_system_without_descriptors_of_processes(tmp_path, monkeypatch):
+    """Older ones, and sandboxes, do not have them."""
+
+    def refused(*given):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    assert run_ranks(lambda rank: rank, 2) == [0, 1]
+
+
+def test_loopback_that_cannot_be_reached(tmp_path):
+    def body() -> int:
+        if ctypes.CDLL(None).unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+            return 77
+        return launch(lambda: None, 2)
+
+    ended = Forked(body, tmp_path).wait()
+    if ended.status == 77:
+        pytest.skip("needs a network namespace of its own")
+    assert ended.status == 2
+    assert ended.err.startswith("error: ranks meet at 127.0.0.1, which this process cannot reach (")
+    assert ended.err.count("\n") == 1
+
+
+def test_limit_of_processes(tmp_path, monkeypatch):
+    """The ranks that could start are ended."""
+    module = importlib.import_module("spgnn.comm.launch")
+    fork, pids = module._fork, []
+
+    def limited() -> int:
+        if len(pids) == 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        pids.append(fork())
+        if pids[-1]:
+            (tmp_path / str(pids[-1])).touch()
+        return pids[-1]
+
+    monkeypatch.setattr(module, "_fork", limited)
+    ended = Forked(lambda: launch(lambda: time.sleep(1000), 3), tmp_path).wait()
+    assert ended.status == 2
+    assert ended.err.startswith(
+        "error: 2 of 3 ranks could start (Resource temporarily unavailable): start fewer, or raise"
+    )
+    assert ended.err.count("\n") == 1
+    started = [int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()]
+    assert len(started) == 2
+    assert not any(is_alive(pid) for pid in started)
+
+
+def test_parent_that_ignores_the_end_of_children(tmp_path):
+    def body() -> int:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        return launch(lambda: int(os.environ["RANK"]) * 3, 2)
+
+    assert Forked(body, tmp_path).wait().status == 3
+
+
+def test_rank_is_no_rank_of_another_launcher(tmp_path):
+    """A library may start ranks from one of mpiexec or srun."""
+    outer = {"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}
+    job = Forked(lambda: launch(lambda: connect("gloo").size, 2), tmp_path, outer)
+    assert job.wait().status == 2
 
 
 def test_ranks_are_started_once(tmp_path, monkeypatch):

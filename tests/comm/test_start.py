@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -32,6 +36,7 @@ from tests.comm.jobs import (
     wait_for,
 )
 
+INTERFACE = "GLOO_SOCKET_IFNAME"
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
@@ -84,6 +89,159 @@ def test_port_is_taken(tmp_path):
     assert said.startswith(
         f"rank 0 cannot listen on port {port}: is another job there? Set MASTER_PORT"
     )
+
+
+def test_name_that_leads_nowhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(rendezvous, "NAME_SECONDS", 0.5)
+    for rank in (0, 1):
+        place = rank_of_two(rank, free_port(), MASTER_ADDR="no-such-machine.invalid")
+        said = refusal(tmp_path, place | {"SPGNN_START_SECONDS": "600"})
+        assert said.startswith("no-such-machine.invalid, where rank 0 should be according to MAS")
+
+
+def test_name_server_that_does_not_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr(rendezvous, "NAME_SECONDS", 0.5)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **named: time.sleep(1000))
+    said = refusal(tmp_path, rank_of_two(1, free_port(), MASTER_ADDR="node7"))
+    assert "leads to no address (no name server answers); set MASTER_ADDR" in said
+
+
+def test_rank_0_is_not_where_the_environment_says(tmp_path, monkeypatch):
+    """192.0.2.1 is nobody's."""
+    monkeypatch.setattr(rendezvous, "REACH_SECONDS", 0.5)
+    port = free_port()
+    place = rank_of_two(0, port, MASTER_ADDR="192.0.2.1")
+    said = refusal(tmp_path, place | {"SPGNN_START_SECONDS": "600"})
+    assert said.startswith(f"rank 0 listens on port {port}, but 192.0.2.1:{port} leads elsewhere")
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"SSH-2.0-OpenSSH_9\r\n"])
+def test_another_service_listens_there(tmp_path, answer):
+    """It may be silent, hang up, or talk in its own way."""
+    stopped = threading.Event()
+
+    def serve(server: socket.socket) -> None:
+        with ExitStack() as lines:
+            while not stopped.is_set():
+                with suppress(TimeoutError):
+                    line = lines.enter_context(server.accept()[0])
+                    line.close() if answer == b"" else line.sendall(answer or b"")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        port = server.getsockname()[1]
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        said = refusal(tmp_path, rank_of_two(1, port))
+        stopped.set()
+        thread.join()
+    assert said == f"rank 1 did not reach rank 0's store at 127.0.0.1:{port} within 1 s\n"
+
+
+def of_each(
+    directory: Path, body: Callable[[], object], *environments: dict[str, str]
+) -> list[str]:
+    """What ranks that different environments describe print, or are refused with."""
+
+    def rank() -> None:
+        try:
+            print(body())
+        except InputError as error:
+            print(error)
+
+    jobs = [
+        Forked(rank, directory, environment, name=f"rank{number}")
+        for number, environment in enumerate(environments)
+    ]
+    return [job.wait().out.strip() for job in jobs]
+
+
+def test_ranks_that_do_not_fit_together(tmp_path):
+    """All are told, and none waits for a rank that does not come."""
+    patient = {"SPGNN_START_SECONDS": "600"}
+    port = free_port()
+    places = [rank_of_two(rank, port, **patient, WORLD_SIZE=str(rank + 2)) for rank in (0, 1)]
+    [said, other] = of_each(tmp_path, connect, *places)
+    assert said == other
+    assert said in [
+        f"rank {one} was told of {one + 2} ranks, others of {3 - one}" for one in (0, 1)
+    ]
+    port = free_port()
+    places = [rank_of_two(rank, port, **patient, WORLD_SIZE="3") for rank in (0, 1, 1)]
+    said = "two processes were told to be rank 1 of 3"
+    assert of_each(tmp_path, connect, *places) == [said] * 3
+
+
+def test_interface_of_another_machine(tmp_path):
+    """It is an error where a network is needed, and does not matter where memory is shared."""
+    named = {"GLOO_SOCKET_IFNAME": "nosuch0", "LOCAL_WORLD_SIZE": "2"}
+    patient = {"SPGNN_START_SECONDS": "600"}
+
+    def ranks() -> list[dict[str, str]]:
+        port = free_port()
+        one, other = (rank_of_two(rank, port, **patient, LOCAL_RANK=str(rank)) for rank in (0, 1))
+        return [one | named | {"GLOO_SOCKET_IFNAME": "lo"}, other | named]
+
+    def shared() -> int:
+        comm = connect("shm")
+        total = comm.agree(1, "sum")
+        comm.close()
+        return total
+
+    said = of_each(tmp_path, lambda: connect("gloo"), *ranks())
+    assert len(set(said)) == 1
+    assert said[0].startswith("GLOO_SOCKET_IFNAME=nosuch0 names no interface with an address on th")
+    assert of_each(tmp_path, shared, *ranks()) == ["2", "2"]
+
+
+NAMESPACES = """
+set -e
+ip netns add spgnn-a; ip netns add spgnn-b
+ip -n spgnn-a link add eth7 type veth peer name eth8 netns spgnn-b
+ip -n spgnn-a addr add 10.77.0.1/24 dev eth7; ip -n spgnn-b addr add 10.77.0.2/24 dev eth8
+ip -n spgnn-a link set eth7 up; ip -n spgnn-b link set eth8 up
+ip -n spgnn-a link set lo up; ip -n spgnn-b link set lo up
+"""
+
+
+@pytest.fixture
+def two_machines():
+    """Their names; a network joins them. Only root makes such, where iproute2 is installed."""
+    names = ["spgnn-a", "spgnn-b"]
+    remove = ["sh", "-c", "".join(f"ip netns del {name} 2>/dev/null;" for name in names)]
+    if shutil.which("ip") is None or os.getuid() != 0:
+        pytest.skip("needs root, and ip of iproute2")
+    subprocess.run(remove, check=False)
+    made = subprocess.run(["sh", "-c", NAMESPACES], check=False, capture_output=True, text=True)
+    try:
+        if made.returncode:
+            pytest.skip(f"no network namespaces here: {made.stderr.strip()}")
+        yield names
+    finally:
+        subprocess.run(remove, check=False)
+
+
+def test_two_machines_whose_own_names_lead_to_their_loopback(tmp_path, two_machines):
+    """As Debian sets up: gloo would tell the other machine to come to 127.0.1.1."""
+
+    def body() -> object:
+        name = two_machines[int(os.environ["RANK"])]
+        with open(f"/run/netns/{name}") as network:
+            assert ctypes.CDLL(None).setns(network.fileno(), 0) == 0
+        comm = connect("gloo")
+        part = comm.subgroup([[0, 1]])
+        said = comm.agree(comm.rank + 1, "sum"), part.agree(1, "sum"), os.environ[INTERFACE]
+        comm.close()
+        return *said, comm.job.rank
+
+    port = free_port()
+    patient = {"SPGNN_START_SECONDS": "600", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    places = [
+        rank_of_two(0, port, **patient, MASTER_ADDR="127.0.1.1"),
+        rank_of_two(1, port, **patient, MASTER_ADDR="10.77.0.1"),
+    ]
+    said = of_each(tmp_path, body, *places)
+    assert said == ["(3, 2, 'eth7', 0)", "(3, 2, 'eth8', 1)"]
 
 
 def test_ranks_die_with_torchrun(tmp_path):

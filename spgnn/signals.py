@@ -1,0 +1,160 @@
+"""How a process is asked to end: by a signal, or by the end of the process that started it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM)
+TERMINATED = 128 + signal.SIGTERM  # an exit status, as shells have it
+# A process that is asked to end gets this long to remove the files it was writing.
+END_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+
+
+class AskedToEnd(BaseException):
+    """A signal asked this process to end: no error, so nothing that catches errors may report it.
+
+    Attributes
+    ----------
+    number : int
+        Of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def raise_once(number: int, frame: FrameType | None) -> None:
+    """Handle a signal by raising `AskedToEnd`; later signals do not interrupt the clean-up."""
+    for ending in ENDINGS:
+        signal.signal(ending, signal.SIG_IGN)
+    raise AskedToEnd(number)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the system end this process when the one that started it ends, however that ends.
+
+    Parameters
+    ----------
+    parent : int
+        Its process number. If it has ended already, this process ends now.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(TERMINATED)
+
+
+def die_with_torchrun() -> None:
+    """The same if torchrun started this process: nobody else would end its ranks.
+
+    Programs that a rank starts are told so as well, and end with that rank.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent(os.getppid())
+
+
+@contextmanager
+def endings_raise() -> Iterator[None]:
+    """Let SIGINT and SIGTERM raise `AskedToEnd` inside the block, unless they are ignored.
+
+    Only a main thread can; on another one nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in ENDINGS}
+    try:
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, raise_once)
+        yield
+    finally:
+        _restore(before)
+
+
+@contextmanager
+def termination_raises(give_up: Callable[[], object]) -> Iterator[bool]:
+    """Let SIGTERM raise `AskedToEnd` inside the block, unless somebody else handles it.
+
+    Yields whether this process, and not the one that forked it, says why it ends. Forked processes end on SIGTERM as before.
+
+    Parameters
+    ----------
+    give_up : callable
+        Must end the process. Another thread calls it `END_SECONDS` after the signal if the main
+        thread has not noticed it by then: one that computes outside Python does not.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield signal.getsignal(signal.SIGTERM) is not raise_once
+        return
+    noticed = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        noticed.set()
+        raise_once(number, frame)
+
+    def watch() -> None:
+        while number := reader.recv(1):
+            if number[0] == signal.SIGTERM and not noticed.wait(END_SECONDS):
+                give_up()
+
+    before = {number: signal.getsignal(number) for number in ENDINGS}
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    thread = threading.Thread(target=watch, name="termination", daemon=True)
+    thread.start()
+    others = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, handle)
+    _in_force.append(os.getpid())
+    try:
+        yield True
+    finally:
+        _in_force.clear()
+        _restore(before)
+        signal.set_wakeup_fd(others)
+        writer.close()
+        thread.join()
+        reader.close()
+
+
+# The process whose SIGTERM raises, and the signals it blocked before it forks.
+_in_force: list[int] = []
+_blocked: list[set[int]] = []
+
+
+def _before_fork() -> None:
+    """A signal must not reach the new process while it would still tell its parent of it."""
+    if _in_force:
+        _blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,)))
+
+
+def _after_fork() -> None:
+    if _blocked:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _blocked.pop())
+
+
+def _in_child() -> None:
+    if _in_force:
+        _in_force.clear()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+    _after_fork()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+
+
+def _restore(handlers: dict[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        if handler is not None:  # as it is where Python did not install it
+            signal.signal(number, handler)
