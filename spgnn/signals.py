@@ -85,7 +85,8 @@ def endings_raise() -> Iterator[None]:
 def termination_raises(give_up: Callable[[], object]) -> Iterator[bool]:
     """Let SIGTERM raise `AskedToEnd` inside the block, unless somebody else handles it.
 
-    Yields whether this process, and not the one that forked it, says why it ends. Forked processes end on SIGTERM as before.
+    Yields whether this process, and not the one that forked it, says why it ends. Processes that
+    it forks end on SIGTERM as before.
 
     Parameters
     ----------

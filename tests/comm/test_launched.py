@@ -23,6 +23,14 @@ STEP = {
     "SLURM_PROCID": "3",
     "SLURM_LOCALID": "1",
 }
+TWO_TASKS = {
+    **STEP,
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+}
+ELASTIC = {"TORCHELASTIC_RUN_ID": "7", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
 OPEN_MPI = {
@@ -54,6 +62,20 @@ OPEN_MPI = {
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, None),
         # torchrun and mpiexec inside an allocation.
         (STEP | TORCHRUN, Place(5, 8, 1, 4, "torch")),
+        (TWO_TASKS | TORCHRUN | ELASTIC, Place(5, 8, 1, 4, "torch")),
+        (TWO_TASKS | {"PMI_RANK": "1", "PMI_SIZE": "2"}, Place(1, 2, 0, 1, "mpi")),
+        # torchrun under mpiexec, or in a job of one process.
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"} | TORCHRUN | ELASTIC, Place(5, 8, 1, 4, "torch")),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"} | TORCHRUN | ELASTIC, Place(5, 8, 1, 4, "torch")),
+        # mpiexec starts its own helpers by srun, one on each node.
+        (TWO_TASKS | HYDRA, Place(3, 4, 1, 2, "mpi")),
+        # Variables that say the same, as scripts set them for torch.
+        (HYDRA | {"RANK": "3", "WORLD_SIZE": "4"}, Place(3, 4, 1, 2, "torch")),
+        (STEP | {"RANK": "3", "WORLD_SIZE": "6"}, Place(3, 6, 1, 2, "torch")),
+        # What another job has left of its nodes does not matter.
+        (HYDRA | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, Place(3, 4, 1, 2, "mpi")),
+        (STEP | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, Place(3, 6, 1, 2, "slurm")),
+        (STEP | {"MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}, Place(3, 6, 1, 2, "slurm")),
         (BATCH | HYDRA, Place(3, 4, 1, 2, "mpi")),
     ],
 )
@@ -89,6 +111,34 @@ def test_nonsense_is_named(monkeypatch, environment, words):
     with pytest.raises(InputError, match=words) as caught:
         find_place()
     assert len(str(caught.value)) <= 300
+
+
+ALONE = {"RANK": "0", "WORLD_SIZE": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (HYDRA | ALONE, "RANK=0 WORLD_SIZE=1 and PMI_RANK=3 PMI_SIZE=4 "),
+        (HYDRA | ALONE | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, "WORLD_SIZE=1 and PMI"),
+        (HYDRA | {"RANK": "2", "WORLD_SIZE": "4"}, "RANK=2 WORLD_SIZE=4 and PMI_RANK=3"),
+        (OPEN_MPI | ALONE, "WORLD_SIZE=1 and OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4"),
+        (STEP | ALONE, "WORLD_SIZE=1 and SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=6"),
+        # One agent of torchrun for each rank of mpiexec, or for each task.
+        (HYDRA | ALONE | ELASTIC, "GROUP_WORLD_SIZE=2 and PMI_RANK=3 PMI_SIZE=4"),
+        (STEP | TORCHRUN | ELASTIC, "GROUP_WORLD_SIZE=2 and SLURM_PROCID=3"),
+        # Two MPIs, of which either may be the one that is left.
+        (OPEN_MPI | {"PMI_RANK": "0", "PMI_SIZE": "1"}, "PMI_SIZE=1 and OMPI_COMM_WORLD_RANK=2"),
+        (STEP | {"PMI_RANK": "0", "PMI_SIZE": "1"}, "PMI_SIZE=1 and SLURM_PROCID=3"),
+        (STEP | {"PMIX_RANK": "0"}, "PMIX_RANK=0 and SLURM_PROCID=3"),
+    ],
+)
+def test_launchers_that_contradict_each_other(monkeypatch, environment, words):
+    """Or P jobs of one rank would end well."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=f"{words}.* contradict each other: unset"):
+        find_place()
 
 
 @pytest.mark.parametrize("text", ["soon", "", "0", "-1", "nan", "inf", "1e400"])
