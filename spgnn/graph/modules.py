@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -80,6 +81,26 @@ def refuse_one_rank(model: nn.Module) -> None:
             )
 
 
+def refuse_callers() -> None:
+    """Refuse a look-up that a module of PyG makes for something of all vertices.
+
+    Of a module that no graph was given: only those who call it are known.
+
+    Raises
+    ------
+    InputError
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        kind, _, method = frame.f_code.co_qualname.partition(".")
+        looks = method in ("forward", "correct") and kind in _OF_ALL_VERTICES
+        if looks and "torch_geometric" in frame.f_code.co_filename:
+            module = frame.f_locals.get("self")
+            if isinstance(module, nn.Module):
+                refuse_one_rank(module)
+        frame = frame.f_back
+
+
 def pad_alike(model: nn.Module) -> None:
     """Tell modules that pad neighbours, from now on, the largest number of them on any rank.
 
@@ -106,7 +127,8 @@ def _sees_all(module: nn.Module) -> bool:
     kind = type(module).__name__
     by_graph = kind == "LayerNorm" and getattr(module, "mode", "") == "graph"
     pools = type(module).__module__.startswith(_POOLS)
-    return _is_of_pyg(module) and (kind in _OF_ALL_VERTICES or by_graph or pools)
+    scales = getattr(module, "autoscale", True)  # of CorrectAndSmooth: by a mean error
+    return _is_of_pyg(module) and ((kind in _OF_ALL_VERTICES and scales) or by_graph or pools)
 
 
 def _is_padded(module: nn.Module) -> bool:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
+from spgnn.graph.modules import refuse_callers
 
 EDGES, REVERSED, SOURCES = "edges", "reversed edges", "sources"
 
@@ -241,6 +242,7 @@ def _looked_up(held: Tensor, dim: int, index: TrackedIndex) -> Any:
     """Rows of a tensor of own vertices at the sources of edges. Collective."""
     if index.kind != SOURCES or index.dim() != 1 or not held.dim():
         return NotImplemented
+    refuse_callers()
     graph, rows = index.graph, held.shape[dim]
     if rows == graph.halo_rows:  # and never that of own rows, where there are other ranks
         return held.index_select(dim, _plain(index))

@@ -13,6 +13,7 @@ from spgnn.comm import Communicator
 from spgnn.exchange.traffic import Traffic
 from spgnn.graph.matrices import GraphMatrices
 from spgnn.graph.parameters import average_gradients, replicate, synchronise
+from spgnn.graph.readouts import watch
 from spgnn.graph.wiring import GraphWires
 
 
@@ -20,6 +21,7 @@ class Trained:
     """A graph on which models are trained."""
 
     comm: Communicator
+    own_rows: Any  # a property of the graph
     _matrices: GraphMatrices
     _wires: GraphWires
 
@@ -37,6 +39,7 @@ class Trained:
             The same one.
         """
         self._wires.models.add(replicate(model, self.comm))
+        self._watch(model)
         return model
 
     def synchronise(self, model: nn.Module) -> nn.Module:
@@ -51,7 +54,12 @@ class Trained:
             The same one.
         """
         self._wires.models.add(synchronise(model, self.comm))
+        self._watch(model)
         return model
+
+    def _watch(self, model: nn.Module) -> None:
+        if self.comm.size > 1:
+            watch(model, self)
 
     def replicated(self, t: Tensor) -> Tensor:
         """The same tensor, whose gradient is averaged over the ranks. Collective, twice.

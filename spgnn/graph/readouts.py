@@ -1,0 +1,221 @@
+"""Modules of others that read all vertices at once are noticed where they do.
+
+A model that was given to a graph is watched in its first call in training and its first one in
+evaluation: which tensors come from rows of own vertices, and whether something is reduced, sorted
+or normalised over all of them. On ranks that would be over a part of the vertices.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from spgnn.errors import InputError
+
+
+class Rows(Protocol):
+    """What is known of a graph here."""
+
+    @property
+    def own_rows(self) -> int:
+        """Vertices of this rank."""
+
+
+# Functions of a tensor, and the place of the dimension among their arguments.
+_REDUCTIONS = """
+    sum mean std var amax amin max min prod logsumexp softmax log_softmax softmin median nanmedian
+    nanmean nansum sort argsort cumsum cumprod cummax cummin logcumsumexp argmax argmin mode
+    std_mean var_mean count_nonzero aminmax
+"""
+_OVER = dict.fromkeys(_REDUCTIONS.split(), 1)
+_OVER |= dict.fromkeys(("norm", "quantile", "nanquantile", "topk", "kthvalue", "normalize"), 2)
+# Without a dimension they take the last one.
+_LAST = {"sort", "argsort", "topk", "kthvalue", "mode", "softmax", "log_softmax", "softmin"}
+_SCATTERS = {"scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"}
+_SCATTERS |= {"index_add", "index_add_", "index_reduce", "index_reduce_"}
+_CHOICES = {"__getitem__", "index_select", "gather", "embedding", "masked_select", "take"}
+_EDGES = -1  # in the place of a dimension: what comes from rows that were looked up
+_PRODUCTS = {"matmul", "mm", "bmm", "__matmul__", "__rmatmul__"}
+# A tensor's rows do not matter to what these make, or which dimension is which is lost.
+_MADE = {"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"}
+_SHAPED = {"t", "T", "mT", "transpose", "permute", "swapaxes", "swapdims", "movedim", "stack"}
+_SHAPED |= {"view", "reshape", "unsqueeze", "flatten"}
+
+
+class _Watch(TorchFunctionMode):
+    """Follows tensors that come from own rows, and refuses what takes all of them at once."""
+
+    def __init__(self, rows: int, module: nn.Module) -> None:
+        super().__init__()
+        self._rows, self._module = rows, module
+        self._known: dict[int, tuple[ref[Tensor], int | None]] = {}
+
+    def note(self, t: Tensor, dim: int | None) -> None:
+        """A tensor comes from rows of own vertices; these are along a dimension, if it is known."""
+        self._known[id(t)] = ref(t), dim
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            name = getattr(getattr(func, "__self__", None), "__name__", "")
+        known = [t for t in _tensors((*args, *kwargs.values())) if self._is_known(t)]
+        if known and not _is_ours():
+            self._check(name, args, kwargs)
+        found = func(*args, **kwargs)
+        if known and name not in _MADE and not name.endswith("_like"):
+            for t in _tensors(found if isinstance(found, tuple | list) else (found,)):
+                self.note(t, self._dim_of(t, name, known, args))
+        return found
+
+    def _is_known(self, t: object) -> bool:
+        entry = self._known.get(id(t))
+        return entry is not None and entry[0]() is t
+
+    def _dim_of(self, made: Tensor, name: str, known: list[Tensor], args: Any) -> int | None:
+        """Along which dimension vertices are in what was made of known tensors."""
+        alike = [self._known[id(t)][1] for t in known if t.shape[:1] == made.shape[:1]]
+        dims = [self._known[id(t)][1] for t in known]
+        of_vertices = any(dim not in (None, _EDGES) for dim in dims)
+        if name not in _SCATTERS:
+            if name in _CHOICES and len(args) > 1:
+                keys = [t for t in _tensors(args[1:]) if t.dim()]
+                if keys:  # some of the vertices, or rows of edges
+                    return 0 if keys[0].dtype == torch.bool and of_vertices else _EDGES
+                return 0 if 0 in alike else None
+            if not of_vertices:
+                return _EDGES if _EDGES in dims else None
+            if name not in _SHAPED and 0 in alike:
+                return 0
+        places = [dim for dim, size in enumerate(made.shape) if size == self._rows]
+        return places[0] if len(places) == 1 else None
+
+    def _check(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not args or not isinstance(args[0], Tensor):
+            return
+        if name in _SCATTERS:
+            source = args[3] if len(args) > 3 else kwargs.get("src", kwargs.get("source"))
+            along = self._known[id(source)][1] if self._is_known(source) else None
+            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            if along is not None and dim % args[0].dim() == along:
+                self._refuse(name, args[0].shape[along] != self._rows)
+            return
+        if name in _PRODUCTS and len(args) == 2 and all(map(self._is_known, args)):
+            left, right = (self._known[id(t)][1] for t in args)
+            if None not in (left, right) and _EDGES not in (left, right):
+                # Summed over vertices, or a row of numbers for each: pairs of vertices.
+                self._refuse(name, left == args[0].dim() - 1 or right == args[1].dim() - 1)
+        if not self._is_known(args[0]):
+            return
+        along = self._known[id(args[0])][1]
+        if along in (None, _EDGES) or name not in _OVER or not args[0].is_floating_point():
+            return  # integers are types and numbers, which are sorted to be put back
+        dims = args[0].dim()
+        place = _OVER[name]
+        given = args[place] if len(args) > place else kwargs.get("dim", kwargs.get("axis"))
+        if isinstance(given, Tensor):  # the maximum of two tensors
+            return
+        if given is None and name in _LAST:
+            given = -1
+        if given is None and name == "normalize":
+            given = 1
+        several = given if isinstance(given, tuple | list) else (given,)
+        self._refuse(name, given is None or not several or along in [d % dims for d in several])
+
+    def _refuse(self, name: str, wrong: bool) -> None:
+        if wrong:
+            raise InputError(
+                f"{type(self._module).__name__}: {name} over the vertices is over those of one "
+                "rank: graph.mean and graph.sum, or a norm of spgnn.nn, take those of all"
+            )
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list | dict):
+            yield from _tensors(value.values() if isinstance(value, dict) else value)
+
+
+def _is_ours() -> bool:
+    """Whether spgnn asks, which adds up over ranks afterwards."""
+    frame = inspect.currentframe()
+    here = __name__
+    while frame is not None and frame.f_globals.get("__name__") == here:
+        frame = frame.f_back
+    return frame is not None and str(frame.f_globals.get("__name__", "")).startswith("spgnn.")
+
+
+class _Once:
+    """Hooks of a module: they watch its first call in training and its first in evaluation."""
+
+    active: _Watch | None = None  # what is called inside a module that is watched is watched there
+
+    def __init__(self, graph: Rows | None) -> None:
+        self.look_at(graph)
+
+    def look_at(self, graph: Rows | None) -> None:
+        """The next calls are with rows of this graph."""
+        self._graph = None if graph is None else ref(graph)
+        self._seen: set[bool] = set()
+        self._watch: _Watch | None = None
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin to watch, if the module is called with rows of the graph."""
+        if torch.compiler.is_compiling() or _Once.active or module.training in self._seen:
+            return
+        graph = None if self._graph is None else self._graph()
+        if graph is None:
+            return
+        given = [*args, *kwargs.values()]
+        own = [t for t in _tensors(given) if t.dim() and len(t) == graph.own_rows]
+        if not own and not any(value is graph for value in given):
+            return
+        self._watch = _Once.active = _Watch(graph.own_rows, module)
+        for t in (*own, *_tensors(vars(graph).values())):
+            if t.dim() and len(t) == graph.own_rows:
+                self._watch.note(t, 0)
+        self._watch.__enter__()  # type: ignore[no-untyped-call]
+
+    def after(self, module: nn.Module, args: Any, out: Any) -> None:
+        """The call has ended, well or not."""
+        if self._watch is not None and _Once.active is self._watch:
+            self._watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._watch = _Once.active = None
+            if out is not None:  # which it is where the call has failed
+                self._seen.add(module.training)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Once:
+        """A copy of the model is on its own."""
+        return _Once(None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Once, (None,)
+
+
+def watch(model: nn.Module, graph: Rows) -> None:
+    """Watch a model's first calls, module by module; those of spgnn know of ranks."""
+    for module in model.modules():
+        if type(module).__module__.startswith("spgnn."):
+            continue
+        hooks = [getattr(hook, "__self__", None) for hook in module._forward_pre_hooks.values()]
+        known = [one for one in hooks if isinstance(one, _Once)]
+        if known:
+            known[0].look_at(graph)
+            continue
+        once = _Once(graph)
+        module.register_forward_pre_hook(once.before, with_kwargs=True)
+        module.register_forward_hook(once.after, always_call=True)
