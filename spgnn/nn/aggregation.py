@@ -16,7 +16,7 @@ from spgnn.nn.convolution import multiplies_first
 from spgnn.nn.features import Features, Propagated, features_beside
 from spgnn.nn.products import Kind, operator_of
 from spgnn.nn.propagation import LayerGraph, adds_up, matrix_of, own_rows
-from spgnn.nn.update import Update, finished
+from spgnn.nn.update import After, finished
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
@@ -88,7 +88,7 @@ def with_itself(  # noqa: PLR0917 - the last one may be left out
     weights: Weights,
     graph: LayerGraph,
     layer: str,
-    update: Update | None = None,
+    update: After | None = None,
 ) -> Tensor:
     """``aggr(H) W_l + H W_r + b`` [rows, f_out], updated; a tensor of its own. Collective.
 
@@ -97,7 +97,7 @@ def with_itself(  # noqa: PLR0917 - the last one may be left out
     aggr, H_local, graph, layer
         As of `aggregated`.
     weights : Weights
-    update : Update, optional
+    update : callable, optional
     """
     W, itself, bias = weights
     if (

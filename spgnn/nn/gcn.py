@@ -22,7 +22,7 @@ from spgnn.nn.features import Features, Propagated
 from spgnn.nn.products import Kind, operator_of
 from spgnn.nn.propagation import LayerGraph, matrix_of
 from spgnn.nn.stack import Stack
-from spgnn.nn.update import Update, finished
+from spgnn.nn.update import After, finished
 from spgnn.sparse import CSR
 
 Order = Literal["auto", "paper"]
@@ -97,7 +97,7 @@ class GCNConv(Convolution):
         self.lin.weight.data.copy_(W.T)
 
     def forward(
-        self, H_local: Features, graph: LayerGraph, *, update: Update | None = None
+        self, H_local: Features, graph: LayerGraph, *, update: After | None = None
     ) -> Tensor:
         """H_local [columns, f_in] to Z_local [rows, f_out], updated. Collective.
 

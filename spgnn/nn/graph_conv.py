@@ -11,7 +11,7 @@ from spgnn.nn.aggregation import AGGREGATIONS, LINEAR, Aggregation, Weights, wit
 from spgnn.nn.convolution import Convolution, check_channels, check_options, linear
 from spgnn.nn.features import Features
 from spgnn.nn.propagation import LayerGraph
-from spgnn.nn.update import Update
+from spgnn.nn.update import After
 
 
 class GraphConv(Convolution):
@@ -52,7 +52,7 @@ class GraphConv(Convolution):
         self.propagates = aggr in LINEAR
 
     def forward(
-        self, H_local: Features, graph: LayerGraph, *, update: Update | None = None
+        self, H_local: Features, graph: LayerGraph, *, update: After | None = None
     ) -> Tensor:
         """H_local [columns, f_in] to Z_local [rows, f_out], updated. Collective.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -37,7 +38,7 @@ class Norm(nn.Module):
         self._compared = 0
 
     @abstractmethod
-    def forward(self, x: Tensor, graph: Where) -> Tensor:
+    def forward(self, x: Tensor, graph: Where, shift: Tensor | None = None) -> Tensor:
         """X [rows, f] to the same shape.
 
         Parameters
@@ -46,6 +47,10 @@ class Norm(nn.Module):
         graph : what a layer works on, or a Communicator
             Says over which ranks. Of a Propagation with ghosts, own rows alone are counted, and all
             rows are normalised alike.
+        shift : Tensor [f], optional
+            What is to be added to all rows of x. What a norm takes off again has a gradient of 0
+            then. As a sum over x + shift it is rounding, other at any number of ranks, and an
+            optimiser that divides by the size of gradients makes whole steps of it.
         """
 
     @property
@@ -70,7 +75,15 @@ class Norm(nn.Module):
         for name, parameter in self.named_parameters():
             nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
 
-    def _moments(self, x: Tensor, graph: Where) -> Moments:
+    def _moments(self, x: Tensor, graph: Where, shift: Tensor | None = None) -> Moments:
+        """Of x + shift."""
+        found = self._unshifted(x, graph)
+        if shift is None:
+            return found
+        # Whatever looks at the mean alone looks at what has been taken off.
+        return replace(found, centre=found.centre + shift, mean=found.mean + 0 * shift)
+
+    def _unshifted(self, x: Tensor, graph: Where) -> Moments:
         given = getattr(graph, "given_moments", None)
         if given is not None:
             found: Moments = given(self, x)
@@ -155,7 +168,7 @@ class BatchNorm(Norm):
         self.allow_single_element = allow_single_element
         self.module = _Running(in_channels, affine, track_running_stats, device)
 
-    def forward(self, x: Tensor, graph: Where) -> Tensor:
+    def forward(self, x: Tensor, graph: Where, shift: Tensor | None = None) -> Tensor:
         """X [rows, f] to the same shape. Collective in training.
 
         Raises
@@ -166,14 +179,15 @@ class BatchNorm(Norm):
         held = self.module
         if held.running_mean is not None and held.running_var is not None and not self.training:
             scale = self._scale(held.running_var)
-            return _scaled(x, held.running_mean, scale, held.bias)
-        found = self._moments(x, graph)
+            return _scaled(x, _less(held.running_mean, shift), scale, held.bias)
+        found = self._moments(x, graph, shift)
         if found.count <= 1 and self.training:
             if not self.allow_single_element:
                 raise InputError(f"BatchNorm: a variance needs two vertices, got {found.count}")
             assert held.running_mean is not None
             assert held.running_var is not None
-            return _scaled(x, held.running_mean, self._scale(held.running_var), held.bias)
+            scale = self._scale(held.running_var)
+            return _scaled(x, _less(held.running_mean, shift), scale, held.bias)
         if self.training and not hasattr(graph, "given_moments"):
             self.remember(found)
         return _scaled(found.centred, found.mean, self._scale(found.variance), held.bias)
@@ -254,11 +268,12 @@ class LayerNorm(Norm):
         self.weight = nn.Parameter(made[0]) if affine else None
         self.bias = nn.Parameter(made[1]) if affine else None
 
-    def forward(self, x: Tensor, graph: Where) -> Tensor:
+    def forward(self, x: Tensor, graph: Where, shift: Tensor | None = None) -> Tensor:
         """X [rows, f] to the same shape. Collective in mode ``graph``."""
         if self.mode == "node":
+            x = x if shift is None else x + shift
             return F.layer_norm(x, (self.in_channels,), self.weight, self.bias, self.eps)
-        found = self._moments(x, graph)
+        found = self._moments(x, graph, shift)
         between = found.centre - found.centre.mean()
         between = between - between.mean()
         offset = between - found.mean.mean()
@@ -286,9 +301,9 @@ class GraphNorm(Norm):
         self.bias = nn.Parameter(torch.zeros(in_channels, device=device))
         self.mean_scale = nn.Parameter(torch.ones(in_channels, device=device))
 
-    def forward(self, x: Tensor, graph: Where) -> Tensor:
+    def forward(self, x: Tensor, graph: Where, shift: Tensor | None = None) -> Tensor:
         """X [rows, f] to the same shape. Collective."""
-        found = self._moments(x, graph)
+        found = self._moments(x, graph, shift)
         left = (1 - self.mean_scale) * (found.centre + found.mean)
         scale = self.weight * (found.variance + left.square() + self.eps).rsqrt()
         return _scaled(found.centred, found.mean - left, scale, self.bias)
@@ -311,9 +326,9 @@ class PairNorm(Norm):
         super().__init__()
         self.scale, self.scale_individually, self.eps = scale, scale_individually, eps
 
-    def forward(self, x: Tensor, graph: Where) -> Tensor:
+    def forward(self, x: Tensor, graph: Where, shift: Tensor | None = None) -> Tensor:
         """X [rows, f] to the same shape. Collective."""
-        found = self._moments(x, graph)
+        found = self._moments(x, graph, shift)
         if self.scale_individually:
             centred = found.centred - found.mean
             length = centred.norm(2, -1, keepdim=True)
@@ -321,6 +336,10 @@ class PairNorm(Norm):
             return divided
         scale = self.scale * (self.eps + found.variance.sum()).rsqrt()
         return _scaled(found.centred, found.mean, scale.expand_as(found.mean), None)
+
+
+def _less(mean: Tensor, shift: Tensor | None) -> Tensor:
+    return mean if shift is None else mean - shift
 
 
 def _scaled(x: Tensor, mean: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:

@@ -61,14 +61,17 @@ def norm_of(
     return made
 
 
-def applied(module: nn.Module, x: Tensor, graph: Where) -> Tensor:
-    """A module of x; norms in it, and in a Sequential, look at all ranks."""
+def applied(module: nn.Module, x: Tensor, graph: Where, *shift: Tensor | None) -> Tensor:
+    """A module of x; norms in it, and in a Sequential, look at all ranks.
+
+    A `shift` is for norms that :func:`takes_shift` says yes of.
+    """
     if isinstance(module, Norm) and x.dtype in (torch.bfloat16, torch.float16):
         # Statistics, and what they are taken of, are float32.
-        wide: Tensor = module(x.float(), graph)
+        wide: Tensor = module(x.float(), graph, *shift)
         return wide.to(x.dtype)
     if getattr(module, "takes_graph", False):
-        found: Tensor = module(x, graph)
+        found: Tensor = module(x, graph, *shift)
         return found
     if isinstance(module, nn.Sequential):
         for part in module:
@@ -76,6 +79,11 @@ def applied(module: nn.Module, x: Tensor, graph: Where) -> Tensor:
         return x
     made: Tensor = module(x)
     return made
+
+
+def takes_shift(module: nn.Module) -> bool:
+    """Whether it is one of ours, which take what is added to x apart."""
+    return type(module) in _NORMS.values()
 
 
 def check_local(module: nn.Module) -> None:

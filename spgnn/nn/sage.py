@@ -29,7 +29,7 @@ from spgnn.nn.convolution import (
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.propagation import LayerGraph
 from spgnn.nn.stack import Stack
-from spgnn.nn.update import Update, finished
+from spgnn.nn.update import After, finished
 from spgnn.sparse import CSR
 
 
@@ -84,7 +84,7 @@ class SAGEConv(Convolution):
         self.updates = not normalize
 
     def forward(
-        self, H_local: Features, graph: LayerGraph, *, update: Update | None = None
+        self, H_local: Features, graph: LayerGraph, *, update: After | None = None
     ) -> Tensor:
         """H_local [columns, f_in] to Z_local [rows, f_out], updated. Collective.
 

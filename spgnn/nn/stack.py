@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
 
@@ -27,7 +28,7 @@ from spgnn.nn.dropout import DropoutKeys, dropout, keys_on
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.jumping import JUMPS, JumpingKnowledge, Jumps
 from spgnn.nn.norm import Norm
-from spgnn.nn.norms import applied, norm_of, takes_all_rows
+from spgnn.nn.norms import applied, norm_of, takes_all_rows, takes_shift
 from spgnn.nn.propagation import (
     Graph,
     LayerGraph,
@@ -324,9 +325,15 @@ class Stack(nn.Module):
         layer, norm, owned = self.convolutions[number], self.norms[number], True
         given: dict[str, Any] = {"keys": keys} if layer.drops_edges else {}
         bare = isinstance(norm, nn.Identity)
-        if layer.updates and bare and not self.residuals and not layer._forward_hooks:
-            # Nothing comes between its bias and the update.
-            given["update"], update = update, None
+        if layer.updates and not layer._forward_hooks:
+            if bare and not self.residuals:
+                # Nothing comes between its bias and the update.
+                given["update"], update = update, None
+            elif self._shifts(number, on):
+                made: Tensor = layer(
+                    H, on, update=partial(self._normed, number, H, on, update), **given
+                )
+                return made
         Z: Tensor = layer(H, on, **given)
         if len(self.residuals):
             Z = Z + linear_of_own(self.residuals[number], H, on)
@@ -339,6 +346,27 @@ class Stack(nn.Module):
         if update is not None:
             return update(Z)
         return Z if self.act_first else activated(self.act, Z, owned=owned)
+
+    def _shifts(self, number: int, on: LayerGraph) -> bool:
+        """Whether the norm of a layer comes first after its bias, and can be given that apart."""
+        known = hasattr(on, "given_moments")  # of what the layer makes, its bias among it
+        first = not self.act_first and not self._ends(number)
+        return first and not known and takes_shift(self.norms[number])
+
+    def _normed(  # noqa: PLR0917 - the last two are the layer's
+        self,
+        number: int,
+        H: Features,
+        on: LayerGraph,
+        update: Update | None,
+        Z: Tensor,
+        bias: Tensor | None,
+    ) -> Tensor:
+        """The skip, norm, and update or activation of a layer, of its rows without its bias."""
+        if len(self.residuals):
+            Z = Z + linear_of_own(self.residuals[number], H, on)
+        Z = applied(self.norms[number], Z, on, bias)
+        return activated(self.act, Z, owned=True) if update is None else update(Z)
 
     def _ends(self, number: int) -> bool:
         """Whether a layer makes the output, which nothing comes after."""

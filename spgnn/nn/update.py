@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,9 @@ from spgnn import kernels
 from spgnn.nn.activation import Rule
 from spgnn.nn.dropout import DropoutKeys, dropout
 from spgnn.sparse import SUM_DTYPE
+
+After = Callable[[Tensor, Tensor | None], Tensor]
+"""What comes after the product of a layer, of its rows [n, f] and its bias [f]; an Update is."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Update:
         return kernels.update_rows_(Z, bias, **given)
 
 
-def finished(Z: Tensor, bias: Tensor | None, update: Update | None) -> Tensor:
+def finished(Z: Tensor, bias: Tensor | None, update: After | None) -> Tensor:
     """The rows of a layer with its bias and what comes after it, written over them."""
     if update is not None:
         return update(Z, bias)
