@@ -16,7 +16,7 @@ from typing import NoReturn
 from spgnn.comm.base import Communicator
 from spgnn.comm.job import CommunicationError, Job, LostPeerError, StartError
 from spgnn.comm.launched import Place, find_place
-from spgnn.comm.placement import BACKENDS, DEVICES, Node, choose
+from spgnn.comm.placement import BACKENDS, DEVICES, Node, choose, mpi_lacks_room
 from spgnn.comm.solo import SoloCommunicator
 from spgnn.errors import InputError, check_choice
 from spgnn.signals import AskedToEnd, die_with_torchrun, termination_raises
@@ -148,9 +148,14 @@ def _connect(backend: str, device: str) -> Communicator:
     if place is None or place.size == 1:
         _, chosen = choose(backend, device, Node.find(place), lambda share: share)
         return SoloCommunicator(Job(device=chosen))
-    if backend == "mpi" or (backend == "auto" and _has_mpi(place)):
+    obstacle = mpi_lacks_room(place) if place.launcher == "mpi" else ""
+    if backend == "auto" and obstacle:
+        _note(place, f"does without MPI: {obstacle}")
+    if backend == "mpi" or (backend == "auto" and not obstacle and _has_mpi(place)):
         if importlib.util.find_spec("mpi4py") is None:
             raise InputError("the MPI backend needs mpi4py: pip install 'spgnn[mpi]'")
+        if obstacle:
+            raise InputError(f"--backend mpi: {obstacle}; or use --backend gloo")
         from spgnn.comm.mpi import MPICommunicator  # noqa: PLC0415  (optional)
 
         return MPICommunicator.connect(place, backend, device)
@@ -158,17 +163,24 @@ def _connect(backend: str, device: str) -> Communicator:
 
     comm = TorchCommunicator.connect(place, backend, device)
     if backend not in ("auto", "shm") or comm.moves_cuda or place.local_size < place.size:
-        shared = None
-    else:
-        from spgnn.comm.shared import SharedCommunicator  # noqa: PLC0415  (needs memfd)
+        if backend == "shm":
+            raise InputError("--backend shm: the ranks are not all on one machine")
+        return comm
+    from spgnn.comm.shared import SharedCommunicator  # noqa: PLC0415  (needs memfd)
 
-        shared = SharedCommunicator.of(comm)
-    if shared is None and backend == "shm":
-        raise InputError(
-            "--backend shm: the ranks are not all on one machine that lets them share memory; "
-            "use --backend gloo"
-        )
-    return shared or comm
+    shared = SharedCommunicator.of(comm)
+    if isinstance(shared, SharedCommunicator):
+        return shared
+    if backend == "shm":
+        raise InputError(f"--backend shm: {shared}; use --backend gloo")
+    _note(place, f"takes gloo: {shared}")
+    return comm
+
+
+def _note(place: Place, what: str) -> None:
+    """Say what ``auto`` does, and why, where one would expect another backend."""
+    if place.rank == 0:
+        print(f"note: --backend auto {what}", file=sys.stderr, flush=True)
 
 
 def _has_mpi(place: Place) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ from spgnn.comm.solo import SoloCommunicator
 from spgnn.comm.transport import Reduction, Wait
 from spgnn.errors import InputError
 
+_MPICH_NAME = "/dev/shm/mpich_shm_"
 _DATA = 0  # tag; a ring of calls has another
 # What is shorter is sent at once, or soon after.
 _LONG_BYTES = 2**16
@@ -83,6 +87,8 @@ class MPICommunicator(Communicator):
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
         job = MPIJob(world, chosen, place.local_size)
+        job.poll(world.Ibarrier().Test)
+        _remove_names()
         return cls(job, job.everyone(), world)
 
     def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
@@ -173,6 +179,18 @@ class MPICommunicator(Communicator):
         ):
             return MismatchError("data of another size arrived")
         return error
+
+
+def _remove_names() -> None:
+    """Remove the names of memory that MPICH shares, once all ranks have it.
+
+    It does so itself at the end, but not of a job that is killed.
+    """
+    with suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            if _MPICH_NAME in line:
+                with suppress(OSError):
+                    os.unlink(line[line.index(_MPICH_NAME) :])
 
 
 def _bytes(rows: Tensor) -> list[Any]:

@@ -24,6 +24,7 @@ from torch.distributed import DistError
 
 from spgnn.comm.job import SETUP_SECONDS, StartError
 from spgnn.comm.launched import Place, seconds
+from spgnn.comm.placement import mpi_lacks_room
 from spgnn.errors import InputError
 from spgnn.signals import END_SECONDS
 
@@ -87,7 +88,7 @@ def meet(place: Place, interface: str | None = None) -> Meeting:
     elif place.launcher == "slurm":
         nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "")
         store, host = _meet_at(place, first_host(nodes), step_port(), start)
-    elif importlib.util.find_spec("mpi4py") is not None:
+    elif importlib.util.find_spec("mpi4py") is not None and not mpi_lacks_room(place):
         store, host = _meet_by_mpi(place, start)
     elif place.local_size == place.size:
         # The process that started all of them, and that no other job has.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import secrets
 import socket
 import time
@@ -173,8 +174,8 @@ class SharedCommunicator(Communicator):
         self._nothing = Rows(torch.empty(0), np.zeros(self.size, np.int64))
 
     @classmethod
-    def of(cls, comm: Communicator) -> SharedCommunicator | None:
-        """The same ranks, if they are on one machine that lets them share memory. Collective.
+    def of(cls, comm: Communicator) -> SharedCommunicator | str:
+        """The same ranks if they can share memory, else why they cannot. Collective.
 
         Parameters
         ----------
@@ -190,15 +191,33 @@ class SharedCommunicator(Communicator):
         file = -1 if endpoint is None else endpoint.file
         mine = torch.tensor([_machine(), os.getpid(), file, token])
         everyone = comm.gather_uncounted(mine).tolist()
-        met = endpoint is not None and all(
-            machine == everyone[comm.rank][0]
-            and (rank == comm.rank or endpoint.meet(rank, pid, number, other))
-            for rank, (machine, pid, number, other) in enumerate(everyone)
+        apart = len({machine for machine, *_ in everyone}) > 1
+        met = (
+            endpoint is not None
+            and not apart
+            and all(
+                endpoint.meet(rank, pid, number, other)
+                for rank, (_, pid, number, other) in enumerate(everyone)
+                if rank != comm.rank
+            )
         )
-        alone = torch.tensor([int(not met)])
-        comm.maximise_uncounted(alone)
-        if endpoint is None or int(alone):
-            return None
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        obstacles = {
+            "the ranks are not all on one machine": apart,
+            f"every rank needs {comm.size * span >> 30} GiB of addresses, of which only what is "
+            "used takes memory, and ulimit -v of some rank allows less": not met
+            and limit != resource.RLIM_INFINITY,
+            "the system denies some rank memory that others can map (memfd_create)": endpoint
+            is None,
+            "the ranks cannot find each other's memory through /proc, which takes one user and "
+            "one process namespace": not met,
+        }
+        found = torch.tensor([int(present) for present in obstacles.values()])
+        comm.maximise_uncounted(found)
+        for what, present in zip(obstacles, found.tolist(), strict=True):
+            if present:
+                return what
+        assert endpoint is not None
         return cls(comm.job, comm.group, Memory(endpoint, comm.job))
 
     def settled(self) -> None:

@@ -65,6 +65,28 @@ def test_mpi_says_what_can_never_be_complete(end):
     assert lines == [f"error: rank 0: rank 1 ended while others wait for it in {call}"]
 
 
+@needs_mpi
+def test_memory_that_mpi_shares_has_no_name():
+    """It would be left behind by a job that is killed."""
+    program = (
+        "from spgnn.comm import connect\n"
+        "comm = connect('mpi')\n"
+        "shared = [line for line in open('/proc/self/maps') if 'mpich_shm_' in line]\n"
+        "named = [line for line in shared if not line.endswith('(deleted)\\n')]\n"
+        "number = comm.agree(len(named), 'sum')\n"
+        "if comm.rank == 0: print(len(shared) > 0, number)\n"
+    )
+    done = subprocess.run(
+        [MPIEXEC, "-n", "2", sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True 0\n", "")
+
+
 @pytest.mark.parametrize("end", ["close", "exit"])
 @pytest.mark.parametrize("how", ["begun", "begun alone"])
 def test_gloo_ends(tmp_path, how, end):

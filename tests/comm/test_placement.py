@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from spgnn import InputError
 from spgnn.comm import connect, default_threads, placement
-from spgnn.comm.placement import NO_GPU, OWN_GPUS, SHARED_GPUS, Node, choose
+from spgnn.comm.launched import Place
+from spgnn.comm.placement import (
+    NO_GPU,
+    OWN_GPUS,
+    SHARED_GPUS,
+    Node,
+    choose,
+    mpi_lacks_room,
+)
 from spgnn.testing import run_ranks
 
 CPU = torch.device("cpu")
@@ -127,3 +136,32 @@ def test_even_share_of_the_processors(clean_environment, monkeypatch, environmen
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert default_threads(ranks) == threads
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "said"),
+    [
+        (1024, 1024, ""),
+        (
+            64,
+            64,
+            "16 ranks on a node take 88 MiB of /dev/shm under MPICH, but it has 64 MiB, 64 of",
+        ),
+        (
+            1024,
+            3,
+            "16 ranks on a node take 88 MiB of /dev/shm under MPICH, but it has 1024 MiB, 3 o",
+        ),
+        # Others of the job have theirs already.
+        (100, 18, ""),
+    ],
+)
+def test_room_for_the_memory_that_mpich_shares(monkeypatch, total, free, said):
+    """It is killed by SIGBUS where there is none."""
+    place, blocks = Place(3, 32, 3, 16, "mpi"), 1 << 8  # of a MiB
+    shared = SimpleNamespace(f_frsize=4096, f_blocks=total * blocks, f_bavail=free * blocks)
+    monkeypatch.setattr(os, "statvfs", lambda path: shared)
+    assert mpi_lacks_room(place) == ""  # another MPI than MPICH
+    monkeypatch.setenv("PMI_RANK", "3")
+    assert mpi_lacks_room(place).startswith(said)
+    assert (mpi_lacks_room(place) == "") == (said == "")

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import weakref
 
 import pytest
 import torch
 
-from spgnn.comm import CommunicationError, Communicator, Pending, RowCounts, connect, shared
+from spgnn.comm import (
+    CommunicationError,
+    Communicator,
+    Pending,
+    RowCounts,
+    connect,
+    launch,
+    shared,
+)
 from spgnn.comm._shared import Endpoint
 from spgnn.testing import run_ranks
+from tests.comm.jobs import Forked
 
 
 def exchange(comm: Communicator, rows: int, value: float) -> tuple[torch.Tensor, Pending]:
@@ -178,7 +188,28 @@ def test_ranks_of_several_machines(monkeypatch, capfd):
     assert "--backend shm: the ranks are not all on one machine" in capfd.readouterr().err
 
 
-def test_memory_that_cannot_be_had(monkeypatch):
+def test_limit_of_addresses(tmp_path):
+    """Auto says why it takes gloo, and shm is refused by the limit's name."""
+
+    def limited(backend: str) -> str:
+        limit = 100 << 30
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        return type(connect(backend)).__name__
+
+    said = (
+        "every rank needs 128 GiB of addresses, of which only what is used takes memory, and ulim"
+    )
+    body = lambda: print(limited("auto"))  # noqa: E731
+    ended = Forked(lambda: launch(body, 2), tmp_path).wait()
+    assert (ended.status, ended.out) == (0, "TorchCommunicator\n" * 2)
+    assert ended.err.startswith(f"note: --backend auto takes gloo: {said}")
+    assert ended.err.count("\n") == 1
+    ended = Forked(lambda: launch(lambda: limited("shm") and None, 2), tmp_path).wait()
+    assert ended.status == 1
+    assert f"--backend shm: {said}it -v of some rank allows less; use --backend gloo" in ended.err
+
+
+def test_memory_that_cannot_be_had(monkeypatch, capfd):
     """As where a rank may not look into another's files: nobody shares."""
 
     class Shy(Endpoint):
@@ -187,3 +218,7 @@ def test_memory_that_cannot_be_had(monkeypatch):
 
     monkeypatch.setattr(shared, "Endpoint", Shy)
     assert run_ranks(kind, 3) == ["TorchCommunicator"] * 3
+    said = (
+        "note: --backend auto takes gloo: the ranks cannot find each other's memory through /proc"
+    )
+    assert said in capfd.readouterr().err
