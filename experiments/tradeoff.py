@@ -162,8 +162,9 @@ def show(report: Mapping[str, Any]) -> None:
     """Print a line for each setting."""
     graph, config = report["graph"], report["config"]
     table = Table(
-        title=f"{graph['name']}: {config['model']}, {report['world_size']} ranks, "
-        f"{config['epochs']} epochs, {config['runs']} runs",
+        title=f"{graph['name']}: {config['model']}, "
+        f"{command.counted(report['world_size'], 'rank')}, "
+        f"{command.counted(config['epochs'], 'epoch')}, {command.counted(config['runs'], 'run')}",
         title_justify="left",
     )
     titles = ("±", "points to exact", "bytes an epoch", "times fewer", "s an epoch")

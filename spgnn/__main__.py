@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.command import Parser, at_least, nbytes, real, run, say
+from spgnn.command import Parser, at_least, counted, nbytes, real, run, say
 from spgnn.data.graph import MASKS, GraphBlock
 from spgnn.data.labels import LabelKind, label_kind, labelled
 from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
@@ -233,7 +233,7 @@ def _cut(source: GraphSource, options: argparse.Namespace, progress: ProgressBar
 
 
 def _say_cut(source: GraphSource, options: argparse.Namespace) -> None:
-    say(f"{options.output}: {source.meta.vertices:,} vertices in {options.parts} parts")
+    say(f"{options.output}: {source.meta.vertices:,} vertices in {counted(options.parts, 'part')}")
 
 
 def _labels(source: GraphSource, options: argparse.Namespace) -> npt.NDArray[np.int32] | None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from fractions import Fraction
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from spgnn.errors import InputError, meant, shortened, unknown
+from spgnn.errors import ERASE, InputError, meant, shortened, unknown
 from spgnn.signals import TERMINATED, AskedToEnd, termination_raises
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two as shells have them: 128 + signal
 LARGEST = 2**31 - 1
 _SHOWN = 40
+# Flags of other launchers for what is --nproc here, which no spelling suggests.
+_RANKS = ("--ranks", "--num-ranks", "--np", "-np", "-n", "--processes", "--world-size")
 _WIDEST = 10_000  # of a table where no terminal sets a limit
 
 
@@ -37,6 +39,8 @@ class Parser(argparse.ArgumentParser):
         """
         _, unrecognized, flags = message.partition("unrecognized arguments: ")
         given = flags.partition(" ")[0].partition("=")[0]
+        if given in _RANKS and "--nproc" in self._flags():
+            raise InputError(f"{message}; did you mean '--nproc'?")
         if unrecognized and given in self._flags():
             raise InputError(f"{message}; {given} is a flag of another command")
         raise InputError(message + (meant(given, self._flags()) if unrecognized else ""))
@@ -197,6 +201,7 @@ def show_table(table: Table, width: int | None = None) -> None:
     drawn = io.TextIOWrapper(raw, encoding, errors="backslashreplace", write_through=True)
     if width is None and not terminal:
         width = _WIDEST
+        table.min_width = len(str(table.title or ""))
     # Drawn aside: rich would end the process where nobody reads.
     Console(file=drawn, force_terminal=terminal or None, width=width).print(table)
     say(raw.getvalue().decode(encoding), end="")
@@ -233,16 +238,25 @@ class _Diagnostics(io.TextIOWrapper):
 
     def __init__(self, file: IO[bytes], encoding: str) -> None:
         super().__init__(file, encoding, errors="backslashreplace", write_through=True)
+        self._line_begins = True
 
     def write(self, text: str) -> int:
         with suppress(OSError):
-            super().write(text)
+            # The bar of another process of the job may be in this line.
+            clear = ERASE if self._line_begins and self.isatty() else ""
+            super().write(clear + text)
+        self._line_begins = text.endswith("\n")
         self.flush()
         return len(text)
 
     def flush(self) -> None:
         with suppress(OSError, ValueError):
             super().flush()
+
+
+def counted(count: int, one: str, several: str | None = None) -> str:
+    """A number of things: ``1 rank``, ``2 ranks``."""
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
 
 
 def run(body: Callable[[], int | None]) -> int:

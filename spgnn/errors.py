@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from numbers import Real
 
 LONGEST_LINE = 300
+ERASE = "\r\x1b[K"  # the line that a terminal is in
 _LONGEST_NAME = 60
 # What torch says when it gets no memory (it has a class of its own for GPUs only), and how much.
 _NO_MEMORY = re.compile(r"can't allocate memory|out of memory|bad_alloc")

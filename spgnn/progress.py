@@ -1,40 +1,67 @@
-"""Progress of long work: a bar on a terminal, nothing anywhere else."""
+"""Progress of long work: a line with a bar on a terminal; elsewhere a few lines, if it is long."""
 
 from __future__ import annotations
 
+import shutil
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
-    from rich.progress import TaskID
+from spgnn.errors import ERASE, printable
 
 # (what, steps done, steps in all); may be called very often.
 Progress = Callable[[str, int, int], None]
 
+# Where stderr is no terminal, work that takes less is not worth a line.
+LONG_SECONDS = 15.0
+_SECONDS = 0.1  # between two updates of a bar
+_BAR = 24  # characters
+_COLUMNS = 80
+
+
+@dataclass
+class _Stage:
+    """Work that has begun: how far it is, and the last tenth that a line was written of."""
+
+    began: float
+    done: int = 0
+    total: int = 1
+    news: str = ""
+    written: int | None = None
+
+    @property
+    def share(self) -> float:
+        return min(self.done / self.total, 1.0) if self.total > 0 else 1.0
+
+    @property
+    def is_one_step(self) -> bool:
+        return self.total == 1 and not self.done
+
 
 class ProgressBar:
-    """A callable (what, done, all) that draws a bar on stderr for each thing it is told of.
+    """A callable (what, done, all) that says on stderr how far each thing is that it is told of.
+
+    On a terminal that is one line, which is gone at the end. Elsewhere, a line is written of
+    work that takes longer than `LONG_SECONDS`, one of each further tenth, and one of its end.
 
     Parameters
     ----------
     shown : bool
-        Whether this process shows it (rank 0 does); never shown where stderr is no terminal.
+        Whether this process says it (rank 0 does).
     """
 
-    _SECONDS = 0.1  # between two updates
-
     def __init__(self, shown: bool = True) -> None:
-        self.shown = shown and sys.stderr.isatty()
-        self._bars = _bars(self.shown)
-        self._tasks: dict[str, TaskID] = {}
-        self._updated = 0.0
+        self._shown = shown and sys.stderr is not None
+        self._terminal = self._shown and sys.stderr.isatty()
+        self._stages: dict[str, _Stage] = {}
+        self._drawn = 0.0
 
     def __enter__(self) -> Self:
-        self._bars.start()
         return self
 
     def __exit__(
@@ -43,40 +70,82 @@ class ProgressBar:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._bars.stop()
+        if self._terminal:
+            self._put(ERASE)
 
     def __call__(self, what: str, done: int, total: int, news: str = "") -> None:
         """Show how far something is, with a word on its newest result."""
-        now = time.monotonic()
-        if not self.shown or (now - self._updated < self._SECONDS and done < total):
+        if not self._shown:
             return
-        self._updated = now
-        if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=total, news=news)
-        self._bars.update(self._tasks[what], completed=done, total=total, news=news)
+        now, stage = time.monotonic(), self._stages.get(what)
+        if stage is None or stage.share == 1.0:
+            stage = self._stages[what] = _Stage(now)
+        stage.done, stage.total, stage.news = done, total, news
+        if not self._terminal:
+            self._write(what, stage, now)
+        elif now - self._drawn >= _SECONDS or stage.share == 1.0:
+            self._drawn = now
+            self._draw(what, stage, now)
+
+    def _write(self, what: str, stage: _Stage, now: float) -> None:
+        seconds, tenth = now - stage.began, int(10 * stage.share)
+        if seconds < LONG_SECONDS or tenth == stage.written:
+            return
+        stage.written = tenth
+        told = "done" if stage.share == 1.0 else f"{100 * stage.share:.0f} %"
+        words = [
+            "under way" if stage.is_one_step else told,
+            f"{seconds:.0f} s",
+            *filter(None, [stage.news]),
+        ]
+        self._put(f"{what}: {', '.join(words)}\n")
+
+    def _draw(self, what: str, stage: _Stage, now: float) -> None:
+        """The line of a stage, after what is newest of the epochs that it is a part of."""
+        around = [
+            f"{name} {one.done} of {one.total}  {one.news}"
+            for name, one in self._stages.items()
+            if one.news and one is not stage and one.share < 1
+        ]
+        full = int(_BAR * stage.share)
+        bar = f"  {'━' * full}{' ' * (_BAR - full)}  {100 * stage.share:3.0f} %"
+        words = [*around, f"{what}{' …' if stage.is_one_step else bar}"]
+        seconds = now - stage.began
+        if 0 < stage.share < 1 and seconds > 1:
+            words.append(f"{seconds / stage.share - seconds:.0f} s left")
+        text = "  ".join([*words, *filter(None, [stage.news])])
+        columns = shutil.get_terminal_size((_COLUMNS, 0)).columns
+        self._put(ERASE + printable(text)[: max(columns - 1, 0)])
+
+    @staticmethod
+    def _put(text: str) -> None:
+        with suppress(OSError, ValueError):  # nobody is there to tell
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
-def _bars(shown: bool) -> Bars:
-    # Imported here: a library that is imported has nothing to show yet, and rich takes its time.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+@contextmanager
+def working(what: str, shown: bool = True) -> Iterator[None]:
+    """Say that something is under way which cannot tell how far it is.
 
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[news]}"),
-        console=Console(stderr=True),
-        disable=not shown,
-        transient=True,
-    )
+    Parameters
+    ----------
+    what : str
+    shown : bool
+        Whether this process says it (rank 0 does).
+    """
+    with ProgressBar(shown) as bar:
+        bar(what, 0, 1)
+        # One more call when there is something to write, on a thread that ends with the work.
+        later = threading.Timer(LONG_SECONDS + _SECONDS, bar, (what, 0, 1))
+        later.daemon = True
+        if shown and LONG_SECONDS < threading.TIMEOUT_MAX:
+            later.start()
+        try:
+            yield
+        finally:
+            later.cancel()
+        bar(what, 1, 1)
 
 
 def stage(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -11,6 +12,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+
+from spgnn import progress
 
 # What a batch system, a launcher or a shell has told this process of a job is none of the tests';
 # neither is how patient that job was, or how wide and colourful its terminal.
@@ -25,6 +28,9 @@ for name in [name for name in os.environ if name.startswith(OF_A_JOB)]:
 # A shell lets what it starts in the background ignore Ctrl-C, and all that this starts as well.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Where other programs compute as well, anything may take long; tests compare what is on stderr.
+progress.LONG_SECONDS = math.inf
 
 # No test is timed, and none draws other examples today than it did yesterday.
 settings.register_profile(

@@ -9,7 +9,7 @@ import pytest
 from rich.table import Table
 
 from spgnn import InputError
-from spgnn.command import Parser, at_least, nbytes, nonempty, real, run, say, show_table
+from spgnn.command import Parser, at_least, counted, nbytes, nonempty, real, run, say, show_table
 from spgnn.train import main as train
 from tests.comm.jobs import Forked
 
@@ -128,6 +128,24 @@ def test_tables_are_as_wide_as_they_need_where_no_terminal_sets_a_limit(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert f"{'x' * 100} │ {'y' * 150}" in lines[1]
+
+
+def test_flags_of_other_launchers():
+    parser = Parser(prog="x", allow_abbrev=False)
+    parser.add_argument("--nproc")
+    parser.add_argument("--runs")
+    for given in ("--ranks", "--np", "-n"):
+        with pytest.raises(InputError, match=r"did you mean '--nproc'\?"):
+            parser.parse_args([given, "2"])
+
+
+def test_numbers_of_things():
+    assert [counted(n, "rank") for n in (0, 1, 2, 1000)] == [
+        "0 ranks",
+        "1 rank",
+        "2 ranks",
+        "1,000 ranks",
+    ]
 
 
 def test_flags():

@@ -27,6 +27,7 @@ from spgnn.partition.adjacency import Int32Array
 from spgnn.partition.edge_files import read_edges
 from spgnn.partition.gvb import Objective
 from spgnn.partition.labels import check_labels
+from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 
 Data = TypeVar("Data", bound=VertexData)
@@ -168,18 +169,20 @@ def _labels(
     # Only gvb knows what is sent where the cheaper of rows and columns is.
     minimum = how.algorithm.cover == "minimum" and method == "gvb"
     objective: Objective = "cover" if minimum else "column"
-    labels, report = partition(
-        add_self_loops(A),
-        parts,
-        method=method,
-        objective=objective,
-        imbalance=how.imbalance,
-        balance=how.balance,
-        train_mask=mask,
-        seed=how.seed,
-        # Nobody else can make a partition of two levels.
-        nodes=how.algorithm.nodes(parts) if method == "gvb" else None,
-    )
+    with ProgressBar() as progress:
+        labels, report = partition(
+            add_self_loops(A),
+            parts,
+            method=method,
+            objective=objective,
+            imbalance=how.imbalance,
+            balance=how.balance,
+            train_mask=mask,
+            seed=how.seed,
+            # Nobody else can make a partition of two levels.
+            nodes=how.algorithm.nodes(parts) if method == "gvb" else None,
+            progress=progress,
+        )
     return labels, {**report, "objective": objective}
 
 

@@ -10,7 +10,7 @@ import torch
 from rich.table import Table
 
 from spgnn.comm import Communicator
-from spgnn.command import show_table
+from spgnn.command import counted, show_table
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.counts import Sampled
 from spgnn.minibatch.train import BatchTrainer
@@ -155,8 +155,8 @@ def show(report: Report) -> None:
     graph, config = report["graph"], report["config"]
     table = Table(
         title=f"{graph['name']}: {graph['vertices']:,} vertices, {graph['edges']:,} edges, "
-        f"{report['world_size']} ranks, {config['sampler']} {config['num_neighbors']}, "
-        f"{report['batches_per_epoch']} batches of {config['batch_size']}",
+        f"{counted(report['world_size'], 'rank')}, {config['sampler']} {config['num_neighbors']}, "
+        f"{counted(report['batches_per_epoch'], 'batch', 'batches')} of {config['batch_size']}",
         show_header=False,
         title_justify="left",
     )
@@ -181,10 +181,16 @@ def show(report: Report) -> None:
         hits = "" if blocks["hit_rate"] is None else f", {blocks['hit_rate']:.2%} hits"
         shown = f"{blocks['blocks_needed']:,} needed, {blocks['blocks_read']:,} read{hits}"
         table.add_row("blocks of neighbours", shown)
-    for name, seconds in list(report["seconds_to"].items())[-3:]:
+    for name, seconds in _last_reached(report["seconds_to"]):
         table.add_row(f"seconds to {name}", f"{seconds:.3f}")
     full = report.get("full")
     if full is not None:
-        for name, seconds in list(full["seconds_to"].items())[-3:]:
+        for name, seconds in _last_reached(full["seconds_to"]):
             table.add_row(f"full graph: seconds to {name}", f"{seconds:.3f}")
     show_table(table)
+
+
+def _last_reached(seconds_to: dict[str, float]) -> list[tuple[str, float]]:
+    """The best scores of the last three evaluations that reached a better one than before."""
+    best = {seconds: score for score, seconds in seconds_to.items()}
+    return [(score, seconds) for seconds, score in best.items()][-3:]

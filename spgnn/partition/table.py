@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spgnn.command import say
+from spgnn.command import counted, say
 from spgnn.partition.volume import Report
+
+_UNEVEN = 0.5  # from here on, an imbalance of vertices has a remark
 
 
 def print_reports(reports: list[Report], features: int | None) -> None:
@@ -43,7 +45,13 @@ def _remarks(result: Report) -> list[str]:
         asked = _percent(result["imbalance_asked"])
         remarks.append(f"the asked imbalance of {asked} is not met")
     if result["empty_parts"]:
-        remarks.append(f"{result['empty_parts']} empty part(s)")
+        remarks.append(counted(result["empty_parts"], "empty part"))
+    if result["vertex_imbalance"] > _UNEVEN and result["nnz_imbalance"] < _UNEVEN:
+        largest = 1 + result["vertex_imbalance"]
+        remarks.append(
+            f"parts are even in nonzeros; the largest one has {largest:.1f} times the average "
+            "number of vertices (--balance nnz,vertices evens both)"
+        )
     return remarks
 
 

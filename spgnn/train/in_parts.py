@@ -50,6 +50,7 @@ from spgnn.parts.rows import (
 from spgnn.parts.segments import Segments
 from spgnn.parts.spare import keep_nothing
 from spgnn.parts.table import memory_rows
+from spgnn.progress import working
 from spgnn.sparse import CSR
 from spgnn.store.direct import Transfers
 from spgnn.train.config import TrainConfig
@@ -102,11 +103,13 @@ class InParts(Task):
                 directory = _spill(config.storage.spill, comm, self._scratch)
                 self._outputs_kept = OutputRows(directory)
                 self.room = Room(Places(), directory, torch.float32, self.counts)
-                found = found_in(config, comm, self.counts, directory)
+                with working(f"reading {config.data.dataset}", shown=comm.rank == 0):
+                    found = found_in(config, comm, self.counts, directory)
                 if isinstance(found.X, CSR):
                     found = replace(found, X=dense_for_max(config, found.X))
                 self.meta = found.meta
-                self._prepare(found, mesh, idle_bytes)
+                with working("building what epochs read", shown=comm.rank == 0):
+                    self._prepare(found, mesh, idle_bytes)
             except BaseException:
                 self._scratch.close()
                 keep_nothing()

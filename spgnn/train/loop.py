@@ -113,6 +113,7 @@ class Trainer:
         self._followed = self.comm.agree(len(self._callbacks)) > 0
         with ProgressBar(shown=self.comm.rank == 0) as bar:
             self.task.progress = bar
+            bar("epoch", len(self.history), options.epochs, "begins")
             while not self._is_done():
                 record = self._epoch(len(self.history))
                 if self.freed is not None:

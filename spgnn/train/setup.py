@@ -13,6 +13,7 @@ from torch import Tensor
 from spgnn.blocks import take_rows
 from spgnn.comm import Communicator, Mesh
 from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
+from spgnn.command import counted
 from spgnn.data import GraphMeta, GraphSource, open_source
 from spgnn.data.distribute import Pairs, RankShare, held_out, induced
 from spgnn.data.graph import VertexData
@@ -33,7 +34,7 @@ from spgnn.hashing import uniform, uniform_rows
 from spgnn.nn import Features, Propagated, densified, propagate_, stored_in, weights_of
 from spgnn.nn.loss import UNKNOWN
 from spgnn.plan.network import normalisation_of as own_normalisation
-from spgnn.progress import ProgressBar
+from spgnn.progress import ProgressBar, working
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
@@ -89,7 +90,8 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     share, sought = _sought(config, share, comm)
     y, masks, wanted = sought.y, sought.masks, sought.wanted
     seen = None
-    with memory_for(f"the adjacency of {share.meta.name}"):
+    building = working("building what ranks exchange", shown=comm.rank == 0)
+    with memory_for(f"the adjacency of {share.meta.name}"), building:
         A, plans = _matrices(config, share, mesh, None if config.aim.inductive else wanted)
         A = A.to(device)
         if config.aim.inductive:
@@ -209,7 +211,7 @@ def share_of(
         return opened_share(data.dataset, placement, comm), None
 
     def opened() -> GraphSource:
-        with ProgressBar() as progress:
+        with ProgressBar() as progress, working(f"reading {data.dataset}"):
             return open_source(
                 data.dataset,
                 data.data_dir,
@@ -217,7 +219,9 @@ def share_of(
                 graph_split=data.graphs_of_splits,
             )
 
-    return scattered_share(data.dataset, opened, placement, comm)
+    what = f"partitioning {data.dataset} into {counted(parts, 'part')}"
+    with working(what, shown=comm.rank == 0):
+        return scattered_share(data.dataset, opened, placement, comm)
 
 
 def _matrices(

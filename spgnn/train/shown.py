@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from spgnn.command import show_table
+from spgnn.command import counted, show_table
 from spgnn.train.clock import CATEGORIES
 from spgnn.train.objective import SPLITS
 from spgnn.train.repeated import AT_BEST
@@ -23,7 +23,7 @@ def show(report: Report) -> None:
     graph, config = report["graph"], report["config"]
     table = Table(
         title=f"{graph['name']}: {graph['vertices']:,} vertices, {graph['edges']:,} edges, "
-        f"{report['world_size']} ranks, {config['algo']}, c = {config['c']}",
+        f"{counted(report['world_size'], 'rank')}, {config['algo']}, c = {config['c']}",
         show_header=False,
         title_justify="left",
     )

@@ -13,8 +13,9 @@ import scipy.sparse as sp
 from spgnn import InputError
 from spgnn.data.load import load_dataset
 from spgnn.data.shards.random_graphs import generate_rmat
-from spgnn.partition import cli, cut_vertices, outputs, read_labels
+from spgnn.partition import cli, cut_vertices, outputs, partition, read_labels
 from spgnn.partition.__main__ import main
+from spgnn.partition.table import print_reports
 from tests.comm.jobs import Forked
 from tests.partition.oracle import community_graph
 
@@ -334,3 +335,18 @@ def test_an_interrupt_ends_with_130_and_one_line(graph_file, tmp_path, monkeypat
     assert main([graph_file, "--parts", "4", "--output", str(tmp_path / "labels")]) == 130
     assert capsys.readouterr().err == "interrupted\n"
     assert os.listdir(tmp_path) == ["graph.npz"]
+
+
+def test_a_large_imbalance_of_vertices_is_explained(capsys):
+    """A few long rows are as many nonzeros as all others."""
+    A = sp.lil_array((2000, 2000))
+    A[:40, :] = A[:, :40] = 1
+    _, uneven = partition(sp.csr_array(A), 4, "gvb")
+    print_reports([uneven], None)
+    largest = 1 + uneven["vertex_imbalance"]
+    assert largest > 1.5
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert f"gvb: parts are even in nonzeros; the largest one has {largest:.1f} times" in said
+    _, even = partition(sp.csr_array(sp.eye_array(100)), 4, "gvb")
+    print_reports([even], None)
+    assert "even in nonzeros" not in capsys.readouterr().out
