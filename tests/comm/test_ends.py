@@ -113,24 +113,32 @@ def test_last_words_of_a_library_program(tmp_path):
     """It keeps its matrix, and ends without closing anything."""
     program = tmp_path / "program.py"
     program.write_text(
+        "import scipy.sparse as sp\n"
         "import torch\n"
         "from spgnn import CSR, DistMatrix, Mesh, RowLayout, connect\n"
         "comm = connect()\n"
         "layout = RowLayout.even(6, comm.size)\n"
         "first, last = layout.range(comm.rank)\n"
-        "rows, cols = torch.arange(last - first + 1), torch.arange(first, last)\n"
-        "matrix = DistMatrix.build(CSR(rows, 5 - cols, None, 6), layout, Mesh.grid(comm))\n"
+        "rows = CSR.from_scipy(sp.identity(6, 'float32', 'csr')[::-1][first:last])\n"
+        "matrix = DistMatrix.build(rows, layout, Mesh.grid(comm))\n"
         "def use(): return matrix @ torch.ones(last - first, 2)\n"
         "print(int(use().sum()))\n"
     )
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     place["MASTER_PORT"] = str(free_port())
-    pipe = subprocess.PIPE
+    pipe, quiet = subprocess.PIPE, {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     ranks = [
         subprocess.Popen(
             [sys.executable, program],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **place, "RANK": rank, "LOCAL_RANK": rank},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                **quiet,
+                **place,
+                "RANK": rank,
+                "LOCAL_RANK": rank,
+            },
             stdout=pipe,
             stderr=pipe,
             text=True,
