@@ -117,9 +117,10 @@ def freed_is_kept() -> Iterator[None]:
 def memory_limit() -> int:
     """Bytes this process may ever use: of the machine, its control groups, its own limit."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != resource.RLIM_INFINITY:
-        limits.append(soft)
+    with suppress(OSError):  # Some sandboxes do not tell.
+        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if soft != resource.RLIM_INFINITY:
+            limits.append(soft)
     for words in _group_settings("memory", "memory.max", "memory.limit_in_bytes"):
         with suppress(ValueError, IndexError):  # "max"
             limits.append(int(words[0]))

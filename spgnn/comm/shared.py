@@ -13,6 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -201,7 +202,9 @@ class SharedCommunicator(Communicator):
                 if rank != comm.rank
             )
         )
-        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        limit = resource.RLIM_INFINITY
+        with suppress(OSError):  # Some sandboxes do not tell.
+            limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         obstacles = {
             "the ranks are not all on one machine": apart,
             f"every rank needs {comm.size * span >> 30} GiB of addresses, of which only what is "
