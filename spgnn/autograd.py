@@ -89,8 +89,9 @@ def in_own_dtype(Z: Tensor) -> AbstractContextManager[object]:
 def _as_forward(backward: Callable[..., Any]) -> Callable[..., Any]:
     """A backward that is the same inside of torch.autocast as outside."""
 
-    def wrapped(ctx: Any, *gradients: Any) -> Any:
-        with in_own_dtype(ctx.saved_tensors[0]):
+    def wrapped(ctx: Any, *gradients: Tensor | None) -> Any:
+        # Not a saved tensor: where a layer is checkpointed, these may be asked for once.
+        with in_own_dtype(next(G for G in gradients if G is not None)):
             return backward(ctx, *gradients)
 
     return wrapped

@@ -261,9 +261,12 @@ def _temporary_file(target: Path) -> Iterator[tuple[Path, BinaryIO]]:
 def _temporary_directory(target: Path, mode: int = 0o777) -> Iterator[Path]:
     """A new, locked directory beside `target`, removed at the end if it still has its name."""
 
-    def make(path: Path) -> int:
+    def make(path: Path) -> int | None:
         path.mkdir(mode)
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None  # Somebody took it for a leftover, and has removed it.
 
     path, descriptor = _locked(target, make)
     try:
@@ -273,7 +276,7 @@ def _temporary_directory(target: Path, mode: int = 0o777) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _locked(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
+def _locked(target: Path, make: Callable[[Path], int | None]) -> tuple[Path, int]:
     """Make something under a temporary name beside `target`, and lock it.
 
     The lock belongs to the open file: forked processes hold it too, and the system releases it when
@@ -286,7 +289,8 @@ def _locked(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
     ----------
     target : Path
     make : callable
-        Makes something of a name that must be new; returns its file descriptor.
+        Makes something of a name that must be new; returns its file descriptor, or ``None`` if it
+        is gone again.
     """
     boot = _boot()
     while True:
@@ -294,6 +298,8 @@ def _locked(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
         unlocked = target.with_name(f".{target.name}.{random}.partial")
         path = target.with_name(f".{target.name}.{boot}-{random}.partial") if boot else unlocked
         descriptor = make(path)
+        if descriptor is None:
+            continue
         if not boot:
             return path, descriptor
         try:

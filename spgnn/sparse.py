@@ -97,14 +97,15 @@ class CSR:
             If values are complex, or float32 rounds an integer or a sum of integers.
         """
         given, A = A, sp.csr_array(A)
-        shared = given.format == A.format  # every other format is converted into new arrays
+        form = getattr(given, "format", "dense")
+        shared = form == A.format  # every other format is converted into new arrays
         kind = A.dtype.kind
         if kind not in "biuf":
             raise InputError(f"values must be real numbers, got {A.dtype}")
         if kind in "iu":
             _check_exact(A.data)
             A = sp.csr_array((A.data.astype(np.float64), A.indices, A.indptr), shape=A.shape)
-        zeros = (kind == "b" or given.format == "bsr") and not A.data.all()
+        zeros = (kind == "b" or form == "bsr") and not A.data.all()
         if zeros or not A.has_canonical_format:
             A, shared = A.copy(), False
             if zeros:

@@ -170,6 +170,9 @@ class Communicator(Transport):
 
         return Pending(finish)
 
+    def release(self) -> None:
+        """Give up memory that must not outlive the interpreter; no operation may follow."""
+
     def broadcast(self, buffer: Tensor, root: int) -> Pending:
         """Copy `buffer` of rank `root` into everyone's; the root is charged once per receiver."""
         _check_contiguous(buffer)

@@ -116,7 +116,8 @@ def _mind_the_end(comm: Communicator) -> None:
     def leave() -> None:
         if world() is comm:  # and this is not a fork
             comm.job.end()
-            # What refers to it would outlive the interpreter, and with it memory that ranks share.
+            # torch frees nothing of a graph of autograd that is left now, and it may refer to this.
+            comm.release()
             _world.clear()
             sys.excepthook = show
 

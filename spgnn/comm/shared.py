@@ -135,6 +135,12 @@ class Memory:
             if time.monotonic() > end:
                 raise TimeoutError
 
+    def release(self) -> None:
+        """Give the memory back; no operation may follow."""
+        self._under_way.clear()
+        self._followed.clear()
+        del self.endpoint
+
     def _forget_read(self) -> None:
         """Let go of buffers that are read into, though nobody has waited for them."""
         for operation in list(self._under_way):
@@ -227,6 +233,10 @@ class SharedCommunicator(Communicator):
         """Set-up is over: what was posted in it need not stay in memory."""
         super().settled()
         self._memory.endpoint.give_back()
+
+    def release(self) -> None:
+        """Give the memory back that ranks share."""
+        self._memory.release()
 
     def _post(
         self,

@@ -82,7 +82,8 @@ class _Replica:
     """
 
     def __init__(self, model: nn.Module, comm: Communicator) -> None:
-        self._model, self._comm = ref(model), comm
+        # Hooks of parameters live until the interpreter ends; the communicator must end before.
+        self._model, self._comm = ref(model), ref(comm)
         self.averages = False
         self._known: dict[int, ref[Tensor]] = {}
         self._returned: dict[str, Tensor] = {}  # or added up in .grad, which is not known yet
@@ -99,9 +100,12 @@ class _Replica:
 
     def gradient(self, name: str, gradient: Tensor) -> Tensor:
         """The gradient of a parameter is there; it may be returned, or added up."""
+        comm = self._comm()
+        if comm is None:
+            return gradient
         if torch.is_grad_enabled():  # it will be differentiated: all ranks do this for each
             dense = gradient.to_dense() if gradient.is_sparse else gradient
-            return all_reduced(dense, self._comm) / self._comm.size
+            return all_reduced(dense, comm) / comm.size
         self._returned[name] = gradient = gradient.clone()
         self._at_the_end()
         return gradient
@@ -119,12 +123,14 @@ class _Replica:
     def _average(self) -> None:
         returned, self._returned = self._returned, {}
         added_up, self._added_up = self._added_up, False
+        model, comm = self._model(), self._comm()
+        if comm is None:
+            return
         if returned:
-            _check_returned(returned, self._comm)
-            _average(list(returned.values()), self._comm)
-        model = self._model()
+            _check_returned(returned, comm)
+            _average(list(returned.values()), comm)
         if added_up and self.averages and model is not None:
-            average_gradients(model, self._comm)
+            average_gradients(model, comm)
 
 
 class _Hook:

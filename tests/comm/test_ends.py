@@ -110,7 +110,7 @@ def test_nothing_refers_to_a_job_that_has_ended(tmp_path):
 
 @pytest.mark.slow
 def test_last_words_of_a_library_program(tmp_path):
-    """It keeps its matrix, and ends without closing anything."""
+    """It keeps its matrix and what autograd made of it, and ends without closing anything."""
     program = tmp_path / "program.py"
     program.write_text(
         "import scipy.sparse as sp\n"
@@ -123,6 +123,7 @@ def test_last_words_of_a_library_program(tmp_path):
         "matrix = DistMatrix.build(rows, layout, Mesh.grid(comm))\n"
         "def use(): return matrix @ torch.ones(last - first, 2)\n"
         "print(int(use().sum()))\n"
+        "loss = (matrix @ torch.ones(last - first, 2, requires_grad=True)).sum()\n"
     )
     place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     place["MASTER_PORT"] = str(free_port())
