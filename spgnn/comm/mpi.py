@@ -11,8 +11,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from mpi4py import MPI
 from torch import Tensor
+
+from spgnn.errors import InputError
+
+try:
+    from mpi4py import MPI
+except (ImportError, RuntimeError):  # it looks for the library when it is imported
+    raise InputError(
+        "mpi4py finds no MPI library: pip install 'spgnn[mpi]' brings one, and so does the module "
+        "of a cluster's MPI; or set MASTER_ADDR and MASTER_PORT, and take --backend gloo"
+    ) from None
 
 from spgnn.comm.base import Communicator
 from spgnn.comm.callring import CallRing
@@ -23,7 +32,6 @@ from spgnn.comm.mpijob import Help, MPIJob
 from spgnn.comm.placement import Node, choose
 from spgnn.comm.solo import SoloCommunicator
 from spgnn.comm.transport import Reduction, Wait
-from spgnn.errors import InputError
 
 _MPICH_NAME = "/dev/shm/mpich_shm_"
 _DATA = 0  # tag; a ring of calls has another
