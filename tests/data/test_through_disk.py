@@ -194,7 +194,7 @@ def test_the_command(tmp_path, capsys, parts):
         outputs.append(tmp_path / f"out{len(more)}")
         arguments = ["shard", str(path), "--parts", str(parts), "--symmetrise", *more]
         assert main([*arguments, "--output", str(outputs[-1])]) == 0
-        assert f"50 vertices in {parts} parts" in capsys.readouterr().out
+        assert f"50 vertices in {parts} part" in capsys.readouterr().out
     ours, theirs = (open_shards(output) for output in outputs)
     assert ours.meta == theirs.meta
     for part in range(parts):
