@@ -78,9 +78,8 @@ class _Apply(torch.autograd.Function):
         return Z_wide.view(-1, width, batches), 2
 
 
-def in_own_dtype(Z: Tensor) -> AbstractContextManager[object]:
-    """Where torch.autocast changes nothing."""
-    device = Z.device.type
+def in_own_dtype(device: str) -> AbstractContextManager[object]:
+    """Where torch.autocast changes nothing, on a type of devices."""
     if not torch.amp.is_autocast_available(device):
         return nullcontext()
     return torch.autocast(device, enabled=False)
@@ -90,8 +89,7 @@ def _as_forward(backward: Callable[..., Any]) -> Callable[..., Any]:
     """A backward that is the same inside of torch.autocast as outside."""
 
     def wrapped(ctx: Any, *gradients: Tensor | None) -> Any:
-        # Not a saved tensor: where a layer is checkpointed, these may be asked for once.
-        with in_own_dtype(next(G for G in gradients if G is not None)):
+        with in_own_dtype(ctx.device):
             return backward(ctx, *gradients)
 
     return wrapped
@@ -107,6 +105,7 @@ class _PaperLayer(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         H_local, W, ctx.A, ctx.step = inputs
+        ctx.device = H_local.device.type
         ctx.save_for_backward(H_local, W)
 
     @staticmethod
@@ -136,6 +135,7 @@ class _BesideItself(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
         H_local, W, R, ctx.A, ctx.step, _ = inputs
+        ctx.device = H_local.device.type
         ctx.save_for_backward(H_local, W, R, output[1])
         ctx.set_materialize_grads(False)
 
@@ -229,7 +229,7 @@ def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
     epoch. Kept for comparisons.
     """
     H_local, W = autocast(H_local), autocast(W)
-    with in_own_dtype(H_local):
+    with in_own_dtype(H_local.device.type):
         Z_local: Tensor = _PaperLayer.apply(H_local, W, A, A.next_step(H_local))  # type: ignore[no-untyped-call]
     return Z_local
 
@@ -257,7 +257,7 @@ def product_beside_itself(
     like = H_local[:, :1] if H_local.requires_grad else W[:1, :1]
     operand = like.expand(H_local.shape[0], len(W)) if first else H_local
     step = A.next_step(operand)
-    with in_own_dtype(H_local):
+    with in_own_dtype(H_local.device.type):
         made: Tensor = _BesideItself.apply(H_local, W, R, A, step, first)[0]  # type: ignore[no-untyped-call]
     return made
 

@@ -135,7 +135,7 @@ def _attend(  # noqa: PLR0917 - operators have one order
     A: Matrix = with_name(handle)
     if number == COMPILED:
         agreed(A, Z, a, edges, sources, targets, joint, slope, p, key, gradients)
-    with in_own_dtype(Z):
+    with in_own_dtype(Z.device.type):
         made = A.attention.forward(
             Z,
             ends,
@@ -232,7 +232,7 @@ def _attend_backward(  # noqa: PLR0917
     """Gradients in rows, ends, a and edge scores (empty where there are none)."""
     A: Matrix = with_name(handle)
     A.operands.check(G, A.rows, heads=len(a), joint=joint, gradients=True)
-    with in_own_dtype(Z):
+    with in_own_dtype(Z.device.type):
         found = A.attention.backward(
             G,
             Z,

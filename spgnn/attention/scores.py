@@ -255,7 +255,7 @@ def head_scores(Z: Tensor, a: Tensor) -> Tensor:
     a : Tensor [heads, channels]
     """
     # Scores are sums of many terms under an exponential.
-    with in_own_dtype(Z):
+    with in_own_dtype(Z.device.type):
         return torch.mm(Z.to(a.dtype), head_matrix(a))
 
 
