@@ -4,8 +4,6 @@ Reads ``fanouts how first count`` lines (``15,10,5 uniform 0 20``) and answers e
 that so many batches took, and with the edges and vertices in them.
 """
 
-# ruff: noqa: PLC0415 (runs where not all libraries are)
-
 from __future__ import annotations
 
 import sys

@@ -188,8 +188,8 @@ def show(report: Mapping[str, Any]) -> None:
 
 def draw(report: Mapping[str, Any], path: str) -> None:
     """Draw scores against bytes of an epoch."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasAgg(figure)  # no window system

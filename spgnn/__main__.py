@@ -241,7 +241,7 @@ def _labels(source: GraphSource, options: argparse.Namespace) -> npt.NDArray[np.
     if options.partition == "block":
         return None
     # Imported here: partitioners are compiled, and needed by this one command.
-    from spgnn.partition import METHODS, partition, read_labels  # noqa: PLC0415
+    from spgnn.partition import METHODS, partition, read_labels
 
     if options.partition in METHODS:
         pattern = source.pattern() if isinstance(source, ShardDirectory) else source.structure()

@@ -124,7 +124,7 @@ class _BesideItself(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # noqa: PLR0917
+    def forward(
         H_local: Tensor, W: Tensor, R: Tensor, A: Linear, step: Step, first: bool
     ) -> tuple[Tensor, Tensor | None]:
         AH = None if first else A.forward(H_local, step)

@@ -193,7 +193,7 @@ def show_table(table: Table, width: int | None = None) -> None:
     OutputError
     """
     # Imported here: it takes its time, and most commands have nothing to draw.
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
     terminal, raw = sys.stdout.isatty(), io.BytesIO()
     # Its encoding says which characters there are to draw with.

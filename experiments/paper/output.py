@@ -103,7 +103,7 @@ class Output:
 def can_draw() -> bool:
     """Whether matplotlib is there; without it only CSV files are written."""
     try:
-        import matplotlib  # noqa: F401, PLC0415
+        import matplotlib  # noqa: F401
     except ImportError:
         return False
     return True
@@ -121,8 +121,8 @@ def show(title: str, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _figure(panels: int) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5 * panels, 4.2), layout="constrained")
     FigureCanvasSVG(figure)  # no window system

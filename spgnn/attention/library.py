@@ -83,7 +83,7 @@ def _rate(
     return None if sources is None else Rate(p, key, A.attention.ids(sources, targets))
 
 
-def agreed(  # noqa: PLR0917
+def agreed(
     A: Matrix,
     Z: Tensor,
     a: Tensor,
@@ -115,7 +115,7 @@ def _step(epoch: int, number: int) -> Step | None:
 
 
 @torch.library.custom_op("spgnn::attend", mutates_args=())
-def _attend(  # noqa: PLR0917 - operators have one order
+def _attend(
     Z: Tensor,
     ends: Tensor,
     a: Tensor,
@@ -212,7 +212,7 @@ _attend.register_autograd(_gradient, setup_context=_save)
 
 
 @torch.library.custom_op("spgnn::attend_backward", mutates_args=())
-def _attend_backward(  # noqa: PLR0917
+def _attend_backward(
     G: Tensor,
     Z: Tensor,
     ends: Tensor,

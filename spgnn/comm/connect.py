@@ -157,17 +157,17 @@ def _connect(backend: str, device: str) -> Communicator:
             raise InputError("the MPI backend needs mpi4py: pip install 'spgnn[mpi]'")
         if obstacle:
             raise InputError(f"--backend mpi: {obstacle}; or use --backend gloo")
-        from spgnn.comm.mpi import MPICommunicator  # noqa: PLC0415  (optional)
+        from spgnn.comm.mpi import MPICommunicator
 
         return MPICommunicator.connect(place, backend, device)
-    from spgnn.comm.torchdist import TorchCommunicator  # noqa: PLC0415  (starts c10d)
+    from spgnn.comm.torchdist import TorchCommunicator
 
     comm = TorchCommunicator.connect(place, backend, device)
     if backend not in ("auto", "shm") or comm.moves_cuda or place.local_size < place.size:
         if backend == "shm":
             raise InputError("--backend shm: the ranks are not all on one machine")
         return comm
-    from spgnn.comm.shared import SharedCommunicator  # noqa: PLC0415  (needs memfd)
+    from spgnn.comm.shared import SharedCommunicator
 
     shared = SharedCommunicator.of(comm)
     if isinstance(shared, SharedCommunicator):
@@ -191,7 +191,7 @@ def _has_mpi(place: Place) -> bool:
     """
     if place.launcher != "mpi" or importlib.util.find_spec("mpi4py") is None:
         return False
-    from spgnn.comm.mpi import world_of  # noqa: PLC0415  (starts MPI)
+    from spgnn.comm.mpi import world_of
 
     with suppress(InputError):
         return world_of(place) is not None

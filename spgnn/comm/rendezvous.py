@@ -249,7 +249,7 @@ def check_name(host: str) -> None:
 
 def _meet_by_mpi(place: Place, start: float) -> tuple[Any, str]:
     """Rank 0 takes any free port, and tells the others through MPI."""
-    from spgnn.comm.mpi import world_of  # noqa: PLC0415  (optional; starts MPI)
+    from spgnn.comm.mpi import world_of
 
     world = world_of(place)
     if place.rank != 0:

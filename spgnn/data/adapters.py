@@ -395,7 +395,7 @@ def from_ogb(dataset: Any) -> Graph:
     arrays are copied.
     """
     if isinstance(dataset, str):
-        from ogb.nodeproppred import NodePropPredDataset  # noqa: PLC0415
+        from ogb.nodeproppred import NodePropPredDataset
 
         dataset = NodePropPredDataset(dataset)
     return read_ogb(dataset).record(str(dataset.name))

@@ -168,7 +168,7 @@ def grid(
     return (yield from _in_shares(stages_of, block, layout, axes, rank, column_scale))
 
 
-def _in_shares(  # noqa: PLR0917 - as `grid` has them
+def _in_shares(
     stages_of: Callable[..., Scheme[tuple[Stage, ...]]],
     block: CSR,
     layout: RowLayout,

@@ -23,7 +23,7 @@ CHUNK_BYTES = 1 << 23  # of which up to four copies are in memory
 Made = TypeVar("Made")
 
 
-def write_npy(  # noqa: PLR0917 - the last may be left out
+def write_npy(
     path: str,
     rows: Tensor,
     vertex_ids: Tensor,
@@ -59,7 +59,7 @@ def write_npy(  # noqa: PLR0917 - the last may be left out
         on_rank_zero(comm, stack.close)
 
 
-def write_npz(  # noqa: PLR0917 - the last may be left out
+def write_npz(
     path: str,
     arrays: Mapping[str, Tensor],
     vertex_ids: Tensor,
@@ -157,7 +157,7 @@ def in_order(
             yield stretch
 
 
-def _write_array(  # noqa: PLR0917
+def _write_array(
     file: IO[bytes] | None,
     rows: Tensor,
     vertex_ids: Tensor,

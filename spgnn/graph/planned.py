@@ -94,7 +94,7 @@ class Chosen:
     record: dict[str, Any]
 
 
-def choose(  # noqa: PLR0917
+def choose(
     source: GraphSource,
     widths: tuple[int, int],
     hints: Hints,

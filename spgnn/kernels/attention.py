@@ -1,5 +1,4 @@
 # Attention has many operands.
-# ruff: noqa: PLR0917
 """Attention over the nonzeros of a pattern, scores, softmax and weighted sum in one pass.
 
 Nothing of the size nnz × heads is kept. What a block's nonzeros give a row is a running triple,

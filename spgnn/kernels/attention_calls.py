@@ -1,5 +1,5 @@
 # Attention has many operands, and O is the name of its sums in all of its literature.
-# ruff: noqa: E741, PLR0917
+# ruff: noqa: E741
 """Attention by the C++ kernels, and how these are called: rows packed, arrays as addresses."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # Attention has many operands, and O is the name of its sums in all of its literature.
-# ruff: noqa: E741, PLR0917
+# ruff: noqa: E741
 """Attention in plain torch, edge by edge: what the kernels are tested against.
 
 In the dtype of the operands, differentiable by autograd; also the way on CUDA without CuPy.

@@ -1,5 +1,5 @@
 # Attention has many operands, and O is the name of its sums in all of its literature.
-# ruff: noqa: E741, PLR0917
+# ruff: noqa: E741
 """Attention through torch, edge by edge: the baseline, and the way on CUDA without CuPy."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
 # Attention has many operands.
-# ruff: noqa: PLR0917
 """Attention as in GATv2: scores from all of both ends, a_h · LeakyReLU(x_i + y_j)."""
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _compute(indptr: Tensor, indices: Tensor, X: Tensor, largest: bool) -> tuple
     return out, arg
 
 
-def _run(  # noqa: PLR0917 - as the operator has them
+def _run(
     indptr: Tensor,
     indices: Tensor,
     X: Tensor,

@@ -116,7 +116,7 @@ def _rule(vertex_ids: Tensor | None, key: int, p: float) -> tuple[int, int, int,
     return address(vertex_ids), native.mix64(key % 2**64), round(p * 2**32), 1.0 / (1.0 - p)
 
 
-def _on_cpu(  # noqa: PLR0917 - as the operator has them
+def _on_cpu(
     Z: Tensor,
     bias: Tensor | None,
     vertex_ids: Tensor | None,
@@ -148,7 +148,7 @@ def _over_itself(kernel: Any) -> Any:
     return overwrite
 
 
-def _gradients(  # noqa: PLR0917
+def _gradients(
     G: Tensor,
     Y: Tensor | None,
     vertex_ids: Tensor | None,
@@ -206,7 +206,7 @@ def _backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
     return dZ, sums if summed else None, None, None, None, None, None
 
 
-def _passed(  # noqa: PLR0917
+def _passed(
     G: Tensor,
     Y: Tensor | None,
     vertex_ids: Tensor | None,

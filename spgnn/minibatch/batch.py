@@ -289,7 +289,7 @@ class Batch:
 
     def pyg(self) -> Any:
         """The same as a PyG ``Data``."""
-        from torch_geometric.data import Data  # noqa: PLC0415 - an optional dependency
+        from torch_geometric.data import Data
 
         source = self._source
         known = {name: getattr(self, name) for name in (*source.vertices, *self._told)}

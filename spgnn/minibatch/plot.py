@@ -22,8 +22,8 @@ def plot_scores(report: Mapping[str, Any], path: str) -> None:
         As `check_plot`, and if the file cannot be written.
     """
     suffix = check_plot(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     FigureCanvasAgg(figure)  # no window system

@@ -82,7 +82,7 @@ class Weights(NamedTuple):
     bias: Tensor | None
 
 
-def with_itself(  # noqa: PLR0917 - the last one may be left out
+def with_itself(
     aggr: Aggregation,
     H_local: Features,
     weights: Weights,

@@ -78,7 +78,7 @@ class AttentionConv(Convolution):
     propagates = False
     drops_edges = True
 
-    def __init__(  # noqa: PLR0917 - as PyG orders them
+    def __init__(
         self,
         in_channels: int,
         out_channels: int,

@@ -92,7 +92,7 @@ class GATv2Conv(AttentionConv):
         Whether sources and destinations have the same matrix.
     """
 
-    def __init__(  # noqa: PLR0917 - as PyG orders them
+    def __init__(
         self,
         in_channels: int,
         out_channels: int,

@@ -151,7 +151,7 @@ class BatchNorm(Norm):
     device : optional
     """
 
-    def __init__(  # noqa: PLR0917 - as PyG orders them
+    def __init__(
         self,
         in_channels: int,
         eps: float = 1e-5,

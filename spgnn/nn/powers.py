@@ -62,7 +62,7 @@ class SGConv(Convolution):
         Of PyG's message passing; none but their defaults.
     """
 
-    def __init__(  # noqa: PLR0917 - as PyG orders them
+    def __init__(
         self,
         in_channels: int,
         out_channels: int,
@@ -111,7 +111,7 @@ class APPNP(Convolution):
 
     propagates = False
 
-    def __init__(  # noqa: PLR0917 - as PyG orders them
+    def __init__(
         self,
         K: int,
         alpha: float,
@@ -265,7 +265,7 @@ class GCN2Conv(Convolution):
 
     propagates = False
 
-    def __init__(  # noqa: PLR0917 - as PyG orders them
+    def __init__(
         self,
         channels: int,
         alpha: float,

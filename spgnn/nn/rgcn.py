@@ -112,7 +112,7 @@ class RGCNConv(Convolution):
 
     propagates = False
 
-    def __init__(  # noqa: PLR0917 - as PyG orders them
+    def __init__(
         self,
         in_channels: int,
         out_channels: int,

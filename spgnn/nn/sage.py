@@ -57,7 +57,7 @@ class SAGEConv(Convolution):
 
     updates = True
 
-    def __init__(  # noqa: PLR0917 - as PyG orders them
+    def __init__(
         self,
         in_channels: int,
         out_channels: int,

@@ -88,7 +88,7 @@ class Stack(nn.Module):
     convolution: ClassVar[type[Convolution]]
     act: Activation | None
 
-    def __init__(  # noqa: PLR0917 - as PyG orders them
+    def __init__(
         self,
         in_channels: int,
         hidden_channels: int | Sequence[int],
@@ -353,7 +353,7 @@ class Stack(nn.Module):
         first = not self.act_first and not self._ends(number)
         return first and not known and takes_shift(self.norms[number])
 
-    def _normed(  # noqa: PLR0917 - the last two are the layer's
+    def _normed(
         self,
         number: int,
         H: Features,

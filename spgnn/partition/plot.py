@@ -21,7 +21,7 @@ def check_plot(path: str) -> str:
         If it cannot be drawn, so that this shows before the long work.
     """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
         raise InputError("--plot needs matplotlib: pip install 'spgnn[plot]'") from None
     suffix = Path(path).suffix.removeprefix(".").lower() or "png"
@@ -40,8 +40,8 @@ def plot_volumes(volumes: Volumes, path: str, title: str) -> None:
         As `check_plot`, and if the file cannot be written.
     """
     suffix = check_plot(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     volume = volumes.column
     figure = Figure(figsize=(11, 4.5), layout="constrained")

@@ -80,7 +80,7 @@ class Attending:
 
         return by_panels(of, matrix.row_bounds, Z, panel, new)
 
-    def adjoints(  # noqa: PLR0917 - tables, then how
+    def adjoints(
         self, Z: Table, ends: Table, G: Table, of_ends: Table, panel: int, new: NewTable
     ) -> Iterator[tuple[int, Tensor]]:
         """The gradient of what is weighed, part after part. Collective.

@@ -55,7 +55,7 @@ class Network(Pieces):
         All ranks, for moments over all vertices.
     """
 
-    def __init__(  # noqa: PLR0917 - the last three may be left out
+    def __init__(
         self,
         segments: Segments,
         vertices: Vertices,

@@ -275,7 +275,7 @@ class Segments:
             return found.stopped
         raise AssertionError("the layer has multiplied nothing")
 
-    def layer(  # noqa: PLR0917 - the last two may be left out
+    def layer(
         self,
         number: int,
         H: Features,
@@ -311,7 +311,7 @@ class Segments:
         on = Taken(ids, Z, known, leaf)
         return self.model.advance(number, H, cast(LayerGraph, on), keys), on
 
-    def before_norm(  # noqa: PLR0917 - as `layer` has them
+    def before_norm(
         self,
         number: int,
         H: Features,

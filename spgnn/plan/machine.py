@@ -113,7 +113,7 @@ class Weighed:
     forward_drop: float = 0.0
     backward_drop: float = 0.0
 
-    def seconds(  # noqa: PLR0917
+    def seconds(
         self,
         nonzeros: Any,
         rows: Any,

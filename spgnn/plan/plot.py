@@ -22,8 +22,8 @@ def plot_choices(choices: Sequence[Choice], path: str, title: str) -> None:
         As `check_plot`, and if the file cannot be written.
     """
     suffix = check_plot(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 5), layout="constrained")
     FigureCanvasAgg(figure)  # no window system

@@ -112,7 +112,7 @@ def _parser(path: str, what: str) -> Callable[[str], Any]:
 
 def _yaml(path: str, what: str) -> Callable[[str], Any]:
     try:
-        import yaml  # noqa: PLC0415  (optional)
+        import yaml
     except ImportError:
         raise InputError(
             f"{what} {path}: YAML needs PyYAML: pip install 'spgnn[yaml]'; TOML needs nothing"

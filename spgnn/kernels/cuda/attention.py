@@ -1,5 +1,4 @@
 # Attention has many operands, and O is the name of its sums in all of its literature.
-# ruff: noqa: PLR0917
 """Host side of the kernels of attention, forward, and of what becomes of triples."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
 # Attention has many operands.
-# ruff: noqa: PLR0917
 """Host side of the kernels of attention, backward."""
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def cupy() -> ModuleType:
         If it is not installed.
     """
     try:
-        import cupy as module  # noqa: PLC0415
+        import cupy as module
     except ImportError as error:
         raise InputError(
             f"the CUDA kernels need CuPy ({error}); install it with: pip install spgnn[gpu]"
