@@ -11,7 +11,8 @@ die_with_torchrun()
 from spgnn.autograd import product
 from spgnn.comm import Mesh, connect
 from spgnn.errors import InputError
-from spgnn.graph import DistGraph, distribute
+from spgnn.frontend import distribute
+from spgnn.graph import DistGraph
 from spgnn.inference import infer
 from spgnn.layout import Axes, RowLayout
 from spgnn.minibatch import LinkNeighborLoader, NeighborLoader

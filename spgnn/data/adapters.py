@@ -18,12 +18,11 @@ from torch import Tensor
 
 from spgnn.data.edges import csr_from_edges
 from spgnn.data.graph import MASKS, Graph
-from spgnn.data.labels import labels_of_table
+from spgnn.data.labels import UNKNOWN, labels_of_table
 from spgnn.data.narrow import narrow_features
 from spgnn.data.sets.ogb import labels_of
 from spgnn.data.structure import with_entries, without_ones
 from spgnn.errors import InputError
-from spgnn.nn.loss import UNKNOWN
 from spgnn.pattern import described
 from spgnn.sparse import CSR
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.nn.loss import UNKNOWN
 
+UNKNOWN = -1
 LabelKind = Literal["classes", "several", "numbers"]
 # How labels of each kind are held: dtype of torch and of a file, and whether there are columns.
 _HELD: dict[LabelKind, tuple[torch.dtype, str, bool]] = {

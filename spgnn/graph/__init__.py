@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from spgnn.graph.distgraph import DistGraph
-from spgnn.graph.distribute import distribute
 from spgnn.graph.matrices import MatrixKind
 
-__all__ = ["DistGraph", "MatrixKind", "distribute"]
+__all__ = ["DistGraph", "MatrixKind"]

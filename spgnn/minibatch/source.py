@@ -13,8 +13,8 @@ from torch import Tensor
 from spgnn.data.adapters import with_edge_index
 from spgnn.data.graph import MASKS, Graph
 from spgnn.errors import InputError
+from spgnn.frontend.sources import kind_of, opener
 from spgnn.graph import DistGraph
-from spgnn.graph.sources import kind_of, opener
 from spgnn.nn.block import Degrees
 from spgnn.pattern import Pattern, described, index_dtype
 from spgnn.sparse import CSR

@@ -20,7 +20,7 @@ from spgnn.data.labels import labelled
 from spgnn.data.shards import ShardDirectory
 from spgnn.data.through_disk import is_edge_file, open_through_disk
 from spgnn.errors import InputError
-from spgnn.graph.sharing import is_cut
+from spgnn.frontend.sharing import is_cut
 from spgnn.layout import RowLayout
 from spgnn.parts.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
 from spgnn.parts.rows import Adjacency

@@ -28,8 +28,8 @@ from spgnn.data.normalise import (
 from spgnn.data.splits import seeded_split
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Layered
+from spgnn.frontend.sharing import Placement, is_cut, opened_share, scattered_share
 from spgnn.graph.rows import normalised
-from spgnn.graph.sharing import Placement, is_cut, opened_share, scattered_share
 from spgnn.hashing import uniform, uniform_rows
 from spgnn.nn import Features, Propagated, densified, propagate_, stored_in, weights_of
 from spgnn.nn.loss import UNKNOWN

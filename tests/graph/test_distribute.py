@@ -270,6 +270,6 @@ def test_a_plan_is_chosen(monkeypatch, tmp_path):
     machine = read_machine(EXAMPLE)
     monkeypatch.setenv("SPGNN_CACHE", str(tmp_path))
     monkeypatch.setattr(
-        sys.modules["spgnn.graph.distribute"], "measure", lambda comm, edges=(): machine
+        sys.modules["spgnn.frontend.distribute"], "measure", lambda comm, edges=(): machine
     )
     run_ranks(check_planned, 4)

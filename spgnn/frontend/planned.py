@@ -12,7 +12,7 @@ from spgnn.data import GraphSource
 from spgnn.data.source import MemorySource
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.exchange import Algorithm
-from spgnn.graph.sharing import Placement
+from spgnn.frontend.sharing import Placement
 from spgnn.partition import METHODS
 from spgnn.partition.adjacency import Int32Array
 from spgnn.plan.choose import Planner

@@ -16,7 +16,7 @@ from spgnn.data.graph import MASKS, VertexData
 from spgnn.data.labels import label_columns
 from spgnn.data.normalise import is_bag_of_words
 from spgnn.errors import InputError
-from spgnn.graph.sharing import Placement
+from spgnn.frontend.sharing import Placement
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 

@@ -16,13 +16,13 @@ from spgnn.comm.rank_zero import from_rank_zero, on_every_rank, on_rank_zero
 from spgnn.data import GraphSource
 from spgnn.errors import InputError, check_integer, check_number, memory_for, unknown
 from spgnn.exchange import Algo, Algorithm, Cover, Strategy
-from spgnn.graph.blocks import share_of_blocks
+from spgnn.frontend.blocks import share_of_blocks
+from spgnn.frontend.planned import AUTO, Chosen, Hints, choose
+from spgnn.frontend.planned import told as told_of
+from spgnn.frontend.sharing import Placement, is_cut, opened_share, scattered_share
+from spgnn.frontend.sources import Opened, kind_of, opener
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.edges import scattered_edges
-from spgnn.graph.planned import AUTO, Chosen, Hints, choose
-from spgnn.graph.planned import told as told_of
-from spgnn.graph.sharing import Placement, is_cut, opened_share, scattered_share
-from spgnn.graph.sources import Opened, kind_of, opener
 from spgnn.graph.vertices import copied_from_rank_zero
 from spgnn.graph.vertices import from_rank_zero as dealt_by_rank_zero
 from spgnn.graph.wiring import GraphWires
