@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from spgnn.data.shards.random_graphs import generate_block_model
-from spgnn.store.direct import DirectFile, Transfers
+from spgnn.direct import DirectFile, Transfers
 
 GCN = Path(__file__).parents[1] / "experiments" / "gcn.py"
 SHARES = [1.5, 0.75, 0.5, 0.35, 0.25]

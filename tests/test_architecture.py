@@ -20,6 +20,7 @@ FLOORS = [
     {"sparse"},
     {"blocks"},
     {"kernels", "comm"},
+    {"direct"},
     {"store", "sampling"},
     {"exchange"},
     {"wires"},

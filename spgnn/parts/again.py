@@ -24,6 +24,7 @@ from torch import Tensor
 
 from spgnn.comm import Communicator
 from spgnn.comm.rank_zero import on_every_rank
+from spgnn.direct import DirectFile, Transfers
 from spgnn.errors import InputError
 from spgnn.nn import DropoutKeys
 from spgnn.nn.features import Features, Propagated
@@ -32,7 +33,6 @@ from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places
 from spgnn.parts.segments import Segments
 from spgnn.parts.sizes import Sizes
-from spgnn.store.direct import DirectFile, Transfers
 
 Recompute = Literal["auto", "never", "always"]
 TRIED_ROWS = 4096

@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.direct import PAGE, Bytes, DirectFile, Transfers, padded, page_buffer
 from spgnn.errors import InputError
 from spgnn.parts.table import as_bytes
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
-from spgnn.store.direct import DirectFile, Transfers
-from spgnn.store.pages import PAGE, Bytes, padded, page_buffer
 
 
 class Blocks(ABC):

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.direct import DirectFile, Transfers
 from spgnn.parts.blocks import Stretch, rows_of
 from spgnn.parts.layers import Source, Vertices
 from spgnn.parts.matrix import PartMatrix
 from spgnn.parts.room import Room
 from spgnn.parts.table import MemoryTable, Table, panels_of
 from spgnn.sparse import CSR
-from spgnn.store.direct import DirectFile, Transfers
 
 # What is made of features before anybody looks at them, row by row.
 Ready = Callable[[Tensor | CSR], Tensor | CSR]

@@ -18,6 +18,7 @@ from spgnn.blocks import take_rows
 from spgnn.comm import Communicator, Mesh
 from spgnn.comm.rank_zero import on_every_rank
 from spgnn.data.normalise import Normalisation, first_not_below, row_sums
+from spgnn.direct import Transfers
 from spgnn.exchange import Algorithm, build
 from spgnn.layout import RowLayout
 from spgnn.parts.blocks import Blocks, Collector, MemoryBlocks, rows_of
@@ -27,7 +28,6 @@ from spgnn.parts.sizes import OWN_MATRIX
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, check_degrees
 from spgnn.spmm import DistMatrix
-from spgnn.store.direct import Transfers
 
 Array = npt.NDArray[Any]
 

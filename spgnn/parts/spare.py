@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spgnn.direct import keep_pages, pages_held
 from spgnn.memory import give_back_holes, resident_bytes
-from spgnn.store.pages import keep_pages, pages_held
 
 
 @dataclass(frozen=True)

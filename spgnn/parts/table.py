@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.store.direct import DirectFile, Transfers
-from spgnn.store.pages import padded, page_buffer
+from spgnn.direct import DirectFile, Transfers, padded, page_buffer
 
 MOST_UNDERWAY = 2  # stretches of a table that wait to be written
 

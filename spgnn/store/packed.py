@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.direct import PAGE, DirectFile, Transfers, padded
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath, digest
 from spgnn.layout import Int64Array
 from spgnn.store._store import Reader
-from spgnn.store.direct import DirectFile, Transfers
 from spgnn.store.disk import finish, open_reader
-from spgnn.store.pages import PAGE, padded
 from spgnn.store.rows import Counts, Pending, Rows, as_bytes, check_ids, copy_rows
 
 _PIECE = 1 << 24  # bytes of the table that are read at once

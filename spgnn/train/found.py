@@ -19,6 +19,7 @@ from spgnn.data.graph import VertexData
 from spgnn.data.labels import labelled
 from spgnn.data.shards import ShardDirectory
 from spgnn.data.through_disk import is_edge_file, open_through_disk
+from spgnn.direct import Transfers
 from spgnn.errors import InputError
 from spgnn.frontend.sharing import is_cut
 from spgnn.layout import RowLayout
@@ -26,7 +27,6 @@ from spgnn.parts.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
 from spgnn.parts.rows import Adjacency
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
-from spgnn.store.direct import Transfers
 from spgnn.train.config import TrainConfig
 from spgnn.train.setup import made_up_labels, masks_of, share_of
 

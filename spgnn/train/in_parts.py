@@ -16,6 +16,7 @@ from spgnn.autograd import with_backward
 from spgnn.comm import Communicator, Mesh
 from spgnn.comm.rank_zero import on_every_rank
 from spgnn.data.normalise import WITH_LOOPS, row_normalise_features
+from spgnn.direct import Transfers
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
@@ -52,7 +53,6 @@ from spgnn.parts.spare import keep_nothing
 from spgnn.parts.table import memory_rows
 from spgnn.progress import working
 from spgnn.sparse import CSR
-from spgnn.store.direct import Transfers
 from spgnn.train.config import TrainConfig
 from spgnn.train.found import Found, Labelled, adjacency_of, found_in
 from spgnn.train.network import model_of, widths_of

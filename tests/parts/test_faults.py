@@ -15,6 +15,7 @@ import torch
 from spgnn.comm import connect
 from spgnn.data.load import load_dataset
 from spgnn.data.shards import write_shards
+from spgnn.direct import DirectFile, Transfers, pages_held
 from spgnn.errors import InputError
 from spgnn.files import scratch_directory
 from spgnn.inference.cli import infer_to_file
@@ -24,8 +25,6 @@ from spgnn.parts.moments import Returned
 from spgnn.parts.network import Network
 from spgnn.parts.outputs import MappedRows
 from spgnn.sparse import CSR
-from spgnn.store.direct import DirectFile, Transfers
-from spgnn.store.pages import pages_held
 from spgnn.testing import run_ranks
 from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts

@@ -12,8 +12,8 @@ import torch
 from spgnn.comm import connect
 from spgnn.data import Graph
 from spgnn.data.formats.npz import write_npz
+from spgnn.direct import DirectFile
 from spgnn.sparse import CSR
-from spgnn.store.direct import DirectFile
 from spgnn.testing import run_ranks
 from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts

@@ -2,9 +2,9 @@
 
 import pytest
 
+from spgnn.direct import PAGE, page_buffer, pages_held
 from spgnn.parts import spare
 from spgnn.parts.spare import Spare, keep_nothing
-from spgnn.store.pages import PAGE, page_buffer, pages_held
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import sys
 import pytest
 import torch
 
+from spgnn.direct import PAGE
 from spgnn.errors import InputError
 from spgnn.store import CachedRows, DiskRows, PackedRows, packed
-from spgnn.store.pages import PAGE
 
 from .test_cached import batches
 from .test_rows import table, written

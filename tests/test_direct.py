@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from spgnn import direct
+from spgnn.direct import PAGE, keep_pages, padded, page_buffer, pages_held
 from spgnn.kernels.recycling import Keeper
-from spgnn.store import pages
-from spgnn.store.pages import PAGE, keep_pages, padded, page_buffer, pages_held
 
 
 @pytest.fixture
 def keeper(monkeypatch):
     """One that nobody has used before."""
-    found = Keeper(pages._mapped, pages._FILLED)
-    monkeypatch.setattr(pages, "_keeper", found)
+    found = Keeper(direct._mapped, direct._FILLED)
+    monkeypatch.setattr(direct, "_keeper", found)
     return found
 
 

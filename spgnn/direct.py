@@ -1,13 +1,17 @@
-"""Files that are read and written in long stretches, past the system's page cache where it can be.
+"""Long stretches of files, past the system's page cache where it can be, and memory for them.
 
 What goes through the page cache takes memory that nobody asked for, and pushes out what others
 have there. Direct transfers need addresses, offsets and lengths that are multiples of a page; so a
 stretch is read together with what shares its first and last page, and written from a buffer that is
 padded to whole pages.
+
+Page buffers are kept for the next one of about the same size: the system hands out each page filled
+with zeros, on the first touch, which takes longer than a disk takes to fill it.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from dataclasses import dataclass, field
@@ -16,9 +20,55 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.store.pages import PAGE, Bytes, padded, page_buffer
+from spgnn.kernels.recycling import Keeper
+
+PAGE = 4096
+_LARGE = 1 << 21  # bytes of a large page
+_FILLED = 0.9
+Bytes = npt.NDArray[np.uint8]
+
+
+def padded(nbytes: int) -> int:
+    """Rounded up to whole pages."""
+    return -(-nbytes // PAGE) * PAGE
+
+
+def _mapped(nbytes: int) -> Tensor:
+    # Shared ones, as Python maps them by default, never have large pages.
+    pages = mmap.mmap(-1, max(nbytes, PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if nbytes >= _LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.uint8)
+
+
+_keeper = Keeper(_mapped, _FILLED)
+
+
+def page_buffer(nbytes: int) -> Bytes:
+    """So many bytes, uninitialised, whose address is a multiple of a page."""
+    return _keeper.take(padded(nbytes))[:nbytes]
+
+
+def keep_pages(most: int | None) -> None:
+    """How many bytes of pages there may be, in use and kept.
+
+    Parameters
+    ----------
+    most : int, optional
+        What is in use may exceed it. ``None``, as at the beginning: one piece is kept, but none of
+        those that are free now.
+    """
+    _keeper.bound(most)
+
+
+def pages_held() -> int:
+    """Bytes of pages that are in use or kept."""
+    return _keeper.bytes_in_use + _keeper.nbytes
+
 
 _LONGEST = 1 << 26  # bytes of one transfer
 
