@@ -25,8 +25,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 
-from spgnn.comm import Communicator, connect, ranks_here
-from spgnn.comm.rank_zero import from_rank_zero
+from spgnn.comm import Communicator, connect, from_rank_zero, ranks_here
 from spgnn.files import written_aside
 from spgnn.memory import FreedMemory, give_back_freed
 from spgnn.plan.machine import Machine

@@ -29,8 +29,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 from rich.table import Table
 
 from spgnn import command
-from spgnn.comm import Communicator, connect, guarded, refuse
-from spgnn.comm.rank_zero import on_rank_zero
+from spgnn.comm import Communicator, connect, guarded, on_rank_zero, refuse
 from spgnn.errors import InputError
 from spgnn.files import check_writable, write_pieces
 from spgnn.partition.plot import check_plot

@@ -13,8 +13,7 @@ from torch import Tensor
 from spgnn.attention import Attention, Weighed
 from spgnn.autograd import named, product
 from spgnn.blocks import side_by_side
-from spgnn.comm import Mesh
-from spgnn.comm.rank_zero import on_every_rank
+from spgnn.comm import Mesh, on_every_rank
 from spgnn.errors import InputError
 from spgnn.exchange import (
     Algo,

@@ -83,28 +83,6 @@ def find_place() -> Place | None:
     return _place(outer, "slurm" if outer is _STEP else "mpi")
 
 
-def launched_rank() -> tuple[int, int] | None:
-    """(rank, world size) if a launcher started this process as one of several, else ``None``.
-
-    Raises
-    ------
-    InputError
-    """
-    place = find_place()
-    return None if place is None else (place.rank, place.size)
-
-
-def local_rank() -> int:
-    """The number of this rank among those on its node; 0 if no launcher started it.
-
-    Raises
-    ------
-    InputError
-    """
-    place = find_place()
-    return 0 if place is None else place.local_rank
-
-
 def ranks_here() -> int:
     """How many ranks of the job are on this node; 1 if no launcher started this one.
 

@@ -28,7 +28,7 @@ def on_rank_zero(comm: Communicator, work: Callable[[], Made]) -> Made | None:
             made = work()
         except InputError as error:
             trouble = str(error)
-    _raise_told(share(comm, trouble))
+    _raise_told(broadcast_value(comm, trouble))
     return made
 
 
@@ -40,7 +40,7 @@ def from_rank_zero(comm: Communicator, look: Callable[[], Any]) -> Any:
     InputError
         On all ranks, if looking raises it.
     """
-    return share(comm, on_rank_zero(comm, look))
+    return broadcast_value(comm, on_rank_zero(comm, look))
 
 
 def on_every_rank(comm: Communicator, work: Callable[[], Made]) -> Made:
@@ -58,12 +58,12 @@ def on_every_rank(comm: Communicator, work: Callable[[], Made]) -> Made:
         trouble = error
     troubled = comm.agree(-1 if trouble is None else comm.rank)
     if troubled >= 0:
-        said = share(comm, str(trouble), troubled)
+        said = broadcast_value(comm, str(trouble), troubled)
         raise trouble or InputError(f"on rank {troubled}: {said}")
     return made  # type: ignore[return-value]
 
 
-def share(comm: Communicator, value: Any, root: int = 0) -> Any:
+def broadcast_value(comm: Communicator, value: Any, root: int = 0) -> Any:
     """The value of one rank, on all of them; something that JSON can carry. Collective."""
     text = json.dumps(value).encode() if comm.rank == root else b""
     buffer = torch.zeros(comm.agree(len(text)), dtype=torch.uint8)

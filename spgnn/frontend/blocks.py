@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import on_every_rank
+from spgnn.comm import Communicator, on_every_rank
 from spgnn.data import GraphBlock, GraphMeta
 from spgnn.data.distribute import RankShare
 from spgnn.data.graph import MASKS, VertexData

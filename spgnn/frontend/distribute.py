@@ -11,8 +11,7 @@ from typing import Any
 import numpy.typing as npt
 from torch import nn
 
-from spgnn.comm import Communicator, connect
-from spgnn.comm.rank_zero import from_rank_zero, on_every_rank, on_rank_zero
+from spgnn.comm import Communicator, connect, from_rank_zero, on_every_rank, on_rank_zero
 from spgnn.data import GraphSource
 from spgnn.errors import InputError, check_integer, check_number, memory_for, unknown
 from spgnn.exchange import Algo, Algorithm, Cover, Strategy

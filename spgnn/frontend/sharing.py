@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import on_every_rank, on_rank_zero
+from spgnn.comm import Communicator, on_every_rank, on_rank_zero
 from spgnn.data import GraphSource, open_shards
 from spgnn.data.distribute import RankShare, from_shards, scatter
 from spgnn.data.graph import VertexData

@@ -9,8 +9,7 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, Mesh
-from spgnn.comm.rank_zero import on_every_rank
+from spgnn.comm import Communicator, Mesh, on_every_rank
 from spgnn.data.distribute import RankShare
 from spgnn.data.normalise import Normalisation
 from spgnn.errors import InputError, check_choice

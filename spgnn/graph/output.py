@@ -14,8 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import from_rank_zero, on_every_rank, on_rank_zero
+from spgnn.comm import Communicator, from_rank_zero, on_every_rank, on_rank_zero
 from spgnn.errors import InputError
 from spgnn.files import directory_written_aside, written_aside
 

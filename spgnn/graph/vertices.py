@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, RowCounts
-from spgnn.comm.rank_zero import on_rank_zero, share
+from spgnn.comm import Communicator, RowCounts, broadcast_value, on_rank_zero
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.operands import check_strided
@@ -91,7 +90,9 @@ def copied_from_rank_zero(values: Mapping[str, Any] | None, comm: Communicator) 
     """What rank 0 knows of the whole graph, on all ranks: tensors and plain values. Collective."""
     values = values if values is not None and comm.rank == 0 else {}
     tensors = {key: t for key, t in values.items() if isinstance(t, Tensor)}
-    plain = share(comm, {key: value for key, value in values.items() if key not in tensors})
+    plain = broadcast_value(
+        comm, {key: value for key, value in values.items() if key not in tensors}
+    )
     copies = {key: t.expand(comm.size, *t.shape) for key, t in tensors.items()}
     found = dealt(copies, np.ones(comm.size, np.int64), comm)
     return {**plain, **{key: t[0] for key, t in found.items()}}
@@ -121,7 +122,7 @@ def dealt(arrays: dict[str, Tensor], counts: Int64Array, comm: Communicator) -> 
         All ranks.
     """
     what = {name: [list(t.shape[1:]), str(t.dtype)] for name, t in arrays.items()}
-    told = share(comm, {"counts": counts.tolist(), "what": what})
+    told = broadcast_value(comm, {"counts": counts.tolist(), "what": what})
     found = {}
     for name, (width, dtype) in told["what"].items():
         mine = torch.empty((told["counts"][comm.rank], *width), dtype=_DTYPES[dtype])

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import on_every_rank
+from spgnn.comm import Communicator, on_every_rank
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Carried
 from spgnn.exchange.traffic import Traffic

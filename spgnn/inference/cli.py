@@ -7,8 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from spgnn.comm import Communicator, connect, guarded, refuse
-from spgnn.comm.rank_zero import from_rank_zero, on_rank_zero
+from spgnn.comm import Communicator, connect, from_rank_zero, guarded, on_rank_zero, refuse
 from spgnn.command import run, say
 from spgnn.errors import InputError, memory_for
 from spgnn.files import check_new_directory, check_writable

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import on_every_rank
+from spgnn.comm import Communicator, on_every_rank
 from spgnn.errors import InputError, check_integer
 from spgnn.graph import DistGraph
 from spgnn.graph.parameters import check_replicated

@@ -11,8 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import on_rank_zero
+from spgnn.comm import Communicator, on_rank_zero
 from spgnn.errors import InputError
 from spgnn.train.checkpoint import FILE, read_weights
 

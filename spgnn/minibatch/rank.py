@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import on_every_rank
+from spgnn.comm import Communicator, on_every_rank
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError
 from spgnn.graph import DistGraph

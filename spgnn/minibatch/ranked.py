@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import on_every_rank
+from spgnn.comm import Communicator, on_every_rank
 from spgnn.data.distribute import RankShare
 from spgnn.data.labels import labelled
 from spgnn.errors import memory_for

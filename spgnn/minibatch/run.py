@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spgnn import command
-from spgnn.comm import Communicator, connect, guarded, ranks_here, refuse
-from spgnn.comm.rank_zero import on_every_rank, on_rank_zero
+from spgnn.comm import (
+    Communicator,
+    connect,
+    guarded,
+    on_every_rank,
+    on_rank_zero,
+    ranks_here,
+    refuse,
+)
 from spgnn.errors import InputError, memory_for
 from spgnn.files import check_writable
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import share
+from spgnn.comm import Communicator, broadcast_value
 from spgnn.data import GraphMeta
 from spgnn.minibatch.batch import Batch
 from spgnn.minibatch.config import MiniBatchConfig
@@ -75,7 +74,7 @@ class BatchTask(Task):
     def scores(self) -> Scores:
         """Validation loss and scores, which rank 0 finds for all. Collective."""
         found = self.scores_here() if self.comm.rank == 0 else None
-        told: Scores = share(self.comm, found)
+        told: Scores = broadcast_value(self.comm, found)
         return told
 
     def outputs(self) -> Tensor:

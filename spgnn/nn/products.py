@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.autograd import Linear, named
-from spgnn.comm.rank_zero import on_every_rank
+from spgnn.comm import on_every_rank
 from spgnn.exchange import Step
 from spgnn.nn.block import Block
 from spgnn.nn.propagation import (

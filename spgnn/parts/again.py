@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import on_every_rank
+from spgnn.comm import Communicator, on_every_rank
 from spgnn.direct import DirectFile, Transfers
 from spgnn.errors import InputError
 from spgnn.nn import DropoutKeys

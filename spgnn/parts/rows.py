@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from spgnn.blocks import take_rows
-from spgnn.comm import Communicator, Mesh
-from spgnn.comm.rank_zero import on_every_rank
+from spgnn.comm import Communicator, Mesh, on_every_rank
 from spgnn.data.normalise import Normalisation, first_not_below, row_sums
 from spgnn.direct import Transfers
 from spgnn.exchange import Algorithm, build

@@ -12,8 +12,16 @@ from typing import Any, get_args
 
 import torch
 
-from spgnn.comm import BACKENDS, connect, default_threads, guarded, launch, launched_rank, refuse
-from spgnn.comm.rank_zero import on_rank_zero
+from spgnn.comm import (
+    BACKENDS,
+    connect,
+    default_threads,
+    find_place,
+    guarded,
+    launch,
+    on_rank_zero,
+    refuse,
+)
 from spgnn.command import at_least, nbytes, real
 from spgnn.data.load import open_source
 from spgnn.data.source import GraphSource, MemorySource
@@ -188,10 +196,10 @@ def run_machine(options: argparse.Namespace) -> int:
 
 def _started(body: Callable[[], int], nproc: int) -> int:
     """As a rank of a launcher, or as so many forked ranks."""
-    place = launched_rank()
-    if place is not None and nproc > 1 and place[1] != nproc:
+    place = find_place()
+    if place is not None and nproc > 1 and place.size != nproc:
         raise InputError(
-            f"--nproc {nproc} starts ranks, but a launcher has already started {place[1]}; "
+            f"--nproc {nproc} starts ranks, but a launcher has already started {place.size}; "
             "leave one of them out"
         )
     if place is None and nproc > 1:

@@ -20,8 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import on_rank_zero, share
+from spgnn.comm import Communicator, broadcast_value, on_rank_zero
 from spgnn.errors import InputError
 from spgnn.files import check_writable, write_archive
 from spgnn.train import rank_files
@@ -107,8 +106,8 @@ def load(
     wanted = _state(model, optimizer)
     found = on_rank_zero(comm, lambda: _read(path, wanted, signature, steps))
     tensors = {} if found is None else found[0]
-    history: History = share(comm, None if found is None else found[1])
-    told = rank_files.checked(share(comm, None if found is None else found[2]))
+    history: History = broadcast_value(comm, None if found is None else found[1])
+    told = rank_files.checked(broadcast_value(comm, None if found is None else found[2]))
     state = rank_files.read(path, told, kept, comm)
     for name, like in wanted.items():
         tensor = tensors.get(name)

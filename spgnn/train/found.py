@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
+from spgnn.comm import Communicator, from_rank_zero, on_every_rank
 from spgnn.data import GraphMeta, open_shards
 from spgnn.data.graph import VertexData
 from spgnn.data.labels import labelled

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from spgnn.autograd import with_backward
-from spgnn.comm import Communicator, Mesh
-from spgnn.comm.rank_zero import on_every_rank
+from spgnn.comm import Communicator, Mesh, on_every_rank
 from spgnn.data.normalise import WITH_LOOPS, row_normalise_features
 from spgnn.direct import Transfers
 from spgnn.errors import InputError, memory_for

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import on_rank_zero
+from spgnn.comm import Communicator, on_rank_zero
 from spgnn.errors import InputError, memory_for
 from spgnn.graph.output import write_npz
 from spgnn.graph.parameters import check_replicated

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from spgnn.comm import Communicator, find_place
-from spgnn.comm.rank_zero import from_rank_zero
+from spgnn.comm import Communicator, find_place, from_rank_zero
 from spgnn.errors import InputError
 from spgnn.train.config import TrainConfig
 

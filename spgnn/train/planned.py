@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import from_rank_zero
+from spgnn.comm import Communicator, from_rank_zero
 from spgnn.command import say
 from spgnn.data import open_source
 from spgnn.data.shards import is_graph_directory

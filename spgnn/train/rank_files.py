@@ -18,8 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import on_every_rank
+from spgnn.comm import Communicator, on_every_rank
 from spgnn.errors import InputError
 from spgnn.files import digest, write_archive
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import from_rank_zero
+from spgnn.comm import Communicator, from_rank_zero
 from spgnn.train.checkpoint import FILE
 from spgnn.train.config import TrainConfig
 from spgnn.train.judged import LOWER_IS_BETTER

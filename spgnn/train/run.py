@@ -16,13 +16,13 @@ from spgnn.comm import (
     Communicator,
     connect,
     default_threads,
+    find_place,
     guarded,
     launch,
-    launched_rank,
+    on_rank_zero,
     ranks_here,
     refuse,
 )
-from spgnn.comm.rank_zero import on_rank_zero
 from spgnn.errors import InputError
 from spgnn.files import check_writable
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
@@ -82,13 +82,13 @@ def start(config: Startable, rank: Callable[[], int]) -> int:
     """
     nproc, threads = config.job.nproc, config.job.threads
     try:
-        place = launched_rank()
-        if place is not None and nproc > 1 and place[1] != nproc:
+        place = find_place()
+        if place is not None and nproc > 1 and place.size != nproc:
             raise InputError(
                 f"--nproc {nproc} starts ranks, but a launcher has already started "
-                f"{place[1]}; leave one of them out"
+                f"{place.size}; leave one of them out"
             )
-        config.check(nproc if place is None else place[1])
+        config.check(nproc if place is None else place.size)
     except InputError as error:
         return refuse(error)
     if place is None and nproc > 1:

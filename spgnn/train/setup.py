@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from spgnn.blocks import take_rows
-from spgnn.comm import Communicator, Mesh
-from spgnn.comm.rank_zero import from_rank_zero, on_every_rank
+from spgnn.comm import Communicator, Mesh, from_rank_zero, on_every_rank
 from spgnn.command import counted
 from spgnn.data import GraphMeta, GraphSource, open_source
 from spgnn.data.distribute import Pairs, RankShare, held_out, induced

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from spgnn import InputError
-from spgnn.comm import launched_rank, local_rank
 from spgnn.comm.launched import Place, find_place, seconds
 from spgnn.comm.rendezvous import first_host, meet, step_port
 from tests.comm.jobs import Forked
@@ -83,8 +82,6 @@ def test_place(monkeypatch, environment, place):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert find_place() == place
-    assert launched_rank() == (None if place is None else (place.rank, place.size))
-    assert local_rank() == (0 if place is None else place.local_rank)
 
 
 NONSENSE = [

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spgnn import InputError
-from spgnn.comm import connect
-from spgnn.comm.rank_zero import from_rank_zero, on_every_rank, on_rank_zero, share
+from spgnn.comm import broadcast_value, connect, from_rank_zero, on_every_rank, on_rank_zero
 from spgnn.testing import run_ranks
 
 
@@ -35,7 +34,7 @@ def decide(rank: int) -> list[Any]:
         outcome(lambda: on_every_rank(comm, lambda: rank)),
         outcome(lambda: on_every_rank(comm, lambda: refuse(rank == 1, "part 1: é is damaged"))),
         outcome(lambda: on_every_rank(comm, lambda: refuse(True, f"no part {rank}"))),
-        outcome(lambda: share(comm, rank, root=2)),
+        outcome(lambda: broadcast_value(comm, rank, root=2)),
     ]
 
 

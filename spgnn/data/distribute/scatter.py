@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from spgnn.blocks import take_rows
-from spgnn.comm import Communicator
-from spgnn.comm.rank_zero import from_rank_zero, on_rank_zero
+from spgnn.comm import Communicator, from_rank_zero, on_rank_zero
 from spgnn.data.distribute.arrange import Arrangement
 from spgnn.data.distribute.share import RankShare, Slices
 from spgnn.data.graph import MASKS, Graph, VertexData
