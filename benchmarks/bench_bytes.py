@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from spgnn.data import open_source
-from spgnn.data.sets.generators import rmat
+from spgnn.data.generators import rmat
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.exchange import Algorithm
 from spgnn.files import written_aside

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spgnn.data.shards.random_graphs import generate_block_model
+from spgnn.data.generators import generate_block_model
 from spgnn.direct import DirectFile, Transfers
 
 GCN = Path(__file__).parents[1] / "experiments" / "gcn.py"

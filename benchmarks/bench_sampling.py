@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from spgnn.data import load_dataset
-from spgnn.data.sets.generators import block_model, rmat
+from spgnn.data.generators import block_model, rmat
 
 GRAPHS = ("rmat", "sbm", "reddit-sayit", "uk-2007-05-100k")
 FANOUTS = ("15,10,5", "10,10,10")

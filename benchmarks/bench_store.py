@@ -43,7 +43,7 @@ import torch
 from torch import Tensor
 
 from spgnn.data import open_source
-from spgnn.data.sets.generators import rmat
+from spgnn.data.generators import rmat
 from spgnn.files import written_aside
 from spgnn.sampling import Draw, NeighborSampler
 from spgnn.sparse import CSR

@@ -13,8 +13,8 @@ import threading
 import time
 from pathlib import Path
 
+from spgnn.data.generators import SHAPES, generate_block_model, generate_rmat
 from spgnn.data.shards import ShardDirectory, open_shards
-from spgnn.data.shards.random_graphs import SHAPES, generate_block_model, generate_rmat
 from spgnn.partition import partition
 from spgnn.progress import ProgressBar
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from spgnn.data.sets.generators import block_model, rmat
+from spgnn.data.generators import block_model, rmat
 
 REAL = ("ribosome-4v5a", "reddit-sayit", "cnr-2000-llp", "uk-2007-05-100k", "wave")
 GENERATED = ("rmat-20-8", "sbm-20-16")

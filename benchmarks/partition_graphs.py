@@ -15,8 +15,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.spatial import Delaunay, cKDTree
 
-from spgnn.data.sets.generators import block_model
-from spgnn.data.sets.generators import rmat as renumbered_rmat
+from spgnn.data.generators import block_model
+from spgnn.data.generators import rmat as renumbered_rmat
 
 TUNED = (
     "4elt,luxembourg-osm,finan512,amazon-computers,coauthor-physics,nell,crates,tolokers,wave,"

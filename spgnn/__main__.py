@@ -12,12 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn.command import Parser, at_least, counted, nbytes, real, run, say
-from spgnn.data.graph import MASKS, GraphBlock
-from spgnn.data.labels import LabelKind, label_kind, labelled
+from spgnn.data.graph import MASKS, GraphBlock, LabelKind, label_kind, labelled
 from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
-from spgnn.data.meta import GraphMeta
 from spgnn.data.shards import ShardDirectory, check_parts, write_shards
-from spgnn.data.source import GraphSource, MemorySource
+from spgnn.data.source import GraphMeta, GraphSource, MemorySource
 from spgnn.data.through_disk import open_through_disk
 from spgnn.errors import InputError, meant, shortened
 from spgnn.files import check_new_directory, scratch_directory

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from spgnn.errors import InputError
+
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # of mallopt(3)
 _SMALL, _LARGE, _LARGEST, _PAD, _NEVER = 1 << 17, 1 << 20, 1 << 30, 1 << 24, -1
 _MAPPINGS = 1 << 16
@@ -125,6 +127,28 @@ def memory_limit() -> int:
         with suppress(ValueError, IndexError):  # "max"
             limits.append(int(words[0]))
     return min(limits)
+
+
+def check_memory(what: str, nbytes: int) -> None:
+    """Refuse what could never fit into memory, before it is allocated.
+
+    Parameters
+    ----------
+    what : str
+        What needs the memory, and who asked for it.
+    nbytes : int
+        At least as many bytes are needed.
+
+    Raises
+    ------
+    InputError
+    """
+    limit = memory_limit()
+    if nbytes > limit:
+        raise InputError(
+            f"{what}: needs {nbytes / 2**30:.3g} GiB of memory at least; this process may use "
+            f"{limit / 2**30:.3g}"
+        )
 
 
 def processors() -> int:

@@ -42,8 +42,8 @@ FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 # The package's front door, its command and its test tool may use every room.
 DOORS = {"__init__", "__main__", "testing"}
 # The only readers of pickles: our own results (testing), and what Planetoid published
-# (data/sets/planetoid, which refuses everything but arrays).
-PICKLERS = {"spgnn/testing.py", "spgnn/data/sets/planetoid.py"}
+# (data/downloads, which refuses everything but arrays).
+PICKLERS = {"spgnn/testing.py", "spgnn/data/downloads.py"}
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spgnn.data.generators import STAND_INS, Shape, block_model
 from spgnn.data.load import open_source
-from spgnn.data.sets.generators.block_model import block_model
-from spgnn.data.sets.generators.stand_ins import STAND_INS, Shape
 from spgnn.errors import InputError, check_choice
 from spgnn.plan import Subject
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from spgnn.data.adapters import from_dgl, from_ogb, from_pyg, from_scipy
-from spgnn.data.formats import read_graph
 from spgnn.data.graph import Graph, GraphBlock
-from spgnn.data.load import load_dataset, open_source
-from spgnn.data.meta import GraphMeta
+from spgnn.data.load import load_dataset, open_source, read_graph
 from spgnn.data.shards import open_shards, write_shards
-from spgnn.data.source import GraphSource
+from spgnn.data.source import GraphMeta, GraphSource
 from spgnn.data.through_disk import open_through_disk
 
 __all__ = [

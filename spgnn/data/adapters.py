@@ -16,12 +16,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from spgnn.data.edges import csr_from_edges
-from spgnn.data.graph import MASKS, Graph
-from spgnn.data.labels import UNKNOWN, labels_of_table
-from spgnn.data.narrow import narrow_features
-from spgnn.data.sets.ogb import labels_of
-from spgnn.data.structure import with_entries, without_ones
+from spgnn.data.downloads import labels_of
+from spgnn.data.graph import MASKS, UNKNOWN, Graph, labels_of_table, narrow_features
+from spgnn.data.structure import csr_from_edges, with_entries, without_ones
 from spgnn.errors import InputError
 from spgnn.pattern import described
 from spgnn.sparse import CSR
@@ -46,7 +43,7 @@ def from_scipy(
     A : SciPy sparse matrix or array [n, n]
         Of any format; entries that occur twice are summed. Without weights if it is boolean or all
         entries are then 1. Undirected if A = Aᵀ, in its pattern too. Weights and features of any
-        dtype become float32 (`spgnn.data.narrow`).
+        dtype become float32 (`spgnn.data.graph`).
     x : array or Tensor [n, f], or SciPy sparse matrix, optional
     y : array or Tensor [n], [n, 1] or [n, columns], optional
         One class a vertex, several labels (0 or 1) or numbers; −1, or NaN in a floating array,

@@ -1,19 +1,19 @@
-"""The records: a whole graph, and a block of its rows."""
+"""The records: a whole graph, a block of its rows, and what makes labels and numbers right."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spgnn.blocks import take_rows
-from spgnn.data.labels import check_labels, label_columns
-from spgnn.data.narrow import narrow, narrow_features
 from spgnn.data.structure import rename_columns, slice_rows, union_with_transpose
 from spgnn.errors import InputError
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, EVERY_INTEGER, exact_in_float32
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -25,7 +25,7 @@ class VertexData:
     Parameters
     ----------
     x : Tensor float32 [rows, f], or CSR with values of that shape
-        In a `Graph` or `GraphBlock` other dtypes become float32 (`spgnn.data.narrow`).
+        In a `Graph` or `GraphBlock` other dtypes become float32 (`spgnn.data.graph`).
     y : Tensor int64 [rows], int8 [rows, labels] or float32 [rows, numbers]
         The class, −1 where it is not known; or 1 for each label that a vertex has and 0 for each
         that it has not, −1 where that is not known; or numbers, NaN where not known.
@@ -126,7 +126,7 @@ class Graph(VertexData):
     adjacency : CSR [n, n]
         Unscaled and canonical (columns of a row sorted, none twice). Row = destination: row i
         lists the vertices whose features vertex i receives. Values only if edges have weights.
-        Wider numbers than float32 and int32 become these (`spgnn.data.narrow`).
+        Wider numbers than float32 and int32 become these (`spgnn.data.graph`).
     directed : bool
         Whether the pattern may differ from its transpose.
     vertex_ids : Tensor int64 [n], optional
@@ -268,3 +268,167 @@ def inverse_permutation(order: Tensor) -> Tensor:
     if n and int(inverse.min()) < 0:
         raise InputError(f"order must be a permutation of [0, {n}); some vertex is named twice")
     return inverse
+
+
+UNKNOWN = -1
+LabelKind = Literal["classes", "several", "numbers"]
+# How labels of each kind are held: dtype of torch and of a file, and whether there are columns.
+_HELD: dict[LabelKind, tuple[torch.dtype, str, bool]] = {
+    "classes": (torch.int64, "<i8", False),
+    "several": (torch.int8, "|i1", True),
+    "numbers": (torch.float32, "<f4", True),
+}
+WANTED = "y must be int64 [{n}], int8 [{n}, labels] or float32 [{n}, numbers]"
+Labels = npt.NDArray[Any]
+
+
+def label_kind(y: Tensor) -> LabelKind:
+    """What labels are, by the dtype that they are held in."""
+    return next(kind for kind, (dtype, *_) in _HELD.items() if dtype == y.dtype)
+
+
+def known_labels(y: Tensor) -> Tensor:
+    """Which labels are known, bool of the shape of y."""
+    return ~y.isnan() if y.is_floating_point() else y > UNKNOWN
+
+
+def labelled(y: Tensor) -> Tensor:
+    """Vertices of which at least one label is known, bool [rows]."""
+    known = known_labels(y)
+    return known if known.dim() == 1 else known.any(dim=1)
+
+
+def label_columns(y: Tensor | None) -> int:
+    """Classes that single labels speak of, or columns of labels; 0 if there are none."""
+    if y is None or (y.dim() == 1 and not len(y)):
+        return 0
+    return max(int(y.max()) + 1, 0) if y.dim() == 1 else int(y.shape[1])
+
+
+def classes_of(y: Tensor) -> int:
+    """Largest class + 1, of one class a vertex; 0 if these are several labels, or numbers.
+
+    Parameters
+    ----------
+    y : Tensor [rows, …]
+        Of any dtype. Whole floating numbers count as classes, NaN where there is none.
+    """
+    if y.dim() > 2 or y[:1].numel() > 1:
+        return 0
+    known = y[y.isfinite()]
+    whole = not y.is_floating_point() or bool((known == known.round()).all())
+    return max(int(known.max()) + 1, 0) if len(known) and whole else 0
+
+
+def check_labels(y: Tensor, rows: int, owner: str) -> None:
+    """Refuse labels that are not held as they must be.
+
+    Raises
+    ------
+    InputError
+    """
+    shapes = {dtype: 2 if columns else 1 for dtype, _, columns in _HELD.values()}
+    if shapes.get(y.dtype) != y.dim() or len(y) != rows:
+        wanted = WANTED.format(n=rows)
+        raise InputError(f"{owner}: {wanted}, got {y.dtype} {list(y.shape)}")
+
+
+def stored_as(dtype: str, dimensions: int, columns: int) -> tuple[str, tuple[int, ...]]:
+    """Dtype and shape of a row of labels in a file; classes, if what is there is of no kind.
+
+    Parameters
+    ----------
+    dtype : str
+    dimensions : int
+        Of the array that is there.
+    columns : int
+        That it must have, if it has any.
+    """
+    for _, stored, several in _HELD.values():
+        if (stored, 1 + several) == (dtype, dimensions):
+            return stored, (columns,) if several else ()
+    return _HELD["classes"][1], ()
+
+
+def labels_of_table(table: Labels) -> Labels:
+    """Labels that are no vector of integers, as they are held.
+
+    Parameters
+    ----------
+    table : bool or integers [n, labels], or floating [n] or [n, numbers]
+        −1 in a table of integers, and NaN among numbers, is what is not known.
+
+    Raises
+    ------
+    InputError
+        Of the first that is wrong, without an owner.
+    """
+    if table.dtype.kind == "f":
+        with np.errstate(over="ignore", under="ignore"):
+            single = table.astype(np.float32)
+        _check(table, ~np.isinf(single), "a finite number, or NaN where not known")
+        return single[:, None] if single.ndim == 1 else single
+    good = (table == 0) | (table == 1) | (table == UNKNOWN)
+    _check(table, good, "0 or 1, or -1 where not known")
+    return table.astype(np.int8)
+
+
+def _check(table: Labels, good: npt.NDArray[np.bool_], rule: str) -> None:
+    if not good.all():
+        place = np.unravel_index(int(np.argmin(good)), good.shape)
+        where = ", ".join(str(int(i)) for i in place)
+        raise InputError(f"y[{where}] is {table[place]}; it must be {rule}")
+
+
+WEIGHT = "a weight that float32 can hold, 0 or 1.4e-45 to 3.4e38 in size"
+
+
+def fits_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which finite values stay finite and do not become 0 in float32, bool [values]."""
+    with np.errstate(over="ignore", under="ignore"):
+        single = values.astype(np.float32)
+    fits: npt.NDArray[np.bool_] = np.isfinite(single) & ((single != 0) | (values == 0))
+    return fits
+
+
+def narrow(block: CSR, owner: str) -> CSR:
+    """The same block with float32 values and the narrowest column numbers.
+
+    Raises
+    ------
+    InputError
+        If a finite value is too large for float32, or one that is not 0 would become 0.
+    """
+    values = block.values
+    if values is not None and values.dtype != torch.float32:
+        wide = values.double().numpy()
+        fits = fits_float32(wide) | ~np.isfinite(wide)
+        if not fits.all():
+            at = int(np.argmin(fits))
+            row = int(np.searchsorted(block.indptr.numpy(), at, side="right")) - 1
+            place = f"({row}, {int(block.indices[at])})"
+            raise InputError(f"{owner}: entry {place} is {wide[at]:g}; it must be {WEIGHT}")
+        values = values.to(torch.float32)
+    return block if values is block.values else block.with_values(values)
+
+
+def narrow_features(x: Tensor, name: str) -> Tensor:
+    """Dense features as float32; what is too small for it becomes 0.
+
+    Raises
+    ------
+    InputError
+        If x is complex, a finite feature is too large for float32, or float32 rounds an integer.
+    """
+    if x.dtype == torch.float32:
+        return x
+    if x.is_complex():
+        raise InputError(f"{name} must be real numbers, got {x.dtype}")
+    single = x.to(torch.float32)
+    if x.is_floating_point() and bool((single.isinf() & ~x.isinf()).any()):
+        raise InputError(f"{name} holds a number too large for float32, at most 3.4e38")
+    if not x.is_floating_point():
+        exact = exact_in_float32(x.numpy())
+        if not exact.all():
+            raise InputError(f"{name} holds {int(x.numpy()[~exact][0])}; {EVERY_INTEGER}")
+    return single

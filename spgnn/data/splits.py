@@ -1,17 +1,23 @@
-"""Train, validation and test masks where a data set has none."""
+"""Vertices and links for training, validation and testing."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.data.graph import Graph, GraphBlock, vertex_ids_of
-from spgnn.data.labels import labelled
+from spgnn.comm import Communicator
+from spgnn.data.distribute import RankShare, of_columns, renumbered, with_counts
+from spgnn.data.graph import Graph, GraphBlock, labelled, vertex_ids_of
+from spgnn.errors import InputError
+from spgnn.exchange import Carried, asking
 from spgnn.hashing import uniform
+from spgnn.layout import EVERYONE, RowLayout
+from spgnn.pattern import Selection
+from spgnn.sparse import CSR
 
 TRAIN_SHARE, VAL_SHARE = 0.6, 0.2
 Record = TypeVar("Record", Graph, GraphBlock)
@@ -54,3 +60,198 @@ def with_split(record: Record, seed: int = 0) -> Record:
         return record
     train, val, test = seeded_split(vertex_ids_of(record), record.y, seed)
     return replace(record, train_mask=train, val_mask=val, test_mask=test)
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Links that end at vertices of this rank.
+
+    Attributes
+    ----------
+    targets : Tensor int64 [pairs]
+        Own rows.
+    sources : Tensor int64 [pairs]
+        Rows of all ranks, as the layout numbers them.
+    target_ids, source_ids : Tensor int64 [pairs]
+        Original ids.
+    """
+
+    targets: Tensor
+    sources: Tensor
+    target_ids: Tensor
+    source_ids: Tensor
+
+    def drawn(self, vertices: int, count: int, seed: int, purpose: str) -> Tensor:
+        """For each pair other sources, which are not its target; original ids [pairs, count].
+
+        A function of (seed, purpose, pair, number): the same at any number of ranks. Some of them
+        may be links, as they are in any graph that is not known.
+        """
+        others = max(vertices - 1, 1)
+        ids = self.target_ids.numpy(), self.source_ids.numpy()
+        draws = uniform(ids[0], seed, purpose, count, second=ids[1])
+        found = torch.from_numpy((draws * others).astype(np.int64))
+        return found + (found >= self.target_ids[:, None])
+
+
+class Divided(NamedTuple):
+    """What each nonzero of a graph is where links are learnt, bool [nnz] each.
+
+    Attributes
+    ----------
+    splits : three Tensor
+        Links for training, validation and testing; of an undirected link one direction.
+    stays : Tensor
+        Those that stay in the graph, in both directions.
+    """
+
+    splits: tuple[Tensor, Tensor, Tensor]
+    stays: Tensor
+
+
+def divided(
+    targets: Tensor, sources: Tensor, shares: tuple[float, float], seed: int, *, directed: bool
+) -> Divided:
+    """Which nonzeros are held out, and for what: a function of (seed, original ids of both ends).
+
+    Parameters
+    ----------
+    targets, sources : Tensor int64 [nnz]
+        Original ids.
+    shares : two float
+        Of the links, for validation and for testing.
+    seed : int
+    directed : bool
+    """
+    low, high = torch.minimum(targets, sources).numpy(), torch.maximum(targets, sources).numpy()
+    draw = torch.from_numpy(uniform(low, seed, "link", second=high))
+    loop = targets == sources
+    validating = (draw < shares[0]) & ~loop
+    testing = (draw < sum(shares)) & ~validating & ~loop
+    counts, stays = ~loop, ~(validating | testing)
+    if not directed:
+        upwards = torch.from_numpy(uniform(low, seed, "direction", second=high)) < 0.5
+        counts &= (targets > sources) == upwards
+    return Divided((stays & counts, validating & counts, testing & counts), stays)
+
+
+def held_out(
+    share: RankShare, shares: tuple[float, float], seed: int, comm: Communicator
+) -> tuple[RankShare, list[Pairs]]:
+    """Take links out of a graph, for validation and for testing. Collective.
+
+    Which ones is a function of (seed, original ids of both ends): both directions go together, and
+    neither the number of ranks nor the partition makes a difference. Loops stay, and are no pairs.
+
+    Parameters
+    ----------
+    share : RankShare
+        With its adjacency.
+    shares : two float
+        Of the links, for validation and for testing.
+    seed : int
+    comm : Communicator
+        All ranks.
+
+    Returns
+    -------
+    share : RankShare
+        Without these links.
+    pairs : list of Pairs
+        For training, validation and testing. Of an undirected link one direction, which is drawn.
+    """
+    A = share.adjacency
+    assert A is not None
+    sources = of_columns(share.vertex_ids, A, share.layout, comm)
+    taken = _taken_out(A, share.vertex_ids, sources, shares, seed, directed=share.meta.directed)
+    left, pairs, stays = taken
+    labels = None if share.edge_labels is None else share.edge_labels[stays]
+    meta = replace(share.meta, edges=comm.agree(left.nnz, "sum"))
+    return replace(share, meta=meta, adjacency=left, edge_labels=labels), pairs
+
+
+def held_out_of(graph: Graph, shares: tuple[float, float], seed: int) -> tuple[Graph, list[Pairs]]:
+    """A whole graph without the links that :func:`held_out` takes out, and the same pairs.
+
+    Parameters
+    ----------
+    graph : Graph
+    shares : two float
+        Of the links, for validation and for testing.
+    seed : int
+    """
+    A, ids = graph.adjacency, vertex_ids_of(graph)
+    sources = ids[A.indices.long()]
+    left, pairs, _ = _taken_out(A, ids, sources, shares, seed, directed=graph.directed)
+    return replace(graph, adjacency=left), pairs
+
+
+def _taken_out(
+    A: CSR, ids: Tensor, sources: Tensor, shares: tuple[float, float], seed: int, *, directed: bool
+) -> tuple[CSR, list[Pairs], Tensor]:
+    """What is left of own rows, the pairs of each split, and which nonzeros stay.
+
+    Parameters
+    ----------
+    A : CSR
+    ids : Tensor int64 [own rows]
+        Original ids.
+    sources : Tensor int64 [nnz]
+        Those of the columns.
+    shares, seed, directed
+        As of :func:`divided`.
+    """
+    own = torch.arange(A.shape[0]).repeat_interleave(A.row_lengths)
+    targets = ids[own]
+    splits, stays = divided(targets, sources, shares, seed, directed=directed)
+    pairs = [
+        Pairs(own[here], A.indices[here].long(), targets[here], sources[here]) for here in splits
+    ]
+    return renumbered(A, stays, A.indices, A.shape[1]), pairs, stays
+
+
+class Directory:
+    """Where each vertex is, by its original id; every rank keeps an even part of it. Collective.
+
+    Parameters
+    ----------
+    vertex_ids : Tensor int64 [own rows]
+        Together a permutation.
+    layout : RowLayout
+        Of the rows.
+    comm : Communicator
+        All ranks.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if ids are not those of all vertices.
+    """
+
+    def __init__(self, vertex_ids: Tensor, layout: RowLayout, comm: Communicator) -> None:
+        self._comm, self._parts = comm, RowLayout.even(layout.rows, comm.size)
+        first, last = self._parts.range(comm.rank)
+        wrong = bool(((vertex_ids < 0) | (vertex_ids >= layout.rows)).any())
+        if comm.agree(int(wrong)):
+            raise InputError(f"vertex_ids must be a permutation of [0, {layout.rows})")
+        ids, order = vertex_ids.sort()
+        asked = np.bincount(self._parts.owner(ids.numpy()), minlength=comm.size)
+        counts = comm.exchange_counts(asked.tolist())
+        mine = torch.stack((ids, order + layout.range(comm.rank)[0]), dim=1)
+        told = mine.new_empty(counts.received, 2)
+        comm.alltoallv(mine, told, counts).wait()
+        self._rows = torch.full((last - first,), -1)
+        self._rows[told[:, 0] - first] = told[:, 1]
+        if comm.agree(int(bool((self._rows < 0).any()))):
+            raise InputError(f"vertex_ids must be a permutation of [0, {layout.rows})")
+
+    def rows(self, ids: Tensor) -> tuple[Tensor, tuple[Carried, Carried]]:
+        """Rows of all ranks with these original ids, int64 [ids]. Collective.
+
+        The bytes of questions and answers come with them.
+        """
+        asked, comm = CSR(Selection(ids, self._parts.rows)), self._comm
+        found, counts = with_counts(self._rows, asked, self._parts, comm)
+        size = found.element_size()
+        answers = Carried(EVERYONE, size * counts.send, size * counts.recv)
+        return found, (asking(counts, comm.rank), answers)

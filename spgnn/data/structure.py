@@ -1,4 +1,4 @@
-"""Structural operations on unscaled CSR blocks: slicing, sorting columns, symmetrising."""
+"""Adjacencies: from lists of edges, cut, stacked, renumbered, symmetrised."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from spgnn.errors import InputError
 from spgnn.sparse import CSR
 
 
@@ -123,3 +124,64 @@ def union(A: sp.csr_array, B: sp.csr_array, *, weighted: bool) -> CSR:
     largest = np.maximum.reduceat(data, starts) if len(starts) else data
     arrays = (largest, (row[starts], col[starts]))
     return from_entries(sp.coo_array(arrays, shape=A.shape).tocsr(), weighted=True)
+
+
+def csr_from_edges(
+    source: npt.NDArray[Any],
+    target: npt.NDArray[Any],
+    vertices: int,
+    weights: npt.NDArray[np.floating] | None = None,
+    *,
+    symmetric: bool = False,
+    loops: bool = True,
+) -> CSR:
+    """The adjacency of edges source → target: row = target, column = source.
+
+    Parameters
+    ----------
+    source, target : integer [edges]
+    vertices : int
+    weights : floating [edges], optional
+        Weights of an edge named several times are summed, in their own dtype.
+    symmetric : bool
+        Store every edge in both directions (a loop once).
+    loops : bool
+        Whether loops stay.
+
+    Returns
+    -------
+    CSR [vertices, vertices]
+
+    Raises
+    ------
+    InputError
+        If an end is not in [0, vertices).
+    """
+    for end in (source, target):
+        if len(end) and not 0 <= int(end.min()) <= int(end.max()) < vertices:
+            edge = int(np.argmax((end < 0) | (end >= vertices)))
+            raise InputError(f"edge {edge}: vertex {end[edge]} is outside [0, {vertices})")
+    if not loops:
+        keep = source != target
+        source, target = source[keep], target[keep]
+        weights = None if weights is None else weights[keep]
+    data = np.ones(len(source), np.bool_) if weights is None else weights
+    shape = (vertices, vertices)
+    A = sp.coo_array((data, (target, source)), shape=shape).tocsr()
+    if symmetric:
+        once = source != target
+        if not once.all():
+            source, target, data = source[once], target[once], data[once]
+        A = added(A, sp.coo_array((data, (source, target)), shape=shape).tocsr())
+    return from_entries(A, weighted=weights is not None)
+
+
+def row_ranges(lengths: npt.NDArray[np.integer], limit: int) -> list[int]:
+    """Bounds of row ranges with at most `limit` entries each (a longer row stands alone)."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    bounds = [0]
+    while bounds[-1] < len(lengths):
+        before = int(ends[bounds[-1] - 1]) if bounds[-1] else 0
+        last = int(np.searchsorted(ends, before + limit, side="right"))
+        bounds.append(max(last, bounds[-1] + 1))
+    return bounds

@@ -29,8 +29,7 @@ from spgnn.data.adapters import (
     unchanged,
     with_edge_index,
 )
-from spgnn.data.graph import MASKS
-from spgnn.data.labels import classes_of
+from spgnn.data.graph import MASKS, classes_of
 from spgnn.data.source import MemorySource
 from spgnn.errors import InputError
 from spgnn.graph.vertices import check_sent

@@ -13,16 +13,14 @@ import torch
 from torch import Tensor
 
 from spgnn.data import Graph, GraphMeta, GraphSource, open_source
-from spgnn.data.distribute import Pairs, held_out_of
-from spgnn.data.graph import vertex_ids_of
-from spgnn.data.labels import labelled
-from spgnn.data.memory import check_memory
+from spgnn.data.graph import labelled, vertex_ids_of
 from spgnn.data.normalise import check_weights, row_normalise_features
 from spgnn.data.shards import ShardDirectory
-from spgnn.data.splits import seeded_split
+from spgnn.data.splits import Pairs, held_out_of, seeded_split
 from spgnn.errors import InputError
 from spgnn.files import scratch_directory, written_aside
 from spgnn.hashing import uniform
+from spgnn.memory import check_memory
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.source import Source, of_graph, on_disk
 from spgnn.nn.loss import UNKNOWN

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from spgnn.comm import Communicator, on_every_rank
 from spgnn.data.distribute import RankShare
-from spgnn.data.labels import labelled
+from spgnn.data.graph import labelled
 from spgnn.errors import memory_for
 from spgnn.exchange import Algorithm
 from spgnn.graph import DistGraph

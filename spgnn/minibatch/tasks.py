@@ -11,8 +11,8 @@ from torch import Tensor
 
 from spgnn.comm import Communicator
 from spgnn.comm.solo import SoloCommunicator
-from spgnn.data.distribute import Pairs
 from spgnn.data.graph import inverse_permutation
+from spgnn.data.splits import Pairs
 from spgnn.errors import InputError
 from spgnn.minibatch.batch import Batch
 from spgnn.minibatch.config import MiniBatchConfig

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data.formats.npy import header_bytes, read_header
-from spgnn.data.formats.reading import check_regular, reading
+from spgnn.data.arrays import header_bytes, read_header
+from spgnn.data.reading import check_regular, reading
 from spgnn.errors import InputError
 from spgnn.files import AnyPath, write_pieces
 from spgnn.partition.adjacency import Int32Array

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data.formats.reading import check_regular
+from spgnn.data.reading import check_regular
 from spgnn.errors import InputError
 from spgnn.files import AnyPath, write_pieces
 from spgnn.partition import _partition

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.data.labels import labelled
+from spgnn.data.graph import labelled
 from spgnn.data.shards import is_graph_directory, open_shards
 from spgnn.data.source import GraphSource
 from spgnn.errors import InputError

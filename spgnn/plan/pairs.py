@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spgnn.data.distribute import Pairs, divided, renumbered
+from spgnn.data.distribute import renumbered
+from spgnn.data.splits import Pairs, divided
 from spgnn.exchange import Plan, build_all, fetch
 from spgnn.exchange.fetch import COLUMN, COUNTS
 from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout

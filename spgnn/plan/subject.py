@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spgnn.data.distribute import Arrangement, Slices
 from spgnn.data.graph import VertexData
-from spgnn.data.labels import labelled as has_label
+from spgnn.data.graph import labelled as has_label
 from spgnn.data.normalise import Normalisation, add_self_loops, degree_scales
 from spgnn.data.source import GraphSource
 from spgnn.data.splits import seeded_split

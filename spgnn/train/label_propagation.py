@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.data.labels import labelled
+from spgnn.data.graph import labelled
 from spgnn.errors import InputError
 from spgnn.hashing import uniform
 from spgnn.nn.label_input import WithLabels

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from spgnn.autograd import autocast
 from spgnn.comm import Communicator
-from spgnn.data.distribute import Directory, Pairs
+from spgnn.data.splits import Directory, Pairs
 from spgnn.errors import InputError
 from spgnn.exchange import Carried, asking, build, fetch
 from spgnn.nn import RecordedProduct

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spgnn.data.memory import check_memory
+from spgnn.memory import check_memory
 from spgnn.nn import MODELS, Stack
 from spgnn.train.config import TrainConfig
 

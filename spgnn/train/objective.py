@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.data.labels import label_kind
+from spgnn.data.graph import label_kind
 from spgnn.errors import InputError
 from spgnn.nn.loss import (
     UNKNOWN,

@@ -14,22 +14,21 @@ from spgnn.blocks import take_rows
 from spgnn.comm import Communicator, Mesh, from_rank_zero, on_every_rank
 from spgnn.command import counted
 from spgnn.data import GraphMeta, GraphSource, open_source
-from spgnn.data.distribute import Pairs, RankShare, held_out, induced
-from spgnn.data.graph import VertexData
-from spgnn.data.labels import labelled
-from spgnn.data.memory import check_memory
+from spgnn.data.distribute import RankShare, induced
+from spgnn.data.graph import VertexData, labelled
 from spgnn.data.normalise import (
     WITH_LOOPS,
     Normalisation,
     check_weights,
     row_normalise_features,
 )
-from spgnn.data.splits import seeded_split
+from spgnn.data.splits import Pairs, held_out, seeded_split
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Layered
 from spgnn.frontend.sharing import Placement, is_cut, opened_share, scattered_share
 from spgnn.graph.rows import normalised
 from spgnn.hashing import uniform, uniform_rows
+from spgnn.memory import check_memory
 from spgnn.nn import Features, Propagated, densified, propagate_, stored_in, weights_of
 from spgnn.nn.loss import UNKNOWN
 from spgnn.plan.network import normalisation_of as own_normalisation

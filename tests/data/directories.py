@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from spgnn.data.sets.generators import block_model
-from spgnn.data.shards.arrays import ArrayRecord, ArrayWriter
-from spgnn.data.shards.directory import META, _fingerprint
-from spgnn.data.shards.part import PART, write_part
+from spgnn.data.arrays import ArrayRecord, ArrayWriter
+from spgnn.data.generators import block_model
+from spgnn.data.shards import META, PART, _fingerprint, write_part
 
 
 def rewrite(directory: Path, part: int, name: str, array: np.ndarray | None) -> None:

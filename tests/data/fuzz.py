@@ -28,9 +28,9 @@ import scipy.io
 import torch
 
 from spgnn.data import Graph, open_shards, read_graph, write_shards
-from spgnn.data.formats.npz import write_npz
+from spgnn.data.generators import block_model
 from spgnn.data.graph import MASKS
-from spgnn.data.sets.generators import block_model
+from spgnn.data.npz import write_npz
 from spgnn.errors import LONGEST_LINE, InputError
 from spgnn.sparse import CSR
 from tests.data.directories import restate, rewrite

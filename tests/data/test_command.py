@@ -11,8 +11,8 @@ import torch
 
 from spgnn.__main__ import main
 from spgnn.data import open_shards
-from spgnn.data.formats.npz import write_npz
-from spgnn.data.sets.generators import block_model
+from spgnn.data.generators import block_model
+from spgnn.data.npz import write_npz
 from tests.comm.jobs import Forked
 
 

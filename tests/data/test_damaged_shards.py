@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from spgnn import InputError
-from spgnn.data import open_shards, write_shards
-from spgnn.data.shards import arrays
+from spgnn.data import arrays, open_shards, write_shards
 from tests.data.directories import restate, rewrite, small_graph
 
 

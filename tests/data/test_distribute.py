@@ -15,7 +15,7 @@ from spgnn import DistMatrix, Mesh
 from spgnn.comm import connect
 from spgnn.data import Graph, open_shards, write_shards
 from spgnn.data.distribute import RankShare, from_shards, scatter
-from spgnn.data.sets.generators import rmat
+from spgnn.data.generators import rmat
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 
@@ -96,7 +96,7 @@ def test_shares_are_the_graph_under_other_numbers(
     tmp_path, monkeypatch, ranks, c, columns, directed, source
 ):
     # Eight rows of two features are handed over at a time.
-    monkeypatch.setattr(sys.modules["spgnn.data.distribute.scatter"], "PIECE_BYTES", 64)
+    monkeypatch.setattr(sys.modules["spgnn.data.distribute"], "PIECE_BYTES", 64)
     graph, blocks = small_graph(directed), ranks // c
     labels = np.random.default_rng(1).integers(0, blocks, graph.vertices)
     folder = None

@@ -15,11 +15,9 @@ import scipy.sparse as sp
 import torch
 
 from spgnn import InputError
+from spgnn.data import downloads as planetoid
 from spgnn.data import load
-from spgnn.data.sets import planetoid
-from spgnn.data.sets.download import fetch
-from spgnn.data.sets.ogb import OgbSet, load_ogb
-from spgnn.data.sets.reddit import load_reddit
+from spgnn.data.downloads import OgbSet, fetch, load_ogb, load_reddit
 
 
 def digest_of(path):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spgnn import InputError
-from spgnn.data.sets.generators import STAND_INS, block_model, rmat, stand_in
+from spgnn.data.generators import STAND_INS, block_model, rmat, stand_in
 from tests.data.strategies import (
     assert_canonical,
     assert_same_csr,

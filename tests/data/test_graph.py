@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spgnn import CSR, InputError, RowLayout
 from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData
-from spgnn.data.meta import GraphMeta, describe
+from spgnn.data.source import GraphMeta, describe
 from tests.data.strategies import (
     adjacencies,
     assert_canonical,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from spgnn import CSR, InputError
-from spgnn.data import load_dataset, memory, write_shards
-from spgnn.data.formats.npz import write_npz
-from spgnn.data.sets.generators import block_model
+from spgnn import CSR, InputError, memory
+from spgnn.data import load_dataset, write_shards
+from spgnn.data.generators import block_model
+from spgnn.data.npz import write_npz
 from tests.data.strategies import assert_canonical, assert_same_csr, assert_same_vertices, pattern
 from tests.real import each, file_of, needs
 

@@ -10,9 +10,8 @@ import torch
 from hypothesis import given
 
 from spgnn import InputError
-from spgnn.data.formats.npz import read_npz, write_npz
-from spgnn.data.formats.npz_source import NpzSource
-from spgnn.data.sets.generators import block_model
+from spgnn.data.generators import block_model
+from spgnn.data.npz import NpzSource, read_npz, write_npz
 from tests.data.strategies import assert_same_csr, assert_same_vertices, graphs
 
 

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from spgnn import CSR, InputError
 from spgnn.data import Graph, load_dataset, open_shards, write_shards
-from spgnn.data.shards.random_graphs import generate_block_model, generate_rmat
+from spgnn.data.generators import generate_block_model, generate_rmat
 from tests.data.directories import rewrite
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from spgnn import CSR, InputError, RowLayout
 from spgnn.data import Graph, from_scipy, open_shards, source, write_shards
+from spgnn.data import shards as write
+from spgnn.data.generators import block_model
 from spgnn.data.graph import VertexData
-from spgnn.data.meta import describe
-from spgnn.data.sets.generators import block_model
-from spgnn.data.shards import partition_order, write
-from spgnn.data.shards.write import directory_writer
+from spgnn.data.shards import directory_writer, partition_order
+from spgnn.data.source import describe
 from tests.data.directories import small_graph
 from tests.data.sources import check_source
 from tests.data.strategies import assert_same_csr, assert_same_vertices, graphs

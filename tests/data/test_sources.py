@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from spgnn import CSR, InputError
 from spgnn.data import load_dataset, open_shards, write_shards
-from spgnn.data.formats.npz import read_npz, write_npz
-from spgnn.data.formats.npz_source import NpzSource
+from spgnn.data.generators import block_model
 from spgnn.data.load import open_source
-from spgnn.data.sets.generators import block_model
+from spgnn.data.npz import NpzSource, read_npz, write_npz
 from spgnn.data.shards import ShardDirectory
 from spgnn.data.source import MemorySource
 from tests.data.sources import check_pieces, check_source

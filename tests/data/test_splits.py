@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spgnn.data.sets.generators import block_model
+from spgnn.data.generators import block_model
 from spgnn.data.splits import seeded_split, with_split
 from spgnn.hashing import uniform
 

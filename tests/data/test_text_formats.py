@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from spgnn import InputError
 from spgnn.data import read_graph
-from spgnn.data.formats import text
-from spgnn.data.formats.edge_file import read_edges
-from spgnn.data.formats.edge_list import EdgeList
-from spgnn.data.formats.text import Grammar
+from spgnn.data import reading as text
+from spgnn.data.edge_files import EdgeList, read_edges
+from spgnn.data.reading import Grammar
 from tests.data.strategies import adjacencies, assert_canonical, assert_same_csr, pattern
 from tests.data.text_files import MTX, put
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from spgnn import InputError
 from spgnn.__main__ import main
 from spgnn.data import open_shards, read_graph, write_shards
-from spgnn.data.formats import text
-from spgnn.data.formats.npz import write_npz
-from spgnn.data.shards import sorting
-from spgnn.data.shards.sorting import row_ranges
+from spgnn.data import reading as text
+from spgnn.data import through_disk as sorting
+from spgnn.data.npz import write_npz
 from spgnn.data.source import MemorySource
+from spgnn.data.structure import row_ranges
 from spgnn.data.through_disk import open_through_disk
 from tests.data.sources import check_source
 from tests.data.strategies import assert_same_csr, assert_same_vertices, graphs

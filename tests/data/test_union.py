@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from spgnn import CSR, InputError
 from spgnn.data import Graph, load_dataset, open_source
-from spgnn.data.formats.npz import write_npz
+from spgnn.data.generators import block_model
 from spgnn.data.graph import MASKS
-from spgnn.data.sets.generators import block_model
-from spgnn.data.union import disjoint_union
+from spgnn.data.load import disjoint_union
+from spgnn.data.npz import write_npz
 from tests.data.strategies import assert_canonical, assert_same_vertices, graphs
 
 

@@ -17,7 +17,7 @@ import spgnn
 from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.data import Graph, from_scipy, write_shards
-from spgnn.data.formats.npz import write_npz
+from spgnn.data.npz import write_npz
 from spgnn.exchange import Algorithm
 from spgnn.graph import DistGraph
 from spgnn.layout import RowLayout

@@ -12,7 +12,7 @@ import spgnn
 from spgnn import InputError
 from spgnn.comm import SoloCommunicator
 from spgnn.data import open_shards, write_shards
-from spgnn.data.sets.generators import block_model
+from spgnn.data.generators import block_model
 from spgnn.minibatch import structure
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.links import LinkNeighborLoader

@@ -11,8 +11,8 @@ import scipy.io
 import scipy.sparse as sp
 
 from spgnn import InputError
+from spgnn.data.generators import generate_rmat
 from spgnn.data.load import load_dataset
-from spgnn.data.shards.random_graphs import generate_rmat
 from spgnn.partition import cli, cut_vertices, outputs, partition, read_labels
 from spgnn.partition.__main__ import main
 from spgnn.partition.table import print_reports

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn import Axes, InputError, RowLayout
-from spgnn.data.formats.npy import header_bytes
+from spgnn.data.arrays import header_bytes
 from spgnn.exchange import build_all
 from spgnn.exchange.vertex_cut import vertex_cut
 from spgnn.partition import cut_vertices, edges, permutation

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from spgnn import CSR, InputError
 from spgnn.data import Graph, open_shards, write_shards
-from spgnn.data.shards.random_graphs import generate_block_model
+from spgnn.data.generators import generate_block_model
 from spgnn.partition import partition, report
 from tests.data.directories import rewrite
 from tests.partition.oracle import community_graph

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from spgnn.comm import connect
 from spgnn.data import Graph
-from spgnn.data.formats.npz import write_npz
+from spgnn.data.npz import write_npz
 from spgnn.errors import InputError
 from spgnn.inference.cli import infer_to_file
 from spgnn.inference.config import InferConfig

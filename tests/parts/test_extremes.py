@@ -9,7 +9,7 @@ import torch
 
 from spgnn.comm import connect
 from spgnn.data import Graph
-from spgnn.data.formats.npz import write_npz
+from spgnn.data.npz import write_npz
 from spgnn.errors import InputError
 from spgnn.kernels.extremes import add_to_extremes_
 from spgnn.nn import GraphSAGE

@@ -11,7 +11,7 @@ import torch
 
 from spgnn.comm import connect
 from spgnn.data import Graph
-from spgnn.data.formats.npz import write_npz
+from spgnn.data.npz import write_npz
 from spgnn.direct import DirectFile
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks

@@ -10,8 +10,8 @@ import pytest
 from spgnn.__main__ import main
 from spgnn.comm import connect
 from spgnn.data import open_source
+from spgnn.data.generators import generate_block_model
 from spgnn.data.shards import write_shards
-from spgnn.data.shards.random_graphs import generate_block_model
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
 from spgnn.parts.again import LIBRARIES

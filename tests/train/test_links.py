@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from spgnn import CSR, RowLayout
 from spgnn.comm import connect
 from spgnn.data import Graph
-from spgnn.data.distribute import Directory, held_out, scatter
+from spgnn.data.distribute import scatter
+from spgnn.data.splits import Directory, held_out
 from spgnn.errors import InputError
 from spgnn.hashing import uniform
 from spgnn.nn.convolution import glorot_

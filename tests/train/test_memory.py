@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from spgnn import InputError, memory
+from spgnn import memory as limits
 from spgnn.comm import connect
-from spgnn.data import memory as limits
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, train
 from tests.comm.jobs import ROOT

@@ -1,4 +1,4 @@
-"""Rank 0 reads a graph and hands every rank its share."""
+"""Every rank's share of a graph: sent by rank 0, or opened from a directory of parts."""
 
 from __future__ import annotations
 
@@ -12,16 +12,308 @@ import torch
 from torch import Tensor
 
 from spgnn.blocks import take_rows
-from spgnn.comm import Communicator, from_rank_zero, on_rank_zero
-from spgnn.data.distribute.arrange import Arrangement
-from spgnn.data.distribute.share import RankShare, Slices
-from spgnn.data.graph import MASKS, Graph, VertexData
-from spgnn.data.meta import GraphMeta
-from spgnn.data.source import GraphSource, MemorySource
-from spgnn.data.structure import stack_rows
+from spgnn.comm import Communicator, RowCounts, from_rank_zero, on_rank_zero
+from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData, inverse_permutation
+from spgnn.data.shards import ShardDirectory, partition_order
+from spgnn.data.source import GraphMeta, GraphSource, MemorySource
+from spgnn.data.structure import rename_columns, slice_rows, stack_rows, with_columns
+from spgnn.errors import InputError
+from spgnn.exchange.inspect import demand, swapped, trade
 from spgnn.layout import Int64Array, RowLayout, grouped_order
 from spgnn.pattern import index_dtype
 from spgnn.sparse import CSR
+
+
+@dataclass(frozen=True)
+class Slices:
+    """How parts are cut into one slice for each rank.
+
+    Attributes
+    ----------
+    parts : int
+    each : int
+        Slices of each part.
+    shares : int
+        Of these, so many neighbouring ones are multiplied together, by shares of feature columns.
+    """
+
+    parts: int
+    each: int
+    shares: int = 1
+
+    @property
+    def weighted(self) -> bool:
+        """Whether it takes weights to cut them."""
+        return self.each > self.shares
+
+    def cut(self, parts: RowLayout, entries: npt.ArrayLike | None) -> RowLayout:
+        """Slices of about equally many column entries, and in these shares of as many rows."""
+        return parts.split(self.each // self.shares, entries).split(self.shares)
+
+
+@dataclass(frozen=True, eq=False)
+class RankShare:
+    """What one rank of a P/c × c mesh holds of a graph.
+
+    Attributes
+    ----------
+    meta : GraphMeta
+        Its parts are the P/c block rows.
+    layout : RowLayout
+        Rows over all P ranks: each block row in c slices of about equally many column entries,
+        and these, where ranks share feature columns, in as many of equally many rows.
+    adjacency : CSR [own rows, n], or ``None`` once it has served
+    vertex_ids : Tensor int64 [own rows]
+        Original ids of this rank's vertices.
+    data : VertexData
+        Their features, labels and masks.
+    edge_labels : Tensor int32 [nnz], optional
+        The part of each nonzero of the adjacency, where such were given.
+    """
+
+    meta: GraphMeta
+    layout: RowLayout
+    adjacency: CSR | None
+    vertex_ids: Tensor
+    data: VertexData
+    edge_labels: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Arrangement:
+    """Vertices in the order of their parts, each part cut into slices of neighbouring ranks.
+
+    Attributes
+    ----------
+    order : Tensor int64 [n]
+        New row i is row ``order[i]`` of the source.
+    position : Tensor int64 [n], or ``None`` if the order is the source's
+        The inverse of the order.
+    parts, ranks : RowLayout
+        New rows of each part, and of each rank.
+    """
+
+    order: Tensor
+    position: Tensor | None
+    parts: RowLayout
+    ranks: RowLayout
+
+    @classmethod
+    def of(cls, structure: CSR, labels: npt.ArrayLike | None, slices: Slices) -> Arrangement:
+        """Arrange a graph.
+
+        Parameters
+        ----------
+        structure : CSR [n, n]
+            As it is stored, without self-loops.
+        labels : int [n] in [0, parts), optional
+            ``None`` for even blocks.
+        slices : Slices
+
+        Raises
+        ------
+        InputError
+            If the labels do not fit the graph.
+        """
+        n = structure.shape[0]
+        layout, order = partition_order(labels, n, slices.parts)
+        entries = None
+        if slices.each > 1:
+            order = order[np.argsort(layout.dealt(np.arange(n), slices.each))]
+        if slices.weighted:
+            entries = torch.bincount(structure.indices, minlength=n)[order].numpy()
+        moves = labels is not None or slices.each > 1
+        position = inverse_permutation(order) if moves else None
+        return cls(order, position, layout, slices.cut(layout, entries))
+
+    def rows(self, structure: CSR, first: int, last: int) -> CSR:
+        """New rows [first, last) of the adjacency, with new columns."""
+        A = take_rows(structure, self.order[first:last])
+        return A if self.position is None else rename_columns(A, self.position)
+
+
+def of_columns(numbers: Tensor, block: CSR, layout: RowLayout, comm: Communicator) -> Tensor:
+    """For each entry of a block, the number of the vertex in its column. Collective.
+
+    Every remote vertex is asked for once, whatever the number of its entries.
+
+    Parameters
+    ----------
+    numbers : Tensor [own rows]
+        One for each vertex of this rank.
+    block : CSR [any rows, n]
+        With global columns.
+    layout : RowLayout
+        Which rank owns which columns.
+    comm : Communicator
+        All ranks.
+
+    Returns
+    -------
+    Tensor [nnz]
+    """
+    return with_counts(numbers, block, layout, comm)[0]
+
+
+def with_counts(
+    numbers: Tensor, block: CSR, layout: RowLayout, comm: Communicator
+) -> tuple[Tensor, RowCounts]:
+    """The same, and how many numbers each rank was sent and sent. Collective."""
+    first, last = layout.range(comm.rank)
+    _, _, asked = demand(CSR(block.pattern), layout, range(layout.parts), comm.rank, "column")
+    send, counts = trade(asked, last - first, comm)
+    theirs = swapped(comm, numbers[send.indices.long()], counts)
+    owners = np.repeat(np.arange(layout.parts), asked.rows)
+    remote = torch.from_numpy(layout.offsets[owners]) + asked.columns
+    columns = block.indices.long()
+    inside = (columns >= first) & (columns < last)
+    found = numbers.new_empty(len(columns))
+    found[inside] = numbers[columns[inside] - first]
+    found[~inside] = theirs[torch.searchsorted(remote, columns[~inside])]
+    return found, counts
+
+
+def induced(share: RankShare, kept: Tensor, comm: Communicator) -> RankShare:
+    """The vertices that are kept, where they are, and the edges between them. Collective.
+
+    Parameters
+    ----------
+    share : RankShare
+        With its adjacency.
+    kept : Tensor bool [own rows]
+    comm : Communicator
+        All ranks.
+    """
+    assert share.adjacency is not None
+    rows = kept.nonzero()[:, 0]
+    sizes = torch.zeros(comm.size, dtype=torch.int64)
+    sizes[comm.rank] = len(rows)
+    comm.all_reduce(sizes).wait()
+    layout = RowLayout(np.append(0, np.cumsum(sizes.numpy())))
+    number = torch.full((len(kept),), -1)
+    number[rows] = torch.arange(*layout.range(comm.rank))
+    part = take_rows(share.adjacency, rows)
+    columns = of_columns(number, part, share.layout, comm)
+    stays = columns >= 0
+    adjacency = renumbered(part, stays, columns, layout.rows)
+    edge_labels = share.edge_labels
+    if edge_labels is not None:
+        in_rows = kept.repeat_interleave(share.adjacency.row_lengths)
+        edge_labels = edge_labels[in_rows][stays]
+    each = comm.size // share.meta.parts
+    meta = replace(
+        share.meta,
+        vertices=layout.rows,
+        edges=comm.agree(adjacency.nnz, "sum"),
+        offsets=tuple(layout.offsets[::each].tolist()),
+    )
+    data = VertexData(**share.data.take(rows))
+    return RankShare(meta, layout, adjacency, share.vertex_ids[rows], data, edge_labels)
+
+
+def renumbered(block: CSR, stays: Tensor, columns: Tensor, n: int) -> CSR:
+    """A block without some of its entries, and with other columns, which rise in each row as well.
+
+    Parameters
+    ----------
+    block : CSR [rows, any]
+    stays : Tensor bool [nnz]
+    columns : Tensor, integers [nnz]
+        The new one of each entry; only those of entries that stay matter.
+    n : int
+        How many columns there are then.
+
+    Returns
+    -------
+    CSR [rows, n]
+    """
+    ends = torch.cat((torch.zeros(1, dtype=torch.int64), stays.cumsum(0)))
+    values = None if block.values is None else block.values[stays]
+    indices = columns[stays].to(index_dtype(n))
+    return CSR.of(ends[block.indptr], indices, (block.shape[0], n), values)
+
+
+def from_shards(
+    shards: ShardDirectory, comm: Communicator, parts: int, *, shares: int = 1
+) -> RankShare:
+    """Open this rank's part of a sharded graph, and nothing else. Collective.
+
+    Parameters
+    ----------
+    shards : ShardDirectory
+    comm : Communicator
+        All ranks; their number is a multiple of that of parts.
+    parts : int
+    shares : int
+        See :func:`spgnn.data.distribute.scatter`.
+
+    Raises
+    ------
+    InputError
+        If the directory has another number of parts.
+    """
+    c = comm.size // parts
+    if shards.meta.parts != parts:
+        raise InputError(
+            f"{shards.directory}: holds {shards.meta.parts} parts, but {comm.size} ranks "
+            f"with c = {c} need {parts}; write it with --parts {parts}"
+        )
+    block = shards.block(comm.rank // c)
+    if c == 1:
+        return RankShare(
+            shards.meta,
+            shards.layout,
+            block.adjacency,
+            block.vertex_ids,
+            VertexData(**block.take(slice(None))),
+        )
+    position = shards.layout.dealt(block.first_row + np.arange(block.rows), c) - block.first_row
+    order = np.argsort(position)
+    slices = Slices(parts, c, shares)
+    layout = slices.cut(shards.layout, None)
+    if slices.weighted:
+        layout = _balanced_slices(slices, shards.layout, block, order, comm)
+    first, last = layout.range(comm.rank)
+    rows = torch.from_numpy(order[first - block.first_row : last - block.first_row])
+    own = take_rows(block.adjacency, rows)
+    columns = torch.from_numpy(shards.layout.dealt(own.indices.numpy(), c))
+    return RankShare(
+        shards.meta,
+        layout,
+        with_columns(own, columns),
+        block.vertex_ids[rows],
+        VertexData(**block.take(rows)),
+    )
+
+
+def _balanced_slices(
+    slices: Slices, parts: RowLayout, block: GraphBlock, order: Int64Array, comm: Communicator
+) -> RowLayout:
+    """Slices of all block rows such that each has its share of the entries in its columns.
+
+    What a rank multiplies are the nonzeros in the columns of its slice and those like it. Every
+    rank counts the columns of some rows; the first rank of each block row adds up and cuts.
+    """
+    c = slices.each
+    j = comm.rank % c
+    some = slice_rows(block.adjacency, slice(block.rows * j // c, block.rows * (j + 1) // c))
+    columns, counts = np.unique(some.indices.numpy(), return_counts=True)
+    per_rank = np.zeros(comm.size, np.int64)
+    per_rank[::c] = np.bincount(parts.owner(columns), minlength=parts.parts)
+    pairs = torch.from_numpy(np.stack((columns.astype(np.int64), counts), axis=1))
+    exchanged = comm.exchange_counts(per_rank.tolist())
+    received = pairs.new_empty(int(sum(exchanged.recv)), 2)
+    comm.alltoallv(pairs.contiguous(), received, exchanged).wait()
+    weights = np.zeros(block.rows)
+    found = received.numpy()
+    np.add.at(weights, found[:, 0] - block.first_row, found[:, 1])
+    here = slices.cut(RowLayout(np.array([0, block.rows])), weights[order])
+    cuts = torch.from_numpy(here.offsets[:-1] + block.first_row)
+    all_cuts = cuts.new_empty(comm.size * c)
+    comm.all_gather(cuts, all_cuts, [c] * comm.size)
+    first_of_each = all_cuts.view(comm.size, c)[::c].ravel()
+    return RowLayout(np.append(first_of_each.numpy(), parts.rows))
+
 
 # Rows sorted by who gets them, and how many of them each rank gets.
 Piece = tuple[VertexData, Int64Array]

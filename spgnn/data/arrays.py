@@ -1,0 +1,487 @@
+"""Arrays in files: .npy, .npz, and .npy with digests; never a pickle."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import struct
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Literal, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from spgnn.data.reading import check_regular, reading
+from spgnn.data.source import is_count
+from spgnn.errors import InputError
+from spgnn.files import digest, hasher_of_digest
+from spgnn.memory import check_memory
+
+HEADER_BYTES = 128  # of the headers written here, whatever they say
+_MAGIC = b"\x93NUMPY"
+_LONGEST = 10_000  # bytes of a header; NumPy's own limit
+_MOST_DIMENSIONS = 8
+_ENTRY = re.compile(
+    r"'(descr|fortran_order|shape)' {0,4}: {0,4}('[^']{0,40}'|True|False|\([0-9, L]{0,400}\))"
+)
+_DTYPE = re.compile(r"[<>|=]?(?:b1|\?|[iu][1248]|f[248])")
+_SIZE = re.compile(r" ?([0-9]{1,19})L? ?")
+
+
+class NotNumbersError(ValueError):
+    """The array is whole, but holds texts, objects or records."""
+
+
+@dataclass(frozen=True)
+class NpyHeader:
+    """What stands before the numbers of an array.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        Booleans, integers or floating-point numbers, of either byte order.
+    shape : tuple of int
+    fortran_order : bool
+    size : int
+        Bytes of the header itself.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran_order: bool
+    size: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_header(file: BinaryIO) -> NpyHeader:
+    """Read the header that an open file begins with (NumPy's format, versions 1 to 3).
+
+    Raises
+    ------
+    ValueError
+        Saying what is wrong; `NotNumbersError` if nothing else is.
+    """
+    beginning = _exactly(file, 8)
+    if beginning[:6] != _MAGIC or beginning[6] not in (1, 2, 3):
+        raise ValueError("no .npy array")
+    layout = "<H" if beginning[6] == 1 else "<I"
+    (length,) = struct.unpack(layout, _exactly(file, struct.calcsize(layout)))
+    if length > _LONGEST:
+        raise ValueError(f"a header of {length} bytes")
+    text = _exactly(file, length).decode("latin1")
+    entries = _ENTRY.findall(text)
+    fields = dict(entries)
+    complete = set(fields) == {"descr", "fortran_order", "shape"} and len(entries) == 3
+    if not complete or _ENTRY.sub("", text).strip(" {},\n"):
+        if "'descr': [" in text:
+            raise NotNumbersError("holds records, not numbers")
+        raise ValueError("its header is not NumPy's")
+    if fields["fortran_order"] not in ("True", "False") or fields["descr"][0] != "'":
+        raise ValueError("its header is not NumPy's")
+    descr = fields["descr"].strip("'")
+    if not _DTYPE.fullmatch(descr):
+        raise NotNumbersError(f"holds '{descr}', not numbers")
+    size = 8 + struct.calcsize(layout) + length
+    shape = _shape(fields["shape"])
+    return NpyHeader(np.dtype(descr), shape, fields["fortran_order"] == "True", size)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = text.strip("()").split(",")
+    if not sizes[-1].strip():
+        del sizes[-1]  # (), or the comma that ends (3,)
+    found = [_SIZE.fullmatch(size) for size in sizes]
+    if not text.startswith("(") or len(found) > _MOST_DIMENSIONS or None in found:
+        raise ValueError("its header is not NumPy's")
+    return tuple(int(match[1]) for match in found if match)
+
+
+def header_bytes(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
+    """The header of an array in C order; always `HEADER_BYTES` long, so it can be written over."""
+    sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({sizes}), }}"
+    room = HEADER_BYTES - 10
+    return _MAGIC + b"\x01\x00" + struct.pack("<H", room) + text.ljust(room - 1).encode() + b"\n"
+
+
+def _exactly(file: BinaryIO, size: int) -> bytes:
+    read = file.read(size)
+    if len(read) != size:
+        raise ValueError("ends within its header")
+    return read
+
+
+Array = npt.NDArray[Any]
+_READ_AT_ONCE = 1 << 20  # bytes read at once
+_DEFLATE_LIMIT = 1032  # times; no deflated byte holds more
+_ENCRYPTED = 0x1
+_UTF8 = 0x800
+_LOCAL_HEADER, _LOCAL_MAGIC = struct.Struct("<4s5H3L2H"), b"PK\x03\x04"
+_END, _END_MAGIC = struct.Struct("<4s4H2LH"), b"PK\x05\x06"
+_LONGEST_COMMENT = 2**16 - 1
+_LONGEST_WORD = 1024  # bytes of its array
+_WORD = re.compile(
+    rb"\x93NUMPY.{2,6}\{'descr': '[<>|=]?[SU][0-9]{1,2}', 'fortran_order': False, "
+    rb"'shape': \((?:1,)?\), ?\} *\n(.*)",
+    re.DOTALL,
+)
+_COUNT_ELSEWHERE = 2**16 - 1  # the number of entries of a very large archive
+
+
+class ArrayStream:
+    """An array of an archive, read from its beginning."""
+
+    def __init__(self, path: Path, name: str, file: BinaryIO, header: NpyHeader) -> None:
+        self.header = header
+        self._path, self._name, self._file = path, name, file
+
+    def take(self, items: int) -> Array:
+        """The next numbers, [items], in native byte order."""
+        array = np.empty(items, self.header.dtype)
+        view = array.view(np.uint8).data
+        with reading(self._path, f"array '{self._name}' is damaged or truncated"):
+            for begin in range(0, len(view), _READ_AT_ONCE):
+                piece = self._file.read(min(_READ_AT_ONCE, len(view) - begin))
+                if len(piece) != min(_READ_AT_ONCE, len(view) - begin):
+                    raise EOFError("it ends early")
+                view[begin : begin + len(piece)] = piece
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+class Archive:
+    """An .npz file.
+
+    Raises
+    ------
+    InputError
+        On opening, if it is no zip archive.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        check_regular(path)
+        with reading(path, "not an .npz file, or a truncated one"):
+            self._bytes = path.stat().st_size
+            self._zip = zipfile.ZipFile(path)
+            with path.open("rb") as file:
+                _check_directory(file, self._zip.infolist())
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        for info in self._zip.infolist():
+            name = info.filename.removesuffix(".npy")
+            if name in self._members:
+                self._zip.close()
+                raise InputError(f"{path}: holds two arrays '{name}'")
+            if name != info.filename:
+                self._members[name] = info
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._zip.close()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members
+
+    @property
+    def names(self) -> list[str]:
+        """The arrays there are."""
+        return list(self._members)
+
+    @contextmanager
+    def stream(self, name: str) -> Iterator[ArrayStream]:
+        """Read an array from its beginning.
+
+        Raises
+        ------
+        InputError
+            If there is none of that name, it is damaged, or holds anything but numbers. The
+            checksum is compared when the last number has been read.
+        """
+        info = self._checked(name)
+        with reading(self.path, f"array '{name}' is damaged or truncated"):
+            file = cast(BinaryIO, self._zip.open(info))
+        with file:
+            with reading(self.path, f"array '{name}' is damaged or truncated"):
+                try:
+                    header = read_header(file)
+                except NotNumbersError as error:
+                    raise InputError(f"{self.path}: array '{name}' {error}") from None
+                if header.size + header.nbytes != info.file_size:
+                    raise ValueError(
+                        f"its header promises {header.nbytes} bytes of numbers, the archive "
+                        f"{info.file_size - header.size}"
+                    )
+            yield ArrayStream(self.path, name, file, header)
+
+    def array(self, name: str) -> Array:
+        """A whole array; its checksum is compared.
+
+        Raises
+        ------
+        InputError
+            As `stream`.
+        """
+        with self.stream(name) as stream:
+            header = stream.header
+            # A few bytes that are packed well can ask for a thousand times their size.
+            check_memory(f"{self.path}: array '{name}'", header.nbytes)
+            flat = stream.take(header.nbytes // header.dtype.itemsize)
+        return flat.reshape(header.shape, order="F" if header.fortran_order else "C")
+
+    def word(self, name: str) -> str:
+        """A short text in ASCII, as NumPy stores one: SciPy's array ``format`` is one.
+
+        Raises
+        ------
+        InputError
+        """
+        info = self._checked(name)
+        with reading(self.path, f"array '{name}' is damaged or truncated"):
+            with self._zip.open(info) as file:
+                raw = file.read(_LONGEST_WORD)
+            # Bytes, or UCS-4 of either byte order: in ASCII, zeros are all that differs.
+            found = _WORD.fullmatch(raw)
+            text = b"" if found is None else found[1].replace(b"\0", b"")
+            if found is None or not text.isalnum():
+                raise ValueError("it is no word")
+        return text.decode("ascii")
+
+    def mapped(self, name: str) -> Array | None:
+        """An array that is stored as it is, mapped into memory for reading; otherwise ``None``.
+
+        Its checksum is not compared.
+        """
+        info = self._checked(name)
+        with self.stream(name) as stream:
+            header = stream.header
+        if info.compress_type != zipfile.ZIP_STORED or not header.nbytes:
+            return None
+        with reading(self.path, f"array '{name}' is damaged or truncated"):
+            with self.path.open("rb") as file:
+                file.seek(info.header_offset)
+                local = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+            begin = info.header_offset + _LOCAL_HEADER.size + sum(local[-2:]) + header.size
+            order: Literal["F", "C"] = "F" if header.fortran_order else "C"
+            mapped = np.memmap(self.path, header.dtype, "r", int(begin), header.shape, order)
+        return np.asarray(mapped)
+
+    def _checked(self, name: str) -> zipfile.ZipInfo:
+        """The directory's entry, if the file can hold what it promises."""
+        if name not in self._members:
+            raise InputError(f"{self.path}: no array '{name}'")
+        info = self._members[name]
+        stored = info.compress_type == zipfile.ZIP_STORED
+        if info.flag_bits & _ENCRYPTED:
+            fault = "is encrypted"
+        elif not stored and info.compress_type != zipfile.ZIP_DEFLATED:
+            fault = f"is compressed by method {info.compress_type}; save it with np.savez"
+        elif (
+            not 0 <= info.header_offset <= self._bytes - info.compress_size
+            or (stored and info.file_size != info.compress_size)
+            or info.file_size > _DEFLATE_LIMIT * (info.compress_size + 1)
+        ):
+            fault = "is damaged or truncated: its size in the archive's directory cannot be"
+        else:
+            return info
+        raise InputError(f"{self.path}: array '{name}' {fault}")
+
+
+def _check_directory(file: BinaryIO, entries: Sequence[zipfile.ZipInfo]) -> None:
+    """See that the directory lists what there is: a damaged name would hide an array.
+
+    Raises
+    ------
+    ValueError
+    """
+    file.seek(-min(_END.size + _LONGEST_COMMENT, file.seek(0, os.SEEK_END)), os.SEEK_END)
+    tail = file.read()
+    end = _END.unpack_from(tail, tail.rindex(_END_MAGIC))
+    if len(entries) != end[4] and end[4] != _COUNT_ELSEWHERE:
+        raise ValueError(f"its directory lists {len(entries)} arrays, but should {end[4]}")
+    for entry in entries:
+        file.seek(entry.header_offset)
+        header = file.read(_LOCAL_HEADER.size)
+        name = entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF8 else "cp437")
+        if header[:4] != _LOCAL_MAGIC or file.read(len(name)) != name:
+            raise ValueError(f"'{entry.orig_filename}' does not begin where its directory says")
+
+
+CHECKED_WHOLE = 1 << 26  # bytes
+_PIECE = 1 << 24  # bytes that are hashed or written at once
+_SAMPLES, _SAMPLE_BYTES = 64, 1 << 14
+_DTYPES = ("<i8", "<i4", "<f4", "|b1", "|i1")
+_MOST_COLUMNS_DIM = 2
+
+
+@dataclass(frozen=True)
+class ArrayRecord:
+    """What is known of an array that was written."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    digest: str
+    sample: str
+
+    @classmethod
+    def of(cls, name: str, entry: Any) -> ArrayRecord:
+        """The record that an entry of a JSON object describes.
+
+        Raises
+        ------
+        InputError
+            If it describes none.
+        """
+        names = {field.name for field in fields(cls)}
+        if not isinstance(entry, dict) or set(entry) != names:
+            raise InputError(f"'{name}' must have {', '.join(sorted(names))}")
+        shape = entry["shape"]
+        right = isinstance(shape, list) and 1 <= len(shape) <= _MOST_COLUMNS_DIM
+        if not right or not all(map(is_count, shape)) or entry["dtype"] not in _DTYPES:
+            raise InputError(f"'{name}' must be a vector or table of {', '.join(_DTYPES)}")
+        return cls(**entry | {"shape": tuple(shape)})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its numbers."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class ArrayWriter:
+    """A vector or table of unknown length, written row by row.
+
+    Parameters
+    ----------
+    path : Path
+    like : array
+        Its dtype and the shape of its rows are the file's.
+    """
+
+    def __init__(self, path: Path, like: Array) -> None:
+        self._path, self._dtype, self._row = path, like.dtype, like.shape[1:]
+        self._file = path.open("wb")
+        self._file.write(header_bytes(self._dtype, (0, *self._row)))
+        self._hasher = hasher_of_digest()
+        self._rows = 0
+
+    def append(self, rows: Array) -> None:
+        """Write some more rows."""
+        assert rows.dtype == self._dtype
+        assert rows.shape[1:] == self._row
+        for piece in _pieces(rows):
+            self._file.write(piece)
+            self._hasher.update(piece)
+        self._rows += len(rows)
+
+    def finish(self) -> ArrayRecord:
+        """Complete the file, and say what is in it."""
+        shape = (self._rows, *self._row)
+        self._file.seek(0)
+        self._file.write(header_bytes(self._dtype, shape))
+        self._file.close()
+        written = _map(self._path, self._dtype, shape, writable=False)
+        return ArrayRecord(self._dtype.str, shape, self._hasher.hexdigest(), _sample(written))
+
+    def close(self) -> None:
+        """Close the file, complete or not."""
+        self._file.close()
+
+
+def open_array(path: Path, record: ArrayRecord, *, writable: bool, check: bool = True) -> Array:
+    """Map an array.
+
+    Parameters
+    ----------
+    path : Path
+    record : ArrayRecord
+    writable : bool
+        Map it privately, so that written pages never reach the file. Otherwise it is read-only.
+    check : bool
+        Compare a digest: of all bytes up to `CHECKED_WHOLE`, of a sample above.
+
+    Raises
+    ------
+    InputError
+        If it is missing, truncated, damaged or of another kind.
+    """
+    header = header_bytes(np.dtype(record.dtype), record.shape)
+    check_regular(path)
+    with reading(path, "truncated or not an array"):
+        size = os.path.getsize(path)
+        with path.open("rb") as file:
+            same = file.read(HEADER_BYTES) == header
+        if size != HEADER_BYTES + record.nbytes:
+            raise ValueError(f"{size} bytes, but must have {HEADER_BYTES + record.nbytes}")
+        if not same:
+            raise ValueError("its header does not say what part.json says")
+        array = _map(path, np.dtype(record.dtype), record.shape, writable=writable)
+    if check:
+        small = record.nbytes <= CHECKED_WHOLE
+        if (_digest(array) != record.digest) if small else (_sample(array) != record.sample):
+            raise _damaged(path)
+    return array
+
+
+def check_array(path: Path, record: ArrayRecord) -> None:
+    """Compare all bytes of an array with its digest.
+
+    Raises
+    ------
+    InputError
+        If they are not those that were written.
+    """
+    if _digest(open_array(path, record, writable=False, check=False)) != record.digest:
+        raise _damaged(path)
+
+
+def _map(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], *, writable: bool) -> Array:
+    if 0 in shape:
+        return np.empty(shape, dtype)  # an empty stretch of a file cannot be mapped
+    return np.asarray(np.memmap(path, dtype, "c" if writable else "r", HEADER_BYTES, shape))
+
+
+def _pieces(array: Array) -> Iterator[memoryview]:
+    """The bytes of an array in C order, a bounded number at a time."""
+    rows = max(1, _PIECE // max(array[:1].nbytes, 1))
+    for first in range(0, len(array), rows):
+        yield _bytes(np.ascontiguousarray(array[first : first + rows]))
+
+
+def _bytes(array: Array) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _digest(array: Array) -> str:
+    hasher = hasher_of_digest()
+    for piece in _pieces(array):
+        hasher.update(piece)
+    return hasher.hexdigest()
+
+
+def _sample(array: Array) -> str:
+    """The digest of pieces that lie evenly over the array's bytes, first and last among them."""
+    view = _bytes(array)
+    if len(view) <= _SAMPLES * _SAMPLE_BYTES:
+        return digest(view)
+    last = len(view) - _SAMPLE_BYTES
+    begins = (last * i // (_SAMPLES - 1) for i in range(_SAMPLES))
+    return digest(*(view[begin : begin + _SAMPLE_BYTES] for begin in begins))
+
+
+def _damaged(path: Path) -> InputError:
+    return InputError(f"{path}: damaged: its numbers are not those that were written")

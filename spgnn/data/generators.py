@@ -1,0 +1,480 @@
+"""Random graphs: in memory, by name, and of any size on a disk."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spgnn.data import _data
+from spgnn.data.graph import Graph
+from spgnn.data.shards import ShardDirectory, directory_writer, open_shards
+from spgnn.data.source import describe_bare
+from spgnn.data.splits import with_split
+from spgnn.data.structure import csr_from_edges, row_ranges
+from spgnn.errors import InputError, check_choice, shortened
+from spgnn.files import AnyPath
+from spgnn.memory import check_memory, processors
+from spgnn.pattern import numpy_index_dtype
+from spgnn.progress import Progress, stage
+from spgnn.sparse import CSR
+
+Float64 = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.integer]
+
+PIECE = 1 << 22  # edges drawn at once: their temporaries must not outgrow the graph
+HUB_SHARE = 0.1  # no vertex is expected to neighbour more than this share of all others
+ROUNDS = 8
+
+
+def block_model(
+    vertices: int,
+    edges: int,
+    *,
+    classes: int = 8,
+    features: int = 64,
+    homophily: float = 0.7,
+    skew: float = 2.5,
+    signal: float = 1.0,
+    seed: int = 0,
+    name: str = "sbm",
+) -> Graph:
+    """An undirected graph with communities, skewed degrees and noisy features.
+
+    Karrer & Newman 2011: vertex v has a propensity θ_v, here Pareto-distributed and cut. Each edge
+    draws one end from all vertices in proportion to θ, the other from the class of the first with
+    probability ``homophily``, from all vertices otherwise. Loops and duplicates are dropped and
+    drawn again; where a class is full, edges go anywhere. Feature vectors are ``signal`` times a
+    random unit vector of the class plus standard normal noise.
+
+    Parameters
+    ----------
+    vertices : int
+    edges : int
+        Stored entries: an undirected edge counts twice. Met within about 1 % where the graph has
+        room for them.
+    classes, features : int
+    homophily : float in [0, 1]
+    skew : float > 1
+        Exponent of the degree distribution's tail; larger is flatter.
+    signal : float
+        Length of the class means.
+    seed : int
+
+    Returns
+    -------
+    Graph
+        With ``x`` float32 [vertices, features], ``y``, and a seeded split.
+
+    Raises
+    ------
+    InputError
+        If there is no vertex or no class, ``skew`` or ``homophily`` is out of range, or the graph
+        could never fit into memory.
+    """
+    if vertices < 1 or classes < 1 or edges < 0:
+        raise InputError("a block model needs at least one vertex and one class, and edges ≥ 0")
+    if skew <= 1 or not 0 <= homophily <= 1:
+        raise InputError(f"skew must be above 1 and homophily in [0, 1], got {skew}, {homophily}")
+    check_memory(
+        f"{name}: {vertices} vertices, {edges} edges, {features} features",
+        4 * (vertices * (features + 8) + edges),
+    )
+    rng = np.random.default_rng(seed)
+    y = rng.integers(classes, size=vertices)
+    sampler = _EndSampler(y, _propensities(rng, vertices, edges, skew), classes)
+    adjacency = _draw_graph(rng, sampler, vertices, edges, homophily)
+    x = _class_features(rng, y, classes, features, signal) if features else None
+    graph = Graph(name, adjacency, directed=False, x=x, y=torch.from_numpy(y))
+    return with_split(graph, seed)
+
+
+def _propensities(rng: np.random.Generator, vertices: int, edges: int, skew: float) -> Float64:
+    theta = rng.pareto(skew - 1, vertices) + 1
+    largest = HUB_SHARE * vertices * vertices / max(edges, 1)
+    bound: Float64 = np.minimum(theta, max(largest, 2.0) * theta.mean())
+    return bound
+
+
+def _draw_graph(
+    rng: np.random.Generator, sampler: _EndSampler, vertices: int, edges: int, homophily: float
+) -> CSR:
+    index_type = numpy_index_dtype(vertices)
+    sources: list[Integers] = []
+    targets: list[Integers] = []
+    missing = edges // 2
+    for attempt in range(ROUNDS):
+        inside = homophily if attempt < ROUNDS // 2 else 0.0
+        for first in range(0, missing, PIECE):
+            source, target = sampler.edges(rng, min(PIECE, missing - first), inside)
+            sources.append(source.astype(index_type))
+            targets.append(target.astype(index_type))
+        none = [np.empty(0, index_type)]
+        source, target = np.concatenate(sources or none), np.concatenate(targets or none)
+        sources, targets = [source], [target]
+        adjacency = csr_from_edges(source, target, vertices, symmetric=True, loops=False)
+        missing = (edges - adjacency.nnz) // 2
+        if 100 * missing <= edges // 2:
+            break
+    return adjacency
+
+
+def _class_features(
+    rng: np.random.Generator, y: npt.NDArray[np.int64], classes: int, features: int, signal: float
+) -> torch.Tensor:
+    means = rng.standard_normal((classes, features))
+    means *= signal / np.linalg.norm(means, axis=1, keepdims=True)
+    x = rng.standard_normal((len(y), features), dtype=np.float32)
+    for label, mean in enumerate(means.astype(np.float32)):
+        x[y == label] += mean
+    return torch.from_numpy(x)
+
+
+class _EndSampler:
+    """Draws vertices in proportion to θ, from all or from one class: a search in a running sum."""
+
+    def __init__(self, y: npt.NDArray[np.int64], theta: Float64, classes: int) -> None:
+        self.y = y
+        self.order = np.argsort(y, kind="stable")
+        self.sum = np.concatenate(([0.0], np.cumsum(theta[self.order])))
+        # Where each class begins, in the order and in the sum.
+        self.mass = self.sum[np.searchsorted(y[self.order], np.arange(classes + 1))]
+
+    def edges(
+        self, rng: np.random.Generator, count: int, homophily: float
+    ) -> tuple[Integers, Integers]:
+        """Both ends of some edges."""
+        source = self._at(rng.random(count) * self.sum[-1])
+        inside = rng.random(count) < homophily
+        low = np.where(inside, self.mass[self.y[source]], 0.0)
+        high = np.where(inside, self.mass[self.y[source] + 1], self.sum[-1])
+        return source, self._at(low + rng.random(count) * (high - low))
+
+    def _at(self, mass: Float64) -> Integers:
+        place = np.searchsorted(self.sum, mass, side="right") - 1
+        # Rounding may lift a draw to the very end of the sum.
+        return self.order[np.minimum(place, len(self.order) - 1)]
+
+
+_BYTES_AN_EDGE = 28  # both ends, and what is drawn for one level
+GRAPH500 = (0.57, 0.19, 0.19)
+
+
+def rmat(
+    scale: int,
+    edge_factor: int = 16,
+    *,
+    probabilities: tuple[float, float, float] = GRAPH500,
+    seed: int = 0,
+    name: str | None = None,
+) -> Graph:
+    """A recursive-matrix graph with 2^scale vertices, undirected and without loops.
+
+    Chakrabarti, Zhan & Faloutsos 2004, with the parameters and the random renumbering of Graph500:
+    each edge descends ``scale`` times into one of four quadrants with probabilities a, b, c and
+    1 − a − b − c.
+
+    Parameters
+    ----------
+    scale : int in [0, 31]
+    edge_factor : int
+        Edges drawn per vertex, before duplicates and loops are dropped.
+    probabilities : (a, b, c)
+    seed : int
+
+    Raises
+    ------
+    InputError
+        If the scale is out of range, or the graph could never fit into memory.
+    """
+    if not 0 <= scale <= 31:
+        raise InputError(f"the scale of an R-MAT graph must be in [0, 31], got {scale}")
+    vertices = 1 << scale
+    rng = np.random.default_rng(seed)
+    a, b, c = probabilities
+    drawn = vertices * edge_factor
+    check_memory(f"rmat-{scale}-{edge_factor}", _BYTES_AN_EDGE * drawn + 16 * vertices)
+    source, target = np.zeros(drawn, np.int64), np.zeros(drawn, np.int64)
+    for _ in range(scale):
+        draw = rng.random(drawn, dtype=np.float32)
+        down = draw >= a + b
+        right = (draw >= a) & ~down | (draw >= a + b + c)
+        np.add(source << 1, down, out=source)
+        np.add(target << 1, right, out=target)
+    renumbered = rng.permutation(vertices)
+    adjacency = csr_from_edges(
+        renumbered[source], renumbered[target], vertices, symmetric=True, loops=False
+    )
+    return Graph(name or f"rmat-{scale}-{edge_factor}", adjacency, directed=False)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a data set, and how its degrees and communities are spread."""
+
+    vertices: int
+    edges: int
+    features: int
+    classes: int
+    skew: float
+    homophily: float
+
+
+STAND_INS = {
+    "reddit-like": Shape(232_965, 114_848_857, 602, 41, skew=2.2, homophily=0.75),
+    "amazon-like": Shape(14_249_639, 230_788_269, 300, 24, skew=2.3, homophily=0.6),
+    "protein-like": Shape(8_745_542, 2_116_240_124, 300, 24, skew=3.5, homophily=0.95),
+    "papers-like": Shape(111_059_956, 3_231_371_744, 128, 172, skew=2.6, homophily=0.7),
+}
+
+
+def stand_in(name: str, scale: float = 1.0, *, seed: int = 0) -> Graph:
+    """The stand-in of that name with ``scale`` times the vertices and edges of the original.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name, or the scale is not in (0, 1].
+    """
+    check_choice("stand-in", name, STAND_INS)
+    if not 0 < scale <= 1:
+        raise InputError(f"the scale of {name} must be in (0, 1], got {scale}")
+    shape = STAND_INS[name]
+    return block_model(
+        max(round(shape.vertices * scale), 1),
+        round(shape.edges * scale),
+        classes=shape.classes,
+        features=shape.features,
+        homophily=shape.homophily,
+        skew=shape.skew,
+        seed=seed,
+        name=f"{name}@{scale:g}",
+    )
+
+
+NAMES = ("sbm", "rmat-SCALE-FACTOR", *STAND_INS)
+_RMAT = re.compile(r"rmat-([0-9]{1,9})-([0-9]{1,9})")
+_SEED = re.compile(r"seed=([0-9]{1,10})")
+_LARGEST_SEED = 2**31 - 1
+
+
+def generate(text: str, seed: int = 0) -> Graph | None:
+    """The generated set of a name, or ``None`` if no generator has it.
+
+    Parameters
+    ----------
+    text : str
+        ``sbm``, ``rmat-SCALE-FACTOR`` or a stand-in; behind an @ a stand-in's scale and, for each
+        of them, ``seed=N``: ``reddit-like@0.01,seed=3``.
+    seed : int
+        Where the name gives none.
+
+    Raises
+    ------
+    InputError
+        If what follows the @ is wrong, or the graph cannot be made.
+    """
+    name, at, options = text.partition("@")
+    sizes = _RMAT.fullmatch(name)
+    if name != "sbm" and name not in STAND_INS and sizes is None:
+        return None
+    scale, given = _options(text, name, options) if at else (None, None)
+    seed = seed if given is None else given
+    if name == "sbm":
+        # Sized for seconds an epoch on a laptop; a three-layer GCN reaches about 90 %.
+        graph = block_model(20_000, 300_000, homophily=0.6, signal=0.75, seed=seed)
+    elif sizes is not None:
+        graph = rmat(int(sizes[1]), int(sizes[2]), seed=seed)
+    else:
+        graph = stand_in(name, 1.0 if scale is None else scale, seed=seed)
+    if given is None:
+        return graph
+    between = "@" if scale is None and name not in STAND_INS else ","
+    return replace(graph, name=f"{graph.name}{between}seed={given}")
+
+
+def _options(text: str, name: str, options: str) -> tuple[float | None, int | None]:
+    """The scale and the seed that follow the @."""
+    scales = name in STAND_INS
+    example = f"{name}@0.01 or {name}@0.01,seed=3" if scales else f"{name}@seed=3"
+    wrong = InputError(f"'{shortened(text, 60)}': what follows @ must be as in {example}")
+    scale: float | None = None
+    seed: int | None = None
+    for option in options.split(","):
+        if match := _SEED.fullmatch(option):
+            if seed is not None or int(match[1]) > _LARGEST_SEED:
+                raise wrong
+            seed = int(match[1])
+        elif scales and scale is None:
+            try:
+                scale = float(option)
+            except ValueError:
+                raise wrong from None
+        else:
+            raise wrong
+    return scale, seed
+
+
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+
+# The paper's largest graphs: vertices and nonzeros (twice the edges).
+SHAPES = {"amazon": (14_249_639, 231_594_310), "papers": (111_059_956, 3_231_371_744)}
+
+
+def generate_block_model(
+    path: AnyPath,
+    vertices: int,
+    nonzeros: int,
+    *,
+    community: int = 2000,
+    district: int = 64,
+    inside: float = 0.6,
+    near: float = 0.25,
+    exponent: float = 0.75,
+    hub: float = 1e-4,
+    seed: int = 0,
+    buffer_bytes: int = 2 << 30,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> ShardDirectory:
+    """Write a degree-corrected block model with two levels of communities, in O(n) memory.
+
+    After Karrer & Newman (2011). A share `inside` of the edges stays in its community, a share
+    `near` in its district, the rest goes anywhere. Community sizes follow a power law; degrees do
+    inside each community. Vertices are shuffled, so their order says nothing. The graph is
+    undirected without self-loops, and the same for a seed whatever the threads and buffers.
+
+    Parameters
+    ----------
+    path : path
+        A directory that does not exist yet.
+    vertices, nonzeros : int
+        n, and how many entries to draw (twice the edges); duplicates make the graph a little
+        smaller.
+    community : int
+        Average vertices of a community; they range over a factor of 100.
+    district : int
+        Average communities of a district.
+    exponent, hub : float
+        Density (x + hub)^-exponent at relative position x of a community.
+    buffer_bytes : int
+        Rows are drawn in ranges that fit this; each costs a pass over all edges.
+
+    Raises
+    ------
+    InputError
+        If a number makes no sense, `path` exists, or the disk is full.
+    """
+    _check_size(vertices, nonzeros)
+    if not (inside >= 0 and near >= 0 and inside + near <= 1):
+        raise InputError(f"inside {inside} and near {near} must be shares that sum to at most 1")
+    if not (0 < exponent < 1 and hub > 0 and community >= 1 and district >= 1):
+        raise InputError("exponent must be in (0, 1); hub, community and district positive")
+    starts = _community_starts(vertices, min(community, vertices), seed)
+    model = _data.BlockModel(
+        starts, min(vertices, community * district), inside, near, exponent, hub, seed
+    )
+    made = {"generator": "block model", "seed": seed, "communities": len(starts) - 1}
+    return _generate(
+        path,
+        model,
+        vertices=vertices,
+        nonzeros=nonzeros,
+        made=made,
+        buffer_bytes=buffer_bytes,
+        threads=threads,
+        progress=progress,
+    )
+
+
+def generate_rmat(
+    path: AnyPath,
+    vertices: int,
+    nonzeros: int,
+    *,
+    a: float = 0.57,
+    b: float = 0.19,
+    c: float = 0.19,
+    seed: int = 0,
+    buffer_bytes: int = 2 << 30,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> ShardDirectory:
+    """Write an undirected R-MAT graph (Chakrabarti et al. 2004) in O(n) memory.
+
+    Any number of vertices; they are shuffled. Parameters as `generate_block_model`.
+    """
+    _check_size(vertices, nonzeros)
+    if min(a, b, c) < 0 or a + b + c > 1:
+        raise InputError(f"a, b, c = {a}, {b}, {c} must be probabilities that sum to at most 1")
+    model = _data.Rmat(vertices, a, b, c, seed)
+    made = {"generator": "rmat", "seed": seed}
+    return _generate(
+        path,
+        model,
+        vertices=vertices,
+        nonzeros=nonzeros,
+        made=made,
+        buffer_bytes=buffer_bytes,
+        threads=threads,
+        progress=progress,
+    )
+
+
+def _check_size(vertices: int, nonzeros: int) -> None:
+    if not 2 <= vertices < 2**31:
+        raise InputError(f"vertices must be in [2, 2³¹), got {vertices}")
+    if nonzeros < 0:
+        raise InputError(f"nonzeros must not be negative, got {nonzeros}")
+
+
+def _community_starts(vertices: int, average: int, seed: int) -> Int64Array:
+    """Where communities begin, int64 [communities + 1]; sizes log-uniform over a factor of 100."""
+    count = max(1, vertices // average)
+    sizes = 10 ** np.random.default_rng(seed).uniform(0, 2, count)
+    starts = np.concatenate(([0], np.cumsum(sizes))) * (vertices / sizes.sum())
+    # Rounding may leave a community empty, which no edge may be drawn from.
+    return np.unique(np.round(starts).astype(np.int64))
+
+
+def _generate(
+    path: AnyPath,
+    model: _data.Rmat | _data.BlockModel,
+    *,
+    vertices: int,
+    nonzeros: int,
+    made: dict[str, Any],
+    buffer_bytes: int,
+    threads: int | None,
+    progress: Progress | None,
+) -> ShardDirectory:
+    threads = threads or processors()
+    edges = nonzeros // 2
+
+    def rows() -> Iterator[tuple[Int32Array, Int32Array]]:
+        degrees = model.count_degrees(vertices, edges, threads, stage(progress, "counting degrees"))
+        bounds = row_ranges(degrees, max(1, buffer_bytes // 4))
+        for i, (first, last) in enumerate(pairwise(bounds)):
+            name = f"drawing rows, pass {i + 1} of {len(bounds) - 1}"
+            tick = stage(progress, name)
+            yield model.draw_rows(first, degrees[first:last], edges, threads, tick)
+
+    written = 0
+    with directory_writer(path) as writer:
+        with writer.part() as part:
+            for lengths, columns in rows():
+                part.append_lengths(lengths)
+                part.append("indices", columns)
+                written += len(columns)
+        name = os.path.basename(os.fspath(path)) or str(made["generator"])
+        meta = describe_bare(name, vertices, written, directed=False, weighted=False)
+        writer.finish(meta, made)
+    return open_shards(path)

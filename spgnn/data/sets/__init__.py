@@ -1,1 +1,0 @@
-"""Data sets by name: published ones that are downloaded, and generated ones."""
