@@ -65,7 +65,7 @@ class Contestant:
         self._trainer = Trainer(task, config.training, comm)
         self.link_seconds = 0.0
         matrices = [] if task.wiring is None else task.wiring.matrices
-        self._wires = [wire for A in matrices for wire in A.numbered_wires.values()]
+        self._wires = [wire for A in matrices for wire in A.named_codecs.values()]
         self._epoch = 0
         self.sent_bytes = 0
 

@@ -200,7 +200,7 @@ def with_backward(value: Tensor, backward: Callable[[Tensor], None]) -> Tensor:
     return found
 
 
-def product(A: Linear, H_local: Tensor) -> Tensor:
+def product(A: Linear, H_local: Tensor, step: Step | None = None) -> Tensor:
     """``A @ H``, differentiable at every order, collective over A's ranks.
 
     Parameters
@@ -209,6 +209,8 @@ def product(A: Linear, H_local: Tensor) -> Tensor:
     H_local : Tensor [A.columns, f]
         If no rank's H requires a gradient, backward costs nothing. All ranks must agree on it.
         Under torch.autocast, it is cast as the operand of a dense product would be.
+    step : Step, optional
+        As ``A.next_step`` makes it; by default, it is asked now.
 
     Returns
     -------
@@ -218,7 +220,9 @@ def product(A: Linear, H_local: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         Z_local: Tensor = torch.ops.spgnn.product(H_local, A.handle, A.rows, A.columns, False)
         return Z_local
-    Z_local = _Apply.apply(H_local, A, A.next_step(H_local))  # type: ignore[no-untyped-call]
+    if step is None:
+        step = A.next_step(H_local)
+    Z_local = _Apply.apply(H_local, A, step)  # type: ignore[no-untyped-call]
     return Z_local
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -11,10 +10,11 @@ from torch import Tensor
 from spgnn.autograd import named
 from spgnn.comm import Mesh
 from spgnn.errors import InputError
-from spgnn.exchange import Executor, Plan, Stage, Step, Uses, Wire
+from spgnn.exchange import Executor, Plan, Stage, Step
 from spgnn.operands import Operands
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
+from spgnn.wires import Codecs
 
 
 class Halo:
@@ -27,8 +27,8 @@ class Halo:
     mesh : Mesh
     operands : Operands
         Those of the matrix, whose products and halos are counted together.
-    wires : sequence of Wire, optional
-        One for each hop; by default rows travel as they are.
+    codecs : Codecs, optional
+        Those of the matrix.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Halo:
     """
 
     def __init__(
-        self, plan: Plan, mesh: Mesh, operands: Operands, wires: Sequence[Wire] | None = None
+        self, plan: Plan, mesh: Mesh, operands: Operands, codecs: Codecs | None = None
     ) -> None:
         stage = plan.stages[0]
         if (
@@ -59,9 +59,9 @@ class Halo:
         own, device = stage.local.shape[1], stage.local.device
         identity = CSR(Selection(torch.arange(own, device=device), own))
         fetched = Stage(identity, None, tuple(hop.unscaled() for hop in stage.hops))
-        self.executor = Executor(Plan((fetched,)), mesh, wires)
+        self._codecs = codecs
+        self.executor = Executor(Plan((fetched,)), mesh, None if codecs is None else codecs.hops)
         self._exchange = self.executor.exchange(fetched)
-        self._uses = Uses(self.executor.wires)
         self.columns, self.rows = own, own + stage.received[-1]
         self.handle = named(self)
         self.operands = operands
@@ -75,9 +75,8 @@ class Halo:
         halo = H_local.new_empty(self.rows, H_local.shape[1])
         if H_local.is_meta:
             return halo
-        arriving = self._exchange.begin(
-            H_local.contiguous(), self._uses.of(step), halo[self.columns :]
-        )
+        step = self._begun(H_local, step)
+        arriving = self._exchange.begin(H_local.contiguous(), step, halo[self.columns :])
         try:
             halo[: self.columns] = H_local
         finally:
@@ -89,13 +88,20 @@ class Halo:
         if G_halo.is_meta:
             return G_halo.new_empty(self.columns, G_halo.shape[1])
         G_halo = G_halo.contiguous()
-        flight = self._exchange.begin_adjoint(G_halo[self.columns :], self._uses.of(step))
+        step = self._begun(G_halo, step)
+        flight = self._exchange.begin_adjoint(G_halo[self.columns :], step)
         try:
             dH_local = G_halo[: self.columns].clone()
         finally:
             flight.wait()
         flight.add_to(dH_local)
         return dH_local
+
+    def _begun(self, rows: Tensor, step: Step) -> Step:
+        if step.exact or self._codecs is None:
+            return step
+        width, dtype = rows.shape[1], rows.dtype
+        return self._codecs.begin(step, lambda at: self.executor.carried(width, dtype, at))
 
     @cached_property
     def T(self) -> HaloSum:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
-from spgnn.exchange import Step, Steps
+from spgnn.exchange import EXACT, Step
+from spgnn.wires import Policy
 
 # Products of which every one is compared with the other ranks: a program's mistakes show early, and
 # later only what has not been seen before is worth a message.
@@ -15,25 +16,23 @@ FIRST_COMPARED = 64
 
 
 class Operands:
-    """Checks and counts the products of a distributed matrix.
+    """Checks the products of a distributed matrix, and says of each whether it is exact.
 
     Parameters
     ----------
     comm : Communicator
         All ranks that multiply.
+    policy : Policy, optional
+        Of the codec of the matrix; without one, all products are exact.
     """
 
-    def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
-        self._steps = Steps()
+    def __init__(self, comm: Communicator, policy: Policy | None = None) -> None:
+        self._comm, self._policy = comm, policy
+        self._begun = self._products = 0
         self._compared = 0
         self._known: set[tuple[object, ...]] = set()
 
-    def begin_epoch(self, epoch: int) -> None:
-        """The next product is the first of an epoch."""
-        self._steps.begin_epoch(epoch)
-
-    def next(self, dense: object, rows: int, **facts: object) -> Step:
+    def next(self, dense: object, rows: int, *, exact: bool = False, **facts: object) -> Step:
         """Check an operand; the step of the product that is about to begin. Collective.
 
         Parameters
@@ -41,28 +40,37 @@ class Operands:
         dense : Tensor [rows, f]
         rows : int
             Rows this rank must hold.
+        exact : bool
+            Whatever the policy says.
         **facts
             What else all ranks must agree on.
 
         Raises
         ------
         InputError
-            If it is no such tensor; on all ranks, if width, dtype, kind of device or whether a
-            gradient is required differ between them.
+            If it is no such tensor; on all ranks, if width, dtype, kind of device, whether a
+            gradient is required or whether it is approximate differ between them.
         """
-        self.check(dense, rows, **facts)
-        return self._steps.next()
+        policy = self._policy
+        if policy is None:
+            self.check(dense, rows, **facts)
+            return EXACT
+        approximate = not exact and policy.approximates(dense)
+        self.check(dense, rows, approximate=approximate, **facts)
+        if not approximate:
+            return EXACT
+        if self._begun != policy.begun:
+            self._begun, self._products = policy.begun, 0
+        step = Step(policy.epoch, self._products)
+        self._products += 1
+        return step
 
     def check(self, dense: object, rows: int, **facts: object) -> None:
-        """The same without counting, for what belongs to a product that has been. Collective."""
+        """Check what belongs to a product that has been. Collective."""
         check_operand(dense, rows)
         assert isinstance(dense, Tensor)
         if self._comm.size > 1 and not dense.is_meta:
             self._compare(dense, facts)
-
-    def on_wires(self, step: Step) -> bool:
-        """Whether a product is on the wires of its matrix, or exact whatever these are."""
-        return True
 
     def _compare(self, dense: Tensor, facts: dict[str, object]) -> None:
         needs_gradient = dense.requires_grad and torch.is_grad_enabled()

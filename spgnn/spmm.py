@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -25,9 +23,7 @@ from spgnn.exchange import (
     Schedule,
     Step,
     Strategy,
-    Uses,
     Volume,
-    Wire,
     Workspace,
     build,
 )
@@ -38,9 +34,9 @@ from spgnn.layout import RowLayout
 from spgnn.operands import Operands
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
-from spgnn.wires import Layer, Setting, wires_of
+from spgnn.wires import Codecs, Layer, Setting, wires_of
 
-Noted = tuple[int, torch.dtype, bool, int] | Weighed
+Noted = tuple[int, torch.dtype, Step] | Weighed
 
 
 class DistMatrix:
@@ -56,8 +52,6 @@ class DistMatrix:
     layout : RowLayout
         Which rank owns which rows of H.
     mesh : Mesh
-    wires : sequence of Wire, optional
-        One for each hop of the plan; by default rows travel as they are.
     overlap : bool
         Whether the local product hides the exchange.
     schedule : {"overlap", "peers"}
@@ -66,10 +60,12 @@ class DistMatrix:
         Bytes of received rows that ``peers`` may hold at a time.
     workspace : Workspace, optional
         Buffers shared with other matrices, which may not be multiplied at the same time.
+    setting : Setting, optional
+        Of its codec; the rows of the plan have names then. See :meth:`set_codec`.
 
     Attributes
     ----------
-    record : list of (width, dtype, adjoint, number of the product), or Weighed
+    record : list of (width, dtype, step), or Weighed
         What was multiplied on the meta device: such products move nothing and are only noted.
     """
 
@@ -78,24 +74,59 @@ class DistMatrix:
         plan: Plan,
         layout: RowLayout,
         mesh: Mesh,
-        wires: Sequence[Wire] | None = None,
         *,
         overlap: bool = True,
         schedule: Schedule = "overlap",
         buffer: int = 0,
         workspace: Workspace | None = None,
+        setting: Setting | None = None,
     ) -> None:
-        self.plan, self.layout, self.mesh = plan, layout, mesh
-        self.schedule, self.buffer = schedule, buffer
-        self.executor: Executor = (
-            Executor(plan, mesh, wires, overlap, workspace)
-            if schedule == "overlap"
-            else Peers(plan, mesh, buffer, wires, overlap=overlap, workspace=workspace)
-        )
+        self.layout, self.mesh = layout, mesh
+        self.overlap, self.schedule, self.buffer = overlap, schedule, buffer
         self.rows, self.columns = plan.shape
         self.record: list[Noted] = []
-        self.handle, self.operands = named(self), Operands(mesh.everyone)
-        self._uses = Uses(self.executor.wires)
+        self.handle = named(self)
+        self._arrange(plan, setting, workspace)
+
+    def _arrange(self, plan: Plan, setting: Setting | None, workspace: Workspace | None) -> None:
+        """Make what runs a plan, with a codec or without."""
+        self.plan = plan
+        self.codecs = None if setting is None else Codecs(setting, wires_of(plan, setting))
+        self.operands = Operands(self.mesh.everyone, None if setting is None else setting.policy)
+        hops = None if self.codecs is None else self.codecs.hops
+        self.executor: Executor = (
+            Executor(plan, self.mesh, hops, self.overlap, workspace)
+            if self.schedule == "overlap"
+            else Peers(
+                plan, self.mesh, self.buffer, hops, overlap=self.overlap, workspace=workspace
+            )
+        )
+        for name in ("attention", "_halo"):
+            self.__dict__.pop(name, None)
+
+    def set_codec(self, setting: Setting | None, ids: Tensor) -> None:
+        """From now on, products that are not exact go through a codec; it begins anew. Collective.
+
+        Whether one is exact says the step, and that is made as ``setting.policy`` says: by default,
+        what autograd records is approximate, and all else exact.
+
+        Parameters
+        ----------
+        setting : Setting or None
+            ``None``: no codec any more.
+        ids : Tensor int64 [columns]
+            Original ids of the vertices whose rows it takes.
+
+        Raises
+        ------
+        InputError
+            If whole block rows are broadcast, or the codec keeps rows that the schedule has no room
+            for.
+        """
+        plan = self.plan
+        if setting is not None and any(hop.names is None for hop in plan.hops):
+            plan = named_rows(plan, ids, self.mesh, self.mesh.rank)
+        self._arrange(plan, setting, self.executor.workspace)
 
     @classmethod
     def build(
@@ -200,7 +231,7 @@ class DistMatrix:
         ----------
         H_local : Tensor [own rows, f]
         exact : bool
-            Whatever wires do to rows: for ids, and what is made once.
+            Whatever the codec: for ids, and what is made once.
 
         Returns
         -------
@@ -211,7 +242,10 @@ class DistMatrix:
         InputError
             If rows of H are not what this rank receives: c > 1, or a cover other than columns.
         """
-        return product(self._exact_halo if exact else self._halo, H_local)
+        step = None
+        if exact and not torch.compiler.is_compiling():
+            step = self.operands.next(H_local, self.columns, exact=True)
+        return product(self._halo, H_local, step)
 
     def halo_sum(self, G_halo: Tensor) -> Tensor:
         """The adjoint of `halo`: rows of the halo, added up at their owners. Collective.
@@ -240,18 +274,15 @@ class DistMatrix:
         Raises
         ------
         InputError
-            If rows take a way on which they are added up, or are cut into columns; or its wires do
-            something to rows that attention cannot have.
+            If rows take a way on which they are added up, or are cut into columns; or its codec
+            does something to rows that attention cannot have.
         """
-        return Attention(self.plan, self.mesh, self.executor.workspace, self._setting)
+        setting = None if self.codecs is None else self.codecs.setting
+        return Attention(self.plan, self.mesh, self.executor.workspace, setting)
 
     @cached_property
     def _halo(self) -> Halo:
-        return Halo(self.plan, self.mesh, self.operands, self.executor.wires)
-
-    @cached_property
-    def _exact_halo(self) -> Halo:
-        return Halo(self.plan, self.mesh, self.operands)
+        return Halo(self.plan, self.mesh, self.operands, self.codecs)
 
     @cached_property
     def local_pattern(self) -> Pattern:
@@ -281,95 +312,78 @@ class DistMatrix:
         stage = self._halo.stage
         return side_by_side(stage.local, stage.remote)
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Say that an epoch begins, so that wires know which product is which."""
-        self.operands.begin_epoch(epoch)
-
     def next_step(self, H_local: Tensor) -> Step:
-        """Check and count a product that is about to begin. Collective."""
+        """Check a product that is about to begin, and say whether it is exact. Collective."""
         return self.operands.next(H_local, self.columns)
 
     def forward(self, H_local: Tensor, step: Step | None = None) -> Tensor:
-        """``A·H`` without autograd. Collective."""
-        step = self.next_step(H_local) if step is None else step
+        """``A·H`` without autograd; without a step, exact. Collective."""
+        if step is None:
+            step = self.operands.next(H_local, self.columns, exact=True)
         if H_local.is_meta:
-            self.record.append((H_local.shape[1], H_local.dtype, False, step.product))
+            self.record.append((H_local.shape[1], H_local.dtype, step))
             return H_local.new_empty(self.rows, H_local.shape[1])
-        return self.executor.forward(H_local, self._uses.of(step))
+        if self.codecs is not None and not step.exact:
+            step = self._begun(H_local, step)
+        return self.executor.forward(H_local, step)
 
     def adjoint(self, G_local: Tensor, step: Step | None = None) -> Tensor:
         """``Aᵀ·G``: the same plan run backwards; same counts, same bytes. Collective."""
-        step = self.operands.next(G_local, self.rows).reversed() if step is None else step
+        if step is None:
+            step = self.operands.next(G_local, self.rows, exact=True).reversed()
         if G_local.is_meta:
-            self.record.append((G_local.shape[1], G_local.dtype, True, step.product))
+            self.record.append((G_local.shape[1], G_local.dtype, step))
             return G_local.new_empty(self.columns, G_local.shape[1])
-        return self.executor.adjoint(G_local.contiguous(), self._uses.of(step))
+        if self.codecs is not None and not step.exact:
+            step = self._begun(G_local, step)
+        return self.executor.adjoint(G_local.contiguous(), step)
+
+    def _begun(self, rows: Tensor, step: Step) -> Step:
+        assert self.codecs is not None
+        width, dtype = rows.shape[1], rows.dtype
+        return self.codecs.begin(step, lambda at: self.executor.carried(width, dtype, at))
 
     def to(self, target: torch.device | torch.dtype | str) -> DistMatrix:
-        """The same matrix on a device, or ready for operands of another dtype."""
+        """The same matrix on a device, or ready for operands of another dtype.
+
+        Its codec begins anew. Collective, if rows are under way.
+        """
+        for codec in self.named_codecs.values():
+            codec.land()
         return self._with(self.plan.to(target).ready())
 
     def another(self, plan: Plan) -> DistMatrix:
-        """A matrix of another plan on the same ranks, run in the same way, as it is.
+        """A matrix of another plan on the same ranks, run in the same way, without a codec.
 
         Both share their buffers, so they may not be multiplied at the same time.
         """
         shared = self.executor.workspace
         return DistMatrix(plan, self.layout, self.mesh, workspace=shared, **self._how)
 
-    def approximated(self, setting: Setting, ids: Tensor) -> DistMatrix:
-        """The same matrix on approximate wires. Collective.
-
-        Both share their buffers, so they may not be multiplied at the same time. Wires ask which
-        epoch it is: call `begin_epoch` at the beginning of each.
-
-        Parameters
-        ----------
-        setting : Setting
-        ids : Tensor int64 [columns]
-            Original ids of the vertices whose rows it takes.
-
-        Raises
-        ------
-        InputError
-            If whole block rows are broadcast, or wires keep rows that the schedule has no room for.
-        """
-        plan = named_rows(self.plan, ids, self.mesh, self.mesh.rank)
-        shared, wires = self.executor.workspace, wires_of(plan, setting)
-        return DistMatrix(plan, self.layout, self.mesh, wires, workspace=shared, **self._how)
-
     @property
-    def wires(self) -> list[Layer]:
-        """Those of its wires that approximate."""
-        return [wire for wire in self.executor.wires if isinstance(wire, Layer)]
-
-    @property
-    def numbered_wires(self) -> dict[str, Layer]:
-        """The same, and those of attention over it if there is any, by a name each."""
-        wires: dict[str, Wire] = {str(n): wire for n, wire in enumerate(self.executor.wires)}
+    def named_codecs(self) -> dict[str, Layer]:
+        """What its rows go through, and those of attention over it if there is any, by name."""
+        codecs: dict[str, object] = {}
+        if self.codecs is not None:
+            codecs |= {str(number): codec for number, codec in enumerate(self.codecs.hops)}
         if "attention" in self.__dict__:
-            wires |= {f"attention-{n}": wire for n, wire in self.attention.wires.items()}
-        return {name: wire for name, wire in wires.items() if isinstance(wire, Layer)}
-
-    @property
-    def _setting(self) -> Setting | None:
-        """Of its wires, where these approximate."""
-        return self.wires[0].setting if self.wires else None
+            codecs |= {f"attention-{n}": wire for n, wire in self.attention.wires.items()}
+        return {name: codec for name, codec in codecs.items() if isinstance(codec, Layer)}
 
     def _with(self, plan: Plan) -> DistMatrix:
-        others = copy.deepcopy(self.executor.wires)  # with a state of their own
-        return DistMatrix(plan, self.layout, self.mesh, others, **self._how)
+        setting = None if self.codecs is None else self.codecs.setting
+        return DistMatrix(plan, self.layout, self.mesh, setting=setting, **self._how)
 
     @property
     def _how(self) -> dict[str, Any]:
-        return {"overlap": self.executor.overlap, "schedule": self.schedule, "buffer": self.buffer}
+        return {"overlap": self.overlap, "schedule": self.schedule, "buffer": self.buffer}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistMatrix:
         return self._with(self.plan)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(DistMatrix, **self._how)
-        return made, (self.plan, self.layout, self.mesh, self.executor.wires)
+        # What is pickled has no codec.
+        return partial(DistMatrix, **self._how), (self.plan, self.layout, self.mesh)
 
 
 def _check_block(

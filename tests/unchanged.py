@@ -22,6 +22,7 @@ from spgnn.nn.metrics import accuracies, f1_scores, regression_scores, roc_aucs
 from spgnn.nn.ranked import hits, mean_reciprocal_rank
 from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix
+from tests.wires.single import begin, with_codec
 
 N, WIDTH = 22, 3
 
@@ -135,12 +136,12 @@ def check_wires(comm: Communicator) -> None:
         block = block_row(random_matrix(N, 0.3, 1, weighted=True), first, last)
         exact = DistMatrix.build(block.to(torch.float32), layout, mesh, algorithm=algorithm)
         setting = Setting(Dials(Approximation.of(**asked)), Errors())
-        matrix = exact.approximated(setting, torch.arange(first, last))
+        matrix = with_codec(exact, setting, torch.arange(first, last))
         H, G = (torch.randn(last - first, WIDTH) for _ in range(2))
         H, G = H.requires_grad_(), G.t().contiguous().t()
         made: list[Tensor] = []
         for epoch in range(4):
-            matrix.begin_epoch(epoch)
+            begin(matrix, epoch)
             with unchanged(H, G, *made):
                 Z = matrix @ H
                 made += [Z.detach(), *torch.autograd.grad(Z, H, G)]

@@ -16,9 +16,9 @@ from spgnn.attention.scores import Scores
 from spgnn.attention.ways import Load, Way
 from spgnn.attention.wired import Wired
 from spgnn.errors import InputError
-from spgnn.exchange import Carried, Executor, Plan, Step, Uses, Workspace
+from spgnn.exchange import EXACT, Carried, Executor, Plan, Step, Workspace
 from spgnn.exchange.schedule import Communicators
-from spgnn.wires import Layer, Setting
+from spgnn.wires import Codecs, Layer, Setting
 
 
 class Attention:
@@ -58,7 +58,7 @@ class Attention:
         self.rows, self.columns = plan.shape
         self._mesh, self._workspace = mesh, workspace
         self._wired = None if setting is None else Wired(self.pieces, mesh, workspace, setting)
-        self._uses = Uses([] if self._wired is None else self._wired.wires.values())
+        self._codecs = None if setting is None else Codecs(setting, self.wires.values())
         self._ids: tuple[Tensor, Tensor | None, Ids] | None = None
 
     @cached_property
@@ -81,8 +81,14 @@ class Attention:
         wired = {} if self._wired is None else self._wired.wires
         return {number: wire for number, wire in wired.items() if isinstance(wire, Layer)}
 
-    def _at(self, step: Step | None) -> tuple[Drawn, Pass]:
-        return self._exact if self._wired is None or step is None else self._wired.at(step)
+    def _at(self, step: Step) -> tuple[Drawn, Pass]:
+        return self._exact if self._wired is None or step.exact else self._wired.at(step)
+
+    def _begun(self, Z: Tensor, scores: Scores, step: Step) -> Step:
+        if self._codecs is None or step.exact:
+            return step
+        facts, whole_rows = (Z.shape[1], scores.heads, Z.dtype), scores.whole_rows
+        return self._codecs.begin(step, lambda at: self.carried(*facts, at, whole_rows=whole_rows))
 
     @property
     def edges(self) -> int:
@@ -129,15 +135,15 @@ class Attention:
             return self._ids[2]
         rows = sources[: self.rows] if targets is None else sources[targets]
         parts, (_, exact) = self.pieces, self._exact
-        (rows,) = exact.everywhere(Load(None, (rows[:, None],)), Step())
+        (rows,) = exact.everywhere(Load(None, (rows[:, None],)), EXACT)
         asked = fetched = sources[:0]
         if exact.sums is not None:
-            asked = exact.sums.back(Load(None, (rows,)), Step()).wait()[0][:, 0]
+            asked = exact.sums.back(Load(None, (rows,)), EXACT).wait()[0][:, 0]
         if exact.exchange is not None:
             # Rows of two numbers that float64 holds exactly: whatever the wire is, it knows rows.
             halves = torch.stack((sources >> 32, sources & 0xFFFFFFFF), 1).double()
             received = halves.new_empty(parts.fetched, 2)
-            high, low = exact.exchange.begin(halves, Step(), received).wait().long().unbind(1)
+            high, low = exact.exchange.begin(halves, EXACT, received).wait().long().unbind(1)
             fetched = (high << 32) + low
         found = Ids(rows[:, 0], sources, fetched, asked)
         self._ids = sources, targets, found
@@ -170,7 +176,7 @@ class Attention:
         Z: Tensor,
         ends: Tensor,
         scores: Scores,
-        step: Step | None,
+        step: Step,
         *,
         edges: Tensor | None = None,
         rate: Rate | None = None,
@@ -184,8 +190,7 @@ class Attention:
         ends : Tensor [rows, …]
             The destinations' side of scores.
         scores : Scores
-        step : Step, optional
-            Without, rows are exact.
+        step : Step
         edges : Tensor [edges, …], optional
             What edges add to scores, in the order of the nonzeros of [local, remote].
         rate : Rate, optional
@@ -194,13 +199,13 @@ class Attention:
             Whether to keep what these need.
         """
         drawn, run = self._at(step)
-        if self._wired is not None and step is not None:
+        if self._wired is not None and not step.exact:
             self._wired.measure(Z, drawn, step)
         return run.forward(
             Z,
             ends,
             scores,
-            Step() if step is None else self._uses.of(step),
+            self._begun(Z, scores, step),
             edges=self._split(edges, drawn),
             rate=_of(rate, drawn),
             gradients=gradients,
@@ -214,7 +219,7 @@ class Attention:
         scores: Scores,
         made: Forward,
         *,
-        step: Step | None,
+        step: Step,
         edges: Tensor | None = None,
         rate: Rate | None = None,
     ) -> Gradients:
@@ -235,7 +240,7 @@ class Attention:
             ends,
             scores,
             made,
-            step=Step(adjoint=True) if step is None else self._uses.of(step.reversed()),
+            step=self._begun(Z, scores, step.reversed()),
             edges=self._split(edges, drawn),
             rate=_of(rate, drawn),
         )

@@ -11,11 +11,11 @@ from spgnn.attention.engine import Attention
 from spgnn.attention.records import Forward, Rate
 from spgnn.attention.scores import Added, Joint, Kept, Scores
 from spgnn.autograd import in_own_dtype, with_name
-from spgnn.exchange import Step
+from spgnn.exchange import EXACT, Step
 from spgnn.operands import Operands
 
-# In place of a product's number: rows are exact; and nobody has compared the operands yet.
-EXACT, COMPILED = -1, -2
+# In place of a product's number: it is exact; and nobody has compared the operands yet.
+NO_CODEC, COMPILED = -1, -2
 
 
 class Weighed(NamedTuple):
@@ -31,7 +31,7 @@ class Weighed(NamedTuple):
     whole_rows : bool
         Whether scores need the destination's whole row.
     product : int
-        Its number in the epoch.
+        Its number in the epoch; below zero if it is exact.
     """
 
     width: int
@@ -110,8 +110,9 @@ def agreed(
     )
 
 
-def _step(epoch: int, number: int) -> Step | None:
-    return None if number < 0 else Step(epoch, number)
+def step_of(epoch: int, number: int) -> Step:
+    """The step of attention by the numbers with which operators are called."""
+    return EXACT if number < 0 else Step(epoch, number)
 
 
 @torch.library.custom_op("spgnn::attend", mutates_args=())
@@ -140,7 +141,7 @@ def _attend(
             Z,
             ends,
             _scores(a, slope, joint),
-            _step(epoch, number),
+            step_of(epoch, number),
             edges=edges,
             rate=_rate(A, sources, targets, p, key),
             gradients=gradients,
@@ -239,7 +240,7 @@ def _attend_backward(
             ends,
             _scores(a, slope, joint),
             _structured(made),
-            step=_step(epoch, number),
+            step=step_of(epoch, number),
             edges=edges,
             rate=_rate(A, sources, targets, p, key),
         )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spgnn.attention.library import COMPILED, EXACT, Matrix, Weighed, agreed
+from spgnn.attention.library import COMPILED, NO_CODEC, Matrix, Weighed, agreed
 from spgnn.errors import InputError
 from spgnn.sparse import SUM_DTYPE
 
@@ -173,7 +173,7 @@ def _called(
         _check(A, operands, joint=joint)
         _check_dropout(A, dropout)
         step = agreed(A, Z, a, edges, sources, targets, joint, slope, p, key, gradients)
-        epoch, number = step.epoch, step.product if A.operands.on_wires(step) else EXACT
+        epoch, number = step.epoch, NO_CODEC if step.exact else step.product
         if Z.is_meta:
             A.record.append(Weighed(Z.shape[1], Z.dtype, False, len(a), joint, number))
     # Rows are handed over as they lie: kernels and exchanges want them without gaps.

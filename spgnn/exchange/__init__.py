@@ -15,12 +15,13 @@ from spgnn.exchange.schedule import Executor
 from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build, build_all, grid
 from spgnn.exchange.traffic import Carried, Traffic, Volume
 from spgnn.exchange.turn import Turn, Turned
-from spgnn.exchange.wire import Broadcast, Exact, Flight, Step, Steps, Uses, Wire
+from spgnn.exchange.wire import EXACT, Broadcast, Exact, Flight, Step, Wire
 from spgnn.exchange.workspace import Workspace
 
 __all__ = [
     "ALGOS",
     "COVERS",
+    "EXACT",
     "SCHEDULES",
     "STRATEGIES",
     "Algo",
@@ -44,12 +45,10 @@ __all__ = [
     "Scheme",
     "Stage",
     "Step",
-    "Steps",
     "Strategy",
     "Traffic",
     "Turn",
     "Turned",
-    "Uses",
     "Volume",
     "Wire",
     "Workspace",

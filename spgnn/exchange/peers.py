@@ -60,7 +60,7 @@ class Peers(Executor):
     mesh : communicators by axis
     budget : int
         Bytes for received rows, both buffers together; in the adjoint, for those that come back.
-    wires, overlap, workspace
+    codecs, overlap, workspace
         As of :class:`Executor`.
 
     Raises
@@ -74,12 +74,12 @@ class Peers(Executor):
         plan: Plan,
         mesh: Communicators,
         budget: int,
-        wires: Sequence[Wire] | None = None,
+        codecs: Sequence[Wire] | None = None,
         *,
         overlap: bool = True,
         workspace: Workspace | None = None,
     ) -> None:
-        super().__init__(plan, mesh, wires, overlap, workspace)
+        super().__init__(plan, mesh, codecs, overlap, workspace)
         self.budget = budget
         # By the first hop of the stage and the groups; of rows of another width there are others.
         self._pieces: dict[tuple[int, tuple[Group, ...]], list[Piece]] = {}
@@ -92,7 +92,7 @@ class Peers(Executor):
                     "schedule peers needs a plan of one exchange in rounds a stage; "
                     "build it with schedule='peers'"
                 )
-        if any(wire.remembers for wire in self.wires):
+        if any(wire.remembers for wire in self.codecs):
             raise InputError(
                 "schedule peers needs wires that keep no rows: no delay, no feedback, no bound"
             )
@@ -204,7 +204,7 @@ class Grouped(Exchange):
         return dH_local
 
     def _fly(self, hop: Hop, rows: Tensor, out: Tensor, step: Step, group: int) -> Flight:
-        wire, comm = self._peers.wires[self.first], self._peers.mesh[hop.axis]
+        wire, comm = self._peers.wire(self.first, step), self._peers.mesh[hop.axis]
         route = hop.route(adjoint=step.adjoint)
         return wire.begin(rows, out, route, comm, step.at(self.first, group))
 

@@ -42,8 +42,8 @@ class Executor:
     ----------
     plan : Plan
     mesh : communicators by axis
-    wires : sequence of Wire, optional
-        One for each hop of the plan; by default as the hops ask.
+    codecs : sequence of Wire, optional
+        One for each hop of the plan: what its rows go through in a step that is not exact.
     overlap : bool
         Let local products run while rows travel. Off, they start after those have arrived; only
         measurements want that.
@@ -55,13 +55,14 @@ class Executor:
         self,
         plan: Plan,
         mesh: Communicators,
-        wires: Sequence[Wire] | None = None,
+        codecs: Sequence[Wire] | None = None,
         overlap: bool = True,
         workspace: Workspace | None = None,
     ) -> None:
         self.plan = plan
         self.mesh = mesh
-        self.wires = [wire_of(hop) for hop in plan.hops] if wires is None else list(wires)
+        self.transports = [wire_of(hop) for hop in plan.hops]
+        self.codecs = self.transports if codecs is None else list(codecs)
         self.overlap = overlap
         self.workspace = Workspace() if workspace is None else workspace
         self._runners = self.runners(plan.stages)
@@ -69,6 +70,10 @@ class Executor:
             # A plan of one stage is run by that stage: a call less in every product.
             (alone,) = self._runners
             self.forward, self.adjoint = alone.forward, alone.adjoint  # type: ignore[method-assign]
+
+    def wire(self, hop: int, step: Step) -> Wire:
+        """What carries the rows of a hop of the plan in a step."""
+        return self.transports[hop] if step.exact else self.codecs[hop]
 
     def runners(self, stages: Iterable[Factor], first: int = 0) -> list[Runner]:
         """What runs some stages, the first hop of which has this number in the plan."""
@@ -87,13 +92,13 @@ class Executor:
 
     def carried(self, width: int, dtype: torch.dtype, step: Step) -> Iterator[Carried]:
         """What one product moves, exchange by exchange, as the wires carry it."""
-        wires = enumerate(zip(self.plan.hops, self.wires, strict=True))
+        hops = enumerate(self.plan.hops)
         for moved in self.plan.messages(width, adjoint=step.adjoint):
             if not moved.wired:
                 yield moved.carried(dtype)
                 continue
-            number, (hop, wire) = next(wires)
-            route = hop.route(adjoint=step.adjoint)
+            number, hop = next(hops)
+            route, wire = hop.route(adjoint=step.adjoint), self.wire(number, step)
             yield Carried(moved.axis, *wire.bytes(route, moved.width, dtype, step.at(number)))
 
     def exchange(self, stage: Stage, first: int = 0) -> Exchange:
@@ -221,14 +226,14 @@ class Exchange:
         """Where the rows to send back are put: those of all hops together."""
         if len(self.stage.hops) > 1:
             return self.received(like)
-        wire, rows = self.executor.wires[self.first], self.stage.received[-1]
+        wire, rows = self.executor.wire(self.first, step), self.stage.received[-1]
         room = wire.room(rows, like, step.at(self.first))
         return self.received(like) if room is None else room
 
     def to_send(self, hop: int, like: Tensor, step: Step) -> Tensor:
         """The buffer of rows to send by one of the stage's hops."""
         number, rows = self.first + hop, self.stage.hops[hop].send.shape[0]
-        room = self.executor.wires[number].room(rows, like, step.at(number))
+        room = self.executor.wire(number, step).room(rows, like, step.at(number))
         return self.returned(hop, like) if room is None else room
 
     def returned(self, hop: int, like: Tensor) -> Tensor:
@@ -244,7 +249,7 @@ class Exchange:
         """Hand the rows of one hop to its wire."""
         executor, number, which = self.executor, self.first + hop, self.stage.hops[hop]
         comm, route = executor.mesh[which.axis], which.route(adjoint=step.adjoint)
-        return executor.wires[number].begin(rows, out, route, comm, step.at(number))
+        return executor.wire(number, step).begin(rows, out, route, comm, step.at(number))
 
 
 class Arriving:

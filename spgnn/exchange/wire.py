@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -31,7 +31,10 @@ class Step:
     group : int
         Of the peers whose rows are under way together, where not all are.
     use : int, optional
-        What `Uses` says.
+        Of the product, where its matrix has a codec that keeps rows: see ``Codecs.begin``.
+    exact : bool
+        Whether rows travel as they are, whatever codec the matrix has. Decided where a step is
+        made; an adjoint is what its forward was.
     """
 
     epoch: int = 0
@@ -40,6 +43,7 @@ class Step:
     adjoint: bool = False
     group: int = 0
     use: int | None = None
+    exact: bool = False
 
     def at(self, hop: int, group: int = 0) -> Step:
         """The same product at one of its hops."""
@@ -50,48 +54,7 @@ class Step:
         return replace(self, adjoint=not self.adjoint)
 
 
-class Steps:
-    """Counts the products of each epoch."""
-
-    def __init__(self) -> None:
-        self._epoch = self._products = 0
-
-    def begin_epoch(self, epoch: int) -> None:
-        """The next product is the first of an epoch."""
-        self._epoch, self._products = epoch, 0
-
-    def next(self) -> Step:
-        """The step of a product that is about to begin."""
-        step = Step(self._epoch, self._products)
-        self._products += 1
-        return step
-
-
-class Uses:
-    """Tells apart what is done with one product of an epoch, in one direction, several times.
-
-    Several losses have a backward each, and the gradient of a gradient multiplies once more: these
-    are other rows, and what a wire keeps of the first ones is not for them.
-
-    Parameters
-    ----------
-    wires : iterable of Wire
-        If none of them remembers, nothing has to be told apart.
-    """
-
-    def __init__(self, wires: Iterable[Wire]) -> None:
-        self._wires = list(wires)
-        self._known: dict[tuple[int, bool], tuple[int, int]] = {}
-
-    def of(self, step: Step) -> Step:
-        """The same step as the next use; as it is, if it is one already."""
-        if step.use is not None or not any(wire.remembers for wire in self._wires):
-            return step
-        line = step.product, step.adjoint
-        epoch, uses = self._known.get(line, (step.epoch, 0))
-        use = uses if epoch == step.epoch else 0
-        self._known[line] = step.epoch, use + 1
-        return replace(step, use=use)
+EXACT = Step(exact=True)
 
 
 class Flight(Protocol):

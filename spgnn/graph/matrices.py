@@ -84,12 +84,9 @@ class GraphMatrices:
             share, rank = self._share_for(kind), self._comm.rank
             rows = on_every_rank(self._comm, lambda: normalised(share, rank, scaling, loops=loops))
             built = rows.matrix(self._share.layout, self.mesh, self._algorithm)
-            self._built[kind] = self._wires.put(
-                built.to(self._device).to(self._dtype),
-                kind,
-                MATRICES.index(kind),
-                self._share.vertex_ids.to(self._device),
-            )
+            A = self._built[kind] = built.to(self._device).to(self._dtype)
+            ids = self._share.vertex_ids.to(self._device)
+            self._wires.put(A, kind, MATRICES.index(kind), ids)
         return self._built[kind]
 
     def wire_state(self) -> State:

@@ -38,7 +38,7 @@ class Trained:
         Module
             The same one.
         """
-        self._wires.models.add(replicate(model, self.comm))
+        self._wires.policy.models.add(replicate(model, self.comm))
         self._watch(model)
         return model
 
@@ -53,7 +53,7 @@ class Trained:
         Module
             The same one.
         """
-        self._wires.models.add(synchronise(model, self.comm))
+        self._wires.policy.models.add(synchronise(model, self.comm))
         self._watch(model)
         return model
 
@@ -104,7 +104,7 @@ class Trained:
         What autograd does not record is exact anyway, and so is all, while each model that was
         given to `replicate`, `synchronise` or ``distribute(model=…)`` is in evaluation.
         """
-        return self._wires.exact()
+        return self._wires.policy.exact()
 
     def wire_state(self) -> dict[str, Tensor]:
         """What wires keep from epoch to epoch on this rank, for a checkpoint. Collective."""
@@ -125,7 +125,7 @@ class Trained:
 
         Exactly what ``graph.comm.ledger`` has counted of all-to-alls meanwhile.
         """
-        return self._wires.traffic()
+        return self._wires.policy.traffic()
 
     def wire_errors(self) -> dict[str, list[dict[str, Any]]]:
         """The relative error that wires made, ‖received − exact‖ / ‖exact‖. Collective.

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spgnn.comm import Communicator, on_every_rank
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm, Carried
-from spgnn.exchange.traffic import Traffic
+from spgnn.exchange import Algorithm
 from spgnn.files import digest
-from spgnn.graph.wired import WiredMatrix
 from spgnn.spmm import DistMatrix
-from spgnn.wires import Approximation, Dials, Errors, Layer, Setting
+from spgnn.wires import Approximation, Dials, Errors, Layer, Policy, Setting
 from spgnn.wires.base import State
 from spgnn.wires.relative import relative_errors
 
@@ -26,10 +22,7 @@ _EPOCH, _PLACE = "epoch", "place"
 
 
 class GraphWires:
-    """What all matrices of one graph share.
-
-    Wires approximate where autograd records, unless somebody has asked for exact rows, or each
-    model that was given to the graph is in evaluation.
+    """What the codecs of all matrices of one graph share.
 
     Parameters
     ----------
@@ -37,27 +30,21 @@ class GraphWires:
     comm : Communicator
         All ranks.
     seed : int
-        Of what wires draw.
+        Of what codecs draw.
 
     Attributes
     ----------
-    epoch : int
-        −1 before the first one.
-    models : set of Module
-        Known ones, as long as they live.
+    policy : Policy
+        Which products are exact: also all of rows of a single number.
     """
 
     def __init__(self, asked: Approximation, comm: Communicator, seed: int) -> None:
-        self.dials = Dials(asked)
-        self.epoch = -1
-        self.models: WeakSet[nn.Module] = WeakSet()
+        self.dials, self.policy = Dials(asked), Policy(least_width=2)
         self._comm, self._seed = comm, seed
         self._errors: dict[str, Errors] = {}
-        self._exact = 0
-        self._moved: list[Callable[[], Iterator[Carried]]] = []
 
-    def put(self, A: DistMatrix, kind: str, number: int, ids: Tensor) -> DistMatrix:
-        """The same matrix on these wires, unless they are exact. Collective.
+    def put(self, A: DistMatrix, kind: str, number: int, ids: Tensor) -> None:
+        """Give a matrix its codec, if one is asked for. Collective.
 
         Parameters
         ----------
@@ -67,51 +54,16 @@ class GraphWires:
             Of its kind: matrices draw for themselves.
         ids : Tensor int64 [own rows]
         """
-        if self.dials.asked.exact:
-            return A
-        errors = self._errors[kind] = Errors()
-        setting = Setting(self.dials, errors, self._seed, number)
-        return WiredMatrix(A, A.approximated(setting, ids), self)
-
-    def is_on(self) -> bool:
-        """Whether a model is being trained."""
-        if self._exact or not torch.is_grad_enabled():
-            return False
-        models = list(self.models)
-        return not models or any(model.training for model in models)
-
-    def check(self) -> None:
-        """Refuse a product before the first epoch has begun."""
-        if self.epoch < 0:
-            raise InputError(
-                "approximate wires have to know which epoch it is: call graph.next_epoch() at the "
-                "beginning of each epoch of training"
-            )
+        if not self.dials.asked.exact:
+            errors = self._errors[kind] = Errors()
+            A.set_codec(Setting(self.dials, errors, self._seed, number, self.policy), ids)
 
     def next_epoch(self) -> int:
         """Begin an epoch; returns its number, from 0 on. Collective."""
-        self.epoch += 1
-        self._moved = []
-        self._comm.check_agreement("graph.next_epoch", epoch=self.epoch)
-        return self.epoch
-
-    @contextmanager
-    def exact(self) -> Iterator[None]:
-        """Everything inside is exact, and so are its gradients."""
-        self._exact += 1
-        try:
-            yield
-        finally:
-            self._exact -= 1
-
-    def note(self, carried: Callable[[], Iterator[Carried]]) -> None:
-        """Take down what is about to move, to be asked when it has."""
-        self._moved.append(carried)
-
-    def traffic(self) -> Traffic:
-        """What the products of this epoch have moved on this rank, as wires say."""
-        carried = (each for moved in self._moved for each in moved())
-        return sum((each.traffic() for each in carried), Traffic())
+        epoch = self.policy.epoch + 1
+        self.policy.begin_epoch(epoch)
+        self._comm.check_agreement("graph.next_epoch", epoch=epoch)
+        return epoch
 
     def errors(self) -> dict[str, list[dict[str, Any]]]:
         """Relative errors by matrix, product and direction. Collective."""
@@ -120,7 +72,7 @@ class GraphWires:
 
     def state(self, matrices: Mapping[str, DistMatrix]) -> State:
         """All that wires keep, in memory of the CPU. Collective: rows under way land."""
-        found = {_EPOCH: torch.tensor(self.epoch)}
+        found = {_EPOCH: torch.tensor(self.policy.epoch)}
         for kind, A in _wired(matrices):
             found[f"{kind}.{_PLACE}"] = self._place(A)
             for name, wire in _numbered(kind, A):
@@ -151,7 +103,7 @@ class GraphWires:
         wired = list(_wired({kind: built(kind) for kind in kinds}))
         places = {kind: self._place(A) for kind, A in wired}
         on_every_rank(self._comm, lambda: _check_places(state, kinds, places))
-        self.epoch = epoch
+        self.policy.begin_epoch(epoch)
         for kind, A in wired:
             if any(key.startswith(f"{kind}.attention-") for key in state):
                 _ = A.attention  # which makes its wires
@@ -159,10 +111,10 @@ class GraphWires:
                 own = [key for key in state if key.startswith(f"{name}.")]
                 wire.load({k.removeprefix(f"{name}."): state[k].to(device, copy=True) for k in own})
 
-    def _place(self, A: WiredMatrix) -> Tensor:
+    def _place(self, A: DistMatrix) -> Tensor:
         """A fingerprint of which rows travel where, and how, uint8 [16]."""
         words = [repr((self.dials.asked, self._seed, self._comm.rank)).encode()]
-        for hop in A.wired.plan.hops:
+        for hop in A.plan.hops:
             assert hop.names is not None
             for each in (hop.counts.send, hop.counts.recv, hop.names.sent.cpu().numpy()):
                 words.append(np.ascontiguousarray(each, np.int64).tobytes())
@@ -199,16 +151,16 @@ def checked(
     return wire
 
 
-def _wired(matrices: Mapping[str, DistMatrix]) -> Iterator[tuple[str, WiredMatrix]]:
-    """Those on wires, in an order that all ranks have."""
+def _wired(matrices: Mapping[str, DistMatrix]) -> Iterator[tuple[str, DistMatrix]]:
+    """Those with a codec, in an order that all ranks have."""
     for kind, A in sorted(matrices.items()):
-        if isinstance(A, WiredMatrix):
+        if A.codecs is not None:
             yield kind, A
 
 
-def _numbered(kind: str, A: WiredMatrix) -> Iterator[tuple[str, Layer]]:
+def _numbered(kind: str, A: DistMatrix) -> Iterator[tuple[str, Layer]]:
     """Wires that may keep something, by their matrix and their hop."""
-    for name, wire in A.numbered_wires.items():
+    for name, wire in A.named_codecs.items():
         yield f"{kind}.{name}", wire
 
 

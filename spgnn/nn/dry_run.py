@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.attention import Weighed
+from spgnn.attention.library import step_of
 from spgnn.exchange import Carried, Step
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.propagation import Matrices, Propagation, matrices_of
@@ -21,18 +22,22 @@ from spgnn.spmm import DistMatrix, Noted
 class RecordedProduct(NamedTuple):
     """A product with A, or with Aᵀ if `adjoint`, of an operand of that width.
 
-    The `product`-th of an epoch, in the order of their forwards.
+    The step says which product of an epoch it is, if it is not exact.
     """
 
     A: DistMatrix
     width: int
     dtype: torch.dtype
-    adjoint: bool
-    product: int
+    step: Step
+
+    @property
+    def adjoint(self) -> bool:
+        """Whether it is one with Aᵀ."""
+        return self.step.adjoint
 
     def carried(self, epoch: int = 0) -> Iterator[Carried]:
         """What it moves in an epoch, exchange by exchange."""
-        step = Step(epoch, self.product, adjoint=self.adjoint)
+        step = replace(self.step, epoch=epoch)
         return self.A.executor.carried(self.width, self.dtype, step)
 
 
@@ -56,7 +61,7 @@ class RecordedAttention(NamedTuple):
             self.width,
             self.heads,
             self.dtype,
-            Step(epoch, self.product, adjoint=self.adjoint),
+            replace(step_of(epoch, self.product), adjoint=self.adjoint),
             whole_rows=self.whole_rows,
         )
 

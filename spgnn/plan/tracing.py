@@ -147,10 +147,6 @@ class _Recorder:
         """Names of rows move before training."""
         return True
 
-    def on_wires(self, step: Count) -> bool:
-        """In training all is."""
-        return True
-
     def append(self, told: Weighed) -> None:
         """Note a layer of attention, or its gradient."""
         width, dtype, adjoint, heads, whole_rows, _ = told

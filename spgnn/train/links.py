@@ -13,7 +13,7 @@ from spgnn.autograd import autocast
 from spgnn.comm import Communicator
 from spgnn.data.splits import Directory, Pairs
 from spgnn.errors import InputError
-from spgnn.exchange import Carried, asking, build, fetch
+from spgnn.exchange import Carried, Step, asking, build, fetch
 from spgnn.nn import RecordedProduct
 from spgnn.nn.decoder import DotProduct, HadamardMLP
 from spgnn.nn.pairs import ScoredPairs, pairs_cross_entropy
@@ -158,7 +158,7 @@ class LinkPrediction(GraphTask):
         travels = autocast(Z_local)
         for adjoint in (False, True)[: 1 + travels.requires_grad]:
             width, dtype = travels.shape[1], travels.dtype
-            self.beside.append(RecordedProduct(drawn.sources, width, dtype, adjoint, 0))
+            self.beside.append(RecordedProduct(drawn.sources, width, dtype, Step(adjoint=adjoint)))
         return pairs_cross_entropy(*scores) / ((1 + self.negatives) * self.counts[0])
 
     def scores(self) -> Scores:

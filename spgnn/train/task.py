@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -17,7 +16,6 @@ from spgnn.nn import (
     Recorded,
     Stack,
     dtype_of,
-    matrices_of,
     recorded_products,
 )
 from spgnn.progress import Progress
@@ -182,7 +180,6 @@ class GraphTask(Task):
                 epochs=training.epochs,
                 weighed=config.model.attends,
             )
-            problem = replace(problem, training=self.wiring.training)
         self.problem = problem
         self.comm = comm
         self.seed = config.training.seed
@@ -200,10 +197,10 @@ class GraphTask(Task):
             self._check_budget()
 
     def begin(self, epoch: int) -> DropoutKeys:
-        """Tell all matrices that an epoch of training begins; where its dropout comes from."""
+        """Begin an epoch of training; where its dropout comes from."""
         rows = self.problem.training
-        for A in matrices_of(rows.graph):
-            A.begin_epoch(epoch)
+        if self.wiring is not None:
+            self.wiring.policy.begin_epoch(epoch)
         return DropoutKeys(rows.vertex_ids, self.seed, epoch)
 
     def end_epoch(self, epoch: int, loss: float) -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
-from torch import Tensor
-
 from spgnn.exchange import Carried, carried_by_level
 from spgnn.layout import Int64Array
-from spgnn.nn import Matrices, Propagation, matrices_of
+from spgnn.nn import matrices_of
 from spgnn.spmm import DistMatrix
 from spgnn.train.approximate import Wires
 from spgnn.train.rank_files import TaskState, place_of
 from spgnn.train.rows import TrainingRows
-from spgnn.wires import Dials, Errors, Layer, Setting
+from spgnn.wires import Dials, Errors, Layer, Policy, Setting
 
 
 class Moving(Protocol):
@@ -59,13 +56,13 @@ class Planned(NamedTuple):
 
 
 class Wiring:
-    """Puts the matrices of training on approximate wires; evaluation keeps its own. Collective.
+    """Gives the matrices of training a codec, which evaluation does not use. Collective.
 
     Parameters
     ----------
     wires : Wires
         The flags.
-    exact : TrainingRows
+    training : TrainingRows
     seed : int
     epochs : int
         Of the whole run.
@@ -74,25 +71,30 @@ class Wiring:
     ----------
     described : str
         The flags that approximate, and whether means are sent.
-    training : TrainingRows
-        The same on approximate ones.
     dials : Dials
         What all wires ask.
+    policy : Policy
+        What all steps ask.
+    matrices : list of DistMatrix
     errors : list of Errors, one a matrix
         In the order of the layers.
     """
 
     def __init__(
-        self, wires: Wires, exact: TrainingRows, *, seed: int, epochs: int, weighed: bool
+        self, wires: Wires, training: TrainingRows, *, seed: int, epochs: int, weighed: bool
     ) -> None:
-        self._device = exact.vertex_ids.device
+        self._device = training.vertex_ids.device
         self.described = wires.described(weighed=weighed)
-        self.dials = Dials(wires.approximation, epochs)
-        self.errors: list[Errors] = []
-        self._seed = seed
-        graph = self._put(exact.graph, exact.vertex_ids)
-        self.training = replace(exact, graph=graph)
-        self.matrices = matrices_of(graph)
+        self.dials, self.policy = Dials(wires.approximation, epochs), Policy()
+        self.matrices, graph = matrices_of(training.graph), training.graph
+        ids = [training.vertex_ids]
+        if isinstance(graph, Sequence):
+            sources = {id(layer.A): layer.sources for layer in graph}
+            ids = [sources[id(A)] for A in self.matrices]
+        self.errors = [Errors() for _ in self.matrices]
+        for number, (A, own) in enumerate(zip(self.matrices, ids, strict=True)):
+            setting = Setting(self.dials, self.errors[number], seed, number, self.policy)
+            A.set_codec(setting, own)
 
     def finish(self) -> None:
         """Wait for all rows that are under way, and keep none of them. Collective."""
@@ -134,7 +136,7 @@ class Wiring:
         return [
             (f"{matrix}.{name}", wire)
             for matrix, A in enumerate(self.matrices)
-            for name, wire in A.numbered_wires.items()
+            for name, wire in A.named_codecs.items()
         ]
 
     @cached_property
@@ -146,23 +148,3 @@ class Wiring:
                 assert hop.names is not None
                 numbers += [hop.counts.send, hop.counts.recv, hop.names.sent.cpu().numpy()]
         return place_of(numbers)
-
-    def _put(self, graph: Matrices, ids: Tensor) -> Matrices:
-        if not isinstance(graph, Sequence):
-            return self._approximated(graph, ids)
-        found: dict[int, DistMatrix] = {}
-
-        def put(layer: Propagation) -> Propagation:
-            if layer.A is None:
-                return layer
-            # Layers may share a matrix.
-            if id(layer.A) not in found:
-                found[id(layer.A)] = self._approximated(layer.A, layer.sources)
-            return replace(layer, A=found[id(layer.A)])
-
-        return [put(layer) for layer in graph]
-
-    def _approximated(self, A: DistMatrix, ids: Tensor) -> DistMatrix:
-        self.errors.append(Errors())
-        setting = Setting(self.dials, self.errors[-1], self._seed, len(self.errors) - 1)
-        return A.approximated(setting, ids)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.exchange import Flight, Route, Step, Wire
+from spgnn.exchange import Carried, Flight, Route, Step, Wire
 from spgnn.exchange.wire import Moved
 from spgnn.wires.approximation import Dials
 from spgnn.wires.draws import key_of
 from spgnn.wires.errors import Errors
+from spgnn.wires.policy import Policy
 
 State = dict[str, Tensor]
 
@@ -29,12 +31,15 @@ class Setting:
     seed : int
     matrix : int
         Its number among those of a model: layers draw for themselves.
+    policy : Policy
+        When it is used.
     """
 
     dials: Dials
     errors: Errors
     seed: int = 0
     matrix: int = 0
+    policy: Policy = field(default_factory=Policy)
 
     def key(self, step: Step, purpose: str) -> int:
         """64 bits for the draws of one step."""
@@ -43,6 +48,36 @@ class Setting:
     def shared_key(self, step: Step, purpose: str) -> int:
         """64 bits for what a product and its adjoint draw alike."""
         return self.key(replace(step, adjoint=False, use=None), purpose)
+
+
+class Codecs:
+    """The codecs of one matrix's hops, and how often each product has been made.
+
+    Several losses have a backward each, and the gradient of a gradient multiplies once more: these
+    are other rows, and what a codec keeps of the first ones is not for them.
+
+    Parameters
+    ----------
+    setting : Setting
+    hops : iterable of Wire
+        What the rows of each hop go through.
+    """
+
+    def __init__(self, setting: Setting, hops: Iterable[Wire]) -> None:
+        self.setting, self.hops = setting, list(hops)
+        self._remembers = any(wire.remembers for wire in self.hops)
+        self._uses: dict[tuple[int, bool], tuple[int, int]] = {}
+
+    def begin(self, step: Step, carried: Callable[[Step], Iterator[Carried]]) -> Step:
+        """The step of a product, or its adjoint, that begins now and moves what `carried` says."""
+        if self._remembers:
+            product = step.product, step.adjoint
+            epoch, uses = self._uses.get(product, (step.epoch, 0))
+            use = uses if epoch == step.epoch else 0
+            self._uses[product] = step.epoch, use + 1
+            step = replace(step, use=use)
+        self.setting.policy.note(lambda: carried(step))
+        return step
 
 
 class Layer(Wire):

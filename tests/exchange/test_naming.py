@@ -8,7 +8,7 @@ import torch
 
 from spgnn import DistMatrix, Mesh
 from spgnn.comm import connect
-from spgnn.exchange import COVERS, Algorithm, Exact, Step
+from spgnn.exchange import COVERS, Algorithm, Exact, Executor, Step
 from spgnn.exchange.naming import named
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
@@ -37,9 +37,8 @@ def names_of(rank: int, algorithm: Algorithm, weighted: bool) -> list[tuple[np.n
     wires = [Seeing() for _ in plan.hops]
     # As wide as there are shares of the columns.
     width = algorithm.copies(comm.size)[1]
-    DistMatrix(plan, layout, mesh, wires).forward(
-        ids.double()[:, None].expand(-1, width).contiguous(), Step()
-    )
+    rows = ids.double()[:, None].expand(-1, width).contiguous()
+    Executor(plan, mesh, wires).forward(rows, Step())
     return [
         tuple(
             each.numpy()

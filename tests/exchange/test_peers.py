@@ -13,7 +13,7 @@ import torch
 
 from spgnn import Axes, DistMatrix, InputError, Mesh, RowLayout, kernels
 from spgnn.comm import RowCounts, connect
-from spgnn.exchange import COVERS, Algorithm, Exact, Peers, build, build_all
+from spgnn.exchange import COVERS, EXACT, Algorithm, Exact, Peers, build, build_all
 from spgnn.exchange import rounds as rounds_
 from spgnn.exchange.peers import memory
 from spgnn.exchange.rounds import (
@@ -130,9 +130,8 @@ def live(rank: int, ways: list[Algorithm]) -> list[tuple[bytes, dict[str, int], 
         plan = build(schemes(how, comm.size)[rank], mesh).to(torch.float32)
         executor = Peers(plan, mesh, how.buffer)
         rows, columns = plan.shape
-        step = DistMatrix(plan, uneven_layout(N, comm.size, 3), mesh).operands._steps.next()
-        executor.forward(torch.ones(columns, 3), step)
-        executor.adjoint(torch.ones(rows, 3), step.reversed())
+        executor.forward(torch.ones(columns, 3), EXACT)
+        executor.adjoint(torch.ones(rows, 3), EXACT.reversed())
         pieces = [piece for made in executor._pieces.values() for piece in made]
         cut = [p for p in pieces if all(p.remote is not stage.remote for stage in plan.stages)]
         wholes = [block for stage in plan.stages for block in stage.blocks()]
@@ -186,14 +185,15 @@ def copies(rank: int) -> list[int]:
         copy.deepcopy(matrix),
         pickle.loads(pickle.dumps(matrix)),
         matrix.to(torch.float32),
-        DistMatrix(matrix.plan, layout, mesh, [Counting()], schedule="peers", buffer=300),
+        DistMatrix(matrix.plan, layout, mesh, schedule="peers", buffer=300),
     ):
+        other.executor.transports[:] = [Counting()]
         assert isinstance(other.executor, Peers)
         assert (other.schedule, other.buffer) == ("peers", 300)
         operand = H.float() if other.plan.stages[0].local.values.dtype == torch.float32 else H
         found = other.forward(operand).double()
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    (wire,) = other.executor.wires
+    (wire,) = other.executor.transports
     assert isinstance(wire, Counting)
     assert 0 < wire.most <= 300
     return [wire.messages]

@@ -11,6 +11,7 @@ from spgnn import CSR, Axes, DistMatrix, Mesh, RowLayout, kernels
 from spgnn.comm import RowCounts, connect
 from spgnn.exchange import Exact, Hop, Plan, Stage, Step
 from spgnn.testing import run_ranks
+from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix
 
 N = 24
@@ -32,14 +33,16 @@ def matrix_with(wires: list, c: int) -> DistMatrix:
     layout = RowLayout.even(N, comm.size)
     block = block_row(random_matrix(N, 0.2, 0, weighted=True), *layout.range(comm.rank))
     matrix = DistMatrix.build(block, layout, Mesh.grid(comm, c))
-    return DistMatrix(matrix.plan, layout, matrix.mesh, wires[: len(matrix.plan.hops)])
+    matrix.set_codec(Setting(Dials(Approximation()), Errors()), torch.arange(matrix.columns))
+    matrix.executor.codecs = wires[: len(matrix.plan.hops)]
+    return matrix
 
 
 def steps_of(rank: int) -> list[tuple]:
     wires = [Recording(), Recording()]
     matrix = matrix_with(wires, c=2)
     for epoch in (3, 4):
-        matrix.begin_epoch(epoch)
+        matrix.codecs.setting.policy.begin_epoch(epoch)
         H = torch.ones(matrix.own_rows, 2, dtype=torch.float64, requires_grad=True)
         Z = matrix @ (matrix @ H).relu()
         (dH,) = torch.autograd.grad(Z.square().sum(), H, create_graph=True)

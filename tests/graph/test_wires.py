@@ -333,7 +333,7 @@ def check_refused(rank: int) -> None:
         spgnn.distribute(data, wire=bits if rank else None)
     graph = graph_on(bits)
     if rank:
-        graph._wires.epoch = 4
+        graph._wires.policy.epoch = 4
     with pytest.raises(InputError, match=r"do not agree on epoch of graph\.next_epoch"):
         graph.next_epoch()
 

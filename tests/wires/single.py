@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+
 import scipy.sparse as sp
 import torch
+from torch import Tensor
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
 from spgnn.comm import RowCounts
 from spgnn.comm.solo import SoloCommunicator
 from spgnn.exchange import Hop, Plan, Stage
 from spgnn.pattern import Selection
+from spgnn.wires import Setting
 
 N = 60
 
@@ -29,3 +33,17 @@ def sending_to_itself(A: sp.csr_array) -> DistMatrix:
     hop = Hop("row", send, RowCounts([rows], [rows], rows))
     stage = Stage(CSR.from_scipy(sp.csr_array(local)), CSR.from_scipy(remote), (hop,))
     return DistMatrix(Plan((stage,)), RowLayout.even(N, 1), Mesh.grid(SoloCommunicator()))
+
+
+def with_codec(A: DistMatrix, setting: Setting, ids: Tensor) -> DistMatrix:
+    """A copy of a matrix with a codec, in its first epoch."""
+    A = copy.deepcopy(A)
+    A.set_codec(setting, ids)
+    setting.policy.begin_epoch(0)
+    return A
+
+
+def begin(A: DistMatrix, epoch: int) -> None:
+    """Begin an epoch of the codec of a matrix, if it has one."""
+    if A.codecs is not None:
+        A.codecs.setting.policy.begin_epoch(epoch)

@@ -22,7 +22,7 @@ from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import moved
 from tests.wires.single import N as ALONE
-from tests.wires.single import sending_to_itself
+from tests.wires.single import begin, sending_to_itself, with_codec
 
 N, HEADS, CHANNELS, EPOCHS = 26, 2, 3, 3
 WIDTH = HEADS * CHANNELS
@@ -94,11 +94,11 @@ class Trial:
     def on(self, asked: Approximation, epochs: int = 0, errors: Errors | None = None) -> DistMatrix:
         """The matrix on approximate wires."""
         setting = Setting(Dials(asked, epochs), errors or Errors(), seed=5)
-        return self.exact.approximated(setting, self.ids)
+        return with_codec(self.exact, setting, self.ids)
 
     def attended(self, A: DistMatrix, given: Operands, epoch: int = 0) -> list[Tensor]:
         """Rows, and gradients in Z, a (this rank's share) and ends."""
-        A.begin_epoch(epoch)
+        begin(A, epoch)
         leaves = given.leaves()
         out = self.applied(A, *leaves)
         (out * given.G).sum().backward()
@@ -167,7 +167,7 @@ def check_gradient(trial: Trial, what: str) -> None:
         slope = trial.summed(sum((g * v).sum() for g, v in zip(gradients, ways, strict=True)))
 
         def value(t: float, A: DistMatrix = A, given: Operands = given, ways=ways) -> float:
-            A.begin_epoch(1)
+            begin(A, 1)
             at = [x + t * v for x, v in zip((given.Z, given.a, given.ends), ways, strict=True)]
             return trial.summed((trial.applied(A, *at) * given.G).sum())
 
@@ -333,7 +333,7 @@ def test_gradients_that_return_are_right_on_average():
     dense = sp.random_array((ALONE, ALONE), density=0.2, rng=rng, format="csr")
     exact = sending_to_itself(dense)
     setting = Setting(Dials(Approximation(((0, 8),))), Errors())
-    A = exact.approximated(setting, torch.arange(ALONE))
+    A = with_codec(exact, setting, torch.arange(ALONE))
     Z, G = torch.from_numpy(rng.standard_normal((2, ALONE, WIDTH)))
     ends = torch.from_numpy(rng.standard_normal((ALONE, HEADS)))
     scores = Added(torch.from_numpy(rng.standard_normal((HEADS, CHANNELS))), 0.2)

@@ -11,7 +11,7 @@ from spgnn.comm import RowCounts, connect
 from spgnn.exchange import Exact, Route, Step
 from spgnn.testing import run_ranks
 from spgnn.wires import Approximation, Centred, Dials, Errors, Never, Setting
-from tests.wires.single import N, diagonal, sending_to_itself
+from tests.wires.single import N, begin, diagonal, sending_to_itself, with_codec
 
 F, EPOCHS, HALF = 3, 8, N // 2
 
@@ -24,7 +24,7 @@ def rows_of(epoch: int, adjoint: bool = False) -> np.ndarray:
 
 def on_wires(asked: Approximation) -> DistMatrix:
     setting = Setting(Dials(asked, EPOCHS), Errors(), seed=3)
-    return sending_to_itself(diagonal()).approximated(setting, torch.arange(N))
+    return with_codec(sending_to_itself(diagonal()), setting, torch.arange(N))
 
 
 def sent(epoch: int, adjoint: bool) -> np.ndarray:
@@ -56,7 +56,7 @@ def test_late_rows_have_the_mean_of_now(asked):
     """Both ways, through autograd; the mean alone, if nothing else is ever sent."""
     A = on_wires(asked)
     for epoch in range(EPOCHS):
-        A.begin_epoch(epoch)
+        begin(A, epoch)
         H = torch.from_numpy(rows_of(epoch)).requires_grad_()
         Z = A @ H
         (dH,) = torch.autograd.grad(Z, H, torch.from_numpy(rows_of(epoch, True)))
@@ -86,7 +86,7 @@ def test_rows_that_are_not_drawn_arrive_alike():
     assert HALF / 2 < left_out.sum() < HALF
     drawn = 4 * beside(H[HALF:].numpy()) * ~left_out[:, None]
     np.testing.assert_allclose(A.forward(H, Step())[HALF:], mean + beside(drawn), atol=1e-12)
-    assert not A.wires[0].remembers
+    assert not A.codecs.hops[0].remembers
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -15,6 +15,7 @@ from spgnn.exchange import COVERS, Algorithm, Step, carried_by_level
 from spgnn.testing import run_ranks
 from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix, uneven_layout
+from tests.wires.single import begin, with_codec
 
 N, F, EPOCHS = 26, 5, 4
 SCHEMES = {
@@ -76,7 +77,7 @@ class Trial:
     def on(self, asked: Approximation, epochs: int = 0) -> DistMatrix:
         """The matrix on approximate wires."""
         setting = Setting(Dials(asked, epochs), Errors(), seed=5)
-        return self.exact.approximated(setting, torch.arange(self.own.start, self.own.stop))
+        return with_codec(self.exact, setting, torch.arange(self.own.start, self.own.stop))
 
     def summed(self, number: torch.Tensor) -> float:
         total = number.clone()
@@ -105,10 +106,10 @@ def check_exact(trial: Trial, what: str) -> None:
         matrices = [trial.on(replace(asked, exact_last=1), 1)]
         matrices += [trial.on(asked)] if "falling" in name else []
         for A in matrices:
-            assert A.wires, (what, name)
-            A.begin_epoch(0)
-            assert torch.equal(A.forward(trial.H), Z), (what, name)
-            assert torch.equal(A.adjoint(trial.G), dH), (what, name)
+            assert A.codecs.hops, (what, name)
+            begin(A, 0)
+            assert torch.equal(A.forward(trial.H, Step()), Z), (what, name)
+            assert torch.equal(A.adjoint(trial.G, Step().reversed()), dH), (what, name)
 
 
 def check_bytes(trial: Trial, what: str) -> None:
@@ -136,7 +137,7 @@ def check_bytes(trial: Trial, what: str) -> None:
                     moved.sent_between,
                     moved.received_between,
                 ], (what, name, step)
-        for wire in A.wires:
+        for wire in A.codecs.hops:
             wire.land()
 
 
@@ -168,7 +169,7 @@ def samples_of(rank: int) -> list[tuple[int, int]]:
     trial = Trial(connect(), "1d", "column")
     A = trial.on(Approximation(sampling=((0, 0.5),), centred=False))
     ones = torch.ones(len(trial.H), 1, dtype=torch.float64)
-    (wire,), (hop,) = A.wires, A.plan.hops
+    (wire,), (hop,) = A.codecs.hops, A.plan.hops
     out = torch.empty(hop.counts.received, 1, dtype=torch.float64)
     rows = ones[hop.selected_rows]
     wire.begin(rows, out, hop.route(), trial.mesh[hop.axis], Step()).wait()

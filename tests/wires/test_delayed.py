@@ -12,6 +12,7 @@ from spgnn.exchange import Algorithm
 from spgnn.testing import run_ranks
 from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix
+from tests.wires.single import begin, with_codec
 
 N, F, EPOCHS = 30, 3, 9
 
@@ -28,7 +29,7 @@ def matrix_on(comm, approximation: Approximation, algorithm: Algorithm) -> tuple
     exact = DistMatrix.build(block, layout, mesh, algorithm=algorithm)
     setting = Setting(Dials(approximation, EPOCHS), Errors(), seed=5)
     ids = torch.arange(own.start, own.stop)
-    return exact, exact.approximated(setting, ids), own, setting
+    return exact, with_codec(exact, setting, ids), own, setting
 
 
 def used_epoch(epoch: int, bin_: int, asked: Approximation) -> int:
@@ -69,9 +70,9 @@ def against_oracle(rank: int, asked: Approximation) -> None:
     exact, delayed, own, _ = matrix_on(comm, asked, Algorithm("1d"))
     A = random_matrix(N, 0.25, 0, weighted=True).toarray()
     for epoch in range(EPOCHS):
-        delayed.begin_epoch(epoch)
+        begin(delayed, epoch)
         before = comm.ledger.copy()
-        Z_local = delayed.forward(torch.from_numpy(operand(epoch, N)[own].copy()))
+        Z_local = delayed @ torch.from_numpy(operand(epoch, N)[own].copy())
         moved = comm.ledger.since(before).of("alltoall")
         from spgnn.exchange import Step
 
@@ -80,7 +81,7 @@ def against_oracle(rank: int, asked: Approximation) -> None:
         assert sum(int(c.received.sum()) for c in carried) == moved.received_bytes
         expected = oracle(A, exact.layout, asked, epoch)[own]
         np.testing.assert_allclose(Z_local.numpy(), expected, atol=1e-12, err_msg=str(epoch))
-    for wire in delayed.wires:
+    for wire in delayed.codecs.hops:
         wire.land()
 
 

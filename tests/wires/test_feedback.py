@@ -9,7 +9,7 @@ import torch
 from spgnn import DistMatrix, kernels
 from spgnn.exchange import Step
 from spgnn.wires import Approximation, Delayed, Dials, Errors, Quantised, Setting
-from tests.wires.single import N, diagonal, sending_to_itself
+from tests.wires.single import N, begin, diagonal, sending_to_itself, with_codec
 
 F, EPOCHS = 16, 9
 HALF = N // 2
@@ -21,7 +21,7 @@ def rows_of(epoch: int) -> torch.Tensor:
 
 def on_wires(asked: Approximation) -> tuple[DistMatrix, Setting]:
     setting = Setting(Dials(asked), Errors(), seed=3)
-    return sending_to_itself(diagonal()).approximated(setting, torch.arange(N)), setting
+    return with_codec(sending_to_itself(diagonal()), setting, torch.arange(N)), setting
 
 
 @pytest.mark.parametrize("bins", [1, 2, 3])
@@ -32,9 +32,9 @@ def test_residuals_are_those_of_the_rows_that_are_sent(bins):
     )
     residual = torch.zeros(HALF, F, dtype=torch.float64)
     for epoch in range(EPOCHS):
-        A.begin_epoch(epoch)
+        begin(A, epoch)
         H = rows_of(epoch)
-        A.forward(H)
+        A @ H
         sent = torch.arange(HALF)
         if epoch and bins > 1:
             sent = sent[sent % bins == epoch % bins]
@@ -42,7 +42,7 @@ def test_residuals_are_those_of_the_rows_that_are_sent(bins):
         key = setting.key(Step(epoch), "round 0")
         kernels.quantise_rows(H[HALF:][sent], 2, HALF + sent, key, stochastic=False, residual=part)
         residual[sent] = part
-        (wire,) = A.wires
+        (wire,) = A.codecs.hops
         assert isinstance(wire, Delayed)
         assert isinstance(wire.inner, Quantised)
         (kept,) = wire.inner.state().values()
@@ -54,10 +54,10 @@ def test_what_is_lost_arrives_later():
     A, _ = on_wires(Approximation(((0, 2),), feedback=True))
     sent, arrived = torch.zeros(2, N, F, dtype=torch.float64)
     for epoch in range(EPOCHS):
-        A.begin_epoch(epoch)
+        begin(A, epoch)
         sent += rows_of(epoch)
-        arrived += A.forward(rows_of(epoch))
-    (kept,) = A.wires[0].state().values()
+        arrived += A @ rows_of(epoch)
+    (kept,) = A.codecs.hops[0].state().values()
     torch.testing.assert_close((sent - arrived)[HALF:], kept)
 
 
@@ -67,6 +67,6 @@ def test_what_is_lost_does_not_grow(bits):
     A, _ = on_wires(Approximation(((0, bits),), feedback=True))
     for epoch in range(200):
         A.forward(rows_of(epoch), Step(epoch))
-    kept = A.wires[0].state()["lost.0"]
+    kept = A.codecs.hops[0].state()["lost.0"]
     assert kept.norm() < 0.6 * rows_of(199)[HALF:].norm()
     assert kept.isfinite().all()

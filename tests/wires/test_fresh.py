@@ -15,6 +15,7 @@ from spgnn.exchange import Algorithm, Step
 from spgnn.testing import run_ranks
 from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix, uneven_layout
+from tests.wires.single import begin, with_codec
 
 N, F, EPOCHS, BOUND = 30, 3, 8, 0.5
 
@@ -48,7 +49,7 @@ def matrix_on(comm: Any, asked: Approximation, algorithm: Algorithm) -> tuple[An
     mesh = Mesh.build(comm, algorithm.axes(comm.size))
     exact = DistMatrix.build(block_row(A, own.start, own.stop), layout, mesh, algorithm=algorithm)
     setting = Setting(Dials(asked, EPOCHS), Errors(), seed=5)
-    return A.toarray(), setting, exact.approximated(setting, torch.arange(own.start, own.stop)), own
+    return A.toarray(), setting, with_codec(exact, setting, torch.arange(own.start, own.stop)), own
 
 
 def used(now: np.ndarray, known: np.ndarray, own: slice) -> np.ndarray:
@@ -64,10 +65,10 @@ def against_oracle(rank: int, delay: int) -> None:
     A, setting, fresh, own = matrix_on(comm, asked, Algorithm("1d"))
     forward, past = Known(1), []
     for epoch in range(EPOCHS):
-        fresh.begin_epoch(epoch)
+        begin(fresh, epoch)
         before = comm.ledger.copy()
         H = walk(epoch, 1)
-        Z = fresh.forward(torch.from_numpy(H[own].copy()))
+        Z = fresh @ torch.from_numpy(H[own].copy())
         moved = comm.ledger.since(before).of("alltoall")
         carried = list(fresh.executor.carried(F, torch.float64, Step(epoch)))
         assert sum(int(c.sent.sum()) for c in carried) == moved.sent_bytes
@@ -79,7 +80,7 @@ def against_oracle(rank: int, delay: int) -> None:
     assert forward.sent[1:].any(axis=0).sum() > N // 4
     if not delay:
         check_errors(fresh, setting, own, A)
-    for wire in fresh.wires:
+    for wire in fresh.codecs.hops:
         wire.land()
 
 

@@ -12,6 +12,7 @@ from spgnn.exchange import Algorithm, Step
 from spgnn.testing import run_ranks
 from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix, uneven_layout
+from tests.wires.single import with_codec
 
 N, F, EPOCHS = 30, 3, 8
 
@@ -23,7 +24,7 @@ def matrix_on(comm: Communicator, asked: Approximation, algorithm: Algorithm) ->
     mesh = Mesh.build(comm, algorithm.axes(comm.size))
     exact = DistMatrix.build(block, layout, mesh, algorithm=algorithm)
     setting = Setting(Dials(asked, EPOCHS), Errors(), seed=5)
-    return exact.approximated(setting, torch.arange(own.start, own.stop))
+    return with_codec(exact, setting, torch.arange(own.start, own.stop))
 
 
 def stored(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -44,7 +45,7 @@ def resumed(_: int, asked: Approximation, algorithm: Algorithm) -> None:
     operands = torch.ones(shape, dtype=torch.float64)
     for epoch in range(EPOCHS):
         if epoch == 4:
-            for old, new in zip(first.wires, second.wires, strict=True):
+            for old, new in zip(first.codecs.hops, second.codecs.hops, strict=True):
                 new.load(stored(old.state()))
         # Rows move a little, or much.
         moves = 0.3 * rng.standard_normal(shape) * rng.random((*shape[:2], 1))
@@ -53,7 +54,7 @@ def resumed(_: int, asked: Approximation, algorithm: Algorithm) -> None:
             found = multiplied(first, X, step)
             if epoch >= 4:
                 assert torch.equal(multiplied(second, X, step), found), step
-    for wire in (*first.wires, *second.wires):
+    for wire in (*first.codecs.hops, *second.codecs.hops):
         wire.land()
 
 

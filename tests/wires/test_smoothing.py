@@ -12,7 +12,7 @@ import torch
 from spgnn import DistMatrix
 from spgnn.exchange import Step
 from spgnn.wires import Approximation, Dials, Errors, Setting
-from tests.wires.single import N, diagonal, sending_to_itself
+from tests.wires.single import N, begin, diagonal, sending_to_itself, with_codec
 
 F, EPOCHS, HALF = 3, 12, N // 2
 ASKED = [
@@ -30,7 +30,7 @@ def rows_of(epoch: int, adjoint: bool = False) -> np.ndarray:
 
 def on_wires(asked: Approximation) -> tuple[DistMatrix, Setting]:
     setting = Setting(Dials(asked, EPOCHS), Errors(), seed=3)
-    return sending_to_itself(diagonal()).approximated(setting, torch.arange(N)), setting
+    return with_codec(sending_to_itself(diagonal()), setting, torch.arange(N)), setting
 
 
 def expected(asked: Approximation, epoch: int, adjoint: bool) -> np.ndarray:
@@ -51,11 +51,11 @@ def test_means_have_weights_that_add_up_to_one(asked):
     """In both directions, through autograd; landing in between changes nothing."""
     A, _ = on_wires(asked)
     for epoch in range(EPOCHS):
-        A.begin_epoch(epoch)
+        begin(A, epoch)
         H = torch.from_numpy(rows_of(epoch)).requires_grad_()
         Z = A @ H
         if epoch % 3 == 1:
-            A.wires[0].land()
+            A.codecs.hops[0].land()
         (dH,) = torch.autograd.grad(Z, H, torch.from_numpy(rows_of(epoch, True)))
         np.testing.assert_allclose(Z.detach().numpy(), expected(asked, epoch, False), atol=1e-12)
         np.testing.assert_allclose(dH.numpy(), expected(asked, epoch, True), atol=1e-12)
@@ -65,8 +65,8 @@ def test_products_of_an_epoch_have_lines_of_their_own():
     A, _ = on_wires(Approximation(delay=1, centred=False))
     for epoch, which in product(range(4), range(2)):
         if not which:
-            A.begin_epoch(epoch)
-        Z = A.forward(torch.from_numpy(rows_of(10 * epoch + which)))
+            begin(A, epoch)
+        Z = A @ torch.from_numpy(rows_of(10 * epoch + which))
         known = rows_of(10 * max(0, epoch - 1) + which)[HALF:]
         np.testing.assert_array_equal(Z[HALF:].numpy(), known)
 
@@ -86,7 +86,7 @@ def test_errors_compare_what_arrives_with_what_was_held():
 def test_nothing_is_ever_sent():
     A, _ = on_wires(Approximation(delay=None, exact_last=1))
     for epoch in range(EPOCHS):
-        A.begin_epoch(epoch)
+        begin(A, epoch)
         H = torch.from_numpy(rows_of(epoch)).requires_grad_()
         Z = A @ H
         (dH,) = torch.autograd.grad(Z, H, torch.ones_like(Z))
@@ -104,7 +104,7 @@ def test_a_copy_begins_anew():
     A, _ = on_wires(Approximation(delay=2, bins=2, centred=False))
     for epoch in range(3):
         A.forward(torch.from_numpy(rows_of(epoch)), Step(epoch))
-    (wire,), (other,) = A.wires, copy.deepcopy(A).wires
+    (wire,), (other,) = A.codecs.hops, copy.deepcopy(A).codecs.hops
     assert wire.state()
     assert wire._bins
     assert not other.state()

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from spgnn.exchange import Step
 from spgnn.wires import Approximation, Dials, Errors, Layer, Setting
-from tests.wires.single import N, diagonal, sending_to_itself
+from tests.wires.single import N, diagonal, sending_to_itself, with_codec
 
 F, SEEDS = 6, 2000
 CASES = {
@@ -59,13 +59,13 @@ def test_products_and_adjoints_are_unbiased(case):
     """Draws are hashes, so that scores are the same in every run."""
     dense = sp.random_array((N, N), density=0.2, rng=np.random.default_rng(0), format="csr")
     exact = sending_to_itself(dense)
-    A = exact.approximated(Setting(Dials(CASES[case]), Errors()), torch.arange(N))
+    A = with_codec(exact, Setting(Dials(CASES[case]), Errors()), torch.arange(N))
     H, G = torch.from_numpy(np.random.default_rng(1).standard_normal((2, N, F)))
     Z, dH = dense @ H.numpy(), dense.T @ G.numpy()
     np.testing.assert_allclose(exact.forward(H).numpy(), Z, atol=1e-12)
     forward, adjoint = Mean(), Mean()
     for seed in range(SEEDS):
-        for wire in A.wires:
+        for wire in A.codecs.hops:
             reseed(wire, seed)
         forward.errors.append(A.forward(H, Step()).numpy() - Z)
         adjoint.errors.append(A.adjoint(G, Step().reversed()).numpy() - dH)
@@ -83,7 +83,7 @@ def test_errors_are_what_is_reported(case):
     """What wires say that they lost is how far the rows that arrive are from exact."""
     setting = Setting(Dials(CASES[case]), Errors())
     exact = sending_to_itself(diagonal())
-    A = exact.approximated(setting, torch.arange(N))
+    A = with_codec(exact, setting, torch.arange(N))
     H = torch.from_numpy(np.random.default_rng(1).standard_normal((N, F)))
     lost = (A.forward(H, Step(3)) - H).square().sum()
     rows = H[N // 2 :]
