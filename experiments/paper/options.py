@@ -11,7 +11,7 @@ from paper.graphs import DATASETS, DEFAULT_SCALES, PaperGraph, real_graph, stand
 from paper.times import Model
 from spgnn.command import at_least, real
 from spgnn.errors import meant, shortened
-from spgnn.partition import PRESETS
+from spgnn.partition.methods import PRESETS
 from spgnn.plan import Machine, read_machine
 from spgnn.plan.partitions import Partitions, cache_directory
 from spgnn.progress import Progress

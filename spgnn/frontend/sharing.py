@@ -23,9 +23,8 @@ from spgnn.errors import InputError, meant, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.partition import METHODS, partition, read_labels
 from spgnn.partition.adjacency import Int32Array
-from spgnn.partition.edge_files import read_edges
 from spgnn.partition.gvb import Objective
-from spgnn.partition.labels import check_labels
+from spgnn.partition.labels import check_labels, read_edge_labels
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 
@@ -132,7 +131,7 @@ def _opened(
         if how.symmetrise:
             source = MemorySource(source.graph().symmetrised())
         structure = source.structure()
-        edges = None if how.edges is None else read_edges(how.edges, structure.nnz, parts)
+        edges = None if how.edges is None else read_edge_labels(how.edges, structure.nnz, parts)
         mask = _training_mask(source, how) if "train" in how.balance else None
         labels, report = _labels(how, structure, parts, mask)
         return source, labels, edges, report

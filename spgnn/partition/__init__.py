@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for
-from spgnn.partition.adjacency import Adjacency, Int32Array, Int64Array
-from spgnn.partition.arguments import (
+from spgnn.partition.adjacency import (
     LARGEST_IMBALANCE,
     LARGEST_SEED,
+    Adjacency,
+    Int32Array,
     check_nodes,
     check_parts,
     check_threads,
 )
-from spgnn.partition.edges import VertexCut, cut_vertices
 from spgnn.partition.gvb import Objective, Preset
 from spgnn.partition.labels import (
     check_labels,
@@ -27,19 +27,10 @@ from spgnn.partition.labels import (
     read_labels,
     write_labels,
 )
-from spgnn.partition.methods import (
-    METHODS,
-    OBJECTIVES,
-    PRESETS,
-    Problem,
-)
-from spgnn.partition.nodes import two_level
+from spgnn.partition.methods import METHODS, OBJECTIVES, PRESETS, Problem, two_level
+from spgnn.partition.vertex_cut import cut_vertices
 from spgnn.partition.volume import (
-    CoverVolume,
-    CutReport,
-    LevelReport,
     Report,
-    Volumes,
     count_volumes,
     excess_of_maximum,
     part_weights,
@@ -49,15 +40,7 @@ from spgnn.progress import Progress
 
 __all__ = [
     "METHODS",
-    "OBJECTIVES",
-    "PRESETS",
-    "Adjacency",
-    "CoverVolume",
-    "CutReport",
-    "LevelReport",
     "Report",
-    "VertexCut",
-    "Volumes",
     "count_volumes",
     "cut_vertices",
     "part_sizes",
@@ -69,7 +52,6 @@ __all__ = [
 ]
 
 BALANCES = ("nnz", "vertices", "train")
-_METHODS_WITH_INITIAL = ("gvb", "stream")
 
 
 def partition(
@@ -144,30 +126,43 @@ def partition(
     check_choice("objective", objective, OBJECTIVES)
     check_choice("preset", preset, PRESETS)
     adjacency = Adjacency.of(A)
+    n, parts = adjacency.vertices, check_parts(k, adjacency.vertices)
     problem = Problem(
         adjacency,
-        parts=check_parts(k, adjacency.vertices),
-        weights=_balanced_weights(adjacency, balance, train_mask),
+        parts=parts,
+        weights=np.stack(_balanced_weights(adjacency, balance, train_mask), axis=1),
         imbalance=check_number("imbalance", imbalance, 0, LARGEST_IMBALANCE),
         seed=check_integer("seed", seed, 0, LARGEST_SEED),
         preset=preset,
         objective=objective,
         receive=receive,
-        initial=None if initial is None else check_labels(initial, adjacency.vertices, k)[0],
+        initial=None if initial is None else check_labels(initial, n, k)[0],
         threads=check_threads(threads),
         progress=progress,
     )
-    nodes = check_nodes(nodes, problem.parts)
-    _check_method(method, problem, nodes)
+    nodes = check_nodes(nodes, parts)
+    if method != "gvb" and (objective != "column" or receive):
+        raise InputError(f"only method gvb takes objective cover or receive, not {method}")
+    if initial is not None and method not in ("gvb", "stream"):
+        raise InputError(f"method {method} cannot refine labels; use gvb or stream")
+    if nodes is not None and (method != "gvb" or initial is not None):
+        raise InputError("nodes needs method gvb, and no labels to refine")
     started = time.perf_counter()
-    labels = _solve(problem, method, nodes)
+    if parts == 1 or parts >= n or adjacency.edges == 0:
+        # Nothing can be chosen, so that no library has to cope with it.
+        labels = METHODS["random" if method == "random" else "block"](problem)
+    else:
+        with memory_for(f"method {method} for {adjacency.describe(parts)}"):
+            if nodes is not None and 1 < nodes < parts:
+                labels = two_level(problem, nodes)
+            else:
+                labels = METHODS[method](problem)
     seconds = time.perf_counter() - started
     result = report(
         adjacency, labels, k, nodes=nodes, minimum=minimum, threads=threads, progress=progress
     )
     heaviest = max(
-        excess_of_maximum(part_weights(weights, labels, problem.parts))
-        for weights in problem.weights.T
+        excess_of_maximum(part_weights(weights, labels, parts)) for weights in problem.weights.T
     )
     result["method"] = method
     result["seconds"] = seconds
@@ -176,32 +171,10 @@ def partition(
     return labels, result
 
 
-def _check_method(method: str, problem: Problem, nodes: int | None) -> None:
-    """Refuse what the method cannot do."""
-    if method != "gvb" and (problem.objective != "column" or problem.receive):
-        raise InputError(f"only method gvb takes objective cover or receive, not {method}")
-    if problem.initial is not None and method not in _METHODS_WITH_INITIAL:
-        raise InputError(f"method {method} cannot refine labels; use gvb or stream")
-    if nodes is not None and (method != "gvb" or problem.initial is not None):
-        raise InputError("nodes needs method gvb, and no labels to refine")
-
-
-def _solve(problem: Problem, method: str, nodes: int | None) -> Int32Array:
-    """Labels by the method; where nothing can be chosen no library has to cope with it."""
-    parts, adjacency = problem.parts, problem.adjacency
-    if parts == 1 or parts >= adjacency.vertices or adjacency.edges == 0:
-        return METHODS["random" if method == "random" else "block"](problem)
-    size = f"{adjacency.vertices:,} vertices, {adjacency.edges:,} nonzeros, {parts:,} parts"
-    with memory_for(f"method {method} for {size}"):
-        if nodes is not None and 1 < nodes < parts:
-            return two_level(problem, nodes)
-        return METHODS[method](problem)
-
-
 def _balanced_weights(
     adjacency: Adjacency, balance: Sequence[str], train_mask: npt.NDArray[np.bool_] | None
-) -> Int64Array:
-    """One column per balanced quantity, int64 [vertices, len(balance)]."""
+) -> list[npt.NDArray[np.int64]]:
+    """One vector per balanced quantity, int64 [vertices]."""
     names = balance.split(",") if isinstance(balance, str) else balance
     if not isinstance(names, Sequence) or not names:
         raise InputError(f"balance must name one or more of {', '.join(BALANCES)}")
@@ -213,18 +186,13 @@ def _balanced_weights(
         elif name == "vertices":
             columns.append(np.ones(adjacency.vertices, np.int64))
         else:
-            columns.append(_training(train_mask, adjacency.vertices))
+            wanted = f"balance train needs a train mask, bool [{adjacency.vertices}]; the graph has"
+            if train_mask is None:
+                raise InputError(f"{wanted} none")
+            mask = np.asarray(train_mask)
+            if mask.shape != (adjacency.vertices,) or mask.dtype != np.bool_:
+                raise InputError(f"{wanted} {mask.dtype} {list(mask.shape)}")
+            columns.append(mask.astype(np.int64))
     if len(set(names)) != len(names):
         raise InputError(f"balance names a quantity twice: {', '.join(names)}")
-    return columns[0][:, None] if len(columns) == 1 else np.stack(columns, axis=1)
-
-
-def _training(train_mask: npt.NDArray[np.bool_] | None, vertices: int) -> Int64Array:
-    """1 for training vertices, 0 for others, int64 [vertices]."""
-    wanted = f"balance train needs a train mask, bool [{vertices}]; the graph has "
-    if train_mask is None:
-        raise InputError(wanted + "none")
-    mask = np.asarray(train_mask)
-    if mask.shape != (vertices,) or mask.dtype != np.bool_:
-        raise InputError(f"{wanted}{mask.dtype} {list(mask.shape)}")
-    return mask.astype(np.int64)
+    return columns

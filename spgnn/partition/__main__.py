@@ -2,16 +2,416 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
-from spgnn.command import run
-from spgnn.partition.cli import command
+import numpy as np
+import numpy.typing as npt
+
+from spgnn.command import Parser, at_least, counted, real, run, say
+from spgnn.data.load import data_directory, load_dataset
+from spgnn.data.shards import open_shards
+from spgnn.errors import InputError, check_choice, memory_for
+from spgnn.files import check_writable, write_pieces
+from spgnn.partition import (
+    BALANCES,
+    METHODS,
+    count_volumes,
+    cut_vertices,
+    part_sizes,
+    partition,
+    permutation,
+    report,
+    write_labels,
+)
+from spgnn.partition.adjacency import (
+    LARGEST_IMBALANCE,
+    LARGEST_SEED,
+    MOST_THREADS,
+    Int32Array,
+    check_nodes,
+    check_parts,
+)
+from spgnn.partition.labels import read_edge_labels, read_labels, write_edge_labels
+from spgnn.partition.methods import OBJECTIVES, PRESETS
+from spgnn.partition.plot import check_plot, plot_volumes
+from spgnn.partition.volume import Report, Volumes
+from spgnn.progress import ProgressBar
+
+LIBRA = "libra"  # gives parts to nonzeros, and then to vertices
+# The flags that name a file to write, and what it will hold.
+OUTPUTS = {
+    "--output": "write the labels, one a line (METIS's format)",
+    "--edges": "write the part of each nonzero (.npy)",
+    "--sizes": "write the number of vertices of each part",
+    "--permutation": "write the original vertex ids in order of their part",
+    "--json": "write the report",
+    "--plot": "draw send and receive volumes and the block heat map",
+}
+_UNEVEN = 0.5  # from here on, an imbalance of vertices has a remark
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status (`spgnn.command.run`)."""
-    return run(lambda: command(arguments))
+    return run(lambda: _command(arguments))
+
+
+def _command(arguments: Sequence[str] | None) -> None:
+    options = _parser().parse_args(arguments)
+    _check_names(options)
+    _check_outputs(options)
+    with ProgressBar() as progress:
+        progress("reading", 0, 1)
+        with memory_for(f"reading {options.graph}"):
+            matrix, train_mask = _read(options.graph)
+        check_parts(options.parts, matrix.shape[0], "--parts")
+        labels, reports, edges = _results(options, matrix, train_mask, progress)
+        volumes = None
+        if options.plot is not None:
+            volumes = count_volumes(matrix, labels, options.parts, minimum=False)
+    try:
+        _write_outputs(options, labels, reports, volumes, edges)
+    finally:
+        _print_reports(reports, options.features)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="spgnn-partition",
+        description="Partition a graph and report exactly what its training would move.",
+    )
+    add = parser.add_argument
+    add(
+        "graph",
+        metavar="GRAPH",
+        help=".mtx, .txt, .csv, .graph, .npz (text also .gz), or a directory with a graph on disk",
+    )
+    add("--parts", type=at_least(1), required=True, metavar="K", help="number of parts")
+    add(
+        "--method",
+        default="gvb",
+        choices=[*METHODS, LIBRA],
+        help="default: gvb; libra is a vertex cut, which gives parts to nonzeros",
+    )
+    add(
+        "--objective",
+        default="column",
+        choices=OBJECTIVES,
+        help="what gvb minimises: rows moved when columns pay, or under minimum covers",
+    )
+    add(
+        "--imbalance",
+        type=real(0, LARGEST_IMBALANCE),
+        default=0.05,
+        metavar="E",
+        help="default: 0.05",
+    )
+    add("--seed", type=at_least(0, LARGEST_SEED), default=0)
+    add("--preset", default="default", choices=PRESETS)
+    add("--balance", default="nnz", metavar="LIST", help="of nnz, vertices, train; default: nnz")
+    add("--receive", action="store_true", help="gvb: minimise the maximum receive volume too")
+    add("--nodes", type=at_least(1), metavar="N", help="gvb: K/N parts for each of N nodes")
+    add("--refine-from", metavar="FILE", help="start from these labels (gvb, stream)")
+    add("--labels", metavar="FILE", help="only report on these labels")
+    add("--edge-labels", metavar="FILE", help="only report on this vertex cut (.npy)")
+    add("--compare", metavar="M,M,…", help="further methods for the table")
+    add(
+        "--features",
+        type=at_least(1),
+        metavar="F",
+        help="report bytes too, for rows of F float32 numbers",
+    )
+    add(
+        "--minimum",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="count minimum covers (default: unless the graph is on disk)",
+    )
+    add("--threads", type=at_least(1, MOST_THREADS), metavar="T", help="default: all cores")
+    for flag, written in OUTPUTS.items():
+        add(flag, metavar="FILE", help=written)
+    return parser
+
+
+def _check_names(options: argparse.Namespace) -> None:
+    for name in options.balance.split(","):
+        check_choice("--balance", name, BALANCES)
+    if options.compare is not None:
+        for name in options.compare.split(","):
+            check_choice("--compare", name, METHODS)
+    if options.labels is not None and options.refine_from is not None:
+        raise InputError("--labels only reports on labels, --refine-from refines them: give one")
+    if options.edge_labels is not None and options.refine_from is not None:
+        raise InputError("--edge-labels only reports on a vertex cut; leave out --refine-from")
+    asked = options.refine_from or options.receive or options.objective != "column"
+    if options.method == LIBRA and (asked or options.balance != "nnz"):
+        raise InputError(
+            "--method libra balances nonzeros; it takes no --refine-from, --receive, --objective "
+            "or --balance"
+        )
+    if options.nodes is not None:
+        check_nodes(options.nodes, options.parts, "--nodes")
+
+
+def _read(path: str) -> tuple[Any, npt.NDArray[np.bool_] | None]:
+    """The matrix and the training mask; a graph on disk is mapped."""
+    if os.path.isdir(path):
+        return open_shards(path).pattern(), None
+    graph = load_dataset(path)
+    mask = None if graph.train_mask is None else graph.select_split(0).train_mask
+    return graph.adjacency, None if mask is None else mask.numpy()
+
+
+def _results(
+    options: argparse.Namespace,
+    matrix: Any,
+    train_mask: npt.NDArray[np.bool_] | None,
+    progress: ProgressBar,
+) -> tuple[Int32Array, list[Report], Int32Array | None]:
+    """Labels, the reports of them and of what is compared, and edge labels if they matter."""
+    parts, vertices = options.parts, matrix.shape[0]
+    shared = {"threads": options.threads, "progress": progress}
+    counting = {"nodes": options.nodes, "minimum": options.minimum, **shared}
+
+    def by_method(name: str, **chosen: Any) -> tuple[Int32Array, Report]:
+        ours = bool(chosen) or name == "gvb"
+        return partition(
+            matrix,
+            parts,
+            name,
+            objective=options.objective if ours else "column",
+            imbalance=options.imbalance,
+            seed=options.seed,
+            preset=options.preset,
+            receive=options.receive and ours,
+            train_mask=train_mask,
+            **chosen,
+            **counting | {"nodes": options.nodes if ours else None},
+        )
+
+    def cut(labels: Int32Array | None) -> Any:
+        edges = None
+        if options.edge_labels is not None:
+            edges = read_edge_labels(options.edge_labels, len(matrix.indices), parts)
+        limits = {"imbalance": options.imbalance, "seed": options.seed}
+        return cut_vertices(matrix, parts, labels=labels, edges=edges, **limits, **shared)
+
+    compared = [] if options.compare is None else options.compare.split(",")
+    vertex_cut = None
+    if options.labels is not None:
+        labels = read_labels(options.labels, vertices, parts)
+        first = report(matrix, labels, parts, **counting)
+    elif options.method == LIBRA or options.edge_labels is not None:
+        started = time.perf_counter()
+        vertex_cut = cut(None)
+        seconds = time.perf_counter() - started
+        labels = vertex_cut.owners
+        first = report(matrix, labels, parts, **counting)
+        if options.edge_labels is None:
+            first["method"], first["seconds"] = LIBRA, seconds
+    else:
+        initial = None
+        if options.refine_from is not None:
+            initial = read_labels(options.refine_from, vertices, parts)
+        balance = options.balance.split(",")
+        labels, first = by_method(options.method, balance=balance, initial=initial)
+        compared = [name for name in compared if name != options.method]
+    if vertex_cut is None and (options.edges is not None or options.edge_labels is not None):
+        vertex_cut = cut(labels)
+    if vertex_cut is not None:
+        first["vertex_cut"] = vertex_cut.report
+    reports = [first, *(by_method(name)[1] for name in compared)]
+    return labels, reports, None if vertex_cut is None else vertex_cut.edges
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Refuse what would fail, or overwrite what is read, only after the long work."""
+    sources = [
+        ("the graph", options.graph),
+        ("the graph", str(data_directory() / f"{options.graph}.npz")),
+        ("--labels", options.labels),
+        ("--edge-labels", options.edge_labels),
+        ("--refine-from", options.refine_from),
+    ]
+    taken = [(what, path) for what, path in sources if path is not None and os.path.exists(path)]
+    for flag in OUTPUTS:
+        path = getattr(options, flag.removeprefix("--"))
+        if path is None:
+            continue
+        check_writable(path, flag)
+        for other, known in taken:
+            if os.path.exists(path) and os.path.exists(known):
+                # One file, or a file below a directory that is read.
+                same = os.path.samefile(path, known)
+                same = same or Path(path).resolve().is_relative_to(Path(known).resolve())
+            else:
+                same = os.path.realpath(path) == os.path.realpath(known)
+            if same:
+                raise InputError(f"{flag} {path}: would overwrite {other}; name another file")
+        taken.append((flag, path))
+    if options.plot is not None:
+        check_plot(options.plot)
+
+
+def _write_outputs(
+    options: argparse.Namespace,
+    labels: Int32Array,
+    reports: list[Report],
+    volumes: Volumes | None,
+    edges: Int32Array | None,
+) -> None:
+    """Write all that was asked for; what cannot be written does not keep the rest from it."""
+    failures = []
+    for flag in OUTPUTS:
+        path = getattr(options, flag.removeprefix("--"))
+        if path is None:
+            continue
+        what = f"{flag} {path}"
+        try:
+            if flag == "--output":
+                write_labels(path, labels, what)
+            elif flag == "--edges":
+                assert edges is not None
+                write_edge_labels(path, edges, options.parts, what)
+            elif flag == "--sizes":
+                write_labels(path, part_sizes(labels, options.parts), what)
+            elif flag == "--permutation":
+                write_labels(path, permutation(labels), what)
+            elif flag == "--json":
+                write_pieces(path, [_record(options, reports)], what)
+            else:
+                assert volumes is not None
+                title = f"{Path(options.graph).name}, {reports[0]['method']}"
+                plot_volumes(volumes, path, title)
+        except InputError as error:
+            failures.append(str(error))
+        else:
+            print(f"wrote {path}", file=sys.stderr)
+    if failures:
+        raise InputError("; ".join(failures))
+
+
+def _record(options: argparse.Namespace, reports: list[Report]) -> bytes:
+    first = reports[0]
+    record: dict[str, Any] = {**first, "graph": options.graph}
+    if options.features is not None:
+        row = 4 * options.features
+        record["bytes"] = {
+            "features": options.features,
+            "total": first["total_volume"] * row,
+            "max_send": first["max_send"] * row,
+            "max_recv": first["max_recv"] * row,
+        }
+    if len(reports) > 1:
+        record["compared"] = reports[1:]
+    return json.dumps(record, indent=2, allow_nan=False).encode() + b"\n"
+
+
+def _print_reports(reports: list[Report], features: int | None) -> None:
+    """One column of figures per report, on stdout."""
+    rows = [("", [result["method"] for result in reports])]
+    rows += [(name, [show(result) for result in reports]) for name, show in _FIGURES]
+    for key, lines in (("levels", _LEVELS), ("vertex_cut", _CUT)):
+        if any(key in result for result in reports):
+            rows += [
+                (name, [given(result) if key in result else "–" for result in reports])
+                for name, given in lines
+            ]
+    if features is not None:
+        row = 4 * features
+        rows += [
+            ("total bytes", [_size(result["total_volume"] * row) for result in reports]),
+            ("max send bytes", [_size(result["max_send"] * row) for result in reports]),
+            ("max receive bytes", [_size(result["max_recv"] * row) for result in reports]),
+        ]
+    first = reports[0]
+    say(f"{first['vertices']:,} vertices, {first['edges']:,} nonzeros, {first['parts']} parts")
+    name_width = max(len(name) for name, _ in rows)
+    widths = [max(len(cells[i]) for _, cells in rows) for i in range(len(reports))]
+    for name, cells in rows:
+        figures = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        say(f"{name.ljust(name_width)}  {figures}")
+    for result in reports:
+        for remark in _remarks(result):
+            say(f"{result['method']}: {remark}")
+
+
+def _remarks(result: Report) -> list[str]:
+    remarks = []
+    if not result.get("imbalance_met", True):
+        asked = _percent(result["imbalance_asked"])
+        remarks.append(f"the asked imbalance of {asked} is not met")
+    if result["empty_parts"]:
+        remarks.append(counted(result["empty_parts"], "empty part"))
+    if result["vertex_imbalance"] > _UNEVEN and result["nnz_imbalance"] < _UNEVEN:
+        largest = 1 + result["vertex_imbalance"]
+        remarks.append(
+            f"parts are even in nonzeros; the largest one has {largest:.1f} times the average "
+            "number of vertices (--balance nnz,vertices evens both)"
+        )
+    return remarks
+
+
+def _rows(count: int | None) -> str:
+    return "–" if count is None else f"{count:,}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _size(count: int) -> str:
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} TB"
+
+
+_FIGURES: tuple[tuple[str, Callable[[Report], str]], ...] = (
+    ("total volume (rows)", lambda r: _rows(r["total_volume"])),
+    ("max send", lambda r: _rows(r["max_send"])),
+    ("average send", lambda r: f"{r['avg_send']:,.1f}"),
+    ("max receive", lambda r: _rows(r["max_recv"])),
+    ("send imbalance", lambda r: _percent(r["send_imbalance"])),
+    ("receive imbalance", lambda r: _percent(r["recv_imbalance"])),
+    ("cover row", lambda r: _rows(r["cover_volume"]["row"])),
+    ("cover minimum", lambda r: _rows(r["cover_volume"]["minimum"])),
+    (
+        "  its max send",
+        lambda r: _rows(r["covers"]["minimum"]["max_send"] if "minimum" in r["covers"] else None),
+    ),
+    ("edge cut (nonzeros)", lambda r: _rows(r["edge_cut"])),
+    ("nnz imbalance", lambda r: _percent(r["nnz_imbalance"])),
+    ("vertex imbalance", lambda r: _percent(r["vertex_imbalance"])),
+    ("seconds", lambda r: f"{r['seconds']:.2f}"),
+    ("peak memory", lambda r: _size(r["peak_rss_bytes"])),
+)
+
+_LEVELS: tuple[tuple[str, Callable[[Report], str]], ...] = (
+    ("between nodes (rows)", lambda r: _rows(r["levels"]["between"]["total"])),
+    ("  max send", lambda r: _rows(r["levels"]["between"]["max_send"])),
+    ("  once a part", lambda r: _rows(r["levels"]["between_flat"]["total"])),
+    ("inside nodes", lambda r: _rows(r["levels"]["inside"]["total"])),
+    ("  max send", lambda r: _rows(r["levels"]["inside"]["max_send"])),
+)
+
+_CUT: tuple[tuple[str, Callable[[Report], str]], ...] = (
+    ("vertex cut: parts a vertex", lambda r: f"{r['vertex_cut']['replication']:.2f}"),
+    ("  expand (rows)", lambda r: _rows(r["vertex_cut"]["expand"]["total"])),
+    ("  fold", lambda r: _rows(r["vertex_cut"]["fold"]["total"])),
+    ("  max send, together", lambda r: _rows(r["vertex_cut"]["together"]["max_send"])),
+    ("  send imbalance", lambda r: _percent(r["vertex_cut"]["together"]["send_imbalance"])),
+    ("  nnz imbalance", lambda r: _percent(r["vertex_cut"]["nnz_imbalance"])),
+    ("  vertex imbalance", lambda r: _percent(r["vertex_cut"]["vertex_imbalance"])),
+)
 
 
 if __name__ == "__main__":

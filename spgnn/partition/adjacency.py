@@ -1,4 +1,4 @@
-"""The square sparse matrix that is partitioned, without its values."""
+"""The square sparse matrix that is partitioned, without its values; and checks of numbers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,53 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_integer
+from spgnn.memory import processors
 from spgnn.partition import _partition
-from spgnn.partition.arguments import integers
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
+
+LARGEST_SEED = 2**31 - 1
+LARGEST_IMBALANCE = 1e6  # no bound at all, for fewer parts than that
+MOST_THREADS = 1024
+_ALWAYS_ALLOWED = 1 << 16  # parts
+
+
+def check_parts(parts: object, vertices: int, name: str = "k") -> int:
+    """The number of parts: at most 65,536, or four times as many as vertices.
+
+    Every figure per part takes memory, and parts beyond that could not but be empty.
+    """
+    return check_integer(name, parts, 1, min(max(_ALWAYS_ALLOWED, 4 * vertices), 2**31 - 1))
+
+
+def check_threads(threads: int | None) -> int:
+    """The number of threads, by default all processors that this process may use."""
+    return processors() if threads is None else check_integer("threads", threads, 1, MOST_THREADS)
+
+
+def check_nodes(nodes: int | None, parts: int, name: str = "nodes") -> int | None:
+    """The number of nodes among which parts are divided evenly; ``None`` stays."""
+    if nodes is None:
+        return None
+    nodes = check_integer(name, nodes, 1)
+    if parts % nodes:
+        raise InputError(f"{name} {nodes} must divide the number of parts, which is {parts}")
+    return nodes
+
+
+def integers(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
+    """A vector of integers of any width; an empty one may have any dtype."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors on a GPU
+        raise InputError(f"{name} must be a vector of integers: {error}") from None
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InputError(
+            f"{name} must be a vector of integers, got {array.dtype} {list(array.shape)}"
+        )
+    return array
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +67,8 @@ class Adjacency:
     ----------
     indptr : int64 [vertices + 1]
     indices : int32 [edges]
-        May be memory-mapped; then nothing but `stream` and the report of column and row volumes
-        reads it in bounded memory.
+        May be memory-mapped; then only method `stream` and the report of column and row volumes
+        read it in bounded memory.
     on_disk : bool
         Whether the arrays are memory-mapped.
     """
@@ -40,16 +81,14 @@ class Adjacency:
     def of(cls, A: Any) -> Adjacency:
         """Take a SciPy sparse matrix, a CSR block, or a graph on disk.
 
-        A CSR block or a graph on disk is anything with ``indptr``, ``indices`` and ``shape``: a
-        block of tensors, a graph on disk of arrays, which may be memory-mapped; both are shared.
-        Arrays of a SciPy matrix are copied. Explicit zeros count: the exchange moves rows for every
-        stored entry.
+        The latter two have ``indptr``, ``indices`` and ``shape``, which are shared. A SciPy matrix
+        is copied. Explicit zeros count: the exchange moves rows for every stored entry. Columns are
+        checked when they are used.
 
         Raises
         ------
         InputError
             If A is none of these, is not square, has 2³¹ rows or more, or contradicts itself.
-            Column indices are not looked at before they are used.
         """
         if isinstance(A, Adjacency):
             return A
@@ -63,11 +102,24 @@ class Adjacency:
                 f"the matrix is {' × '.join(map(str, A.shape))}; a partition labels rows and "
                 "columns alike, so it must be square"
             )
-        if A.shape[0] >= 2**31:
-            raise InputError(f"{A.shape[0]} vertices; at most 2³¹ − 1 can be partitioned")
-        indptr, indices, on_disk = _arrays(A)
-        if len(indptr) != A.shape[0] + 1:
-            raise InputError(f"indptr must have {A.shape[0] + 1} entries, got {len(indptr)}")
+        vertices = A.shape[0]
+        if vertices >= 2**31:
+            raise InputError(f"{vertices} vertices; at most 2³¹ − 1 can be partitioned")
+        on_disk = False
+        if sp.issparse(A):
+            given, A = A, sp.csr_array(A)
+            if given.format == A.format or not A.has_canonical_format:
+                # One byte an entry, for values say nothing here, and SciPy copies them as well.
+                ones = np.ones(A.nnz, np.bool_)
+                A = sp.csr_array((ones, A.indices, A.indptr), shape=A.shape, copy=True)
+                A.sum_duplicates()
+            indptr, indices = A.indptr, A.indices
+        elif hasattr(A.indptr, "cpu"):
+            indptr, indices = A.indptr.cpu().numpy(), A.indices.cpu().numpy()
+        else:
+            indptr, indices, on_disk = integers(A.indptr, "indptr"), A.indices, True
+        if len(indptr) != vertices + 1:
+            raise InputError(f"indptr must have {vertices + 1} entries, got {len(indptr)}")
         return cls(*checked_arrays(indptr, indices), on_disk)
 
     @property
@@ -85,48 +137,26 @@ class Adjacency:
         """Nonzeros of each row, int64 [vertices]: the work that a vertex brings to its owner."""
         return np.diff(self.indptr)
 
+    def describe(self, parts: int) -> str:
+        """The size of a problem, for messages."""
+        return f"{self.vertices:,} vertices, {self.edges:,} nonzeros, {parts:,} parts"
+
     @cached_property
     def undirected(self) -> tuple[Int64Array, Int32Array]:
         """(indptr, indices) of A + Aᵀ without diagonal and duplicates."""
-        indptr, indices = _partition.symmetrize(self.indptr, self.indices)
-        return indptr, indices
+        return _partition.symmetrize(self.indptr, self.indices)
 
     @cached_property
     def column_nets(self) -> tuple[Int64Array, Int32Array]:
         """(begin, pins): net v holds v and every row that needs it."""
-        begin, pins = _partition.column_nets(self.indptr, self.indices)
-        return begin, pins
-
-
-def _arrays(A: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any], bool]:
-    """indptr, indices, and whether they may be memory-mapped."""
-    if not sp.issparse(A):
-        if hasattr(A.indptr, "cpu"):
-            return A.indptr.cpu().numpy(), A.indices.cpu().numpy(), False
-        return integers(A.indptr, "indptr"), integers(A.indices, "indices"), True
-    given, A = A, sp.csr_array(A)
-    if given.format == A.format or not A.has_canonical_format:
-        # One byte an entry, for values say nothing here, and SciPy copies them with the rest.
-        A = sp.csr_array((np.ones(A.nnz, np.bool_), A.indices, A.indptr), shape=A.shape, copy=True)
-        A.sum_duplicates()
-    return A.indptr, A.indices, False
+        return _partition.column_nets(self.indptr, self.indices)
 
 
 def checked_arrays(indptr: npt.ArrayLike, indices: npt.ArrayLike) -> tuple[Int64Array, Int32Array]:
-    """The two arrays of a CSR as int64 and int32; what has these types is not copied.
-
-    Raises
-    ------
-    InputError
-        If they are no integers, or `indptr` does not rise from 0 to the number of nonzeros.
-    """
+    """The two arrays of a CSR as int64 and int32; what has these types is not copied."""
     begin, columns = integers(indptr, "indptr"), integers(indices, "indices")
-    if not (
-        len(begin) > 0
-        and begin[0] == 0
-        and begin[-1] == len(columns)
-        and (begin[1:] >= begin[:-1]).all()
-    ):
+    rises = len(begin) > 0 and begin[0] == 0 and bool((begin[1:] >= begin[:-1]).all())
+    if not rises or begin[-1] != len(columns):
         raise InputError(f"indptr must rise from 0 to the number of nonzeros, {len(columns)}")
     if columns.dtype != np.int32:
         check_columns(columns, len(begin) - 1)
@@ -134,12 +164,7 @@ def checked_arrays(indptr: npt.ArrayLike, indices: npt.ArrayLike) -> tuple[Int64
 
 
 def check_columns(columns: npt.NDArray[Any], vertices: int) -> None:
-    """Refuse column indices outside [0, vertices).
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse column indices outside [0, vertices)."""
     if len(columns) and (columns.min() < 0 or columns.max() >= vertices):
         worst = columns.max() if columns.max() >= vertices else columns.min()
         raise InputError(f"column index {worst} outside [0, {vertices}): the matrix must be square")

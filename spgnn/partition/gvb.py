@@ -11,8 +11,13 @@ import scipy.sparse as sp
 
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.partition import _gvb
-from spgnn.partition.adjacency import Int32Array, Int64Array, check_columns, checked_arrays
-from spgnn.partition.arguments import check_threads
+from spgnn.partition.adjacency import (
+    Int32Array,
+    Int64Array,
+    check_columns,
+    check_threads,
+    checked_arrays,
+)
 from spgnn.partition.labels import check_labels
 
 Objective = Literal["column", "cover"]
@@ -95,10 +100,20 @@ def gvb(
     InputError
         If an argument is out of range or the arrays contradict each other.
     """
-    begin, columns = _canonical(indptr, indices)
+    begin, columns = checked_arrays(indptr, indices)
     n = len(begin) - 1
+    if n < 1:
+        raise InputError("the graph has no vertices: indptr must hold n + 1 > 1 entries")
+    if n >= 2**31 - 1:
+        raise InputError(f"gvb takes fewer than 2^31 - 1 vertices, got {n}; use method stream")
+    check_columns(columns, n)
+    if not _gvb.canonical(begin, columns):
+        ones = np.ones(len(columns), np.bool_)
+        A = sp.csr_array((ones, columns, begin), shape=(n, n), copy=True)
+        A.sum_duplicates()
+        begin, columns = checked_arrays(A.indptr, A.indices)
     parts = check_integer("parts", parts, 1, min(n, MAX_PARTS))
-    vertex_weights = _weights(weights, n)
+    vertex_weights = _check_weights(weights, n)
     limits = part_bounds(vertex_weights, parts, imbalance)
     check_choice("preset", preset, PRESETS)
     check_choice("objective", objective, get_args(Objective))
@@ -122,17 +137,6 @@ def part_bounds(weights: npt.ArrayLike, parts: int, imbalance: npt.ArrayLike) ->
 
     Never below total / k rounded up. A single row above a bound makes it impossible for the part
     that holds this row, and for no other.
-
-    Parameters
-    ----------
-    weights : int64 [n, m]
-    parts : int
-    imbalance : float or float [m], at least 0
-
-    Raises
-    ------
-    InputError
-        If `imbalance` has the wrong length or is negative.
     """
     totals = np.atleast_2d(np.asarray(weights).T).sum(axis=1, dtype=np.int64)
     try:
@@ -148,24 +152,7 @@ def part_bounds(weights: npt.ArrayLike, parts: int, imbalance: npt.ArrayLike) ->
     return bounds
 
 
-def _canonical(indptr: npt.ArrayLike, indices: npt.ArrayLike) -> tuple[Int64Array, Int32Array]:
-    """The arrays with rising columns in every row, each once."""
-    begin, columns = checked_arrays(indptr, indices)
-    n = len(begin) - 1
-    if n < 1:
-        raise InputError("the graph has no vertices: indptr must hold n + 1 > 1 entries")
-    if n >= 2**31 - 1:
-        raise InputError(f"gvb takes fewer than 2^31 - 1 vertices, got {n}; use method stream")
-    check_columns(columns, n)
-    if not _gvb.canonical(begin, columns):
-        ones = np.ones(len(columns), np.bool_)
-        A = sp.csr_array((ones, columns, begin), shape=(n, n), copy=True)
-        A.sum_duplicates()
-        return checked_arrays(A.indptr, A.indices)
-    return begin, columns
-
-
-def _weights(weights: npt.ArrayLike, n: int) -> Int64Array:
+def _check_weights(weights: npt.ArrayLike, n: int) -> Int64Array:
     given = np.asarray(weights)
     table = given[:, None] if given.ndim == 1 else given
     if table.ndim != 2 or len(table) != n or not table.shape[1] or table.dtype.kind not in "iuf":

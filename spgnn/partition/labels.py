@@ -1,21 +1,23 @@
-"""Labels in memory and in files: METIS's format, part sizes, permutations."""
+"""Labels of vertices and of nonzeros: checked, counted, read, written."""
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data.reading import check_regular
+from spgnn.data.arrays import header_bytes, read_header
+from spgnn.data.reading import check_regular, reading
 from spgnn.errors import InputError
 from spgnn.files import AnyPath, write_pieces
 from spgnn.partition import _partition
-from spgnn.partition.adjacency import Int32Array, Int64Array
-from spgnn.partition.arguments import check_parts, integers
+from spgnn.partition.adjacency import Int32Array, Int64Array, check_parts, integers
 
-# Files are written and formatted in pieces of this many numbers.
-_PIECE = 1 << 20
+_PIECE = 1 << 20  # numbers that are formatted and written at once
+_COUNT = "{} edge labels for {} nonzeros; there must be one for each"
+_EDGE_DTYPES = tuple(map(np.dtype, ("|u1", "<i2", "<i4")))
 
 
 def check_labels(labels: npt.ArrayLike, vertices: int, parts: int | None) -> tuple[Int32Array, int]:
@@ -29,12 +31,24 @@ def check_labels(labels: npt.ArrayLike, vertices: int, parts: int | None) -> tup
     array = integers(labels, "labels")
     if len(array) != vertices:
         raise InputError(f"{len(array)} labels for {vertices} vertices; there must be one for each")
-    low, high = (int(array.min()), int(array.max())) if vertices else (0, 0)
-    parts = check_parts(high + 1 if parts is None else parts, vertices)
-    if low < 0 or high >= parts:
-        bad = int(np.flatnonzero((array < 0) | (array >= parts))[0])
-        raise InputError(f"label {array[bad]} of vertex {bad} is outside [0, {parts})")
+    if parts is None:
+        parts = int(array.max()) + 1 if vertices else 1
+    parts = check_parts(parts, vertices)
+    bad = np.flatnonzero((array < 0) | (array >= parts))
+    if len(bad):
+        raise InputError(f"label {array[bad[0]]} of vertex {bad[0]} is outside [0, {parts})")
     return np.ascontiguousarray(array, dtype=np.int32), parts
+
+
+def check_edge_labels(labels: npt.ArrayLike, edges: int, parts: int) -> Int32Array:
+    """Labels of nonzeros as a copy, int32 [nnz]."""
+    array = integers(labels, "edge labels")
+    if len(array) != edges:
+        raise InputError(_COUNT.format(len(array), edges))
+    bad = np.flatnonzero((array < 0) | (array >= parts))
+    if len(bad):
+        raise InputError(f"edge label {array[bad[0]]} of nonzero {bad[0]} is outside [0, {parts})")
+    return array.astype(np.int32)
 
 
 def part_sizes(labels: npt.ArrayLike, parts: int) -> Int64Array:
@@ -65,7 +79,7 @@ def permutation(labels: npt.ArrayLike) -> Int64Array:
 
 
 def read_labels(path: AnyPath, vertices: int, parts: int) -> Int32Array:
-    """Read one label a line (METIS's format).
+    """Read one label a line (METIS's format), int32 [vertices].
 
     Raises
     ------
@@ -108,9 +122,58 @@ def write_labels(path: AnyPath, labels: npt.ArrayLike, what: str | None = None) 
     limits = np.iinfo(np.int32)
     if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
         raise InputError("labels must fit 32 bits")
-    pieces = (array[i : i + _PIECE] for i in range(0, len(array), _PIECE))
-    write_pieces(
-        path,
-        (_partition.format_labels(piece.astype(np.int32, copy=False)) for piece in pieces),
-        what,
-    )
+    pieces = (array[i : i + _PIECE].astype(np.int32) for i in range(0, len(array), _PIECE))
+    write_pieces(path, map(_partition.format_labels, pieces), what)
+
+
+def read_edge_labels(path: AnyPath, edges: int, parts: int) -> Int32Array:
+    """Read the part of each nonzero from a .npy vector of uint8, int16 or int32, little endian.
+
+    Raises
+    ------
+    InputError
+        Naming the file: no such array, not one label for each nonzero, or one outside [0, parts).
+    """
+    named = Path(path)
+    check_regular(named)
+    with reading(named), named.open("rb") as file:
+        header = read_header(file)
+        if header.dtype not in _EDGE_DTYPES or len(header.shape) != 1:
+            raise InputError(
+                f"{path}: holds {header.dtype.str} {list(header.shape)}; edge labels are a vector "
+                "of uint8, int16 or int32, little endian"
+            )
+        if header.shape[0] != edges:
+            raise InputError(f"{path}: {_COUNT.format(header.shape[0], edges)}")
+        if named.stat().st_size != header.size + header.nbytes:
+            raise InputError(f"{path}: truncated or damaged: not as long as its header says")
+        labels = np.fromfile(file, header.dtype, edges)
+    try:
+        return check_edge_labels(labels, edges, parts)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def write_edge_labels(
+    path: AnyPath, labels: npt.ArrayLike, parts: int, what: str | None = None
+) -> None:
+    """Write the part of each nonzero, in the narrowest dtype that holds any part.
+
+    Parameters
+    ----------
+    path : path
+    labels : integers in [0, parts), [nnz]
+    parts : int
+    what : str, optional
+        What an error calls the file (by default its path).
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    array = integers(labels, "edge labels")
+    dtype = next(dtype for dtype in _EDGE_DTYPES if parts - 1 <= np.iinfo(dtype).max)
+    starts = range(0, len(array), _PIECE)
+    pieces = (array[i : i + _PIECE].astype(dtype).tobytes() for i in starts)
+    write_pieces(path, chain([header_bytes(dtype, array.shape)], pieces), what)

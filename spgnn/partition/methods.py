@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
 import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
 
 from spgnn.errors import InputError
 from spgnn.layout import RowLayout
@@ -62,17 +64,8 @@ def random(problem: Problem) -> Int32Array:
     return np.random.default_rng(problem.seed).permutation(block(problem))
 
 
-def metis(problem: Problem) -> Int32Array:
-    """METIS, least edge cut."""
-    return _metis(problem, volume=False)
-
-
-def metis_volume(problem: Problem) -> Int32Array:
-    """METIS, least total communication volume (k-way only, as METIS has it)."""
-    return _metis(problem, volume=True)
-
-
-def _metis(problem: Problem, volume: bool) -> Int32Array:
+def metis(problem: Problem, *, volume: bool = False) -> Int32Array:
+    """METIS: least edge cut, or least total volume (k-way only, as METIS has it)."""
     pymetis = _require("pymetis")
     indptr, indices = problem.adjacency.undirected
     # METIS counts the allowed imbalance in thousandths and takes 1 at least.
@@ -99,6 +92,7 @@ def kahypar(problem: Problem) -> Int32Array:
     nets, pins = _cut_nets(problem.adjacency)
     if len(pins) == 0:  # KaHyPar crashes without nets
         return block(problem)
+    # Rows without nonzeros weigh 0, and KaHyPar wants weights of at least 1, as does Mt-KaHyPar.
     hypergraph = library.Hypergraph(
         problem.adjacency.vertices,
         len(nets) - 1,
@@ -106,7 +100,7 @@ def kahypar(problem: Problem) -> Int32Array:
         pins.tolist(),
         problem.parts,
         [1] * (len(nets) - 1),
-        _positive(problem.weight).tolist(),
+        np.maximum(problem.weight, 1).tolist(),
     )
     context = library.Context()
     context.loadINIconfiguration(str(Path(__file__).with_name("kahypar_km1.ini")))
@@ -138,7 +132,7 @@ def mtkahypar(problem: Problem) -> Int32Array:
         problem.adjacency.vertices,
         len(nets) - 1,
         [net.tolist() for net in np.split(pins, nets[1:-1])],
-        _positive(problem.weight).tolist(),
+        np.maximum(problem.weight, 1).tolist(),
         [1] * (len(nets) - 1),
     )
     return np.asarray(hypergraph.partition(context).get_partition(), dtype=np.int32)
@@ -157,34 +151,35 @@ def _cut_nets(adjacency: Adjacency) -> tuple[Int64Array, Int32Array]:
     return np.concatenate(([0], np.cumsum(sizes[kept]))), pins[np.repeat(kept, sizes)]
 
 
-def _positive(weights: Int64Array) -> Int64Array:
-    """KaHyPar's tools want weights of at least 1; rows without nonzeros weigh 0 otherwise."""
-    return np.maximum(weights, 1)
-
-
 def gvb(problem: Problem) -> Int32Array:
     """Our multilevel partitioner: least total and maximum send volume together."""
+    indptr, indices = problem.adjacency.indptr, problem.adjacency.indices
+    return _gvb(problem, indptr, indices, problem.imbalance)
+
+
+def _gvb(
+    problem: Problem, indptr: Int64Array, indices: Int32Array, imbalance: npt.ArrayLike
+) -> Int32Array:
+    progress = problem.progress
+
+    def in_thousandths(stage: str, fraction: float) -> None:
+        assert progress is not None
+        progress(stage, round(1000 * fraction), 1000)
+
     return multilevel.gvb(
-        problem.adjacency.indptr,
-        problem.adjacency.indices,
+        indptr,
+        indices,
         problem.parts,
         weights=problem.weights,
-        imbalance=problem.imbalance,
+        imbalance=imbalance,
         seed=problem.seed,
         preset=problem.preset,
         objective=problem.objective,
         receive=problem.receive,
         initial=problem.initial,
         threads=problem.threads,
-        progress=in_thousandths(problem.progress),
+        progress=None if progress is None else in_thousandths,
     )
-
-
-def in_thousandths(progress: Progress | None) -> Callable[[str, float], None] | None:
-    """What gvb calls with a fraction, for who wants to hear of steps."""
-    if progress is None:
-        return None
-    return lambda stage, fraction: progress(stage, round(1000 * fraction), 1000)
 
 
 def stream(problem: Problem) -> Int32Array:
@@ -195,7 +190,8 @@ def stream(problem: Problem) -> Int32Array:
         indptr, indices = adjacency.indptr, adjacency.indices
     else:
         indptr, indices = adjacency.undirected
-    cluster_passes, refine_passes, attempts = _STREAM_EFFORT[problem.preset]
+    # Passes that cluster, passes that refine, attempts at partitioning the clusters.
+    effort = {"fast": (3, 2, 2), "default": (5, 5, 4), "strong": (10, 15, 16)}[problem.preset]
     return _partition.stream_partition(
         indptr,
         indices,
@@ -203,28 +199,72 @@ def stream(problem: Problem) -> Int32Array:
         problem.parts,
         problem.imbalance,
         problem.seed,
-        cluster_passes,
-        refine_passes,
-        attempts,
+        *effort,
         problem.initial,
         problem.threads,
         stage(problem.progress, "streaming"),
     )
 
 
-# Passes that cluster, passes that refine, attempts at partitioning the clusters.
-_STREAM_EFFORT = {"fast": (3, 2, 2), "default": (5, 5, 4), "strong": (10, 15, 16)}
+# How far a rank may exceed its share of the rows that its node sends to others. A tenth costs 1 to
+# 5 % of the total, three tenths 1 to 3 %; either takes up to a fifth off the busiest rank.
+SEND_SLACK = 0.2
 
-METHODS: dict[str, Callable[[Problem], Int32Array]] = {
-    "block": block,
-    "random": random,
-    "metis": metis,
-    "metis-volume": metis_volume,
-    "kahypar": kahypar,
-    "mtkahypar": mtkahypar,
-    "gvb": gvb,
-    "stream": stream,
-}
+
+def two_level(problem: Problem, nodes: int) -> Int32Array:
+    """Labels in which the parts of one node are neighbours: gvb into nodes, then each node by gvb.
+
+    Inside a node, the rows of other nodes count too: each is one more vertex without weight, which
+    goes where it is needed most; so the volume is what a row costs that arrives at one rank of the
+    node and is passed to the others. A second balance shares out the rows that go to other nodes.
+
+    ``nodes`` divides the number of parts, is at least 2 and less than the number of parts.
+    """
+    adjacency, size = problem.adjacency, problem.parts // nodes
+    # Half of the imbalance, as a factor, for nodes; ranks get what their node has left of it.
+    slack = np.full(problem.weights.shape[1], np.sqrt(1 + problem.imbalance) - 1)
+    top = replace(problem, parts=nodes)
+    node_of = _gvb(top, adjacency.indptr, adjacency.indices, slack)
+    leaving = _needed_elsewhere(adjacency, node_of, nodes)
+    ones = np.broadcast_to(np.True_, adjacency.edges)
+    shape = (adjacency.vertices, adjacency.vertices)
+    A = sp.csr_array((ones, adjacency.indices, adjacency.indptr), shape=shape)
+    labels = np.empty(adjacency.vertices, np.int32)
+    most = problem.weights.sum(axis=0) * (1 + problem.imbalance) / problem.parts
+    for node in range(nodes):
+        members = np.flatnonzero(node_of == node)
+        weights = np.column_stack((problem.weights[members], leaving[members]))
+        inner = replace(problem, parts=size, weights=weights)
+        labels[members] = node * size + _inside_node(inner, A[members], members, most)
+    return labels
+
+
+def _inside_node(
+    problem: Problem, rows: sp.csr_array, members: Int64Array, most: npt.NDArray[np.float64]
+) -> Int32Array:
+    """The rank in its node of each member, given their rows of the matrix; `most` a rank's load."""
+    size, weights = problem.parts, problem.weights
+    if len(members) <= size or rows.nnz == 0:
+        return np.repeat(np.arange(size, dtype=np.int32), RowLayout.even(len(members), size).sizes)
+    others = np.setdiff1d(rows.indices, members)
+    number = np.empty(rows.shape[1], np.int32)
+    number[members] = np.arange(len(members))
+    number[others] = len(members) + np.arange(len(others))
+    indptr = np.concatenate((rows.indptr, np.full(len(others), rows.nnz)))
+    share = np.maximum(weights[:, :-1].sum(axis=0) / size, 1e-9)
+    slack = np.append(np.maximum(most / share - 1, 0), SEND_SLACK)
+    padded = np.concatenate((weights, np.zeros((len(others), weights.shape[1]), np.int64)))
+    found = _gvb(replace(problem, weights=padded), indptr, number[rows.indices], slack)
+    return found[: len(members)]
+
+
+def _needed_elsewhere(adjacency: Adjacency, node_of: Int32Array, nodes: int) -> Int64Array:
+    """Number of other nodes that need each row, int64 [n]."""
+    row_node = np.repeat(node_of, adjacency.row_lengths)
+    away = np.flatnonzero(row_node != node_of[adjacency.indices])
+    columns = adjacency.indices[away].astype(np.int64)
+    pairs = np.unique(columns * nodes + row_node[away])
+    return np.bincount(pairs // nodes, minlength=adjacency.vertices).astype(np.int64)
 
 
 def _require(package: str) -> ModuleType:
@@ -234,3 +274,15 @@ def _require(package: str) -> ModuleType:
         raise InputError(
             f"this method needs the package {package}: pip install 'spgnn[partition]'"
         ) from None
+
+
+METHODS: dict[str, Callable[[Problem], Int32Array]] = {
+    "block": block,
+    "random": random,
+    "metis": metis,
+    "metis-volume": partial(metis, volume=True),
+    "kahypar": kahypar,
+    "mtkahypar": mtkahypar,
+    "gvb": gvb,
+    "stream": stream,
+}

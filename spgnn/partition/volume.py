@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -10,9 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn.errors import memory_for
+from spgnn.memory import peak_bytes
 from spgnn.partition import _partition
-from spgnn.partition.adjacency import Adjacency, Int32Array, Int64Array
-from spgnn.partition.arguments import check_nodes, check_threads
+from spgnn.partition.adjacency import (
+    Adjacency,
+    Int64Array,
+    check_nodes,
+    check_threads,
+)
 from spgnn.partition.labels import check_labels, part_sizes
 from spgnn.progress import Progress, stage
 
@@ -165,8 +169,7 @@ def count_volumes(
     adjacency = Adjacency.of(A)
     checked, parts = check_labels(labels, adjacency.vertices, parts)
     arrays = (adjacency.indptr, adjacency.indices, checked, parts, check_threads(threads))
-    size = f"{adjacency.vertices:,} vertices, {adjacency.edges:,} nonzeros, {parts:,} parts"
-    with memory_for(f"counting the volumes of {size}"):
+    with memory_for(f"counting the volumes of {adjacency.describe(parts)}"):
         column, row, edge_cut = _partition.count_volumes(
             *arrays, _TABLE_BYTES, stage(progress, "counting volumes")
         )
@@ -176,6 +179,11 @@ def count_volumes(
     return Volumes(
         _volume(column, parts), _volume(row, parts), cover and _volume(cover, parts), edge_cut
     )
+
+
+def _volume(counts: tuple[Int64Array, Int64Array, Int64Array], parts: int) -> CoverVolume:
+    send, receive, blocks = counts
+    return CoverVolume(send, receive, blocks.reshape(parts, parts) if len(blocks) else None)
 
 
 def report(
@@ -211,11 +219,12 @@ def report(
         covers["minimum"] = volumes.minimum.summary()
     column = covers["column"]
     sizes = part_sizes(checked, parts)
+    loads = part_weights(adjacency.row_lengths, checked, parts)
     result: Report = {
         "method": "labels",
         "parts": parts,
         "seconds": 0.0,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": peak_bytes(),
         "vertices": adjacency.vertices,
         "edges": adjacency.edges,
         "total_volume": column["total"],
@@ -225,7 +234,7 @@ def report(
         "send_imbalance": column["send_imbalance"],
         "recv_imbalance": column["recv_imbalance"],
         "edge_cut": volumes.edge_cut,
-        "nnz_imbalance": excess_of_maximum(part_weights(adjacency.row_lengths, checked, parts)),
+        "nnz_imbalance": excess_of_maximum(loads),
         "vertex_imbalance": excess_of_maximum(sizes),
         "empty_parts": int((sizes == 0).sum()),
         "cover_volume": {
@@ -235,24 +244,28 @@ def report(
         "covers": covers,
     }
     if nodes is not None:
-        result["levels"] = _levels(adjacency, checked, parts, nodes, check_threads(threads))
+        with memory_for(f"counting rows between {nodes:,} nodes"):
+            figures = _partition.count_levels(
+                adjacency.indptr,
+                adjacency.indices,
+                checked,
+                parts,
+                parts // nodes,
+                check_threads(threads),
+            )
+        flat, once, inside = (
+            CoverVolume(figures[i], figures[i + 1], None).summary() for i in (0, 2, 4)
+        )
+        result["levels"] = {
+            "nodes": nodes,
+            "between": once,
+            "between_flat": flat,
+            "inside": inside,
+        }
     return result
 
 
-def _levels(
-    adjacency: Adjacency, labels: Int32Array, parts: int, nodes: int, threads: int
-) -> LevelReport:
-    with memory_for(f"counting rows between {nodes:,} nodes"):
-        figures = _partition.count_levels(
-            adjacency.indptr, adjacency.indices, labels, parts, parts // nodes, threads
-        )
-    flat, once, inside = (
-        CoverVolume(figures[i], figures[i + 1], None).summary() for i in (0, 2, 4)
-    )
-    return {"nodes": nodes, "between": once, "between_flat": flat, "inside": inside}
-
-
-def part_weights(weights: Int64Array, labels: Int32Array, parts: int) -> Int64Array:
+def part_weights(weights: Int64Array, labels: npt.ArrayLike, parts: int) -> Int64Array:
     """Weight of each part, int64 [parts]; exact below 2⁵³."""
     return np.bincount(labels, weights=weights, minlength=parts).astype(np.int64)
 
@@ -261,8 +274,3 @@ def excess_of_maximum(values: Int64Array) -> float:
     """Maximum / average − 1, 0 where all are 0."""
     total = int(values.sum())
     return int(values.max()) * len(values) / total - 1 if total else 0.0
-
-
-def _volume(counts: tuple[Int64Array, Int64Array, Int64Array], parts: int) -> CoverVolume:
-    send, receive, blocks = counts
-    return CoverVolume(send, receive, blocks.reshape(parts, parts) if len(blocks) else None)

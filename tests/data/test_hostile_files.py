@@ -19,7 +19,7 @@ from spgnn.data.load import EDGE_FILES
 from spgnn.data.shards import PART, write_part
 from spgnn.data.through_disk import open_through_disk
 from spgnn.partition import read_labels
-from spgnn.partition.edge_files import read_edges
+from spgnn.partition.labels import read_edge_labels
 from tests.data.directories import restate, small_graph
 from tests.data.text_files import put
 
@@ -38,7 +38,7 @@ def test_pipes_are_refused_and_not_waited_for(tmp_path, suffix):
     with pytest.raises(InputError, match=PIPE):
         read_labels(path, 3, 2)
     with pytest.raises(InputError, match=PIPE):
-        read_edges(path, 3, 2)
+        read_edge_labels(path, 3, 2)
 
 
 def test_what_is_left_of_a_shell_is_refused():

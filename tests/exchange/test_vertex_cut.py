@@ -15,8 +15,9 @@ from spgnn.comm import Communicator, connect
 from spgnn.data.load import load_dataset
 from spgnn.exchange import COVERS, Algorithm, Plan, Volume, build, build_all
 from spgnn.exchange.vertex_cut import vertex_cut
-from spgnn.partition import VertexCut, cut_vertices, write_labels
-from spgnn.partition.edge_files import write_edges
+from spgnn.partition import cut_vertices, write_labels
+from spgnn.partition.labels import write_edge_labels
+from spgnn.partition.vertex_cut import VertexCut
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, prepare
 from tests.exchange.test_plan import multiplied_out, same
@@ -258,7 +259,7 @@ def check_training(comm: Communicator, path: Path, cut: VertexCut) -> None:
 def test_training_on_labels_from_files(tmp_path):
     path = write_dataset(tmp_path / "graph.npz")
     cut = cut_vertices(load_dataset(str(path)).adjacency, 4)
-    write_edges(tmp_path / "edges.npy", cut.edges, 4)
+    write_edge_labels(tmp_path / "edges.npy", cut.edges, 4)
     write_labels(tmp_path / "labels", cut.owners)
     run_ranks(lambda rank: check_training(connect(), path, cut), 4)
 
@@ -273,7 +274,7 @@ def test_training_on_labels_from_files(tmp_path):
 )
 def test_edge_labels_that_do_not_fit_a_run_are_refused(tmp_path, options, message):
     path = write_dataset(tmp_path / "graph.npz")
-    write_edges(tmp_path / "edges.npy", np.zeros(61, int), 1)
+    write_edge_labels(tmp_path / "edges.npy", np.zeros(61, int), 1)
     given = {"dataset": path, "algo": "vertex-cut", "edges": str(tmp_path / "edges.npy")}
     with pytest.raises(InputError, match=message):
         start(TrainConfig.of(**given | options))

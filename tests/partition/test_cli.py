@@ -13,9 +13,9 @@ import scipy.sparse as sp
 from spgnn import InputError
 from spgnn.data.generators import generate_rmat
 from spgnn.data.load import load_dataset
-from spgnn.partition import cli, cut_vertices, outputs, partition, read_labels
+from spgnn.partition import __main__ as cli
+from spgnn.partition import cut_vertices, partition, read_labels
 from spgnn.partition.__main__ import main
-from spgnn.partition.table import print_reports
 from tests.comm.jobs import Forked
 from tests.partition.oracle import community_graph
 
@@ -284,7 +284,7 @@ def test_a_drawing_that_fails_is_one_line_after_the_table(
     def fail(*arguments):
         raise InputError("--plot: the disk is full")
 
-    monkeypatch.setattr(outputs, "plot_volumes", fail)
+    monkeypatch.setattr(cli, "plot_volumes", fail)
     assert main([graph_file, "--parts", "2", "--method", "block",
                  "--plot", str(tmp_path / "p.png")]) == 2  # fmt: skip
     shown = capsys.readouterr()
@@ -342,11 +342,11 @@ def test_a_large_imbalance_of_vertices_is_explained(capsys):
     A = sp.lil_array((2000, 2000))
     A[:40, :] = A[:, :40] = 1
     _, uneven = partition(sp.csr_array(A), 4, "gvb")
-    print_reports([uneven], None)
+    cli._print_reports([uneven], None)
     largest = 1 + uneven["vertex_imbalance"]
     assert largest > 1.5
     said = capsys.readouterr().out.splitlines()[-1]
     assert f"gvb: parts are even in nonzeros; the largest one has {largest:.1f} times" in said
     _, even = partition(sp.csr_array(sp.eye_array(100)), 4, "gvb")
-    print_reports([even], None)
+    cli._print_reports([even], None)
     assert "even in nonzeros" not in capsys.readouterr().out

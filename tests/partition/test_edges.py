@@ -13,8 +13,9 @@ from spgnn import Axes, InputError, RowLayout
 from spgnn.data.arrays import header_bytes
 from spgnn.exchange import build_all
 from spgnn.exchange.vertex_cut import vertex_cut
-from spgnn.partition import cut_vertices, edges, permutation
-from spgnn.partition.edge_files import read_edges, write_edges
+from spgnn.partition import cut_vertices, permutation
+from spgnn.partition import vertex_cut as cuts
+from spgnn.partition.labels import read_edge_labels, write_edge_labels
 from tests.matrices import block_row
 from tests.partition.oracle import matrices, random_pattern, uneven_communities
 
@@ -112,9 +113,9 @@ def test_plans_move_what_the_report_says(A, parts, seed):
 def test_libra_takes_the_lightest_part_of_those_that_matter(A, parts, seed):
     """Replayed nonzero by nonzero; one row a chunk, so that the order is that of the matrix."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(edges, "_CHUNK", 1)
+        patch.setattr(cuts, "_CHUNK", 1)
         cut = cut_vertices(A, parts, imbalance=0.2, seed=seed)
-    limit = edges.bound(A.nnz, parts, 0.2)
+    limit = cuts.bound(A.nnz, parts, 0.2)
     load = np.zeros(parts, int)
     touched = [set() for _ in range(A.shape[0])]
     for i, j, label in zip(*nonzeros(A), cut.edges.tolist(), strict=True):
@@ -135,13 +136,13 @@ def test_libra_balances_nonzeros_and_depends_on_the_seed_alone(parts, vertices, 
     A = random_pattern(2000, 8, seed=1, skew=2.0)
     A.setdiag(False)
     A.eliminate_zeros()
-    monkeypatch.setattr(edges, "_CHUNK", 3000)
+    monkeypatch.setattr(cuts, "_CHUNK", 3000)
     first = cut_vertices(A, parts, seed=4, threads=1)
     again = cut_vertices(A, parts, seed=4, threads=3)
     np.testing.assert_array_equal(first.edges, again.edges)
     np.testing.assert_array_equal(first.owners, again.owners)
     assert first.report == again.report
-    assert max(first.report["nonzeros"]) <= edges.bound(A.nnz, parts, 0.05)
+    assert max(first.report["nonzeros"]) <= cuts.bound(A.nnz, parts, 0.05)
     assert (cut_vertices(A, parts, seed=5).edges != first.edges).any()
     # Vertices belong where they are touched, even if all parts that do have their share.
     assert first.report["vertex_imbalance"] <= vertices
@@ -225,10 +226,10 @@ def test_files_hold_any_part_in_few_bytes(tmp_path, parts, dtype):
     labels = np.random.default_rng(0).integers(0, parts, 1000)
     labels[0] = parts - 1
     path = tmp_path / "edges.npy"
-    write_edges(path, labels, parts)
+    write_edge_labels(path, labels, parts)
     assert np.load(path).dtype == np.dtype(dtype)
     np.testing.assert_array_equal(np.load(path), labels)
-    found = read_edges(path, 1000, parts)
+    found = read_edge_labels(path, 1000, parts)
     assert found.dtype == np.int32
     np.testing.assert_array_equal(found, labels)
 
@@ -252,5 +253,5 @@ def test_wrong_files_are_refused(tmp_path, content, message):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError, match=message) as error:
-        read_edges(path, 4, 5)
+        read_edge_labels(path, 4, 5)
     assert str(error.value).startswith(str(path))

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from spgnn.comm import connect
 from spgnn.partition import cut_vertices
-from spgnn.partition.edge_files import write_edges
+from spgnn.partition.labels import write_edge_labels
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, prepare, train
 from tests.training import dense_matrix, initial_parameters, write_dataset
@@ -230,7 +230,7 @@ def test_distgnn(tmp_path):
         n = int(file["shape"][0])
         A = sp.csr_array((np.ones(len(file["indices"])), file["indices"], file["indptr"]), (n, n))
     cut = cut_vertices(A, RANKS, imbalance=0.5)
-    write_edges(tmp_path / "edges.npy", cut.edges, RANKS)
+    write_edge_labels(tmp_path / "edges.npy", cut.edges, RANKS)
     np.savetxt(tmp_path / "owners.txt", cut.owners, "%d")
     config = base(
         tmp_path,

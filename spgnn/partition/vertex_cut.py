@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.errors import InputError, check_integer, check_number, memory_for
+from spgnn.errors import check_integer, check_number, memory_for
 from spgnn.partition import _partition
-from spgnn.partition.adjacency import Adjacency, Int32Array, Int64Array
-from spgnn.partition.arguments import (
+from spgnn.partition.adjacency import (
     LARGEST_IMBALANCE,
     LARGEST_SEED,
+    Adjacency,
+    Int32Array,
     check_parts,
     check_threads,
-    integers,
 )
-from spgnn.partition.labels import check_labels
+from spgnn.partition.labels import check_edge_labels, check_labels
 from spgnn.partition.volume import CoverVolume, CutReport, excess_of_maximum
 from spgnn.progress import Progress
 
@@ -93,41 +93,37 @@ def cut_vertices(
     seed = check_integer("seed", seed, 0, LARGEST_SEED)
     count = check_threads(threads)
     owners = None if labels is None else check_labels(labels, n, parts)[0]
-    what = f"a vertex cut of {n:,} vertices, {adjacency.edges:,} nonzeros, {parts:,} parts"
-    with memory_for(what):
+    indptr, indices = adjacency.indptr, adjacency.indices
+    with memory_for(f"a vertex cut of {adjacency.describe(parts)}"):
         if edges is not None:
-            found = check_edges(edges, adjacency, parts)
+            assigned = check_edge_labels(edges, adjacency.edges, parts)
         elif owners is not None:
-            found = _partition.lower_degree_labels(
-                adjacency.indptr, adjacency.indices, owners, count
-            )
+            assigned = _partition.lower_degree_labels(indptr, indices, owners, count)
         else:
-            found = _libra(adjacency, parts, imbalance, seed, progress)
+            assigned = _libra(adjacency, parts, imbalance, seed, progress)
         most = bound(n, parts, imbalance)
-        owners, *figures = _partition.count_cut(
-            adjacency.indptr, adjacency.indices, found, owners, parts, most, count
+        owners, nonzeros, touched, *sums = _partition.count_cut(
+            indptr, indices, assigned, owners, parts, most, count
         )
-        _settle_diagonal(adjacency, found, owners)
-    return VertexCut(found, owners, _report(owners, parts, figures))
-
-
-def check_edges(edges: npt.ArrayLike, adjacency: Adjacency, parts: int) -> Int32Array:
-    """Edge labels as a copy, int32 [nnz].
-
-    Raises
-    ------
-    InputError
-        If they are not integers, not one per nonzero, or not in [0, parts).
-    """
-    array = integers(edges, "edge labels")
-    if len(array) != adjacency.edges:
-        raise InputError(
-            f"{len(array)} edge labels for {adjacency.edges} nonzeros; there must be one for each"
-        )
-    if len(array) and not 0 <= int(array.min()) <= int(array.max()) < parts:
-        bad = int(np.flatnonzero((array < 0) | (array >= parts))[0])
-        raise InputError(f"edge label {array[bad]} of nonzero {bad} is outside [0, {parts})")
-    return array.astype(np.int32)
+        for first in range(0, n, _CHUNK):  # the diagonal belongs to the owners
+            ends = indptr[first : first + _CHUNK + 1]
+            rows = np.repeat(np.arange(first, first + len(ends) - 1), np.diff(ends))
+            chunk = slice(int(ends[0]), int(ends[-1]))
+            places = np.flatnonzero(indices[chunk] == rows)
+            assigned[chunk][places] = owners[rows[places]]
+    expand, fold = CoverVolume(sums[0], sums[1], None), CoverVolume(sums[2], sums[3], None)
+    both = CoverVolume(expand.send + fold.send, expand.receive + fold.receive, None)
+    report: CutReport = {
+        "replication": int(touched.sum()) / n if n else 0.0,
+        "nonzeros": nonzeros.tolist(),
+        "touched": touched.tolist(),
+        "nnz_imbalance": excess_of_maximum(nonzeros),
+        "vertex_imbalance": excess_of_maximum(np.bincount(owners, minlength=parts)),
+        "expand": expand.summary(),
+        "fold": fold.summary(),
+        "together": both.summary(),
+    }
+    return VertexCut(assigned, owners, report)
 
 
 def bound(total: int, parts: int, imbalance: float) -> int:
@@ -154,28 +150,3 @@ def _libra(
             progress("Libra", last, adjacency.vertices)
         first = last
     return labels
-
-
-def _settle_diagonal(adjacency: Adjacency, edges: Int32Array, owners: Int32Array) -> None:
-    """Label the diagonal with the owners, a few rows at a time."""
-    for first in range(0, adjacency.vertices, _CHUNK):
-        indptr = adjacency.indptr[first : first + _CHUNK + 1]
-        rows = np.repeat(np.arange(first, first + len(indptr) - 1), np.diff(indptr))
-        here = slice(int(indptr[0]), int(indptr[-1]))
-        places = np.flatnonzero(adjacency.indices[here] == rows)
-        edges[here][places] = owners[rows[places]]
-
-
-def _report(owners: Int32Array, parts: int, figures: list[Int64Array]) -> CutReport:
-    nonzeros, touched, expand_send, expand_receive, fold_send, fold_receive = figures
-    sent, received = expand_send + fold_send, expand_receive + fold_receive
-    return {
-        "replication": int(touched.sum()) / len(owners) if len(owners) else 0.0,
-        "nonzeros": nonzeros.tolist(),
-        "touched": touched.tolist(),
-        "nnz_imbalance": excess_of_maximum(nonzeros),
-        "vertex_imbalance": excess_of_maximum(np.bincount(owners, minlength=parts)),
-        "expand": CoverVolume(expand_send, expand_receive, None).summary(),
-        "fold": CoverVolume(fold_send, fold_receive, None).summary(),
-        "together": CoverVolume(sent, received, None).summary(),
-    }
