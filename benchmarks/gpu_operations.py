@@ -13,7 +13,7 @@ from gpu_measurements import Blocks, Calls, Clock, is_near, measure
 from torch import Tensor
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout, kernels
-from spgnn.comm.solo import SoloCommunicator
+from spgnn.comm import SoloCommunicator
 from spgnn.kernels import quantise_reference, reference
 from spgnn.kernels.cuda import cusparse
 

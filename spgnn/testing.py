@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from spgnn.comm import Communicator, RowCounts, connect, guarded, launch
-from spgnn.comm.job import Call, Group
-from spgnn.comm.transport import Reduction, Wait
+from spgnn.comm.communicator import Reduction, Wait
+from spgnn.comm.failure import Call, Group
 from spgnn.errors import InputError
 
 

@@ -1,21 +1,17 @@
-"""Communication: one protocol, and the backends behind it.
+"""Communication: one communicator, whatever the launcher and the transport.
 
 Nothing outside this package imports torch.distributed or mpi4py.
 """
 
 from __future__ import annotations
 
-from spgnn.comm.base import Communicator, Pending
-from spgnn.comm.connect import connect, guarded, refuse, world
-from spgnn.comm.counts import RowCounts
-from spgnn.comm.job import CommunicationError
+from spgnn.comm.agreement import broadcast_value, from_rank_zero, on_every_rank, on_rank_zero
+from spgnn.comm.communicator import Communicator, Mesh, Pending, SoloCommunicator
+from spgnn.comm.connect import connect, refuse
+from spgnn.comm.failure import CommunicationError, guarded, world
 from spgnn.comm.launch import launch
-from spgnn.comm.launched import find_place, ranks_here
-from spgnn.comm.ledger import Ledger, Traffic
-from spgnn.comm.mesh import Mesh
-from spgnn.comm.placement import BACKENDS, DEVICES, default_threads
-from spgnn.comm.rank_zero import broadcast_value, from_rank_zero, on_every_rank, on_rank_zero
-from spgnn.comm.solo import SoloCommunicator
+from spgnn.comm.place import BACKENDS, DEVICES, default_threads, find_place, ranks_here
+from spgnn.comm.traffic import Ledger, RowCounts, Traffic
 
 __all__ = [
     "BACKENDS",

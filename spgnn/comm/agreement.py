@@ -1,29 +1,30 @@
-"""Whether all ranks say the same, and who says what if they do not."""
+"""Ranks that must say the same: facts that they hold, calls that they make, decisions of rank 0."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 
-from spgnn.comm.job import Call, CommunicationError, shown_ranks
+from spgnn.comm.failure import Call, CommunicationError, shown_ranks
 from spgnn.errors import InputError, shortened
 from spgnn.files import digest
 
 if TYPE_CHECKING:
-    from spgnn.comm.counts import RowCounts
-    from spgnn.comm.transport import Transport
+    from spgnn.comm.communicator import Communicator
+    from spgnn.comm.traffic import RowCounts
 
 LONGEST_FACT = 60
 _ABSENT = "nothing"
+Result = TypeVar("Result")
 
 
 def _outside_transforms(check: Callable[..., None]) -> Callable[..., None]:
-    """What ranks tell each other is no part of a function that `torch.func` transforms."""
+    """Messages between ranks are no part of a function that `torch.func` transforms."""
 
     @wraps(check)
     def outside(*args: Any) -> None:
@@ -34,14 +35,16 @@ def _outside_transforms(check: Callable[..., None]) -> Callable[..., None]:
 
 
 @_outside_transforms
-def check_facts(comm: Transport, what: str, facts: dict[str, Any]) -> None:
+def check_facts(comm: Communicator, what: str, facts: dict[str, Any]) -> None:
     """See :meth:`Communicator.check_agreement`."""
     described = {name: _described(value) for name, value in facts.items()}
     said = _differing(comm, json.dumps([what, described]))
     if said is None:
         return
     told = [json.loads(text) for text in said]
-    _raise_if_different(comm, "which check comes next", [place for place, _ in told])
+    places = [place for place, _ in told]
+    if len(set(places)) > 1:
+        raise InputError(_line(comm, "which check comes next", places))
     differing = [
         name
         for name in sorted({name for _, these in told for name in these})
@@ -49,18 +52,12 @@ def check_facts(comm: Transport, what: str, facts: dict[str, Any]) -> None:
     ]
     more = f" (and on {', '.join(differing[1:])})" if len(differing) > 1 else ""
     values = [these.get(differing[0], _ABSENT) for _, these in told]
-    _raise_if_different(comm, f"{differing[0]} of {what}{more}", values)
+    raise InputError(_line(comm, f"{differing[0]} of {what}{more}", values))
 
 
 @_outside_transforms
-def check_call(comm: Transport, call: Call) -> None:
-    """Compare a call with those of all other ranks before it starts (``SPGNN_DEBUG=1``).
-
-    Raises
-    ------
-    CommunicationError
-        On all ranks, naming who calls what.
-    """
+def check_call(comm: Communicator, call: Call) -> None:
+    """Compare a call with those of all other ranks before it starts (``SPGNN_DEBUG=1``)."""
     said = _differing(comm, f"{call.number} {call.what}")
     if said is not None:
         what = f"call {call.number} of group {call.group.name}"
@@ -69,32 +66,24 @@ def check_call(comm: Transport, call: Call) -> None:
 
 
 @_outside_transforms
-def check_counts(comm: Transport, call: Call, counts: RowCounts) -> None:
-    """Compare what this rank expects of its peers with what they send (``SPGNN_DEBUG=1``).
-
-    Raises
-    ------
-    CommunicationError
-        On all ranks.
-    """
-    coming = np.stack([_table(comm, counts.send), _table(comm, counts.recv).T])
+def check_counts(comm: Communicator, call: Call, counts: RowCounts) -> None:
+    """Compare what this rank expects of its peers with what they send (``SPGNN_DEBUG=1``)."""
+    sent, expected = (
+        comm.gather_uncounted(torch.from_numpy(mine.copy())).numpy()  # one rank a row
+        for mine in (counts.send, counts.recv)
+    )
+    coming = np.stack([sent, expected.T])
     wrong = np.argwhere(coming[0] != coming[1])
     if len(wrong):
         source, target = wrong[0]
-        sent, expected = coming[:, source, target]
+        rows, wanted = coming[:, source, target]
         names = [shown_ranks([comm.group.ranks[rank]]) for rank in (source, target)]
         raise CommunicationError(
-            f"{names[0]} sends {sent} rows to {names[1]}, which expects {expected}, in {call}"
+            f"{names[0]} sends {rows} rows to {names[1]}, which expects {wanted}, in {call}"
         )
 
 
-def _table(comm: Transport, mine: Sequence[int] | np.ndarray[Any, Any]) -> Any:
-    """Everyone's numbers, one rank a row."""
-    row = torch.from_numpy(np.array(mine, dtype=np.int64))
-    return comm.gather_uncounted(row).numpy()
-
-
-def _differing(comm: Transport, text: str) -> list[str] | None:
+def _differing(comm: Communicator, text: str) -> list[str] | None:
     """Everyone's text if any two differ, else ``None``; one small all-reduce if none do."""
     raw = text.encode()
     number = int(digest(raw)[:14], 16)
@@ -108,12 +97,7 @@ def _differing(comm: Transport, text: str) -> list[str] | None:
     return [row.tobytes().rstrip(b"\0").decode() for row in rows]
 
 
-def _raise_if_different(comm: Transport, what: str, values: list[str]) -> None:
-    if len(set(values)) > 1:
-        raise InputError(_line(comm, what, values))
-
-
-def _line(comm: Transport, what: str, values: list[str]) -> str:
+def _line(comm: Communicator, what: str, values: list[str]) -> str:
     held: dict[str, list[int]] = {}
     for rank, value in zip(comm.group.ranks, values, strict=True):
         held.setdefault(value, []).append(rank)
@@ -133,3 +117,64 @@ def _described(value: Any) -> str:
     if len(text) <= LONGEST_FACT:
         return text
     return f"{shortened(text, LONGEST_FACT)} #{digest(text.encode())[:8]}"
+
+
+def on_rank_zero(comm: Communicator, work: Callable[[], Result]) -> Result | None:
+    """Do something on rank 0 alone; ``None`` on the others. Collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the work raises it.
+    """
+    result, error_text = None, ""
+    if comm.rank == 0:
+        try:
+            result = work()
+        except InputError as error:
+            error_text = str(error)
+    error_text = broadcast_value(comm, error_text)
+    if error_text:
+        raise InputError(error_text)
+    return result
+
+
+def from_rank_zero(comm: Communicator, work: Callable[[], Any]) -> Any:
+    """Do something on rank 0 and return its result, which JSON can carry, on all. Collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the work raises it.
+    """
+    return broadcast_value(comm, on_rank_zero(comm, work))
+
+
+def on_every_rank(comm: Communicator, work: Callable[[], Result]) -> Result:
+    """Do something on all ranks; an `InputError` on some of them is one on all. Collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks: their own, or that of another.
+    """
+    result, error = None, None
+    try:
+        result = work()
+    except InputError as caught:
+        error = caught
+    refusing = comm.agree(-1 if error is None else comm.rank)
+    if refusing >= 0:
+        text = broadcast_value(comm, str(error), refusing)
+        raise error or InputError(f"on rank {refusing}: {text}")
+    return result  # type: ignore[return-value]
+
+
+def broadcast_value(comm: Communicator, value: Any, root: int = 0) -> Any:
+    """The value of one rank, which JSON can carry, on all of them. Collective."""
+    text = json.dumps(value).encode() if comm.rank == root else b""
+    buffer = torch.zeros(comm.agree(len(text)), dtype=torch.uint8)
+    if comm.rank == root:
+        buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+    comm.broadcast(buffer, root).wait()
+    return json.loads(buffer.numpy().tobytes())

@@ -1,28 +1,58 @@
-"""Join the job this process was started in, and end it as a whole."""
+"""Join the job this process was started in: where its ranks meet, and which backend they take."""
 
 from __future__ import annotations
 
-import atexit
+import fcntl
 import importlib.util
+import ipaddress
 import os
+import re
 import resource
+import socket
+import struct
 import sys
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import NoReturn
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
-from spgnn.comm.base import Communicator
-from spgnn.comm.job import CommunicationError, Job, LostPeerError, StartError
-from spgnn.comm.launched import Place, find_place
-from spgnn.comm.placement import BACKENDS, DEVICES, Node, choose, mpi_lacks_room
-from spgnn.comm.solo import SoloCommunicator
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import DistError
+
+from spgnn.comm.communicator import Communicator, SoloCommunicator
+from spgnn.comm.failure import SETUP_SECONDS, Job, StartError, join, world
+from spgnn.comm.place import (
+    BACKENDS,
+    DEVICES,
+    Node,
+    Place,
+    choose,
+    find_place,
+    mpi_lacks_room,
+    seconds,
+)
 from spgnn.errors import InputError, check_choice
-from spgnn.signals import AskedToEnd, die_with_torchrun, termination_raises
+from spgnn.signals import END_SECONDS, die_with_torchrun
 
-# By process: a fork of one that has connected is a rank of its own.
-_world: dict[int, Communicator] = {}
+# From the first rank's start to the last one's.
+START_SECONDS = 600.0
+AGENT_SECONDS = 60.0
+# What rank 0 takes to reach itself, and a name to be found.
+REACH_SECONDS = 20.0
+NAME_SECONDS = 20.0
+# A rank that is refused gives rank 0 so long to say why.
+LINGER_SECONDS = 2.0
+LOCALHOST = "127.0.0.1"
+_SIOCGIFADDR = 0x8915  # the IPv4 address of an interface (netdevice(7))
+_LONGEST_NAME = 15
+# Below what systems give to outgoing connections.
+_FIRST_PORT, _PORTS = 10000, 20000
+_STORE_ERRORS = (RuntimeError, DistError)
 
 
 def connect(backend: str = "auto", device: str = "cpu") -> Communicator:
@@ -51,16 +81,11 @@ def connect(backend: str = "auto", device: str = "cpu") -> Communicator:
     """
     check_choice("--backend", backend, BACKENDS)
     check_choice("--device", device, DEVICES)
-    if os.getpid() not in _world:
-        _world[os.getpid()] = comm = _connect(backend, device)
-        if comm.size > 1:
-            _mind_the_end(comm)
-    return _world[os.getpid()]
-
-
-def world() -> Communicator | None:
-    """The communicator :func:`connect` made, or ``None`` before that."""
-    return _world.get(os.getpid())
+    comm = world()
+    if comm is None:
+        comm = _connect(backend, device)
+        join(comm)
+    return comm
 
 
 def refuse(error: InputError) -> int:
@@ -75,71 +100,6 @@ def refuse(error: InputError) -> int:
     if place is None or place.rank == 0 or isinstance(error, StartError):
         print(f"error: {error}", file=sys.stderr, flush=True)
     return 2
-
-
-@contextmanager
-def guarded(comm: Communicator) -> Iterator[None]:
-    """End all ranks, with this rank's message, if anything inside raises.
-
-    Bad input and SIGTERM become one line; any other exception shows its traceback first.
-    """
-    with termination_raises(comm.job.terminated) as speaks:
-        try:
-            try:
-                yield
-                # Others may still fail while this rank waits for them to finish.
-                comm.close()
-            except (Exception, KeyboardInterrupt) as error:
-                _end_all(comm, error)
-        except AskedToEnd:
-            if not speaks:
-                raise  # The local launcher asked, and says so.
-            comm.job.terminated()
-    _world.clear()
-
-
-def _mind_the_end(comm: Communicator) -> None:
-    """Do for a program of a user's own what `guarded` does for ours, except to wait at the end.
-
-    A rank that ends early may have left others in a collective; they must not wait for it, nor it
-    for them.
-    """
-    show = sys.excepthook
-
-    def end_all(
-        kind: type[BaseException], error: BaseException, where: TracebackType | None
-    ) -> None:
-        if world() is comm:
-            _end_all(comm, error)
-        show(kind, error, where)
-
-    def leave() -> None:
-        if world() is comm:  # and this is not a fork
-            comm.job.end()
-            # torch frees nothing of a graph of autograd that is left now, and it may refer to this.
-            comm.release()
-            _world.clear()
-            sys.excepthook = show
-
-    sys.excepthook = end_all
-    atexit.register(leave)
-
-
-def _end_all(comm: Communicator, error: BaseException) -> NoReturn:
-    match error:
-        case InputError():
-            comm.fail(str(error), status=2)
-        case KeyboardInterrupt():
-            comm.fail("interrupted", status=130)
-        case MemoryError():
-            what = f": {error}" if str(error) else ""
-            comm.fail(f"out of memory{what}; use more ranks, or --c 1 if c was larger", status=2)
-        case LostPeerError():
-            comm.job.lost_contact(str(error))
-        case CommunicationError():
-            comm.fail(str(error))
-    traceback.print_exception(error)
-    comm.fail(f"{type(error).__name__}: {error}")
 
 
 def _connect(backend: str, device: str) -> Communicator:
@@ -203,3 +163,318 @@ def _allow_descriptors() -> None:
     with suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where a job meets."""
+
+    store: Any  # torch.distributed.Store
+    host: str  # where rank 0 runs, in words or numbers that lead there from all ranks
+    interface: str | None  # of the network through which other ranks reach this one, if known
+    patience: float  # seconds until the launcher, if it does so, has ended a job that lost a rank
+
+
+def meet(place: Place, interface: str | None = None) -> Meeting:
+    """Connect to the job's store, or on rank 0 make it, and wait until all ranks have come.
+
+    Some rank without the `interface` that the user names is an error on all ranks. So is one that
+    does not come within ``SPGNN_START_SECONDS``, or does not fit in.
+    """
+    start = seconds("SPGNN_START_SECONDS", START_SECONDS)
+    if "MASTER_ADDR" in os.environ or place.launcher == "torch":
+        store, host = _meet_at(place, *_master(), start)
+    elif place.launcher == "slurm":
+        nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "")
+        store, host = _meet_at(place, first_host(nodes), step_port(), start)
+    elif importlib.util.find_spec("mpi4py") is not None and not mpi_lacks_room(place):
+        store, host = _meet_by_mpi(place, start)
+    elif place.local_size == place.size:
+        # The process that started all of them, and that no other job has.
+        store, host = _meet_at(place, LOCALHOST, _FIRST_PORT + os.getppid() % _PORTS, start)
+    else:
+        raise InputError(
+            "ranks on several nodes need mpi4py to find each other, or MASTER_ADDR and MASTER_PORT "
+            "in the environment"
+        )
+    # Attempts after a restart by torchrun must not read what the one before has left.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"spgnn/{attempt}", store)
+    missing = interface is not None and not has_address(interface)
+    if missing:
+        _refuse(
+            store,
+            f"GLOO_SOCKET_IFNAME={interface} names no interface with an address on the "
+            f"node of rank {place.rank} ({socket.gethostname()}); unset it or name another",
+        )
+    address = local_address(host)
+    if address is not None and not _is_loopback(address):
+        store.set("outside", address)
+    _wait_for_all(store, place, start)
+    if address is not None and _is_loopback(address) and store.check(["outside"]):
+        # The name of this node leads to itself by way of the loopback, which others cannot use.
+        address = local_address(store.get("outside").decode())
+    if place.rank == 0:
+        store.set("host", address or host)
+    host = store.get("host").decode()
+    store.set_timeout(timedelta(seconds=SETUP_SECONDS))
+    supervised = "TORCHELASTIC_USE_AGENT_STORE" in os.environ or place.launcher == "mpi"
+    # The local launcher gives ranks that are asked to end some seconds, in which others are lost.
+    own = supervised and place.launcher == "torch" and "TORCHELASTIC_RUN_ID" not in os.environ
+    patience = END_SECONDS + 1.0 if own else 3.0 if supervised else 0.5
+    return Meeting(store, host, None if address is None else interface_of(address), patience)
+
+
+def local_address(host: str) -> str | None:
+    """The address of this machine from which packets to another one leave; none is sent."""
+    with suppress(OSError):
+        for family, kind, _, _, where in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind) as probe, suppress(OSError):
+                probe.connect(where)
+                return str(probe.getsockname()[0])
+    return None
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has an IPv4 address, or is the loopback."""
+    wanted = LOCALHOST if _is_loopback(address) else address
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if _ipv4_of(name) == wanted), None)
+
+
+def has_address(interfaces: str) -> bool:
+    """Whether each of some network interfaces, with commas between them, has an address."""
+    with suppress(OSError):
+        v6 = Path("/proc/net/if_inet6").read_text().split()
+        return all(_ipv4_of(name) or name in v6 for name in interfaces.split(","))
+    return all(_ipv4_of(name) for name in interfaces.split(","))
+
+
+def _ipv4_of(interface: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, suppress(OSError):
+        request = struct.pack("256s", interface.encode()[:_LONGEST_NAME])
+        return socket.inet_ntoa(fcntl.ioctl(asked, _SIOCGIFADDR, request)[20:24])
+    return None
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def least(store: Any, size: int, name: str) -> Callable[[int], int]:
+    """A collective over the ranks at a store: the least of their numbers in {0, 1, 2}."""
+
+    def agree(number: int) -> int:
+        for level in range(number + 1, 3):
+            store.set(f"{name}/below {level}", "1")
+        if store.add(f"{name}/came", 1) == size:
+            store.set(f"{name}/all", "1")
+        store.wait([f"{name}/all"])
+        return sum(not store.check([f"{name}/below {level}"]) for level in (1, 2))
+
+    return agree
+
+
+def first_host(nodes: str) -> str:
+    """The first of SLURM's ``rack[1-2]node[03,07-9],login``: ``rack1node03``."""
+    found = re.match(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
+    if found is None:
+        raise InputError(f"SLURM_STEP_NODELIST={nodes} in the environment: should name the nodes")
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", found[0])
+
+
+def step_port() -> int:
+    """A port for this step of this SLURM job; those of two jobs or steps on a node differ."""
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID")
+    step = ".".join(os.environ.get(name, "0") for name in names)
+    return _FIRST_PORT + zlib.crc32(step.encode()) % _PORTS
+
+
+def _master() -> tuple[str, int]:
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 2**16:
+        raise InputError(
+            f"MASTER_ADDR={host or ''} and MASTER_PORT={port} in the environment must say where "
+            "rank 0 listens"
+        )
+    return host, int(port)
+
+
+def _meet_at(place: Place, host: str, port: int, start: float) -> tuple[Any, str]:
+    _check_name(host)
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # The launcher's store is there before any rank is, or never again.
+        return _store(place, host, port, False, min(start, AGENT_SECONDS)), host
+    return _store(place, host, port, place.rank == 0, start), host
+
+
+def _check_name(host: str) -> None:
+    """Find out in good time whether a name leads to an address; new machines' may need some."""
+    done, reasons = threading.Event(), ["no name server answers"]
+
+    def look() -> None:
+        while not done.is_set():
+            try:
+                socket.getaddrinfo(host, None)
+                reasons.clear()
+                return done.set()
+            except (OSError, UnicodeError) as error:
+                reasons[0] = getattr(error, "strerror", None) or "no name of a machine"
+            done.wait(0.5)
+
+    # A name server that does not answer would hold this thread up for minutes.
+    threading.Thread(target=look, daemon=True).start()
+    found = done.wait(NAME_SECONDS)
+    done.set()
+    if not found:
+        source = "MASTER_ADDR" if "MASTER_ADDR" in os.environ else "SLURM_STEP_NODELIST"
+        raise StartError(
+            f"{host}, where rank 0 should be according to {source}, leads to no address "
+            f"({reasons[0]}); set MASTER_ADDR to its name or number"
+        )
+
+
+def _meet_by_mpi(place: Place, start: float) -> tuple[Any, str]:
+    """Rank 0 takes any free port, and tells the others through MPI."""
+    from spgnn.comm.mpi import world_of
+
+    world = world_of(place)
+    if place.rank != 0:
+        host, port = world.bcast(None)
+        return _store(place, host, port, False, start), host
+    host = LOCALHOST if place.local_size == place.size else socket.gethostname()
+    store = _store(place, host, 0, True, start)
+    world.bcast((host, store.port))
+    return store, host
+
+
+def _store(place: Place, host: str, port: int, hosts: bool, start: float) -> Any:
+    """The store at a port: on rank 0 a new one if it `hosts`, else rank 0's or the launcher's."""
+    if hosts:
+        with _listen(port, 2 * place.size) as listener:
+            port = listener.getsockname()[1]
+            if not _leads_to(listener, host, min(start, REACH_SECONDS)):
+                raise StartError(
+                    f"rank 0 listens on port {port}, but {host}:{port} leads elsewhere or nowhere; "
+                    "set MASTER_ADDR to the machine of rank 0"
+                )
+            return _connected(host, port, start, listener.detach())
+    there = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    patience = min(start, REACH_SECONDS) if there else start
+    end = time.monotonic() + patience
+    try:
+        _reach(host, port, end).close()
+        return _connected(host, port, max(end - time.monotonic(), 0.1) + start - patience)
+    except (OSError, *_STORE_ERRORS):
+        raise StartError(
+            f"rank {place.rank} did not reach rank 0's store at {host}:{port} within {patience:g} s"
+        ) from None
+
+
+def _connected(host: str, port: int, patience: float, listener: int | None = None) -> TCPStore:
+    """A client of the store at a port, and the store itself if there is a socket for it.
+
+    On a thread, because C++ ignores Ctrl-C, and does not give up on what never answers; what does
+    not talk like a store is a ``TimeoutError``.
+    """
+    made: list[TCPStore] = []
+    failed: list[Exception] = []
+
+    def connect() -> None:
+        try:
+            store = TCPStore(
+                host,
+                port,
+                is_master=listener is not None,
+                wait_for_workers=False,
+                # Longer than anybody waits: its own complaint is a page long.
+                timeout=timedelta(seconds=patience + 60.0),
+                master_listen_fd=listener,
+            )
+            made.append(store)
+        except _STORE_ERRORS as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(patience)
+    if made:
+        return made[0]
+    raise failed[0] if failed else TimeoutError
+
+
+def _listen(port: int, backlog: int) -> socket.socket:
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        return socket.create_server(("", port), family=family, backlog=backlog, dualstack_ipv6=dual)
+    except OSError as error:
+        raise StartError(
+            f"rank 0 cannot listen on port {port}: is another job there? "
+            f"Set MASTER_PORT ({error.strerror})"
+        ) from None
+
+
+def _leads_to(listener: socket.socket, host: str, patience: float) -> bool:
+    """Whether a connection to this port of that host comes out at a socket of ours."""
+    end = time.monotonic() + patience
+    with suppress(OSError), _reach(host, listener.getsockname()[1], end) as probe:
+        while (left := end - time.monotonic()) > 0:
+            listener.settimeout(left)
+            # Ranks that came early may be first; they try again.
+            line, peer = listener.accept()
+            line.close()
+            if peer[1] == probe.getsockname()[1]:
+                listener.setblocking(True)
+                return True
+    return False
+
+
+def _reach(host: str, port: int, end: float) -> socket.socket:
+    """Connect as soon as somebody listens; here, because Ctrl-C does not end C++."""
+    while True:
+        left = max(end - time.monotonic(), 0.1)
+        try:
+            return socket.create_connection((host, port), min(left, REACH_SECONDS))
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
+def _refuse(store: Any, why: str) -> None:
+    """Tell all ranks why they do not start, those too that wait for others to come."""
+    store.compare_set("refused", "", why)
+    store.set("all came", "1")
+
+
+def _wait_for_all(store: Any, place: Place, start: float) -> None:
+    try:
+        size = store.compare_set("size", "", str(place.size)).decode()
+        if size != str(place.size):
+            _refuse(store, f"rank {place.rank} was told of {place.size} ranks, others of {size}")
+        if store.add(f"came/{place.rank}", 1) > 1:
+            _refuse(store, f"two processes were told to be rank {place.rank} of {place.size}")
+        if store.add("came", 1) == place.size:
+            store.set("all came", "1")
+        end, pause = time.monotonic() + start, 0.005
+        while not store.check(["all came"]):
+            if time.monotonic() > end:
+                raise StartError(
+                    f"rank {place.rank} waited {start:g} s for all {place.size} ranks to start"
+                )
+            time.sleep(pause)
+            pause = min(1.5 * pause, 0.25)
+        if not store.check(["refused"]):
+            return
+        why = store.get("refused").decode()
+        store.add("read", 1)
+        # Rank 0 speaks. It may keep the store, and a launcher ends all when one of them ends.
+        end = time.monotonic() + LINGER_SECONDS / (2 if place.rank == 0 else 1)
+        while time.monotonic() < end:
+            time.sleep(0.02)
+            if place.rank == 0 and store.add("read", 0) >= place.size:
+                break
+    except _STORE_ERRORS:
+        raise StartError(f"rank {place.rank} lost contact with rank 0 at the start") from None
+    raise InputError(why)

@@ -19,10 +19,9 @@ from datetime import timedelta
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from spgnn.comm.connect import world
-from spgnn.comm.job import CommunicationError
-from spgnn.comm.launched import OUTER_NAMES
-from spgnn.comm.rendezvous import LOCALHOST
+from spgnn.comm.connect import LOCALHOST
+from spgnn.comm.failure import CommunicationError, world
+from spgnn.comm.place import OUTER_NAMES
 from spgnn.command import say
 from spgnn.errors import InputError
 from spgnn.signals import (

@@ -1,13 +1,18 @@
-"""The communicator over MPI (mpi4py)."""
+"""The communicator over MPI (mpi4py): how its calls are compared, wait, make progress and end."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,20 +28,22 @@ except (ImportError, RuntimeError):  # it looks for the library when it is impor
         "of a cluster's MPI; or set MASTER_ADDR and MASTER_PORT, and take --backend gloo"
     ) from None
 
-from spgnn.comm.base import Communicator
-from spgnn.comm.callring import CallRing
-from spgnn.comm.counts import RowCounts
-from spgnn.comm.job import Call, Group, MismatchError
-from spgnn.comm.launched import Place
-from spgnn.comm.mpijob import Help, MPIJob
-from spgnn.comm.placement import Node, choose
-from spgnn.comm.solo import SoloCommunicator
-from spgnn.comm.transport import Reduction, Wait
+from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
+from spgnn.comm.failure import Call, CommunicationError, Group, Job, Lifelines, MismatchError
+from spgnn.comm.place import Node, Place, choose
+from spgnn.comm.traffic import RowCounts
+from spgnn.memory import processors
 
 _MPICH_NAME = "/dev/shm/mpich_shm_"
-_DATA = 0  # tag; a ring of calls has another
+_DATA, _CALL, _NOTHING = 0, 1, 2  # tags
 # What is shorter is sent at once, or soon after.
 _LONG_BYTES = 2**16
+# How often to ask before sleeping in between: with a processor of one's own, and without.
+_SPINS, _SHARED_SPINS = 100, 3
+_LONGEST_PAUSE = 5e-4
+_LOOK_SECONDS = 0.01
+# How long mpiexec takes to end the other ranks of one that has ended.
+_PATIENCE_SECONDS = 3.0
 _TYPES = {
     torch.float32: MPI.FLOAT,
     torch.float64: MPI.DOUBLE,
@@ -46,16 +53,11 @@ _TYPES = {
 }
 _OPS = {"sum": MPI.SUM, "max": MPI.MAX}
 _WITHOUT_TYPE = (torch.bfloat16, torch.float16)
+Help = Literal["none", "soon", "late"]
 
 
 def world_of(place: Place) -> Any:
-    """MPI_COMM_WORLD, if it is the job that this rank was started in.
-
-    Raises
-    ------
-    InputError
-        If mpi4py was built for another MPI than the one whose mpiexec started this rank.
-    """
+    """MPI_COMM_WORLD, if mpi4py belongs to the MPI whose mpiexec started this rank."""
     world = MPI.COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (place.rank, place.size):
         raise InputError(
@@ -63,6 +65,259 @@ def world_of(place: Place) -> Any:
             f"of {world.Get_size()}: it belongs to another MPI; use that one's mpiexec"
         )
     return world
+
+
+class CallRing:
+    """Every rank of a group sends the next one its calls, which compares them with its own."""
+
+    def __init__(self, comm: Any, group: Group) -> None:
+        rank, size = comm.Get_rank(), comm.Get_size()
+        self._comm = comm
+        self._group = group
+        self._rank, self._before, self._after = rank, (rank - 1) % size, (rank + 1) % size
+        self._ours: deque[bytes] = deque()  # not yet compared
+        self._told: deque[tuple[Any, bytes]] = deque()  # on their way
+        self._heard = 0
+
+    def tell(self, call: Call) -> None:
+        """A call of the group begins on this rank."""
+        words = f"{call.number} {call.what}".encode()
+        self._ours.append(words)
+        self._told.append((self._comm.Isend([words, MPI.BYTE], self._after, _CALL), words))
+        self._has_told()
+
+    def compare(self) -> None:
+        """Compare this rank's calls with those of the one before, as far as they have come."""
+        while self._ours:
+            theirs = self._hear()
+            if theirs is None:
+                return
+            ours = self._ours.popleft()
+            if theirs != ours:
+                number, what = ours.decode().split(" ", 1)
+                other = theirs.decode().split(" ", 1)[1]
+                ranks = self._group.ranks
+                raise CommunicationError(
+                    f"ranks do not agree on call {number} of group {self._group.name}: {other} on "
+                    f"rank {ranks[self._before]}; {what} on rank {ranks[self._rank]}"
+                )
+
+    def has_compared(self) -> bool:
+        """Whether all calls of this rank are compared by now."""
+        self.compare()
+        return not self._ours
+
+    def is_silent(self, ended: dict[int, dict[str, int]]) -> bool:
+        """Whether nothing is on its way to or from this rank any more, now that all have ended."""
+        self.compare()
+        if not self._ours:
+            while self._hear() is not None:
+                """A call that this rank never made; the one before has not waited for it."""
+        begun = ended.get(self._group.ranks[self._before], {}).get(self._group.key, 0)
+        return self._has_told() and self._heard == begun
+
+    def _hear(self) -> bytes | None:
+        status = MPI.Status()
+        if not self._comm.Iprobe(self._before, _CALL, status):
+            return None
+        words = bytearray(status.Get_count(MPI.BYTE))
+        self._comm.Recv([words, MPI.BYTE], self._before, _CALL)
+        self._heard += 1
+        return bytes(words)
+
+    def _has_told(self) -> bool:
+        while self._told and self._told[0][0].Test():
+            self._told.popleft()
+        return not self._told
+
+
+class MPIJob(Job):
+    """A job of MPI_COMM_WORLD.
+
+    Attributes
+    ----------
+    rings : list of CallRing
+        Of each communicator. MPI never ends if something long was sent that nobody has received,
+        and may crash if it was thousands of messages.
+    progress : Progress
+    """
+
+    lifelines: Lifelines
+
+    def __init__(self, world: Any, device: torch.device, place: Place) -> None:
+        super().__init__(place.rank, place.size, device)
+        self._spins = _SPINS if place.local_size <= processors() else _SHARED_SPINS
+        self._is_complete = False
+        self._under_way: dict[Wait, AbstractContextManager[None]] = {}
+        self.rings: list[CallRing] = []
+        self.abandoned: list[Any] = []
+        self._control = world.Dup()
+        self.progress = Progress(lambda: self._control.Iprobe(MPI.ANY_SOURCE, _NOTHING))
+        here = place.local_size == place.size
+        host = world.bcast("127.0.0.1" if here else socket.gethostname())
+        self.lifelines = Lifelines(self, host, world.bcast, _PATIENCE_SECONDS)
+
+    def poll(
+        self,
+        done: Callable[[], bool],
+        look: Callable[[], object] | None = None,
+        patient: bool = False,
+    ) -> None:
+        """Return as soon as `done` says so; ``TimeoutError`` if that is late, unless `patient`.
+
+        MPI's own waits keep a processor busy, which ranks that share one need for each other, and
+        never give up.
+        """
+        self.progress.pause()
+        try:
+            start = time.monotonic()
+            next_look, pause = start + _LOOK_SECONDS, 1e-5
+            for attempt in count():
+                if done():
+                    return
+                if attempt < self._spins:
+                    continue
+                time.sleep(pause)
+                pause = min(pause * 1.5, _LONGEST_PAUSE)
+                now = time.monotonic()
+                if now < next_look:
+                    continue
+                next_look = now + _LOOK_SECONDS
+                if look is not None:
+                    look()
+                if not patient and now - start > self.timeout:
+                    raise TimeoutError
+        finally:
+            self.progress.resume()
+
+    def began(self, wait: Wait, blocked: AbstractContextManager[None], help_: Help) -> None:
+        """An operation is under way until `wait` has returned.
+
+        At the end of the job, `blocked` surrounds it if nobody has waited for it; `help_` is what
+        it needs to make progress.
+        """
+        self._under_way[wait] = blocked
+        if help_ != "none":
+            self.progress.began(help_)
+
+    def ended(self, wait: Wait, help_: Help) -> None:
+        """The operation is complete, or given up."""
+        del self._under_way[wait]
+        if help_ != "none":
+            self.progress.ended(help_)
+
+    def close(self) -> None:
+        """Leave after all ranks have come here or have ended.
+
+        Nothing may be on its way when MPI is finalised: that would never end.
+        """
+        self.lifelines.say_farewell()
+        if not self._is_complete:
+            self._is_complete = True
+            for wait, blocked in list(self._under_way.items()):
+                with blocked:
+                    wait()
+            self.poll(self.lifelines.all_ended.is_set, self._are_silent, patient=True)
+            try:
+                self.poll(self._are_silent)
+            except TimeoutError:
+                raise CommunicationError(
+                    f"waited {self.timeout:g} s for other ranks at the end of the job"
+                ) from None
+            # Others may still find that something of theirs never will be.
+            self.poll(self._control.Ibarrier().Test, patient=True)
+        self.progress.stop()
+        self.lifelines.leave()
+
+    def leave(self) -> None:
+        """Let the others know that this rank ends; it does so when MPI is finalised."""
+        self.lifelines.say_farewell()
+        self.progress.stop()
+
+    def end(self) -> None:
+        """MPI is about to be finalised, which waits for the others in any case."""
+        with suppress(CommunicationError):
+            for ring in self.rings:
+                ring.compare()
+        try:
+            self.close()
+        except CommunicationError as error:
+            self.fail(str(error))
+
+    def _are_silent(self) -> bool:
+        return all([ring.is_silent(self.lifelines.ended) for ring in self.rings])
+
+
+class Progress:
+    """A thread that lets MPI work while this rank computes between begin and wait.
+
+    MPI moves long messages only inside its calls. Any call will do; the thread makes one now and
+    then while something is under way and nobody waits for it. For what is hidden behind a product
+    it does so often; for what nobody will wait for soon rarely: every call costs the computation.
+    """
+
+    SOON_SECONDS, LATE_SECONDS = 1e-4, 5e-3
+
+    def __init__(self, poke: Callable[[], object]) -> None:
+        self._poke = poke
+        self._under_way: dict[Help, int] = {"soon": 0, "late": 0}
+        self._needed, self._in_haste = threading.Event(), threading.Event()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._possible = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+    @property
+    def needed(self) -> Help:
+        """How much help is needed with what is under way, and nobody waits for."""
+        if not self._needed.is_set():
+            return "none"
+        return "soon" if self._in_haste.is_set() else "late"
+
+    def began(self, help_: Help) -> None:
+        """An operation is under way."""
+        self._under_way[help_] += 1
+        if self._possible:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="mpi-progress", daemon=True)
+                self._thread.start()
+            self._judge()
+
+    def pause(self) -> None:
+        """Somebody waits, and polls."""
+        self._needed.clear()
+
+    def resume(self) -> None:
+        """Nobody waits any more."""
+        if self._possible:
+            self._judge()
+
+    def ended(self, help_: Help) -> None:
+        """An operation is complete."""
+        self._under_way[help_] -= 1
+        self._judge()
+
+    def stop(self) -> None:
+        """End the thread: MPI must not be called once it is finalised."""
+        self._stopped = True
+        for event in (self._needed, self._in_haste):
+            event.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _judge(self) -> None:
+        soon, late = self._under_way["soon"] > 0, self._under_way["late"] > 0
+        for event, wanted in ((self._in_haste, soon), (self._needed, soon or late)):
+            event.set() if wanted else event.clear()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._needed.wait()
+            if self._in_haste.is_set():
+                time.sleep(self.SOON_SECONDS)
+            else:
+                self._in_haste.wait(self.LATE_SECONDS)
+            if self._needed.is_set() and not self._stopped:
+                self._poke()
 
 
 class MPICommunicator(Communicator):
@@ -82,19 +337,13 @@ class MPICommunicator(Communicator):
 
     @classmethod
     def connect(cls, place: Place, backend: str, device: str) -> MPICommunicator:
-        """Join the job of MPI_COMM_WORLD.
-
-        Raises
-        ------
-        InputError
-            On all ranks alike if the device cannot be had.
-        """
+        """Join the job of MPI_COMM_WORLD."""
         world = world_of(place)
         least = partial(world.allreduce, op=MPI.MIN)
         _, chosen = choose(backend, device, Node.find(place), least, auto="mpi")
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
-        job = MPIJob(world, chosen, place.local_size)
+        job = MPIJob(world, chosen, place)
         job.poll(world.Ibarrier().Test)
         _remove_names()
         return cls(job, job.everyone(), world)
@@ -169,7 +418,10 @@ class MPICommunicator(Communicator):
                 job.poll(done, self._ring.compare)
                 self._ring.compare()
             except BaseException:
-                job.abandon(requests, receives=len(lengths))
+                for request in requests[: len(lengths)]:  # Their memory may still be written.
+                    if request != MPI.REQUEST_NULL:
+                        request.Cancel()
+                job.abandoned += requests
                 raise
             finally:
                 job.ended(wait, help_)

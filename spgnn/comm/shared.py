@@ -22,12 +22,10 @@ import torch
 from torch import Tensor
 
 from spgnn.comm._shared import Endpoint, Operation
-from spgnn.comm.base import Communicator
-from spgnn.comm.counts import RowCounts
-from spgnn.comm.job import Group, Job, MismatchError
-from spgnn.comm.launched import ranks_here
-from spgnn.comm.solo import SoloCommunicator
-from spgnn.comm.transport import Reduction, Wait
+from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
+from spgnn.comm.failure import Group, Job, MismatchError
+from spgnn.comm.place import ranks_here
+from spgnn.comm.traffic import RowCounts
 from spgnn.layout import Int64Array
 from spgnn.memory import processors
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,49 +16,47 @@ import torch.distributed as dist
 import torch.distributed.nn
 from torch import Tensor
 
-from spgnn.comm.base import Communicator
-from spgnn.comm.counts import RowCounts
-from spgnn.comm.job import (
-    Call,
-    CommunicationError,
-    Group,
-    Job,
-    LostPeerError,
-    StartError,
-    ended_before,
-)
-from spgnn.comm.launched import Place
-from spgnn.comm.placement import Node, choose
-from spgnn.comm.rendezvous import Meeting, has_address, least, meet
-from spgnn.comm.solo import SoloCommunicator
-from spgnn.comm.terminate import on_gloo_error
-from spgnn.comm.transport import Reduction, Wait
-from spgnn.comm.watch import POLL_SECONDS, Watch
+from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
+from spgnn.comm.connect import Meeting, has_address, least, meet
+from spgnn.comm.failure import Group, Job, Lifelines, StartError
+from spgnn.comm.place import Node, Place, choose
+from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
+_LIFELINE_KEY = "spgnn/lifeline"
 _BROKEN = ("connection closed", "connection reset", "broken pipe", "socket", "pair closure")
+_TYPE_NAME_OFFSET = ctypes.sizeof(ctypes.c_void_p)  # of a std::type_info, after its vtable
+_HANDLER = ctypes.CFUNCTYPE(None)
+_handlers: list[Any] = []  # that C++ holds, so they must not be collected
 
 
 class TorchJob(Job):
-    """A job whose ranks meet in a store, which also tells them how it ends.
+    """A job whose ranks have process groups of torch.
 
     Attributes
     ----------
     under_way : int
         Operations that were begun and not waited for yet.
     groups : int
-        That this rank has had torch make.
+        Groups that this rank has had torch make.
     """
 
     def __init__(self, place: Place, meeting: Meeting, device: torch.device) -> None:
         super().__init__(place.rank, place.size, device)
         self._store = meeting.store  # On rank 0, the store itself may live in this process.
-        self._watch = Watch(meeting.store, meeting.host, self, meeting.patience)
         self._members: list[TorchCommunicator] = []
         self.under_way = self.groups = 0
         self._left = False
-        on_gloo_error(self._end_on_gloo_error)
+
+        def publish(text: str | None) -> str:
+            if text is not None:
+                meeting.store.set(_LIFELINE_KEY, text)
+                return text
+            return str(meeting.store.get(_LIFELINE_KEY).decode())
+
+        self.lifelines = Lifelines(self, meeting.host, publish, meeting.patience)
+        _on_gloo_error(self._end_on_gloo_error)
 
     def add(self, member: TorchCommunicator) -> None:
         """Take note of a communicator that holds a process group."""
@@ -72,41 +69,15 @@ class TorchJob(Job):
             if member.moves_cuda:
                 dist.distributed_c10d._set_pg_timeout(_span(self.timeout), member.process_group)
 
-    def explained(self, call: Call, error: ConnectionError) -> CommunicationError:
-        """Whether the peer whose connection broke has ended in good order."""
-        for _ in range(3):
-            ended = self._watch.missing_in(call)
-            if ended is not None:
-                return CommunicationError(ended_before(ended, call))
-            time.sleep(POLL_SECONDS)  # Its farewell may still be on its way.
-        return LostPeerError(f"lost contact with a peer in {call} ({error})")
-
-    def fail(self, message: str, status: int = 1) -> NoReturn:
-        """Announce the failure to all ranks, print it, and exit."""
-        self._watch.announce(message, status)
-
-    def terminated(self) -> NoReturn:
-        """End because of SIGTERM; one rank says so, or whom it has lost."""
-        self._watch.announce_termination()
-
-    def lost_contact(self, message: str) -> NoReturn:
-        """End this rank after a peer vanished without a word."""
-        self._watch.announce_late(message)
-
-    def close(self) -> None:
-        """Leave after all ranks have come here or have ended."""
-        self._watch.wait_for_all()
-        self.leave()
-
     def leave(self) -> None:
         """Leave without waiting for the others, in good order."""
         if self._left:
             return
         self._left = True
-        self._watch.leave()
+        super().leave()
         if self.under_way:
-            # gloo would wait for the end of what this rank has begun, hence for the others. A group
-            # that is never destroyed does not; its threads end with the process.
+            # gloo would wait for the operations that this rank has begun, hence for the others. A
+            # group that is never destroyed does not; its threads end with the process.
             for member in self._members:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(member.process_group))
             return
@@ -138,15 +109,7 @@ class TorchCommunicator(Communicator):
 
     @classmethod
     def connect(cls, place: Place, backend: str, device: str) -> TorchCommunicator:
-        """Join the job and choose a device of this rank, of one kind on all ranks.
-
-        Raises
-        ------
-        InputError
-            On all ranks alike if the device cannot be had, or the program has made a process group.
-        StartError
-            If this rank cannot join.
-        """
+        """Join the job and choose a device of this rank, of one kind on all ranks."""
         if dist.is_initialized():
             raise InputError(
                 "torch.distributed has a process group already: leave out init_process_group; "
@@ -240,3 +203,33 @@ class TorchCommunicator(Communicator):
 
 def _span(seconds: float) -> timedelta:
     return timedelta(seconds=seconds)
+
+
+def _on_gloo_error(act: Callable[[], None]) -> None:
+    """Call `act`, which must not return, when gloo is about to end the process.
+
+    gloo's threads throw where nobody can catch, when data of another size than expected come, so
+    C++ calls std::terminate. Its handler may be any function, of Python too, and may ask what was
+    thrown (Itanium C++ ABI, 2.9 and 5.4). What gloo has not thrown goes to the handler of before.
+    """
+    try:
+        runtime = ctypes.CDLL("libstdc++.so.6")
+        set_handler = runtime._ZSt13set_terminatePFvvE
+        thrown = runtime.__cxa_current_exception_type
+    except (OSError, AttributeError):
+        return  # Another C++ library: it aborts, as it would without us.
+    thrown.restype = ctypes.c_void_p
+    set_handler.restype = ctypes.c_void_p
+    set_handler.argtypes = [ctypes.c_void_p]
+
+    def handle() -> None:
+        kind = thrown()
+        if kind:
+            name = ctypes.c_char_p.from_address(kind + _TYPE_NAME_OFFSET).value
+            if name is not None and b"gloo" in name:
+                act()
+        _HANDLER(before)()
+
+    handler = _HANDLER(handle)
+    _handlers.append(handler)
+    before = set_handler(ctypes.cast(handler, ctypes.c_void_p))

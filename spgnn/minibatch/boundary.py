@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
-from spgnn.comm.counts import RowCounts
+from spgnn.comm import Communicator, RowCounts
 from spgnn.exchange import demand, trade
 from spgnn.exchange.inspect import swapped
 from spgnn.layout import Int64Array, RowLayout

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
-from spgnn.comm.counts import RowCounts
+from spgnn.comm import Communicator, RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange.inspect import swapped, swapped_counts
 from spgnn.layout import RowLayout

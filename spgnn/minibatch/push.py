@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, Pending
-from spgnn.comm.counts import RowCounts
+from spgnn.comm import Communicator, Pending, RowCounts
 from spgnn.errors import InputError, check_integer
 from spgnn.layout import Int64Array
 from spgnn.minibatch.boundary import Boundary

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
-from spgnn.comm.solo import SoloCommunicator
+from spgnn.comm import Communicator, SoloCommunicator
 from spgnn.data.graph import inverse_permutation
 from spgnn.data.splits import Pairs
 from spgnn.errors import InputError

@@ -11,7 +11,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.attention import Attention
 from spgnn.autograd import named
-from spgnn.comm.solo import SoloCommunicator
+from spgnn.comm import SoloCommunicator
 from spgnn.errors import InputError
 from spgnn.exchange import Plan, Stage, Step
 from spgnn.kernels.recycling import new_rows

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from spgnn.comm import CommunicationError, Communicator, connect, guarded
-from spgnn.comm.mpijob import MPIJob
+from spgnn.comm.mpi import MPIJob
 from spgnn.testing import throttled
 from tests import products, training, unchanged
 from tests.comm import protocol, quarrels

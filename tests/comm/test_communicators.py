@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import RowCounts, connect
-from spgnn.comm.transport import Transport
+from spgnn.comm import Communicator, RowCounts, connect
 from spgnn.testing import run_ranks
 from tests.comm import protocol
 from tests.comm.jobs import MPIEXEC, PATIENCE, ROOT, needs_mpi
@@ -34,7 +33,7 @@ def test_under_debug(monkeypatch):
 
 def test_staged_through_host_memory(monkeypatch):
     """As CUDA tensors are where the transport cannot reach them."""
-    monkeypatch.setattr(Transport, "_reaches", lambda self, buffer: False)
+    monkeypatch.setattr(Communicator, "_reaches", lambda self, buffer: False)
     run_ranks(lambda rank: protocol.check_all(connect()), 3)
 
 
@@ -42,7 +41,7 @@ def test_only_what_is_sent_is_copied_to_the_host(monkeypatch):
     """Not what an operation receives into, whose contents mean nothing."""
     copied: list[int] = []
 
-    def staged(self: Transport, buffer: torch.Tensor, filled: bool) -> torch.Tensor:
+    def staged(self: Communicator, buffer: torch.Tensor, filled: bool) -> torch.Tensor:
         copied.extend([buffer.data_ptr()] * filled)
         return buffer.clone() if filled else torch.empty_like(buffer)
 
@@ -64,7 +63,7 @@ def test_only_what_is_sent_is_copied_to_the_host(monkeypatch):
             found.append([buffer.data_ptr() in copied for buffer in (send, received)])
         return found
 
-    monkeypatch.setattr(Transport, "_staged", staged)
+    monkeypatch.setattr(Communicator, "_staged", staged)
     yes, no = True, False
     sender = [[yes, no], [no, yes], [no, yes], [no, yes], [yes, no]]
     receiver = [[yes, no], [no, no], [no, yes], [no, yes], [no, no]]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from spgnn.comm import connect, launch, watch
-from spgnn.comm.watch import Watch
+from spgnn.comm import connect, launch
+from spgnn.comm.failure import Lifelines
 from tests.comm import failing
 from tests.comm.failing import MESSAGE
 from tests.comm.jobs import (
@@ -58,13 +58,6 @@ def test_under_the_local_launcher(tmp_path, how, where, victim):
         assert ended.err == f"error: rank {victim} was killed by SIGKILL\n"
 
 
-@pytest.fixture
-def patient_rank_0(monkeypatch):
-    """It keeps the store for as long as a rank of a busy machine may take to look into it."""
-    monkeypatch.setattr(watch, "READ_SECONDS", PATIENCE)
-
-
-@pytest.mark.usefixtures("patient_rank_0")
 @pytest.mark.parametrize(("how", "where", "victim"), CASES)
 def test_without_any_supervisor(tmp_path, how, where, victim):
     """As srun starts them: processes of their own, which only the environment describes."""
@@ -92,17 +85,16 @@ def test_without_any_supervisor(tmp_path, how, where, victim):
     _check_tracebacks("".join(end.err for end in ended), how)
 
 
-@pytest.mark.usefixtures("patient_rank_0")
-def test_rank_0_keeps_the_store_until_the_others_know_why(tmp_path, monkeypatch):
-    """On a busy machine somebody looks late, and would take rank 0 for lost."""
-    watch_for = Watch._watch
+def test_a_rank_that_listens_late_still_knows_why_rank_0_has_ended(tmp_path, monkeypatch):
+    """On a busy machine; it would take rank 0 for lost."""
+    hear = Lifelines._hear
 
-    def late(self: Watch) -> None:
+    def late(self: Lifelines, *given: object) -> None:
         if os.environ["RANK"] == "1":
             time.sleep(2)
-        watch_for(self)
+        hear(self, *given)
 
-    monkeypatch.setattr(Watch, "_watch", late)
+    monkeypatch.setattr(Lifelines, "_hear", late)
     job = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         Forked(

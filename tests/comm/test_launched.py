@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spgnn import InputError
-from spgnn.comm.launched import Place, find_place, seconds
-from spgnn.comm.rendezvous import first_host, meet, step_port
+from spgnn.comm.connect import first_host, meet, step_port
+from spgnn.comm.place import Place, find_place, seconds
 from tests.comm.jobs import Forked
 from tests.train.command import check_refused
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import connect, default_threads, placement
-from spgnn.comm.launched import Place
-from spgnn.comm.placement import (
+from spgnn.comm import connect, default_threads, place
+from spgnn.comm.place import (
     NO_GPU,
     OWN_GPUS,
     SHARED_GPUS,
     Node,
+    Place,
     choose,
     mpi_lacks_room,
 )
@@ -97,7 +97,7 @@ def test_under_mpiexec_auto_means_mpi():
 def test_job_on_nodes_of_different_wealth(monkeypatch):
     """All ranks take the CPU if one of them has no GPU of its own."""
     counts = {0: 4, 1: 4, 2: 2}
-    monkeypatch.setattr(placement, "visible_gpus", lambda: counts[int(os.environ["RANK"])])
+    monkeypatch.setattr(place, "visible_gpus", lambda: counts[int(os.environ["RANK"])])
 
     def chosen(rank: int) -> tuple[str, bool]:
         comm = connect()
@@ -132,7 +132,7 @@ def test_job_on_nodes_of_different_wealth(monkeypatch):
     ],
 )
 def test_even_share_of_the_processors(clean_environment, monkeypatch, environment, ranks, threads):
-    monkeypatch.setattr(placement, "processors", lambda: 6)
+    monkeypatch.setattr(place, "processors", lambda: 6)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert default_threads(ranks) == threads

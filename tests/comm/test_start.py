@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
+import json
 import os
+import queue
 import resource
 import shutil
 import signal
@@ -22,8 +25,8 @@ import torch
 from torch.distributed import TCPStore
 
 from spgnn import InputError
-from spgnn.comm import connect, launch, rendezvous
-from spgnn.comm.lifeline import KEY, Lifelines
+from spgnn.comm import connect, launch
+from spgnn.comm.failure import Job, Lifelines
 from spgnn.testing import run_ranks
 from tests.comm.jobs import (
     MPIEXEC,
@@ -36,6 +39,7 @@ from tests.comm.jobs import (
     wait_for,
 )
 
+JOINING = importlib.import_module("spgnn.comm.connect")
 INTERFACE = "GLOO_SOCKET_IFNAME"
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -76,8 +80,8 @@ def test_nobody_keeps_the_store(tmp_path, agent):
 
 def test_some_rank_does_not_come(tmp_path, monkeypatch):
     # Its own store rank 0 reaches sooner or later, however busy the machine.
-    store = rendezvous._store
-    monkeypatch.setattr(rendezvous, "_store", lambda *given: store(*given[:-1], PATIENCE))
+    store = JOINING._store
+    monkeypatch.setattr(JOINING, "_store", lambda *given: store(*given[:-1], PATIENCE))
     said = refusal(tmp_path, rank_of_two(0, free_port()))
     assert said == "rank 0 waited 1 s for all 2 ranks to start\n"
 
@@ -92,7 +96,7 @@ def test_port_is_taken(tmp_path):
 
 
 def test_name_that_leads_nowhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(rendezvous, "NAME_SECONDS", 0.5)
+    monkeypatch.setattr(JOINING, "NAME_SECONDS", 0.5)
     for rank in (0, 1):
         place = rank_of_two(rank, free_port(), MASTER_ADDR="no-such-machine.invalid")
         said = refusal(tmp_path, place | {"SPGNN_START_SECONDS": "600"})
@@ -100,7 +104,7 @@ def test_name_that_leads_nowhere(tmp_path, monkeypatch):
 
 
 def test_name_server_that_does_not_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr(rendezvous, "NAME_SECONDS", 0.5)
+    monkeypatch.setattr(JOINING, "NAME_SECONDS", 0.5)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **named: time.sleep(1000))
     said = refusal(tmp_path, rank_of_two(1, free_port(), MASTER_ADDR="node7"))
     assert "leads to no address (no name server answers); set MASTER_ADDR" in said
@@ -108,7 +112,7 @@ def test_name_server_that_does_not_answer(tmp_path, monkeypatch):
 
 def test_rank_0_is_not_where_the_environment_says(tmp_path, monkeypatch):
     """192.0.2.1 is nobody's."""
-    monkeypatch.setattr(rendezvous, "REACH_SECONDS", 0.5)
+    monkeypatch.setattr(JOINING, "REACH_SECONDS", 0.5)
     port = free_port()
     place = rank_of_two(0, port, MASTER_ADDR="192.0.2.1")
     said = refusal(tmp_path, place | {"SPGNN_START_SECONDS": "600"})
@@ -307,28 +311,37 @@ def test_two_jobs_side_by_side():
 
 def test_strangers_take_no_slot():
     """Who does not know the secret is turned away, however much it says."""
-    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), False)
-    welcomed: list[Lifelines] = []
-    first = threading.Thread(target=lambda: welcomed.append(Lifelines(store.clone(), "", 0, 3)))
+    published: queue.Queue[str] = queue.Queue()
+    zero = Job(0, 3)
+
+    def publish(text: str | None) -> str:
+        published.put(text or "")
+        return text or ""
+
+    first = threading.Thread(
+        target=lambda: setattr(zero, "lifelines", Lifelines(zero, "", publish, 1000.0))
+    )
     first.start()
-    port, token = store.get(KEY).decode().split()
+    said = published.get(timeout=PATIENCE)
+    port, token = said.split()
     strangers = [socket.create_connection(("127.0.0.1", int(port))) for _ in range(4)]
     strangers[0].sendall(b"GET / HTTP/1.1\r\n" * 10)
-    almost = bytearray.fromhex(token)
-    almost[-1] ^= 1
-    strangers[1].sendall(almost + (1).to_bytes(8))
-    strangers[2].sendall(bytes.fromhex(token) + (3).to_bytes(8))  # There is no such rank.
-    others = {rank: Lifelines(store, "127.0.0.1", rank, 3) for rank in (1, 2)}
+    almost = token[:-1] + ("0" if token[-1] != "0" else "1")
+    strangers[1].sendall(json.dumps(["here", almost, 1]).encode() + b"\n")
+    strangers[2].sendall(json.dumps(["here", token, 3]).encode() + b"\n")  # there is no such rank
+    others = {
+        rank: Lifelines(Job(rank, 3), "127.0.0.1", lambda text: said, 1000.0) for rank in (1, 2)
+    }
     first.join(PATIENCE)
-    [zero] = welcomed
-    assert zero.lost() is None
     for stranger in strangers:
         stranger.close()
-    assert zero.lost() is None
+    assert zero.lifelines.lost is None
     others.pop(2).leave()
-    assert zero.lost() is None
-    others[1]._lines.popitem()[1][0].close()  # As the system does when a rank is killed.
-    wait_for(lambda: zero.lost() == 1)
+    wait_for(lambda: set(zero.lifelines.ended) == {2} == set(others[1].ended))
+    assert zero.lifelines.lost is None
+    others[1]._lines[0].shutdown(socket.SHUT_RDWR)  # as the system does when a rank is killed
+    wait_for(lambda: zero.lifelines.lost == 1)
+    assert set(zero.lifelines.ended) == {2}
 
 
 def test_as_many_descriptors_as_the_system_allows():

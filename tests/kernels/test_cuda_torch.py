@@ -8,7 +8,7 @@ import torch
 from torch.func import hessian, jvp, vmap
 
 from spgnn import DistMatrix, Mesh, RowLayout, kernels
-from spgnn.comm.solo import SoloCommunicator
+from spgnn.comm import SoloCommunicator
 from spgnn.kernels.cuda import device
 
 from .cuda_cases import SKEWED, block, matrix

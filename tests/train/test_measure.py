@@ -10,8 +10,7 @@ import torch
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
 from spgnn.attention import attend
-from spgnn.comm import Ledger
-from spgnn.comm.solo import SoloCommunicator
+from spgnn.comm import Ledger, SoloCommunicator
 from spgnn.kernels import gather_rows, scatter_add_rows, sddmm, spmm
 from spgnn.spmm import product as distributed
 from spgnn.train import clock as clocks

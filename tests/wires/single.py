@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
-from spgnn.comm import RowCounts
-from spgnn.comm.solo import SoloCommunicator
+from spgnn.comm import RowCounts, SoloCommunicator
 from spgnn.exchange import Hop, Plan, Stage
 from spgnn.pattern import Selection
 from spgnn.wires import Setting

@@ -1,8 +1,9 @@
-"""Who sends how many rows to whom, in one all-to-allv."""
+"""Rows that ranks send each other, and the account of what that cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -11,15 +12,14 @@ import numpy as np
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array
 
-Stretch = tuple[int, int, int]
-"""A peer, and the first and last (exclusive) of its rows in the buffer."""
+Stretch = tuple[int, int, int]  # a peer, and the first and last (exclusive) of its rows
 
 
 class RowCounts:
     """Rows this rank sends to and receives from each peer of a group, in rank order.
 
-    Immutable; made once for a plan and used in every epoch, so whatever a call needs of it is
-    worked out once. Equal if all counts are equal.
+    Immutable, so whatever a call needs of it is computed once for all epochs. Equal if all counts
+    are equal.
 
     Parameters
     ----------
@@ -72,12 +72,10 @@ class RowCounts:
 
     @cached_property
     def sent(self) -> int:
-        """Rows to all peers together."""
         return int(self.send.sum())
 
     @cached_property
     def received(self) -> int:
-        """Rows from all peers together."""
         return int(self.recv.sum())
 
     @cached_property
@@ -87,7 +85,6 @@ class RowCounts:
 
     @cached_property
     def recv_list(self) -> list[int]:
-        """The counts as torch.distributed takes them."""
         return list(self.recv.tolist())
 
     @cached_property
@@ -97,7 +94,7 @@ class RowCounts:
 
     @cached_property
     def sources(self) -> list[Stretch]:
-        """The peers that rows come from, and where those go."""
+        """The peers that send rows, and where those go."""
         return _stretches(self.recv)
 
     @cached_property
@@ -122,3 +119,51 @@ def _stretches(counts: Int64Array) -> list[Stretch]:
     last = np.cumsum(counts)[peers]
     first = last - counts[peers]
     return list(zip(peers.tolist(), first.tolist(), last.tolist(), strict=True))
+
+
+@dataclass
+class Traffic:
+    """The cost of one kind of operation on this rank so far."""
+
+    calls: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    sent_between: int = 0
+    """Of `sent_bytes`, those for ranks of other nodes, where the ledger knows nodes."""
+    received_between: int = 0
+    seconds: float = 0.0
+    """Seconds this rank was blocked, in starting the operation and in waiting for its end."""
+
+
+@dataclass
+class Ledger:
+    """Traffic by operation.
+
+    Attributes
+    ----------
+    operations : dict
+    node_size : int
+        Ranks of a node, which are neighbours: bytes that all-to-alls, broadcasts and reductions
+        move between nodes are counted apart. 0 if that is not known.
+    """
+
+    operations: dict[str, Traffic] = field(default_factory=dict)
+    node_size: int = 0
+
+    def of(self, operation: str) -> Traffic:
+        """The running account of one operation."""
+        return self.operations.setdefault(operation, Traffic())
+
+    def copy(self) -> Ledger:
+        """A snapshot, to subtract from a later one."""
+        return Ledger({name: Traffic(**vars(t)) for name, t in self.operations.items()})
+
+    def since(self, earlier: Ledger) -> Ledger:
+        """The traffic after the snapshot `earlier`."""
+        added = {}
+        for name, now in self.operations.items():
+            before = earlier.operations.get(name, Traffic())
+            if now.calls == before.calls:
+                continue
+            added[name] = Traffic(**{k: v - getattr(before, k) for k, v in vars(now).items()})
+        return Ledger(added)

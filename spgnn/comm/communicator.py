@@ -1,23 +1,42 @@
-"""The one communication protocol: what users of a group of ranks call."""
+"""A group of ranks that exchange tensors, and the mesh that arranges groups along axes.
+
+A backend (:mod:`~spgnn.comm.torchdist`, :mod:`~spgnn.comm.mpi`, :mod:`~spgnn.comm.shared`) starts
+four operations, and returns functions that wait for their ends. Everything around them is here:
+bytes are counted, long messages split, CUDA tensors staged where the transport cannot reach them,
+and errors named after the call in which they happened.
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from time import perf_counter
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from spgnn.comm import agreement
-from spgnn.comm.counts import RowCounts
-from spgnn.comm.job import Call, Group, shown_ranks
-from spgnn.comm.ledger import Ledger, Traffic
-from spgnn.comm.transport import Reduction, Transport, Wait
+from spgnn.comm.failure import (
+    Call,
+    CommunicationError,
+    Group,
+    Job,
+    MismatchError,
+    shown_ranks,
+    world,
+)
+from spgnn.comm.traffic import Ledger, RowCounts, Traffic
 from spgnn.errors import InputError
-from spgnn.layout import Int64Array
+from spgnn.layout import EVERYONE, Axes, Int64Array
+
+# MPI counts and some transports' lengths are 32-bit, so no single message may reach 2 GiB.
+MESSAGE_LIMIT = 2**31 - 2**16
+
+Reduction = Literal["sum", "max"]
+Wait = Callable[[], None]
 
 
 class Pending:
@@ -39,14 +58,63 @@ class Pending:
             finish()
 
 
-class Communicator(Transport):
+class Communicator(ABC):
     """A group of ranks that exchange tensors; every call counts its bytes in :attr:`ledger`.
 
     All operations are collective over the group. Tensors must be contiguous; autograd does not see
     what is written to them. Messages longer than :attr:`message_limit` bytes are split.
+
+    Attributes
+    ----------
+    rank, size : int
+        This rank's number in the group and the number of ranks.
+    group : Group
+        Its name, and its ranks' numbers in the job.
+    job : Job
+        Shared by a communicator and all its subgroups.
+    moves_cuda : bool
+        The transport takes CUDA tensors; if not, they are staged through host memory.
+    message_limit : int
+        Most bytes handed to the transport as one message (but always at least one row).
     """
 
+    moves_cuda = False
     _apart: Communicator | None = None
+
+    def __init__(self, rank: int, job: Job, group: Group) -> None:
+        self.rank = rank
+        self.size = len(group.ranks)
+        self.job = job
+        self.group = group
+        self.message_limit = MESSAGE_LIMIT
+
+    # A backend starts an operation and returns what waits for its end.
+
+    @abstractmethod
+    def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
+        """Start one all-to-allv of byte rows [rows, row_bytes]."""
+
+    @abstractmethod
+    def _broadcast(self, buffer: Tensor, root: int) -> Wait: ...
+
+    @abstractmethod
+    def _reduce(self, buffer: Tensor, root: int) -> Wait: ...
+
+    @abstractmethod
+    def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait: ...
+
+    @abstractmethod
+    def _split(self, group: Group) -> Communicator:
+        """A communicator of a subgroup, or of the same ranks."""
+
+    def _announce(self, call: Call) -> None:  # noqa: B027  (only for backends that need it)
+        """A call of this group begins; its data follow."""
+
+    def _translated(self, error: Exception) -> Exception:
+        """TimeoutError, ConnectionError or MismatchError for the transport's own errors."""
+        return error
+
+    # The job.
 
     @property
     def ledger(self) -> Ledger:
@@ -58,10 +126,6 @@ class Communicator(Transport):
         """Where this rank's tensors should live."""
         return self.job.device
 
-    @abstractmethod
-    def _split(self, group: Group) -> Communicator:
-        """A communicator of a subgroup, or of the same ranks."""
-
     def settled(self) -> None:
         """Set-up is over: from now on this rank waits minutes for the others, not hours.
 
@@ -69,6 +133,21 @@ class Communicator(Transport):
         ``SPGNN_TIMEOUT_SECONDS`` (ten minutes) set both times.
         """
         self.job.settle()
+
+    def fail(self, message: str, status: int = 1) -> NoReturn:
+        """End every rank of the job, promptly, with this rank's message on stderr."""
+        self.job.fail(message, status)
+
+    def close(self) -> None:
+        """Wait until all ranks of the job have come here or have ended, then leave it."""
+        self.job.close()
+
+    def leave(self) -> None:
+        """Leave the job without waiting for the others, which learn of it; once is enough."""
+        self.job.leave()
+
+    def release(self) -> None:  # noqa: B027  (only for backends that need it)
+        """Give up memory that must not outlive the interpreter; no operation may follow."""
 
     def check_agreement(self, what: str, **facts: Any) -> None:
         """Make sure that all ranks of the group hold the same facts.
@@ -91,6 +170,8 @@ class Communicator(Transport):
         if self.size > 1:
             with self._blocked(self._next_call(f"check_agreement({what})")):
                 agreement.check_facts(self, what, facts)
+
+    # Groups.
 
     def subgroup(self, groups: Sequence[Sequence[int]], name: str = "") -> Communicator:
         """Split the group into disjoint groups of ranks; returns the one this rank is in.
@@ -122,15 +203,12 @@ class Communicator(Transport):
             return self
         if self._apart is None:
             call, group = self._next_call("apart"), self.group
+            key = f"{group.key}/{call.number}:apart"
             with self._blocked(call):
-                key = f"{group.key}/{call.number}:apart"
-                again = Group(key, f"{group.name}, apart", group.ranks, patient=True)
-                self._apart = self._split(again)
+                self._apart = self._split(Group(key, f"{group.name}, apart", group.ranks, True))
         return self._apart
 
-    def barrier(self) -> None:
-        """Return when all ranks of the group have entered."""
-        self.agree(0)
+    # Operations.
 
     def alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Pending:
         """Move rows: the first ``counts.send[0]`` rows of `send` go to rank 0, and so on.
@@ -146,7 +224,17 @@ class Communicator(Transport):
         InputError
             If the buffers do not fit the counts or each other.
         """
-        _check_rows(send, recv, counts)
+        _check_contiguous(send, recv)
+        if send.shape[1:] != recv.shape[1:] or send.dtype != recv.dtype:
+            raise InputError(
+                f"alltoallv sends {_shown(send)} but receives {_shown(recv)}: "
+                "dtypes and widths must be the same"
+            )
+        if (send.shape[0], recv.shape[0]) != (counts.sent, counts.received):
+            raise InputError(
+                f"alltoallv sends {send.shape[0]} rows and receives {recv.shape[0]}, but the "
+                f"counts say {counts.sent} and {counts.received}"
+            )
         # Not from a row: ranks without any must agree with the others on the number of rounds.
         row_bytes = prod(send.shape[1:]) * send.element_size()
         call, account = self._begin(
@@ -160,18 +248,15 @@ class Communicator(Transport):
         if counts.largest * row_bytes == 0:
             return Pending(None)
         with self._blocked(call, account):
-            wait, land = self._move_rows(send, recv, counts, row_bytes)
+            wait, unstage = self._move_rows(send, recv, counts, row_bytes)
 
         def finish() -> None:
             with self._blocked(call, account):
                 if wait is not None:
                     wait()
-                land()
+                unstage()
 
         return Pending(finish)
-
-    def release(self) -> None:
-        """Give up memory that must not outlive the interpreter; no operation may follow."""
 
     def broadcast(self, buffer: Tensor, root: int) -> Pending:
         """Copy `buffer` of rank `root` into everyone's; the root is charged once per receiver."""
@@ -181,9 +266,9 @@ class Communicator(Transport):
         mine = (nbytes * (self.size - 1), 0) if sends else (0, nbytes)
         between = self._between(*self._to_all(root), nbytes)
         what = f"broadcast({_shown(buffer)} from {root})"
-        call, account = self._begin("broadcast", what, *mine, between=between)
+        begun = self._begin("broadcast", what, *mine, between=between)
         return self._in_pieces(
-            buffer, (call, account), lambda piece: self._broadcast(piece, root), sends, not sends
+            buffer, begun, lambda piece: self._broadcast(piece, root), sends, not sends
         )
 
     def reduce(self, buffer: Tensor, root: int) -> Pending:
@@ -262,10 +347,14 @@ class Communicator(Transport):
                 return
             counts = RowCounts(sizes if sends else none, receives, int(largest))
             given = parts if sends else mine[:0]
-            wait, land = self._move_rows(given, mine, counts, row_bytes)
+            wait, unstage = self._move_rows(given, mine, counts, row_bytes)
             if wait is not None:
                 wait()
-            land()
+            unstage()
+
+    def barrier(self) -> None:
+        """Return when all ranks of the group have entered."""
+        self.agree(0)
 
     def agree(self, value: int, op: Reduction = "max") -> int:
         """The maximum (or sum) of one integer over the group."""
@@ -281,6 +370,55 @@ class Communicator(Transport):
         self.alltoallv(outgoing, incoming, RowCounts(ones, ones, 1)).wait()
         return RowCounts(outgoing.numpy(), incoming.numpy(), self.agree(max(send, default=0)))
 
+    # For agreement.py: not counted, for they carry nothing of the user's.
+
+    def maximise_uncounted(self, numbers: Tensor) -> None:
+        """The elementwise maximum over the group, in place."""
+        self._all_reduce(numbers, "max")()
+
+    def gather_uncounted(self, row: Tensor) -> Tensor:
+        """Everyone's `row` [n], all of one length, as [size, n] in rank order."""
+        rows = row.view(torch.uint8).repeat(self.size, 1)
+        received = torch.empty_like(rows)
+        ones = RowCounts([1] * self.size, [1] * self.size, 1)
+        self._alltoallv(rows, received, ones)()
+        return received.view(row.dtype)
+
+    # What surrounds a call.
+
+    def _next_call(self, what: str) -> Call:
+        key = self.group.key
+        number = self.job.begun[key] = self.job.begun.get(key, 0) + 1
+        call = Call(self.group, number, what)
+        if self.size > 1:
+            self._announce(call)
+        return call
+
+    def _begin(
+        self,
+        operation: str,
+        what: str,
+        sent: int,
+        received: int,
+        counts: RowCounts | None = None,
+        *,
+        between: tuple[int, int] = (0, 0),
+    ) -> tuple[Call, Traffic]:
+        """Count a call that starts now; under ``SPGNN_DEBUG``, compare it with the others'."""
+        account = self.job.ledger.of(operation)
+        account.calls += 1
+        account.sent_bytes += sent
+        account.received_bytes += received
+        account.sent_between += between[0]
+        account.received_between += between[1]
+        call = self._next_call(what)
+        if self.job.debug and self.size > 1:
+            with self._blocked(call):
+                agreement.check_call(self, call)
+                if counts is not None:
+                    agreement.check_counts(self, call, counts)
+        return call, account
+
     def _between(self, send: Int64Array, recv: Int64Array, row_bytes: int) -> tuple[int, int]:
         """Bytes of rows to and from each peer that cross between nodes, if these are known."""
         size = self.ledger.node_size
@@ -290,7 +428,7 @@ class Communicator(Transport):
         return int(send[away].sum()) * row_bytes, int(recv[away].sum()) * row_bytes
 
     def _to_all(self, root: int) -> tuple[Int64Array, Int64Array]:
-        """What goes to and comes from each peer if the root sends everyone one row."""
+        """Units to and from each peer if the root sends everyone one."""
         to, from_ = np.zeros((2, self.size), np.int64)
         if self.rank == root:
             to[:] = 1
@@ -298,25 +436,57 @@ class Communicator(Transport):
             from_[root] = 1
         return to, from_
 
+    def _blocked(self, call: Call, account: Traffic | None = None) -> _Blocked:
+        """Time what may block, let it be watched, and name the call if it fails."""
+        return _Blocked(self, call, account)
+
+    def _named(self, call: Call, error: Exception) -> Exception:
+        match error:
+            case TimeoutError():
+                return CommunicationError(
+                    f"waited {self.job.timeout:g} s in {call}; SPGNN_DEBUG=1 names the first call "
+                    "that not all ranks make"
+                )
+            case ConnectionError():
+                return self.job.explained(call, error)
+            case MismatchError():
+                return CommunicationError(
+                    f"ranks do not agree on {call}: {error}; SPGNN_DEBUG=1 names the ranks"
+                )
+        return error
+
+    def _staged(self, buffer: Tensor, filled: bool) -> Tensor:
+        """The buffer itself, or host memory where the transport cannot reach the device.
+
+        What is only received into is not copied to the host first.
+        """
+        if self._reaches(buffer):
+            return buffer
+        host = torch.empty(buffer.shape, dtype=buffer.dtype, pin_memory=buffer.is_cuda)
+        return host.copy_(buffer) if filled else host
+
+    def _reaches(self, buffer: Tensor) -> bool:
+        return self.moves_cuda or not buffer.is_cuda
+
     def _move_rows(
         self, send: Tensor, recv: Tensor, counts: RowCounts, row_bytes: int
     ) -> tuple[Wait | None, Wait]:
-        """Begin to move rows; returns what waits for them, if any, and what puts them in place."""
+        """Begin to move rows; returns what waits for them, if any, and what unstages them."""
         send_bytes = self._staged(_as_byte_rows(send), filled=True)
         recv_bytes = _as_byte_rows(recv)
-        landing = self._staged(recv_bytes, filled=False)
+        received = self._staged(recv_bytes, filled=False)
         step = max(1, self.message_limit // max(row_bytes, 1))
         wait: Wait | None = None
         if counts.largest <= step:
-            wait = self._alltoallv(send_bytes, landing, counts)
+            wait = self._alltoallv(send_bytes, received, counts)
         else:
-            self._alltoallv_in_rounds(send_bytes, landing, counts, step)
+            self._alltoallv_in_rounds(send_bytes, received, counts, step)
 
-        def land() -> None:
-            if landing is not recv_bytes:
-                recv_bytes.copy_(landing)
+        def unstage() -> None:
+            if received is not recv_bytes:
+                recv_bytes.copy_(received)
 
-        return wait, land
+        return wait, unstage
 
     def _alltoallv_in_rounds(
         self, send: Tensor, recv: Tensor, counts: RowCounts, step: int
@@ -327,9 +497,9 @@ class Communicator(Transport):
             outgoing = [part[first : first + step] for part in send_parts]
             incoming = [part[first : first + step] for part in recv_parts]
             sizes = RowCounts([len(part) for part in outgoing], [len(p) for p in incoming], step)
-            landed = recv.new_empty((sizes.received, recv.shape[1]))
-            self._alltoallv(torch.cat(outgoing), landed, sizes)()
-            for part, rows in zip(incoming, landed.split(sizes.recv_list), strict=True):
+            received = recv.new_empty((sizes.received, recv.shape[1]))
+            self._alltoallv(torch.cat(outgoing), received, sizes)()
+            for part, rows in zip(incoming, received.split(sizes.recv_list), strict=True):
                 part.copy_(rows)
 
     def _in_pieces(
@@ -345,33 +515,41 @@ class Communicator(Transport):
             return Pending(None)
         with self._blocked(*begun):
             flat = buffer.detach().view(-1)
-            landing = self._staged(flat, filled=reads)
+            staged = self._staged(flat, filled=reads)
             most = max(1, self.message_limit // buffer.element_size())
-            pieces = landing.split(most) if len(landing) > most else (landing,)
+            pieces = staged.split(most) if len(staged) > most else (staged,)
             waits = [begin(piece) for piece in pieces]
 
         def finish() -> None:
             with self._blocked(*begun):
                 for wait in waits:
                     wait()
-                if writes and landing is not flat:
-                    flat.copy_(landing)
+                if writes and staged is not flat:
+                    flat.copy_(staged)
 
         return Pending(finish)
 
 
-def _check_rows(send: Tensor, recv: Tensor, counts: RowCounts) -> None:
-    _check_contiguous(send, recv)
-    if send.shape[1:] != recv.shape[1:] or send.dtype != recv.dtype:
-        raise InputError(
-            f"alltoallv sends {_shown(send)} but receives {_shown(recv)}: "
-            "dtypes and widths must be the same"
-        )
-    if (send.shape[0], recv.shape[0]) != (counts.sent, counts.received):
-        raise InputError(
-            f"alltoallv sends {send.shape[0]} rows and receives {recv.shape[0]}, but the counts "
-            f"say {counts.sent} and {counts.received}"
-        )
+class _Blocked:
+    """The context of :meth:`Communicator._blocked`; a generator costs as much as a small call."""
+
+    __slots__ = ("_account", "_call", "_comm", "_start")
+
+    def __init__(self, comm: Communicator, call: Call, account: Traffic | None) -> None:
+        self._comm, self._call, self._account = comm, call, account
+
+    def __enter__(self) -> None:
+        self._comm.job.waiting = self._call
+        self._start = perf_counter()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._comm.job.waiting = None
+        if self._account is not None:
+            self._account.seconds += perf_counter() - self._start
+        if isinstance(error, RuntimeError | OSError | MismatchError):
+            named = self._comm._named(self._call, self._comm._translated(error))
+            if named is not error:
+                raise named from None
 
 
 def _check_contiguous(*buffers: Tensor) -> None:
@@ -390,3 +568,105 @@ def _as_byte_rows(rows: Tensor) -> Tensor:
     if rows.shape[0] == 0:
         return torch.empty((0, 1), dtype=torch.uint8, device=rows.device)
     return (rows if rows.dim() == 2 else rows.view(rows.shape[0], -1)).view(torch.uint8)
+
+
+class SoloCommunicator(Communicator):
+    """A single rank, of a whole job or of a subgroup: every exchange is a copy to itself."""
+
+    def __init__(self, job: Job | None = None, group: Group | None = None) -> None:
+        job = Job() if job is None else job
+        super().__init__(0, job, job.everyone() if group is None else group)
+
+    def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
+        recv.copy_(send)
+        return lambda: None
+
+    def _broadcast(self, buffer: Tensor, root: int) -> Wait:
+        return lambda: None
+
+    def _reduce(self, buffer: Tensor, root: int) -> Wait:
+        return lambda: None
+
+    def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait:
+        return lambda: None
+
+    def _split(self, group: Group) -> Communicator:
+        raise AssertionError("a single rank has no subgroup but itself")
+
+
+class Mesh:
+    """All ranks arranged along axes; ``mesh["row"]`` are this rank's peers along "row".
+
+    Made by :meth:`build` or :meth:`grid`, once for each arrangement of a communicator.
+
+    Attributes
+    ----------
+    axes : Axes
+    everyone : Communicator
+        All ranks.
+    """
+
+    def __init__(self, axes: Axes, everyone: Communicator, along: dict[str, Communicator]) -> None:
+        self.axes = axes
+        self.everyone = everyone
+        self._along = along
+
+    @classmethod
+    def build(cls, everyone: Communicator, axes: Axes) -> Mesh:
+        """Arrange all ranks. Collective; the same arrangement again costs nothing.
+
+        Raises
+        ------
+        InputError
+            If the axes have another number of ranks.
+        """
+        if axes.ranks != everyone.size:
+            raise InputError(
+                f"axes {axes.sizes} hold {axes.ranks} ranks, there are {everyone.size}"
+            )
+        known = _meshes_of(everyone)
+        if axes not in known:
+            along = {name: everyone.subgroup(axes.groups(name), name) for name in axes.names}
+            known[axes] = cls(axes, everyone, along)
+        return known[axes]
+
+    @classmethod
+    def grid(cls, everyone: Communicator, c: int = 1) -> Mesh:
+        """P/c × c ranks, "row" by "replica" (:meth:`spgnn.layout.Axes.grid`). Collective."""
+        return cls.build(everyone, Axes.grid(everyone.size, c))
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank among all."""
+        return self.everyone.rank
+
+    def coordinate(self, axis: str) -> int:
+        """Where this rank sits on an axis."""
+        return self.axes.coordinate(axis, self.rank)
+
+    def __getitem__(self, axis: str) -> Communicator:
+        return self.everyone if axis == EVERYONE else self._along[axis]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Groups cannot be pickled; the job that unpickles has to have the same arrangement.
+        return _known_mesh, (self.axes,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Mesh:
+        return self
+
+
+def _known_mesh(axes: Axes) -> Mesh:
+    everyone = world()
+    known = {} if everyone is None else _meshes_of(everyone)
+    if axes not in known:
+        shape = " × ".join(map(str, axes.sizes))
+        raise InputError(
+            f"what is unpickled lives on {shape} ranks; build a Mesh of that shape first, on all"
+        )
+    return known[axes]
+
+
+def _meshes_of(everyone: Communicator) -> dict[Axes, Mesh]:
+    """The meshes made of a communicator, which live as long as it does."""
+    known: dict[Axes, Mesh] = everyone.__dict__.setdefault("_meshes", {})
+    return known
