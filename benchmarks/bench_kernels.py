@@ -43,7 +43,8 @@ import scipy.sparse as sp
 import torch
 from rich.console import Console
 
-from spgnn.kernels import _kernels, spmm
+from spgnn import _native
+from spgnn.kernels import spmm
 from spgnn.sparse import CSR
 
 log = Console(stderr=True)
@@ -110,7 +111,7 @@ def contestants(
         spmm(A, X, out=Y)
 
     def reading() -> None:
-        _kernels.touch_rows(*rows, torch.get_num_threads())
+        _native.touch_rows(*rows, torch.get_num_threads())
 
     calls: dict[str, Callable[[], Any]] = {
         "spgnn": product,
@@ -247,7 +248,7 @@ def triad_bandwidth(threads: int) -> float:
     seconds = []
     for _ in range(10):
         started = time.perf_counter()
-        _kernels.triad(y.data_ptr(), x.data_ptr(), count, threads)
+        _native.triad(y.data_ptr(), x.data_ptr(), count, threads)
         seconds.append(time.perf_counter() - started)
     return 3 * 4 * count / min(seconds)
 
@@ -262,7 +263,7 @@ def machine(threads: int) -> dict[str, Any]:
         "cpu": model[0] if model else platform.processor(),
         "cores": os.cpu_count(),
         "threads": threads,
-        "instruction_set": _kernels.instruction_set(),
+        "instruction_set": _native.instruction_set(),
         "triad_bytes_per_second": triad_bandwidth(threads),
         "commit": commit.stdout.strip(),
         "torch": torch.__version__,

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.kernels import _kernels, dequantise_rows, packed_bytes, quantise_rows
+from spgnn import _native
+from spgnn.kernels import dequantise_rows, packed_bytes, quantise_rows
 
 BAR, AIM = 0.6, 0.8
 TURN_BYTES = 2**24
@@ -90,7 +91,7 @@ def markdown(lines: list[dict[str, Any]], rounds: int) -> str:
         "# Rows in few bits, against a copy",
         "",
         f"`python benchmarks/bench_quantise.py --rounds {rounds}`, torch {torch.__version__}, "
-        f"Python {platform.python_version()}, {_kernels.instruction_set()}. Copy: GB/s of float32 "
+        f"Python {platform.python_version()}, {_native.instruction_set()}. Copy: GB/s of float32 "
         f"rows read. Others: the copy's time over theirs, median of {rounds} alternating rounds "
         f"(quartiles); bar {BAR}, aim {AIM}.",
         "",

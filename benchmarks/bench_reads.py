@@ -29,9 +29,9 @@ from tempfile import NamedTemporaryFile
 import numpy as np
 import torch
 
+from spgnn._native import ring_refusal
 from spgnn.files import written_aside
 from spgnn.store import DiskRows
-from spgnn.store._store import ring_refusal
 
 WAYS = {"threads": "0", "io_uring": "1"}
 

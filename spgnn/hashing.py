@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from spgnn import _structure
+from spgnn import _native
 
 
 def uniform(
@@ -69,7 +69,7 @@ def uniform_rows(
         numbers = _mix(np.array([column for _, column in columns], np.uint64))
     found = np.empty((len(ids), len(columns)), np.float32)
     given = np.ascontiguousarray(ids, np.int64)
-    _structure.uniform_rows(given, streams, numbers, found, threads)
+    _native.uniform_rows(given, streams, numbers, found, threads)
     return found
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from spgnn import _structure
+from spgnn import _native
 from spgnn.errors import InputError
 
 INT32_LIMIT = 2**31
@@ -101,7 +101,7 @@ class Pattern:
         rows, cols = self.shape
         with untraced():
             here = self.indptr.cpu().numpy(), self.indices.cpu().numpy()
-        return rows == cols and _structure.is_symmetric(*here, cols)
+        return rows == cols and _native.is_symmetric(*here, cols)
 
     @property
     def transpose_nbytes(self) -> int:
@@ -137,7 +137,7 @@ class Pattern:
         with untraced():
             order = torch.empty(self.nnz, dtype=index_dtype(self.nnz))
             here = self.indptr.cpu().numpy(), self.indices.cpu().numpy()
-            _structure.transposed_order(*here, self.T.indptr.cpu().numpy(), order.numpy())
+            _native.transposed_order(*here, self.T.indptr.cpu().numpy(), order.numpy())
             return order.to(self.device)
 
     def to(self, device: torch.device | str) -> Pattern:
@@ -220,7 +220,7 @@ def _transposed(pattern: Pattern) -> Pattern:
         return pattern
     indptr = torch.empty(cols + 1, dtype=torch.int64)
     indices = torch.empty(pattern.nnz, dtype=index_dtype(rows))
-    _structure.transpose(*here, cols, indptr.numpy(), indices.numpy())
+    _native.transpose(*here, cols, indptr.numpy(), indices.numpy())
     device = pattern.device
     return Pattern.trusted(indptr.to(device), indices.to(device), (cols, rows))
 

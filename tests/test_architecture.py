@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # From the floor up; a room imports its own and those of floors below it, in functions as well.
 FLOORS = [
-    {"errors", "signals", "_structure"},
+    {"errors", "signals", "_native"},
     {"files", "memory", "progress", "hashing", "command"},
     {"pattern", "layout"},
     {"sparse"},

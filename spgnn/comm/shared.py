@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm._shared import Endpoint, Operation
+from spgnn._native import Endpoint, Operation
 from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
 from spgnn.comm.failure import Group, Job, MismatchError
 from spgnn.comm.place import ranks_here

@@ -71,8 +71,7 @@ void uniform_rows(const Array<std::int64_t>& ids, const Array<std::uint64_t>& st
 
 }  // namespace
 
-NB_MODULE(_structure, m) {
-  m.doc() = "What the lowest rooms leave to C++, on arrays that they have checked.";
+void bind_pattern(nb::module_& m) {
   m.def("uniform_rows", &uniform_rows);
   define_for<std::int32_t>(m);
   define_for<std::int64_t>(m);

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spgnn.data import _data
+from spgnn import _native
 from spgnn.data.graph import Graph
 from spgnn.data.shards import ShardDirectory, directory_writer, open_shards
 from spgnn.data.source import describe_bare
@@ -379,7 +379,7 @@ def generate_block_model(
     if not (0 < exponent < 1 and hub > 0 and community >= 1 and district >= 1):
         raise InputError("exponent must be in (0, 1); hub, community and district positive")
     starts = _community_starts(vertices, min(community, vertices), seed)
-    model = _data.BlockModel(
+    model = _native.BlockModel(
         starts, min(vertices, community * district), inside, near, exponent, hub, seed
     )
     made = {"generator": "block model", "seed": seed, "communities": len(starts) - 1}
@@ -415,7 +415,7 @@ def generate_rmat(
     _check_size(vertices, nonzeros)
     if min(a, b, c) < 0 or a + b + c > 1:
         raise InputError(f"a, b, c = {a}, {b}, {c} must be probabilities that sum to at most 1")
-    model = _data.Rmat(vertices, a, b, c, seed)
+    model = _native.Rmat(vertices, a, b, c, seed)
     made = {"generator": "rmat", "seed": seed}
     return _generate(
         path,
@@ -447,7 +447,7 @@ def _community_starts(vertices: int, average: int, seed: int) -> Int64Array:
 
 def _generate(
     path: AnyPath,
-    model: _data.Rmat | _data.BlockModel,
+    model: _native.Rmat | _native.BlockModel,
     *,
     vertices: int,
     nonzeros: int,

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data._data import parse_lines
+from spgnn._native import parse_lines
 from spgnn.data.graph import Graph
 from spgnn.errors import InputError, shortened
 from spgnn.memory import check_memory, memory_limit

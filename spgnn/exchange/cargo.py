@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spgnn.exchange import _inspect
+from spgnn import _native
 from spgnn.exchange.deal import Deal, Hand
 from spgnn.exchange.inspect import Cover
 from spgnn.layout import LOCAL, NODE, Axes, Int64Array, RowLayout, grouped_order
@@ -213,7 +213,7 @@ def solve(hand: Hand, here: Place, cover: Cover) -> tuple[Cargo, Int64Array]:
     candidates = np.concatenate((whole.wanting, here.local_of(sums.columns)))
     begin = np.append(0, np.cumsum(np.concatenate((whole.wanted, sums.lengths))))
     blocks = here.nodes.parts // here.size + 1
-    agent = _inspect.choose_agents(
+    agent = _native.choose_agents(
         cargo.node // here.size, home, begin, candidates, blocks, here.size
     )
     return cargo, agent
@@ -226,7 +226,7 @@ def paid_by_rows(row: Int64Array, column: Int64Array, cover: Cover) -> npt.NDArr
     known, number = np.unique(column, return_inverse=True)
     begin = np.append(np.unique(row, return_index=True)[1], len(column))
     # Blocks of different nodes have no row and no column in common: all are solved at once.
-    _, chosen = _inspect.minimum_vertex_cover(begin, number.astype(np.int64), len(known))
+    _, chosen = _native.minimum_vertex_cover(begin, number.astype(np.int64), len(known))
     by_row: npt.NDArray[np.bool_] = chosen[number] == 0
     return by_row
 

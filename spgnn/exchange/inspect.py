@@ -22,8 +22,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spgnn import _native
 from spgnn.comm import Communicator, RowCounts
-from spgnn.exchange import _inspect
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.pattern import Pattern, Selection
 from spgnn.sparse import CSR
@@ -124,7 +124,7 @@ def demand(
         R = CSR(Pattern(torch.zeros_like(block.indptr), block.indices[:0], (block.shape[0], 0)))
         L = CSR(block.pattern, block.values, block.row_scale)
         return L, R, Demand(nobody, nobody, None, block.indices[:0].int(), None)
-    L_arrays, R_arrays, asked = _inspect.demand(
+    L_arrays, R_arrays, asked = _native.demand(
         block.indptr.numpy(),
         block.indices.numpy(),
         columns.offsets,

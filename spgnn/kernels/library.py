@@ -16,7 +16,7 @@ from torch.autograd import Function, forward_ad
 
 from spgnn.errors import InputError
 
-native: Any = importlib.import_module("spgnn.kernels._kernels")
+native: Any = importlib.import_module("spgnn._native")
 _library: Any = torch.library.Library("spgnn", "DEF")
 
 # Below this many multiplications a second thread costs more than it saves.

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from spgnn import _native
 from spgnn.errors import InputError, check_integer
 from spgnn.memory import processors
-from spgnn.partition import _partition
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -144,12 +144,12 @@ class Adjacency:
     @cached_property
     def undirected(self) -> tuple[Int64Array, Int32Array]:
         """(indptr, indices) of A + Aᵀ without diagonal and duplicates."""
-        return _partition.symmetrize(self.indptr, self.indices)
+        return _native.symmetrize(self.indptr, self.indices)
 
     @cached_property
     def column_nets(self) -> tuple[Int64Array, Int32Array]:
         """(begin, pins): net v holds v and every row that needs it."""
-        return _partition.column_nets(self.indptr, self.indices)
+        return _native.column_nets(self.indptr, self.indices)
 
 
 def checked_arrays(indptr: npt.ArrayLike, indices: npt.ArrayLike) -> tuple[Int64Array, Int32Array]:

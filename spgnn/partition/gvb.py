@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from spgnn import _native
 from spgnn.errors import InputError, check_choice, check_integer
-from spgnn.partition import _gvb
 from spgnn.partition.adjacency import (
     Int32Array,
     Int64Array,
@@ -107,7 +107,7 @@ def gvb(
     if n >= 2**31 - 1:
         raise InputError(f"gvb takes fewer than 2^31 - 1 vertices, got {n}; use method stream")
     check_columns(columns, n)
-    if not _gvb.canonical(begin, columns):
+    if not _native.is_canonical(begin, columns):
         ones = np.ones(len(columns), np.bool_)
         A = sp.csr_array((ones, columns, begin), shape=(n, n), copy=True)
         A.sum_duplicates()
@@ -117,7 +117,7 @@ def gvb(
     limits = part_bounds(vertex_weights, parts, imbalance)
     check_choice("preset", preset, PRESETS)
     check_choice("objective", objective, get_args(Objective))
-    options = _gvb.Options()
+    options = _native.GvbOptions()
     options.parts = parts
     options.max_weight = limits.tolist()
     options.seed = check_integer("seed", seed, 0, 2**64 - 1)
@@ -129,7 +129,9 @@ def gvb(
     capped = np.minimum(vertex_weights, limits).ravel()
     start = None if initial is None else check_labels(initial, n, parts)[0]
     cover = objective == "cover"
-    return np.asarray(_gvb.partition(begin, columns, capped, options, cover, start, progress))
+    return np.asarray(
+        _native.gvb_partition(begin, columns, capped, options, cover, start, progress)
+    )
 
 
 def part_bounds(weights: npt.ArrayLike, parts: int, imbalance: npt.ArrayLike) -> Int64Array:

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from spgnn import _native
 from spgnn.data.arrays import header_bytes, read_header
 from spgnn.data.reading import check_regular, reading
 from spgnn.errors import InputError
 from spgnn.files import AnyPath, write_pieces
-from spgnn.partition import _partition
 from spgnn.partition.adjacency import Int32Array, Int64Array, check_parts, integers
 
 _PIECE = 1 << 20  # numbers that are formatted and written at once
@@ -95,7 +95,7 @@ def read_labels(path: AnyPath, vertices: int, parts: int) -> Int32Array:
         raise InputError(f"{path}: cannot be read: {said}") from None
     labels = np.empty(vertices, np.int32)
     try:
-        _partition.parse_labels(text, parts, labels)
+        _native.parse_labels(text, parts, labels)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     return labels
@@ -123,7 +123,7 @@ def write_labels(path: AnyPath, labels: npt.ArrayLike, what: str | None = None) 
     if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
         raise InputError("labels must fit 32 bits")
     pieces = (array[i : i + _PIECE].astype(np.int32) for i in range(0, len(array), _PIECE))
-    write_pieces(path, map(_partition.format_labels, pieces), what)
+    write_pieces(path, map(_native.format_labels, pieces), what)
 
 
 def read_edge_labels(path: AnyPath, edges: int, parts: int) -> Int32Array:

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from spgnn import _native
 from spgnn.errors import InputError
 from spgnn.layout import RowLayout
-from spgnn.partition import _partition
 from spgnn.partition import gvb as multilevel
 from spgnn.partition.adjacency import Adjacency, Int32Array, Int64Array
 from spgnn.partition.gvb import Objective, Preset
@@ -192,7 +192,7 @@ def stream(problem: Problem) -> Int32Array:
         indptr, indices = adjacency.undirected
     # Passes that cluster, passes that refine, attempts at partitioning the clusters.
     effort = {"fast": (3, 2, 2), "default": (5, 5, 4), "strong": (10, 15, 16)}[problem.preset]
-    return _partition.stream_partition(
+    return _native.stream_partition(
         indptr,
         indices,
         np.ascontiguousarray(problem.weight),

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spgnn import _native
 from spgnn.errors import check_integer, check_number, memory_for
-from spgnn.partition import _partition
 from spgnn.partition.adjacency import (
     LARGEST_IMBALANCE,
     LARGEST_SEED,
@@ -98,11 +98,11 @@ def cut_vertices(
         if edges is not None:
             assigned = check_edge_labels(edges, adjacency.edges, parts)
         elif owners is not None:
-            assigned = _partition.lower_degree_labels(indptr, indices, owners, count)
+            assigned = _native.lower_degree_labels(indptr, indices, owners, count)
         else:
             assigned = _libra(adjacency, parts, imbalance, seed, progress)
         most = bound(n, parts, imbalance)
-        owners, nonzeros, touched, *sums = _partition.count_cut(
+        owners, nonzeros, touched, *sums = _native.count_cut(
             indptr, indices, assigned, owners, parts, most, count
         )
         for first in range(0, n, _CHUNK):  # the diagonal belongs to the owners
@@ -137,7 +137,7 @@ def _libra(
 ) -> Int32Array:
     labels = np.empty(adjacency.edges, np.int32)
     most = bound(adjacency.edges, parts, imbalance)
-    libra = _partition.Libra(adjacency.vertices, parts, most, seed)
+    libra = _native.Libra(adjacency.vertices, parts, most, seed)
     work = adjacency.indptr + np.arange(adjacency.vertices + 1)
     first = 0
     while first < adjacency.vertices:

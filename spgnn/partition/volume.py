@@ -8,9 +8,9 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from spgnn import _native
 from spgnn.errors import memory_for
 from spgnn.memory import peak_bytes
-from spgnn.partition import _partition
 from spgnn.partition.adjacency import (
     Adjacency,
     Int64Array,
@@ -170,12 +170,12 @@ def count_volumes(
     checked, parts = check_labels(labels, adjacency.vertices, parts)
     arrays = (adjacency.indptr, adjacency.indices, checked, parts, check_threads(threads))
     with memory_for(f"counting the volumes of {adjacency.describe(parts)}"):
-        column, row, edge_cut = _partition.count_volumes(
+        column, row, edge_cut = _native.count_volumes(
             *arrays, _TABLE_BYTES, stage(progress, "counting volumes")
         )
         cover = None
         if minimum or (minimum is None and not adjacency.on_disk):
-            cover = _partition.count_minimum_covers(*arrays, stage(progress, "minimum covers"))
+            cover = _native.count_minimum_covers(*arrays, stage(progress, "minimum covers"))
     return Volumes(
         _volume(column, parts), _volume(row, parts), cover and _volume(cover, parts), edge_cut
     )
@@ -245,7 +245,7 @@ def report(
     }
     if nodes is not None:
         with memory_for(f"counting rows between {nodes:,} nodes"):
-            figures = _partition.count_levels(
+            figures = _native.count_levels(
                 adjacency.indptr,
                 adjacency.indices,
                 checked,

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn import _native
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.pattern import Pattern, described
-from spgnn.sampling import _sampling
 from spgnn.sampling.arguments import (
     LAST,
     UNIFORM,
@@ -289,7 +289,7 @@ def relabel(
             f"got {described(indptr)}"
         )
     try:
-        nodes, indices = _sampling.relabel(
+        nodes, indices = _native.relabel(
             listed, columns.contiguous().numpy(), thread_count(threads)
         )
     except ValueError as error:

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spgnn import _native
 from spgnn.errors import InputError
 from spgnn.pattern import Pattern, numpy_index_dtype
-from spgnn.sampling import _sampling
 from spgnn.sampling.arguments import Int64Array, int64_list
 from spgnn.sampling.sample import Hop, Sample
 from spgnn.sparse import CSR
@@ -34,7 +34,7 @@ class SampledRows:
     """
 
     pattern: Pattern
-    graph: _sampling._Graph
+    graph: _native._Graph
 
     def check_square(self) -> None:
         """Several hops are asked for."""
@@ -81,13 +81,13 @@ def sampled_rows(
         indptr = np.searchsorted(kept, indptr).astype(np.int64, copy=False)
         indices, weights = indices[kept], weights[kept]
         times = None if times is None else times[kept]
-    order = _sampling.row_order(indptr, indices, columns, times, threads)
+    order = _native.row_order(indptr, indices, columns, times, threads)
     if order is not None:
         indices = indices[order]
         weights = None if weights is None else weights[order]
         times = None if times is None else times[order]
         places = order if places is None else places[order]
-    kind = _sampling.Graph32 if indices.dtype == np.int32 else _sampling.Graph64
+    kind = _native.Graph32 if indices.dtype == np.int32 else _native.Graph64
     first_entries = times is not None
     graph = kind(
         indptr, indices, cols, ids, columns, places, times, weights, first_entries, threads
@@ -95,18 +95,18 @@ def sampled_rows(
     return SampledRows(pattern, graph)
 
 
-def vertices_in_proportion(masses: Float64Array, vertex_ids: Tensor | None) -> _sampling._Graph:
+def vertices_in_proportion(masses: Float64Array, vertex_ids: Tensor | None) -> _native._Graph:
     """All vertices as one row, in the order of their original ids; those of mass 0 are left out."""
     vertices = np.arange(len(masses)) if vertex_ids is None else np.argsort(vertex_ids.numpy())
     vertices = vertices[masses[vertices] > 0].astype(numpy_index_dtype(len(masses)))
-    kind = _sampling.Graph32 if vertices.dtype == np.int32 else _sampling.Graph64
+    kind = _native.Graph32 if vertices.dtype == np.int32 else _native.Graph64
     indptr = np.array([0, len(vertices)], dtype=np.int64)
     weights = masses[vertices]
     return kind(indptr, vertices, len(masses), None, None, None, None, weights, True, 1)
 
 
 def to_samples(
-    raw: Sequence[_sampling._Sample], seeds: Sequence[Int64Array] | None = None
+    raw: Sequence[_native._Sample], seeds: Sequence[Int64Array] | None = None
 ) -> list[Sample]:
     """What C++ returns, as tensors; without seeds, all nodes of a sample are seeds."""
     return [

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn import _native
 from spgnn.errors import check_choice, check_integer
 from spgnn.pattern import Pattern
-from spgnn.sampling import _sampling
 from spgnn.sampling.arguments import Int64Array, draw_keys, thread_count
 from spgnn.sampling.induced import induced_sample
 from spgnn.sampling.layerwise import column_sums, squares_of
@@ -115,7 +115,7 @@ class SaintSampler:
         # Walks have epochs of their own: the first vertices are drawn by the same hashes.
         key = draw_keys([replace(draw, seed=draw.seed + 1)])
         met = self._rows.graph.walks(first, steps, key, self.threads)
-        nodes, _ = _sampling.relabel(np.empty(0, np.int64), met, 1)
+        nodes, _ = _native.relabel(np.empty(0, np.int64), met, 1)
         return torch.from_numpy(nodes)
 
     def _first(self, draw: Draw) -> Int64Array:

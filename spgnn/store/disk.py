@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn._native import Reader, Ticket
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
 from spgnn.layout import Int64Array
-from spgnn.store._store import Reader, Ticket
 from spgnn.store.rows import Pending, Rows, as_bytes
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn._native import Reader, copy_stretches
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
 from spgnn.layout import Int64Array
-from spgnn.store._store import Reader, copy_stretches
 from spgnn.store.cached import CachedRows
 from spgnn.store.disk import DiskRows, finish, open_reader
 from spgnn.store.policy import Policy

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn._native import Reader
 from spgnn.direct import PAGE, DirectFile, Transfers, padded
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath, digest
 from spgnn.layout import Int64Array
-from spgnn.store._store import Reader
 from spgnn.store.disk import finish, open_reader
 from spgnn.store.rows import Counts, Pending, Rows, as_bytes, check_ids, copy_rows
 

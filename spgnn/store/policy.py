@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn._native import CacheTable, cache_table, fixed_cache_table
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.layout import Int64Array
-from spgnn.store._store import CacheTable, cache_table, fixed_cache_table
 
 STATIC = ("degree", "vip")
 POLICIES = ("belady", "degree", "vip", "lru", "clock", "sieve", "none")

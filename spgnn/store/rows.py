@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spgnn import _native
 from spgnn.errors import InputError
 from spgnn.kernels.recycling import new_rows
 from spgnn.layout import Int64Array
-from spgnn.store import _store
 
 
 @dataclass
@@ -214,7 +214,7 @@ def copy_rows(
     given = from_row if from_row is not None else to_row
     assert given is not None
     every = np.arange(len(given))
-    _store.copy_rows(
+    _native.copy_rows(
         as_bytes(source),
         every if from_row is None else from_row,
         as_bytes(target),

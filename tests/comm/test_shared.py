@@ -10,6 +10,7 @@ import weakref
 import pytest
 import torch
 
+from spgnn._native import Endpoint
 from spgnn.comm import (
     CommunicationError,
     Communicator,
@@ -19,7 +20,6 @@ from spgnn.comm import (
     launch,
     shared,
 )
-from spgnn.comm._shared import Endpoint
 from spgnn.testing import run_ranks
 from tests.comm.jobs import Forked
 

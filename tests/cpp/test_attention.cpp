@@ -143,11 +143,12 @@ void test_all(const KernelTable& table, std::int64_t width) {
 }  // namespace
 
 int main() {
-  for (const KernelTable* table : spgnn::available_tables()) {
-    test_all<float>(*table, 5);
-    test_all<double>(*table, 8);
-    test_all<Bfloat16>(*table, 3);
-    std::printf("%s, attention: %d failures\n", table->name, failures);
+  for (const auto isa : spgnn::available_isas()) {
+    const KernelTable& table = spgnn::table_of(isa);
+    test_all<float>(table, 5);
+    test_all<double>(table, 8);
+    test_all<Bfloat16>(table, 3);
+    std::printf("%s, attention: %d failures\n", spgnn::name_of(isa).c_str(), failures);
   }
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -234,11 +234,12 @@ void test_all(const KernelTable& table) {
 
 int main() {
   test_access();
-  for (const KernelTable* table : spgnn::available_tables()) {
-    test_all<float>(*table);
-    test_all<double>(*table);
-    test_all<Bfloat16>(*table);
-    std::printf("%s: %d failures\n", table->name, failures);
+  for (const auto isa : spgnn::available_isas()) {
+    const KernelTable& table = spgnn::table_of(isa);
+    test_all<float>(table);
+    test_all<double>(table);
+    test_all<Bfloat16>(table);
+    std::printf("%s: %d failures\n", spgnn::name_of(isa).c_str(), failures);
   }
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

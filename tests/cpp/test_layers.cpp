@@ -301,18 +301,19 @@ void test_all(const KernelTable& table) {
 }  // namespace
 
 int main() {
-  for (const KernelTable* table : spgnn::available_tables()) {
-    test_all<float>(*table);
-    test_all<double>(*table);
-    test_all<Bfloat16>(*table);
+  for (const auto isa : spgnn::available_isas()) {
+    const KernelTable& table = spgnn::table_of(isa);
+    test_all<float>(table);
+    test_all<double>(table);
+    test_all<Bfloat16>(table);
     for (std::int64_t depth : kWidths) {
-      for (std::int64_t columns : kWidths) test_gemm(*table, 7, depth, columns);
-      test_gemm(*table, 0, depth, 15);
-      test_gemm(*table, 1, depth, 33);
+      for (std::int64_t columns : kWidths) test_gemm(table, 7, depth, columns);
+      test_gemm(table, 0, depth, 15);
+      test_gemm(table, 1, depth, 33);
     }
-    test_gemm(*table, 5000, 33, 17);
-    test_gemm(*table, 900, 1, 1);
-    std::printf("%s, layers: %d failures\n", table->name, failures);
+    test_gemm(table, 5000, 33, 17);
+    test_gemm(table, 900, 1, 1);
+    std::printf("%s, layers: %d failures\n", spgnn::name_of(isa).c_str(), failures);
   }
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

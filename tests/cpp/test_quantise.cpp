@@ -110,11 +110,12 @@ int main() {
     std::fprintf(stderr, "FAILED: sizes of packed rows\n");
     ++failures;
   }
-  for (const KernelTable* table : spgnn::available_tables()) {
-    test_all<float>(*table);
-    test_all<double>(*table);
-    test_all<Bfloat16>(*table);
-    std::printf("%s, few bits: %d failures\n", table->name, failures);
+  for (const auto isa : spgnn::available_isas()) {
+    const KernelTable& table = spgnn::table_of(isa);
+    test_all<float>(table);
+    test_all<double>(table);
+    test_all<Bfloat16>(table);
+    std::printf("%s, few bits: %d failures\n", spgnn::name_of(isa).c_str(), failures);
   }
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -241,8 +241,8 @@ void run(std::mt19937_64& rng) {
 
 int main() {
   std::mt19937_64 rng(1);
-  for (const std::string& name : spgnn::lane_names()) {
-    spgnn::use_lanes(name);
+  for (const auto isa : spgnn::available_isas()) {
+    spgnn::current_isa() = isa;
     run<std::int32_t>(rng);
   }
   run<std::int64_t>(rng);

@@ -277,10 +277,11 @@ void test_all(const KernelTable& table) {
 }  // namespace
 
 int main() {
-  for (const KernelTable* table : spgnn::available_tables()) {
-    test_all<float>(*table);
-    test_all<double>(*table);
-    std::printf("%s, scatter: %d failures\n", table->name, failures);
+  for (const auto isa : spgnn::available_isas()) {
+    const KernelTable& table = spgnn::table_of(isa);
+    test_all<float>(table);
+    test_all<double>(table);
+    std::printf("%s, scatter: %d failures\n", spgnn::name_of(isa).c_str(), failures);
   }
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

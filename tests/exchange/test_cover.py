@@ -10,8 +10,8 @@ from hypothesis.extra.numpy import arrays
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from spgnn import CSR, RowLayout
+from spgnn._native import minimum_vertex_cover
 from spgnn.exchange import COVERS, demand
-from spgnn.exchange._inspect import minimum_vertex_cover
 
 patterns = st.tuples(st.integers(1, 12), st.integers(1, 12)).flatmap(
     lambda shape: arrays(np.bool_, shape, elements=st.booleans())

@@ -13,10 +13,10 @@ import torch
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from spgnn import Axes, InputError, Mesh, RowLayout
+from spgnn._native import choose_agents
 from spgnn.comm import connect
 from spgnn.data import load_dataset
 from spgnn.exchange import COVERS, Algorithm, Plan, Traffic, build, build_all, by_level
-from spgnn.exchange._inspect import choose_agents
 from spgnn.testing import run_ranks
 from tests.exchange.test_plan import multiplied_out, same
 from tests.matrices import block_row, random_matrix, uneven_layout

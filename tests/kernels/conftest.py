@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from spgnn.kernels import _kernels
+from spgnn import _native
 from spgnn.kernels.cuda import device
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
@@ -18,20 +18,20 @@ SUM_DTYPE[torch.bfloat16] = torch.float32
 DTYPES = list(SUM_DTYPE)
 
 
-@pytest.fixture(params=_kernels.instruction_sets())
+@pytest.fixture(params=_native.instruction_sets())
 def instruction_set(request):
     """Run a test on every instruction set this machine has."""
-    before = _kernels.instruction_set()
-    _kernels.use_instruction_set(request.param)
+    before = _native.instruction_set()
+    _native.use_instruction_set(request.param)
     yield request.param
-    _kernels.use_instruction_set(before)
+    _native.use_instruction_set(before)
 
 
 @pytest.fixture
 def access():
     """A setter of how products read X that is undone after the test."""
-    yield _kernels.use_access
-    _kernels.use_access("chosen")
+    yield _native.use_access
+    _native.use_access("chosen")
 
 
 @pytest.fixture

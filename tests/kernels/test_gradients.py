@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from spgnn import _structure
+from spgnn import _native
 from spgnn.errors import InputError
 from spgnn.kernels import edge_softmax, reference, sddmm, spmm
 from spgnn.nn.dropout import DropoutKeys, dropout
@@ -127,9 +127,9 @@ def structures_made(monkeypatch):
     """How often a transpose's structure or order was computed."""
     made = []
     for name in ("transpose", "transposed_order"):
-        real = getattr(_structure, name)
+        real = getattr(_native, name)
         monkeypatch.setattr(
-            _structure, name, lambda *a, real=real, name=name: made.append(name) or real(*a)
+            _native, name, lambda *a, real=real, name=name: made.append(name) or real(*a)
         )
     return made
 

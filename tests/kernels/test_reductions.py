@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spgnn import _native
 from spgnn.errors import InputError
-from spgnn.kernels import _kernels, reference, spmm
+from spgnn.kernels import reference, spmm
 from spgnn.kernels.extremes import extreme_
 from spgnn.sparse import CSR
 
@@ -40,15 +41,15 @@ def test_extremes(lengths, columns, dtype, index, largest, seed):
     A = random_block(len(lengths), 12, lengths, seed, index=index)
     X = random_dense(12, columns, seed, dtype).mul(2).round()  # with ties
     right, listed = expected(A, X, largest)
-    before = _kernels.instruction_set()
-    for name in _kernels.instruction_sets():
-        _kernels.use_instruction_set(name)
+    before = _native.instruction_set()
+    for name in _native.instruction_sets():
+        _native.use_instruction_set(name)
         out, arg = extreme_(A.pattern, X, largest=largest)
         assert torch.equal(spmm(A, X, reduce="max" if largest else "min"), out)
         assert torch.equal(out, right)
         assert arg.dtype == torch.int32
         assert torch.equal(arg.long(), listed)
-    _kernels.use_instruction_set(before)
+    _native.use_instruction_set(before)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from spgnn import _native
 from spgnn.errors import InputError
-from spgnn.kernels import _kernels, dropout_rows, reference, update_rows_
+from spgnn.kernels import dropout_rows, reference, update_rows_
 
 from .conftest import DTYPES, SUM_DTYPE, random_dense
 
@@ -87,9 +88,9 @@ def bare(columns, dtype):
 @pytest.mark.parametrize("columns", [16, 47, 300])
 def test_sums_depend_on_neither_threads_nor_instruction_set(threads, dtype, columns):
     Z, G, bias, ids = operands(9000, columns, dtype)
-    before, found = _kernels.instruction_set(), []
-    for name, count in product(_kernels.instruction_sets(), (1, 2, 3)):
-        _kernels.use_instruction_set(name)
+    before, found = _native.instruction_set(), []
+    for name, count in product(_native.instruction_sets(), (1, 2, 3)):
+        _native.use_instruction_set(name)
         threads(count)
         found.append(
             run(
@@ -99,7 +100,7 @@ def test_sums_depend_on_neither_threads_nor_instruction_set(threads, dtype, colu
                 bias,
             )[2]
         )
-    _kernels.use_instruction_set(before)
+    _native.use_instruction_set(before)
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 

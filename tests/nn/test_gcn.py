@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import spgnn
-from spgnn import CSR, DistMatrix, InputError, Mesh, _structure
+from spgnn import CSR, DistMatrix, InputError, Mesh, _native
 from spgnn.comm import Communicator, connect
 from spgnn.nn import (
     GCN,
@@ -194,13 +194,13 @@ def test_dropout_of_sparse_features_rebuilds_no_structure(monkeypatch):
     A, _ = distributed(connect(), 1)
     made = []
     for name in ("transpose", "transposed_order"):
-        real = getattr(_structure, name)
+        real = getattr(_native, name)
 
         def counted(*given, name=name, real=real):
             made.append(name)
             return real(*given)
 
-        monkeypatch.setattr(_structure, name, counted)
+        monkeypatch.setattr(_native, name, counted)
     X = CSR.from_scipy(sp.csr_array(features(9)))
     model = GCN.of([9, 4, 2], dropout=0.5, input_dropout=True).double()
     losses = {

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
+from spgnn import _native
 from spgnn.errors import InputError
-from spgnn.partition import _gvb
 from spgnn.partition.gvb import PRESETS, gvb, part_bounds
 from tests.comm.threads import names_of_threads
 from tests.partition.oracle import partition, random_pattern, score
@@ -50,7 +50,7 @@ def test_incremental_volumes_equal_recomputation(A, data):
     labels = rng.integers(0, k, n, dtype=np.int32)
     vertices = rng.integers(0, n, 40, dtype=np.int32)
     targets = rng.integers(0, k, 40, dtype=np.int32)
-    total, send, receive, error = _gvb.replay(
+    total, send, receive, error = _native.gvb_replay(
         A.indptr.astype(np.int64), A.indices, split, labels, k, vertices, targets
     )
     for v, target in zip(vertices, targets, strict=True):
@@ -73,7 +73,7 @@ def test_cover_volume_is_a_maximum_matching_per_block(A, k, seed):
             block = sp.csr_array(A[labels == p][:, labels == q])
             if p != q and block.nnz:
                 expected[q] += (maximum_bipartite_matching(block) >= 0).sum()
-    send = _gvb.cover_send(A.indptr.astype(np.int64), A.indices, labels, k)
+    send = _native.cover_send(A.indptr.astype(np.int64), A.indices, labels, k)
     np.testing.assert_array_equal(send, expected)
 
 

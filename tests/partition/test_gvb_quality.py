@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spgnn.partition import _gvb
+from spgnn import _native
 from spgnn.partition.gvb import part_bounds
 from tests.partition.oracle import (
     column_volumes,
@@ -21,11 +21,13 @@ from tests.partition.oracle import (
 def partition_with(A, k, **changed):
     """As `partition`, with other constants than those of a preset."""
     weights = np.diff(A.indptr).astype(np.int64) + 1
-    options = _gvb.Options()
+    options = _native.GvbOptions()
     options.parts, options.max_weight = k, part_bounds(weights, k, 0.03).tolist()
     for name, value in changed.items():
         setattr(options, name, value)
-    return _gvb.partition(A.indptr.astype(np.int64), A.indices, weights, options, False, None, None)
+    return _native.gvb_partition(
+        A.indptr.astype(np.int64), A.indices, weights, options, False, None, None
+    )
 
 
 @pytest.mark.parametrize("objective", ["column", "cover"])
@@ -78,7 +80,7 @@ def test_cover_objective_lowers_the_cover_volume_of_a_skewed_graph():
     A = sp.csr_array(A + A.T).astype(bool)
     begin = A.indptr.astype(np.int64)
     column, cover = (
-        _gvb.cover_send(begin, A.indices, partition(A, 8, objective=o), 8).sum()
+        _native.cover_send(begin, A.indices, partition(A, 8, objective=o), 8).sum()
         for o in ("column", "cover")
     )
     assert cover < 0.9 * column

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spgnn import CSR, InputError
-from spgnn.partition import METHODS, Adjacency, _partition, methods, partition, report
+from spgnn import CSR, InputError, _native
+from spgnn.partition import METHODS, Adjacency, methods, partition, report
 from tests.partition.oracle import community_graph
 
 OURS = ("block", "random", "gvb", "stream")
@@ -235,9 +235,7 @@ def test_out_of_memory_says_for_what(monkeypatch):
 def test_native_code_that_runs_out_of_memory_raises():
     A = Adjacency.of(community_graph(100, 2, 0))
     with pytest.raises(MemoryError):
-        _partition.count_volumes(
-            A.indptr, A.indices, np.zeros(100, np.int32), 2**50, 1, 1 << 20, None
-        )
+        _native.count_volumes(A.indptr, A.indices, np.zeros(100, np.int32), 2**50, 1, 1 << 20, None)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from spgnn import _native
 from spgnn.pattern import Pattern
-from spgnn.sampling import Draw, NeighborSampler, _sampling
+from spgnn.sampling import Draw, NeighborSampler
 
-OTHERS = [name for name in _sampling.instruction_sets() if name != "baseline"]
+OTHERS = [name for name in _native.instruction_sets() if name != "baseline"]
 # Rows that are taken whole, nearly whole, fetched whole, by place, and too long for one number.
 DEGREES = [3, 6, 7, 9, 12, 14, 20, 40, 64, 65, 100, 300, 1000, 1100, 5000, 13000]
 
@@ -17,8 +18,8 @@ DEGREES = [3, 6, 7, 9, 12, 14, 20, 40, 64, 65, 100, 300, 1000, 1100, 5000, 13000
 @pytest.fixture
 def use_instruction_set():
     """A setter of the instruction set that is undone after the test."""
-    yield _sampling.use_instruction_set
-    _sampling.use_instruction_set(_sampling.instruction_sets()[0])
+    yield _native.use_instruction_set
+    _native.use_instruction_set(_native.instruction_sets()[0])
 
 
 def pattern_and_weights(skewed: bool) -> tuple[Pattern, torch.Tensor]:

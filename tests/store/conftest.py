@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spgnn.store._store import ring_refusal
+from spgnn._native import ring_refusal
 
 
 @pytest.fixture(params=["threads", "io_uring"])

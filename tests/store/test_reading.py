@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from spgnn._native import ring_refusal
 from spgnn.errors import InputError
 from spgnn.store import DiskRows
-from spgnn.store._store import ring_refusal
 from spgnn.store.disk import finish, open_reader
 from tests.comm.jobs import Forked
 

@@ -23,7 +23,7 @@ constexpr double kSlice = 0.05;
 
 }  // namespace
 
-NB_MODULE(_shared, m) {
+void bind_comm(nb::module_& m) {
   nb::class_<Operation>(m, "Operation", "Begun, and perhaps not read yet.")
       .def_ro("mismatched", &Operation::mismatched);
   nb::class_<Endpoint>(m, "Endpoint", "A rank's own memory, which its peers read, and theirs.")

@@ -105,8 +105,7 @@ nb::tuple parse_lines(nb::bytes text, std::int64_t first_line, const std::string
 
 }  // namespace
 
-NB_MODULE(_data, m) {
-  m.doc() = "Lines of numbers, and random graphs drawn row range by row range.";
+void bind_data(nb::module_& m) {
   m.def("parse_lines", &parse_lines, "text"_a, "first_line"_a, "head"_a, "cycle"_a, "separators"_a,
         "comments"_a, "blank_rows"_a,
         "(integers, reals, counts, lines, (fault, line, begin, end, fields)) of some lines.");

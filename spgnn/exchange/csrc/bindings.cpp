@@ -98,8 +98,7 @@ Output<std::int64_t> choose_agents(Input<std::int64_t> block, Input<std::int64_t
 
 }  // namespace
 
-NB_MODULE(_inspect, m) {
-  m.doc() = "What a rank needs of its peers, on arrays that exchange/inspect.py has checked.";
+void bind_exchange(nb::module_& m) {
   const char* doc =
       "(L, R, demand) of some rows: L and R as (indptr, indices, sources), the demand as "
       "(rows by peer, entries by peer, lengths, columns, sources). Covers: 0 column, 1 row, 2 "

@@ -69,7 +69,7 @@ spgnn::Triples<S> triples(const FiveArrays& arrays) {
 
 template <class T>
 const spgnn::AttentionKernels<T>& kernels() {
-  return std::get<spgnn::AttentionKernels<T>>(*current_table()->attention);
+  return std::get<spgnn::AttentionKernels<T>>(*spgnn::current_table().attention);
 }
 
 // Matrices and numbers of heads of the rows that others gather, beside each other.
@@ -101,7 +101,7 @@ void attend(const Block& block, const Shape& shape, const Packed& packed, const 
   const spgnn::AttentionTarget<T> target{triples<S>(state), static_cast<spgnn::Ending>(ending),
                                          at<T>(out), at<S>(lse)};
   nb::gil_scoped_release released;
-  spgnn::attend(*current_table(), a, target, v2, threads);
+  spgnn::attend(spgnn::current_table(), a, target, v2, threads);
 }
 
 template <class T>
@@ -115,16 +115,7 @@ void attend_backward(const Block& block, const Shape& shape, const Packed& packe
       at<T>(rows),   at<S>(numbers),     nullptr,
       at<S>(vector), at<S>(edge_scores), at<T>(edge_features)};
   nb::gil_scoped_release released;
-  spgnn::attend_backward(*current_table(), a, target, side, threads);
-}
-
-// Of the instruction set at work.
-const spgnn::WeighingTable& weighing_table() {
-#ifdef SPGNN_X86
-  if (current_table() == &spgnn::avx512::table) return spgnn::avx512::weighing_table;
-  if (current_table() == &spgnn::avx2::table) return spgnn::avx2::weighing_table;
-#endif
-  return spgnn::baseline::weighing_table;
+  spgnn::attend_backward(spgnn::current_table(), a, target, side, threads);
 }
 
 // What rows send to their sources is added to packed sums; gradients of the rows' own ends.
@@ -140,7 +131,7 @@ void scatter(const Block& block, const Shape& shape, const Packed& packed, const
   const spgnn::AttentionSent<T> sent{at<char>(std::get<0>(sums)), std::get<1>(sums),
                                      v2 ? nullptr : at<S>(ends), v2 ? at<T>(ends) : nullptr};
   nb::gil_scoped_release released;
-  spgnn::AttentionScatter<T>(weighing_table(), a, more, sent, v2, threads).run(at<S>(vector));
+  spgnn::AttentionScatter<T>(*spgnn::current_table().weighing, a, more, sent, v2, threads).run(at<S>(vector));
 }
 
 // Merges triples into listed rows of others (all in their order where the list is 0).

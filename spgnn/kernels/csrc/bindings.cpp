@@ -22,11 +22,6 @@
 
 namespace nb = nanobind;
 
-const spgnn::KernelTable*& current_table() {
-  static const spgnn::KernelTable* table = &spgnn::best_table();
-  return table;
-}
-
 namespace {
 
 // What tests and benchmarks ask for in place of what the processor and X suggest.
@@ -69,7 +64,7 @@ void spmm(Address indptr, Address indices, std::int64_t rows, Address values,
                                                accumulate};
   nb::gil_scoped_release released;
   const auto access = access_to(x_rows, {heads, columns}, sizeof(T), operands.indptr[rows]);
-  spgnn::spmm(*current_table(), operands, {heads, x_head_stride, y_head_stride}, access, threads);
+  spgnn::spmm(spgnn::current_table(), operands, {heads, x_head_stride, y_head_stride}, access, threads);
 }
 
 template <class T, class Index>
@@ -91,14 +86,14 @@ void sddmm(Address indptr, Address indices, std::int64_t rows, Address row_scale
                                                 at<S>(products),
                                                 heads};
   nb::gil_scoped_release released;
-  spgnn::sddmm(*current_table(), operands, {heads, x_head_stride, g_head_stride}, threads);
+  spgnn::sddmm(spgnn::current_table(), operands, {heads, x_head_stride, g_head_stride}, threads);
 }
 
 template <class T>
 void edge_softmax(Address indptr, std::int64_t rows, std::int64_t heads, Address scores,
                   Address softmax, int threads) {
   nb::gil_scoped_release released;
-  spgnn::softmax(*current_table(), at<const std::int64_t>(indptr), rows, heads, at<const T>(scores),
+  spgnn::softmax(spgnn::current_table(), at<const std::int64_t>(indptr), rows, heads, at<const T>(scores),
                  at<T>(softmax), threads);
 }
 
@@ -106,7 +101,7 @@ template <class T>
 void row_sums(Address indptr, std::int64_t rows, std::int64_t heads, Address a, Address b,
               Address sums, int threads) {
   nb::gil_scoped_release released;
-  spgnn::row_sums(*current_table(), at<const std::int64_t>(indptr), rows, heads, at<const T>(a),
+  spgnn::row_sums(spgnn::current_table(), at<const std::int64_t>(indptr), rows, heads, at<const T>(a),
                   at<const T>(b), at<T>(sums), threads);
 }
 
@@ -132,7 +127,7 @@ std::uint32_t touch_rows(Address indptr, Address indices, std::int64_t rows, Add
   operands.x_stride = x_stride;
   operands.columns = columns;
   nb::gil_scoped_release released;
-  return spgnn::touch_rows(*current_table(), operands, threads);
+  return spgnn::touch_rows(spgnn::current_table(), operands, threads);
 }
 
 // STREAM's triad y = y + 3 x on arrays of floats.
@@ -155,7 +150,7 @@ void gather_rows(Address x, std::int64_t x_stride, Address y, std::int64_t y_str
                  int threads) {
   auto operands = row_operands<T, Index>(x, x_stride, y, y_stride, columns, rows, count, scale);
   nb::gil_scoped_release released;
-  spgnn::gather_rows(*current_table(), operands, threads);
+  spgnn::gather_rows(spgnn::current_table(), operands, threads);
 }
 
 template <class T, class Index>
@@ -164,7 +159,7 @@ void scatter_add_rows(Address x, std::int64_t x_stride, Address y, std::int64_t 
                       int threads) {
   auto operands = row_operands<T, Index>(x, x_stride, y, y_stride, columns, rows, count, scale);
   nb::gil_scoped_release released;
-  spgnn::scatter_add_rows(*current_table(), operands, threads);
+  spgnn::scatter_add_rows(spgnn::current_table(), operands, threads);
 }
 
 template <class T>
@@ -174,7 +169,7 @@ void dropout_rows(Address x, std::int64_t x_stride, Address y, std::int64_t y_st
   auto operands =
       row_operands<T, std::int64_t>(x, x_stride, y, y_stride, columns, vertex_ids, count, 0);
   nb::gil_scoped_release released;
-  spgnn::dropout_rows(*current_table(), operands, {seed, threshold, factor}, threads);
+  spgnn::dropout_rows(spgnn::current_table(), operands, {seed, threshold, factor}, threads);
 }
 
 template <class Index>
@@ -202,8 +197,7 @@ void define_for(nb::module_& m, const std::string& type) {
 
 }  // namespace
 
-NB_MODULE(_kernels, m) {
-  m.doc() = "spgnn native kernels, on addresses of checked arrays.";
+void bind_kernels(nb::module_& m) {
   define_for<float>(m, "float32");
   define_for<double>(m, "float64");
   define_for<spgnn::Bfloat16>(m, "bfloat16");
@@ -219,16 +213,7 @@ NB_MODULE(_kernels, m) {
   m.def("in_range_int32", &in_range<std::int32_t>);
   m.def("in_range_int64", &in_range<std::int64_t>);
   m.def("mix64", &spgnn::mix64, "The finalizer of SplitMix64.");
-  m.def(
-      "instruction_sets",
-      [] {
-        std::vector<std::string> names;
-        for (const auto* table : spgnn::available_tables()) names.emplace_back(table->name);
-        return names;
-      },
-      "Instruction sets that this build and this machine have, the widest first.");
   m.def("is_intel", [] { return spgnn::Processor::read().maker == spgnn::Maker::kIntel; });
-  m.def("instruction_set", [] { return std::string(current_table()->name); });
   m.def(
       "use_access",
       [](const std::string& name, std::int64_t block) {
@@ -240,9 +225,4 @@ NB_MODULE(_kernels, m) {
       },
       nb::arg("name"), nb::arg("block") = 0,
       "How products read X: chosen, far (fetched ahead) or near, then in blocks of columns.");
-  m.def("use_instruction_set", [](const std::string& name) {
-    const spgnn::KernelTable* table = spgnn::find_table(name);
-    if (!table) throw std::invalid_argument("no instruction set " + name + " here");
-    current_table() = table;
-  });
 }

@@ -5,12 +5,9 @@
 
 #include <cstdint>
 
-#include "kernel_table.hpp"
+#include "dispatch.hpp"
 
 using Address = std::uintptr_t;
-
-// The instruction set at work.
-const spgnn::KernelTable*& current_table();
 
 template <class T>
 T* at(Address address) {

@@ -28,7 +28,7 @@ template <class T>
 double cross_entropy(const Matrix& x, const Shape& shape, Address target, int threads) {
   const auto operands = operands_of<T>(x, shape, target);
   nb::gil_scoped_release released;
-  return spgnn::cross_entropy(*current_table(), operands, threads);
+  return spgnn::cross_entropy(spgnn::current_table(), operands, threads);
 }
 
 template <class T>
@@ -38,7 +38,7 @@ void cross_entropy_gradient(const Matrix& x, const Shape& shape, Address target,
                                                 static_cast<T>(factor), at<T>(std::get<0>(dx)),
                                                 std::get<1>(dx)};
   nb::gil_scoped_release released;
-  spgnn::cross_entropy_gradient(*current_table(), operands, threads);
+  spgnn::cross_entropy_gradient(spgnn::current_table(), operands, threads);
 }
 
 template <class T>

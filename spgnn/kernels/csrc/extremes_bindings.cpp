@@ -39,7 +39,7 @@ void extreme_rows(Address indptr, Address indices, const Matrix& x, const Shape&
                                                   wide ? nullptr : at<std::int32_t>(address),
                                                   wide ? at<std::int64_t>(address) : nullptr};
   nb::gil_scoped_release released;
-  spgnn::extreme_rows(*current_table(), operands, threads);
+  spgnn::extreme_rows(spgnn::current_table(), operands, threads);
 }
 
 template <class T>
@@ -54,7 +54,7 @@ void extreme_adjoint(const Matrix& g, const Columns& listed, const Shape& shape,
                                           std::get<1>(shape),
                                           at<T>(dx)};
   nb::gil_scoped_release released;
-  spgnn::extreme_adjoint(*current_table(), operands, threads);
+  spgnn::extreme_adjoint(spgnn::current_table(), operands, threads);
 }
 
 template <class T>

@@ -21,7 +21,7 @@ void gemm_product(const Matrix& x, Address w, const Sizes& sizes, Address z, int
   const spgnn::GemmProduct operands{
       at<float>(std::get<0>(x)), std::get<1>(x), count, depth, nullptr, 0, at<float>(z), columns};
   nb::gil_scoped_release released;
-  spgnn::gemm_product(*current_table(), operands, at<float>(w), threads);
+  spgnn::gemm_product(spgnn::current_table(), operands, at<float>(w), threads);
 }
 
 void gemm_gradient(const Matrix& g, const Matrix& x, const Sizes& sizes, Address sums,
@@ -38,7 +38,7 @@ void gemm_gradient(const Matrix& g, const Matrix& x, const Sizes& sizes, Address
                                      0,
                                      0};
   nb::gil_scoped_release released;
-  spgnn::gemm_gradient(*current_table(), operands, at<float>(sums), threads);
+  spgnn::gemm_gradient(spgnn::current_table(), operands, at<float>(sums), threads);
 }
 
 }  // namespace

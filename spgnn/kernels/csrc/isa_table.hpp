@@ -17,17 +17,14 @@ template <class T>
 inline constexpr SegmentKernels<T> kSegments{lanes_of, summarise<T>, exponentials<T>,
                                              sum_products<T>, spread<T>};
 extern const AttentionTable attention_table;         // compiled by itself: see attention_table.hpp
+extern const WeighingTable weighing_table;           // see scatter_kernel.hpp
 extern const QuantiseTable quantise_table;           // see quantise_table.hpp
 extern const ExtremeTable extreme_table;             // see extremes_kernel.hpp,
 extern const UpdateTable update_table;               // update_kernel.hpp
 extern const GemmKernels gemm_table;                 // gemm_kernel.hpp
 extern const CrossEntropyTable cross_entropy_table;  // and cross_entropy_kernel.hpp
 
-#define SPGNN_QUOTE(name) #name
-#define SPGNN_NAME_OF(macro) SPGNN_QUOTE(macro)
-
 extern const KernelTable table{
-    SPGNN_NAME_OF(SPGNN_ISA),
     {kSpmm<float, std::int32_t>, kSpmm<float, std::int64_t>, kSpmm<double, std::int32_t>,
      kSpmm<double, std::int64_t>, kSpmm<Bfloat16, std::int32_t>, kSpmm<Bfloat16, std::int64_t>},
     {kRows<float, std::int32_t>, kRows<float, std::int64_t>, kRows<double, std::int32_t>,
@@ -35,6 +32,7 @@ extern const KernelTable table{
     {dropout_rows<float>, dropout_rows<double>, dropout_rows<Bfloat16>},
     {kSegments<float>, kSegments<double>, kSegments<Bfloat16>},
     &attention_table,
+    &weighing_table,
     &quantise_table,
     &extreme_table,
     &update_table,

@@ -8,6 +8,7 @@
 #include "extremes_types.hpp"
 #include "gemm_types.hpp"
 #include "quantise_types.hpp"
+#include "scatter_types.hpp"
 #include "types.hpp"
 #include "update_types.hpp"
 
@@ -129,7 +130,6 @@ struct CrossEntropyKernels {
 using CrossEntropyTable = std::tuple<CrossEntropyKernels<float>, CrossEntropyKernels<double>>;
 
 struct KernelTable {
-  const char* name;
   std::tuple<SpmmKernels<float, std::int32_t>, SpmmKernels<float, std::int64_t>,
              SpmmKernels<double, std::int32_t>, SpmmKernels<double, std::int64_t>,
              SpmmKernels<Bfloat16, std::int32_t>, SpmmKernels<Bfloat16, std::int64_t>>
@@ -141,6 +141,7 @@ struct KernelTable {
   std::tuple<DropoutKernel<float>, DropoutKernel<double>, DropoutKernel<Bfloat16>> dropout;
   std::tuple<SegmentKernels<float>, SegmentKernels<double>, SegmentKernels<Bfloat16>> segments;
   const AttentionTable* attention;
+  const WeighingTable* weighing;
   const QuantiseTable* quantise;
   const ExtremeTable* extremes;
   const UpdateTable* update;

@@ -46,7 +46,7 @@ void quantise_rows(const Matrix& x, std::int64_t columns, std::int64_t count, co
                                             std::get<1>(residual),
                                             at<std::uint8_t>(packed)};
   nb::gil_scoped_release released;
-  spgnn::quantise_rows(*current_table(), operands, at<double>(lost), threads);
+  spgnn::quantise_rows(spgnn::current_table(), operands, at<double>(lost), threads);
 }
 
 template <class T>
@@ -56,7 +56,7 @@ void dequantise_rows(Address packed, std::int64_t columns, std::int64_t count, c
       at<std::uint8_t>(packed), columns,       count, row_list(rows), row_bits(bits),
       at<T>(std::get<0>(y)),    std::get<1>(y)};
   nb::gil_scoped_release released;
-  spgnn::dequantise_rows(*current_table(), operands, threads);
+  spgnn::dequantise_rows(spgnn::current_table(), operands, threads);
 }
 
 std::int64_t packed_size(Address bits, std::int64_t count, std::int64_t columns) {

@@ -64,16 +64,4 @@ struct WeighingKernels {
 
 using WeighingTable = std::tuple<WeighingKernels<float>, WeighingKernels<double>>;
 
-namespace baseline {
-extern const WeighingTable weighing_table;
-}
-#ifdef SPGNN_X86
-namespace avx2 {
-extern const WeighingTable weighing_table;
-}
-namespace avx512 {
-extern const WeighingTable weighing_table;
-}
-#endif
-
 }  // namespace spgnn

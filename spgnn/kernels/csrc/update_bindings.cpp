@@ -37,7 +37,7 @@ void update_rows(const Matrix& x, const Matrix& y, const Shape& shape, Address b
       std::get<1>(activation), at<std::int64_t>(std::get<0>(dropout)),
       rule_of(dropout)};
   nb::gil_scoped_release released;
-  spgnn::update_rows(*current_table(), operands, threads);
+  spgnn::update_rows(spgnn::current_table(), operands, threads);
 }
 
 template <class T>
@@ -57,7 +57,7 @@ void update_gradients(const Matrix& g, const Matrix& y, const Matrix& dx, const 
                                            at<std::int64_t>(std::get<0>(dropout)),
                                            rule_of(dropout)};
   nb::gil_scoped_release released;
-  spgnn::update_gradients(*current_table(), operands, at<spgnn::Sum<T>>(sums), threads);
+  spgnn::update_gradients(spgnn::current_table(), operands, at<spgnn::Sum<T>>(sums), threads);
 }
 
 template <class T>

@@ -186,8 +186,7 @@ nb::bytes format_labels(Array<std::int32_t> labels) {
 
 }  // namespace
 
-NB_MODULE(_partition, m) {
-  m.doc() = "Native parts of spgnn.partition.";
+void bind_partition(nb::module_& m) {
   nb::register_exception_translator(
       [](const std::exception_ptr& error, void* input_error) {
         try {

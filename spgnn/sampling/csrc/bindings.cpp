@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "labor.hpp"
-#include "lanes.hpp"
 #include "layerwise.hpp"
 #include "negatives.hpp"
 #include "neighbors.hpp"
@@ -273,11 +272,7 @@ void define_for(nb::module_& m, const char* name) {
 
 }  // namespace
 
-NB_MODULE(_sampling, m) {
-  m.doc() = "Neighbourhoods of a few vertices, on arrays that spgnn/sampling has checked.";
+void bind_sampling(nb::module_& m) {
   define_for<std::int32_t>(m, "Graph32");
   define_for<std::int64_t>(m, "Graph64");
-  m.def("instruction_sets", &spgnn::lane_names,
-        "Instruction sets that draw by weight here, the widest first.");
-  m.def("use_instruction_set", &spgnn::use_lanes, "name"_a, "Samples are the same with each.");
 }

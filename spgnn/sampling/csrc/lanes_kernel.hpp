@@ -230,8 +230,6 @@ void weigh_until(float time, int k, const float* shares, float* factors) {
 
 }  // namespace
 
-#define SPGNN_TEXT(name) #name
-#define SPGNN_NAME(name) SPGNN_TEXT(name)
-const LaneKernels lane_kernels{SPGNN_NAME(SPGNN_ISA), place, settle, draw, weigh, weigh_until};
+const LaneKernels lane_kernels{place, settle, draw, weigh, weigh_until};
 
 }  // namespace spgnn::SPGNN_ISA

@@ -45,7 +45,6 @@ struct LaneKernels {
   // lose its patience, whatever k is.
   static constexpr int kMostPicks = 24, kMostDraws = 40;
 
-  const char* name;
   // The first `count` places of a row; then the buckets that these lead to. Of a row that is not
   // whole these are asked for.
   void (*place)(const LaneRow& row, int count, LanePlaces& places);

@@ -186,8 +186,7 @@ nb::tuple plan(spgnn::CacheTable& table) {
 
 }  // namespace
 
-NB_MODULE(_store, m) {
-  m.doc() = "Reading rows of files and planning caches, on arguments that store/*.py has checked.";
+void bind_store(nb::module_& m) {
   nb::class_<Ticket>(m, "Ticket", "Reads under way.")
       .def("wait", &Ticket::wait, "What went wrong, or an empty text, once all is read.")
       .def_prop_ro("bytes", &Ticket::bytes, "Bytes that the disk is asked for.")

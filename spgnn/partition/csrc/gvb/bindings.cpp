@@ -99,9 +99,8 @@ Numpy<std::int64_t> cover_send(Array<std::int64_t> indptr, Array<std::int32_t> i
 
 }  // namespace
 
-NB_MODULE(_gvb, m) {
-  m.doc() = "gvb: multilevel partitioning for total and maximum volume.";
-  nb::class_<Options>(m, "Options")
+void bind_gvb(nb::module_& m) {
+  nb::class_<Options>(m, "GvbOptions")
       .def(nb::init<>())
       .def_rw("parts", &Options::parts)
       .def_rw("max_weight", &Options::max_weight)
@@ -118,10 +117,10 @@ NB_MODULE(_gvb, m) {
       .def_rw("alpha_coarse", &Options::alpha_coarse)
       .def_rw("alpha_fine", &Options::alpha_fine)
       .def_rw("alpha_last", &Options::alpha_last);
-  m.def("partition", &partition, "indptr"_a, "indices"_a, "weights"_a, "options"_a, "cover"_a,
+  m.def("gvb_partition", &partition, "indptr"_a, "indices"_a, "weights"_a, "options"_a, "cover"_a,
         "initial"_a.none(), "progress"_a.none());
-  m.def("canonical", &canonical, "indptr"_a, "indices"_a);
-  m.def("replay", &replay, "indptr"_a, "indices"_a, "split"_a, "labels"_a, "parts"_a, "vertices"_a,
+  m.def("is_canonical", &canonical, "indptr"_a, "indices"_a);
+  m.def("gvb_replay", &replay, "indptr"_a, "indices"_a, "split"_a, "labels"_a, "parts"_a, "vertices"_a,
         "targets"_a);
   m.def("cover_send", &cover_send, "indptr"_a, "indices"_a, "labels"_a, "parts"_a);
 }

@@ -1,0 +1,394 @@
+"""The compiled module, room by room. Arrays are what the bindings take without a copy."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_Bytes = npt.NDArray[np.uint8]
+_Int32 = npt.NDArray[np.int32]
+_Int64 = npt.NDArray[np.int64]
+_UInt64 = npt.NDArray[np.uint64]
+_Float32 = npt.NDArray[np.float32]
+_Float64 = npt.NDArray[np.float64]
+_Array = npt.NDArray[Any]
+_Progress = Callable[[int, int], None] | None
+
+def instruction_sets() -> list[str]: ...
+def instruction_set() -> str: ...
+def use_instruction_set(name: str) -> None: ...
+
+# pattern.py, hashing.py
+
+def is_symmetric(indptr: _Array, indices: _Array, cols: int) -> bool: ...
+def transpose(
+    indptr: _Array,
+    indices: _Array,
+    cols: int,
+    t_indptr: _Array,
+    t_indices: _Array,
+) -> None: ...
+def transposed_order(
+    indptr: _Array,
+    indices: _Array,
+    t_indptr: _Array,
+    order: _Array,
+) -> None: ...
+def uniform_rows(
+    ids: _Array,
+    streams: _Array,
+    columns: _Array,
+    out: _Array,
+    threads: int,
+) -> None: ...
+
+# comm
+
+class Operation:
+    @property
+    def mismatched(self) -> bool: ...
+
+class Endpoint:
+    def __init__(self, span: int, token: int, ranks: int, rank: int, spins: bool) -> None: ...
+    @property
+    def file(self) -> int: ...
+    def meet(self, rank: int, process: int, file: int, token: int) -> bool: ...
+    def open(self, key: int, members: Sequence[int], member: int) -> int: ...
+    def reserve(self, channel: int, count: int) -> int: ...
+    def begin(
+        self,
+        channel: int,
+        number: int,
+        kind: int,
+        send: int,
+        sent: _Int64,
+        unit: int,
+        same: bool,
+        receive: int,
+        received: _Int64,
+        followed: bool,
+        budget: int,
+    ) -> Operation | None: ...
+    def wait(self, operation: Operation) -> bool: ...
+    def pause(self) -> None: ...
+    def take_notice(self) -> None: ...
+    def is_done(self, operation: Operation) -> bool: ...
+    def give_back(self) -> None: ...
+
+# exchange
+
+_Block = tuple[_Int64, _Int32, _Array]
+_Demand = tuple[
+    _Int64,
+    _Int64,
+    _Int32,
+    _Int32,
+    _Array,
+]
+
+def demand(
+    indptr: _Int64,
+    indices: _Array,
+    offsets: _Int64,
+    members: _Int64,
+    me: int,
+    cover: int,
+    weighted: bool,
+) -> tuple[_Block, _Block, _Demand]: ...
+def minimum_vertex_cover(
+    begin: _Int64, columns: _Int64, num_columns: int
+) -> tuple[_Bytes, _Bytes]: ...
+def choose_agents(
+    block: _Int64,
+    home: _Int64,
+    begin: _Int64,
+    candidate: _Int64,
+    blocks: int,
+    ranks: int,
+) -> _Int64: ...
+
+# data
+
+def parse_lines(
+    text: bytes,
+    first_line: int,
+    head: str,
+    cycle: str,
+    separators: str,
+    comments: str,
+    blank_rows: bool,
+) -> tuple[_Int64, _Float64, _Int64, _Int64, tuple[str, int, int, int, int]]: ...
+
+class _Model:
+    def count_degrees(
+        self, vertices: int, edges: int, threads: int, progress: _Progress
+    ) -> _Int32: ...
+    def draw_rows(
+        self, first: int, degrees: _Int32, edges: int, threads: int, progress: _Progress
+    ) -> tuple[_Int32, _Int32]: ...
+
+class Rmat(_Model):
+    def __init__(self, vertices: int, a: float, b: float, c: float, seed: int) -> None: ...
+
+class BlockModel(_Model):
+    def __init__(
+        self,
+        starts: _Int64,
+        district: int,
+        inside: float,
+        near: float,
+        exponent: float,
+        hub: float,
+        seed: int,
+    ) -> None: ...
+
+# partition
+
+_CoverVolume = tuple[_Int64, _Int64, _Int64]
+
+def count_volumes(
+    indptr: _Int64,
+    indices: _Int32,
+    labels: _Int32,
+    parts: int,
+    threads: int,
+    table_bytes: int,
+    progress: _Progress,
+) -> tuple[_CoverVolume, _CoverVolume, int]: ...
+def count_minimum_covers(
+    indptr: _Int64,
+    indices: _Int32,
+    labels: _Int32,
+    parts: int,
+    threads: int,
+    progress: _Progress,
+) -> _CoverVolume: ...
+def column_nets(indptr: _Int64, indices: _Int32) -> tuple[_Int64, _Int32]: ...
+def symmetrize(indptr: _Int64, indices: _Int32) -> tuple[_Int64, _Int32]: ...
+def stream_partition(
+    indptr: _Int64,
+    indices: _Int32,
+    weights: _Int64,
+    parts: int,
+    imbalance: float,
+    seed: int,
+    cluster_passes: int,
+    refine_passes: int,
+    attempts: int,
+    initial: _Int32 | None,
+    threads: int,
+    progress: _Progress,
+) -> _Int32: ...
+
+class Libra:
+    def __init__(self, vertices: int, parts: int, limit: int, seed: int) -> None: ...
+    def add(self, first: int, indptr: _Int64, columns: _Int32, labels: _Int32) -> None: ...
+
+def lower_degree_labels(
+    indptr: _Int64, indices: _Int32, owners: _Int32, threads: int
+) -> _Int32: ...
+def count_cut(
+    indptr: _Int64,
+    indices: _Int32,
+    labels: _Int32,
+    owners: _Int32 | None,
+    parts: int,
+    most_vertices: int,
+    threads: int,
+) -> tuple[_Int32, _Int64, _Int64, _Int64, _Int64, _Int64, _Int64]: ...
+def count_levels(
+    indptr: _Int64,
+    indices: _Int32,
+    labels: _Int32,
+    parts: int,
+    parts_per_node: int,
+    threads: int,
+) -> tuple[_Int64, _Int64, _Int64, _Int64, _Int64, _Int64]: ...
+def parse_labels(text: bytes, parts: int, labels: _Int32) -> None: ...
+def format_labels(labels: _Array) -> bytes: ...
+
+# partition/gvb.py
+
+class GvbOptions:
+    parts: int
+    max_weight: list[int]
+    seed: int
+    receive: bool
+    threads: int
+    starts: int
+    cycles: int
+    greedy_rounds: int
+    peak_rounds: int
+    search_passes: int
+    search_budget: int
+    patience: int
+    alpha_coarse: float
+    alpha_fine: float
+    alpha_last: float
+
+def gvb_partition(
+    indptr: _Int64,
+    indices: _Int32,
+    weights: _Int64,
+    options: GvbOptions,
+    cover: bool,
+    initial: _Int32 | None,
+    progress: Callable[[str, float], None] | None,
+) -> _Int32: ...
+def is_canonical(indptr: _Int64, indices: _Int32) -> bool: ...
+def cover_send(
+    indptr: _Int64,
+    indices: _Int32,
+    labels: _Int32,
+    parts: int,
+) -> _Int64: ...
+def gvb_replay(
+    indptr: _Int64,
+    indices: _Int32,
+    split: _Bytes,
+    labels: _Int32,
+    parts: int,
+    vertices: _Int32,
+    targets: _Int32,
+) -> tuple[int, _Int64, _Int64, float]: ...
+
+# sampling
+
+_Index = _Int32 | _Int64
+_Hop = tuple[_Int64, _Int32, _Int64 | None, _Float32 | None, int]
+_Sample = tuple[_Int64, list[_Hop], _Int64 | None]
+
+class _Graph:
+    def __init__(
+        self,
+        indptr: _Int64,
+        indices: _Index,
+        cols: int,
+        ids: _Int64 | None,
+        column_ids: _Int64 | None,
+        order: _Int64 | None,
+        times: _Int64 | None,
+        weights: _Float64 | None,
+        first_entries: bool,
+        threads: int,
+    ) -> None: ...
+    def neighbors(
+        self,
+        seeds: list[_Int64],
+        limits: list[_Int64],
+        fanouts: _Int64,
+        draws: _UInt64,
+        strategy: int,
+        replace: bool,
+        disjoint: bool,
+        directed: bool,
+        resample: bool,
+        edge_ids: bool,
+        threads: int,
+    ) -> list[_Sample]: ...
+    def hop(
+        self,
+        targets: _Int64,
+        roots: _Int64 | None,
+        limits: _Int64 | None,
+        fanout: int,
+        hop: int,
+        draw: _UInt64,
+        strategy: int,
+        replace: bool,
+        edge_ids: bool,
+        threads: int,
+    ) -> tuple[_Int64, _Index, _Int64 | None, _Float32 | None]: ...
+    def labor(
+        self,
+        seeds: list[_Int64],
+        fanouts: _Int64,
+        draws: _UInt64,
+        first_hop: int,
+        iterations: int,
+        same_every_hop: bool,
+        edge_ids: bool,
+        threads: int,
+    ) -> list[_Sample]: ...
+    def ladies(
+        self,
+        seeds: list[_Int64],
+        counts: _Int64,
+        draws: _UInt64,
+        first_hop: int,
+        squares: _Float64,
+        edge_ids: bool,
+        threads: int,
+    ) -> list[_Sample]: ...
+    def fastgcn(
+        self,
+        seeds: list[_Int64],
+        counts: _Int64,
+        draws: _UInt64,
+        first_hop: int,
+        vertices: _Graph,
+        edge_ids: bool,
+        threads: int,
+    ) -> list[_Sample]: ...
+    def induced(self, vertices: list[_Int64], edge_ids: bool, threads: int) -> list[_Sample]: ...
+    def walks(self, starts: _Int64, length: int, draw: _UInt64, threads: int) -> _Int64: ...
+    def negatives(
+        self,
+        sources: _Int64,
+        count: int,
+        vertices: _Graph,
+        by_weight: bool,
+        excluded: bool,
+        draw: _UInt64,
+        threads: int,
+    ) -> _Int64: ...
+
+class Graph32(_Graph): ...
+class Graph64(_Graph): ...
+
+def row_order(
+    indptr: _Int64, indices: _Index, ids: _Int64 | None, times: _Int64 | None, threads: int
+) -> _Int64 | None: ...
+def relabel(targets: _Int64, columns: _Index, threads: int) -> tuple[_Int64, _Int32]: ...
+
+# store
+
+class Ticket:
+    def wait(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def reads(self) -> int: ...
+
+class Reader:
+    ring: bool
+    def __init__(self, path: str, direct: bool, depth: int) -> None: ...
+    @property
+    def alignment(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def read(
+        self, begins: _Int64, lengths: _Int64, to: _Int64, out: _Bytes, gap: int
+    ) -> Ticket: ...
+    def read_rows(
+        self, ids: _Int64, places: _Int64, out: _Bytes, offset: int, row_bytes: int, gap: int
+    ) -> Ticket: ...
+
+def ring_refusal() -> str: ...
+
+class CacheTable:
+    def announce(self, ids: _Int64) -> None: ...
+    @property
+    def announced(self) -> int: ...
+    def forget(self) -> None: ...
+    def plan(self) -> tuple[_Int64, _Int64]: ...
+
+def copy_rows(
+    source: _Bytes, from_row: _Int64, target: _Bytes, to_row: _Int64, row_bytes: int
+) -> None: ...
+def copy_stretches(
+    source: _Bytes, begins: _Int64, lengths: _Int64, to: _Int64, target: _Bytes
+) -> None: ...
+def cache_table(policy: str, rows: int, slots: int, scores: _Float32) -> CacheTable: ...
+def fixed_cache_table(rows: int, kept: _Int64) -> CacheTable: ...

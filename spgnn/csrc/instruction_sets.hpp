@@ -1,0 +1,49 @@
+// The instruction set at work, for all loops that are compiled once for each.
+#pragma once
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace spgnn {
+
+enum class Isa { kBaseline, kAvx2, kAvx512 };
+
+inline std::string name_of(Isa isa) {
+  constexpr const char* kNames[] = {"baseline", "avx2", "avx512"};
+  return kNames[static_cast<int>(isa)];
+}
+
+// All that this build and this machine have, the widest first.
+inline std::vector<Isa> available_isas() {
+  std::vector<Isa> sets{Isa::kBaseline};
+#ifdef SPGNN_X86
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+      !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("bmi2") ||
+      !__builtin_cpu_supports("popcnt")) {
+    return sets;
+  }
+  sets.insert(sets.begin(), Isa::kAvx2);
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    sets.insert(sets.begin(), Isa::kAvx512);
+  }
+#endif
+  return sets;
+}
+
+inline Isa& current_isa() {
+  static Isa isa = available_isas().front();
+  return isa;
+}
+
+inline void use_isa(const std::string& name) {
+  const auto sets = available_isas();
+  const auto found = std::ranges::find(sets, name, name_of);
+  if (found == sets.end()) throw std::invalid_argument("no instruction set " + name + " here");
+  current_isa() = *found;
+}
+
+}  // namespace spgnn
