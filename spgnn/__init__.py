@@ -1,24 +1,27 @@
 """spgnn: full-graph neural network training on sparse matrices across many processes."""
 
-# ruff: noqa: E402
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from spgnn.signals import die_with_torchrun
 
 # Importing torch takes seconds, in which torchrun may be killed.
 die_with_torchrun()
 
-from spgnn.autograd import product
-from spgnn.comm import Mesh, connect
-from spgnn.errors import InputError
-from spgnn.frontend import distribute
-from spgnn.graph import DistGraph
-from spgnn.inference import infer
-from spgnn.layout import Axes, RowLayout
-from spgnn.minibatch import LinkNeighborLoader, NeighborLoader
-from spgnn.pattern import Pattern
-from spgnn.sparse import CSR
-from spgnn.spmm import DistMatrix
+if TYPE_CHECKING:
+    from spgnn.autograd import product
+    from spgnn.comm import Mesh, connect
+    from spgnn.errors import InputError
+    from spgnn.frontend.distribute import distribute
+    from spgnn.graph import DistGraph
+    from spgnn.inference import infer
+    from spgnn.layout import Axes, RowLayout
+    from spgnn.minibatch import LinkNeighborLoader, NeighborLoader
+    from spgnn.pattern import Pattern
+    from spgnn.sparse import CSR
+    from spgnn.spmm import DistMatrix
 
 __all__ = [
     "CSR",
@@ -37,3 +40,37 @@ __all__ = [
     "product",
 ]
 __version__ = "0.7.0"
+
+# Imported when they are first asked for: rooms, and the names above, each from its room.
+_ROOMS = ("attention", "comm", "data", "kernels", "nn", "partition", "testing", "train")
+_HOMES = {
+    "CSR": "sparse",
+    "Axes": "layout",
+    "DistGraph": "graph",
+    "DistMatrix": "spmm",
+    "InputError": "errors",
+    "LinkNeighborLoader": "minibatch",
+    "Mesh": "comm",
+    "NeighborLoader": "minibatch",
+    "Pattern": "pattern",
+    "RowLayout": "layout",
+    "connect": "comm",
+    "distribute": "frontend",
+    "infer": "inference",
+    "product": "autograd",
+}
+
+
+if not TYPE_CHECKING:  # mypy would take it for the origin of the names above
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            globals()[name] = value = getattr(import_module(f"spgnn.{_HOMES[name]}"), name)
+            return value
+        if name in _ROOMS:
+            return import_module(f"spgnn.{name}")
+        raise AttributeError(f"module 'spgnn' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -1,19 +1,22 @@
-"""Sparse matrices of one rank: a pattern, and what is multiplied into it."""
+"""Sparse matrices of one rank: a pattern, values and scalings; their blocks of rows and columns."""
 
 from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.pattern import Pattern, described, index_dtype
+from spgnn.pattern import Pattern, Selection, described, index_dtype
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 # The dtype in which products with operands of a dtype are summed: that of values and scalings.
 SUM_DTYPE = {
@@ -96,6 +99,8 @@ class CSR:
         InputError
             If values are complex, or float32 rounds an integer or a sum of integers.
         """
+        import scipy.sparse as sp  # a quarter of a second, which products do not need
+
         given, A = A, sp.csr_array(A)
         form = getattr(given, "format", "dense")
         shared = form == A.format  # every other format is converted into new arrays
@@ -124,6 +129,8 @@ class CSR:
 
     def to_scipy(self) -> sp.csr_array:
         """A copy of the whole matrix, scalings multiplied in, as a SciPy array (float32 if 0/1)."""
+        import scipy.sparse as sp
+
         if self.values is None:
             scales = [s for s in (self.row_scale, self.col_scale) if s is not None]
             values = torch.ones(self.nnz, dtype=scales[0].dtype if scales else torch.float32)
@@ -333,3 +340,74 @@ def check_degrees(degree: npt.NDArray[np.float64], ids: Tensor | int = 0) -> Non
             "normalisation needs 0 or more; give weights that are not negative, or normalise "
             "nothing (--normalisation none, GCNConv(normalize=False))"
         )
+
+
+def take_rows(A: CSR, rows: Tensor) -> CSR:
+    """Any rows of a block, in the order asked for."""
+    cols, scale = A.shape[1], None if A.row_scale is None else A.row_scale[rows]
+    if isinstance(A.pattern, Selection):
+        values = None if A.values is None else A.values[rows]
+        return CSR(Selection(A.indices[rows], cols), values, scale, A.col_scale)
+    indptr = torch.zeros(len(rows) + 1, dtype=torch.int64, device=A.device)
+    torch.cumsum(A.row_lengths[rows], 0, out=indptr[1:])
+    source = entries_of(A, rows)
+    values = None if A.values is None else A.values[source]
+    pattern = Pattern.trusted(indptr, A.indices[source], (len(rows), cols))
+    return CSR(pattern, values, scale, A.col_scale)
+
+
+def entries_of(A: CSR, rows: Tensor) -> Tensor:
+    """Where the entries of some rows lie among all, row after row, int64."""
+    lengths = A.row_lengths[rows]
+    # Entry k of new row r is entry k + (old start − new start) of the old arrays.
+    shift = (A.indptr[rows] - (lengths.cumsum(0) - lengths)).repeat_interleave(lengths)
+    return shift + torch.arange(len(shift), device=A.device)
+
+
+def keep_columns(A: CSR, columns: Tensor) -> CSR:
+    """The same entries where only some columns are left; all entries lie in these.
+
+    Parameters
+    ----------
+    A : CSR [rows, n]
+    columns : Tensor int64 [m]
+        Rising; column ``columns[k]`` becomes column k.
+    """
+    number = torch.empty(A.shape[1], dtype=index_dtype(len(columns)), device=A.device)
+    number[columns] = torch.arange(len(columns), dtype=number.dtype, device=A.device)
+    indices, shape = number[A.indices], (A.shape[0], len(columns))
+    if isinstance(A.pattern, Selection):
+        pattern: Pattern = Selection(indices, len(columns))
+    else:
+        pattern = Pattern.trusted(A.indptr, indices, shape)
+    scale = None if A.col_scale is None else A.col_scale[columns]
+    return CSR(pattern, A.values, A.row_scale, scale)
+
+
+def side_by_side(left: CSR, right: CSR | None) -> CSR:
+    """``[left right]``: the rows of two blocks next to each other, without their scalings.
+
+    Parameters
+    ----------
+    left, right : CSR [rows, m] and [rows, n]
+        Both with values or both without.
+    """
+    if right is None:
+        return CSR(left.pattern, left.values)
+    shape = left.shape[0], left.shape[1] + right.shape[1]
+    # Entries move right by what their row has of the other block before them.
+    count = partial(torch.arange, device=left.device)
+    places = (
+        count(left.nnz) + right.indptr[:-1].repeat_interleave(left.row_lengths),
+        count(right.nnz) + left.indptr[1:].repeat_interleave(right.row_lengths),
+    )
+    indices = left.indices.new_empty(left.nnz + right.nnz)
+    indices[places[0]] = left.indices
+    indices[places[1]] = right.indices + left.shape[1]
+    pattern = Pattern.trusted(left.indptr + right.indptr, indices, shape)
+    if left.values is None or right.values is None:
+        return CSR(pattern)
+    values = left.values.new_empty(len(indices))
+    values[places[0]] = left.values
+    values[places[1]] = right.values
+    return CSR(pattern, values)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from spgnn.attention import Attention, Weighed
 from spgnn.autograd import named, product
-from spgnn.blocks import side_by_side
 from spgnn.comm import Mesh, on_every_rank
 from spgnn.errors import InputError
 from spgnn.exchange import (
@@ -33,7 +32,7 @@ from spgnn.halo import Halo
 from spgnn.layout import RowLayout
 from spgnn.operands import Operands
 from spgnn.pattern import Pattern
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, side_by_side
 from spgnn.wires import Codecs, Layer, Setting, wires_of
 
 Noted = tuple[int, torch.dtype, Step] | Weighed

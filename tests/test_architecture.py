@@ -18,7 +18,6 @@ FLOORS = [
     {"files", "memory", "progress", "hashing", "command"},
     {"pattern", "layout"},
     {"sparse"},
-    {"blocks"},
     {"kernels", "comm"},
     {"direct"},
     {"store", "sampling"},

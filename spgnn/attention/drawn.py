@@ -10,10 +10,9 @@ from torch import Tensor
 
 from spgnn.attention.pieces import Pieces, columns_where, rows_where
 from spgnn.attention.records import Ids
-from spgnn.blocks import take_rows
 from spgnn.exchange import Hop, Stage
 from spgnn.pattern import Selection
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, take_rows
 from spgnn.wires.part import Part
 
 Marks = tuple[Tensor, Tensor]

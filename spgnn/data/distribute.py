@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.blocks import take_rows
 from spgnn.comm import Communicator, RowCounts, from_rank_zero, on_rank_zero
 from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData, inverse_permutation
 from spgnn.data.shards import ShardDirectory, partition_order
@@ -21,7 +20,7 @@ from spgnn.errors import InputError
 from spgnn.exchange.inspect import demand, swapped, trade
 from spgnn.layout import Int64Array, RowLayout, grouped_order
 from spgnn.pattern import index_dtype
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, take_rows
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.blocks import take_rows
 from spgnn.data.structure import rename_columns, slice_rows, union_with_transpose
 from spgnn.errors import InputError
-from spgnn.sparse import CSR, EVERY_INTEGER, exact_in_float32
+from spgnn.sparse import CSR, EVERY_INTEGER, exact_in_float32, take_rows
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 

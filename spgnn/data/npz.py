@@ -16,7 +16,6 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from spgnn.blocks import take_rows
 from spgnn.data.arrays import Archive, Array
 from spgnn.data.graph import MASKS, WEIGHT, Graph, VertexData, fits_float32, labels_of_table, narrow
 from spgnn.data.normalise import WordCount
@@ -28,7 +27,7 @@ from spgnn.files import written_aside
 from spgnn.layout import RowLayout
 from spgnn.memory import check_memory
 from spgnn.pattern import numpy_index_dtype
-from spgnn.sparse import CSR, EXACT, exact_in_float32
+from spgnn.sparse import CSR, EXACT, exact_in_float32, take_rows
 
 LABEL_GAPS = 2  # classes per label in use, at most
 # Formats of matrices, and their arrays beside data and shape.

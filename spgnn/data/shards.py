@@ -16,7 +16,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.blocks import take_rows
 from spgnn.data.arrays import HEADER_BYTES, Array, ArrayRecord, ArrayWriter, check_array, open_array
 from spgnn.data.graph import (
     MASKS,
@@ -35,7 +34,7 @@ from spgnn.files import AnyPath, digest, directory_written_aside
 from spgnn.layout import RowLayout, grouped_order
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, take_rows
 
 PART = "part.json"
 # What a description may name: nothing else is opened, wherever a name may lead.

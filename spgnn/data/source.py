@@ -13,13 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.blocks import take_rows
 from spgnn.data.graph import Graph, VertexData
 from spgnn.data.normalise import is_bag_of_words
 from spgnn.data.structure import slice_rows
 from spgnn.errors import InputError, printable
 from spgnn.layout import RowLayout
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, take_rows
 
 _LARGEST = 2**53  # JSON's integers are safe up to here, and no size is larger
 _LONGEST_NAME = 1000

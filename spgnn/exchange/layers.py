@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.blocks import entries_of, keep_columns, side_by_side, take_rows
 from spgnn.comm import Communicator, RowCounts
 from spgnn.exchange.algorithm import Algorithm
 from spgnn.exchange.inspect import Ask, by_receiver, demand, swapped
@@ -25,7 +24,7 @@ from spgnn.exchange.reach import narrowed
 from spgnn.exchange.schemes import Gathered, Scheme
 from spgnn.layout import EVERYONE, RowLayout
 from spgnn.pattern import Selection
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, entries_of, keep_columns, side_by_side, take_rows
 
 # A layer gets a plan of its own where it does without this share of the work, or more: a plan takes
 # as much memory as the part of A that it makes.

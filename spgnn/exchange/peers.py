@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.blocks import take_rows
 from spgnn.comm import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange.plan import Hop, Plan, Stage, run_of
@@ -36,7 +35,7 @@ from spgnn.exchange.wire import Flight, Step, Wire
 from spgnn.exchange.workspace import Workspace
 from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern, index_dtype
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, take_rows
 
 Schedule = Literal["overlap", "peers"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)

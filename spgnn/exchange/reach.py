@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.blocks import keep_columns
 from spgnn.exchange.plan import Plan, Stage
 from spgnn.exchange.regroup import Joined
 from spgnn.exchange.schemes import Scheme
 from spgnn.exchange.turn import Turned
+from spgnn.sparse import keep_columns
 
 
 def narrowed(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, Tensor]]:

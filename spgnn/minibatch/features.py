@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.blocks import take_rows
 from spgnn.sampling import relabel
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, take_rows
 from spgnn.store import CachedRows, Counts, MemoryRows, PackedRows, Rows
 
 

@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.blocks import take_rows
 from spgnn.comm import Communicator
 from spgnn.exchange.inspect import swapped, swapped_counts
 from spgnn.layout import RowLayout
 from spgnn.pattern import Pattern, index_dtype
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, take_rows
 from spgnn.store import Rows
 
 Table = Tensor | CSR | Rows

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from spgnn.attention import Weighing
-from spgnn.blocks import take_rows
 from spgnn.nn import DropoutKeys
 from spgnn.nn.features import Features, Propagated
 from spgnn.nn.norm import Norm
@@ -20,7 +19,7 @@ from spgnn.parts.moments import Known
 from spgnn.parts.room import Room
 from spgnn.parts.segments import Segments, Stopped, Taken
 from spgnn.parts.table import Table
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, take_rows
 
 
 class Pieces:

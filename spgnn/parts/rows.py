@@ -14,7 +14,6 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from spgnn.blocks import take_rows
 from spgnn.comm import Communicator, Mesh, on_every_rank
 from spgnn.data.normalise import Normalisation, first_not_below, row_sums
 from spgnn.direct import Transfers
@@ -25,7 +24,7 @@ from spgnn.parts.layers import Layers
 from spgnn.parts.matrix import PartMatrix, Received
 from spgnn.parts.sizes import OWN_MATRIX
 from spgnn.pattern import Pattern, index_dtype
-from spgnn.sparse import CSR, check_degrees
+from spgnn.sparse import CSR, check_degrees, take_rows
 from spgnn.spmm import DistMatrix
 
 Array = npt.NDArray[Any]

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spgnn.blocks import take_rows
 from spgnn.comm import Communicator
 from spgnn.exchange import Layered, Plan, build, layered
 from spgnn.exchange.inspect import swapped
 from spgnn.nn import Features, Matrices, Propagated, Propagation
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, take_rows
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
 

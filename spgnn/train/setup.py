@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.blocks import take_rows
 from spgnn.comm import Communicator, Mesh, from_rank_zero, on_every_rank
 from spgnn.command import counted
 from spgnn.data import GraphMeta, GraphSource, open_source
@@ -33,7 +32,7 @@ from spgnn.nn import Features, Propagated, densified, propagate_, stored_in, wei
 from spgnn.nn.loss import UNKNOWN
 from spgnn.plan.network import normalisation_of as own_normalisation
 from spgnn.progress import ProgressBar, working
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, take_rows
 from spgnn.spmm import DistMatrix
 from spgnn.train.config import TrainConfig
 from spgnn.train.rows import TrainingRows, layer_plans, training_rows

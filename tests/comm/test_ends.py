@@ -206,7 +206,7 @@ def test_ranks_die_with_torchrun_while_torch_is_imported():
         "            ctypes.CDLL(None).prctl(2, ctypes.byref(number))\n"  # PR_GET_PDEATHSIG
         "            sys.exit(number.value)\n"
         "sys.meta_path.insert(0, Torch)\n"
-        "import spgnn\n"
+        "import spgnn, torch\n"
     )
     command = [sys.executable, "-c", program]
     for more, number in ({"TORCHELASTIC_RUN_ID": "7"}, signal.SIGKILL), ({}, 0):

@@ -6,11 +6,10 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from spgnn.blocks import take_rows
 from spgnn.data.graph import MASKS, Graph, VertexData
 from spgnn.data.source import GraphSource
 from spgnn.data.structure import stack_rows
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, take_rows
 from tests.data.strategies import assert_same_csr, assert_same_vertices
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from spgnn import Axes, DistMatrix, InputError, Mesh, RowLayout
-from spgnn.blocks import take_rows
 from spgnn.comm import Communicator, connect
 from spgnn.data.load import load_dataset
 from spgnn.exchange import COVERS, Algorithm, Plan, Volume, build, build_all
@@ -18,6 +17,7 @@ from spgnn.exchange.vertex_cut import vertex_cut
 from spgnn.partition import cut_vertices, write_labels
 from spgnn.partition.labels import write_edge_labels
 from spgnn.partition.vertex_cut import VertexCut
+from spgnn.sparse import take_rows
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, prepare
 from tests.exchange.test_plan import multiplied_out, same
