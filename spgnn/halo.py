@@ -11,10 +11,10 @@ from spgnn.autograd import named
 from spgnn.comm import Mesh
 from spgnn.errors import InputError
 from spgnn.exchange import Executor, Plan, Stage, Step
+from spgnn.exchange.codecs import Codecs
 from spgnn.operands import Operands
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
-from spgnn.wires import Codecs
 
 
 class Halo:

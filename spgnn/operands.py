@@ -8,7 +8,7 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
-from spgnn.wires import Policy
+from spgnn.exchange.approximation import Policy
 
 # Products of which every one is compared with the other ranks: a program's mistakes show early, and
 # later only what has not been seen before is worth a message.

@@ -15,6 +15,7 @@ from spgnn.errors import InputError
 from spgnn.exchange import (
     Algo,
     Algorithm,
+    CodecSetting,
     Cover,
     Executor,
     Peers,
@@ -26,6 +27,8 @@ from spgnn.exchange import (
     Workspace,
     build,
 )
+from spgnn.exchange.codecs import Codecs, codecs_of
+from spgnn.exchange.compression import CodecLayer
 from spgnn.exchange.naming import named as named_rows
 from spgnn.exchange.vertex_cut import checked_labels
 from spgnn.halo import Halo
@@ -33,7 +36,6 @@ from spgnn.layout import RowLayout
 from spgnn.operands import Operands
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, side_by_side
-from spgnn.wires import Codecs, Layer, Setting, wires_of
 
 Noted = tuple[int, torch.dtype, Step] | Weighed
 
@@ -59,7 +61,7 @@ class DistMatrix:
         Bytes of received rows that ``peers`` may hold at a time.
     workspace : Workspace, optional
         Buffers shared with other matrices, which may not be multiplied at the same time.
-    setting : Setting, optional
+    setting : CodecSetting, optional
         Of its codec; the rows of the plan have names then. See :meth:`set_codec`.
 
     Attributes
@@ -78,7 +80,7 @@ class DistMatrix:
         schedule: Schedule = "overlap",
         buffer: int = 0,
         workspace: Workspace | None = None,
-        setting: Setting | None = None,
+        setting: CodecSetting | None = None,
     ) -> None:
         self.layout, self.mesh = layout, mesh
         self.overlap, self.schedule, self.buffer = overlap, schedule, buffer
@@ -87,10 +89,12 @@ class DistMatrix:
         self.handle = named(self)
         self._arrange(plan, setting, workspace)
 
-    def _arrange(self, plan: Plan, setting: Setting | None, workspace: Workspace | None) -> None:
+    def _arrange(
+        self, plan: Plan, setting: CodecSetting | None, workspace: Workspace | None
+    ) -> None:
         """Make what runs a plan, with a codec or without."""
         self.plan = plan
-        self.codecs = None if setting is None else Codecs(setting, wires_of(plan, setting))
+        self.codecs = None if setting is None else Codecs(setting, codecs_of(plan, setting))
         self.operands = Operands(self.mesh.everyone, None if setting is None else setting.policy)
         hops = None if self.codecs is None else self.codecs.hops
         self.executor: Executor = (
@@ -103,7 +107,7 @@ class DistMatrix:
         for name in ("attention", "_halo"):
             self.__dict__.pop(name, None)
 
-    def set_codec(self, setting: Setting | None, ids: Tensor) -> None:
+    def set_codec(self, setting: CodecSetting | None, ids: Tensor) -> None:
         """From now on, products that are not exact go through a codec; it begins anew. Collective.
 
         Whether one is exact says the step, and that is made as ``setting.policy`` says: by default,
@@ -111,7 +115,7 @@ class DistMatrix:
 
         Parameters
         ----------
-        setting : Setting or None
+        setting : CodecSetting or None
             ``None``: no codec any more.
         ids : Tensor int64 [columns]
             Original ids of the vertices whose rows it takes.
@@ -360,14 +364,14 @@ class DistMatrix:
         return DistMatrix(plan, self.layout, self.mesh, workspace=shared, **self._how)
 
     @property
-    def named_codecs(self) -> dict[str, Layer]:
+    def named_codecs(self) -> dict[str, CodecLayer]:
         """What its rows go through, and those of attention over it if there is any, by name."""
         codecs: dict[str, object] = {}
         if self.codecs is not None:
             codecs |= {str(number): codec for number, codec in enumerate(self.codecs.hops)}
         if "attention" in self.__dict__:
             codecs |= {f"attention-{n}": wire for n, wire in self.attention.wires.items()}
-        return {name: codec for name, codec in codecs.items() if isinstance(codec, Layer)}
+        return {name: codec for name, codec in codecs.items() if isinstance(codec, CodecLayer)}
 
     def _with(self, plan: Plan) -> DistMatrix:
         setting = None if self.codecs is None else self.codecs.setting

@@ -22,7 +22,6 @@ FLOORS = [
     {"direct"},
     {"store", "sampling"},
     {"exchange"},
-    {"wires"},
     {"autograd", "operands"},
     {"halo", "attention"},
     {"spmm"},

@@ -15,12 +15,12 @@ from spgnn import DistMatrix, Mesh, RowLayout
 from spgnn.attention import attend, attend_v2
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator, RowCounts
-from spgnn.exchange import Algorithm
+from spgnn.exchange import Algorithm, Codec, CodecSetting
+from spgnn.exchange.approximation import Errors
 from spgnn.nn import BatchNorm, GraphNorm, LayerNorm, PairNorm
 from spgnn.nn.loss import CrossEntropy, count_labelled
 from spgnn.nn.metrics import accuracies, f1_scores, regression_scores, roc_aucs
 from spgnn.nn.ranked import hits, mean_reciprocal_rank
-from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix
 from tests.wires.single import begin, with_codec
 
@@ -30,12 +30,12 @@ WIRES: list[dict[str, Any]] = [
     {"bits": 4},
     {"bits": 4, "feedback": True},
     {"delay": 1},
-    {"delay": 2, "bins": 2, "smoothing": 0.5, "centred": True},
-    {"delay": 1, "centred": True},
+    {"delay": 2, "bins": 2, "smoothing": 0.5, "exact_means": True},
+    {"delay": 1, "exact_means": True},
     {"delay": None},
     {"fresh": 0.1},
     {"sampling": 0.5},
-    {"sampling": 0.5, "centred": True},
+    {"sampling": 0.5, "exact_means": True},
 ]
 
 # Different memory behind the same numbers [n, f].
@@ -135,7 +135,7 @@ def check_wires(comm: Communicator) -> None:
         first, last = layout.range(mesh.rank)
         block = block_row(random_matrix(N, 0.3, 1, weighted=True), first, last)
         exact = DistMatrix.build(block.to(torch.float32), layout, mesh, algorithm=algorithm)
-        setting = Setting(Dials(Approximation.of(**asked)), Errors())
+        setting = CodecSetting(Codec.of(**asked), Errors())
         matrix = with_codec(exact, setting, torch.arange(first, last))
         H, G = (torch.randn(last - first, WIDTH) for _ in range(2))
         H, G = H.requires_grad_(), G.t().contiguous().t()

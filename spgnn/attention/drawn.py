@@ -11,9 +11,9 @@ from torch import Tensor
 from spgnn.attention.pieces import Pieces, columns_where, rows_where
 from spgnn.attention.records import Ids
 from spgnn.exchange import Hop, Stage
+from spgnn.exchange.compression import Subset
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR, take_rows
-from spgnn.wires.part import Part
 
 Marks = tuple[Tensor, Tensor]
 """Which rows of an exchange are drawn: of those that leave, and of those that arrive, bool."""
@@ -83,7 +83,7 @@ class Drawn:
 def _taken(fetch: Stage, sent: Tensor, received: Tensor) -> Stage:
     """Fetching some of the sources."""
     (hop,) = fetch.hops
-    part = Part.where(hop.route(), sent, received)
+    part = Subset.marked(hop.route(), sent, received)
     rows = CSR(Selection(hop.send.indices[part.sent], hop.send.shape[1]))
     names = part.route.names
     some = Hop(hop.axis, rows, part.route.counts, names=names, part=part.route)

@@ -16,9 +16,10 @@ from spgnn.attention.scores import Scores
 from spgnn.attention.ways import Load, Way
 from spgnn.attention.wired import Wired
 from spgnn.errors import InputError
-from spgnn.exchange import EXACT, Carried, Executor, Plan, Step, Workspace
+from spgnn.exchange import EXACT, Carried, CodecSetting, Executor, Plan, Step, Workspace
+from spgnn.exchange.codecs import Codecs
+from spgnn.exchange.compression import CodecLayer
 from spgnn.exchange.schedule import Communicators
-from spgnn.wires import Codecs, Layer, Setting
 
 
 class Attention:
@@ -31,7 +32,7 @@ class Attention:
     mesh : communicators by axis
     workspace : Workspace, optional
         Buffers to share with what never runs at the same time.
-    setting : Setting, optional
+    setting : CodecSetting, optional
         Of approximate wires; the rows of the plan have names then.
 
     Attributes
@@ -52,7 +53,7 @@ class Attention:
         plan: Plan,
         mesh: Communicators,
         workspace: Workspace | None = None,
-        setting: Setting | None = None,
+        setting: CodecSetting | None = None,
     ) -> None:
         self.pieces: Pieces = pieces(plan)
         self.rows, self.columns = plan.shape
@@ -76,10 +77,10 @@ class Attention:
         return Drawn(parts), Pass(parts, exchange, sums, fold)
 
     @property
-    def wires(self) -> dict[int, Layer]:
+    def wires(self) -> dict[int, CodecLayer]:
         """Those that approximate, by what they are called in a step."""
         wired = {} if self._wired is None else self._wired.wires
-        return {number: wire for number, wire in wired.items() if isinstance(wire, Layer)}
+        return {number: wire for number, wire in wired.items() if isinstance(wire, CodecLayer)}
 
     def _at(self, step: Step) -> tuple[Drawn, Pass]:
         return self._exact if self._wired is None or step.exact else self._wired.at(step)

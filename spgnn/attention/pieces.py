@@ -19,11 +19,11 @@ from torch import Tensor
 from spgnn.comm import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Hop, Names, Plan, Route, Stage
+from spgnn.exchange.compression import Subset
 from spgnn.exchange.traffic import Messages
 from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR, SUM_DTYPE
-from spgnn.wires.part import Part
 
 NEEDED = "--algo 1d, 1.5d, 2d or vertex-cut, --hierarchy none and --schedule overlap"
 WHAT_WORKS = f"attention needs {NEEDED}"
@@ -62,7 +62,7 @@ class Partials:
 
     def taken(self, sent: Tensor, received: Tensor) -> Partials:
         """Some of them: those that are marked, bool [partials to send] and [received partials]."""
-        part = Part.where(self.route, sent, received)
+        part = Subset.marked(self.route, sent, received)
         return replace(
             self,
             counts=part.route.counts,

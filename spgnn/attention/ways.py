@@ -11,7 +11,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.attention.pieces import Partials
 from spgnn.comm import Communicator
-from spgnn.exchange import Carried, Flight, Route, Step, Wire
+from spgnn.exchange import Carried, Handle, Route, Step, Transport
 from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR, SUM_DTYPE
 
@@ -55,7 +55,7 @@ class Sent:
 
     Parameters
     ----------
-    flights : sequence of Flight
+    flights : sequence of Handle
     arrived : callable
         What then is there, tensor by tensor.
     leaving : sequence of Tensor
@@ -64,7 +64,7 @@ class Sent:
 
     def __init__(
         self,
-        flights: Sequence[Flight],
+        flights: Sequence[Handle],
         arrived: Callable[[], list[Tensor]],
         leaving: Sequence[Tensor],
     ) -> None:
@@ -85,7 +85,7 @@ class Way:
     partials : Partials
     comm : Communicator
         Of its axis.
-    wires : mapping from `ROWS`, `ENDS` and `LATE` to Wire, optional
+    wires : mapping from `ROWS`, `ENDS` and `LATE` to Transport, optional
         Without, all that belongs to a row travels together, as it is.
     first : int
         What the first of these wires is called in a step.
@@ -95,7 +95,7 @@ class Way:
         self,
         partials: Partials,
         comm: Communicator,
-        wires: Mapping[int, Wire] | None = None,
+        wires: Mapping[int, Transport] | None = None,
         first: int = 0,
     ) -> None:
         self.partials = partials

@@ -11,10 +11,11 @@ from spgnn.attention.drawn import Drawn, Marks, left_out
 from spgnn.attention.passes import Pass
 from spgnn.attention.pieces import Partials, Pieces
 from spgnn.attention.ways import ENDS, LATE, ROWS, Way
-from spgnn.exchange import Executor, Plan, Route, Step, Wire, Workspace
+from spgnn.exchange import CodecSetting, Executor, Plan, Route, Step, Transport, Workspace
+from spgnn.exchange.approximation import Errors
+from spgnn.exchange.codecs import attention_codec, delay_alone
+from spgnn.exchange.compression import chosen, pair_names
 from spgnn.exchange.schedule import Communicators, Exchange
-from spgnn.wires import Errors, Setting, late_wire, weighed_wire
-from spgnn.wires.draws import Pairs, chosen
 
 FETCH, SUMS, FOLD = 0, 1, 1 + len((ROWS, ENDS, LATE))
 """What the first wire of each exchange is called in a step."""
@@ -34,7 +35,7 @@ class Wired:
         With names.
     mesh : communicators by axis
     workspace : Workspace, optional
-    setting : Setting
+    setting : CodecSetting
 
     Attributes
     ----------
@@ -52,21 +53,21 @@ class Wired:
         pieces: Pieces,
         mesh: Communicators,
         workspace: Workspace | None,
-        setting: Setting,
+        setting: CodecSetting,
     ) -> None:
-        setting.dials.asked.check_weighed()
+        setting.codec.check_attention()
         self._pieces, self._mesh, self._workspace = pieces, mesh, workspace
-        self._setting, self._pairs = setting, Pairs()
-        self.wires: dict[int, Wire] = {}
+        self._setting = setting
+        self.wires: dict[int, Transport] = {}
         if pieces.fetch is not None:
-            self.wires[FETCH] = weighed_wire(setting)
+            self.wires[FETCH] = attention_codec(setting)
         # What is late with rows is no error of its own.
         silent = replace(setting, errors=Errors())
         for first, way in ((SUMS, pieces.sums), (FOLD, pieces.fold)):
             if way is not None:
                 for which in (ROWS, ENDS):
-                    self.wires[first + which] = weighed_wire(setting)
-                self.wires[first + LATE] = late_wire(silent)
+                    self.wires[first + which] = attention_codec(setting)
+                self.wires[first + LATE] = delay_alone(silent)
         self._all = self._pass(Drawn(pieces), 1.0)
         self._none = self._pass(Drawn.none(pieces), 1.0)
         self._sampled: dict[int, tuple[int, float, tuple[Drawn, Pass]]] = {}
@@ -93,10 +94,10 @@ class Wired:
 
     def _share(self, epoch: int) -> float:
         """Of sources and partials that take part."""
-        dials = self._setting.dials
-        if dials.asked.delay is None and not dials.is_exact(epoch):
+        codec = self._setting.codec
+        if codec.delay is None and not codec.is_exact(epoch):
             return 0.0
-        return dials.sampling_at(epoch)
+        return codec.sampling_at(epoch)
 
     def _draw(self, step: Step, share: float) -> Drawn:
         parts, marks = self._pieces, dict[str, Marks]()
@@ -108,9 +109,8 @@ class Wired:
         return Drawn.of(parts, marks)
 
     def _marks(self, route: Route, step: Step, share: float) -> Marks:
-        step = replace(step, adjoint=False)
         key = self._setting.shared_key(step, "sample")
-        marks = chosen(self._pairs.of(route, step), key, share)
+        marks = chosen(pair_names(route, adjoint=False), key, share)
         return marks[: route.counts.sent], marks[route.counts.sent :]
 
     def _pass(self, drawn: Drawn, share: float) -> tuple[Drawn, Pass]:

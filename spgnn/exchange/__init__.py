@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spgnn.exchange.algorithm import ALGOS, Algo, Algorithm
+from spgnn.exchange.approximation import Codec, CodecSetting
 from spgnn.exchange.fetch import asking, fetch
 from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
@@ -14,8 +15,8 @@ from spgnn.exchange.route import Names, Route
 from spgnn.exchange.schedule import Executor
 from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build, build_all, grid
 from spgnn.exchange.traffic import Carried, Traffic, Volume
+from spgnn.exchange.transport import EXACT, Broadcast, Exact, Handle, Step, Transport
 from spgnn.exchange.turn import Turn, Turned
-from spgnn.exchange.wire import EXACT, Broadcast, Exact, Flight, Step, Wire
 from spgnn.exchange.workspace import Workspace
 
 __all__ = [
@@ -28,11 +29,13 @@ __all__ = [
     "Algorithm",
     "Broadcast",
     "Carried",
+    "Codec",
+    "CodecSetting",
     "Cover",
     "Demand",
     "Exact",
     "Executor",
-    "Flight",
+    "Handle",
     "Hop",
     "LayerPlan",
     "Layered",
@@ -47,10 +50,10 @@ __all__ = [
     "Step",
     "Strategy",
     "Traffic",
+    "Transport",
     "Turn",
     "Turned",
     "Volume",
-    "Wire",
     "Workspace",
     "asking",
     "build",

@@ -31,7 +31,7 @@ from spgnn.exchange.schedule import (
     packed,
     product,
 )
-from spgnn.exchange.wire import Flight, Step, Wire
+from spgnn.exchange.transport import Handle, Step, Transport
 from spgnn.exchange.workspace import Workspace
 from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern, index_dtype
@@ -73,7 +73,7 @@ class Peers(Executor):
         plan: Plan,
         mesh: Communicators,
         budget: int,
-        codecs: Sequence[Wire] | None = None,
+        codecs: Sequence[Transport] | None = None,
         *,
         overlap: bool = True,
         workspace: Workspace | None = None,
@@ -202,7 +202,7 @@ class Grouped(Exchange):
                     start(number + groups.flights)
         return dH_local
 
-    def _fly(self, hop: Hop, rows: Tensor, out: Tensor, step: Step, group: int) -> Flight:
+    def _fly(self, hop: Hop, rows: Tensor, out: Tensor, step: Step, group: int) -> Handle:
         wire, comm = self._peers.wire(self.first, step), self._peers.mesh[hop.axis]
         route = hop.route(adjoint=step.adjoint)
         return wire.begin(rows, out, route, comm, step.at(self.first, group))
@@ -230,9 +230,9 @@ class _Buffers:
 
 
 @contextmanager
-def landing() -> Iterator[dict[int, Flight]]:
+def landing() -> Iterator[dict[int, Handle]]:
     """Flights by group; whatever happens, all that began have landed at the end."""
-    flights: dict[int, Flight] = {}
+    flights: dict[int, Handle] = {}
     try:
         yield flights
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -47,12 +47,15 @@ class Route:
         If these are only some of the rows of an exchange: the route of all of them.
     places : (Tensor int64 [rows to send], Tensor int64 [rows received]), optional
         Then: their numbers among all.
+    pair_names : dict
+        Names of the rows with their receivers, as codecs have computed them, by adjoint or not.
     """
 
     counts: RowCounts
     names: Names | None = None
     whole: Route | None = None
     places: tuple[Tensor, Tensor] | None = None
+    pair_names: dict[bool, Tensor] = field(default_factory=dict)
 
     def reversed(self) -> Route:
         """The way back."""

@@ -13,7 +13,7 @@ from spgnn import kernels
 from spgnn.comm import Communicator
 from spgnn.exchange.plan import Factor, Hop, Plan, Stage, run_of
 from spgnn.exchange.traffic import Carried
-from spgnn.exchange.wire import Flight, Lent, Step, Wire, wire_of
+from spgnn.exchange.transport import Handle, Step, Transport, View, transport_of
 from spgnn.exchange.workspace import Workspace
 from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR
@@ -42,7 +42,7 @@ class Executor:
     ----------
     plan : Plan
     mesh : communicators by axis
-    codecs : sequence of Wire, optional
+    codecs : sequence of Transport, optional
         One for each hop of the plan: what its rows go through in a step that is not exact.
     overlap : bool
         Let local products run while rows travel. Off, they start after those have arrived; only
@@ -55,13 +55,13 @@ class Executor:
         self,
         plan: Plan,
         mesh: Communicators,
-        codecs: Sequence[Wire] | None = None,
+        codecs: Sequence[Transport] | None = None,
         overlap: bool = True,
         workspace: Workspace | None = None,
     ) -> None:
         self.plan = plan
         self.mesh = mesh
-        self.transports = [wire_of(hop) for hop in plan.hops]
+        self.transports = [transport_of(hop) for hop in plan.hops]
         self.codecs = self.transports if codecs is None else list(codecs)
         self.overlap = overlap
         self.workspace = Workspace() if workspace is None else workspace
@@ -71,7 +71,7 @@ class Executor:
             (alone,) = self._runners
             self.forward, self.adjoint = alone.forward, alone.adjoint  # type: ignore[method-assign]
 
-    def wire(self, hop: int, step: Step) -> Wire:
+    def wire(self, hop: int, step: Step) -> Transport:
         """What carries the rows of a hop of the plan in a step."""
         return self.transports[hop] if step.exact else self.codecs[hop]
 
@@ -174,14 +174,14 @@ class Exchange:
         # Where R only names what is received, that arrives in the result.
         if out is None and stage.adds_received:
             out = new_rows(stage.local.shape[0], H_local)
-        flight = self.begin(H_local, step, out if stage.adds_received else None)
+        handle = self.begin(H_local, step, out if stage.adds_received else None)
         try:
             if not self.executor.overlap:
-                flight.wait()
+                handle.wait()
             Z_local = product(stage.local, H_local, None if stage.adds_received else out)
         finally:
             # Whatever happened here: peers write into these buffers.
-            H_recv = flight.wait()
+            H_recv = handle.wait()
         return added(stage, H_recv, Z_local)
 
     def adjoint(self, G_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
@@ -194,15 +194,15 @@ class Exchange:
             R_G = kernels.spmm(stage.remote.T, G_local, out=self.to_return(G_local, step))
         if out is None and stage.rearranges:
             out = new_rows(stage.local.shape[1], G_local)
-        flight = self.begin_adjoint(R_G, step, out if stage.rearranges else None)
+        handle = self.begin_adjoint(R_G, step, out if stage.rearranges else None)
         try:
             if not self.executor.overlap:
-                flight.wait()
+                handle.wait()
             dH_local = adjoint_product(stage, G_local, out)
         finally:
-            flight.wait()
+            handle.wait()
         if not stage.rearranges:
-            flight.add_to(dH_local)
+            handle.add_to(dH_local)
         return dH_local
 
     def begin(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Arriving:
@@ -227,14 +227,14 @@ class Exchange:
         if len(self.stage.hops) > 1:
             return self.received(like)
         wire, rows = self.executor.wire(self.first, step), self.stage.received[-1]
-        room = wire.room(rows, like, step.at(self.first))
-        return self.received(like) if room is None else room
+        buffer = wire.send_buffer(rows, like, step.at(self.first))
+        return self.received(like) if buffer is None else buffer
 
     def to_send(self, hop: int, like: Tensor, step: Step) -> Tensor:
         """The buffer of rows to send by one of the stage's hops."""
         number, rows = self.first + hop, self.stage.hops[hop].send.shape[0]
-        room = self.executor.wire(number, step).room(rows, like, step.at(number))
-        return self.returned(hop, like) if room is None else room
+        buffer = self.executor.wire(number, step).send_buffer(rows, like, step.at(number))
+        return self.returned(hop, like) if buffer is None else buffer
 
     def returned(self, hop: int, like: Tensor) -> Tensor:
         """The buffer of what comes back of them."""
@@ -245,7 +245,7 @@ class Exchange:
         """The rows of one hop among all that are received."""
         return received[self.stage.received[hop] : self.stage.received[hop + 1]]
 
-    def fly(self, hop: int, rows: Tensor, out: Tensor, step: Step) -> Flight:
+    def start(self, hop: int, rows: Tensor, out: Tensor, step: Step) -> Handle:
         """Hand the rows of one hop to its wire."""
         executor, number, which = self.executor, self.first + hop, self.stage.hops[hop]
         comm, route = executor.mesh[which.axis], which.route(adjoint=step.adjoint)
@@ -259,7 +259,7 @@ class Arriving:
         self._exchange, self._given = exchange, out is not None
         self._H, self._step = H_local, step
         self._out = exchange.received(H_local) if out is None else out
-        self._flights: dict[int, Flight] = {}
+        self._handles: dict[int, Handle] = {}
         for number, hop in enumerate(exchange.stage.hops):
             if hop.relay is None:
                 self._start(number, hop)
@@ -268,12 +268,12 @@ class Arriving:
     def wait(self) -> Tensor:
         """The received rows [received rows, f], all hops done."""
         for number, hop in enumerate(self._exchange.stage.hops):
-            if number not in self._flights:
+            if number not in self._handles:
                 self._start(number, hop)
-            flight = self._flights[number]
-            if isinstance(flight, Lent) and not self._given and len(self._flights) == 1:
-                return flight.land()
-            flight.wait()
+            handle = self._handles[number]
+            if isinstance(handle, View) and not self._given and len(self._handles) == 1:
+                return handle.view()
+            handle.wait()
         return self._out
 
     def _start_relays(self) -> None:
@@ -281,11 +281,11 @@ class Arriving:
         hops = self._exchange.stage.hops
         relays = [number for number, hop in enumerate(hops) if hop.relay is not None]
         for number, hop in enumerate(hops[: relays[-1]] if relays else ()):
-            if number not in self._flights:
+            if number not in self._handles:
                 self._start(number, hop)
             if not hop.near:
                 break
-            self._flights[number].wait()
+            self._handles[number].wait()
 
     def _start(self, number: int, hop: Hop) -> None:
         exchange = self._exchange
@@ -300,14 +300,14 @@ class Arriving:
                 if hop.relay is not None:
                     kernels.spmm(hop.relay, before, out=rows, accumulate=True)
         out = exchange.slice_of(number, self._out)
-        self._flights[number] = exchange.fly(number, rows, out, self._step)
+        self._handles[number] = exchange.start(number, rows, out, self._step)
 
 
 class Returning:
     """What belongs to rows of others, on its way back to them."""
 
     def __init__(self, exchange: Exchange, R_G: Tensor, step: Step, out: Tensor | None) -> None:
-        self._flights: list[tuple[Flight, Hop, Tensor]] = []
+        self._handles: list[tuple[Handle, Hop, Tensor]] = []
         self._given = out is not None
         self._rest = self._started(exchange, R_G, step, out)
         next(self._rest, None)
@@ -316,11 +316,11 @@ class Returning:
         """Return when all of it has arrived."""
         for _ in self._rest:
             pass
-        for number, (flight, hop, _) in enumerate(self._flights):
-            if isinstance(flight, Lent) and not self._given and hop.relay is None:
-                self._flights[number] = flight, hop, flight.land()
+        for number, (handle, hop, _) in enumerate(self._handles):
+            if isinstance(handle, View) and not self._given and hop.relay is None:
+                self._handles[number] = handle, hop, handle.view()
             else:
-                flight.wait()
+                handle.wait()
 
     def _started(
         self, exchange: Exchange, R_G: Tensor, step: Step, out: Tensor | None
@@ -333,18 +333,18 @@ class Returning:
             else:
                 assert hop.run is not None
                 G_recv = out[hop.run : hop.run + hop.send.shape[0]]
-            flight = exchange.fly(number, exchange.slice_of(number, R_G), G_recv, step)
-            self._flights.append((flight, hop, G_recv))
+            handle = exchange.start(number, exchange.slice_of(number, R_G), G_recv, step)
+            self._handles.append((handle, hop, G_recv))
             if hop.relay is not None:
                 if not hop.near:
                     yield
-                flight.wait()
+                handle.wait()
                 before = R_G[: exchange.stage.received[number]]
                 kernels.spmm(hop.relay.T, G_recv, out=before, accumulate=True)
 
     def add_to(self, dH_local: Tensor) -> None:
         """Add Sᵀ · what arrived to dH, hop by hop."""
-        for _, hop, G_recv in reversed(self._flights):
+        for _, hop, G_recv in reversed(self._handles):
             add_unpacked(hop, G_recv, dH_local)
 
 

@@ -19,7 +19,7 @@ from spgnn.comm import RowCounts
 from spgnn.exchange.plan import Factor, Hop
 from spgnn.exchange.schedule import Executor, Runner, runner
 from spgnn.exchange.traffic import Messages
-from spgnn.exchange.wire import Step
+from spgnn.exchange.transport import Step
 from spgnn.layout import Int64Array
 from spgnn.sparse import CSR
 

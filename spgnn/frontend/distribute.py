@@ -14,21 +14,20 @@ from torch import nn
 from spgnn.comm import Communicator, connect, from_rank_zero, on_every_rank, on_rank_zero
 from spgnn.data import GraphSource
 from spgnn.errors import InputError, check_integer, check_number, memory_for, unknown
-from spgnn.exchange import Algo, Algorithm, Cover, Strategy
+from spgnn.exchange import Algo, Algorithm, Codec, Cover, Strategy
 from spgnn.frontend.blocks import share_of_blocks
 from spgnn.frontend.planned import AUTO, Chosen, Hints, choose
 from spgnn.frontend.planned import told as told_of
 from spgnn.frontend.sharing import Placement, is_cut, opened_share, scattered_share
 from spgnn.frontend.sources import Opened, kind_of, opener
+from spgnn.graph.codecs import GraphCodecs
+from spgnn.graph.codecs import checked as checked_codec
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.edges import scattered_edges
 from spgnn.graph.vertices import copied_from_rank_zero
 from spgnn.graph.vertices import from_rank_zero as dealt_by_rank_zero
-from spgnn.graph.wiring import GraphWires
-from spgnn.graph.wiring import checked as checked_wire
 from spgnn.plan.measure import measure
 from spgnn.plan.network import ModelKind
-from spgnn.wires import Approximation
 
 
 def distribute(
@@ -61,7 +60,7 @@ def distribute(
     backend: str = "auto",
     comm: Communicator | None = None,
     model: nn.Module | None = None,
-    wire: Approximation | Mapping[str, Any] | None = None,
+    codec: Codec | Mapping[str, Any] | None = None,
 ) -> DistGraph:
     """Partition a graph and give every rank its part. Collective.
 
@@ -112,9 +111,9 @@ def distribute(
         All ranks, if they are connected already.
     model : Module, optional
         Is replicated, and its gradients averaged: see :meth:`DistGraph.synchronise`.
-    wire : Approximation or mapping, optional
+    codec : Codec or mapping, optional
         What may be lost of rows on their way in training, and when they are used: see
-        :class:`spgnn.wires.Approximation`; ``{"bits": 8}`` is one. Call
+        :class:`spgnn.exchange.Codec`; ``{"bits": 8}`` is one. Call
         :meth:`DistGraph.next_epoch` before each epoch then. A delay in a vertex cut makes partial
         sums late as well as rows, and costs far more accuracy than with ``algo="1d"``.
 
@@ -139,10 +138,10 @@ def distribute(
     )
     beside = dict(zip(_BESIDE, (x, y, train_mask, val_mask, test_mask), strict=True))
     hints = Hints(plan_for, hidden_channels, num_layers, halo, memory)
-    asked = on_every_rank(comm, lambda: checked_wire(wire, algorithm, plan is not None))
-    comm.check_agreement("distribute", wire=repr(asked))
-    wires = GraphWires(asked, comm, seed)
-    place = _Place(comm, name, data_dir, _checked_plan(plan, hints, how, comm), wires)
+    asked = on_every_rank(comm, lambda: checked_codec(codec, algorithm, plan is not None))
+    comm.check_agreement("distribute", codec=repr(asked))
+    codecs = GraphCodecs(asked, comm, seed)
+    place = _Place(comm, name, data_dir, _checked_plan(plan, hints, how, comm), codecs)
     graph = _distributed(data, beside, how, place)
     if model is not None:
         graph.synchronise(model)
@@ -156,13 +155,13 @@ def _distributed(data: Any, beside: dict[str, Any], how: Placement, place: _Plac
         refused = [key for key, value in beside.items() if value is not None]
         _refuse_plan(place)
         share = share_of_blocks(data, how, comm, name, refused)
-        return DistGraph(share, comm, algorithm, wires=place.wires)
+        return DistGraph(share, comm, algorithm, codecs=place.codecs)
     if kind == "name":
         path = from_rank_zero(comm, lambda: os.fspath(data))
         if from_rank_zero(comm, lambda: is_cut(path, algorithm.parts(comm.size))):
             _refuse_plan(place)
             share = opened_share(path, how, comm)
-            return DistGraph(share, comm, algorithm, wires=place.wires)
+            return DistGraph(share, comm, algorithm, codecs=place.codecs)
     return _scattered(opener(data, beside, name, place.data_dir), how, place)
 
 
@@ -199,7 +198,7 @@ class _Place:
     name: str
     data_dir: str | None
     hints: Hints | None
-    wires: GraphWires
+    codecs: GraphCodecs
 
 
 _SHOWN = {"nothing": "nothing", "block": "a GraphBlock", "pyg": "a PyG Data"}
@@ -276,7 +275,7 @@ def _scattered(opened_by: Callable[[], Opened], how: Placement, place: _Place) -
         shared=copied_from_rank_zero(None if more is None else more.shared, comm),
         left_out=told["left_out"],
         parallel=told["parallel"],
-        wires=place.wires,
+        codecs=place.codecs,
     )
 
 

@@ -15,18 +15,17 @@ from spgnn.comm import Communicator
 from spgnn.data import GraphMeta
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm
+from spgnn.exchange import Algorithm, Codec
+from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.edges import Edges, edges_of_pattern
 from spgnn.graph.matrices import GraphMatrices, MatrixKind
 from spgnn.graph.sums import added
 from spgnn.graph.tracked import tracked
 from spgnn.graph.trained import Trained
 from spgnn.graph.vertices import from_rank_zero, to_rank_zero
-from spgnn.graph.wiring import GraphWires
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
-from spgnn.wires import Approximation
 
 FloatsOrIntegers = TypeVar("FloatsOrIntegers", Tensor, Tensor | CSR)
 
@@ -58,7 +57,7 @@ class DistGraph(Trained):
         The names of what ranks do not have of the source, and what it is.
     parallel : {"", "counted", "summed"}
         What the adjacency does with edges between the same two vertices, where there are any.
-    wires : GraphWires, optional
+    codecs : GraphCodecs, optional
         By default, all rows are exact.
 
     Attributes
@@ -86,14 +85,16 @@ class DistGraph(Trained):
         shared: dict[str, Any] | None = None,
         left_out: dict[str, str] | None = None,
         parallel: str = "",
-        wires: GraphWires | None = None,
+        codecs: GraphCodecs | None = None,
     ) -> None:
         self._share = share
         self._given_edges = edges
         self.comm = comm
         self.algorithm = algorithm
-        self._wires = GraphWires(Approximation(), comm, 0) if wires is None else wires
-        self._matrices = GraphMatrices(share, comm, algorithm, parallel=parallel, wires=self._wires)
+        self._codecs = GraphCodecs(Codec(), comm, 0) if codecs is None else codecs
+        self._matrices = GraphMatrices(
+            share, comm, algorithm, parallel=parallel, codecs=self._codecs
+        )
         self.mesh = self._matrices.mesh
         self.partition_report = report
         self.plan = plan

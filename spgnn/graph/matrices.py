@@ -14,10 +14,10 @@ from spgnn.data.distribute import RankShare
 from spgnn.data.normalise import Normalisation
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange import Algorithm
+from spgnn.exchange.compression import State
+from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.rows import normalised, with_single_loops
-from spgnn.graph.wiring import GraphWires
 from spgnn.spmm import DistMatrix
-from spgnn.wires.base import State
 
 MatrixKind = Literal["sym", "row", "none", "loops"]
 MATRICES: tuple[str, ...] = get_args(MatrixKind)
@@ -42,7 +42,7 @@ class GraphMatrices:
     algorithm : Algorithm
     parallel : {"", "counted", "summed"}
         What the adjacency does with edges between the same two vertices, where there are any.
-    wires : GraphWires
+    codecs : GraphCodecs
         Which of them approximate in training.
 
     Attributes
@@ -57,10 +57,10 @@ class GraphMatrices:
         algorithm: Algorithm,
         *,
         parallel: str,
-        wires: GraphWires,
+        codecs: GraphCodecs,
     ) -> None:
         self._share, self._comm, self._algorithm = share, comm, algorithm
-        self._parallel, self._wires = parallel, wires
+        self._parallel, self._codecs = parallel, codecs
         self._built: dict[str, DistMatrix] = {}
         self._device, self._dtype = torch.device("cpu"), torch.float32
         self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
@@ -86,16 +86,16 @@ class GraphMatrices:
             built = rows.matrix(self._share.layout, self.mesh, self._algorithm)
             A = self._built[kind] = built.to(self._device).to(self._dtype)
             ids = self._share.vertex_ids.to(self._device)
-            self._wires.put(A, kind, MATRICES.index(kind), ids)
+            self._codecs.put(A, kind, MATRICES.index(kind), ids)
         return self._built[kind]
 
-    def wire_state(self) -> State:
-        """What the wires of all of them keep. Collective."""
-        return self._wires.state(self._built)
+    def codec_state(self) -> State:
+        """What the codecs of all of them keep. Collective."""
+        return self._codecs.state(self._built)
 
-    def load_wire_state(self, state: Mapping[str, Tensor]) -> None:
-        """Wires go on from a state. Collective."""
-        self._wires.load(state, lambda kind: self.get(cast(MatrixKind, kind)), self._device)
+    def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
+        """Codecs go on from a state. Collective."""
+        self._codecs.load(state, lambda kind: self.get(cast(MatrixKind, kind)), self._device)
 
     def to(self, target: torch.device | torch.dtype) -> None:
         """Move what is built, and build on this device, for operands of this dtype, from now on."""

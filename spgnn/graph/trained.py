@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
 from spgnn.exchange.traffic import Traffic
+from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.matrices import GraphMatrices
 from spgnn.graph.parameters import average_gradients, replicate, synchronise
 from spgnn.graph.readouts import watch
-from spgnn.graph.wiring import GraphWires
 
 
 class Trained:
@@ -23,7 +23,7 @@ class Trained:
     comm: Communicator
     own_rows: Any  # a property of the graph
     _matrices: GraphMatrices
-    _wires: GraphWires
+    _codecs: GraphCodecs
 
     def replicate(self, model: nn.Module) -> nn.Module:
         """Give all ranks the parameters and buffers of rank 0, in place. Collective.
@@ -38,7 +38,7 @@ class Trained:
         Module
             The same one.
         """
-        self._wires.policy.models.add(replicate(model, self.comm))
+        self._codecs.policy.models.add(replicate(model, self.comm))
         self._watch(model)
         return model
 
@@ -53,7 +53,7 @@ class Trained:
         Module
             The same one.
         """
-        self._wires.policy.models.add(synchronise(model, self.comm))
+        self._codecs.policy.models.add(synchronise(model, self.comm))
         self._watch(model)
         return model
 
@@ -92,11 +92,11 @@ class Trained:
         average_gradients(model, self.comm)
 
     def next_epoch(self) -> int:
-        """Begin an epoch of training, for approximate wires; returns its number, from 0 on.
+        """Begin an epoch of training, for a codec; returns its number, from 0 on.
 
-        Collective. To be called before the first product of each epoch; without wires, it counts.
+        Collective. To be called before the first product of each epoch; without codecs, it counts.
         """
-        return self._wires.next_epoch()
+        return self._codecs.next_epoch()
 
     def exact(self) -> AbstractContextManager[None]:
         """Everything inside ``with graph.exact():`` is exact, and so are its gradients.
@@ -104,34 +104,34 @@ class Trained:
         What autograd does not record is exact anyway, and so is all, while each model that was
         given to `replicate`, `synchronise` or ``distribute(model=…)`` is in evaluation.
         """
-        return self._wires.policy.exact()
+        return self._codecs.policy.exact()
 
-    def wire_state(self) -> dict[str, Tensor]:
-        """What wires keep from epoch to epoch on this rank, for a checkpoint. Collective."""
-        return self._matrices.wire_state()
+    def codec_state(self) -> dict[str, Tensor]:
+        """What codecs keep from epoch to epoch on this rank, for a checkpoint. Collective."""
+        return self._matrices.codec_state()
 
-    def load_wire_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `wire_state` of this rank: with the same partition and wires. Collective.
+    def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `codec_state` of this rank: with the same partition and codecs. Collective.
 
         Raises
         ------
         InputError
             On all ranks, if it is none of this.
         """
-        self._matrices.load_wire_state(state)
+        self._matrices.load_codec_state(state)
 
-    def wire_traffic(self) -> Traffic:
-        """What the rows of this epoch have moved on this rank so far, as wires say.
+    def codec_traffic(self) -> Traffic:
+        """What the rows of this epoch have moved on this rank so far, as codecs say.
 
         Exactly what ``graph.comm.ledger`` has counted of all-to-alls meanwhile.
         """
-        return self._wires.policy.traffic()
+        return self._codecs.policy.traffic()
 
-    def wire_errors(self) -> dict[str, list[dict[str, Any]]]:
-        """The relative error that wires made, ‖received − exact‖ / ‖exact‖. Collective.
+    def codec_errors(self) -> dict[str, list[dict[str, Any]]]:
+        """The relative error that codecs made, ‖received − exact‖ / ‖exact‖. Collective.
 
         Of all ranks, in the first ten epochs and every tenth; by matrix (halos are of ``"none"``).
         For each ``product`` of an epoch and ``direction``, the ``error``, and what made it, ``by``.
-        Empty without wires.
+        Empty without codecs.
         """
-        return self._wires.errors()
+        return self._codecs.errors()

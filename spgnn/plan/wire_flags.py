@@ -7,18 +7,18 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from spgnn.errors import InputError
+from spgnn.exchange import Codec
+from spgnn.exchange.approximation import ByEpoch
 from spgnn.plan.wired import Wired
-from spgnn.wires import Approximation
-from spgnn.wires.approximation import Staged
 
 Number = TypeVar("Number", int, float)
 NEVER = "never"
 
 
-def staged(kind: type[Number]) -> Callable[[str], Staged[Number]]:
+def staged(kind: type[Number]) -> Callable[[str], ByEpoch[Number]]:
     """The type of a flag: a number, or a schedule as in ``2,8@50``."""
 
-    def read(text: str) -> Staged[Number]:
+    def read(text: str) -> ByEpoch[Number]:
         found = []
         for place, word in enumerate(text.split(",")):
             value, at, epoch = word.partition("@")
@@ -54,12 +54,12 @@ def wired_of(options: argparse.Namespace) -> Wired | None:
             flag = "--" + name.replace("_", "-")
             raise InputError(f"{flag} {getattr(options, name)} is too long for --epochs {epochs}")
     try:
-        asked = Approximation.of(
+        asked = Codec.of(
             bits=options.bits,
             feedback=options.error_feedback,
             delay=options.delay,
             bins=options.delay_bins,
-            centred=options.centred,
+            exact_means=options.centred,
             exact_last=options.exact_last if _approximates(options) else 0,
             sampling=options.boundary_sampling,
         )

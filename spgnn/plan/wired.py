@@ -16,10 +16,10 @@ import torch
 
 from spgnn import kernels
 from spgnn.errors import InputError
+from spgnn.exchange import Codec
+from spgnn.exchange.approximation import LEAST_WITH_FEEDBACK
 from spgnn.layout import Int64Array
 from spgnn.plan.machine import Float64Array
-from spgnn.wires import Approximation, Dials
-from spgnn.wires.approximation import LEAST_WITH_FEEDBACK
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class Wired:
 
     Attributes
     ----------
-    asked : Approximation
+    asked : Codec
     epochs : int
     """
 
-    asked: Approximation
+    asked: Codec
     epochs: int
 
     @classmethod
-    def of(cls, asked: Approximation, epochs: int) -> Wired | None:
+    def of(cls, asked: Codec, epochs: int) -> Wired | None:
         """``None`` where rows travel as they are.
 
         Raises
@@ -54,13 +54,13 @@ class Wired:
     @property
     def of_weighed(self) -> Wired:
         """Of rows that attention weighs: without means."""
-        return replace(self, asked=replace(self.asked, centred=False))
+        return replace(self, asked=replace(self.asked, exact_means=False))
 
     @property
     def of_scores(self) -> Wired:
         """Of what attention sends beside rows: as it is, of this epoch, and of the same sample."""
         asked, never = self.asked, self.asked.delay is None
-        exact = Approximation(sampling=asked.sampling, exact_last=asked.exact_last, centred=False)
+        exact = Codec(sampling=asked.sampling, exact_last=asked.exact_last, exact_means=False)
         return replace(self, asked=replace(exact, delay=None) if never else exact)
 
     @property
@@ -90,16 +90,16 @@ class Wired:
         """In which share of all epochs rows are sent."""
         if self.asked.delay is not None:
             return 1.0
-        dials = Dials(self.asked, self.epochs)
-        return sum(map(dials.is_exact, range(self.epochs))) / self.epochs
+        codec = replace(self.asked, epochs=self.epochs)
+        return sum(map(codec.is_exact, range(self.epochs))) / self.epochs
 
     @property
     def _centring(self) -> float:
         """In which share of all epochs means are sent."""
         if not self.asked.sends_means:
             return 0.0
-        dials = Dials(self.asked, self.epochs)
-        return 1 - sum(map(dials.passes, range(self.epochs))) / self.epochs
+        codec = replace(self.asked, epochs=self.epochs)
+        return 1 - sum(map(codec.passes, range(self.epochs))) / self.epochs
 
     @property
     def held(self) -> tuple[float, float, float]:
@@ -112,15 +112,15 @@ class Wired:
 def _row_bytes(wired: Wired, width: int, itemsize: int) -> float:
     """Of a row of so many columns, in the mean of all epochs."""
     asked, total = wired.asked, 0.0
-    dials = Dials(asked, wired.epochs)
+    codec = replace(asked, epochs=wired.epochs)
     for epoch in range(wired.epochs if width else 0):
-        if asked.delay is None and not dials.is_exact(epoch):
+        if asked.delay is None and not codec.is_exact(epoch):
             continue
-        bits = max(dials.bits_at(epoch), LEAST_WITH_FEEDBACK if asked.feedback else 1)
+        bits = max(codec.bits_at(epoch), LEAST_WITH_FEEDBACK if asked.feedback else 1)
         packed = bits < min(32, 8 * itemsize)
         nbytes = kernels.packed_bytes(width, bits) if packed else width * itemsize
-        share = dials.sampling_at(epoch)
+        share = codec.sampling_at(epoch)
         # The first epoch of a delay is exact; its bins take turns from then on.
-        late = bool(epoch and asked.delay and dials.delay_at(epoch))
+        late = bool(epoch and asked.delay and codec.delay_at(epoch))
         total += nbytes * share / (asked.bins if late else 1)
     return total / wired.epochs

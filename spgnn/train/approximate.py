@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from spgnn.errors import InputError, meant
+from spgnn.exchange import Codec
+from spgnn.exchange.approximation import BITS, ByEpoch
 from spgnn.train.flags import Flag, Record
-from spgnn.wires import BITS, Approximation
-from spgnn.wires.approximation import Staged
 
 if TYPE_CHECKING:
     from spgnn.train.config import TrainConfig
@@ -63,7 +63,7 @@ class Wires(Record):
         _ = self.approximation
 
     @property
-    def approximation(self) -> Approximation:
+    def approximation(self) -> Codec:
         """What all this asks of wires; the exact one where nothing is lost and nothing is late."""
         bits = _staged("--bits", self.bits, _bits)
         sampling = _staged("--boundary-sampling", self.boundary_sampling, _share)
@@ -75,15 +75,15 @@ class Wires(Record):
             self.fresh > 0,
         )
         if not any(left):
-            return Approximation()
+            return Codec()
         try:
-            return Approximation(
+            return Codec(
                 bits=bits,
                 feedback=self.error_feedback,
                 delay=delay,
                 bins=self.delay_bins,
                 smoothing=self.smoothing,
-                centred=self.centred,
+                exact_means=self.centred,
                 exact_last=self.exact_last,
                 fresh=self.fresh,
                 sampling=sampling,
@@ -132,7 +132,7 @@ class Wires(Record):
         if not asked.exact:
             _check_composed(self._named, asked, config)
 
-    def _check_needed(self, asked: Approximation) -> None:
+    def _check_needed(self, asked: Codec) -> None:
         """Refuse what there is nothing for to act on."""
         if not self._delay:
             for flag, value, unset in (
@@ -168,7 +168,7 @@ class Wires(Record):
         return f"--{name.replace('_', '-')} {getattr(self, name)}"
 
 
-def _check_composed(named: str, asked: Approximation, config: TrainConfig) -> None:
+def _check_composed(named: str, asked: Codec, config: TrainConfig) -> None:
     """What approximate wires cannot be combined with."""
     how, model = config.algorithm, config.model
     if config.storage.asked:
@@ -194,20 +194,20 @@ def _check_composed(named: str, asked: Approximation, config: TrainConfig) -> No
         )
 
 
-def _check_attention(asked: Approximation, model: str) -> None:
+def _check_attention(asked: Codec, model: str) -> None:
     try:
-        asked.check_weighed()
+        asked.check_attention()
     except InputError as error:
         told = _ASKED.sub(lambda found: _FLAGS[found[0]], str(error))
         raise InputError(f"--model {model}: {told}") from None
 
 
-def _leaves_out(asked: Approximation) -> bool:
+def _leaves_out(asked: Codec) -> bool:
     """Whether zeros take the place of rows."""
     return asked.samples or asked.delay is None
 
 
-def _staged(flag: str, text: str, kind: Callable[[str], Number | None]) -> Staged[Number]:
+def _staged(flag: str, text: str, kind: Callable[[str], Number | None]) -> ByEpoch[Number]:
     """Values, each from an epoch on, as in ``2,8@50,32@90``."""
     found: list[tuple[int, Number]] = []
     for number, word in enumerate(text.split(",")):
@@ -236,7 +236,7 @@ def _share(text: str) -> float | None:
 _FLAGS = {
     "feedback": "--error-feedback",
     "bins": "--delay-bins",
-    "centred": "--centred",
+    "exact_means": "--centred",
     "fresh": "--fresh",
     "sampling": "--boundary-sampling",
 }

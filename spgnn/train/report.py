@@ -12,6 +12,7 @@ import torch
 
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
+from spgnn.exchange.approximation import relative_errors
 from spgnn.files import written_aside
 from spgnn.memory import peak_bytes
 from spgnn.spmm import DistMatrix
@@ -27,7 +28,6 @@ from spgnn.train.setup import Problem
 from spgnn.train.shown import show
 from spgnn.train.task import GraphTask
 from spgnn.train.wiring import Planned
-from spgnn.wires.relative import relative_errors
 
 Report = dict[str, Any]
 

@@ -8,10 +8,10 @@ from typing import Any
 from rich.table import Table
 
 from spgnn.command import counted, show_table
+from spgnn.exchange.approximation import DIRECTIONS
 from spgnn.train.clock import CATEGORIES
 from spgnn.train.objective import SPLITS
 from spgnn.train.repeated import AT_BEST
-from spgnn.wires.relative import DIRECTIONS
 
 TITLES = {"acc": "accuracy"}
 SHARES = ("acc", "f1_micro", "f1_macro", "roc_auc")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
-from spgnn.exchange import Carried, carried_by_level
+from spgnn.exchange import Carried, CodecSetting, carried_by_level
+from spgnn.exchange.approximation import Errors, Policy
+from spgnn.exchange.compression import CodecLayer
 from spgnn.layout import Int64Array
 from spgnn.nn import matrices_of
 from spgnn.spmm import DistMatrix
 from spgnn.train.approximate import Wires
 from spgnn.train.rank_files import TaskState, place_of
 from spgnn.train.rows import TrainingRows
-from spgnn.wires import Dials, Errors, Layer, Policy, Setting
 
 
 class Moving(Protocol):
@@ -71,8 +73,6 @@ class Wiring:
     ----------
     described : str
         The flags that approximate, and whether means are sent.
-    dials : Dials
-        What all wires ask.
     policy : Policy
         What all steps ask.
     matrices : list of DistMatrix
@@ -83,9 +83,10 @@ class Wiring:
     def __init__(
         self, wires: Wires, training: TrainingRows, *, seed: int, epochs: int, weighed: bool
     ) -> None:
+        self._codec = codec = replace(wires.approximation, epochs=epochs)
+        self.policy = Policy()
         self._device = training.vertex_ids.device
         self.described = wires.described(weighed=weighed)
-        self.dials, self.policy = Dials(wires.approximation, epochs), Policy()
         self.matrices, graph = matrices_of(training.graph), training.graph
         ids = [training.vertex_ids]
         if isinstance(graph, Sequence):
@@ -93,7 +94,7 @@ class Wiring:
             ids = [sources[id(A)] for A in self.matrices]
         self.errors = [Errors() for _ in self.matrices]
         for number, (A, own) in enumerate(zip(self.matrices, ids, strict=True)):
-            setting = Setting(self.dials, self.errors[number], seed, number, self.policy)
+            setting = CodecSetting(codec, self.errors[number], seed, number, self.policy)
             A.set_codec(setting, own)
 
     def finish(self) -> None:
@@ -104,7 +105,7 @@ class Wiring:
 
     def state(self) -> TaskState:
         """What wires keep, by their matrix and their hop. Collective: rows under way land."""
-        if not self._remembers:
+        if not self._codec.remembers:
             return TaskState(None)
         own = {
             f"{which}.{name}": tensor
@@ -126,13 +127,7 @@ class Wiring:
             wire.load({n.removeprefix(f"{which}."): own[n].to(self._device) for n in names})
 
     @property
-    def _remembers(self) -> bool:
-        """Whether wires keep anything of one epoch for another, of all ranks alike."""
-        asked = self.dials.asked
-        return any((asked.delay, asked.feedback, asked.fresh))
-
-    @property
-    def _numbered(self) -> list[tuple[str, Layer]]:
+    def _numbered(self) -> list[tuple[str, CodecLayer]]:
         return [
             (f"{matrix}.{name}", wire)
             for matrix, A in enumerate(self.matrices)

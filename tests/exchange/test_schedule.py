@@ -9,9 +9,9 @@ import torch
 
 from spgnn import CSR, Axes, DistMatrix, Mesh, RowLayout, kernels
 from spgnn.comm import RowCounts, connect
-from spgnn.exchange import Exact, Hop, Plan, Stage, Step
+from spgnn.exchange import Codec, CodecSetting, Exact, Hop, Plan, Stage, Step
+from spgnn.exchange.approximation import Errors
 from spgnn.testing import run_ranks
-from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix
 
 N = 24
@@ -33,7 +33,7 @@ def matrix_with(wires: list, c: int) -> DistMatrix:
     layout = RowLayout.even(N, comm.size)
     block = block_row(random_matrix(N, 0.2, 0, weighted=True), *layout.range(comm.rank))
     matrix = DistMatrix.build(block, layout, Mesh.grid(comm, c))
-    matrix.set_codec(Setting(Dials(Approximation()), Errors()), torch.arange(matrix.columns))
+    matrix.set_codec(CodecSetting(Codec(), Errors()), torch.arange(matrix.columns))
     matrix.executor.codecs = wires[: len(matrix.plan.hops)]
     return matrix
 

@@ -31,7 +31,7 @@ def check_attention(rank: int) -> None:
             before = graph.comm.ledger.copy()
             found = layer(graph.x, graph)
             found.square().sum().backward()
-            moved, said = graph.comm.ledger.since(before).of("alltoall"), graph.wire_traffic()
+            moved, said = graph.comm.ledger.since(before).of("alltoall"), graph.codec_traffic()
             assert moved.sent_bytes == said.sent_bytes, name
             assert not torch.equal(found, expected)
         with graph.exact():
@@ -50,13 +50,13 @@ def check_attention(rank: int) -> None:
 
 def check_goes_on(graph: DistGraph, other: DistGraph, layer: nn.Module) -> None:
     """Attention over a graph with the state of another is what it is over that one."""
-    other.load_wire_state(graph.wire_state())
+    other.load_codec_state(graph.codec_state())
     found = []
     for each in (graph, other):
         each.next_epoch()
         found.append(layer(each.x, each))
         found[-1].square().sum().backward()
-        each.wire_state()
+        each.codec_state()
     assert torch.equal(*found)
 
 
@@ -136,10 +136,10 @@ def check_alone(wire: dict[str, Any], make: Any) -> None:
                 if make is spgnn.nn.SAGEConv:
                     (inner,) = torch.autograd.grad(loss, x, create_graph=True)
                     torch.autograd.grad(inner.square().sum(), x)
-            moved, said = graph.comm.ledger.since(before).of("alltoall"), graph.wire_traffic()
+            moved, said = graph.comm.ledger.since(before).of("alltoall"), graph.codec_traffic()
             assert moved.sent_bytes == said.sent_bytes
             found.append((loss.detach(), gradient))
-        graph.wire_state()
+        graph.codec_state()
     for alone, busy in zip(found[:5], found[5:], strict=True):
         assert all(map(torch.equal, alone, busy))
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import spgnn
 from spgnn import InputError
+from spgnn.exchange import Codec
 from spgnn.graph import DistGraph
 from spgnn.testing import run_ranks
-from spgnn.wires import Approximation
 from tests.graph.pyg_like import N
 from tests.graph.wired import CLASSES, WIDTH, WIRES, graph_on, problem
 
@@ -25,7 +25,7 @@ EPOCHS = 5
 KINDS = ("summed", "halos", "sym", "max")
 EXACT = (
     {"bits": 32, "delay": 0, "sampling": 1, "fresh": 0},
-    Approximation(),
+    Codec(),
 )
 
 
@@ -125,10 +125,10 @@ def check_bytes(rank: int) -> None:
             graph.next_epoch()
             before = ledger.copy()
             loss_of(model.train(), graph).backward()
-            moved, said = ledger.since(before).of("alltoall"), graph.wire_traffic()
+            moved, said = ledger.since(before).of("alltoall"), graph.codec_traffic()
             assert moved.sent_bytes == said.sent_bytes + beside, name
             assert moved.received_bytes - said.received_bytes >= 0, name
-        graph.wire_state()  # nothing is under way any more
+        graph.codec_state()  # nothing is under way any more
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -196,7 +196,7 @@ def check_moved_and_compiled(rank: int) -> None:
         exact = A @ H
     assert torch.equal(compiled(H), exact)
     assert not torch.equal(A @ H, exact)
-    graph.wire_state()
+    graph.codec_state()
 
 
 def test_moved_and_compiled():
@@ -207,7 +207,7 @@ def check_errors(rank: int) -> None:
     """What wires lost of the halos of two layers, forward and backward: a row's steps are 255."""
     graph = graph_on({"bits": 8})
     trained(Layers("halos"), graph, 2)
-    told = graph.wire_errors()
+    told = graph.codec_errors()
     graph.comm.check_agreement("errors", errors=repr(told))
     assert list(told) == ["none"]
     named = [(each["product"], each["direction"]) for each in told["none"]]
@@ -215,7 +215,7 @@ def check_errors(rank: int) -> None:
     assert named == [(0, "forward"), (1, "forward"), (1, "adjoint")]
     assert all(set(each["by"]) == {"rounding"} for each in told["none"])
     assert all(0 < each["error"] < 0.02 for each in told["none"])
-    assert graph_on(None).wire_errors() == {}
+    assert graph_on(None).codec_errors() == {}
 
 
 def test_errors_of_each_product():
@@ -224,7 +224,7 @@ def test_errors_of_each_product():
 
 def check_adjoint(rank: int) -> None:
     """A halo and its gradient have one sample, ⟨halo(H), G⟩ = ⟨H, haloᵀ(G)⟩; both are unbiased."""
-    graph = graph_on({"sampling": 0.5, "centred": False})
+    graph = graph_on({"sampling": 0.5, "exact_means": False})
     draw = torch.Generator().manual_seed(rank)
     H = torch.randn(graph.own_rows, 4, dtype=torch.float64, generator=draw).requires_grad_()
     G = torch.randn(graph.halo_rows, 4, dtype=torch.float64, generator=draw)
@@ -263,15 +263,15 @@ def check_resumed(kind: str, wire: dict[str, Any]) -> None:
     model, graph = Layers(kind), graph_on(wire, **way)
     first = trained(model, graph, 3)
     file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "wires": graph.wire_state()}, file)
+    torch.save({"model": model.state_dict(), "wires": graph.codec_state()}, file)
     file.seek(0)
     kept = torch.load(file, weights_only=True)
     model, graph = Layers(kind, seed=1), graph_on(wire, **way)
     model.load_state_dict(kept["model"])
-    graph.load_wire_state(kept["wires"])
+    graph.load_codec_state(kept["wires"])
     second = trained(model, graph, 3)
     assert (first[0] + second[0], first[1] + second[1]) == (losses, judged)
-    graph.wire_state()
+    graph.codec_state()
 
 
 def test_a_resumed_run_is_the_same():
@@ -281,8 +281,8 @@ def test_a_resumed_run_is_the_same():
 def check_refused(rank: int) -> None:
     data = problem()
     for wire, why in {
-        "8": r"wire must be a spgnn\.wires\.Approximation, or a mapping as .* got str",
-        "bit": r"wire bit: choose one of bits, .*did you mean 'bits'",
+        "8": r"codec must be a spgnn\.exchange\.Codec, or a mapping as .* got str",
+        "bit": r"codec bit: choose one of bits, .*did you mean 'bits'",
         "odd": "bits must be one of 32, 16, 8, 4, 2, 1, got 3",
         "text": r"bits must be a number, or pairs of \(epoch, number\), got '8'",
         "falls": r"the epochs of bits must rise from 0, got \[0, 5, 5\]",
@@ -293,8 +293,8 @@ def check_refused(rank: int) -> None:
         "smooth": r"smoothing must be in \[0, 1\), got 1.0",
         "nothing": "bins must be an integer of at least 1, got NoneType None",
         "unfed": "feedback must be True or False, got 'no'",
-        "middle": "centred needs rows that are late, fewer or shorter",
-        "number": "wire 1: choose one of bits, ",
+        "middle": "exact_means needs rows that are late, fewer or shorter",
+        "number": "codec 1: choose one of bits, ",
         "made": "delay must be an integer of at least 0, got int -1",
         "feedback": "feedback needs 16 bits or fewer",
         "none": r"sampling must be in \(0, 1\], got 0.0; to send nothing, delay it for ever",
@@ -313,27 +313,27 @@ def check_refused(rank: int) -> None:
             "smooth": {"smoothing": 1.0, "delay": 1},
             "nothing": {"bins": None, "delay": 2},
             "unfed": {"feedback": "no", "bits": 4},
-            "middle": {"centred": True},
+            "middle": {"exact_means": True},
             "number": {1: 8},
-            "made": Approximation(delay=-1),
+            "made": Codec(delay=-1),
             "feedback": {"feedback": True},
             "none": {"sampling": 0},
             "last": {"bits": 8, "exact_last": 3},
         }[wire]
         with pytest.raises(InputError, match=why):
-            spgnn.distribute(data, wire=given)
-    with pytest.raises(InputError, match=r"pairs of \(epoch, number\): Approximation\.of "):
-        Approximation(bits=8)  # type: ignore[arg-type]
+            spgnn.distribute(data, codec=given)
+    with pytest.raises(InputError, match=r"pairs of \(epoch, number\): Codec\.of "):
+        Codec(bits=8)  # type: ignore[arg-type]
     bits = {"bits": 8}
     with pytest.raises(InputError, match="a plan prices rows as they are"):
-        spgnn.distribute(data, wire=bits, plan="auto")
+        spgnn.distribute(data, codec=bits, plan="auto")
     with pytest.raises(InputError, match="exchange='sparsity-aware': rows, not whole block rows"):
-        spgnn.distribute(data, wire=bits, exchange="oblivious")
-    with pytest.raises(InputError, match="do not agree on wire of distribute"):
-        spgnn.distribute(data, wire=bits if rank else None)
+        spgnn.distribute(data, codec=bits, exchange="oblivious")
+    with pytest.raises(InputError, match="do not agree on codec of distribute"):
+        spgnn.distribute(data, codec=bits if rank else None)
     graph = graph_on(bits)
     if rank:
-        graph._wires.policy.epoch = 4
+        graph._codecs.policy.epoch = 4
     with pytest.raises(InputError, match=r"do not agree on epoch of graph\.next_epoch"):
         graph.next_epoch()
 
@@ -345,14 +345,14 @@ def test_refusals_are_one_line_on_all_ranks():
 def check_states(rank: int) -> None:
     graph = graph_on({"delay": 1})
     trained(Layers("sym"), graph, 2)
-    state = graph.wire_state()
-    with pytest.raises(InputError, match=r"load_wire_state takes what graph\.wire_state\(\) gave"):
-        graph.load_wire_state({} if rank else state)
+    state = graph.codec_state()
+    with pytest.raises(InputError, match=r"load_codec_state takes what graph\.codec_state"):
+        graph.load_codec_state({} if rank else state)
     other = graph_on({"delay": 1}, partition=np.arange(N) % graph.comm.size)
     for wrong in (other, graph_on({"delay": 2}), graph_on(None)):
         with pytest.raises(InputError, match=r'this state of matrix\("sym"\) is of another rank'):
-            wrong.load_wire_state(state)
-    assert int(graph_on(None).wire_state()["epoch"]) == -1
+            wrong.load_codec_state(state)
+    assert int(graph_on(None).codec_state()["epoch"]) == -1
 
 
 def test_a_state_belongs_to_its_partition_and_wires():

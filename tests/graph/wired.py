@@ -16,7 +16,7 @@ WIRES: dict[str, dict[str, Any]] = {
     "bits": {"bits": 8},
     "schedule": {"bits": ((0, 2), (2, 32), (3, 16))},
     "feedback": {"bits": 4, "feedback": True},
-    "delay": {"delay": 1, "bits": 8, "centred": False},
+    "delay": {"delay": 1, "bits": 8, "exact_means": False},
     "bins": {"delay": 2, "bins": 2, "smoothing": 0.5},
     "centred": {"delay": 1},
     "never": {"delay": None},
@@ -34,4 +34,4 @@ def problem() -> Any:
 
 
 def graph_on(wire: Any, model: nn.Module | None = None, **way: Any) -> DistGraph:
-    return spgnn.distribute(problem(), wire=wire, model=model, **way)
+    return spgnn.distribute(problem(), codec=wire, model=model, **way)

@@ -13,7 +13,7 @@ import torch
 from spgnn import InputError
 from spgnn.__main__ import main
 from spgnn.data import open_source
-from spgnn.exchange import Algorithm
+from spgnn.exchange import Algorithm, Codec
 from spgnn.partition import partition
 from spgnn.plan import Network, Subject, predict, read_machine
 from spgnn.plan.choose import Planner
@@ -25,7 +25,6 @@ from spgnn.plan.steps import Weighing
 from spgnn.plan.subject import set_up
 from spgnn.plan.wired import Wired
 from spgnn.train import TrainConfig, parse
-from spgnn.wires import Approximation
 from tests.plan.configurations import write_graphs
 from tests.plan.test_machine import EXAMPLE
 
@@ -176,7 +175,7 @@ def test_a_sample_of_everything_is_the_truth(tmp_path, ranks, c):
     np.testing.assert_array_equal(guessed.whole.traffic(5)[0].sum(axis=1).sum(), sent.sum())
     if c == 1:
         np.testing.assert_array_equal(guessed.whole.traffic(5)[0], sent)
-        wired = replace(setting, wired=Wired.of(Approximation.of(bits=4, centred=True), 10))
+        wired = replace(setting, wired=Wired.of(Codec.of(bits=4, exact_means=True), 10))
         fewer, known = estimated_setting(wired).whole.traffic(5)[0], wired.whole.traffic(5)[0]
         # Of messages, and so of means, it is not estimated how many leave a node.
         np.testing.assert_array_equal(fewer.sum(axis=0), known.sum(axis=0))

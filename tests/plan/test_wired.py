@@ -13,13 +13,12 @@ from spgnn import InputError
 from spgnn.__main__ import main
 from spgnn.comm import connect
 from spgnn.data import open_source
-from spgnn.exchange import Algorithm
+from spgnn.exchange import Algorithm, Codec
 from spgnn.plan import Network, Subject, predict, read_machine
 from spgnn.plan.machine import Level, Levels, Link
 from spgnn.plan.wired import Wired
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, parse, train
-from spgnn.wires import Approximation
 from tests.plan.configurations import predicted, write_graphs
 from tests.plan.test_machine import EXAMPLE
 from tests.training import run
@@ -97,10 +96,10 @@ def test_bytes_of_attention_on_wires_are_those_that_ranks_count(tmp_path):
 def test_a_sample_is_priced_at_its_share(tmp_path):
     config = TrainConfig.of(dataset=write_graphs(tmp_path)[2], partition="random")
     exact = predicted(config, 4).volume["total_bytes"]
-    wired = Wired(Approximation.of(sampling=0.25, centred=False), 10)
+    wired = Wired(Codec.of(sampling=0.25, exact_means=False), 10)
     assert predicted(config, 4, wired).volume["total_bytes"] == pytest.approx(exact / 4, abs=8)
-    means = Wired(Approximation.of(delay=None, centred=True), 10)
-    both = Wired(Approximation.of(sampling=0.25), 10)
+    means = Wired(Codec.of(delay=None, exact_means=True), 10)
+    both = Wired(Codec.of(sampling=0.25), 10)
     sent, mean = (predicted(config, 4, each).volume["total_bytes"] for each in (both, means))
     assert mean > 0
     assert sent == pytest.approx(exact / 4 + mean, abs=8)
@@ -114,7 +113,7 @@ def test_what_wires_keep_and_take_is_predicted():
     labels = np.arange(subject.vertices) % 8
 
     def price(**asked):
-        wired = Wired.of(Approximation.of(**asked), 100)
+        wired = Wired.of(Codec.of(**asked), 100)
         return predict(subject, labels, Algorithm(), 8, network, machine=machine, wired=wired)
 
     exact, bits, late = price(), price(bits=4), price(delay=1)
@@ -126,15 +125,15 @@ def test_what_wires_keep_and_take_is_predicted():
     assert (names > 0).all()
     assert (late.memory["wires"] > names).all()
     assert price(delay=None).volume["total_bytes"] == 0
-    means = price(delay=None, centred=True).volume["total_bytes"]
-    late_bytes = price(delay=1, centred=False).volume["total_bytes"]
+    means = price(delay=None, exact_means=True).volume["total_bytes"]
+    late_bytes = price(delay=1, exact_means=False).volume["total_bytes"]
     assert 0 < means < late_bytes / 2
     assert price(delay=1).volume["total_bytes"] == late_bytes + means
 
 
 def test_what_depends_on_values_is_refused():
     with pytest.raises(InputError, match=r"--fresh 0\.5"):
-        Wired.of(Approximation.of(fresh=0.5), 10)
+        Wired.of(Codec.of(fresh=0.5), 10)
 
 
 def trained(rank: int, config: TrainConfig) -> dict:
@@ -170,7 +169,7 @@ def test_the_command_ranks_for_wires(tmp_path, capsys):
     config = parse(shlex.split(plan["command"])[4:])
     asked = config.wires.approximation
     bits = [(0, 8), (50, 4)]
-    assert asked == Approximation.of(bits=bits, delay=2, bins=2, centred=False)
+    assert asked == Codec.of(bits=bits, delay=2, bins=2, exact_means=False)
     assert config.training.epochs == 60
     assert predicted(config, 4, Wired(asked, 60)).volume["total_bytes"] == plan["bytes"]
     for wrong in (["--bits", "3"], ["--delay-bins", "2"], ["--delay", "100"]):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spgnn import InputError
+from spgnn.exchange import Codec
 from spgnn.train import TrainConfig
-from spgnn.wires import Approximation
 from tests.train.command import run
 from tests.training import write_dataset
 
@@ -14,26 +14,26 @@ from tests.training import write_dataset
 @pytest.mark.parametrize(
     ("flags", "asked"),
     [
-        ({}, Approximation()),
-        ({"bits": 8}, Approximation(bits=((0, 8),))),
+        ({}, Codec()),
+        ({"bits": 8}, Codec(bits=((0, 8),))),
         (
             {"bits": "2, 8@50,32@90", "error_feedback": True},
-            Approximation(bits=((0, 2), (50, 8), (90, 32)), feedback=True),
+            Codec(bits=((0, 2), (50, 8), (90, 32)), feedback=True),
         ),
-        ({"delay": "never"}, Approximation(delay=None)),
+        ({"delay": "never"}, Codec(delay=None)),
         (
             {"delay": 5, "delay_bins": 3, "smoothing": 0.5, "exact_last": 2},
-            Approximation(delay=5, bins=3, smoothing=0.5, exact_last=2),
+            Codec(delay=5, bins=3, smoothing=0.5, exact_last=2),
         ),
-        ({"fresh": 0.01}, Approximation(fresh=0.01)),
-        ({"delay": 2, "centred": False}, Approximation(delay=2, centred=False)),
-        ({"boundary_sampling": "0.1,1@9"}, Approximation(sampling=((0, 0.1), (9, 1.0)))),
+        ({"fresh": 0.01}, Codec(fresh=0.01)),
+        ({"delay": 2, "centred": False}, Codec(delay=2, exact_means=False)),
+        ({"boundary_sampling": "0.1,1@9"}, Codec(sampling=((0, 0.1), (9, 1.0)))),
         (
             {"boundary_sampling": "1e-1", "centred": True},
-            Approximation(sampling=((0, 0.1),), centred=True),
+            Codec(sampling=((0, 0.1),), exact_means=True),
         ),
         # Nothing is lost and nothing late.
-        ({"bits": "32,32@4", "boundary_sampling": "1.0", "exact_last": 5}, Approximation()),
+        ({"bits": "32,32@4", "boundary_sampling": "1.0", "exact_last": 5}, Codec()),
     ],
     ids=str,
 )
@@ -41,7 +41,7 @@ def test_flags_stand_for_approximations(flags, asked):
     config = TrainConfig.of(**flags)
     config.check(4)
     assert config.wires.approximation == asked
-    assert asked.exact == (asked == Approximation())
+    assert asked.exact == (asked == Codec())
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,10 @@ def test_late_and_sampled_messages_send_their_means(flags, means, described):
         ({"delay": -1}, "--delay -1: must be a number of epochs from 0, or never"),
         ({"delay": "nevr"}, "--delay nevr: must be .*did you mean 'never'"),
         ({"delay_bins": 0}, "--delay-bins: '0' must be an integer ≥ 1"),
-        ({"fresh": 0.1, "delay": 2, "delay_bins": 2}, "--fresh keeps .* be had with --delay-bins"),
+        (
+            {"fresh": 0.1, "delay": 2, "delay_bins": 2},
+            "--fresh compares .* be had with --delay-bins",
+        ),
         ({"bits": "8,1@5", "error_feedback": True}, "--error-feedback needs 2 bits or more"),
         ({"smoothing": 1}, r"--smoothing: '1' must be in \[0, 1\)"),
     ],

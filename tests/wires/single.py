@@ -10,9 +10,8 @@ from torch import Tensor
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
 from spgnn.comm import RowCounts, SoloCommunicator
-from spgnn.exchange import Hop, Plan, Stage
+from spgnn.exchange import CodecSetting, Hop, Plan, Stage
 from spgnn.pattern import Selection
-from spgnn.wires import Setting
 
 N = 60
 
@@ -34,7 +33,7 @@ def sending_to_itself(A: sp.csr_array) -> DistMatrix:
     return DistMatrix(Plan((stage,)), RowLayout.even(N, 1), Mesh.grid(SoloCommunicator()))
 
 
-def with_codec(A: DistMatrix, setting: Setting, ids: Tensor) -> DistMatrix:
+def with_codec(A: DistMatrix, setting: CodecSetting, ids: Tensor) -> DistMatrix:
     """A copy of a matrix with a codec, in its first epoch."""
     A = copy.deepcopy(A)
     A.set_codec(setting, ids)

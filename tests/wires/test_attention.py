@@ -16,9 +16,9 @@ from spgnn import DistMatrix, InputError, Mesh
 from spgnn.attention import EdgeDropout, attend, attend_v2
 from spgnn.attention.scores import Added, Joint
 from spgnn.comm import Communicator, connect
-from spgnn.exchange import Algorithm, Step
+from spgnn.exchange import Algorithm, Codec, CodecSetting, Step
+from spgnn.exchange.approximation import Errors
 from spgnn.testing import run_ranks
-from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import moved
 from tests.wires.single import N as ALONE
@@ -40,17 +40,17 @@ MORE = {
     "vertex-cut minimum": Algorithm("vertex-cut", cover="minimum"),
 }
 SAMPLED = {
-    "sampled": Approximation(sampling=((0, 0.6),)),
-    "falling": Approximation(sampling=((0, 1.0), (1, 0.3))),
-    "never": Approximation(delay=None),
+    "sampled": Codec(sampling=((0, 0.6),)),
+    "falling": Codec(sampling=((0, 1.0), (1, 0.3))),
+    "never": Codec(delay=None),
 }
 WIRES = SAMPLED | {
-    "8 bits": Approximation(((0, 8),)),
-    "feedback": Approximation(((0, 2), (2, 8)), feedback=True),
-    "late": Approximation(delay=2, bins=2, smoothing=0.3),
-    "late, few bits": Approximation(((0, 4),), feedback=True, delay=1),
-    "fresh": Approximation(((0, 8),), fresh=0.3),
-    "sampled, few bits": Approximation(((0, 4),), feedback=True, sampling=((0, 0.5),)),
+    "8 bits": Codec(((0, 8),)),
+    "feedback": Codec(((0, 2), (2, 8)), feedback=True),
+    "late": Codec(delay=2, bins=2, smoothing=0.3),
+    "late, few bits": Codec(((0, 4),), feedback=True, delay=1),
+    "fresh": Codec(((0, 8),), fresh=0.3),
+    "sampled, few bits": Codec(((0, 4),), feedback=True, sampling=((0, 0.5),)),
 }
 
 
@@ -91,9 +91,9 @@ class Trial:
         Z, ends, G = (torch.from_numpy(self.rng.standard_normal(shape)) for shape in shapes)
         return Operands(Z.to(self.dtype), self.a.to(self.dtype), ends.to(self.dtype), G)
 
-    def on(self, asked: Approximation, epochs: int = 0, errors: Errors | None = None) -> DistMatrix:
+    def on(self, asked: Codec, epochs: int = 0, errors: Errors | None = None) -> DistMatrix:
         """The matrix on approximate wires."""
-        setting = Setting(Dials(asked, epochs), errors or Errors(), seed=5)
+        setting = CodecSetting(replace(asked, epochs=epochs), errors or Errors(), seed=5)
         return with_codec(self.exact, setting, self.ids)
 
     def attended(self, A: DistMatrix, given: Operands, epoch: int = 0) -> list[Tensor]:
@@ -180,7 +180,7 @@ def check_near(trial: Trial, what: str) -> None:
     """Rows of many bits are nearly exact, and of few less so; the reports say how much."""
     expected, errors = trial.attended(trial.exact, trial.operands), []
     for bits, tolerance in ((16, 0.03), (8, 0.03), (4, 0.4)):
-        asked = Approximation(((0, bits),))
+        asked = Codec(((0, bits),))
         found = trial.attended(trial.on(asked), trial.operands)
         away = [trial.summed((x - y).square().sum()) for x, y in zip(found, expected, strict=True)]
         size = [trial.summed(y.square().sum()) for y in expected]
@@ -309,7 +309,7 @@ def errors_of_sums(trial: Trial, A: DistMatrix, seeds: int) -> list[np.ndarray]:
 
 def check_unbiased(_: int, algorithm: Algorithm, seeds: int) -> np.ndarray:
     trial = Trial(connect(), algorithm, joint=False)
-    A = trial.on(Approximation(sampling=((0, 0.7),)))
+    A = trial.on(Codec(sampling=((0, 0.7),)))
     return scores_of(errors_of_sums(trial, A, seeds))
 
 
@@ -332,7 +332,7 @@ def test_gradients_that_return_are_right_on_average():
     rng = np.random.default_rng(0)
     dense = sp.random_array((ALONE, ALONE), density=0.2, rng=rng, format="csr")
     exact = sending_to_itself(dense)
-    setting = Setting(Dials(Approximation(((0, 8),))), Errors())
+    setting = CodecSetting(Codec(((0, 8),)), Errors())
     A = with_codec(exact, setting, torch.arange(ALONE))
     Z, G = torch.from_numpy(rng.standard_normal((2, ALONE, WIDTH)))
     ends = torch.from_numpy(rng.standard_normal((ALONE, HEADS)))
@@ -357,8 +357,8 @@ def check_refused(_: int) -> None:
     comm = connect()
     trial = Trial(comm, Algorithm(), joint=False)
     for asked, said in (
-        (Approximation(delay=1, centred=True), "centred: attention weighs rows by scores"),
-        (Approximation(delay=1, sampling=((0, 0.5),)), "sampling cannot be had with a delay"),
+        (Codec(delay=1, exact_means=True), "exact_means: attention weighs rows by scores"),
+        (Codec(delay=1, sampling=((0, 0.5),)), "sampling cannot be had with a delay"),
     ):
         A = trial.on(asked)
         before = comm.ledger.copy()
@@ -375,13 +375,13 @@ def check_reported(_: int) -> None:
     """Of all that arrives, what is left out is reported; and how much rounding loses."""
     trial = Trial(connect(), Algorithm(), joint=False)
     for asked, kind, low, high in (
-        (Approximation(sampling=((0, 0.5),)), "sampling", 0.3, 0.7),
-        (Approximation(delay=None), "never", 1.0, 1.0),
-        (Approximation(((0, 4),)), "rounding", 1e-5, 0.02),
+        (Codec(sampling=((0, 0.5),)), "sampling", 0.3, 0.7),
+        (Codec(delay=None), "never", 1.0, 1.0),
+        (Codec(((0, 4),)), "rounding", 1e-5, 0.02),
     ):
         errors = Errors()
         trial.attended(trial.on(asked, errors=errors), trial.operands)
-        found, norms = errors.sums()[0, False, kind]
+        found, norms = errors.sums[0, False, kind]
         share = trial.summed(found) / trial.summed(norms)
         assert low <= share <= high, kind
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from spgnn import DistMatrix
 from spgnn.comm import RowCounts, connect
-from spgnn.exchange import Exact, Route, Step
+from spgnn.exchange import Codec, CodecSetting, Exact, Route, Step
+from spgnn.exchange.approximation import Errors
+from spgnn.exchange.compression import ExactMeans
+from spgnn.exchange.delay import Never
 from spgnn.testing import run_ranks
-from spgnn.wires import Approximation, Centred, Dials, Errors, Never, Setting
 from tests.wires.single import N, begin, diagonal, sending_to_itself, with_codec
 
 F, EPOCHS, HALF = 3, 8, N // 2
@@ -22,8 +26,8 @@ def rows_of(epoch: int, adjoint: bool = False) -> np.ndarray:
     return rng.standard_normal((N, F)) + 10 * rng.standard_normal(F)
 
 
-def on_wires(asked: Approximation) -> DistMatrix:
-    setting = Setting(Dials(asked, EPOCHS), Errors(), seed=3)
+def on_wires(asked: Codec) -> DistMatrix:
+    setting = CodecSetting(replace(asked, epochs=EPOCHS), Errors(), seed=3)
     return with_codec(sending_to_itself(diagonal()), setting, torch.arange(N))
 
 
@@ -36,7 +40,7 @@ def beside(rows: np.ndarray) -> np.ndarray:
     return rows - rows.mean(axis=0)
 
 
-def epochs_of(asked: Approximation, epoch: int, row: int) -> list[int]:
+def epochs_of(asked: Codec, epoch: int, row: int) -> list[int]:
     """The epochs whose rows are in what is held of a row."""
     return [0, *(e for e in range(1, epoch) if e % asked.bins == row % asked.bins)]
 
@@ -44,11 +48,11 @@ def epochs_of(asked: Approximation, epoch: int, row: int) -> list[int]:
 @pytest.mark.parametrize(
     "asked",
     [
-        Approximation(delay=1),
-        Approximation(delay=1, bins=3, centred=True),
-        Approximation(delay=1, bins=2, smoothing=0.7, centred=True),
-        Approximation(delay=1, centred=True, exact_last=3),
-        Approximation(delay=None, centred=True),
+        Codec(delay=1),
+        Codec(delay=1, bins=3, exact_means=True),
+        Codec(delay=1, bins=2, smoothing=0.7, exact_means=True),
+        Codec(delay=1, exact_means=True, exact_last=3),
+        Codec(delay=None, exact_means=True),
     ],
     ids=str,
 )
@@ -78,7 +82,7 @@ def test_late_rows_have_the_mean_of_now(asked):
 
 
 def test_rows_that_are_not_drawn_arrive_alike():
-    asked = Approximation(sampling=((0, 0.25),))
+    asked = Codec(sampling=((0, 0.25),))
     A, H = on_wires(asked), torch.from_numpy(rows_of(0))
     rest = beside(A.forward(H, Step())[HALF:].numpy())
     mean = H[HALF:].numpy().mean(axis=0)
@@ -92,7 +96,7 @@ def test_rows_that_are_not_drawn_arrive_alike():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_of_other_dtypes_come_back(dtype):
     """The first rows of a line are those of now, up to a few roundings."""
-    A = on_wires(Approximation(delay=2, centred=True)).to(dtype)
+    A = on_wires(Codec(delay=2, exact_means=True)).to(dtype)
     H = torch.from_numpy(rows_of(0)).to(dtype)
     found = A.forward(H, Step())
     torch.testing.assert_close(found, H, rtol=0, atol=4 * torch.finfo(dtype).eps * 16)
@@ -100,7 +104,7 @@ def test_rows_of_other_dtypes_come_back(dtype):
 
 def test_schedules_end_in_rows_as_they_are():
     """Where nothing is lost, nothing is taken off and added again."""
-    A = on_wires(Approximation(((0, 8), (2, 32)), centred=True))
+    A = on_wires(Codec(((0, 8), (2, 32)), exact_means=True))
     for epoch in range(4):
         H = torch.from_numpy(rows_of(epoch))
         moved = list(A.executor.carried(F, torch.float64, Step(epoch)))
@@ -118,8 +122,8 @@ def messages_of(sender: int) -> list[np.ndarray]:
 def check_messages(rank: int) -> None:
     comm, peers = connect(), range(4)
     sizes = [3 * (rank + peer) for peer in peers]
-    setting = Setting(Dials(Approximation(delay=None, centred=True)), Errors())
-    wire = Centred(Never(Exact(), setting), setting)
+    setting = CodecSetting(Codec(delay=None, exact_means=True), Errors())
+    wire = ExactMeans(Never(Exact(), setting), setting)
     route = Route(RowCounts(sizes, sizes, 3 * 6))
     rows, before = torch.from_numpy(np.concatenate(messages_of(rank))), comm.ledger.copy()
     out = torch.full_like(rows, torch.nan)

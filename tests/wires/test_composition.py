@@ -11,9 +11,9 @@ import torch
 
 from spgnn import DistMatrix, Mesh
 from spgnn.comm import Communicator, connect
-from spgnn.exchange import COVERS, Algorithm, Step, carried_by_level
+from spgnn.exchange import COVERS, Algorithm, Codec, CodecSetting, Step, carried_by_level
+from spgnn.exchange.approximation import Errors
 from spgnn.testing import run_ranks
-from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.wires.single import begin, with_codec
 
@@ -40,21 +40,21 @@ OFTEN = [
     ("peers", "minimum"),
 ]
 LINEAR = {
-    "sampled": Approximation(sampling=((0, 0.6),), centred=False),
-    "centred": Approximation(sampling=((0, 0.6),), centred=True),
+    "sampled": Codec(sampling=((0, 0.6),), exact_means=False),
+    "centred": Codec(sampling=((0, 0.6),), exact_means=True),
 }
 KEEPING = {
-    "delayed": Approximation(delay=2, bins=2, centred=False),
-    "fresh": Approximation(((0, 4),), feedback=True, fresh=0.2),
-    "bits": Approximation(((0, 2),)),
-    "delayed and centred": Approximation(((0, 8),), delay=2, bins=2, centred=True),
-    "delayed samples": Approximation(delay=2, bins=2, sampling=((0, 0.6),), centred=False),
+    "delayed": Codec(delay=2, bins=2, exact_means=False),
+    "fresh": Codec(((0, 4),), feedback=True, fresh=0.2),
+    "bits": Codec(((0, 2),)),
+    "delayed and centred": Codec(((0, 8),), delay=2, bins=2, exact_means=True),
+    "delayed samples": Codec(delay=2, bins=2, sampling=((0, 0.6),), exact_means=False),
 }
 CHANGING = {
-    "falling": Approximation(sampling=((0, 1.0), (1, 0.3), (2, 0.1)), centred=False),
-    "falling, centred": Approximation(sampling=((0, 1.0), (1, 0.3)), centred=True),
-    "never": Approximation(delay=None),
-    "means": Approximation(delay=None, centred=True),
+    "falling": Codec(sampling=((0, 1.0), (1, 0.3), (2, 0.1)), exact_means=False),
+    "falling, centred": Codec(sampling=((0, 1.0), (1, 0.3)), exact_means=True),
+    "never": Codec(delay=None),
+    "means": Codec(delay=None, exact_means=True),
 }
 
 
@@ -74,9 +74,9 @@ class Trial:
         rows = self.own.stop - self.own.start
         self.H, self.G = torch.from_numpy(rng.standard_normal((2, rows, F)))
 
-    def on(self, asked: Approximation, epochs: int = 0) -> DistMatrix:
+    def on(self, asked: Codec, epochs: int = 0) -> DistMatrix:
         """The matrix on approximate wires."""
-        setting = Setting(Dials(asked, epochs), Errors(), seed=5)
+        setting = CodecSetting(replace(asked, epochs=epochs), Errors(), seed=5)
         return with_codec(self.exact, setting, torch.arange(self.own.start, self.own.stop))
 
     def summed(self, number: torch.Tensor) -> float:
@@ -85,7 +85,7 @@ class Trial:
         return float(total)
 
 
-def settings_for(scheme: str) -> dict[str, Approximation]:
+def settings_for(scheme: str) -> dict[str, Codec]:
     return LINEAR | CHANGING | ({} if "peers" in scheme else KEEPING)
 
 
@@ -167,7 +167,7 @@ def test_wires_under_all_schemes_and_covers(scheme):
 def samples_of(rank: int) -> list[tuple[int, int]]:
     """Vertices whose rows arrive here in one step, and how many could."""
     trial = Trial(connect(), "1d", "column")
-    A = trial.on(Approximation(sampling=((0, 0.5),), centred=False))
+    A = trial.on(Codec(sampling=((0, 0.5),), exact_means=False))
     ones = torch.ones(len(trial.H), 1, dtype=torch.float64)
     (wire,), (hop,) = A.codecs.hops, A.plan.hops
     out = torch.empty(hop.counts.received, 1, dtype=torch.float64)

@@ -1,6 +1,8 @@
-"""Delayed rows against an oracle that remembers every epoch."""
+"""Delay rows against an oracle that remembers every epoch."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +10,9 @@ import torch
 
 from spgnn import DistMatrix, Mesh, RowLayout
 from spgnn.comm import connect
-from spgnn.exchange import Algorithm
+from spgnn.exchange import Algorithm, Codec, CodecSetting
+from spgnn.exchange.approximation import Errors
 from spgnn.testing import run_ranks
-from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix
 from tests.wires.single import begin, with_codec
 
@@ -21,18 +23,18 @@ def operand(epoch: int, rows: int) -> np.ndarray:
     return np.random.default_rng(epoch).standard_normal((rows, F))
 
 
-def matrix_on(comm, approximation: Approximation, algorithm: Algorithm) -> tuple:
+def matrix_on(comm, approximation: Codec, algorithm: Algorithm) -> tuple:
     layout = RowLayout.even(N, comm.size)
     own = slice(*layout.range(comm.rank))
     block = block_row(random_matrix(N, 0.25, 0, weighted=True), own.start, own.stop)
     mesh = Mesh.build(comm, algorithm.axes(comm.size))
     exact = DistMatrix.build(block, layout, mesh, algorithm=algorithm)
-    setting = Setting(Dials(approximation, EPOCHS), Errors(), seed=5)
+    setting = CodecSetting(replace(approximation, epochs=EPOCHS), Errors(), seed=5)
     ids = torch.arange(own.start, own.stop)
     return exact, with_codec(exact, setting, ids), own, setting
 
 
-def used_epoch(epoch: int, bin_: int, asked: Approximation) -> int:
+def used_epoch(epoch: int, bin_: int, asked: Codec) -> int:
     """The epoch whose rows of a bin are used in an epoch."""
     last = EPOCHS - asked.exact_last if asked.exact_last else EPOCHS
     if epoch >= last or epoch == 0:
@@ -41,7 +43,7 @@ def used_epoch(epoch: int, bin_: int, asked: Approximation) -> int:
     return max(sent, default=0)
 
 
-def oracle(A: np.ndarray, layout: RowLayout, asked: Approximation, epoch: int) -> np.ndarray:
+def oracle(A: np.ndarray, layout: RowLayout, asked: Codec, epoch: int) -> np.ndarray:
     """A·H in 1D with columns: each rank's remote rows of the epoch that it uses."""
     Z = np.empty((N, F))
     for rank in range(layout.parts):
@@ -57,15 +59,15 @@ def oracle(A: np.ndarray, layout: RowLayout, asked: Approximation, epoch: int) -
             for place, column in enumerate(columns):
                 used = operand(used_epoch(epoch, place % asked.bins, asked), N)
                 H[column] = used[column]
-                if asked.centred:
+                if asked.exact_means:
                     H[column] -= used[columns].mean(axis=0)
-            if asked.centred and columns:
+            if asked.exact_means and columns:
                 H[columns] += now.mean(axis=0) - H[columns].mean(axis=0)
         Z[rows] = A[rows] @ H
     return Z
 
 
-def against_oracle(rank: int, asked: Approximation) -> None:
+def against_oracle(rank: int, asked: Codec) -> None:
     comm = connect()
     exact, delayed, own, _ = matrix_on(comm, asked, Algorithm("1d"))
     A = random_matrix(N, 0.25, 0, weighted=True).toarray()
@@ -88,12 +90,12 @@ def against_oracle(rank: int, asked: Approximation) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        Approximation(delay=1, centred=False),
-        Approximation(delay=3, centred=False),
-        Approximation(delay=2, bins=2, centred=False),
-        Approximation(delay=1, bins=3, exact_last=2, centred=False),
-        Approximation(delay=4, bins=3, exact_last=1, centred=False),
-        Approximation(delay=2, bins=2, centred=True, exact_last=1),
+        Codec(delay=1, exact_means=False),
+        Codec(delay=3, exact_means=False),
+        Codec(delay=2, bins=2, exact_means=False),
+        Codec(delay=1, bins=3, exact_last=2, exact_means=False),
+        Codec(delay=4, bins=3, exact_last=1, exact_means=False),
+        Codec(delay=2, bins=2, exact_means=True, exact_last=1),
     ],
     ids=str,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ import torch
 from spgnn import DistMatrix, Mesh
 from spgnn.comm import connect
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm, Step
+from spgnn.exchange import Algorithm, Codec, CodecSetting, Step
+from spgnn.exchange.approximation import Errors
 from spgnn.testing import run_ranks
-from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.wires.single import begin, with_codec
 
@@ -42,13 +43,13 @@ class Known:
         return self.rows
 
 
-def matrix_on(comm: Any, asked: Approximation, algorithm: Algorithm) -> tuple[Any, Any, Any, slice]:
+def matrix_on(comm: Any, asked: Codec, algorithm: Algorithm) -> tuple[Any, Any, Any, slice]:
     layout = uneven_layout(N, comm.size, seed=3)
     own = slice(*layout.range(comm.rank))
     A = random_matrix(N, 0.25, 0, weighted=True)
     mesh = Mesh.build(comm, algorithm.axes(comm.size))
     exact = DistMatrix.build(block_row(A, own.start, own.stop), layout, mesh, algorithm=algorithm)
-    setting = Setting(Dials(asked, EPOCHS), Errors(), seed=5)
+    setting = CodecSetting(replace(asked, epochs=EPOCHS), Errors(), seed=5)
     return A.toarray(), setting, with_codec(exact, setting, torch.arange(own.start, own.stop)), own
 
 
@@ -61,7 +62,7 @@ def used(now: np.ndarray, known: np.ndarray, own: slice) -> np.ndarray:
 
 def against_oracle(rank: int, delay: int) -> None:
     comm = connect()
-    asked = Approximation(fresh=BOUND, delay=delay, centred=False)
+    asked = Codec(fresh=BOUND, delay=delay, exact_means=False)
     A, setting, fresh, own = matrix_on(comm, asked, Algorithm("1d"))
     forward, past = Known(1), []
     for epoch in range(EPOCHS):
@@ -84,7 +85,7 @@ def against_oracle(rank: int, delay: int) -> None:
         wire.land()
 
 
-def check_errors(fresh: DistMatrix, setting: Setting, own: slice, A: np.ndarray) -> None:
+def check_errors(fresh: DistMatrix, setting: CodecSetting, own: slice, A: np.ndarray) -> None:
     """Reported is what the rows that are sent to others are away from what these know."""
     known, error, norm = Known(1), 0.0, 0.0
     (hop,) = fresh.plan.hops
@@ -93,7 +94,7 @@ def check_errors(fresh: DistMatrix, setting: Setting, own: slice, A: np.ndarray)
     for epoch in range(1, EPOCHS):
         now, then = walk(epoch, 1)[rows], known.at(epoch)[rows]
         error, norm = error + np.square(now - then).sum(), norm + np.square(now).sum()
-    account = setting.errors.sums()[0, False, "fresh"]
+    account = setting.errors.sums[0, False, "fresh"]
     np.testing.assert_allclose(account.numpy(), [error, norm])
 
 
@@ -105,7 +106,7 @@ def test_rows_are_those_that_were_last_sent(delay):
 def adjoint_as_its_own(rank: int) -> None:
     """Gradients that return are those that were last sent, pair of ranks by pair."""
     comm = connect()
-    A, _, fresh, own = matrix_on(comm, Approximation(fresh=BOUND), Algorithm("1d"))
+    A, _, fresh, own = matrix_on(comm, Codec(fresh=BOUND), Algorithm("1d"))
     known: dict[int, np.ndarray] = {}
     layout = fresh.layout
     for epoch in range(EPOCHS):
@@ -131,11 +132,11 @@ def test_gradients_are_those_that_were_last_sent():
     [
         ({"fresh": -0.1}, "fresh must be a share"),
         ({"fresh": float("nan")}, "fresh must be a share"),
-        ({"fresh": 0.1, "sampling": ((0, 0.5),)}, "fresh keeps .* sampling"),
-        ({"fresh": 0.1, "delay": 2, "bins": 2}, "fresh keeps .* bins"),
+        ({"fresh": 0.1, "sampling": ((0, 0.5),)}, "fresh compares .* sampling"),
+        ({"fresh": 0.1, "delay": 2, "bins": 2}, "fresh compares .* bins"),
         ({"feedback": True, "bits": ((0, 8), (5, 1))}, "feedback needs 2 bits or more"),
     ],
 )
 def test_what_cannot_be_had_together_is_refused(asked, message):
     with pytest.raises(InputError, match=message):
-        Approximation(**asked)
+        Codec(**asked)

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from spgnn import DistMatrix, Mesh
 from spgnn.comm import Communicator, connect
-from spgnn.exchange import Algorithm, Step
+from spgnn.exchange import Algorithm, Codec, CodecSetting, Step
+from spgnn.exchange.approximation import Errors
 from spgnn.testing import run_ranks
-from spgnn.wires import Approximation, Dials, Errors, Setting
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.wires.single import with_codec
 
 N, F, EPOCHS = 30, 3, 8
 
 
-def matrix_on(comm: Communicator, asked: Approximation, algorithm: Algorithm) -> DistMatrix:
+def matrix_on(comm: Communicator, asked: Codec, algorithm: Algorithm) -> DistMatrix:
     layout = uneven_layout(N, comm.size, seed=3)
     own = slice(*layout.range(comm.rank))
     block = block_row(random_matrix(N, 0.25, 0, weighted=True), own.start, own.stop)
     mesh = Mesh.build(comm, algorithm.axes(comm.size))
     exact = DistMatrix.build(block, layout, mesh, algorithm=algorithm)
-    setting = Setting(Dials(asked, EPOCHS), Errors(), seed=5)
+    setting = CodecSetting(replace(asked, epochs=EPOCHS), Errors(), seed=5)
     return with_codec(exact, setting, torch.arange(own.start, own.stop))
 
 
@@ -38,7 +40,7 @@ def stored(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return found
 
 
-def resumed(_: int, asked: Approximation, algorithm: Algorithm) -> None:
+def resumed(_: int, asked: Codec, algorithm: Algorithm) -> None:
     comm = connect()
     first, second = (matrix_on(comm, asked, algorithm) for _ in range(2))
     rng, shape = np.random.default_rng(comm.rank), (2, first.columns, F)
@@ -65,14 +67,14 @@ def multiplied(A: DistMatrix, X: torch.Tensor, step: Step) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("asked", "algorithm"),
     [
-        (Approximation(fresh=0.3), Algorithm("1d", cover="minimum")),
-        (Approximation(fresh=0.3, delay=2), Algorithm("1d", node_size=2)),
-        (Approximation(((0, 4),), feedback=True, fresh=0.3), Algorithm("vertex-cut")),
-        (Approximation(delay=3, bins=3, smoothing=0.5), Algorithm("vertex-cut")),
-        (Approximation(delay=3, smoothing=0.5, exact_last=2, centred=True), Algorithm("2d")),
-        (Approximation(((0, 2),), feedback=True, delay=2), Algorithm("feature", 2)),
-        (Approximation(delay=1, sampling=((0, 0.5),)), Algorithm("1.5d", 2)),
-        (Approximation(((0, 4),), delay=2, sampling=((0, 0.5),), centred=True), Algorithm("1d")),
+        (Codec(fresh=0.3), Algorithm("1d", cover="minimum")),
+        (Codec(fresh=0.3, delay=2), Algorithm("1d", node_size=2)),
+        (Codec(((0, 4),), feedback=True, fresh=0.3), Algorithm("vertex-cut")),
+        (Codec(delay=3, bins=3, smoothing=0.5), Algorithm("vertex-cut")),
+        (Codec(delay=3, smoothing=0.5, exact_last=2, exact_means=True), Algorithm("2d")),
+        (Codec(((0, 2),), feedback=True, delay=2), Algorithm("feature", 2)),
+        (Codec(delay=1, sampling=((0, 0.5),)), Algorithm("1.5d", 2)),
+        (Codec(((0, 4),), delay=2, sampling=((0, 0.5),), exact_means=True), Algorithm("1d")),
     ],
     ids=str,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -10,17 +11,17 @@ import pytest
 import torch
 
 from spgnn import DistMatrix
-from spgnn.exchange import Step
-from spgnn.wires import Approximation, Dials, Errors, Setting
+from spgnn.exchange import Codec, CodecSetting, Step
+from spgnn.exchange.approximation import Errors
 from tests.wires.single import N, begin, diagonal, sending_to_itself, with_codec
 
 F, EPOCHS, HALF = 3, 12, N // 2
 ASKED = [
-    Approximation(delay=1, smoothing=0.9, centred=False),
-    Approximation(delay=3, smoothing=0.5, centred=False),
-    Approximation(delay=3, bins=3, smoothing=0.8, centred=False),
-    Approximation(delay=2, bins=4, smoothing=0.3, exact_last=2, centred=False),
-    Approximation(delay=2, bins=2, centred=False),
+    Codec(delay=1, smoothing=0.9, exact_means=False),
+    Codec(delay=3, smoothing=0.5, exact_means=False),
+    Codec(delay=3, bins=3, smoothing=0.8, exact_means=False),
+    Codec(delay=2, bins=4, smoothing=0.3, exact_last=2, exact_means=False),
+    Codec(delay=2, bins=2, exact_means=False),
 ]
 
 
@@ -28,12 +29,12 @@ def rows_of(epoch: int, adjoint: bool = False) -> np.ndarray:
     return np.random.default_rng(2 * epoch + adjoint).standard_normal((N, F))
 
 
-def on_wires(asked: Approximation) -> tuple[DistMatrix, Setting]:
-    setting = Setting(Dials(asked, EPOCHS), Errors(), seed=3)
+def on_wires(asked: Codec) -> tuple[DistMatrix, CodecSetting]:
+    setting = CodecSetting(replace(asked, epochs=EPOCHS), Errors(), seed=3)
     return with_codec(sending_to_itself(diagonal()), setting, torch.arange(N)), setting
 
 
-def expected(asked: Approximation, epoch: int, adjoint: bool) -> np.ndarray:
+def expected(asked: Codec, epoch: int, adjoint: bool) -> np.ndarray:
     """Own rows of now; of the others the weighted mean of all that arrived, weights adding to 1."""
     found = rows_of(epoch, adjoint)
     if asked.exact_last and epoch >= EPOCHS - asked.exact_last:
@@ -62,7 +63,7 @@ def test_means_have_weights_that_add_up_to_one(asked):
 
 
 def test_products_of_an_epoch_have_lines_of_their_own():
-    A, _ = on_wires(Approximation(delay=1, centred=False))
+    A, _ = on_wires(Codec(delay=1, exact_means=False))
     for epoch, which in product(range(4), range(2)):
         if not which:
             begin(A, epoch)
@@ -72,19 +73,19 @@ def test_products_of_an_epoch_have_lines_of_their_own():
 
 
 def test_errors_compare_what_arrives_with_what_was_held():
-    asked = Approximation(delay=2, centred=False)
+    asked = Codec(delay=2, exact_means=False)
     A, setting = on_wires(asked)
     for epoch in range(6):
         A.forward(torch.from_numpy(rows_of(epoch)), Step(epoch))
     rows = [rows_of(epoch)[HALF:] for epoch in range(6)]
     made = sum(np.square(new - old).sum() for old, new in pairwise(rows[:4]))
     norm = sum(np.square(new).sum() for new in rows[1:4])
-    account = setting.errors.sums()[0, False, "delay"]
+    account = setting.errors.sums[0, False, "delay"]
     np.testing.assert_allclose(account.numpy(), [made, norm])
 
 
 def test_nothing_is_ever_sent():
-    A, _ = on_wires(Approximation(delay=None, exact_last=1))
+    A, _ = on_wires(Codec(delay=None, exact_last=1))
     for epoch in range(EPOCHS):
         begin(A, epoch)
         H = torch.from_numpy(rows_of(epoch)).requires_grad_()
@@ -101,7 +102,7 @@ def test_nothing_is_ever_sent():
 
 def test_a_copy_begins_anew():
     """Of what was kept of rows nothing is shared, for a copy may be on another device."""
-    A, _ = on_wires(Approximation(delay=2, bins=2, centred=False))
+    A, _ = on_wires(Codec(delay=2, bins=2, exact_means=False))
     for epoch in range(3):
         A.forward(torch.from_numpy(rows_of(epoch)), Step(epoch))
     (wire,), (other,) = A.codecs.hops, copy.deepcopy(A).codecs.hops

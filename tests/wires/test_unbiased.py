@@ -10,25 +10,26 @@ import scipy.sparse as sp
 import torch
 from scipy.stats import norm
 
-from spgnn.exchange import Step
-from spgnn.wires import Approximation, Dials, Errors, Layer, Setting
+from spgnn.exchange import Codec, CodecSetting, Step
+from spgnn.exchange.approximation import Errors
+from spgnn.exchange.compression import CodecLayer
 from tests.wires.single import N, diagonal, sending_to_itself, with_codec
 
 F, SEEDS = 6, 2000
 CASES = {
-    "sampled": Approximation(sampling=((0, 0.3),), centred=False),
-    "8 bits": Approximation(((0, 8),)),
-    "2 bits": Approximation(((0, 2),)),
-    "16 bits": Approximation(((0, 16),)),
-    "sampled, 4 bits": Approximation(((0, 4),), sampling=((0, 0.5),), centred=False),
-    "centred": Approximation(sampling=((0, 0.3),), centred=True),
-    "centred, 4 bits": Approximation(((0, 4),), centred=True),
+    "sampled": Codec(sampling=((0, 0.3),), exact_means=False),
+    "8 bits": Codec(((0, 8),)),
+    "2 bits": Codec(((0, 2),)),
+    "16 bits": Codec(((0, 16),)),
+    "sampled, 4 bits": Codec(((0, 4),), sampling=((0, 0.5),), exact_means=False),
+    "centred": Codec(sampling=((0, 0.3),), exact_means=True),
+    "centred, 4 bits": Codec(((0, 4),), exact_means=True),
 }
 SLOW = ("16 bits", "sampled, 4 bits", "centred, 4 bits")
 
 
 def reseed(wire: object, seed: int) -> None:
-    if isinstance(wire, Layer):
+    if isinstance(wire, CodecLayer):
         wire.setting = replace(wire.setting, seed=seed)
         reseed(wire.inner, seed)
 
@@ -59,7 +60,7 @@ def test_products_and_adjoints_are_unbiased(case):
     """Draws are hashes, so that scores are the same in every run."""
     dense = sp.random_array((N, N), density=0.2, rng=np.random.default_rng(0), format="csr")
     exact = sending_to_itself(dense)
-    A = with_codec(exact, Setting(Dials(CASES[case]), Errors()), torch.arange(N))
+    A = with_codec(exact, CodecSetting(CASES[case], Errors()), torch.arange(N))
     H, G = torch.from_numpy(np.random.default_rng(1).standard_normal((2, N, F)))
     Z, dH = dense @ H.numpy(), dense.T @ G.numpy()
     np.testing.assert_allclose(exact.forward(H).numpy(), Z, atol=1e-12)
@@ -81,13 +82,13 @@ def test_products_and_adjoints_are_unbiased(case):
 @pytest.mark.parametrize("case", [case for case in CASES if "centred" not in case])
 def test_errors_are_what_is_reported(case):
     """What wires say that they lost is how far the rows that arrive are from exact."""
-    setting = Setting(Dials(CASES[case]), Errors())
+    setting = CodecSetting(CASES[case], Errors())
     exact = sending_to_itself(diagonal())
     A = with_codec(exact, setting, torch.arange(N))
     H = torch.from_numpy(np.random.default_rng(1).standard_normal((N, F)))
     lost = (A.forward(H, Step(3)) - H).square().sum()
     rows = H[N // 2 :]
-    accounts = setting.errors.sums()
+    accounts = setting.errors.sums
     if len(accounts) == 1:
         (account,) = accounts.values()
         torch.testing.assert_close(account, torch.stack((lost, rows.square().sum())))

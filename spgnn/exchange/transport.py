@@ -1,4 +1,4 @@
-"""Wires: how, and when, the rows of one hop arrive."""
+"""Transports: how, and when, the rows of one exchange arrive."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from spgnn.layout import Int64Array
 
 @dataclass(frozen=True)
 class Step:
-    """What a hop is part of.
+    """The product that an exchange is part of.
 
     Attributes
     ----------
     epoch : int
     product : int
-        Of the epoch, in the order of their forwards. The adjoint of a product has its number.
+        Number within the epoch, in the order of forwards. The adjoint of a product has its number.
     hop : int
         Of the plan.
     adjoint : bool
@@ -57,7 +57,7 @@ class Step:
 EXACT = Step(exact=True)
 
 
-class Flight(Protocol):
+class Handle(Protocol):
     """Rows under way; neither buffer may be touched before they have arrived."""
 
     def wait(self) -> None:
@@ -65,20 +65,20 @@ class Flight(Protocol):
 
 
 @runtime_checkable
-class Lent(Flight, Protocol):
-    """Rows that their wire holds anyway: who only reads them may do so where they are."""
+class View(Handle, Protocol):
+    """Rows that a codec keeps anyway: who only reads them may do so where they are."""
 
     @abstractmethod
-    def land(self) -> Tensor:
-        """All rows, arrived; as they are until the next step of the same product."""
+    def view(self) -> Tensor:
+        """All rows, arrived; valid until the next step of the same product."""
 
 
-Moved = tuple[Int64Array, Int64Array]
+ByteCounts = tuple[Int64Array, Int64Array]
 """Bytes to and from each peer, int64 [peers] both."""
 
 
-class Wire(Protocol):
-    """Carries the rows of a hop, and keeps what that takes, by step.
+class Transport(Protocol):
+    """Carries the rows of a hop, and keeps the state that this takes, by step.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Wire(Protocol):
     @abstractmethod
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
-    ) -> Flight:
+    ) -> Handle:
         """Start Π: `rows` of everyone become `out`; if ``step.adjoint``, Πᵀ.
 
         Parameters
@@ -107,16 +107,16 @@ class Wire(Protocol):
         step : Step
         """
 
-    def room(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
-        """Where to put the rows to send, if it keeps them for longer than they are under way.
+    def send_buffer(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
+        """Where to put the rows to send, if they are kept for longer than they are under way.
 
-        It takes over what it is given there; ``None`` if it does not care.
+        The transport owns it from then on; ``None``: anywhere.
         """
         return None
 
     @abstractmethod
-    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
-        """What a step moves; exact, the ledger counts the same.
+    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> ByteCounts:
+        """The bytes of a step, exactly as the ledger counts them.
 
         Of steps to come, where that does not depend on data; else of the last one like it.
 
@@ -131,60 +131,48 @@ class Wire(Protocol):
         """
 
 
-class AsTheyAre:
-    """Rows that travel as they are: width × bytes of an element each."""
-
-    remembers = False
-
-    def room(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
-        """Anywhere."""
-        return None
-
-    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> Moved:
-        """What a step moves."""
-        row_bytes = width * dtype.itemsize
-        return route.counts.send * row_bytes, route.counts.recv * row_bytes
-
-
-class Exact(AsTheyAre):
+class Exact(Transport):
     """Only needed rows, by one all-to-allv; the adjoint sends them back where they came from."""
 
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
-    ) -> Flight:
+    ) -> Handle:
         """One all-to-allv."""
         return comm.alltoallv(rows, out, route.counts)
 
+    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> ByteCounts:
+        """Width × bytes of an element, for each row."""
+        row_bytes = width * dtype.itemsize
+        return route.counts.send * row_bytes, route.counts.recv * row_bytes
 
-class Broadcast(AsTheyAre):
+
+class Broadcast(Exact):
     """Every rank broadcasts all its rows (CAGNET); the adjoint sums them back at their owner."""
 
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
-    ) -> Flight:
+    ) -> Handle:
         """One broadcast of each rank's rows, or one reduction to each rank."""
         peers = route.counts.send if step.adjoint else route.counts.recv
         sizes = [int(size) for size in peers]
         if step.adjoint:
             blocks = list(rows.split(sizes))
             blocks[comm.rank] = out.zero_()
-            return _Together([comm.reduce(block, root) for root, block in enumerate(blocks)])
+            return _Handles([comm.reduce(block, root) for root, block in enumerate(blocks)])
         blocks = list(out.split(sizes))
         blocks[comm.rank] = rows
-        return _Together([comm.broadcast(block, root) for root, block in enumerate(blocks)])
+        return _Handles([comm.broadcast(block, root) for root, block in enumerate(blocks)])
 
 
-class _Together:
-    """Several operations under way, waited for as one."""
-
-    def __init__(self, flights: Sequence[Flight]) -> None:
-        self._flights = flights
+class _Handles:
+    def __init__(self, handles: Sequence[Handle]) -> None:
+        self._handles = handles
 
     def wait(self) -> None:
-        for flight in self._flights:
-            flight.wait()
+        for handle in self._handles:
+            handle.wait()
 
 
-def wire_of(hop: Hop) -> Wire:
-    """How the rows of a hop travel unless somebody says otherwise."""
+def transport_of(hop: Hop) -> Transport:
+    """How the rows of a hop travel exactly."""
     return Broadcast() if hop.broadcast else Exact()

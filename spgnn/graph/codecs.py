@@ -1,4 +1,4 @@
-"""The approximate wires of a distributed graph: which epoch it is, and what they keep."""
+"""The codecs of a distributed graph: when they are used, their state, and their errors."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from torch import Tensor
 
 from spgnn.comm import Communicator, on_every_rank
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm
+from spgnn.exchange import Algorithm, Codec, CodecSetting
+from spgnn.exchange.approximation import Errors, Policy, relative_errors
+from spgnn.exchange.compression import CodecLayer, State
 from spgnn.files import digest
 from spgnn.spmm import DistMatrix
-from spgnn.wires import Approximation, Dials, Errors, Layer, Policy, Setting
-from spgnn.wires.base import State
-from spgnn.wires.relative import relative_errors
 
 _EPOCH, _PLACE = "epoch", "place"
 
 
-class GraphWires:
+class GraphCodecs:
     """What the codecs of all matrices of one graph share.
 
     Parameters
     ----------
-    asked : Approximation
+    codec : Codec
     comm : Communicator
         All ranks.
     seed : int
@@ -38,8 +37,8 @@ class GraphWires:
         Which products are exact: also all of rows of a single number.
     """
 
-    def __init__(self, asked: Approximation, comm: Communicator, seed: int) -> None:
-        self.dials, self.policy = Dials(asked), Policy(least_width=2)
+    def __init__(self, codec: Codec, comm: Communicator, seed: int) -> None:
+        self.codec, self.policy = codec, Policy(least_width=2)
         self._comm, self._seed = comm, seed
         self._errors: dict[str, Errors] = {}
 
@@ -54,9 +53,9 @@ class GraphWires:
             Of its kind: matrices draw for themselves.
         ids : Tensor int64 [own rows]
         """
-        if not self.dials.asked.exact:
+        if not self.codec.exact:
             errors = self._errors[kind] = Errors()
-            A.set_codec(Setting(self.dials, errors, self._seed, number, self.policy), ids)
+            A.set_codec(CodecSetting(self.codec, errors, self._seed, number, self.policy), ids)
 
     def next_epoch(self) -> int:
         """Begin an epoch; returns its number, from 0 on. Collective."""
@@ -71,12 +70,14 @@ class GraphWires:
         return {kind: relative_errors([made], self._comm) for kind, made in each}
 
     def state(self, matrices: Mapping[str, DistMatrix]) -> State:
-        """All that wires keep, in memory of the CPU. Collective: rows under way land."""
+        """All that codecs keep, in memory of the CPU. Collective: rows under way land."""
         found = {_EPOCH: torch.tensor(self.policy.epoch)}
-        for kind, A in _wired(matrices):
+        for kind, A in _with_codecs(matrices):
             found[f"{kind}.{_PLACE}"] = self._place(A)
-            for name, wire in _numbered(kind, A):
-                found |= {f"{name}.{key}": kept.cpu().clone() for key, kept in wire.state().items()}
+            for name, codec in _numbered(kind, A):
+                found |= {
+                    f"{name}.{key}": kept.cpu().clone() for key, kept in codec.state().items()
+                }
         return found
 
     def load(
@@ -94,26 +95,28 @@ class GraphWires:
         Raises
         ------
         InputError
-            On all ranks, if it is none, or of another partition, another algorithm, or other wires.
+            On all ranks, if it is none, or of another partition, algorithm or codec.
         """
         on_every_rank(self._comm, lambda: _check_state(state))
         kinds = sorted(key.partition(".")[0] for key in state if key.endswith(f".{_PLACE}"))
         epoch = int(state[_EPOCH])
-        self._comm.check_agreement("graph.load_wire_state", epoch=epoch, matrices=kinds)
-        wired = list(_wired({kind: built(kind) for kind in kinds}))
-        places = {kind: self._place(A) for kind, A in wired}
+        self._comm.check_agreement("graph.load_codec_state", epoch=epoch, matrices=kinds)
+        coded = list(_with_codecs({kind: built(kind) for kind in kinds}))
+        places = {kind: self._place(A) for kind, A in coded}
         on_every_rank(self._comm, lambda: _check_places(state, kinds, places))
         self.policy.begin_epoch(epoch)
-        for kind, A in wired:
+        for kind, A in coded:
             if any(key.startswith(f"{kind}.attention-") for key in state):
-                _ = A.attention  # which makes its wires
-            for name, wire in _numbered(kind, A):
+                _ = A.attention  # which makes its codecs
+            for name, codec in _numbered(kind, A):
                 own = [key for key in state if key.startswith(f"{name}.")]
-                wire.load({k.removeprefix(f"{name}."): state[k].to(device, copy=True) for k in own})
+                codec.load(
+                    {k.removeprefix(f"{name}."): state[k].to(device, copy=True) for k in own}
+                )
 
     def _place(self, A: DistMatrix) -> Tensor:
         """A fingerprint of which rows travel where, and how, uint8 [16]."""
-        words = [repr((self.dials.asked, self._seed, self._comm.rank)).encode()]
+        words = [repr((self.codec, self._seed, self._comm.rank)).encode()]
         for hop in A.plan.hops:
             assert hop.names is not None
             for each in (hop.counts.send, hop.counts.recv, hop.names.sent.cpu().numpy()):
@@ -121,52 +124,52 @@ class GraphWires:
         return torch.frombuffer(bytearray(bytes.fromhex(digest(*words))), dtype=torch.uint8)
 
 
-def checked(
-    wire: Approximation | Mapping[str, Any] | None, algorithm: Algorithm, planned: bool
-) -> Approximation:
-    """What is asked of the wires of a graph.
+def checked(codec: Codec | Mapping[str, Any] | None, algorithm: Algorithm, planned: bool) -> Codec:
+    """What is asked of the codecs of a graph.
 
     Raises
     ------
     InputError
-        If there is no such wire, or a graph cannot have it.
+        If there is no such codec, or a graph cannot have it.
     """
-    if wire is None:
-        return Approximation()
-    if isinstance(wire, Mapping):
-        wire = Approximation.of(**{str(name): value for name, value in wire.items()})
-    elif isinstance(wire, Approximation):
-        wire = Approximation.of(**vars(wire))
-    if not isinstance(wire, Approximation):
+    if codec is None:
+        return Codec()
+    if isinstance(codec, Mapping):
+        codec = Codec.of(**{str(name): value for name, value in codec.items()})
+    elif isinstance(codec, Codec):
+        codec = Codec.of(**vars(codec))
+    if not isinstance(codec, Codec):
         raise InputError(
-            "wire must be a spgnn.wires.Approximation, or a mapping as {'bits': 8}, got "
-            f"{type(wire).__name__}"
+            "codec must be a spgnn.exchange.Codec, or a mapping as {'bits': 8}, got "
+            f"{type(codec).__name__}"
         )
-    if wire.exact_last:
-        raise InputError("wire: exact_last needs a last epoch: use `with graph.exact():` for those")
-    if not wire.exact and algorithm.exchange != "sparsity-aware":
-        raise InputError("wire needs exchange='sparsity-aware': rows, not whole block rows")
-    if not wire.exact and planned:
-        raise InputError("wire needs its own algo: a plan prices rows as they are")
-    return wire
+    if codec.exact_last:
+        raise InputError(
+            "codec: exact_last needs a last epoch: use `with graph.exact():` for those"
+        )
+    if not codec.exact and algorithm.exchange != "sparsity-aware":
+        raise InputError("codec needs exchange='sparsity-aware': rows, not whole block rows")
+    if not codec.exact and planned:
+        raise InputError("codec needs its own algo: a plan prices rows as they are")
+    return codec
 
 
-def _wired(matrices: Mapping[str, DistMatrix]) -> Iterator[tuple[str, DistMatrix]]:
+def _with_codecs(matrices: Mapping[str, DistMatrix]) -> Iterator[tuple[str, DistMatrix]]:
     """Those with a codec, in an order that all ranks have."""
     for kind, A in sorted(matrices.items()):
         if A.codecs is not None:
             yield kind, A
 
 
-def _numbered(kind: str, A: DistMatrix) -> Iterator[tuple[str, Layer]]:
-    """Wires that may keep something, by their matrix and their hop."""
-    for name, wire in A.named_codecs.items():
-        yield f"{kind}.{name}", wire
+def _numbered(kind: str, A: DistMatrix) -> Iterator[tuple[str, CodecLayer]]:
+    """Codecs that may keep something, by their matrix and their hop."""
+    for name, codec in A.named_codecs.items():
+        yield f"{kind}.{name}", codec
 
 
 def _check_state(state: object) -> None:
     if not isinstance(state, Mapping) or not isinstance(state.get(_EPOCH), Tensor):
-        raise InputError("load_wire_state takes what graph.wire_state() gave on this rank")
+        raise InputError("load_codec_state takes what graph.codec_state() gave on this rank")
 
 
 def _check_places(
@@ -176,5 +179,5 @@ def _check_places(
         if kind not in places or not torch.equal(state[f"{kind}.{_PLACE}"].cpu(), places[kind]):
             raise InputError(
                 f'this state of matrix("{kind}") is of another rank, partition, algorithm, seed or '
-                "wire"
+                "codec"
             )
