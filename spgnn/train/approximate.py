@@ -112,7 +112,7 @@ class Wires(Record):
         return (
             f"--delay {self.delay} with --algo vertex-cut delays partial sums as well as rows, and "
             "may train to half the accuracy of exact messages; --algo 1d delays rows alone "
-            "(docs/wires.md)"
+            "(docs/codecs.md)"
         )
 
     def check(self, config: TrainConfig) -> None:
