@@ -6,7 +6,7 @@ EXTRAS := dev,mpi,partition,plot,pyg,docs,yaml
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt \
 	$(shell find spgnn -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
 
-.PHONY: build train test tests-1 tests-2 test-slow docs wheel lint format clean
+.PHONY: build train test tests test-slow docs wheel lint format clean
 
 build: $(VENV)/.built
 
@@ -24,17 +24,12 @@ $(VENV)/.built: $(VENV)/.tools $(SOURCES)
 train: build
 	$(BIN)/python experiments/gcn.py --nproc 4 --dataset sbm --json build/train.json
 
-# Two processes, for the ranks of a test mostly wait for one another. Each takes the next file that
-# the other one has not (tests/sharing.py), and prints when it is done.
-SHARE := build/tests
-PYTEST = $(BIN)/python -m pytest -q -m 'not slow' -p tests.sharing --share=$(SHARE)
-
+# Two processes, for the ranks of a test mostly wait for one another.
 test: build
-	rm -rf $(SHARE)
-	$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target lint tests-1 tests-2
+	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target lint tests
 
-tests-1 tests-2:
-	$(PYTEST) -o cache_dir=.pytest_cache/$@
+tests:
+	$(BIN)/python -m pytest -q -m 'not slow' --numprocesses=2 --dist=worksteal
 
 test-slow: build
 	$(BIN)/python -m pytest -m slow
@@ -51,6 +46,7 @@ wheel: build
 lint: build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $$(find spgnn tests -name '*.cpp' -o -name '*.hpp' -o -name '*.cuh')
 
