@@ -103,13 +103,7 @@ class EdgeList:
         return by_target and not np.array_equal(source, self.source)
 
     def adjacency(self, vertices: int) -> CSR:
-        """The matrix of the edges; weights are summed, and repetitions without weights counted.
-
-        Raises
-        ------
-        InputError
-            As `weights`, or if float32 rounds a sum of integers.
-        """
+        """The matrix of the edges; weights are summed, and repetitions without weights counted."""
         weights = self.weights()
         A = _counted(self.source, self.target, vertices, weights)
         if weights is not None and not self.attributes["edge_weight"].is_floating_point():
@@ -119,13 +113,7 @@ class EdgeList:
         return A
 
     def weights(self) -> npt.NDArray[np.floating] | None:
-        """Weights of the edges as a vector, if they have any.
-
-        Raises
-        ------
-        InputError
-            If they are no real numbers, not one for each edge, or integers that float32 rounds.
-        """
+        """Weights of the edges as a vector, if they have any."""
         given = self.attributes.get("edge_weight")
         if given is None:
             return None
@@ -164,13 +152,7 @@ class ForeignGraph:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def record(self, name: str) -> Graph:
-        """The adjacency with x, y and masks, in the dtypes of a `Graph`.
-
-        Raises
-        ------
-        InputError
-            If there is no such record of them.
-        """
+        """The adjacency with x, y and masks, in the dtypes of a `Graph`."""
         x, y, *masks = (self.attributes.get(key) for key in ("x", "y", *MASKS))
         return _graph(name, self.edges.adjacency(self.vertices), x, y, tuple(masks))
 
@@ -194,14 +176,7 @@ def unchanged(attributes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict
 
 
 def read_pyg(data: Any) -> ForeignGraph:
-    """All that a PyTorch Geometric ``Data`` holds.
-
-    Raises
-    ------
-    InputError
-        If it has no edge_index, or x, y, masks, weights or edge_attr have other rows than it has
-        vertices or edges.
-    """
+    """All that a PyTorch Geometric ``Data`` holds."""
     source, target = _ends(data)
     names = data.keys() if callable(getattr(data, "keys", None)) else vars(data)
     named = {str(key): getattr(data, str(key)) for key in names}
@@ -243,13 +218,7 @@ def _sorted_out(
 
 
 def rows_of_vertices(named: Mapping[str, Any], vertices: int) -> dict[str, Tensor]:
-    """Arrays with a row for each vertex, as tensors.
-
-    Raises
-    ------
-    InputError
-        If one is no array, or has other rows.
-    """
+    """Arrays with a row for each vertex, as tensors."""
     return {name: _rows(name, value, vertices, "vertices") for name, value in named.items()}
 
 
@@ -269,13 +238,7 @@ def _is_weight(name: str, t: Tensor) -> bool:
 
 
 def _rows(name: str, value: Any, rows: int, of: str) -> Tensor:
-    """A row for each vertex or edge.
-
-    Raises
-    ------
-    InputError
-        If there are more or fewer of them.
-    """
+    """A row for each vertex or edge."""
     found = _tensor(name, value)
     if name in _OF_VERTICES:
         found = found.to_dense()
@@ -352,13 +315,7 @@ def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Grap
 
 
 def read_dgl(graph: Any, weight: str | None = None) -> ForeignGraph:
-    """All that a homogeneous ``DGLGraph`` holds: feat and label are called x and y.
-
-    Raises
-    ------
-    InputError
-        If it says anything twice: feat and x, label and y.
-    """
+    """All that a homogeneous ``DGLGraph`` holds: feat and label are called x and y."""
     source, target = (t.numpy(force=True) for t in graph.edges())
     of_vertices = _renamed(graph.ndata, {"feat": "x", "label": "y"}, "ndata")
     of_edges = _renamed(graph.edata, {} if weight is None else {weight: "edge_weight"}, "edata")
@@ -514,13 +471,7 @@ def _array(value: Any) -> Any:
 
 
 def _tensor(name: str, value: Any) -> Tensor:
-    """A tensor in memory of the CPU with the values, the dtype and the shape of an array.
-
-    Raises
-    ------
-    InputError
-        If it is none.
-    """
+    """A tensor in memory of the CPU with the values, the dtype and the shape of an array."""
     try:
         if not isinstance(value, Tensor | list | tuple):
             array = np.asarray(value)

@@ -40,17 +40,7 @@ class NotNumbersError(ValueError):
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """What stands before the numbers of an array.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        Booleans, integers or floating-point numbers, of either byte order.
-    shape : tuple of int
-    fortran_order : bool
-    size : int
-        Bytes of the header itself.
-    """
+    """What stands before the numbers of an array."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -64,13 +54,7 @@ class NpyHeader:
 
 
 def read_header(file: BinaryIO) -> NpyHeader:
-    """Read the header that an open file begins with (NumPy's format, versions 1 to 3).
-
-    Raises
-    ------
-    ValueError
-        Saying what is wrong; `NotNumbersError` if nothing else is.
-    """
+    """Read the header that an open file begins with (NumPy's format, versions 1 to 3)."""
     beginning = _exactly(file, 8)
     if beginning[:6] != _MAGIC or beginning[6] not in (1, 2, 3):
         raise ValueError("no .npy array")
@@ -159,13 +143,7 @@ class ArrayStream:
 
 
 class Archive:
-    """An .npz file.
-
-    Raises
-    ------
-    InputError
-        On opening, if it is no zip archive.
-    """
+    """An .npz file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -205,14 +183,7 @@ class Archive:
 
     @contextmanager
     def stream(self, name: str) -> Iterator[ArrayStream]:
-        """Read an array from its beginning.
-
-        Raises
-        ------
-        InputError
-            If there is none of that name, it is damaged, or holds anything but numbers. The
-            checksum is compared when the last number has been read.
-        """
+        """Read an array from its beginning."""
         info = self._checked(name)
         with reading(self.path, f"array '{name}' is damaged or truncated"):
             file = cast(BinaryIO, self._zip.open(info))
@@ -230,13 +201,7 @@ class Archive:
             yield ArrayStream(self.path, name, file, header)
 
     def array(self, name: str) -> Array:
-        """A whole array; its checksum is compared.
-
-        Raises
-        ------
-        InputError
-            As `stream`.
-        """
+        """A whole array; its checksum is compared."""
         with self.stream(name) as stream:
             header = stream.header
             # A few bytes that are packed well can ask for a thousand times their size.
@@ -245,12 +210,7 @@ class Archive:
         return flat.reshape(header.shape, order="F" if header.fortran_order else "C")
 
     def word(self, name: str) -> str:
-        """A short text in ASCII, as NumPy stores one: SciPy's array ``format`` is one.
-
-        Raises
-        ------
-        InputError
-        """
+        """A short text in ASCII, as NumPy stores one: SciPy's array ``format`` is one."""
         info = self._checked(name)
         with reading(self.path, f"array '{name}' is damaged or truncated"):
             with self._zip.open(info) as file:
@@ -303,12 +263,7 @@ class Archive:
 
 
 def _check_directory(file: BinaryIO, entries: Sequence[zipfile.ZipInfo]) -> None:
-    """See that the directory lists what there is: a damaged name would hide an array.
-
-    Raises
-    ------
-    ValueError
-    """
+    """See that the directory lists what there is: a damaged name would hide an array."""
     file.seek(-min(_END.size + _LONGEST_COMMENT, file.seek(0, os.SEEK_END)), os.SEEK_END)
     tail = file.read()
     end = _END.unpack_from(tail, tail.rindex(_END_MAGIC))
@@ -340,13 +295,7 @@ class ArrayRecord:
 
     @classmethod
     def of(cls, name: str, entry: Any) -> ArrayRecord:
-        """The record that an entry of a JSON object describes.
-
-        Raises
-        ------
-        InputError
-            If it describes none.
-        """
+        """The record that an entry of a JSON object describes."""
         names = {field.name for field in fields(cls)}
         if not isinstance(entry, dict) or set(entry) != names:
             raise InputError(f"'{name}' must have {', '.join(sorted(names))}")
@@ -363,14 +312,7 @@ class ArrayRecord:
 
 
 class ArrayWriter:
-    """A vector or table of unknown length, written row by row.
-
-    Parameters
-    ----------
-    path : Path
-    like : array
-        Its dtype and the shape of its rows are the file's.
-    """
+    """A vector or table of unknown length, written row by row."""
 
     def __init__(self, path: Path, like: Array) -> None:
         self._path, self._dtype, self._row = path, like.dtype, like.shape[1:]
@@ -403,22 +345,7 @@ class ArrayWriter:
 
 
 def open_array(path: Path, record: ArrayRecord, *, writable: bool, check: bool = True) -> Array:
-    """Map an array.
-
-    Parameters
-    ----------
-    path : Path
-    record : ArrayRecord
-    writable : bool
-        Map it privately, so that written pages never reach the file. Otherwise it is read-only.
-    check : bool
-        Compare a digest: of all bytes up to `CHECKED_WHOLE`, of a sample above.
-
-    Raises
-    ------
-    InputError
-        If it is missing, truncated, damaged or of another kind.
-    """
+    """Map an array."""
     header = header_bytes(np.dtype(record.dtype), record.shape)
     check_regular(path)
     with reading(path, "truncated or not an array"):
@@ -438,13 +365,7 @@ def open_array(path: Path, record: ArrayRecord, *, writable: bool, check: bool =
 
 
 def check_array(path: Path, record: ArrayRecord) -> None:
-    """Compare all bytes of an array with its digest.
-
-    Raises
-    ------
-    InputError
-        If they are not those that were written.
-    """
+    """Compare all bytes of an array with its digest."""
     if _digest(open_array(path, record, writable=False, check=False)) != record.digest:
         raise _damaged(path)
 

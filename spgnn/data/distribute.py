@@ -99,21 +99,7 @@ class Arrangement:
 
     @classmethod
     def of(cls, structure: CSR, labels: npt.ArrayLike | None, slices: Slices) -> Arrangement:
-        """Arrange a graph.
-
-        Parameters
-        ----------
-        structure : CSR [n, n]
-            As it is stored, without self-loops.
-        labels : int [n] in [0, parts), optional
-            ``None`` for even blocks.
-        slices : Slices
-
-        Raises
-        ------
-        InputError
-            If the labels do not fit the graph.
-        """
+        """Arrange a graph."""
         n = structure.shape[0]
         layout, order = partition_order(labels, n, slices.parts)
         entries = None

@@ -35,25 +35,7 @@ TIMEOUT = 30.0  # seconds without a byte
 
 
 def fetch(url: str, target: Path, digest: str | None, progress: Progress | None = None) -> Path:
-    """Download a file unless it is there already.
-
-    Parameters
-    ----------
-    url : str
-    target : Path
-        Where it goes; directories that do not exist are made. A file that is there is trusted: it
-        was checked when it was written.
-    digest : str or None
-        ``sha256:HEX``, or ``git:HEX``, the id git gives to a file's content. ``None`` where nobody
-        has published one; then only the length is checked.
-    progress : called with (file name, bytes so far, bytes in all), optional
-
-    Raises
-    ------
-    InputError
-        If there is no network, the file is not what it should be, or the disk is full. Nothing is
-        left behind, no directory either.
-    """
+    """Download a file unless it is there already."""
     if target.exists():
         return target
     with _made(target.parent), written_aside(target) as file:
@@ -173,11 +155,6 @@ def load_planetoid(
 
     Vertices that are in the graph but in no label file (15 of CiteSeer) have no features and
     y = −1.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be fetched or is not the published one.
     """
     paths = {}
     for kind, blob in FILES[name].items():
@@ -270,13 +247,7 @@ TRAIN, VAL, TEST = 1, 2, 3  # values of node_types
 def load_reddit(
     cache: Path, progress: Progress | None = None, url: str = URL, digest: str = DIGEST
 ) -> Graph:
-    """Fetch the archive of two .npz files and put the graph together.
-
-    Raises
-    ------
-    InputError
-        If it cannot be fetched or is not the published one.
-    """
+    """Fetch the archive of two .npz files and put the graph together."""
     archive = fetch(url, cache / "reddit.zip", digest, progress)
     with reading(archive, "not the published file"), zipfile.ZipFile(archive) as files:
         with files.open("reddit_graph.npz") as file, np.load(file, allow_pickle=False) as edges:
@@ -341,11 +312,6 @@ def load_ogb(
 
     Edge (u, v) of the files is stored in row v, column u; the edges of undirected sets, which the
     files hold once, in both directions.
-
-    Raises
-    ------
-    InputError
-        If it cannot be fetched or is not the published one.
     """
     source = source or SETS[name]
     archive = fetch(source.url, cache / source.url.rsplit("/", 1)[-1], source.digest, progress)

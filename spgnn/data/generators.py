@@ -236,13 +236,7 @@ STAND_INS = {
 
 
 def stand_in(name: str, scale: float = 1.0, *, seed: int = 0) -> Graph:
-    """The stand-in of that name with ``scale`` times the vertices and edges of the original.
-
-    Raises
-    ------
-    InputError
-        If there is none of that name, or the scale is not in (0, 1].
-    """
+    """The stand-in of that name with ``scale`` times the vertices and edges of the original."""
     check_choice("stand-in", name, STAND_INS)
     if not 0 < scale <= 1:
         raise InputError(f"the scale of {name} must be in (0, 1], got {scale}")
@@ -266,21 +260,7 @@ _LARGEST_SEED = 2**31 - 1
 
 
 def generate(text: str, seed: int = 0) -> Graph | None:
-    """The generated set of a name, or ``None`` if no generator has it.
-
-    Parameters
-    ----------
-    text : str
-        ``sbm``, ``rmat-SCALE-FACTOR`` or a stand-in; behind an @ a stand-in's scale and, for each
-        of them, ``seed=N``: ``reddit-like@0.01,seed=3``.
-    seed : int
-        Where the name gives none.
-
-    Raises
-    ------
-    InputError
-        If what follows the @ is wrong, or the graph cannot be made.
-    """
+    """The generated set of a name, or ``None`` if no generator has it."""
     name, at, options = text.partition("@")
     sizes = _RMAT.fullmatch(name)
     if name != "sbm" and name not in STAND_INS and sizes is None:

@@ -10,10 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.data.structure import rename_columns, slice_rows, union_with_transpose
+from spgnn.data.structure import rename_columns, select_rows, slice_rows, union, with_entries
 from spgnn.errors import InputError
 from spgnn.sparse import CSR, EVERY_INTEGER, exact_in_float32, take_rows
 
+Array = npt.NDArray[Any]
 MASKS = ("train_mask", "val_mask", "test_mask")
 
 
@@ -65,25 +66,13 @@ class VertexData:
                 f"so it must be in [0, {self.splits})"
             )
         masks = {name: getattr(self, name) for name in MASKS}
-        return replace(
-            self,
-            **{name: m[:, split] for name, m in masks.items() if m is not None and m.dim() == 2},
-        )
+        tables = {name: m for name, m in masks.items() if m is not None and m.dim() == 2}
+        return replace(self, **{name: m[:, split] for name, m in tables.items()})
 
     def take(self, rows: Tensor | slice) -> dict[str, Any]:
         """The five arrays at some rows, by name (views, if ``rows`` is a slice)."""
-        taken: dict[str, Any] = {}
-        for name in ("x", "y", *MASKS):
-            array = getattr(self, name)
-            if array is None:
-                taken[name] = None
-            elif isinstance(array, CSR):
-                taken[name] = (
-                    slice_rows(array, rows) if isinstance(rows, slice) else take_rows(array, rows)
-                )
-            else:
-                taken[name] = array[rows]
-        return taken
+        arrays = {name: getattr(self, name) for name in ("x", "y", *MASKS)}
+        return {k: None if v is None else select_rows(v, rows) for k, v in arrays.items()}
 
     def _check_vertices(self, rows: int, owner: str) -> None:
         if isinstance(self.x, CSR):
@@ -201,7 +190,10 @@ class Graph(VertexData):
         Weights of (i, j) and (j, i) are the larger of the two, so that an already symmetric
         graph stays as it is.
         """
-        return replace(self, adjacency=union_with_transpose(self.adjacency), directed=False)
+        A = with_entries(self.adjacency)
+        return replace(
+            self, adjacency=union(A, A.T.tocsr(), weighted=self.weighted), directed=False
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,8 +232,8 @@ class GraphBlock(VertexData):
 
 def _check_ids(vertex_ids: Tensor, rows: int, owner: str) -> None:
     if vertex_ids.shape != (rows,) or vertex_ids.dtype != torch.int64:
-        found = f"{vertex_ids.dtype} {list(vertex_ids.shape)}"
-        raise InputError(f"{owner}: vertex_ids must be int64 [{rows}], got {found}")
+        got = f"{vertex_ids.dtype} {list(vertex_ids.shape)}"
+        raise InputError(f"{owner}: vertex_ids must be int64 [{rows}], got {got}")
 
 
 def vertex_ids_of(record: Graph | GraphBlock) -> Tensor:
@@ -271,23 +263,21 @@ def inverse_permutation(order: Tensor) -> Tensor:
 
 UNKNOWN = -1
 LabelKind = Literal["classes", "several", "numbers"]
-# How labels of each kind are held: dtype of torch and of a file, and whether there are columns.
-_HELD: dict[LabelKind, tuple[torch.dtype, str, bool]] = {
-    "classes": (torch.int64, "<i8", False),
-    "several": (torch.int8, "|i1", True),
-    "numbers": (torch.float32, "<f4", True),
+# Labels of each kind: dtype of torch and of a file, and dimensions.
+_LABELS: dict[LabelKind, tuple[torch.dtype, str, int]] = {
+    "classes": (torch.int64, "<i8", 1),
+    "several": (torch.int8, "|i1", 2),
+    "numbers": (torch.float32, "<f4", 2),
 }
-WANTED = "y must be int64 [{n}], int8 [{n}, labels] or float32 [{n}, numbers]"
-Labels = npt.NDArray[Any]
 
 
 def label_kind(y: Tensor) -> LabelKind:
-    """What labels are, by the dtype that they are held in."""
-    return next(kind for kind, (dtype, *_) in _HELD.items() if dtype == y.dtype)
+    """Classes, several labels a vertex, or numbers; their dtype says it."""
+    return next(kind for kind, (dtype, *_) in _LABELS.items() if dtype == y.dtype)
 
 
 def known_labels(y: Tensor) -> Tensor:
-    """Which labels are known, bool of the shape of y."""
+    """Whether each label is known, bool of the shape of y."""
     return ~y.isnan() if y.is_floating_point() else y > UNKNOWN
 
 
@@ -320,70 +310,48 @@ def classes_of(y: Tensor) -> int:
 
 
 def check_labels(y: Tensor, rows: int, owner: str) -> None:
-    """Refuse labels that are not held as they must be.
-
-    Raises
-    ------
-    InputError
-    """
-    shapes = {dtype: 2 if columns else 1 for dtype, _, columns in _HELD.values()}
-    if shapes.get(y.dtype) != y.dim() or len(y) != rows:
-        wanted = WANTED.format(n=rows)
-        raise InputError(f"{owner}: {wanted}, got {y.dtype} {list(y.shape)}")
+    """Refuse labels of another dtype or shape than those of `_LABELS`."""
+    if (y.dtype, y.dim()) not in {(dtype, dim) for dtype, _, dim in _LABELS.values()} or (
+        len(y) != rows
+    ):
+        raise InputError(
+            f"{owner}: y must be int64 [{rows}], int8 [{rows}, labels] or float32 "
+            f"[{rows}, numbers], got {y.dtype} {list(y.shape)}"
+        )
 
 
-def stored_as(dtype: str, dimensions: int, columns: int) -> tuple[str, tuple[int, ...]]:
-    """Dtype and shape of a row of labels in a file; classes, if what is there is of no kind.
-
-    Parameters
-    ----------
-    dtype : str
-    dimensions : int
-        Of the array that is there.
-    columns : int
-        That it must have, if it has any.
-    """
-    for _, stored, several in _HELD.values():
-        if (stored, 1 + several) == (dtype, dimensions):
-            return stored, (columns,) if several else ()
-    return _HELD["classes"][1], ()
+def labels_in_files(dtype: str, dimensions: int, columns: int) -> tuple[str, tuple[int, ...]]:
+    """The dtype and shape of a row of labels like those in a file; of classes, if of no kind."""
+    for _, stored, dim in _LABELS.values():
+        if (stored, dim) == (dtype, dimensions):
+            return stored, (columns,) * (dim - 1)
+    return _LABELS["classes"][1], ()
 
 
-def labels_of_table(table: Labels) -> Labels:
-    """Labels that are no vector of integers, as they are held.
-
-    Parameters
-    ----------
-    table : bool or integers [n, labels], or floating [n] or [n, numbers]
-        −1 in a table of integers, and NaN among numbers, is what is not known.
-
-    Raises
-    ------
-    InputError
-        Of the first that is wrong, without an owner.
-    """
+def labels_of_table(table: Array) -> Array:
+    """Several labels a vertex as int8 [n, labels], or numbers as float32 [n, numbers]."""
     if table.dtype.kind == "f":
         with np.errstate(over="ignore", under="ignore"):
-            single = table.astype(np.float32)
-        _check(table, ~np.isinf(single), "a finite number, or NaN where not known")
-        return single[:, None] if single.ndim == 1 else single
-    good = (table == 0) | (table == 1) | (table == UNKNOWN)
-    _check(table, good, "0 or 1, or -1 where not known")
-    return table.astype(np.int8)
-
-
-def _check(table: Labels, good: npt.NDArray[np.bool_], rule: str) -> None:
+            labels = table.astype(np.float32)
+        good, rule = ~np.isinf(labels), "a finite number, or NaN where not known"
+        labels = labels[:, None] if labels.ndim == 1 else labels
+    else:
+        good = (table == 0) | (table == 1) | (table == UNKNOWN)
+        labels, rule = table.astype(np.int8), "0 or 1, or -1 where not known"
     if not good.all():
         place = np.unravel_index(int(np.argmin(good)), good.shape)
         where = ", ".join(str(int(i)) for i in place)
         raise InputError(f"y[{where}] is {table[place]}; it must be {rule}")
+    return labels
 
 
+# SciPy's weights are float64, and its column numbers often int64. Every record passes its matrices
+# through `narrow`; readers check weights with `fits_float32` first, because they know the line.
 WEIGHT = "a weight that float32 can hold, 0 or 1.4e-45 to 3.4e38 in size"
 
 
-def fits_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Which finite values stay finite and do not become 0 in float32, bool [values]."""
+def fits_float32(values: Array) -> npt.NDArray[np.bool_]:
+    """Whether finite values stay finite and do not become 0 in float32, bool [values]."""
     with np.errstate(over="ignore", under="ignore"):
         single = values.astype(np.float32)
     fits: npt.NDArray[np.bool_] = np.isfinite(single) & ((single != 0) | (values == 0))
@@ -391,13 +359,7 @@ def fits_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def narrow(block: CSR, owner: str) -> CSR:
-    """The same block with float32 values and the narrowest column numbers.
-
-    Raises
-    ------
-    InputError
-        If a finite value is too large for float32, or one that is not 0 would become 0.
-    """
+    """The same block with float32 values and the narrowest column numbers."""
     values = block.values
     if values is not None and values.dtype != torch.float32:
         wide = values.double().numpy()
@@ -412,13 +374,7 @@ def narrow(block: CSR, owner: str) -> CSR:
 
 
 def narrow_features(x: Tensor, name: str) -> Tensor:
-    """Dense features as float32; what is too small for it becomes 0.
-
-    Raises
-    ------
-    InputError
-        If x is complex, a finite feature is too large for float32, or float32 rounds an integer.
-    """
+    """Dense features as float32; what is too small for it becomes 0."""
     if x.dtype == torch.float32:
         return x
     if x.is_complex():

@@ -67,13 +67,7 @@ def read_in_memory(path: Path, file: EdgeFile | None, progress: Progress | None)
 
 
 def edge_file(path: Path) -> EdgeFile | None:
-    """A file of edges, opened by the reader that its suffix names; ``None`` for an .npz file.
-
-    Raises
-    ------
-    InputError
-        If there is no such file, or none of a known format.
-    """
+    """A file of edges, opened by the reader that its suffix names; ``None`` for an .npz file."""
     # os.path answers where Path raises: names that are too long, or that hold a NUL.
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file")
@@ -102,22 +96,7 @@ BETWEEN = "+"  # the names of several data sets
 
 
 def disjoint_union(graphs: Sequence[Graph], split: Sequence[int] | None = None) -> Graph:
-    """One graph whose adjacency has those of several along its diagonal.
-
-    Parameters
-    ----------
-    graphs : sequence of Graph
-        All with features and labels of the same kind and width, or none with any. Where some have
-        a mask, vertices of those that have not are not in it. Weights that are missing are 1.
-    split : three int, optional
-        So many graphs are for training, as many next for validation, the last for testing, in
-        place of their masks.
-
-    Raises
-    ------
-    InputError
-        Naming the graph that does not fit the first.
-    """
+    """One graph whose adjacency has those of several along its diagonal."""
     if not graphs:
         raise InputError("a union of no graphs")
     first = graphs[0]
@@ -141,13 +120,7 @@ def disjoint_union(graphs: Sequence[Graph], split: Sequence[int] | None = None) 
 
 
 def masks_by_graph(graphs: Sequence[Graph], split: Sequence[int]) -> dict[str, Tensor]:
-    """Masks of the vertices of the first, the next and the last graphs.
-
-    Raises
-    ------
-    InputError
-        If these are more or fewer graphs than there are.
-    """
+    """Masks of the vertices of the first, the next and the last graphs."""
     if len(split) != len(MASKS) or sum(split) != len(graphs) or min(split) < 0:
         shown = ",".join(map(str, split))
         raise InputError(
@@ -276,10 +249,6 @@ def open_source(
         As of `load_dataset`.
     graph_split : three int, optional
         Of several data sets, so many are for training, validation and testing.
-
-    Raises
-    ------
-    InputError
     """
     text = os.fspath(name_or_path)
     names = _several(text)
@@ -305,13 +274,7 @@ def download(
     data_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Graph:
-    """Fetch a public set and keep it as .npz; the files as published stay beside it.
-
-    Raises
-    ------
-    InputError
-        If there is no such set, no network, or a file is not the published one.
-    """
+    """Fetch a public set and keep it as .npz; the files as published stay beside it."""
     if name not in DOWNLOADS:
         raise unknown("to download", name, DOWNLOADS)
     home = data_directory(data_dir)

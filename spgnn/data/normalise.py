@@ -129,10 +129,6 @@ def check_weights(
         Global index of row 0.
     ids : Tensor int64 [rows], or int
         As of :func:`degree_scales`.
-
-    Raises
-    ------
-    InputError
     """
     if kind != "none" and block.values is not None and bool((block.values < 0).any()):
         check_degrees(row_sums(add_self_loops(block, first_row) if loops else block), ids)

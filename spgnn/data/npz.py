@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,7 +19,7 @@ from spgnn.data.graph import MASKS, WEIGHT, Graph, VertexData, fits_float32, lab
 from spgnn.data.normalise import WordCount
 from spgnn.data.reading import graph_of, reading
 from spgnn.data.source import GraphSource, describe, ids_of
-from spgnn.data.structure import block_of, slice_rows, stack_rows, without_ones
+from spgnn.data.structure import block_of, select_rows, slice_rows, stack_rows, without_ones
 from spgnn.errors import InputError
 from spgnn.files import written_aside
 from spgnn.layout import RowLayout
@@ -38,13 +36,7 @@ _FORMATS = {
     "coo": ("row", "col"),
     "dia": ("offsets",),
 }
-_OF_MATRIX = (
-    "data",
-    "shape",
-    "format",
-    "_is_array",
-    *{each for of in _FORMATS.values() for each in of},
-)
+_OF_MATRIX = {"data", "shape", "format", "_is_array"}.union(*_FORMATS.values())
 _NO_WEIGHTS = ("edge_weight", "edge_weights", "weight", "weights", "values")
 _LARGEST = 2**62
 
@@ -59,23 +51,19 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
     Rows that are not canonical are made so: columns sorted, duplicate weights summed. A matrix may
     be in any format of ``scipy.sparse.save_npz``, as an array ``format`` or ``x_format`` says;
     ``y_…`` is a table of labels in such a form.
-
-    Raises
-    ------
-    InputError
-        Naming the file, the array and the position of what is wrong.
     """
     path = Path(path)
     with Archive(path) as archive:
         arrays = GraphArrays(archive)
         arrays.warn_of_unread()
-        rows = arrays.vertices
         adjacency = arrays.adjacency()
         x: Tensor | CSR | None = None
-        if "x" in arrays.archive:
-            x = torch.from_numpy(arrays.reals("x", (rows, None)))
-        elif arrays.sparse_features is not None:
-            x = arrays.csr("x_", arrays.sparse_features)
+        if "x" in archive:
+            array = archive.array("x")
+            arrays.check_shape("x", array.dtype, array.shape, (arrays.vertices, None))
+            x = torch.from_numpy(arrays.float32("x", array))
+        elif (shape := arrays.shape_of("x")) is not None:
+            x = arrays.csr("x_", shape)
         y, masks = arrays.labels(), arrays.masks()
         directed = arrays.directed()
     return graph_of(path, adjacency, directed, x=x, y=y, **masks)
@@ -116,13 +104,7 @@ def write_npz(graph: Graph, path: str | os.PathLike[str], *, compressed: bool = 
 
 
 class GraphArrays:
-    """The arrays of one file as parts of a graph; what is wrong is named by array and position.
-
-    Raises
-    ------
-    InputError
-        On opening, if the file holds no graph.
-    """
+    """The arrays of one file as parts of a graph; what is wrong is named by array and position."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive, self.path = archive, archive.path
@@ -139,29 +121,25 @@ class GraphArrays:
             )
         self.vertices = rows
 
-    @property
-    def unread(self) -> list[str]:
-        """The arrays that say nothing here."""
         matrices = {f"{prefix}{name}" for prefix in ("", "x_", "y_") for name in _OF_MATRIX}
         masks = {f"{name}{s}" for name in MASKS for s in ("", "s")}
         known = {"directed", "x", "y", "classes"} | matrices | masks
-        return [name for name in self.archive.names if name not in known]
+        self._unread = [name for name in archive.names if name not in known]
 
     def warn_of_unread(self) -> None:
         """Log that the file holds what looks like attributes of edges, if it does."""
-        if unread := [name for name in self.unread if name.startswith("edge")]:
+        if edges := [name for name in self._unread if name.startswith("edge")]:
             said = "%s: not read: %s; of edges, a file holds weights alone, in an array 'data'"
-            logging.getLogger(__name__).warning(said, self.path, ", ".join(unread))
+            logging.getLogger(__name__).warning(said, self.path, ", ".join(edges))
 
     def decided(self) -> dict[str, str]:
-        """What in the file decides direction and weights."""
-        there = "directed" in self.archive
-        found = {"direction by": "array 'directed'" if there else "there is no array 'directed'"}
+        """Reasons for direction and weights."""
+        direction = "" if "directed" in self.archive else "there is no "
         weights = "array 'data', unless all are 1" if "data" in self.archive else "no array 'data'"
-        found["weights by"] = weights
-        if self.unread:
-            found["not read"] = ", ".join(self.unread)
-        return found
+        reasons = {"direction by": f"{direction}array 'directed'", "weights by": weights}
+        if self._unread:
+            reasons["not read"] = ", ".join(self._unread)
+        return reasons
 
     def adjacency(self) -> CSR:
         """The canonical matrix; weights that are all 1 are dropped."""
@@ -184,12 +162,6 @@ class GraphArrays:
         if length is not None and len(array) != length:
             self.refuse(name, f"must have length {length}, got {len(array)}")
         return array
-
-    def reals(self, name: str, shape: tuple[int | None, ...], *, weights: bool = False) -> Array:
-        """A float32 array without NaN or infinity."""
-        array = self.archive.array(name)
-        self.check_shape(name, array.dtype, array.shape, shape)
-        return self.float32(name, array, weights=weights)
 
     def check_shape(
         self,
@@ -229,12 +201,7 @@ class GraphArrays:
             self.refuse(name, f"must not be negative, got {rows} × {cols}")
         return rows, cols
 
-    @property
-    def sparse_features(self) -> tuple[int, int] | None:
-        """The shape of sparse features, if there are any."""
-        return self._shape_of("x")
-
-    def _shape_of(self, matrix: str) -> tuple[int, int] | None:
+    def shape_of(self, matrix: str) -> tuple[int, int] | None:
         """The shape of a sparse matrix of vertices, if there is one of that name."""
         if not {f"{matrix}_indptr", f"{matrix}_format"} & set(self.archive.names):
             return None
@@ -341,7 +308,13 @@ class GraphArrays:
     def labels(self) -> Tensor | None:
         """Classes, each in the range that the file states or that is plausible; or other labels."""
         if "y" not in self.archive:
-            return self._sparse_labels()
+            shape = self.shape_of("y")
+            if shape is None:
+                return None
+            # Several labels a vertex: those that are not stored are 0.
+            check_memory(f"{self.path}: labels [{shape[0]}, {shape[1]}]", shape[0] * shape[1])
+            dense = self.csr("y_", shape).to_scipy().toarray()
+            return self._table_of_labels(dense.astype(np.int64))
         table = self.archive.array("y")
         if table.shape[1:] == (1,) and table.dtype.kind in "iu" and table.dtype != np.int8:
             said = f"is {_describe(table)}: give classes as a vector [{len(table)}], y[:, 0], or a "
@@ -366,14 +339,6 @@ class GraphArrays:
         self.check("y", y, (y >= -1) & (y < classes), rule)
         return torch.from_numpy(y.astype(np.int64, copy=False))
 
-    def _sparse_labels(self) -> Tensor | None:
-        """Several labels a vertex: those that are not stored are 0."""
-        shape = self._shape_of("y")
-        if shape is None:
-            return None
-        check_memory(f"{self.path}: labels [{shape[0]}, {shape[1]}]", shape[0] * shape[1])
-        return self._table_of_labels(self.csr("y_", shape).to_scipy().toarray().astype(np.int64))
-
     def _table_of_labels(self, table: Array) -> Tensor:
         """Several labels a vertex, or numbers."""
         if table.dtype.kind not in "fiub" or table.ndim not in (1, 2):
@@ -388,22 +353,21 @@ class GraphArrays:
 
     def masks(self) -> dict[str, Tensor | None]:
         """The three masks by name."""
-        return {name: self._mask(name) for name in MASKS}
-
-    def _mask(self, name: str) -> Tensor | None:
-        several = f"{name}s"
-        if several in self.archive:
-            mask = self.archive.array(several).T
-        elif name in self.archive:
-            mask = self.archive.array(name)
-        else:
-            return None
-        if mask.dtype.kind != "b":
-            self.refuse(name, f"must be bool, got {_describe(mask)}")
-        mask = np.ascontiguousarray(mask)
-        bits = mask.view(np.uint8)
-        self.check(name, bits, bits <= 1, "must be a bool, 0 or 1")
-        return torch.from_numpy(mask)
+        masks: dict[str, Tensor | None] = dict.fromkeys(MASKS)
+        for name in MASKS:
+            if f"{name}s" in self.archive:
+                mask = self.archive.array(f"{name}s").T
+            elif name in self.archive:
+                mask = self.archive.array(name)
+            else:
+                continue
+            if mask.dtype.kind != "b":
+                self.refuse(name, f"must be bool, got {_describe(mask)}")
+            mask = np.ascontiguousarray(mask)
+            bits = mask.view(np.uint8)
+            self.check(name, bits, bits <= 1, "must be a bool, 0 or 1")
+            masks[name] = torch.from_numpy(mask)
+        return masks
 
     def check(self, name: str, array: Array, good: Array, rule: str, first: int = 0) -> None:
         """Refuse the first element that is not good, by its position; rows count from `first`."""
@@ -454,18 +418,12 @@ def _describe(array: Array) -> str:
     return f"{array.dtype} {list(array.shape)}"
 
 
-X = TypeVar("X", Tensor, CSR)
-
-
 class NpzSource(GraphSource):
     """An .npz file, opened; labels, masks and row offsets are in memory, features are not.
 
-    Opening reads every array once, and with that checks it as `read_npz` does.
-
-    Raises
-    ------
-    InputError
-        Naming the file, the array and the position of what is wrong.
+    Features that are stored as they are (``np.savez``) are mapped; compressed ones are decompressed
+    from their beginning, and only the rows that are wanted are kept. Opening reads every array
+    once, and with that checks it as `read_npz` does.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -475,7 +433,11 @@ class NpzSource(GraphSource):
             arrays.warn_of_unread()
             adjacency, directed = arrays.adjacency(), arrays.directed()
             self.decided = arrays.decided()
-            self._features = _features(arrays)
+            self._features: _DenseFeatures | _SparseFeatures | None = None
+            if "x" in archive:
+                self._features = _DenseFeatures(arrays)
+            elif (shape := arrays.shape_of("x")) is not None:
+                self._features = _SparseFeatures(arrays, shape)
             data = {"y": arrays.labels(), **arrays.masks()}
         graph = graph_of(self._path, adjacency, directed, **data)
         self._vertices = VertexData(**data)
@@ -483,11 +445,8 @@ class NpzSource(GraphSource):
         self._adjacency: CSR | None = graph.adjacency
         self.meta = describe(graph, RowLayout.even(graph.vertices, 1))
         if self._features is not None:
-            self.meta = replace(
-                self.meta,
-                features=self._features.width,
-                sparse_features=isinstance(self._features, _SparseFeatures),
-            )
+            sparse = isinstance(self._features, _SparseFeatures)
+            self.meta = replace(self.meta, features=self._features.width, sparse_features=sparse)
             words = WordCount()
             for _, rows in self._features.pieces(self.piece_rows):
                 words.add(rows)
@@ -500,16 +459,15 @@ class NpzSource(GraphSource):
 
     def structure(self) -> CSR:
         """The adjacency; a caller that drops it frees it."""
-        A = self._kept()
+        A = self._loaded()
         self._adjacency = None
         return A
 
     def adjacency(self, ids: Tensor | slice) -> CSR:
-        """Some rows of the adjacency, which from now on is kept."""
-        A = self._kept()
-        return slice_rows(A, ids) if isinstance(ids, slice) else take_rows(A, ids)
+        """Some rows of the adjacency, which from now on stays in memory."""
+        return select_rows(self._loaded(), ids)
 
-    def _kept(self) -> CSR:
+    def _loaded(self) -> CSR:
         if self._adjacency is None:
             with Archive(self._path) as archive:
                 self._adjacency = GraphArrays(archive).adjacency()
@@ -517,10 +475,25 @@ class NpzSource(GraphSource):
 
     def rows(self, ids: Tensor | slice) -> VertexData:
         """Features, labels and masks of some vertices; compressed features are read up to them."""
-        x = None
-        if self._features is not None:
-            x = self._features.rows(ids_of(ids, self.meta.vertices), self.piece_rows)
-        return VertexData(**self._vertices.take(ids) | {"x": x})
+        data = self._vertices.take(ids)
+        features = self._features
+        if features is not None:
+            wanted = ids_of(ids, self.meta.vertices)
+            if features.mapped:
+                data["x"] = features.take(wanted.numpy())
+            else:
+                ascending, order = wanted.sort()
+                picked: list[Any] = []
+                pieces: Iterator[tuple[int, Any]] = features.pieces(self.piece_rows)
+                for first, piece in pieces:
+                    bounds = torch.tensor([first, first + piece.shape[0]])
+                    low, high = torch.searchsorted(ascending, bounds).tolist()
+                    if low < high or not picked:
+                        picked.append(select_rows(piece, ascending[low:high] - first))
+                    if high == len(wanted):
+                        break
+                data["x"] = select_rows(stack_rows(picked), order.argsort())
+        return VertexData(**data)
 
     def pieces(self, rows: int | None = None) -> Iterator[tuple[int, VertexData]]:
         """All vertices once, a few at a time, in one reading of the file."""
@@ -529,103 +502,55 @@ class NpzSource(GraphSource):
             yield from super().pieces(rows)
             return
         for first, x in self._features.pieces(rows):
-            here = slice(first, first + x.shape[0])
-            yield first, VertexData(**self._vertices.take(here) | {"x": x})
+            data = self._vertices.take(slice(first, first + x.shape[0]))
+            yield first, VertexData(**data | {"x": x})
 
 
-def _features(arrays: GraphArrays) -> _DenseFeatures | _SparseFeatures | None:
-    if "x" in arrays.archive:
-        return _DenseFeatures(arrays)
-    shape = arrays.sparse_features
-    return None if shape is None else _SparseFeatures(arrays, shape)
+class _DenseFeatures:
+    """Rows of the array x of a file; mapped ones can be taken in any order."""
 
-
-class _Features(ABC, Generic[X]):
-    """Rows of features in a file."""
-
-    def __init__(self, path: Path, vertices: int, width: int) -> None:
-        self.path, self.vertices, self.width = path, vertices, width
-
-    @abstractmethod
-    def pieces(self, rows: int) -> Iterator[tuple[int, X]]:
-        """All rows, checked, so many at a time."""
-
-    @property
-    @abstractmethod
-    def mapped(self) -> bool:
-        """Whether the file's arrays are mapped."""
-
-    @abstractmethod
-    def mapped_rows(self, ids: Array) -> X | None:
-        """Some rows, if the file's arrays are mapped."""
-
-    @abstractmethod
-    def joined(self, pieces: list[X], order: Tensor) -> X:
-        """Rows of several pieces, then taken in an order."""
-
-    def rows(self, ids: Tensor, rows: int) -> X:
-        """Some rows, in the order asked for."""
-        found = self.mapped_rows(ids.numpy())
-        if found is not None:
-            return found
-        ascending, order = ids.sort()
-        picked: list[X] = []
-        for first, piece in self.pieces(rows):
-            bounds = torch.tensor([first, first + piece.shape[0]])
-            low, high = torch.searchsorted(ascending, bounds).tolist()
-            if low < high or not picked:
-                picked.append(self.joined([piece], ascending[low:high] - first))
-            if high == len(ids):
-                break
-        return self.joined(picked, order.argsort())
-
-
-class _DenseFeatures(_Features[Tensor]):
     def __init__(self, arrays: GraphArrays) -> None:
+        self._path, self._rows = arrays.path, arrays.vertices
         with arrays.archive.stream("x") as stream:
             header = stream.header
         arrays.check_shape("x", header.dtype, header.shape, (arrays.vertices, None))
-        super().__init__(arrays.path, arrays.vertices, header.shape[1])
+        self.width = header.shape[1]
         self._array = arrays.archive.mapped("x")
-        if self._array is None and header.fortran_order:
-            self._array = arrays.archive.array("x")  # its rows do not lie together
+        self._columns_first = header.fortran_order  # rows do not lie together
+        if self._array is None and self._columns_first:
+            self._array = arrays.archive.array("x")
+        self.mapped = self._array is not None
 
     def pieces(self, rows: int) -> Iterator[tuple[int, Tensor]]:
-        with Archive(self.path) as archive, archive.stream("x") as stream:
+        """All rows, checked, so many at a time."""
+        with Archive(self._path) as archive, archive.stream("x") as stream:
             arrays = GraphArrays(archive)
-            for first in range(0, max(self.vertices, 1), rows):
-                last = min(first + rows, self.vertices)
-                if stream.header.fortran_order and self._array is not None:
+            for first in range(0, max(self._rows, 1), rows):
+                last = min(first + rows, self._rows)
+                if self._columns_first and self._array is not None:
                     piece = self._array[first:last]
                 else:
-                    shape = (last - first, self.width)
-                    piece = stream.take((last - first) * self.width).reshape(shape)
+                    piece = stream.take((last - first) * self.width)
+                    piece = piece.reshape(last - first, self.width)
                 yield first, torch.from_numpy(arrays.float32("x", piece, first=first))
 
-    @property
-    def mapped(self) -> bool:
-        return self._array is not None
-
-    def mapped_rows(self, ids: Array) -> Tensor | None:
-        if self._array is None:
-            return None
+    def take(self, ids: Array) -> Tensor:
+        assert self._array is not None
         return torch.from_numpy(np.ascontiguousarray(self._array[ids], dtype=np.float32))
 
-    def joined(self, pieces: list[Tensor], order: Tensor) -> Tensor:
-        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces))[order]
 
+class _SparseFeatures:
+    """The same of the arrays x_indptr, x_indices and x_data."""
 
-class _SparseFeatures(_Features[CSR]):
     def __init__(self, arrays: GraphArrays, shape: tuple[int, int]) -> None:
-        super().__init__(arrays.path, *shape)
+        self._path, (self._rows, self.width) = arrays.path, shape
         self._whole: CSR | None = None
         if arrays.converts("x_"):
-            self._whole = arrays.csr("x_", shape)  # its rows do not lie together
+            self._whole, self.mapped = arrays.csr("x_", shape), True
             return
-        self._entries = [arrays.archive.mapped(name) for name in ("x_indices", "x_data")]
-        entries = 0
+        archive, entries = arrays.archive, 0
         for name in ("x_indices", "x_data"):
-            with arrays.archive.stream(name) as stream:
+            with archive.stream(name) as stream:
                 header = stream.header
             if name == "x_data":
                 arrays.check_shape(name, header.dtype, header.shape, (entries,))
@@ -635,46 +560,43 @@ class _SparseFeatures(_Features[CSR]):
                 arrays.refuse(name, said)
             else:
                 entries = header.shape[0]
-        self._indptr = arrays.row_ends("x_indptr", self.vertices, entries)
+        self._indptr = arrays.row_ends("x_indptr", self._rows, entries)
+        self._entries = [archive.mapped(name) for name in ("x_indices", "x_data")]
+        self.mapped = all(array is not None for array in self._entries)
 
     def pieces(self, rows: int) -> Iterator[tuple[int, CSR]]:
+        """All rows, checked, so many at a time."""
+        starts = range(0, max(self._rows, 1), rows)
         if self._whole is not None:
-            for first in range(0, max(self.vertices, 1), rows):
+            for first in starts:
                 yield first, slice_rows(self._whole, slice(first, first + rows))
             return
-        with ExitStack() as stack:
-            archive = stack.enter_context(Archive(self.path))
+        with (
+            Archive(self._path) as archive,
+            archive.stream("x_indices") as indices,
+            archive.stream("x_data") as data,
+        ):
             arrays = GraphArrays(archive)
-            indices, data = (
-                stack.enter_context(archive.stream(name)) for name in ("x_indices", "x_data")
-            )
-            for first in range(0, max(self.vertices, 1), rows):
-                ends = self._indptr[first : min(first + rows, self.vertices) + 1]
+            for first in starts:
+                ends = self._indptr[first : min(first + rows, self._rows) + 1]
                 begin, count = int(ends[0]), int(ends[-1] - ends[0])
                 columns = arrays.columns("x_indices", indices.take(count), self.width, begin)
                 values = arrays.float32("x_data", data.take(count), first=begin)
                 yield first, self._block(ends - begin, columns, values)
 
-    @property
-    def mapped(self) -> bool:
-        return self._whole is not None or all(each is not None for each in self._entries)
-
-    def mapped_rows(self, ids: Array) -> CSR | None:
+    def take(self, ids: Array) -> CSR:
         if self._whole is not None:
             return take_rows(self._whole, torch.from_numpy(ids))
         indices, data = self._entries
-        if indices is None or data is None:
-            return None
+        assert indices is not None
+        assert data is not None
         lengths = self._indptr[ids + 1] - self._indptr[ids]
         ends = np.concatenate(([0], np.cumsum(lengths)))
         place = np.arange(ends[-1]) + np.repeat(self._indptr[ids] - ends[:-1], lengths)
         columns = indices[place].astype(numpy_index_dtype(self.width))
         return self._block(ends, columns, data[place].astype(np.float32))
 
-    def joined(self, pieces: list[CSR], order: Tensor) -> CSR:
-        return take_rows(stack_rows(pieces), order)
-
     def _block(self, ends: Array, columns: Array, values: Array) -> CSR:
-        owner = f"{self.path}: 'x_data'"
+        owner = f"{self._path}: 'x_data'"
         shape = (len(ends) - 1, self.width)
         return canonical(owner, ends, columns, values, shape, whole=self._integers)

@@ -28,12 +28,7 @@ PACKED = (".gz", ".bz2", ".xz")  # suffixes of files that are unpacked while the
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Refuse what is there but no regular file, before it is opened: a pipe has to be waited for.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse pipes and devices before they are opened: a pipe has to be waited for."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -50,10 +45,6 @@ def reading(path: Path, what: str = "truncated or damaged") -> Iterator[None]:
 
     Readers of zip, gzip and .npy raise a dozen types for damaged bytes, undocumented ones among
     them; all mean the same. Only calls of such readers belong in the block.
-
-    Raises
-    ------
-    InputError
     """
     try:
         yield
@@ -84,13 +75,7 @@ class GuardedFile:
             return self._file.readline(most)
 
     def skip_mark(self) -> None:
-        """Go past the mark that says that the text is UTF-8.
-
-        Raises
-        ------
-        InputError
-            If it says that the text is UTF-16.
-        """
+        """Go past the mark that says that the text is UTF-8."""
         with reading(self._path):
             mark = self._file.peek(len(BOM_UTF8))  # type: ignore[attr-defined]
             if mark.startswith(BOM_UTF8):
@@ -100,13 +85,7 @@ class GuardedFile:
 
 
 def graph_of(path: Path, adjacency: CSR, directed: bool, **data: Any) -> Graph:
-    """The record of what a file holds, with the file's name without its suffixes.
-
-    Raises
-    ------
-    InputError
-        What the record refuses, said of the file.
-    """
+    """The record of what a file holds, with the file's name without its suffixes."""
     try:
         return Graph(name_in(path), adjacency, directed, **data)
     except InputError as error:
@@ -141,24 +120,7 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class Grammar:
-    """What the lines of a file hold.
-
-    Parameters
-    ----------
-    head, cycle : str
-        The kinds of a line's first fields, and kinds that repeat up to its end: ``i`` an integer,
-        ``f`` a real number.
-    row : str
-        What a line is, for the message that one has the wrong number of fields.
-    separators : str
-        Characters between fields, besides the end of a line. A double quote among them may stand
-        around a field.
-    comments : str
-        Lines that begin with one of these characters, behind blanks if any, are skipped; a slash
-        has to be doubled.
-    blank_rows : bool
-        Whether a line without fields is a row, or nothing.
-    """
+    """What the lines of a file hold."""
 
     head: str
     cycle: str = ""
@@ -175,17 +137,7 @@ class Grammar:
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers of some rows.
-
-    Parameters
-    ----------
-    integers : int64, reals : float64
-        Those of all rows one after another.
-    counts : int64 [rows]
-        Fields of each row.
-    lines : int64 [rows]
-        Line numbers in the file, from 1.
-    """
+    """The numbers of some rows."""
 
     integers: npt.NDArray[np.int64]
     reals: npt.NDArray[np.float64]
@@ -245,22 +197,7 @@ def read_head(path: Path, grammar: Grammar, skip: int = 0) -> Head:
 def read_numbers(
     path: Path, grammar: Grammar, skip: int = 0, progress: Progress | None = None
 ) -> Iterator[Numbers]:
-    """Parse a file piece by piece.
-
-    Parameters
-    ----------
-    path : Path
-    grammar : Grammar
-    skip : int
-        Lines at the beginning that are not read.
-    progress : called with (what, bytes read, bytes of the file), optional
-
-    Raises
-    ------
-    InputError
-        Naming file and line of the first field that is not what the grammar wants, or of a line
-        with another number of fields.
-    """
+    """Parse a file piece by piece."""
     size = path.stat().st_size if path.exists() else 0
     with open_bytes(path) as (file, packed):
         for numbers in parse_stream(file, str(path), grammar, skip):
@@ -307,13 +244,7 @@ def _parse(name: str, piece: bytes, grammar: Grammar, first_line: int) -> Number
 def refuse_first(
     path: Path, good: Any, lines: npt.NDArray[np.int64], values: npt.NDArray[Any], rule: str
 ) -> None:
-    """Refuse the first of some values, one a row, that is not good.
-
-    Raises
-    ------
-    InputError
-        Naming file and line.
-    """
+    """Refuse the first of some values, one a row, that is not good."""
     if not good.all():
         at = int(np.argmin(good))
         value = values[at]
@@ -322,13 +253,7 @@ def refuse_first(
 
 
 def count(path: Path, line: int, text: str, what: str) -> int:
-    """A number of things, as headers of files state it.
-
-    Raises
-    ------
-    InputError
-        If it is no number below 10^18 in decimal digits.
-    """
+    """A number of things, as headers of files state it."""
     if text.isascii() and text.isdecimal() and len(text.lstrip("0")) <= _LONGEST_COUNT:
         return int(text)
     shown = shortened(text, _SHOWN)

@@ -23,8 +23,8 @@ from spgnn.data.graph import (
     GraphBlock,
     VertexData,
     inverse_permutation,
+    labels_in_files,
     labels_of_table,
-    stored_as,
 )
 from spgnn.data.reading import check_regular, reading
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource, ids_of, is_count, json_object
@@ -53,22 +53,7 @@ _LONGEST_RECORD = 1 << 20  # bytes of a description
 
 
 class Part:
-    """Rows [offsets[part], offsets[part + 1]) of a graph directory, opened.
-
-    Parameters
-    ----------
-    folder : Path
-    part : int
-    meta : GraphMeta
-        Of the whole graph.
-    expected : str
-        The digest of the part's ``part.json``.
-
-    Raises
-    ------
-    InputError
-        If the folder holds another part, or its description is missing or damaged.
-    """
+    """Rows [offsets[part], offsets[part + 1]) of a graph directory, opened."""
 
     def __init__(self, folder: Path, part: int, meta: GraphMeta, expected: str) -> None:
         self.folder, self.meta = folder, meta
@@ -87,24 +72,13 @@ class Part:
         return InputError(f"{self.folder}: {what}")
 
     def check(self) -> None:
-        """Compare all bytes of all arrays with their digests.
-
-        Raises
-        ------
-        InputError
-        """
+        """Compare all bytes of all arrays with their digests."""
         for name, record in self.records.items():
             check_array(self._path(name), record)
             self._verified.add(name)
 
     def array(self, name: str, dtype: str, shape: tuple[int, ...], *, writable: bool) -> Array:
-        """Map an array; its digest is compared the first time.
-
-        Raises
-        ------
-        InputError
-            If it is missing, damaged, or of another dtype or shape.
-        """
+        """Map an array; its digest is compared the first time."""
         record = self._record(name)
         if (record.dtype, record.shape) != (dtype, shape):
             raise InputError(
@@ -160,10 +134,6 @@ class Part:
         """The file of an array, and where its numbers begin; ``None`` if there is no such array.
 
         Its size, and a sample of its numbers, are those that were written.
-
-        Raises
-        ------
-        InputError
         """
         if name not in self.records:
             return None
@@ -185,12 +155,7 @@ class Part:
         return "vertex_ids" in self.records
 
     def check_labels(self, y: Tensor) -> None:
-        """Refuse classes outside [-1, classes), and what is no label.
-
-        Raises
-        ------
-        InputError
-        """
+        """Refuse classes outside [-1, classes), and what is no label."""
         if y.dim() == 2:
             try:
                 labels_of_table(y.numpy())
@@ -210,7 +175,7 @@ class Part:
             arrays["x"] = ("<f4", (self.meta.features,))
         if self.meta.labelled:
             y = self._record("y")
-            arrays["y"] = stored_as(y.dtype, len(y.shape), self.meta.classes)
+            arrays["y"] = labels_in_files(y.dtype, len(y.shape), self.meta.classes)
         if self.meta.splits:
             # With splits there is a training mask at least; one split may be a vector.
             vector = self.meta.splits == 1 and len(self._record(MASKS[0]).shape) == 1
@@ -276,15 +241,7 @@ _LONGEST = 1 << 28  # bytes of a description
 
 @dataclass(frozen=True, eq=False)
 class MappedPattern:
-    """The square pattern of a directory with one part; reading it takes no memory of its own.
-
-    Parameters
-    ----------
-    path : Path
-    indptr : int64 [n + 1]
-    indices : int32 [nnz]
-        Not checked on opening; whoever reads them checks that they are in [0, n).
-    """
+    """The square pattern of a directory with one part; reading it takes no memory of its own."""
 
     path: Path
     indptr: Array
@@ -320,13 +277,7 @@ class ShardDirectory(GraphSource):
         return RowLayout(np.array(self.meta.offsets))
 
     def block(self, part: int) -> GraphBlock:
-        """All of one part. Arrays are private mappings: written pages never reach the file.
-
-        Raises
-        ------
-        InputError
-            If the part does not exist, or its files are missing, damaged or inconsistent.
-        """
+        """All of one part. Arrays are private mappings: written pages never reach the file."""
         opened = self._part(part)
         arrays = opened.row_arrays().items()
         data: dict[str, Any] = {name: opened.tensor(name, *kind) for name, kind in arrays}
@@ -345,11 +296,6 @@ class ShardDirectory(GraphSource):
 
         ``None`` if there is no such array. A sample of its numbers is compared with what was
         written.
-
-        Raises
-        ------
-        InputError
-            If the file is missing, truncated or damaged.
         """
         return self._part(part).place(name)
 
@@ -367,13 +313,7 @@ class ShardDirectory(GraphSource):
         return self._part(part).csr("x_") if self.meta.sparse_features else None
 
     def pattern(self) -> MappedPattern | CSR:
-        """The pattern for a partitioner: mapped if there is one part, else put together in memory.
-
-        Raises
-        ------
-        InputError
-            As `block`; row offsets are checked, column numbers of a mapped pattern are not.
-        """
+        """The pattern for a partitioner: mapped if there is one part, else in memory."""
         if self.meta.parts > 1:
             return self.structure()
         opened = self._part(0)
@@ -388,17 +328,7 @@ class ShardDirectory(GraphSource):
         return MappedPattern(self.directory, indptr, indices)
 
     def check(self, progress: Progress | None = None) -> None:
-        """Read every byte of every array and compare it with what was written.
-
-        Parameters
-        ----------
-        progress : called with (what, parts checked, parts), optional
-
-        Raises
-        ------
-        InputError
-            Naming the first array that is not what it was.
-        """
+        """Read every byte of every array and compare it with what was written."""
         for part in range(self.meta.parts):
             self._part(part).check()
             self.block(part)
@@ -603,12 +533,7 @@ def write_shards(
 
 
 def check_parts(parts: int, vertices: int, what: str = "parts") -> None:
-    """Refuse a number of parts of which some could not but be empty.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a number of parts of which some could not but be empty."""
     if not 1 <= parts <= max(vertices, 1):
         raise InputError(
             f"{what} {parts}: must be at least 1, and at most the {max(vertices, 1)} that "
@@ -619,13 +544,7 @@ def check_parts(parts: int, vertices: int, what: str = "parts") -> None:
 def partition_order(
     labels: npt.ArrayLike | None, vertices: int, parts: int
 ) -> tuple[RowLayout, Tensor]:
-    """The row layout of a partition, and the order that sorts vertices by part (stable).
-
-    Raises
-    ------
-    InputError
-        If there is not one label in [0, parts) for each vertex.
-    """
+    """The row layout of a partition, and the order that sorts vertices by part (stable)."""
     if parts < 1:
         raise InputError(f"the number of parts must be at least 1, got {parts}")
     if labels is None:
@@ -676,25 +595,13 @@ class _Cut:
 
 @contextmanager
 def directory_writer(directory: AnyPath) -> Iterator[DirectoryWriter]:
-    """What writes a graph directory, which appears when the block ends well.
-
-    Raises
-    ------
-    InputError
-        If the directory exists, or cannot be written.
-    """
+    """What writes a graph directory, which appears when the block ends well."""
     with directory_written_aside(directory) as folder:
         yield DirectoryWriter(folder)
 
 
 class DirectoryWriter:
-    """Writes parts one after another, and at last what describes them.
-
-    Attributes
-    ----------
-    folder : Path
-        Where, until all is there.
-    """
+    """Writes parts one after another, and at last what describes them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -744,14 +651,7 @@ class PartWriter:
             self._entries[prefix] = int(ends[-1])
 
     def append_rows(self, block: GraphBlock, *, moved: bool = True) -> None:
-        """Add the rows of a block.
-
-        Parameters
-        ----------
-        block : GraphBlock
-        moved : bool
-            Whether its ``vertex_ids`` say more than that each vertex is where it was.
-        """
+        """Add the rows of a block."""
         self._append_csr("", block.adjacency)
         if moved:
             self.append("vertex_ids", block.vertex_ids.numpy())

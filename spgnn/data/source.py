@@ -57,23 +57,12 @@ class GraphMeta:
 
     @classmethod
     def from_json(cls, text: str) -> GraphMeta:
-        """The reverse of `to_json`.
-
-        Raises
-        ------
-        InputError
-            If the text is not such an object.
-        """
+        """The reverse of `to_json`."""
         return cls.from_record(json_object(text))
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> GraphMeta:
-        """As `from_json`, from a parsed object that may hold more.
-
-        Raises
-        ------
-        InputError
-        """
+        """As `from_json`, from a parsed object that may hold more."""
         wrong = "not a description of a graph"
         for field in fields(cls):
             if field.name not in record:
@@ -125,13 +114,7 @@ def describe_bare(
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """The object that a text from outside describes, however odd the text.
-
-    Raises
-    ------
-    InputError
-        If it is not JSON, is nested too deeply, or is no object.
-    """
+    """The object that a text from outside describes, however odd the text."""
     try:
         loaded = json.loads(text)
     except (ValueError, RecursionError) as error:

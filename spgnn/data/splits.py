@@ -95,15 +95,7 @@ class Pairs:
 
 
 class Divided(NamedTuple):
-    """What each nonzero of a graph is where links are learnt, bool [nnz] each.
-
-    Attributes
-    ----------
-    splits : three Tensor
-        Links for training, validation and testing; of an undirected link one direction.
-    stays : Tensor
-        Those that stay in the graph, in both directions.
-    """
+    """What each nonzero of a graph is where links are learnt, bool [nnz] each."""
 
     splits: tuple[Tensor, Tensor, Tensor]
     stays: Tensor
@@ -189,18 +181,7 @@ def held_out_of(graph: Graph, shares: tuple[float, float], seed: int) -> tuple[G
 def _taken_out(
     A: CSR, ids: Tensor, sources: Tensor, shares: tuple[float, float], seed: int, *, directed: bool
 ) -> tuple[CSR, list[Pairs], Tensor]:
-    """What is left of own rows, the pairs of each split, and which nonzeros stay.
-
-    Parameters
-    ----------
-    A : CSR
-    ids : Tensor int64 [own rows]
-        Original ids.
-    sources : Tensor int64 [nnz]
-        Those of the columns.
-    shares, seed, directed
-        As of :func:`divided`.
-    """
+    """What is left of own rows, the pairs of each split, and which nonzeros stay."""
     own = torch.arange(A.shape[0]).repeat_interleave(A.row_lengths)
     targets = ids[own]
     splits, stays = divided(targets, sources, shares, seed, directed=directed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, take_rows
+
+Rows = TypeVar("Rows", Tensor, CSR)
 
 
 def block_of(
@@ -22,11 +24,8 @@ def block_of(
     values: npt.NDArray[Any] | None = None,
 ) -> CSR:
     """The block of three NumPy arrays, which it shares."""
-    tensors = (None if a is None else torch.from_numpy(a) for a in (indptr, indices, values))
-    block_indptr, block_indices, block_values = tensors
-    assert block_indptr is not None
-    assert block_indices is not None
-    return CSR.of(block_indptr, block_indices, shape, block_values)
+    numbers = None if values is None else torch.from_numpy(values)
+    return CSR.of(torch.from_numpy(indptr), torch.from_numpy(indices), shape, numbers)
 
 
 def slice_rows(A: CSR, rows: slice) -> CSR:
@@ -38,17 +37,26 @@ def slice_rows(A: CSR, rows: slice) -> CSR:
     return CSR.of(indptr - start, A.indices[start:stop], (len(indptr) - 1, A.shape[1]), values)
 
 
-def stack_rows(blocks: Sequence[CSR]) -> CSR:
+def select_rows(x: Rows, rows: Tensor | slice) -> Rows:
+    """Some rows of a dense or sparse matrix; views, if they are a slice."""
+    if isinstance(x, Tensor):
+        return x[rows]
+    return slice_rows(x, rows) if isinstance(rows, slice) else take_rows(x, rows)
+
+
+def stack_rows(blocks: Sequence[Rows]) -> Rows:
     """The rows of blocks of equal width, one block after another; one block alone is returned."""
     if len(blocks) == 1:
         return blocks[0]
-    values = [b.values for b in blocks]
-    rows = torch.cat([torch.zeros(1, dtype=torch.int64), *(b.row_lengths for b in blocks)])
+    if isinstance(blocks[0], Tensor):
+        return torch.cat(tuple(blocks))
+    values = [b.values for b in blocks if b.values is not None]
+    lengths = torch.cat([torch.zeros(1, dtype=torch.int64), *(b.row_lengths for b in blocks)])
     return CSR.of(
-        rows.cumsum(0),
+        lengths.cumsum(0),
         torch.cat([b.indices for b in blocks]),
-        (len(rows) - 1, blocks[0].shape[1]),
-        None if values[0] is None else torch.cat([v for v in values if v is not None]),
+        (len(lengths) - 1, blocks[0].shape[1]),
+        torch.cat(values) if values else None,
     )
 
 
@@ -96,16 +104,8 @@ def pattern_of(A: sp.csr_array) -> sp.csr_array:
 
 def added(A: sp.csr_array, B: sp.csr_array) -> sp.csr_array:
     """A + B, with an entry wherever one of them has one: SciPy leaves out those that are 0."""
-    pair = (A.tocoo(), B.tocoo())
-    place = [np.concatenate([entries.coords[axis] for entries in pair]) for axis in (0, 1)]
-    data = np.concatenate([entries.data for entries in pair])
-    return sp.coo_array((data, tuple(place)), shape=A.shape).tocsr()
-
-
-def union_with_transpose(A: CSR) -> CSR:
-    """An entry wherever A or its transpose has one; of two weights the larger."""
-    s = with_entries(A)
-    return union(s, s.T.tocsr(), weighted=A.values is not None)
+    places, data = _both(A, B)
+    return sp.coo_array((data, places), shape=A.shape).tocsr()
 
 
 def union(A: sp.csr_array, B: sp.csr_array, *, weighted: bool) -> CSR:
@@ -113,17 +113,22 @@ def union(A: sp.csr_array, B: sp.csr_array, *, weighted: bool) -> CSR:
     if not weighted:
         return from_entries(A + B, weighted=False)
     # SciPy's maximum would take a missing entry for a 0, which is larger than a negative weight.
-    pair = (A.tocoo(), B.tocoo())
-    row, col = (np.concatenate([entries.coords[axis] for entries in pair]) for axis in (0, 1))
+    (row, col), data = _both(A, B)
     order = np.lexsort((col, row))
     row, col = row[order], col[order]
     first = np.ones(len(row), np.bool_)
     first[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
     starts = np.flatnonzero(first)
-    data = np.concatenate([entries.data for entries in pair])[order]
-    largest = np.maximum.reduceat(data, starts) if len(starts) else data
+    largest = np.maximum.reduceat(data[order], starts) if len(starts) else data
     arrays = (largest, (row[starts], col[starts]))
     return from_entries(sp.coo_array(arrays, shape=A.shape).tocsr(), weighted=True)
+
+
+def _both(A: sp.csr_array, B: sp.csr_array) -> tuple[tuple[Any, ...], npt.NDArray[Any]]:
+    """The places and values of the entries of two matrices, one after the other."""
+    pair = (A.tocoo(), B.tocoo())
+    places = tuple(np.concatenate([entries.coords[axis] for entries in pair]) for axis in (0, 1))
+    return places, np.concatenate([entries.data for entries in pair])
 
 
 def csr_from_edges(

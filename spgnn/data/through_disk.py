@@ -1,10 +1,14 @@
-"""Graphs that are larger than memory: sorted into rows by way of a disk."""
+"""Graphs that are larger than memory: sorted into rows by way of a disk.
+
+Edges are written to a log as they come, dealt out to buckets of neighbouring rows, and each bucket
+is put in order in memory; so that takes a bucket, a piece of text and a few numbers a vertex.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,13 +19,13 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from spgnn.data.edge_files import BothEndsFile, EdgeFile, Edges, check_sums
+from spgnn.data.edge_files import EdgeFile, Edges
 from spgnn.data.graph import GraphBlock
 from spgnn.data.load import EDGE_FILES, open_source, suffix_of
 from spgnn.data.reading import PIECE, name_in
 from spgnn.data.shards import DirectoryWriter, PartWriter, directory_writer, open_shards
 from spgnn.data.source import GraphSource, MemorySource, describe_bare
-from spgnn.data.structure import added, from_entries, pattern_of, row_ranges, slice_rows, union
+from spgnn.data.structure import added, from_entries, row_ranges, slice_rows, union
 from spgnn.errors import InputError
 from spgnn.files import AnyPath
 from spgnn.memory import resident_bytes
@@ -29,175 +33,9 @@ from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress, stage
 from spgnn.sparse import CSR
 
+Array = npt.NDArray[Any]
 # Of an entry while a bucket is put in order: as it was read, SciPy's two forms, merged. Measured.
 _ENTRY_BYTES, _WEIGHTED_BYTES = 32, 96
-Array = npt.NDArray[Any]
-Pair = tuple[sp.csr_array, sp.csr_array | None]
-
-
-def entry_bytes(*, weighted: bool) -> int:
-    """Memory that an entry takes while its bucket is put in order."""
-    return _WEIGHTED_BYTES if weighted else _ENTRY_BYTES
-
-
-class EdgeLog:
-    """Edges as they come, in a file.
-
-    Parameters
-    ----------
-    path : Path
-
-    Attributes
-    ----------
-    weighted : bool
-        Whether those that were written have weights.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self.weighted = path, False
-        self._pieces: list[tuple[np.dtype[Any], int, bool]] = []
-
-    def write(self, pieces: Iterator[Edges]) -> None:
-        """All of them."""
-        with self._path.open("wb") as file:
-            for piece in pieces:
-                source, target = np.ascontiguousarray(piece.source), piece.target
-                for array in (source, np.ascontiguousarray(target, source.dtype)):
-                    file.write(array.data)
-                if piece.weights is not None:
-                    file.write(np.ascontiguousarray(piece.weights, np.float64).data)
-                    self.weighted = True
-                self._pieces.append((source.dtype, len(piece), piece.weights is not None))
-
-    def read(self, what: str, progress: Progress | None) -> Iterator[Edges]:
-        """As they were written."""
-        tick = stage(progress, what)
-        with self._path.open("rb") as file:
-            for number, (dtype, edges, weighted) in enumerate(self._pieces):
-                source, target = (np.fromfile(file, dtype, edges) for _ in range(2))
-                weights = np.fromfile(file, np.float64, edges) if weighted else None
-                yield Edges(source, target, weights)
-                if tick is not None:
-                    tick(number + 1, len(self._pieces))
-
-    def remove(self) -> None:
-        """It is not needed any more."""
-        self._path.unlink()
-
-
-@dataclass(frozen=True)
-class Buckets:
-    """Entries by row, and those of the transpose if they are wanted.
-
-    Attributes
-    ----------
-    folder : Path
-    vertices : int
-    mirrored : bool
-        Whether the transpose's are there.
-    weighted : bool
-    bounds : list of int
-        Of the rows of each bucket.
-    """
-
-    folder: Path
-    vertices: int
-    mirrored: bool
-    weighted: bool
-    bounds: list[int]
-
-    @classmethod
-    def deal(
-        cls,
-        read: Callable[[str], Iterator[Edges]],
-        folder: Path,
-        vertices: int,
-        *,
-        mirrored: bool,
-        loops_mirrored: bool,
-        weighted: bool,
-        limit: int,
-    ) -> Buckets:
-        """Edge source → target is entry (target, source).
-
-        Parameters
-        ----------
-        read : callable
-            What it is read for, to all edges.
-        folder, vertices, mirrored, weighted
-        loops_mirrored : bool
-            Whether a loop is among the transpose's entries, too.
-        limit : int
-            Entries of a bucket, both kinds.
-        """
-        lengths = np.zeros(vertices, np.int64)
-        for piece in read("counting entries"):
-            _count(lengths, piece.target)
-            if mirrored:
-                _count(lengths, piece.source)
-        made = cls(folder, vertices, mirrored, weighted, row_ranges(lengths, limit))
-        del lengths
-        for piece in read("sorting entries"):
-            made._add("entries", piece.target, piece.source, piece.weights)
-            if mirrored:
-                keep = slice(None) if loops_mirrored else piece.source != piece.target
-                weights = None if piece.weights is None else piece.weights[keep]
-                made._add("mirrored", piece.source[keep], piece.target[keep], weights)
-        return made
-
-    def rows(self, progress: Progress | None = None) -> Iterator[tuple[int, Pair]]:
-        """First row of each bucket, its rows, and those of the transpose; each once.
-
-        Entries that occur twice are summed, in the order of the edges. What has been read is
-        removed.
-        """
-        tick = stage(progress, "writing rows")
-        for bucket, (first, last) in enumerate(pairwise(self.bounds)):
-            entries = self._take("entries", bucket, first, last)
-            mirrored = self._take("mirrored", bucket, first, last) if self.mirrored else None
-            yield first, (entries, mirrored)
-            if tick is not None:
-                tick(bucket + 1, len(self.bounds) - 1)
-
-    @property
-    def _record(self) -> np.dtype[Any]:
-        index = numpy_index_dtype(self.vertices)
-        fields: list[tuple[str, Any]] = [("row", index), ("column", index)]
-        return np.dtype([*fields, ("weight", np.float64)] if self.weighted else fields)
-
-    def _add(self, kind: str, rows: Array, columns: Array, weights: Array | None) -> None:
-        bucket = np.searchsorted(self.bounds, rows, side="right") - 1
-        order = np.argsort(bucket, kind="stable")
-        records = np.empty(len(rows), self._record)
-        records["row"], records["column"] = rows[order], columns[order]
-        if weights is not None:
-            records["weight"] = weights[order]
-        ends = np.concatenate(([0], np.cumsum(np.bincount(bucket, minlength=len(self.bounds) - 1))))
-        for number in np.flatnonzero(np.diff(ends)).tolist():
-            with self._path(kind, number).open("ab") as file:
-                file.write(records[ends[number] : ends[number + 1]].view(np.uint8).data)
-
-    def _take(self, kind: str, bucket: int, first: int, last: int) -> sp.csr_array:
-        path = self._path(kind, bucket)
-        there = path.exists()
-        records = np.fromfile(path, self._record) if there else np.empty(0, self._record)
-        data = records["weight"] if self.weighted else np.ones(len(records), np.bool_)
-        place = (records["row"] - first, records["column"])
-        rows = sp.coo_array((data, place), shape=(last - first, self.vertices)).tocsr()
-        if there:
-            path.unlink()
-        return rows
-
-    def _path(self, kind: str, bucket: int) -> Path:
-        return self.folder / f"{kind}-{bucket}"
-
-
-def _count(lengths: npt.NDArray[np.int64], rows: Array) -> None:
-    # Counting into an array of all vertices for each piece would take a pass over them.
-    found, times = np.unique(rows, return_counts=True)
-    lengths[found] += times
-
-
 _PARSED = 11  # times the text of a piece that its numbers take, dealt out to buckets
 _VERTEX_BYTES = 32  # how long rows are, their names or lines, and where buckets begin
 _LEAST_ENTRIES = 1 << 18  # of a bucket: smaller ones are files of no size
@@ -237,19 +75,29 @@ def open_through_disk(
     """
     if is_edge_file(name_or_path):
         file = EDGE_FILES[suffix_of(Path(name_or_path))](Path(name_or_path))
-        _Sorting(file, memory, symmetrise=symmetrise, progress=progress).write(directory)
+        _Sorting(file, memory, symmetrise, None, progress).write(directory)
         return open_shards(directory)
     source = open_source(name_or_path, data_dir, progress=progress)
     if symmetrise and source.meta.directed:
         if isinstance(source, MemorySource):
             return MemorySource(source.graph().symmetrised())
-        edges = _SourceEdges(source)
-        sorting = _Sorting(edges, memory, symmetrise=True, source=source, progress=progress)
-        sorting.write(directory)
+        _Sorting(_SourceEdges(source), memory, True, source, progress).write(directory)
         return open_shards(directory)
     if source.random_access:
         return source
-    _write_rows(source, directory, progress)
+    # Compressed: best read once, from its beginning.
+    tick, vertices = stage(progress, "writing rows"), source.meta.vertices
+    with directory_writer(directory) as writer:
+        with writer.part() as part:
+            for first, data in source.pieces():
+                last = min(first + source.piece_rows, vertices)
+                ids = _ids(source.vertex_ids, first, last)
+                A = source.adjacency(slice(first, last))
+                block = GraphBlock(A, first, ids, **data.take(slice(None)))
+                part.append_rows(block, moved=source.vertex_ids is not None)
+                if tick is not None:
+                    tick(last, vertices)
+        writer.finish(replace(source.meta, offsets=(0, vertices)))
     return open_shards(directory)
 
 
@@ -267,7 +115,6 @@ class _SourceEdges(EdgeFile):
         self.path, self._source = Path(source.meta.name), source
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
-        """Row by row."""
         meta, tick = self._source.meta, stage(progress, "reading edges")
         rows = max(1, _LEAST_ENTRIES * meta.vertices // max(meta.edges, 1))
         for first in range(0, meta.vertices, rows):
@@ -280,36 +127,22 @@ class _SourceEdges(EdgeFile):
                 tick(last, meta.vertices)
 
     def vertices(self) -> int:
-        """Those of the source."""
         return self._source.meta.vertices
 
 
 class _Sorting:
-    """Edges on their way to a graph directory.
-
-    Parameters
-    ----------
-    file : EdgeFile
-    memory : int
-        Bytes that the process may have.
-    symmetrise : bool
-    source : GraphSource, optional
-        What has the data of vertices.
-    progress : called with (what, done, all), optional
-    """
+    """Edges on their way to a graph directory; ``source`` has the data of vertices, if any do."""
 
     def __init__(
         self,
         file: EdgeFile,
         memory: int,
-        *,
         symmetrise: bool,
-        source: GraphSource | None = None,
-        progress: Progress | None = None,
+        source: GraphSource | None,
+        progress: Progress | None,
     ) -> None:
-        self._file, self._memory, self._source = file, memory, source
-        self._larger, self._progress = symmetrise and file.directed, progress
-        self._ones = True  # whether all weights so far are 1
+        self._file, self._memory, self._source, self._progress = file, memory, source, progress
+        self._symmetrise = symmetrise and file.directed
         self._check(_PARSED * PIECE)
 
     def write(self, directory: AnyPath) -> None:
@@ -322,93 +155,82 @@ class _Sorting:
 
     def _write(self, writer: DirectoryWriter, scratch: Path) -> None:
         file, source = self._file, self._source
-        log = EdgeLog(scratch / "edges")
-        log.write(file.pieces(self._progress))
-        if source is not None:
-            log.weighted = source.meta.weighted
+        log = EdgeLog(scratch / "edges", file.pieces(self._progress), self._progress)
+        weighted = log.weighted if source is None else source.meta.weighted
         vertices, names = file.vertices(), None
         if vertices is None:
-            names = file.named(_occurring(log.read("collecting names", self._progress)))
+            ends = np.empty(0, np.int64)
+            for edges in log.read("collecting names"):
+                ends = np.union1d(ends, np.union1d(edges.source, edges.target))
+            names = file.named(ends)
             vertices = len(names)
-        buckets = self._dealt(log, scratch, vertices, names)
-        log.remove()
+        per_vertex = _VERTEX_BYTES * vertices
+        per_entry = _WEIGHTED_BYTES if weighted else _ENTRY_BYTES
+        self._check(per_vertex + per_entry * _LEAST_ENTRIES)
+
+        def read(what: str) -> Iterator[Edges]:
+            for edges in log.read(what):
+                if names is None:
+                    yield edges
+                else:
+                    source, target = (np.searchsorted(names, end) for end in edges[:2])
+                    yield Edges(source, target, edges.weights)
+
+        buckets = Buckets(scratch, vertices, weighted=weighted)
+        buckets.fill(
+            read,
+            mirrored=self._symmetrise or not file.directed,
+            loops_mirrored=self._symmetrise or file.both_ends,
+            limit=(self._left() - per_vertex) // per_entry,
+        )
+        log.path.unlink()
         ids = None if names is None else torch.from_numpy(names)
-        stored, weighted = 0, log.weighted
+        if source is not None:
+            ids = source.vertex_ids
+        stored, all_ones = 0, True
         with writer.part() as part:
-            for first, A in self._rows(buckets):
-                self._append(part, A, first, ids)
-                stored += A.nnz
+            if not vertices:
+                nothing = sp.csr_array((0, 0), dtype=np.float64)
+                self._append(part, from_entries(nothing, weighted=weighted), 0, ids)
+            for first, rows, mirrored in buckets.rows(self._progress):
+                A = rows
+                if mirrored is not None and not self._symmetrise:
+                    if file.check_symmetry:
+                        file.check_mirrored(rows, mirrored, first)
+                    A = rows if file.both_ends else added(rows, mirrored)
+                all_ones = all_ones and bool((A.data == 1).all())
+                file.check_sums(A, first)
+                if self._symmetrise:
+                    assert mirrored is not None
+                    block = union(A, mirrored, weighted=weighted)
+                else:
+                    block = from_entries(A, weighted=weighted)
+                self._append(part, block, first, ids)
+                stored += block.nnz
             # Weights that are all 1 say nothing; those of a source are what they are.
-            if weighted and self._ones and source is None:
+            if weighted and all_ones and source is None:
                 part.drop("values")
                 weighted = False
-        directed = file.directed and not self._larger
-        if source is not None:
-            offsets = (0, vertices)
-            meta = replace(source.meta, edges=stored, directed=directed, offsets=offsets)
+        file.check_entries(stored)
+        directed = file.directed and not self._symmetrise
+        if source is None:
+            name = name_in(file.path)
+            meta = describe_bare(name, vertices, stored, directed=directed, weighted=weighted)
         else:
-            meta = describe_bare(
-                name_in(file.path), vertices, stored, directed=directed, weighted=weighted
-            )
-        if isinstance(file, BothEndsFile):
-            file.check_entries(stored)
+            meta = replace(source.meta, edges=stored, directed=directed, offsets=(0, vertices))
         writer.finish(meta)
 
-    def _dealt(
-        self, log: EdgeLog, scratch: Path, vertices: int, names: npt.NDArray[np.int64] | None
-    ) -> Buckets:
-        def read(what: str) -> Iterator[Edges]:
-            for piece in log.read(what, self._progress):
-                if names is None:
-                    yield piece
-                else:
-                    source, target = (
-                        np.searchsorted(names, end) for end in (piece.source, piece.target)
-                    )
-                    yield Edges(source, target, piece.weights)
-
-        beside, of_entry = _VERTEX_BYTES * vertices, entry_bytes(weighted=log.weighted)
-        self._check(beside + of_entry * _LEAST_ENTRIES)
-        return Buckets.deal(
-            read,
-            scratch,
-            vertices,
-            mirrored=self._larger or not self._file.directed,
-            loops_mirrored=self._larger or isinstance(self._file, BothEndsFile),
-            weighted=log.weighted,
-            limit=(self._left() - beside) // of_entry,
-        )
-
-    def _rows(self, buckets: Buckets) -> Iterator[tuple[int, CSR]]:
-        file, weighted = self._file, buckets.weighted
-        if not buckets.vertices:
-            yield 0, from_entries(sp.csr_array((0, 0), dtype=np.float64), weighted=weighted)
-        for first, (rows, mirrored) in buckets.rows(self._progress):
-            if mirrored is not None and isinstance(file, BothEndsFile):
-                file.check_ends(rows, mirrored, first)
-            elif mirrored is not None and not self._larger:
-                if file.mixed:
-                    file.check_mirrored(pattern_of(rows), pattern_of(mirrored), first)
-                rows = added(rows, mirrored)  # noqa: PLW2901
-            self._ones = self._ones and bool((rows.data == 1).all())
-            check_sums(file, rows, first)
-            if self._larger:
-                assert mirrored is not None
-                yield first, union(rows, mirrored, weighted=weighted)
-            else:
-                yield first, from_entries(rows, weighted=weighted)
-
-    def _append(self, part: PartWriter, A: CSR, first: int, names: Tensor | None) -> None:
-        """Rows from `first` on, and what the source says of their vertices, a piece at a time."""
+    def _append(self, part: PartWriter, A: CSR, first: int, ids: Tensor | None) -> None:
+        """Rows from `first` on, and the data of their vertices, a piece at a time."""
         rows, source = A.shape[0], self._source
-        ids = names if source is None else source.vertex_ids
         step = max(rows, 1) if source is None else source.piece_rows
         for begin in range(0, max(rows, 1), step):
-            piece = slice(first + begin, first + min(begin + step, rows))
+            end = min(begin + step, rows)
+            piece = slice(first + begin, first + end)
             data = {} if source is None else source.rows(piece).take(slice(None))
-            named = torch.arange(piece.start, piece.stop) if ids is None else ids[piece]
-            some = slice_rows(A, slice(begin, begin + len(named)))
-            part.append_rows(GraphBlock(some, piece.start, named, **data), moved=ids is not None)
+            some = slice_rows(A, slice(begin, end))
+            block = GraphBlock(some, piece.start, _ids(ids, piece.start, piece.stop), **data)
+            part.append_rows(block, moved=ids is not None)
 
     def _left(self) -> int:
         return self._memory - resident_bytes()
@@ -422,27 +244,110 @@ class _Sorting:
             )
 
 
-def _occurring(pieces: Iterator[Edges]) -> npt.NDArray[np.int64]:
-    """All ends, each once and rising."""
-    found = np.empty(0, np.int64)
-    for piece in pieces:
-        ends = np.union1d(piece.source, piece.target)
-        found = np.union1d(found, ends)
-    return found
+def _ids(ids: Tensor | None, first: int, last: int) -> Tensor:
+    return torch.arange(first, last) if ids is None else ids[first:last]
 
 
-def _write_rows(source: GraphSource, directory: AnyPath, progress: Progress | None) -> None:
-    """A source that is best read from its beginning, as it stands."""
-    tick, ids = stage(progress, "writing rows"), source.vertex_ids
-    vertices = source.meta.vertices
-    with directory_writer(directory) as writer:
-        with writer.part() as part:
-            for first, data in source.pieces():
-                last = min(first + source.piece_rows, vertices)
-                A = source.adjacency(slice(first, last))
-                named = torch.arange(first, last) if ids is None else ids[first:last]
-                block = GraphBlock(A, first, named, **data.take(slice(None)))
-                part.append_rows(block, moved=ids is not None)
+class EdgeLog:
+    """Edges as they come, in a file."""
+
+    def __init__(self, path: Path, pieces: Iterator[Edges], progress: Progress | None) -> None:
+        self.path, self.weighted, self._progress = path, False, progress
+        self._pieces: list[tuple[np.dtype[Any], int, bool]] = []
+        with path.open("wb") as file:
+            for source, target, weights in pieces:
+                for array in (source, target.astype(source.dtype, copy=False), weights):
+                    if array is not None:
+                        file.write(np.ascontiguousarray(array).data)
+                self._pieces.append((source.dtype, len(source), weights is not None))
+                self.weighted = self.weighted or weights is not None
+
+    def read(self, what: str) -> Iterator[Edges]:
+        """As they were written."""
+        tick = stage(self._progress, what)
+        with self.path.open("rb") as file:
+            for number, (dtype, edges, weighted) in enumerate(self._pieces):
+                source, target = (np.fromfile(file, dtype, edges) for _ in range(2))
+                weights = np.fromfile(file, np.float64, edges) if weighted else None
+                yield Edges(source, target, weights)
                 if tick is not None:
-                    tick(last, vertices)
-        writer.finish(replace(source.meta, offsets=(0, vertices)))
+                    tick(number + 1, len(self._pieces))
+
+
+class Buckets:
+    """Files of the entries of neighbouring rows, and of those of the transpose if wanted."""
+
+    def __init__(self, folder: Path, vertices: int, *, weighted: bool) -> None:
+        self._folder, self._vertices, self._weighted = folder, vertices, weighted
+        index = numpy_index_dtype(vertices)
+        fields: list[tuple[str, Any]] = [("row", index), ("column", index)]
+        self._record = np.dtype([*fields, ("weight", np.float64)] if weighted else fields)
+        self._bounds: list[int] = [0]  # of the rows of each bucket
+        self._mirrored = False
+
+    def fill(
+        self,
+        read: Callable[[str], Iterator[Edges]],
+        *,
+        mirrored: bool,
+        loops_mirrored: bool,
+        limit: int,
+    ) -> None:
+        """Edge source → target is entry (target, source).
+
+        ``mirrored`` says whether the transpose is wanted, and ``loops_mirrored`` whether with
+        loops. A bucket has at most ``limit`` entries of both kinds.
+        """
+        lengths = np.zeros(self._vertices, np.int64)
+        for edges in read("counting entries"):
+            for rows in (edges.target, edges.source)[: 1 + mirrored]:
+                # Counting into an array of all vertices for each piece would take a pass over them.
+                row, times = np.unique(rows, return_counts=True)
+                lengths[row] += times
+        self._bounds, self._mirrored = row_ranges(lengths, limit), mirrored
+        del lengths
+        for source, target, weights in read("sorting entries"):
+            self._add("entries", target, source, weights)
+            if mirrored:
+                keep = slice(None) if loops_mirrored else source != target
+                kept = None if weights is None else weights[keep]
+                self._add("mirrored", source[keep], target[keep], kept)
+
+    def rows(
+        self, progress: Progress | None = None
+    ) -> Iterator[tuple[int, sp.csr_array, sp.csr_array | None]]:
+        """First row of each bucket, its rows, and those of the transpose; each once.
+
+        Entries that occur twice are summed, in the order of the edges. Files that have been read
+        are removed.
+        """
+        tick = stage(progress, "writing rows")
+        for bucket, (first, last) in enumerate(pairwise(self._bounds)):
+            entries = self._take("entries", bucket, first, last)
+            mirrored = self._take("mirrored", bucket, first, last) if self._mirrored else None
+            yield first, entries, mirrored
+            if tick is not None:
+                tick(bucket + 1, len(self._bounds) - 1)
+
+    def _add(self, kind: str, rows: Array, columns: Array, weights: Array | None) -> None:
+        bucket = np.searchsorted(self._bounds, rows, side="right") - 1
+        order = np.argsort(bucket, kind="stable")
+        records = np.empty(len(rows), self._record)
+        records["row"], records["column"] = rows[order], columns[order]
+        if weights is not None:
+            records["weight"] = weights[order]
+        counts = np.bincount(bucket, minlength=len(self._bounds) - 1)
+        ends = np.concatenate(([0], np.cumsum(counts)))
+        for number in np.flatnonzero(counts).tolist():
+            with (self._folder / f"{kind}-{number}").open("ab") as file:
+                file.write(records[ends[number] : ends[number + 1]].view(np.uint8).data)
+
+    def _take(self, kind: str, bucket: int, first: int, last: int) -> sp.csr_array:
+        path = self._folder / f"{kind}-{bucket}"
+        records = np.empty(0, self._record)
+        if path.exists():
+            records = np.fromfile(path, self._record)
+            path.unlink()
+        data = records["weight"] if self._weighted else np.ones(len(records), np.bool_)
+        place = (records["row"] - first, records["column"])
+        return sp.coo_array((data, place), shape=(last - first, self._vertices)).tocsr()

@@ -22,7 +22,7 @@ from tests.data.text_files import MTX, put
         ("g.txt", "0 1\n3 -1\n", ", line 2: -1 is not a vertex id"),
         ("g.txt", "0 99999999999999999999\n", ", line 1: .* is not an integer of 64 bits"),
         ("g.csv", "0,1,0.5\n\n1.5,0,2\n", ", line 3: '1.5' is not an integer"),
-        ("g.csv", "0,1,0.5\n1,0,nan\n", ", line 2: nan is not a finite weight"),
+        ("g.csv", "0,1,0.5\n1,0,nan\n", ", line 2: nan is not a finite number"),
         ("g.csv", "0,1,0.5\n1,0,1_0z\n", ", line 2: '1_0z' is not a number"),
         ("g.txt", b"\xfe\x00 rubbish\n", ", line 1: .* is not an integer"),
         ("g.txt", "0 1\n".encode("utf-16"), ": is text in UTF-16; save it as UTF-8"),

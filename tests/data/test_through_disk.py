@@ -212,9 +212,9 @@ def test_too_little_memory_says_how_much_would_do(tmp_path, capsys):
     assert [entry.name for entry in tmp_path.iterdir()] == ["g.txt"]
 
 
-@pytest.mark.parametrize("method", ["write", "_add"])
+@pytest.mark.parametrize("method", ["__init__", "_add"])
 def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch, method):
-    owner = sorting.EdgeLog if method == "write" else sorting.Buckets
+    owner = sorting.EdgeLog if method == "__init__" else sorting.Buckets
     before = getattr(owner, method)
 
     def fails(*arguments):
