@@ -117,7 +117,9 @@ class Arrangement:
         return A if self.position is None else rename_columns(A, self.position)
 
 
-def of_columns(numbers: Tensor, block: CSR, layout: RowLayout, comm: Communicator) -> Tensor:
+def of_columns(
+    numbers: Tensor, block: CSR, layout: RowLayout, comm: Communicator
+) -> tuple[Tensor, RowCounts]:
     """For each entry of a block, the number of the vertex in its column. Collective.
 
     Every remote vertex is asked for once, whatever the number of its entries.
@@ -135,27 +137,22 @@ def of_columns(numbers: Tensor, block: CSR, layout: RowLayout, comm: Communicato
 
     Returns
     -------
-    Tensor [nnz]
+    numbers : Tensor [nnz]
+    counts : RowCounts
+        Numbers that were sent to each rank, and received from it.
     """
-    return with_counts(numbers, block, layout, comm)[0]
-
-
-def with_counts(
-    numbers: Tensor, block: CSR, layout: RowLayout, comm: Communicator
-) -> tuple[Tensor, RowCounts]:
-    """The same, and how many numbers each rank was sent and sent. Collective."""
     first, last = layout.range(comm.rank)
-    _, _, asked = demand(CSR(block.pattern), layout, range(layout.parts), comm.rank, "column")
-    send, counts = trade(asked, last - first, comm)
-    theirs = swapped(comm, numbers[send.indices.long()], counts)
-    owners = np.repeat(np.arange(layout.parts), asked.rows)
-    remote = torch.from_numpy(layout.offsets[owners]) + asked.columns
+    _, _, needs = demand(CSR(block.pattern), layout, range(layout.parts), comm.rank, "column")
+    send, counts = trade(needs, last - first, comm)
+    received = swapped(comm, numbers[send.indices.long()], counts)
+    owners = np.repeat(np.arange(layout.parts), needs.rows)
+    remote = torch.from_numpy(layout.offsets[owners]) + needs.columns
     columns = block.indices.long()
     inside = (columns >= first) & (columns < last)
-    found = numbers.new_empty(len(columns))
-    found[inside] = numbers[columns[inside] - first]
-    found[~inside] = theirs[torch.searchsorted(remote, columns[~inside])]
-    return found, counts
+    result = numbers.new_empty(len(columns))
+    result[inside] = numbers[columns[inside] - first]
+    result[~inside] = received[torch.searchsorted(remote, columns[~inside])]
+    return result, counts
 
 
 def induced(share: RankShare, kept: Tensor, comm: Communicator) -> RankShare:
@@ -178,7 +175,7 @@ def induced(share: RankShare, kept: Tensor, comm: Communicator) -> RankShare:
     number = torch.full((len(kept),), -1)
     number[rows] = torch.arange(*layout.range(comm.rank))
     part = take_rows(share.adjacency, rows)
-    columns = of_columns(number, part, share.layout, comm)
+    columns, _ = of_columns(number, part, share.layout, comm)
     stays = columns >= 0
     adjacency = renumbered(part, stays, columns, layout.rows)
     edge_labels = share.edge_labels
@@ -300,10 +297,7 @@ def _balanced_slices(
     return RowLayout(np.append(first_of_each.numpy(), parts.rows))
 
 
-# Rows sorted by who gets them, and how many of them each rank gets.
-Piece = tuple[VertexData, Int64Array]
-PIECE_BYTES = 1 << 23  # of dense features that are handed over at once
-_DTYPES = {"x": torch.float32} | dict.fromkeys(MASKS, torch.bool)
+PIECE_BYTES = 1 << 23  # of dense features that are sent at once
 _LABELS = {str(dtype): dtype for dtype in (torch.int64, torch.int8, torch.float32)}
 
 
@@ -345,181 +339,146 @@ def scatter(
         On all ranks, if labels or the split do not fit the graph.
     """
     slices = Slices(parts, comm.size // parts, shares)
-    reader = on_rank_zero(comm, lambda: _Reader.of(graph, labels, slices, split))
-    told = from_rank_zero(comm, lambda: None if reader is None else reader.told())
-    meta = GraphMeta.from_record(told["meta"])
-    layout = RowLayout(np.array(told["offsets"]))
-    order = None if reader is None else reader.arranged.order
+    reader = on_rank_zero(comm, lambda: _Reader(graph, labels, slices, split))
+    header = from_rank_zero(
+        comm,
+        lambda: reader and reader.header() | {"edge_labels": edge_labels is not None},
+    )
+    meta = GraphMeta.from_record(header["meta"])
+    layout = RowLayout(np.array(header["offsets"]))
+    order = ids = structure = marks = None
+    if reader is not None:
+        order, structure, reader.structure = reader.arrangement.order, reader.structure, None
+        if reader.source.vertex_ids is not None:
+            ids = reader.source.vertex_ids[order]
+        if edge_labels is not None and structure is not None:
+            # Exact: there are fewer than 2²⁴ parts.
+            marks = structure.with_values(torch.from_numpy(edge_labels).float())
     own = _rows_of_all(comm, order, layout.sizes, torch.int64)
-    ids = own
-    if told["moved"]:
-        moved = None if reader is None else reader.moved
-        ids = _rows_of_all(comm, moved, layout.sizes, torch.int64)
-    marks = None if reader is None or edge_labels is None else reader.marked(edge_labels)
-    A = _adjacency(comm, reader, layout, weighted=meta.weighted)
+    vertex_ids = own
+    if header["moved"]:
+        vertex_ids = _rows_of_all(comm, ids, layout.sizes, torch.int64)
+    A = _adjacency_of_all(comm, reader, structure, layout, weighted=meta.weighted)
     edges = None
-    if from_rank_zero(comm, lambda: edge_labels is not None):
-        edges = _adjacency(comm, marks, layout, weighted=True).values
-    handed = _Handed(comm, meta, own, told["masks"], told["labels"])
-    pieces = None if reader is None else reader.pieces(layout)
-    for first in range(0, max(meta.vertices, 1), told["piece"]):
-        piece = None if pieces is None else next(pieces)
-        handed.take(first, min(first + told["piece"], meta.vertices), piece)
-    share = RankShare(meta, layout, A, ids, handed.whole())
-    return share if edges is None else replace(share, edge_labels=edges.int())
+    if header["edge_labels"]:
+        edges = _adjacency_of_all(comm, reader, marks, layout, weighted=True).values
+    del structure, marks  # they may be all that holds the graph's
+    data = _vertex_data_of_all(comm, reader, header, meta, own, layout)
+    return RankShare(meta, layout, A, vertex_ids, data, None if edges is None else edges.int())
 
 
-@dataclass(eq=False)
 class _Reader:
-    """What rank 0 reads, and who is to get it."""
+    """Rank 0's side: the source, and the rows of each rank."""
 
-    source: GraphSource
-    arranged: Arrangement
-    meta: GraphMeta
-    split: int | None
-    structure: CSR | None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         graph: Graph | GraphSource | None,
         labels: npt.ArrayLike | None,
         slices: Slices,
         split: int | None,
-    ) -> _Reader:
+    ) -> None:
         assert graph is not None
-        source = MemorySource(graph) if isinstance(graph, Graph) else graph
-        structure = source.structure()
-        arranged = Arrangement.of(structure, labels, slices)
-        meta = replace(source.meta, offsets=tuple(arranged.parts.offsets.tolist()))
-        if split is not None:
-            meta = replace(meta, splits=min(meta.splits, 1))
-        return cls(source, arranged, meta, split, structure)
+        self.source = MemorySource(graph) if isinstance(graph, Graph) else graph
+        self.structure: CSR | None = self.source.structure()
+        self.arrangement = Arrangement.of(self.structure, labels, slices)
+        self._split = split
+        meta = self.source.meta
+        self.piece_rows = self.source.piece_rows
+        if meta.features and not meta.sparse_features:
+            # Each rank has its share of them twice. Sparse rows have little in a piece.
+            self.piece_rows = max(1, min(self.piece_rows, PIECE_BYTES // (4 * meta.features)))
 
-    def told(self) -> dict[str, Any]:
-        """What all ranks have to know."""
-        nothing = self._of_one_split(self.source.rows(slice(0, 0)))
+    def header(self) -> dict[str, Any]:
+        """Everything that all ranks have to know."""
+        meta = self.source.meta
+        splits = meta.splits if self._split is None else min(meta.splits, 1)
+        offsets = tuple(self.arrangement.parts.offsets.tolist())
+        empty = self._one_split(self.source.rows(slice(0, 0)))
         return {
-            "meta": asdict(self.meta),
-            "offsets": self.arranged.ranks.offsets.tolist(),
+            "meta": asdict(replace(meta, offsets=offsets, splits=splits)),
+            "offsets": self.arrangement.ranks.offsets.tolist(),
             "moved": self.source.vertex_ids is not None,
-            "masks": [name for name in MASKS if getattr(nothing, name) is not None],
-            "labels": None if nothing.y is None else [str(nothing.y.dtype), nothing.y.shape[1:]],
+            "masks": [name for name in MASKS if getattr(empty, name) is not None],
+            "labels": None if empty.y is None else [str(empty.y.dtype), empty.y.shape[1:]],
             "piece": self.piece_rows,
         }
 
-    @property
-    def piece_rows(self) -> int:
-        """Rows that are handed over at once: each rank has its share of them twice.
-
-        What is sparse has little in a piece, which is made for dense rows.
-        """
-        meta = self.source.meta
-        if meta.sparse_features or not meta.features:
-            return self.source.piece_rows
-        return max(1, min(self.source.piece_rows, PIECE_BYTES // (4 * meta.features)))
-
-    @property
-    def moved(self) -> Tensor:
-        """Where the vertices stood in the source's own source, in the new order."""
-        assert self.source.vertex_ids is not None
-        return self.source.vertex_ids[self.arranged.order]
-
-    def marked(self, edge_labels: npt.NDArray[np.int32]) -> _Reader:
-        """The same with labels of the nonzeros as the values of the adjacency."""
-        assert self.structure is not None
-        values = torch.from_numpy(edge_labels).float()  # exact: there are fewer than 2²⁴ parts
-        return replace(self, structure=self.structure.with_values(values))
-
-    def block(self, first: int, last: int) -> CSR:
-        """New rows of the adjacency."""
-        assert self.structure is not None
-        return self.arranged.rows(self.structure, first, last)
-
-    def pieces(self, layout: RowLayout) -> Iterator[Piece]:
-        """All rows of the source, a few at a time."""
+    def pieces(self, layout: RowLayout) -> Iterator[tuple[VertexData, Int64Array]]:
+        """Rows of the source, a few at a time, grouped by rank, and the number of each rank's."""
         for first, data in self.source.pieces(self.piece_rows):
-            last = min(first + self.piece_rows, self.meta.vertices)
-            position = self.arranged.position
+            last = min(first + self.piece_rows, self.source.meta.vertices)
+            position = self.arrangement.position
             new = torch.arange(first, last) if position is None else position[first:last]
             owners = layout.owner(new.numpy())
             grouped = torch.from_numpy(grouped_order(owners, layout.parts))
-            rows = VertexData(**self._of_one_split(data).take(grouped))
+            rows = VertexData(**self._one_split(data).take(grouped))
             yield rows, np.bincount(owners, minlength=layout.parts)
 
-    def _of_one_split(self, data: VertexData) -> VertexData:
-        return data if self.split is None else data.select_split(self.split)
+    def _one_split(self, data: VertexData) -> VertexData:
+        return data if self._split is None else data.select_split(self._split)
 
 
-class _Handed:
-    """One rank's vertex data, which arrive in pieces of the source in its own order."""
-
-    def __init__(
-        self,
-        comm: Communicator,
-        meta: GraphMeta,
-        own: Tensor,
-        masks: list[str],
-        labels: tuple[str, list[int]] | None,
-    ) -> None:
-        self._comm, self._meta = comm, meta
-        self._rising = own.argsort()  # own rows in the order in which they arrive
-        self._own = own[self._rising]
-        widths: dict[str, tuple[int, ...]] = dict.fromkeys(masks, ())
-        if meta.splits > 1:
-            widths = dict.fromkeys(masks, (meta.splits,))
-        dtypes = dict(_DTYPES)
-        if labels is not None:
-            dtypes["y"], widths["y"] = _LABELS[labels[0]], tuple(labels[1])
-        if meta.features and not meta.sparse_features:
-            widths["x"] = (meta.features,)
-        self._arrays = {
-            name: torch.empty((len(own), *width), dtype=dtypes[name])
-            for name, width in widths.items()
-        }
-        self._sparse: list[CSR] = []
-
-    def take(self, first: int, last: int, piece: Piece | None) -> None:
-        """Receive what rows [first, last) of the source hold for this rank. Collective."""
-        begin, end = torch.searchsorted(self._own, torch.tensor([first, last])).tolist()
-        rows = np.zeros(self._comm.size, np.int64) if piece is None else piece[1]
-        rows[self._comm.rank] = end - begin
-        for name, whole in self._arrays.items():
-            sent = None if piece is None else getattr(piece[0], name)
-            got = _rows_of_all(self._comm, sent, rows, whole.dtype, whole.shape[1:])
-            whole[self._rising[begin:end]] = got
-        if self._meta.sparse_features:
-            X = None if piece is None else piece[0].x
-            assert not isinstance(X, Tensor)
-            width = self._meta.features
-            self._sparse.append(_blocks_of_all(self._comm, X, rows, width, weighted=True))
-
-    def whole(self) -> VertexData:
-        """All of it, in the order of this rank's rows."""
-        data: dict[str, Any] = dict(self._arrays)
-        if self._sparse:
-            X = stack_rows(self._sparse)
-            self._sparse.clear()
-            data["x"] = take_rows(X, self._rising.argsort())
-        return VertexData(**data)
-
-
-def _adjacency(
-    comm: Communicator, reader: _Reader | None, layout: RowLayout, *, weighted: bool
+def _adjacency_of_all(
+    comm: Communicator,
+    reader: _Reader | None,
+    matrix: CSR | None,
+    layout: RowLayout,
+    *,
+    weighted: bool,
 ) -> CSR:
-    """Every rank's rows, one rank after another: no more than that is there twice."""
-    mine: CSR | None = None
+    """Own rows of rank 0's matrix; no more than those of one rank are there twice."""
+    own: CSR | None = None
     for peer in range(comm.size):
-        block = None if reader is None else reader.block(*layout.range(peer))
-        rows = np.zeros(comm.size, np.int64)
-        rows[peer] = layout.sizes[peer]
-        got = _blocks_of_all(comm, block, rows, layout.rows, weighted=weighted)
+        block = None
+        if reader is not None and matrix is not None:
+            block = reader.arrangement.rows(matrix, *layout.range(peer))
+        rows = np.where(np.arange(comm.size) == peer, layout.sizes, 0)
+        received = _blocks_of_all(comm, block, rows, layout.rows, weighted=weighted)
         if peer == comm.rank:
-            mine = got
-    if reader is not None:
-        reader.structure = None
-    assert mine is not None
-    return mine
+            own = received
+    assert own is not None
+    return own
+
+
+def _vertex_data_of_all(
+    comm: Communicator,
+    reader: _Reader | None,
+    header: dict[str, Any],
+    meta: GraphMeta,
+    own: Tensor,
+    layout: RowLayout,
+) -> VertexData:
+    """Features, labels and masks of own rows, which arrive in the order of the source."""
+    rising = own.argsort()
+    ascending = own[rising]
+    kinds = dict.fromkeys(header["masks"], (torch.bool, (meta.splits,) * (meta.splits > 1)))
+    if header["labels"] is not None:
+        dtype, width = header["labels"]
+        kinds["y"] = (_LABELS[dtype], tuple(width))
+    if meta.features and not meta.sparse_features:
+        kinds["x"] = (torch.float32, (meta.features,))
+    data: dict[str, Any] = {
+        name: torch.empty((len(own), *width), dtype=dtype) for name, (dtype, width) in kinds.items()
+    }
+    sparse: list[CSR] = []
+    pieces = None if reader is None else reader.pieces(layout)
+    for first in range(0, max(meta.vertices, 1), header["piece"]):
+        last = min(first + header["piece"], meta.vertices)
+        begin, end = torch.searchsorted(ascending, torch.tensor([first, last])).tolist()
+        piece, rows = (None, np.zeros(comm.size, np.int64)) if pieces is None else next(pieces)
+        rows[comm.rank] = end - begin
+        for name, (dtype, width) in kinds.items():
+            sent = None if piece is None else getattr(piece, name)
+            data[name][rising[begin:end]] = _rows_of_all(comm, sent, rows, dtype, width)
+        if meta.sparse_features:
+            X = None if piece is None else piece.x
+            assert not isinstance(X, Tensor)
+            sparse.append(_blocks_of_all(comm, X, rows, meta.features, weighted=True))
+    if sparse:
+        X = stack_rows(sparse)
+        sparse.clear()
+        data["x"] = take_rows(X, rising.argsort())
+    return VertexData(**data)
 
 
 def _blocks_of_all(

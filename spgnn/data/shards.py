@@ -1,4 +1,12 @@
-"""Graph directories: parts of neighbouring rows, an .npy file an array, mapped when needed."""
+"""Graph directories: parts of neighbouring rows, an .npy file an array, mapped when needed.
+
+    DIR/meta.json               sizes of the graph, and a digest of each part's description
+    DIR/part-00000/part.json    the arrays of the part, with their digests
+    DIR/part-00000/NAME.npy     indptr, indices, [values], [vertex_ids], [y], [masks],
+                                [x | x_indptr, x_indices, x_values]
+
+A directory with one part is a graph that has not been cut yet.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +36,7 @@ from spgnn.data.graph import (
 )
 from spgnn.data.reading import check_regular, reading
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource, ids_of, is_count, json_object
-from spgnn.data.structure import block_of, rename_columns, stack_rows
+from spgnn.data.structure import block_of, rename_columns, select_rows, stack_rows
 from spgnn.errors import InputError, shortened
 from spgnn.files import AnyPath, digest, directory_written_aside
 from spgnn.layout import RowLayout, grouped_order
@@ -36,20 +44,22 @@ from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
 from spgnn.sparse import CSR, take_rows
 
-PART = "part.json"
-# What a description may name: nothing else is opened, wherever a name may lead.
-ARRAYS = (
-    "indptr",
-    "indices",
-    "values",
-    "vertex_ids",
-    "x",
-    "x_indptr",
-    "x_indices",
-    "x_values",
-    "y",
-)
-_LONGEST_RECORD = 1 << 20  # bytes of a description
+META, PART = "meta.json", "part.json"
+FORMAT, VERSION = "spgnn-graph", 2
+_SPARSE_X = ("x_indptr", "x_indices", "x_values")
+# Arrays that a description may name: nothing else is opened, wherever a name may lead.
+ARRAYS = ("indptr", "indices", "values", "vertex_ids", "x", *_SPARSE_X, "y", *MASKS)
+_LONGEST_META, _LONGEST_PART = 1 << 28, 1 << 20  # bytes
+_PIECE = 1 << 22  # row offsets that are checked at once
+_PIECE_ENTRIES = 1 << 22  # nonzeros, on average, or rows that are moved at once
+
+
+def _read_description(file: Path, longest: int, what: str) -> bytes:
+    check_regular(file)
+    with reading(file, f"not the description of a {what}"):
+        if file.stat().st_size > longest:
+            raise ValueError(f"more than {longest} bytes")
+        return file.read_bytes()
 
 
 class Part:
@@ -60,16 +70,37 @@ class Part:
         self.first, last = meta.offsets[part : part + 2]
         self.rows = last - self.first
         self._verified: set[str] = set()
-        check_regular(folder / PART)
-        with reading(folder / PART, "not the description of a part"):
-            if (folder / PART).stat().st_size > _LONGEST_RECORD:
-                raise ValueError(f"more than {_LONGEST_RECORD} bytes")
-            text = (folder / PART).read_bytes()
-        self.records = _records(self, part, text, expected)
+        text = _read_description(folder / PART, _LONGEST_PART, "part")
+        described, fault = {}, ""
+        try:
+            described = json_object(text.decode("utf-8", "replace"))
+        except InputError as error:
+            fault = f": {error}"
+        if digest(text) != expected:
+            number = described.get("part")
+            if is_count(number) and number != part:
+                raise self.wrong(f"holds part {number}; it was copied over part {part}")
+            raise self.wrong(f"is not the part that was written; it was changed or copied{fault}")
+        arrays = described.get("arrays")
+        if not isinstance(arrays, dict):
+            raise self.wrong(f"{PART} does not describe a part{fault}")
+        for name in arrays:
+            if name not in ARRAYS:
+                shown = shortened(name, 40)
+                raise self.wrong(f"{PART} names an array '{shown}', which no part has")
+        try:
+            self.records = {name: ArrayRecord.of(name, entry) for name, entry in arrays.items()}
+        except InputError as error:
+            raise self.wrong(f"{PART}: {error}") from None
 
     def wrong(self, what: str) -> InputError:
-        """What an error in this part looks like."""
+        """An error in this part."""
         return InputError(f"{self.folder}: {what}")
+
+    @property
+    def moved(self) -> bool:
+        """Whether vertices stood elsewhere in the source."""
+        return "vertex_ids" in self.records
 
     def check(self) -> None:
         """Compare all bytes of all arrays with their digests."""
@@ -77,8 +108,18 @@ class Part:
             check_array(self._path(name), record)
             self._verified.add(name)
 
+    def place(self, name: str) -> tuple[Path, int] | None:
+        """The file of an array, and where its numbers begin; ``None`` if there is no such array.
+
+        Its size, and a sample of its numbers, are those that were written.
+        """
+        if name not in self.records:
+            return None
+        open_array(self._path(name), self.records[name], writable=False)
+        return self._path(name), HEADER_BYTES
+
     def array(self, name: str, dtype: str, shape: tuple[int, ...], *, writable: bool) -> Array:
-        """Map an array; its digest is compared the first time."""
+        """Map an array (if writable, privately); its digest is compared the first time."""
         record = self._record(name)
         if (record.dtype, record.shape) != (dtype, shape):
             raise InputError(
@@ -92,103 +133,77 @@ class Part:
         self._verified.add(name)
         return array
 
-    def tensor(self, name: str, dtype: str, row: tuple[int, ...] = ()) -> Tensor:
-        """An array of one entry a row, mapped privately: written pages never reach the file."""
-        return torch.from_numpy(self.array(name, dtype, (self.rows, *row), writable=True))
-
-    def take(self, name: str, dtype: str, row: tuple[int, ...], rows: Array) -> Tensor:
-        """Some entries of an array of one entry a row."""
-        return torch.from_numpy(self.array(name, dtype, (self.rows, *row), writable=False)[rows])
-
-    def pattern(self, prefix: str = "", *, writable: bool = False) -> tuple[Array, Array]:
-        """(indptr, indices) of the adjacency (prefix ``""``) or the features (``"x_"``)."""
-        dtype = np.dtype(numpy_index_dtype(self._columns(prefix))).str
-        indptr = self.array(f"{prefix}indptr", "<i8", (self.rows + 1,), writable=writable)
-        entries = self._record(f"{prefix}indices").shape[:1]
-        return indptr, self.array(f"{prefix}indices", dtype, entries, writable=writable)
-
-    def csr(self, prefix: str = "") -> CSR:
-        """The adjacency or the features, mapped privately."""
-        indptr, indices = self.pattern(prefix, writable=True)
-        values = None
-        if prefix or self.meta.weighted:
-            values = self.array(f"{prefix}values", "<f4", indices.shape, writable=True)
-        return self._block(indptr, indices, prefix, values)
-
-    def take_csr(self, prefix: str, rows: Array) -> CSR:
-        """Some rows of the adjacency or the features; only their entries are read."""
-        indptr, indices = self.pattern(prefix)
-        begins, ends = indptr[rows], indptr[rows + 1]
-        if len(rows) and not (begins.min() >= 0 and (begins <= ends).all()):
-            raise self.wrong(f"{prefix}indptr must rise from 0")
-        if len(rows) and ends.max() > len(indices):
-            raise self.wrong(f"{prefix}indptr ends beyond the {len(indices)} entries")
-        taken = np.concatenate(([0], np.cumsum(ends - begins)))
-        place = np.arange(taken[-1]) + np.repeat(begins - taken[:-1], ends - begins)
-        values = None
-        if prefix or self.meta.weighted:
-            values = self.array(f"{prefix}values", "<f4", indices.shape, writable=False)[place]
-        return self._block(taken, indices[place], prefix, values)
-
-    def place(self, name: str) -> tuple[Path, int] | None:
-        """The file of an array, and where its numbers begin; ``None`` if there is no such array.
-
-        Its size, and a sample of its numbers, are those that were written.
-        """
-        if name not in self.records:
-            return None
-        open_array(self._path(name), self.records[name], writable=False)
-        return self._path(name), HEADER_BYTES
-
-    def vertex_ids(self) -> Tensor:
-        """Where each vertex stood in the source."""
-        if not self.moved:
-            return torch.arange(self.first, self.first + self.rows)
-        ids = self.tensor("vertex_ids", "<i8")
-        if len(ids) and int(ids.min()) < 0:
-            raise self.wrong(f"vertex_ids holds {int(ids.min())}; ids are at least 0")
-        return ids
-
-    @property
-    def moved(self) -> bool:
-        """Whether vertices stood elsewhere in the source."""
-        return "vertex_ids" in self.records
-
-    def check_labels(self, y: Tensor) -> None:
-        """Refuse classes outside [-1, classes), and what is no label."""
-        if y.dim() == 2:
-            try:
-                labels_of_table(y.numpy())
-            except InputError as error:
-                raise self.wrong(str(error)) from None
-            return
-        wrong = (y < -1) | (y >= self.meta.classes)
-        if bool(wrong.any()):
-            row = int(wrong.int().argmax())
-            allowed = f"[0, {self.meta.classes}), or -1"
-            raise self.wrong(f"y[{row}] is {int(y[row])}; it must be in {allowed}")
-
-    def row_arrays(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The arrays of one entry a row that the graph has: dtype and shape of an entry."""
+    def vertex_data(self, rows: Array | None = None, without: str = "") -> dict[str, Any]:
+        """Dense features, labels and masks: all, mapped privately and checked, or of some rows."""
         arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
         if self.meta.features and not self.meta.sparse_features:
             arrays["x"] = ("<f4", (self.meta.features,))
         if self.meta.labelled:
-            y = self._record("y")
-            arrays["y"] = labels_in_files(y.dtype, len(y.shape), self.meta.classes)
+            record = self._record("y")
+            arrays["y"] = labels_in_files(record.dtype, len(record.shape), self.meta.classes)
         if self.meta.splits:
             # With splits there is a training mask at least; one split may be a vector.
             vector = self.meta.splits == 1 and len(self._record(MASKS[0]).shape) == 1
             present = (name for name in MASKS if name == MASKS[0] or name in self.records)
             arrays |= dict.fromkeys(present, ("|b1", () if vector else (self.meta.splits,)))
-        return arrays
+        data = {}
+        for name, (dtype, row) in arrays.items():
+            if name != without:
+                array = self.array(name, dtype, (self.rows, *row), writable=rows is None)
+                data[name] = torch.from_numpy(array if rows is None else array[rows])
+        if rows is None and "y" in data:
+            self._check_labels(data["y"])
+        return data
 
-    def _columns(self, prefix: str) -> int:
-        return self.meta.features if prefix else self.meta.vertices
+    def _check_labels(self, y: Tensor) -> None:
+        if y.dim() == 2:
+            try:
+                labels_of_table(y.numpy())
+            except InputError as error:
+                raise self.wrong(str(error)) from None
+        else:
+            wrong = (y < -1) | (y >= self.meta.classes)
+            if bool(wrong.any()):
+                row = int(wrong.int().argmax())
+                allowed = f"[0, {self.meta.classes}), or -1"
+                raise self.wrong(f"y[{row}] is {int(y[row])}; it must be in {allowed}")
 
-    def _block(self, indptr: Array, indices: Array, prefix: str, values: Array | None) -> CSR:
+    def vertex_ids(self) -> Tensor:
+        """Where each vertex stood in the source."""
+        if not self.moved:
+            return torch.arange(self.first, self.first + self.rows)
+        ids = torch.from_numpy(self.array("vertex_ids", "<i8", (self.rows,), writable=True))
+        if len(ids) and int(ids.min()) < 0:
+            raise self.wrong(f"vertex_ids holds {int(ids.min())}; ids are at least 0")
+        return ids
+
+    def pattern(self, prefix: str = "", *, writable: bool = False) -> tuple[Array, Array]:
+        """(indptr, indices) of the adjacency (prefix ``""``) or the features (``"x_"``)."""
+        columns = self.meta.features if prefix else self.meta.vertices
+        dtype = np.dtype(numpy_index_dtype(columns)).str
+        indptr = self.array(f"{prefix}indptr", "<i8", (self.rows + 1,), writable=writable)
+        entries = self._record(f"{prefix}indices").shape[:1]
+        return indptr, self.array(f"{prefix}indices", dtype, entries, writable=writable)
+
+    def csr(self, prefix: str = "", rows: Array | None = None) -> CSR:
+        """The adjacency or the features: mapped privately, or the entries of some rows."""
+        indptr, indices = self.pattern(prefix, writable=rows is None)
+        values = None
+        if prefix or self.meta.weighted:
+            shape = indices.shape
+            values = self.array(f"{prefix}values", "<f4", shape, writable=rows is None)
+        if rows is not None:
+            begins, ends = indptr[rows], indptr[rows + 1]
+            if len(rows) and not (begins.min() >= 0 and (begins <= ends).all()):
+                raise self.wrong(f"{prefix}indptr must rise from 0")
+            if len(rows) and ends.max() > len(indices):
+                raise self.wrong(f"{prefix}indptr ends beyond the {len(indices)} entries")
+            indptr = np.concatenate(([0], np.cumsum(ends - begins)))
+            place = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], ends - begins)
+            indices, values = indices[place], None if values is None else values[place]
+        columns = self.meta.features if prefix else self.meta.vertices
         try:
-            return block_of(indptr, indices, (len(indptr) - 1, self._columns(prefix)), values)
+            return block_of(indptr, indices, (len(indptr) - 1, columns), values)
         except InputError as error:
             raise self.wrong(f"{prefix}{error}") from None
 
@@ -199,44 +214,6 @@ class Part:
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.npy"
-
-
-def write_part(folder: Path, part: int, records: Mapping[str, ArrayRecord]) -> str:
-    """Write ``part.json``; its digest."""
-    arrays = {name: asdict(record) for name, record in sorted(records.items())}
-    text = (json.dumps({"part": part, "arrays": arrays}, indent=1) + "\n").encode()
-    (folder / PART).write_bytes(text)
-    return digest(text)
-
-
-def _records(opened: Part, part: int, text: bytes, expected: str) -> dict[str, ArrayRecord]:
-    """What a description says, if it is that of this part."""
-    described, fault = {}, ""
-    try:
-        described = json_object(text.decode("utf-8", "replace"))
-    except InputError as error:
-        fault = f": {error}"
-    number = described.get("part")
-    if digest(text) != expected:
-        if is_count(number) and number != part:
-            raise opened.wrong(f"holds part {number}; it was copied over part {part}")
-        raise opened.wrong(f"is not the part that was written; it was changed or copied{fault}")
-    arrays = described.get("arrays")
-    if not isinstance(arrays, dict):
-        raise opened.wrong(f"{PART} does not describe a part{fault}")
-    for name in arrays:
-        if name not in (*ARRAYS, *MASKS):
-            raise opened.wrong(f"{PART} names an array '{shortened(name, 40)}', which no part has")
-    try:
-        return {name: ArrayRecord.of(name, entry) for name, entry in arrays.items()}
-    except InputError as error:
-        raise opened.wrong(f"{PART}: {error}") from None
-
-
-META = "meta.json"
-FORMAT, VERSION = "spgnn-graph", 2
-_PIECE = 1 << 22  # row offsets that are checked at once
-_LONGEST = 1 << 28  # bytes of a description
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,18 +250,15 @@ class ShardDirectory(GraphSource):
 
     @property
     def layout(self) -> RowLayout:
-        """Who owns which rows."""
+        """Rows of each part."""
         return RowLayout(np.array(self.meta.offsets))
 
     def block(self, part: int) -> GraphBlock:
         """All of one part. Arrays are private mappings: written pages never reach the file."""
         opened = self._part(part)
-        arrays = opened.row_arrays().items()
-        data: dict[str, Any] = {name: opened.tensor(name, *kind) for name, kind in arrays}
+        data = opened.vertex_data()
         if self.meta.sparse_features:
             data["x"] = opened.csr("x_")
-        if "y" in data:
-            opened.check_labels(data["y"])
         return GraphBlock(opened.csr(), opened.first, opened.vertex_ids(), **data)
 
     def adjacency_of(self, part: int) -> CSR:
@@ -292,7 +266,7 @@ class ShardDirectory(GraphSource):
         return self._part(part).csr()
 
     def place(self, part: int, name: str) -> tuple[Path, int] | None:
-        """Which file has an array of a part, and where in it its numbers begin.
+        """The file of an array of a part, and where in it its numbers begin.
 
         ``None`` if there is no such array. A sample of its numbers is compared with what was
         written.
@@ -302,11 +276,8 @@ class ShardDirectory(GraphSource):
     def vertices_of(self, part: int) -> tuple[Tensor | None, VertexData]:
         """Original ids of a part's vertices, if they have been moved, and labels and masks."""
         opened = self._part(part)
-        arrays = {n: kind for n, kind in opened.row_arrays().items() if n != "x"}
-        data = {name: opened.tensor(name, *kind) for name, kind in arrays.items()}
-        if "y" in data:
-            opened.check_labels(data["y"])
-        return opened.vertex_ids() if opened.moved else None, VertexData(**data)
+        data = VertexData(**opened.vertex_data(without="x"))
+        return opened.vertex_ids() if opened.moved else None, data
 
     def features_of(self, part: int) -> CSR | None:
         """Sparse features of a part; ``None`` if they are dense, or there are none."""
@@ -342,28 +313,28 @@ class ShardDirectory(GraphSource):
     def adjacency(self, ids: Tensor | slice) -> CSR:
         """Some rows of the adjacency; only they are read."""
         wanted, order = self._by_part(ids)
-        A = stack_rows([part.take_csr("", rows) for part, rows in wanted])
-        return A if order is None else take_rows(A, order)
+        A = stack_rows([part.csr(rows=rows) for part, rows in wanted])
+        return A if order is None else select_rows(A, order)
 
     def rows(self, ids: Tensor | slice) -> VertexData:
         """Features, labels and masks of some vertices; only they are read."""
         wanted, order = self._by_part(ids)
-        data: dict[str, Any] = {}
-        for name, kind in wanted[0][0].row_arrays().items():
-            found = torch.cat([part.take(name, *kind, rows) for part, rows in wanted])
-            data[name] = found if order is None else found[order]
+        by_part = [part.vertex_data(rows) for part, rows in wanted]
         if self.meta.sparse_features:
-            x = stack_rows([part.take_csr("x_", rows) for part, rows in wanted])
-            data["x"] = x if order is None else take_rows(x, order)
-        return VertexData(**data)
+            for data, (part, rows) in zip(by_part, wanted, strict=True):
+                data["x"] = part.csr("x_", rows)
+        stacked = {name: stack_rows([data[name] for data in by_part]) for name in by_part[0]}
+        if order is not None:
+            stacked = {name: select_rows(array, order) for name, array in stacked.items()}
+        return VertexData(**stacked)
 
     def graph(self) -> Graph:
         """All of it: mapped if there is one part, else put together in memory."""
         if self.meta.parts > 1:
             return super().graph()
-        block, moved = self.block(0), self._part(0).moved
+        block = self.block(0)
+        ids = block.vertex_ids if self._part(0).moved else None
         data = block.take(slice(None))
-        ids = block.vertex_ids if moved else None
         return Graph(self.meta.name, block.adjacency, self.meta.directed, ids, **data)
 
     @property
@@ -385,12 +356,12 @@ class ShardDirectory(GraphSource):
             raise InputError(f"vertices must be in [0, {self.meta.vertices})")
         offsets = np.array(self.meta.offsets)
         bounds = np.searchsorted(rows, offsets).tolist()
-        found = [
+        by_part = [
             (self._part(part), rows[low:high] - offsets[part])
             for part, (low, high) in enumerate(pairwise(bounds))
             if low < high
         ]
-        return found or [(self._part(0), rows)], order
+        return by_part or [(self._part(0), rows)], order
 
     def _part(self, part: int) -> Part:
         if not 0 <= part < self.meta.parts:
@@ -417,14 +388,19 @@ def open_shards(directory: AnyPath) -> ShardDirectory:
         raise InputError(f"{path}: no such directory")
     if not os.path.exists(file):
         raise InputError(f"{path}: not a graph directory: it has no {META}")
-    check_regular(file)
-    with reading(file, "not the description of a graph"):
-        if file.stat().st_size > _LONGEST:
-            raise ValueError(f"more than {_LONGEST} bytes")
-        text = file.read_text("utf-8", "replace")
+    text = _read_description(file, _LONGEST_META, "graph").decode("utf-8", "replace")
     try:
         record = json_object(text)
-        _check_format(record, path)
+        if record.get("format") == "spgnn-csr" or ("format" not in record and "offsets" in record):
+            raise InputError(
+                "written by an earlier version; make the directory again with spgnn shard GRAPH "
+                f"--parts K --output {path.name}, or with the generator that made it"
+            )
+        if record.get("format") != FORMAT:
+            raise InputError("not the description of a graph directory")
+        if record.get("version") != VERSION:
+            shown = str(record.get("version"))[:20]
+            raise InputError(f"version {shown}; this program knows {VERSION}")
         meta = GraphMeta.from_record(record)
         digests = record.get("digests")
         if not isinstance(digests, list) or len(digests) != meta.parts:
@@ -441,30 +417,9 @@ def is_graph_directory(path: AnyPath) -> bool:
     return os.path.exists(Path(path) / META)
 
 
-def write_meta(directory: Path, meta: GraphMeta, digests: Sequence[str], made: Any = None) -> None:
-    """Write ``meta.json``."""
-    record: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(meta)}
-    record |= {"made": made, "digests": list(digests)}
-    record["digest"] = _fingerprint(record)
-    (directory / META).write_text(json.dumps(record, indent=1) + "\n")
-
-
 def part_folder(part: int) -> str:
     """The name of a part's folder."""
     return f"part-{part:05d}"
-
-
-def _check_format(record: dict[str, Any], path: Path) -> None:
-    if record.get("format") == "spgnn-csr" or ("format" not in record and "offsets" in record):
-        raise InputError(
-            "written by an earlier version; make the directory again with spgnn shard GRAPH "
-            f"--parts K --output {path.name}, or with the generator that made it"
-        )
-    if record.get("format") != FORMAT:
-        raise InputError("not the description of a graph directory")
-    if record.get("version") != VERSION:
-        shown = str(record.get("version"))[:20]
-        raise InputError(f"version {shown}; this program knows {VERSION}")
 
 
 def _fingerprint(record: dict[str, Any]) -> str:
@@ -474,9 +429,6 @@ def _fingerprint(record: dict[str, Any]) -> str:
         return digest(json.dumps(rest, sort_keys=True).encode())
     except RecursionError:
         return ""
-
-
-_PIECE_ENTRIES = 1 << 22  # nonzeros, on average, or rows that are moved at once
 
 
 def write_shards(
@@ -519,14 +471,28 @@ def write_shards(
         source = MemorySource(source.graph())
     check_parts(parts, source.meta.vertices)
     layout, order = partition_order(labels, source.meta.vertices, parts)
-    cut = _Cut(source, order, None if labels is None else inverse_permutation(order), split)
+    position = None if labels is None else inverse_permutation(order)
+    original = source.vertex_ids
+    moved = position is not None or original is not None
+    entries = max(source.meta.edges // max(source.meta.vertices, 1), 1)
+    step = max(1, min(source.piece_rows, _PIECE_ENTRIES // entries))
     offsets = tuple(layout.offsets.tolist())
     splits = source.meta.splits if split is None else min(source.meta.splits, 1)
     with directory_writer(directory) as writer:
         for part in range(parts):
+            first, last = layout.range(part)
             with writer.part() as out:
-                for block in cut.blocks(*layout.range(part)):
-                    out.append_rows(block, moved=cut.moved)
+                for begin in range(first, max(last, first + 1), step):
+                    ids = order[begin : min(begin + step, last)]
+                    rows = slice(begin, begin + len(ids)) if position is None else ids
+                    A, data = source.adjacency(rows), source.rows(rows)
+                    if position is not None:
+                        A = rename_columns(A, position)
+                    if split is not None:
+                        data = data.select_split(split)
+                    stood = ids if original is None else original[ids]
+                    block = GraphBlock(A, begin, stood, **data.take(slice(None)))
+                    out.append_rows(block, moved=moved)
             if progress is not None:
                 progress("writing parts", part + 1, parts)
         writer.finish(replace(source.meta, offsets=offsets, splits=splits))
@@ -563,39 +529,17 @@ def partition_order(
     return RowLayout.from_labels(labels, parts), order
 
 
-class _Cut:
-    """A graph in its new order, handed out a few rows at a time."""
-
-    def __init__(
-        self, source: GraphSource, order: Tensor, position: Tensor | None, split: int | None
-    ) -> None:
-        self._source, self._order, self._position, self._split = source, order, position, split
-        self._ids = source.vertex_ids
-        self.moved = position is not None or self._ids is not None
-        entries = max(source.meta.edges // max(source.meta.vertices, 1), 1)
-        self._rows = max(1, min(source.piece_rows, _PIECE_ENTRIES // entries))
-
-    def blocks(self, first: int, last: int) -> Iterator[GraphBlock]:
-        """New rows [first, last); at least one block, which may be empty."""
-        for begin in range(first, max(last, first + 1), self._rows):
-            yield self._block(begin, min(begin + self._rows, last))
-
-    def _block(self, first: int, last: int) -> GraphBlock:
-        ids = self._order[first:last]
-        wanted = slice(first, last) if self._position is None else ids
-        A = self._source.adjacency(wanted)
-        if self._position is not None:
-            A = rename_columns(A, self._position)
-        data = self._source.rows(wanted)
-        if self._split is not None:
-            data = data.select_split(self._split)
-        moved = ids if self._ids is None else self._ids[ids]
-        return GraphBlock(A, first, moved, **data.take(slice(None)))
+def write_part(folder: Path, part: int, records: Mapping[str, ArrayRecord]) -> str:
+    """Write the description of a part; its digest."""
+    arrays = {name: asdict(record) for name, record in sorted(records.items())}
+    text = (json.dumps({"part": part, "arrays": arrays}, indent=1) + "\n").encode()
+    (folder / PART).write_bytes(text)
+    return digest(text)
 
 
 @contextmanager
 def directory_writer(directory: AnyPath) -> Iterator[DirectoryWriter]:
-    """What writes a graph directory, which appears when the block ends well."""
+    """Write a graph directory, which appears when the block ends well."""
     with directory_written_aside(directory) as folder:
         yield DirectoryWriter(folder)
 
@@ -609,20 +553,25 @@ class DirectoryWriter:
 
     @contextmanager
     def part(self) -> Iterator[PartWriter]:
-        """What writes the next part, complete when the block ends well."""
+        """Write the next part, complete when the block ends well."""
         part = len(self._digests)
         folder = self.folder / part_folder(part)
         folder.mkdir()
         writer = PartWriter(folder)
         try:
             yield writer
-            self._digests.append(write_part(folder, part, writer.finish()))
+            records = {name: array.finish() for name, array in writer.arrays.items()}
+            self._digests.append(write_part(folder, part, records))
         finally:
-            writer.close()
+            for array in writer.arrays.values():
+                array.close()
 
     def finish(self, meta: GraphMeta, made: dict[str, Any] | None = None) -> None:
         """Describe the parts, and how the graph was generated, if it was."""
-        write_meta(self.folder, meta, self._digests, made)
+        record: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(meta)}
+        record |= {"made": made, "digests": self._digests}
+        record["digest"] = _fingerprint(record)
+        (self.folder / META).write_text(json.dumps(record, indent=1) + "\n")
 
 
 class PartWriter:
@@ -630,14 +579,14 @@ class PartWriter:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._arrays: dict[str, ArrayWriter] = {}
+        self.arrays: dict[str, ArrayWriter] = {}
         self._entries: dict[str, int] = {}
 
     def append(self, name: str, array: Array) -> None:
         """Add rows to an array; the first ones say what it holds."""
-        if name not in self._arrays:
-            self._arrays[name] = ArrayWriter(self._folder / f"{name}.npy", array)
-        self._arrays[name].append(array)
+        if name not in self.arrays:
+            self.arrays[name] = ArrayWriter(self._folder / f"{name}.npy", array)
+        self.arrays[name].append(array)
 
     def append_lengths(self, lengths: Array, prefix: str = "") -> None:
         """Add rows with so many entries each to the row offsets."""
@@ -651,37 +600,21 @@ class PartWriter:
             self._entries[prefix] = int(ends[-1])
 
     def append_rows(self, block: GraphBlock, *, moved: bool = True) -> None:
-        """Add the rows of a block."""
-        self._append_csr("", block.adjacency)
+        """Add the rows of a block; its ``vertex_ids`` only where vertices have moved."""
+        for prefix, A in (("", block.adjacency), ("x_", block.x)):
+            if isinstance(A, CSR):
+                self.append_lengths(A.row_lengths.numpy(), prefix)
+                self.append(f"{prefix}indices", A.indices.numpy())
+                if A.values is not None:
+                    self.append(f"{prefix}values", A.values.numpy())
         if moved:
             self.append("vertex_ids", block.vertex_ids.numpy())
-        if isinstance(block.x, CSR):
-            self._append_csr("x_", block.x)
-        elif block.x is not None:
-            self.append("x", block.x.numpy())
-        if block.y is not None:
-            self.append("y", block.y.numpy())
-        for name in MASKS if block.splits else ():
-            mask = getattr(block, name)
-            if mask is not None:
-                self.append(name, mask.numpy())
+        for name in ("x", "y", *(MASKS if block.splits else ())):
+            array = getattr(block, name)
+            if isinstance(array, Tensor):
+                self.append(name, array.numpy())
 
     def drop(self, name: str) -> None:
         """Take an array out again."""
-        self._arrays.pop(name).close()
+        self.arrays.pop(name).close()
         (self._folder / f"{name}.npy").unlink()
-
-    def finish(self) -> dict[str, ArrayRecord]:
-        """Complete the arrays, and say what is in them."""
-        return {name: array.finish() for name, array in self._arrays.items()}
-
-    def close(self) -> None:
-        """Close all files, complete or not."""
-        for array in self._arrays.values():
-            array.close()
-
-    def _append_csr(self, prefix: str, A: CSR) -> None:
-        self.append_lengths(A.row_lengths.numpy(), prefix)
-        self.append(f"{prefix}indices", A.indices.numpy())
-        if A.values is not None:
-            self.append(f"{prefix}values", A.values.numpy())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spgnn.data.graph import Graph, VertexData
 from spgnn.data.normalise import is_bag_of_words
-from spgnn.data.structure import slice_rows
+from spgnn.data.structure import select_rows
 from spgnn.errors import InputError, printable
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR, take_rows
@@ -51,32 +51,23 @@ class GraphMeta:
         """Number of parts."""
         return len(self.offsets) - 1
 
-    def to_json(self) -> str:
-        """One JSON object, a field a line."""
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> GraphMeta:
-        """The reverse of `to_json`."""
-        return cls.from_record(json_object(text))
-
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> GraphMeta:
-        """As `from_json`, from a parsed object that may hold more."""
+        """The description in a parsed JSON object, which may hold more."""
         wrong = "not a description of a graph"
         for field in fields(cls):
             if field.name not in record:
                 raise InputError(f"{wrong}: no '{field.name}'")
-            value = record[field.name]
-            if not _FIELD_CHECKS[field.type](value):
-                raise InputError(f"{wrong}: '{field.name}' must be {_FIELD_WORDS[field.type]}")
-        meta = cls(**{f.name: record[f.name] for f in fields(cls)} | {"offsets": ()})
+            fits, words = _FIELDS[field.type]
+            if not fits(record[field.name]):
+                raise InputError(f"{wrong}: '{field.name}' must be {words}")
+        values = {field.name: record[field.name] for field in fields(cls)}
         offsets = tuple(record["offsets"])
         if len(offsets) < 2 or offsets[0] != 0 or any(a > b for a, b in pairwise(offsets)):
             raise InputError(f"{wrong}: 'offsets' must rise from 0")
-        if offsets[-1] != meta.vertices:
-            raise InputError(f"{wrong}: offsets end with {offsets[-1]}, not {meta.vertices}")
-        return cls(**asdict(meta) | {"offsets": offsets})
+        if offsets[-1] != record["vertices"]:
+            raise InputError(f"{wrong}: offsets end with {offsets[-1]}, not {record['vertices']}")
+        return cls(**values | {"offsets": offsets})
 
 
 def describe(graph: Graph, layout: RowLayout) -> GraphMeta:
@@ -129,17 +120,18 @@ def is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= _LARGEST
 
 
-_FIELD_CHECKS: dict[Any, Any] = {
-    "str": lambda v: type(v) is str and len(v) <= _LONGEST_NAME and v.isprintable(),
-    "int": is_count,
-    "bool": lambda v: type(v) is bool,
-    "tuple[int, ...]": lambda v: type(v) is list and all(map(is_count, v)),
-}
-_FIELD_WORDS: dict[Any, str] = {
-    "str": f"at most {_LONGEST_NAME} printable characters",
-    "int": "an integer of at least 0",
-    "bool": "true or false",
-    "tuple[int, ...]": "a list of integers of at least 0",
+# What a field of a description may hold, by its type, and in words.
+_FIELDS: dict[Any, tuple[Any, str]] = {
+    "str": (
+        lambda v: type(v) is str and len(v) <= _LONGEST_NAME and v.isprintable(),
+        f"at most {_LONGEST_NAME} printable characters",
+    ),
+    "int": (is_count, "an integer of at least 0"),
+    "bool": (lambda v: type(v) is bool, "true or false"),
+    "tuple[int, ...]": (
+        lambda v: type(v) is list and all(map(is_count, v)),
+        "a list of integers of at least 0",
+    ),
 }
 
 
@@ -186,8 +178,7 @@ class GraphSource(ABC):
 
     def adjacency(self, ids: Tensor | slice) -> CSR:
         """Some rows of the adjacency, in the order asked for; columns stay global."""
-        A = self.structure()
-        return slice_rows(A, ids) if isinstance(ids, slice) else take_rows(A, ids)
+        return select_rows(self.structure(), ids)
 
     def pieces(self, rows: int | None = None) -> Iterator[tuple[int, VertexData]]:
         """All vertices once, a few at a time: (number of the first, data of the next `rows`).
@@ -210,14 +201,8 @@ class GraphSource(ABC):
 
     def graph(self) -> Graph:
         """All of it, in memory (or mapped, where the source is)."""
-        data = self.rows(slice(0, self.meta.vertices))
-        return Graph(
-            self.meta.name,
-            self.structure(),
-            self.meta.directed,
-            self.vertex_ids,
-            **data.take(slice(None)),
-        )
+        meta, data = self.meta, self.rows(slice(0, self.meta.vertices)).take(slice(None))
+        return Graph(meta.name, self.structure(), meta.directed, self.vertex_ids, **data)
 
 
 class MemorySource(GraphSource):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.data.distribute import RankShare, of_columns, renumbered, with_counts
+from spgnn.data.distribute import RankShare, of_columns, renumbered
 from spgnn.data.graph import Graph, GraphBlock, labelled, vertex_ids_of
 from spgnn.errors import InputError
 from spgnn.exchange import Carried, asking
@@ -154,9 +154,9 @@ def held_out(
     """
     A = share.adjacency
     assert A is not None
-    sources = of_columns(share.vertex_ids, A, share.layout, comm)
-    taken = _taken_out(A, share.vertex_ids, sources, shares, seed, directed=share.meta.directed)
-    left, pairs, stays = taken
+    ids, directed = share.vertex_ids, share.meta.directed
+    sources, _ = of_columns(ids, A, share.layout, comm)
+    left, pairs, stays = _hold_out(A, ids, sources, shares, seed, directed=directed)
     labels = None if share.edge_labels is None else share.edge_labels[stays]
     meta = replace(share.meta, edges=comm.agree(left.nnz, "sum"))
     return replace(share, meta=meta, adjacency=left, edge_labels=labels), pairs
@@ -174,14 +174,14 @@ def held_out_of(graph: Graph, shares: tuple[float, float], seed: int) -> tuple[G
     """
     A, ids = graph.adjacency, vertex_ids_of(graph)
     sources = ids[A.indices.long()]
-    left, pairs, _ = _taken_out(A, ids, sources, shares, seed, directed=graph.directed)
+    left, pairs, _ = _hold_out(A, ids, sources, shares, seed, directed=graph.directed)
     return replace(graph, adjacency=left), pairs
 
 
-def _taken_out(
+def _hold_out(
     A: CSR, ids: Tensor, sources: Tensor, shares: tuple[float, float], seed: int, *, directed: bool
 ) -> tuple[CSR, list[Pairs], Tensor]:
-    """What is left of own rows, the pairs of each split, and which nonzeros stay."""
+    """The rest of own rows, the pairs of each split, and whether each nonzero stays."""
     own = torch.arange(A.shape[0]).repeat_interleave(A.row_lengths)
     targets = ids[own]
     splits, stays = divided(targets, sources, shares, seed, directed=directed)
@@ -216,23 +216,23 @@ class Directory:
         if comm.agree(int(wrong)):
             raise InputError(f"vertex_ids must be a permutation of [0, {layout.rows})")
         ids, order = vertex_ids.sort()
-        asked = np.bincount(self._parts.owner(ids.numpy()), minlength=comm.size)
-        counts = comm.exchange_counts(asked.tolist())
-        mine = torch.stack((ids, order + layout.range(comm.rank)[0]), dim=1)
-        told = mine.new_empty(counts.received, 2)
-        comm.alltoallv(mine, told, counts).wait()
+        per_rank = np.bincount(self._parts.owner(ids.numpy()), minlength=comm.size)
+        counts = comm.exchange_counts(per_rank.tolist())
+        own = torch.stack((ids, order + layout.range(comm.rank)[0]), dim=1)
+        received = own.new_empty(counts.received, 2)
+        comm.alltoallv(own, received, counts).wait()
         self._rows = torch.full((last - first,), -1)
-        self._rows[told[:, 0] - first] = told[:, 1]
+        self._rows[received[:, 0] - first] = received[:, 1]
         if comm.agree(int(bool((self._rows < 0).any()))):
             raise InputError(f"vertex_ids must be a permutation of [0, {layout.rows})")
 
     def rows(self, ids: Tensor) -> tuple[Tensor, tuple[Carried, Carried]]:
         """Rows of all ranks with these original ids, int64 [ids]. Collective.
 
-        The bytes of questions and answers come with them.
+        The bytes of requests and responses come with them.
         """
-        asked, comm = CSR(Selection(ids, self._parts.rows)), self._comm
-        found, counts = with_counts(self._rows, asked, self._parts, comm)
-        size = found.element_size()
-        answers = Carried(EVERYONE, size * counts.send, size * counts.recv)
-        return found, (asking(counts, comm.rank), answers)
+        requests, comm = CSR(Selection(ids, self._parts.rows)), self._comm
+        rows, counts = of_columns(self._rows, requests, self._parts, comm)
+        size = rows.element_size()
+        responses = Carried(EVERYONE, size * counts.send, size * counts.recv)
+        return rows, (asking(counts, comm.rank), responses)
