@@ -42,7 +42,7 @@ from spgnn.files import AnyPath, digest, directory_written_aside
 from spgnn.layout import RowLayout, grouped_order
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
-from spgnn.sparse import CSR, take_rows
+from spgnn.sparse import CSR
 
 META, PART = "meta.json", "part.json"
 FORMAT, VERSION = "spgnn-graph", 2

@@ -18,7 +18,7 @@ from spgnn.data.normalise import is_bag_of_words
 from spgnn.data.structure import select_rows
 from spgnn.errors import InputError, printable
 from spgnn.layout import RowLayout
-from spgnn.sparse import CSR, take_rows
+from spgnn.sparse import CSR
 
 _LARGEST = 2**53  # JSON's integers are safe up to here, and no size is larger
 _LONGEST_NAME = 1000
