@@ -93,8 +93,9 @@ class EdgeList:
         The order of edges means something where they are sorted by target, and only among those of
         one target (an LSTM may take them in turn).
         """
-        if any(not _is_weight(name, t) for name, t in self.attributes.items()):
-            return True
+        for name, t in self.attributes.items():
+            if name != "edge_weight" or t.dtype != torch.float32 or t.dim() != 1:
+                return True
         order = np.lexsort((self.source, self.target))
         source, target = self.source[order], self.target[order]
         if bool(((source[1:] == source[:-1]) & (target[1:] == target[:-1])).any()):
@@ -105,7 +106,10 @@ class EdgeList:
     def adjacency(self, vertices: int) -> CSR:
         """The matrix of the edges; weights are summed, and repetitions without weights counted."""
         weights = self.weights()
-        A = _counted(self.source, self.target, vertices, weights)
+        A = csr_from_edges(self.source, self.target, vertices, weights)
+        if weights is None and A.nnz < len(self.source):
+            ones = np.ones(len(self.source), np.float32)
+            A = csr_from_edges(self.source, self.target, vertices, ones)
         if weights is not None and not self.attributes["edge_weight"].is_floating_point():
             assert A.values is not None
             # By way of integers, which are refused where they are rounded.
@@ -158,14 +162,14 @@ class ForeignGraph:
 
     def apart(self, name: str) -> tuple[Graph, dict[str, Tensor]]:
         """A record of what a `Graph` holds without any change, and all other attributes."""
-        inside, beside = unchanged(self.attributes)
+        inside, others = unchanged(self.attributes)
         masks = tuple(self.attributes.get(key) for key in MASKS)
         adjacency = self.edges.adjacency(self.vertices)
-        return _graph(name, adjacency, inside.get("x"), inside.get("y"), masks), beside
+        return _graph(name, adjacency, inside.get("x"), inside.get("y"), masks), others
 
 
 def unchanged(attributes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Those of x and y that a `Graph` holds as they are, and all else but masks."""
+    """X and y where a `Graph` holds them as they are, and everything else but masks."""
     kinds = {"x": (torch.float32, 2), "y": (torch.int64, 1)}
     inside = {
         name: t
@@ -176,19 +180,27 @@ def unchanged(attributes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict
 
 
 def read_pyg(data: Any) -> ForeignGraph:
-    """All that a PyTorch Geometric ``Data`` holds."""
-    source, target = _ends(data)
+    """Everything that a PyTorch Geometric ``Data`` holds."""
+    edge_index = getattr(data, "edge_index", None)
+    if edge_index is None:
+        raise InputError("this Data has no edge_index; heterogeneous data are not read")
+    ends = _tensor("edge_index", edge_index)
+    kind = ends.dtype
+    integers = not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
+    if ends.dim() != 2 or ends.shape[0] != 2 or not integers:
+        got = f"{kind} {list(ends.shape)}"
+        raise InputError(f"edge_index must be integers [2, edges], got {got}")
     names = data.keys() if callable(getattr(data, "keys", None)) else vars(data)
     named = {str(key): getattr(data, str(key)) for key in names}
     for key in ("edge_index", "adj_t", "num_nodes"):
         named.pop(key, None)
-    return _sorted_out(source, target, int(data.num_nodes), named)
+    return _by_rows(ends[0].numpy(), ends[1].numpy(), int(data.num_nodes), named)
 
 
-def _sorted_out(
+def _by_rows(
     source: npt.NDArray[Any], target: npt.NDArray[Any], vertices: int, named: Mapping[str, Any]
 ) -> ForeignGraph:
-    """Which of the named values are of vertices, of edges, and of the whole graph."""
+    """Named values told apart: those of vertices, of edges, and of the whole graph."""
     edges = len(source)
     of_vertices: dict[str, Tensor] = {}
     of_edges: dict[str, Tensor] = {}
@@ -197,13 +209,18 @@ def _sorted_out(
     for name, value in named.items():
         if value is None:
             continue
-        if name in _OF_VERTICES:
+        if name in ("x", "y", *MASKS):
             of_vertices[name] = _rows(name, value, vertices, "vertices")
-        elif name in _OF_EDGES:
+        elif name in ("edge_weight", "edge_attr"):
             of_edges[name] = _rows(name, value, edges, "edges")
         elif isinstance(value, str | bool | int | float):
             shared[name] = value
-        elif not isinstance(value, Tensor | np.ndarray) or _is_of_pairs(name, named):
+        elif (
+            not isinstance(value, Tensor | np.ndarray)
+            # Pairs of vertices, as a link split has them, and labels of such pairs.
+            or ("index" in name and value.ndim == 2 and value.shape[0] == 2)
+            or f"{name}_index" in named
+        ):
             left_out[name] = described(value)
         elif value.shape[:1] == (vertices,) and (edges != vertices or "edge" not in name):
             of_vertices[name] = _tensor(name, value)
@@ -222,35 +239,20 @@ def rows_of_vertices(named: Mapping[str, Any], vertices: int) -> dict[str, Tenso
     return {name: _rows(name, value, vertices, "vertices") for name, value in named.items()}
 
 
-_OF_VERTICES, _OF_EDGES = ("x", "y", *MASKS), ("edge_weight", "edge_attr")
-
-
-def _is_of_pairs(name: str, named: Mapping[str, Any]) -> bool:
-    """Whether these are pairs of vertices, as a link split has them, or what is said of pairs."""
-    value = named[name]
-    if "index" in name and value.ndim == 2 and value.shape[0] == 2:
-        return True
-    return f"{name}_index" in named
-
-
-def _is_weight(name: str, t: Tensor) -> bool:
-    return name == "edge_weight" and t.dtype == torch.float32 and t.dim() == 1
-
-
 def _rows(name: str, value: Any, rows: int, of: str) -> Tensor:
     """A row for each vertex or edge."""
-    found = _tensor(name, value)
-    if name in _OF_VERTICES:
-        found = found.to_dense()
-    if name == "x":
-        _check_finite(found)
+    tensor = _tensor(name, value)
     if name == "edge_weight":
-        return found  # its shape is checked with its numbers
-    if not found.dim():
+        return tensor  # its shape is checked with its numbers
+    if name in ("x", "y", *MASKS):
+        tensor = tensor.to_dense()
+    if name == "x":
+        _check_finite(tensor)
+    if not tensor.dim():
         raise InputError(f"{name} must be [{rows} {of}, …], got a scalar")
-    if len(found) != rows:
-        raise InputError(f"{name} has {len(found)} rows for {rows} {of}")
-    return found
+    if len(tensor) != rows:
+        raise InputError(f"{name} has {len(tensor)} rows for {rows} {of}")
+    return tensor
 
 
 def with_edge_index(data: Any) -> Any:
@@ -275,30 +277,6 @@ def with_edge_index(data: Any) -> Any:
     return data
 
 
-def _ends(data: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    edge_index = getattr(data, "edge_index", None)
-    if edge_index is None:
-        raise InputError("this Data has no edge_index; heterogeneous data are not read")
-    edge_index = _tensor("edge_index", edge_index)
-    kind = edge_index.dtype
-    integers = not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
-    if edge_index.dim() != 2 or edge_index.shape[0] != 2 or not integers:
-        found = f"{kind} {list(edge_index.shape)}"
-        raise InputError(f"edge_index must be integers [2, edges], got {found}")
-    source, target = (t.numpy(force=True) for t in edge_index)
-    return source, target
-
-
-def _counted(
-    source: npt.NDArray[Any], target: npt.NDArray[Any], vertices: int, weights: Any
-) -> CSR:
-    """The adjacency; where edges without weights are repeated, their number is their weight."""
-    adjacency = csr_from_edges(source, target, vertices, weights)
-    if weights is None and adjacency.nnz < len(source):
-        return csr_from_edges(source, target, vertices, np.ones(len(source), np.float32))
-    return adjacency
-
-
 def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Graph:
     """A graph from a homogeneous ``DGLGraph``: its edges and ``ndata`` feat, label and masks.
 
@@ -315,30 +293,24 @@ def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Grap
 
 
 def read_dgl(graph: Any, weight: str | None = None) -> ForeignGraph:
-    """All that a homogeneous ``DGLGraph`` holds: feat and label are called x and y."""
-    source, target = (t.numpy(force=True) for t in graph.edges())
+    """Everything that a homogeneous ``DGLGraph`` holds: feat and label are called x and y."""
+    source, target = (t.numpy(force=True).astype(np.int64) for t in graph.edges())
     of_vertices = _renamed(graph.ndata, {"feat": "x", "label": "y"}, "ndata")
     of_edges = _renamed(graph.edata, {} if weight is None else {weight: "edge_weight"}, "edata")
-    vertices, edges = int(graph.num_nodes()), len(source)
-    return ForeignGraph(
-        vertices,
-        EdgeList(
-            source.astype(np.int64),
-            target.astype(np.int64),
-            {key: _rows(key, value, edges, "edges") for key, value in of_edges.items()},
-        ),
-        rows_of_vertices(of_vertices, vertices),
-    )
+    attributes = {k: _rows(k, value, len(source), "edges") for k, value in of_edges.items()}
+    vertices = int(graph.num_nodes())
+    edges = EdgeList(source, target, attributes)
+    return ForeignGraph(vertices, edges, rows_of_vertices(of_vertices, vertices))
 
 
 def _renamed(named: Mapping[str, Any], names: Mapping[str, str], owner: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    renamed: dict[str, Any] = {}
     for key in named:
         ours = names.get(key, key)
-        if ours in found:
+        if ours in renamed:
             raise InputError(f"{owner} has both {key} and {ours}, which are the same here")
-        found[ours] = named[key]
-    return found
+        renamed[ours] = named[key]
+    return renamed
 
 
 def from_ogb(dataset: Any) -> Graph:
@@ -355,7 +327,7 @@ def from_ogb(dataset: Any) -> Graph:
 
 
 def read_ogb(dataset: Any) -> ForeignGraph:
-    """All that a ``NodePropPredDataset`` holds: node_feat and edge_feat are x and edge_attr."""
+    """Everything in a ``NodePropPredDataset``: node_feat and edge_feat become x and edge_attr."""
     graph, labels = dataset[0]
     named = _renamed(graph, {"node_feat": "x", "edge_feat": "edge_attr"}, "the graph")
     source, target = np.asarray(named.pop("edge_index"))
@@ -365,73 +337,52 @@ def read_ogb(dataset: Any) -> ForeignGraph:
     for kind, part in zip(MASKS, ("train", "valid", "test"), strict=True):
         masks[kind] = np.zeros(vertices, np.bool_)
         masks[kind][_array(split[part])] = True
-    return _sorted_out(source, target, vertices, {**named, "y": labels, **masks})
+    return _by_rows(source, target, vertices, {**named, "y": labels, **masks})
 
 
 def _graph(name: str, adjacency: CSR, x: Any, y: Any, masks: tuple[Any, ...]) -> Graph:
     if adjacency.values is not None and not bool(adjacency.values.isfinite().all()):
         raise InputError("an edge weight is NaN or infinite; every weight must be a finite number")
-    train, val, test = _masks(masks)
-    return Graph(
-        name,
-        adjacency,
-        _is_directed(adjacency),
-        x=_features(x),
-        y=_labels(y),
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-    )
-
-
-def _is_directed(adjacency: CSR) -> bool:
-    """Whether a matrix differs from its transpose, in its pattern or its values."""
-    if not adjacency.pattern.is_symmetric:
-        return True
-    A = with_entries(adjacency)
-    return adjacency.values is not None and (A.T.tocsr() != A).nnz > 0
-
-
-def _masks(masks: tuple[Any, ...]) -> list[Tensor | None]:
-    """Masks of tensors; where some have several splits, the others are the same in all."""
-    found = [
-        None if mask is None else _tensor(name, mask).clone()
-        for name, mask in zip(MASKS, masks, strict=True)
-    ]
-    splits = {mask.shape[1] for mask in found if mask is not None and mask.dim() == 2}
-    if len(splits) != 1:
-        return found
-    (several,) = splits
-    return [
-        mask if mask is None or mask.dim() != 1 else mask[:, None].repeat(1, several)
-        for mask in found
-    ]
+    # Undirected means equal to its transpose, in its pattern and its values.
+    directed = not adjacency.pattern.is_symmetric
+    if not directed and adjacency.values is not None:
+        A = with_entries(adjacency)
+        directed = (A.T.tocsr() != A).nnz > 0
+    data: dict[str, Any] = {"x": _features(x), "y": _labels(y)}
+    for key, mask in zip(MASKS, masks, strict=True):
+        data[key] = None if mask is None else _tensor(key, mask).clone()
+    # Where some masks have several splits, the others are the same in all.
+    present = {key: data[key] for key in MASKS if data[key] is not None}
+    splits = {mask.shape[1] for mask in present.values() if mask.dim() == 2}
+    if len(splits) == 1:
+        vectors = {key: mask for key, mask in present.items() if mask.dim() == 1}
+        data |= {key: mask[:, None].repeat(1, *splits) for key, mask in vectors.items()}
+    return Graph(name, adjacency, directed, **data)
 
 
 def _features(x: Any) -> Tensor | CSR | None:
     if x is None:
         return None
-    features: Tensor | CSR
+    if sp.issparse(x):
+        sparse = _block("x", x)
+        if sparse.values is None:
+            sparse = sparse.with_values(torch.ones(sparse.nnz))
+        assert sparse.values is not None
+        _check_finite(sparse.values)
+        return sparse
     try:
-        array = x if sp.issparse(x) else np.asarray(_array(x))
+        array = np.asarray(_array(x))
     except ValueError:
         raise InputError("x must be [n, features], and its rows are not all as long") from None
-    if sp.issparse(x):
-        features = _block("x", x)
-        if features.values is None:
-            features = features.with_values(torch.ones(features.nnz))
-    elif array.dtype.kind not in "fiub":
+    if array.dtype.kind not in "fiub":
         raise InputError(f"x must be real numbers, got {array.dtype}")
-    else:
-        features = torch.from_numpy(np.array(array, array.dtype.newbyteorder("=")))
-    values = features.values if isinstance(features, CSR) else features
-    if values is not None:
-        _check_finite(values)
-    return features
+    dense = torch.from_numpy(np.array(array, array.dtype.newbyteorder("=")))
+    _check_finite(dense)
+    return dense
 
 
 def _block(what: str, A: Any) -> CSR:
-    """`CSR.from_scipy`, with errors that say of what."""
+    """`CSR.from_scipy`, with errors that name the matrix."""
     if A.dtype.kind not in "fiub":
         raise InputError(f"{what} must be real numbers, got {A.dtype}")
     try:
@@ -450,8 +401,8 @@ def _labels(y: Any) -> Tensor | None:
         return None
     labels = np.asarray(_array(y))
     if labels.dtype.kind not in "fiub" or labels.ndim not in (1, 2):
-        found = f"{labels.dtype} {list(labels.shape)}"
-        raise InputError(f"y must be labels [n] or [n, columns], got {found}")
+        got = f"{labels.dtype} {list(labels.shape)}"
+        raise InputError(f"y must be labels [n] or [n, columns], got {got}")
     floating = labels.dtype.kind == "f"
     known = labels[~np.isnan(labels)] if floating else labels
     if labels.ndim == 1 or labels.shape[1] == 1:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, cast
 
 import numpy as np
@@ -40,7 +39,7 @@ class NotNumbersError(ValueError):
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """What stands before the numbers of an array."""
+    """The header of an .npy array, and its own size in bytes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -55,14 +54,21 @@ class NpyHeader:
 
 def read_header(file: BinaryIO) -> NpyHeader:
     """Read the header that an open file begins with (NumPy's format, versions 1 to 3)."""
-    beginning = _exactly(file, 8)
+
+    def read(size: int) -> bytes:
+        content = file.read(size)
+        if len(content) != size:
+            raise ValueError("ends within its header")
+        return content
+
+    beginning = read(8)
     if beginning[:6] != _MAGIC or beginning[6] not in (1, 2, 3):
         raise ValueError("no .npy array")
-    layout = "<H" if beginning[6] == 1 else "<I"
-    (length,) = struct.unpack(layout, _exactly(file, struct.calcsize(layout)))
+    layout = struct.Struct("<H" if beginning[6] == 1 else "<I")
+    (length,) = layout.unpack(read(layout.size))
     if length > _LONGEST:
         raise ValueError(f"a header of {length} bytes")
-    text = _exactly(file, length).decode("latin1")
+    text = read(length).decode("latin1")
     entries = _ENTRY.findall(text)
     fields = dict(entries)
     complete = set(fields) == {"descr", "fortran_order", "shape"} and len(entries) == 3
@@ -70,24 +76,19 @@ def read_header(file: BinaryIO) -> NpyHeader:
         if "'descr': [" in text:
             raise NotNumbersError("holds records, not numbers")
         raise ValueError("its header is not NumPy's")
-    if fields["fortran_order"] not in ("True", "False") or fields["descr"][0] != "'":
+    sizes = fields["shape"].strip("()").split(",")
+    if not sizes[-1].strip():
+        del sizes[-1]  # (), or the comma that ends (3,)
+    shape = [int(match[1]) for match in map(_SIZE.fullmatch, sizes) if match]
+    right = fields["fortran_order"] in ("True", "False") and fields["descr"][0] == "'"
+    right = right and fields["shape"].startswith("(") and len(shape) == len(sizes)
+    if not right or len(shape) > _MOST_DIMENSIONS:
         raise ValueError("its header is not NumPy's")
     descr = fields["descr"].strip("'")
     if not _DTYPE.fullmatch(descr):
         raise NotNumbersError(f"holds '{descr}', not numbers")
-    size = 8 + struct.calcsize(layout) + length
-    shape = _shape(fields["shape"])
-    return NpyHeader(np.dtype(descr), shape, fields["fortran_order"] == "True", size)
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    sizes = text.strip("()").split(",")
-    if not sizes[-1].strip():
-        del sizes[-1]  # (), or the comma that ends (3,)
-    found = [_SIZE.fullmatch(size) for size in sizes]
-    if not text.startswith("(") or len(found) > _MOST_DIMENSIONS or None in found:
-        raise ValueError("its header is not NumPy's")
-    return tuple(int(match[1]) for match in found if match)
+    size = 8 + layout.size + length
+    return NpyHeader(np.dtype(descr), tuple(shape), fields["fortran_order"] == "True", size)
 
 
 def header_bytes(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
@@ -98,15 +99,8 @@ def header_bytes(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
     return _MAGIC + b"\x01\x00" + struct.pack("<H", room) + text.ljust(room - 1).encode() + b"\n"
 
 
-def _exactly(file: BinaryIO, size: int) -> bytes:
-    read = file.read(size)
-    if len(read) != size:
-        raise ValueError("ends within its header")
-    return read
-
-
 Array = npt.NDArray[Any]
-_READ_AT_ONCE = 1 << 20  # bytes read at once
+_READ_BYTES = 1 << 20  # bytes read at once
 _DEFLATE_LIMIT = 1032  # times; no deflated byte holds more
 _ENCRYPTED = 0x1
 _UTF8 = 0x800
@@ -134,9 +128,9 @@ class ArrayStream:
         array = np.empty(items, self.header.dtype)
         view = array.view(np.uint8).data
         with reading(self._path, f"array '{self._name}' is damaged or truncated"):
-            for begin in range(0, len(view), _READ_AT_ONCE):
-                piece = self._file.read(min(_READ_AT_ONCE, len(view) - begin))
-                if len(piece) != min(_READ_AT_ONCE, len(view) - begin):
+            for begin in range(0, len(view), _READ_BYTES):
+                piece = self._file.read(min(_READ_BYTES, len(view) - begin))
+                if len(piece) != min(_READ_BYTES, len(view) - begin):
                     raise EOFError("it ends early")
                 view[begin : begin + len(piece)] = piece
         return array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -165,12 +159,7 @@ class Archive:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._zip.close()
 
     def __contains__(self, name: object) -> bool:
@@ -277,16 +266,17 @@ def _check_directory(file: BinaryIO, entries: Sequence[zipfile.ZipInfo]) -> None
             raise ValueError(f"'{entry.orig_filename}' does not begin where its directory says")
 
 
-CHECKED_WHOLE = 1 << 26  # bytes
+# Opening an array of at most so many bytes compares the digest of all of them, opening a larger one
+# that of a sample; so a damaged array is found without reading gigabytes.
+CHECKED_WHOLE = 1 << 26
 _PIECE = 1 << 24  # bytes that are hashed or written at once
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 14
 _DTYPES = ("<i8", "<i4", "<f4", "|b1", "|i1")
-_MOST_COLUMNS_DIM = 2
 
 
 @dataclass(frozen=True)
 class ArrayRecord:
-    """What is known of an array that was written."""
+    """Dtype, shape, and digests of all bytes of an array that was written and of a sample."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -296,11 +286,11 @@ class ArrayRecord:
     @classmethod
     def of(cls, name: str, entry: Any) -> ArrayRecord:
         """The record that an entry of a JSON object describes."""
-        names = {field.name for field in fields(cls)}
-        if not isinstance(entry, dict) or set(entry) != names:
-            raise InputError(f"'{name}' must have {', '.join(sorted(names))}")
+        names = sorted(field.name for field in fields(cls))
+        if not isinstance(entry, dict) or sorted(entry) != names:
+            raise InputError(f"'{name}' must have {', '.join(names)}")
         shape = entry["shape"]
-        right = isinstance(shape, list) and 1 <= len(shape) <= _MOST_COLUMNS_DIM
+        right = isinstance(shape, list) and len(shape) in (1, 2)
         if not right or not all(map(is_count, shape)) or entry["dtype"] not in _DTYPES:
             raise InputError(f"'{name}' must be a vector or table of {', '.join(_DTYPES)}")
         return cls(**entry | {"shape": tuple(shape)})

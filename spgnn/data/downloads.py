@@ -11,7 +11,7 @@ import urllib.request
 import warnings
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -35,46 +35,35 @@ TIMEOUT = 30.0  # seconds without a byte
 
 
 def fetch(url: str, target: Path, digest: str | None, progress: Progress | None = None) -> Path:
-    """Download a file unless it is there already."""
+    """Download a file unless it is there already; it appears whole and verified, or not at all."""
     if target.exists():
         return target
-    with _made(target.parent), written_aside(target) as file:
-        _stream(url, target, file, progress)
-        file.flush()
-        _verify(url, Path(file.name), digest)
-    return target
-
-
-@contextmanager
-def _made(directory: Path) -> Iterator[None]:
-    """A directory that exists; if the block fails, those that were made for it are gone again."""
-    missing = [p for p in (directory, *directory.parents) if not os.path.exists(p)]
+    folder = target.parent
+    missing = [p for p in (folder, *folder.parents) if not os.path.exists(p)]
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        _remove(missing)
-        raise InputError(f"{directory}: cannot be written: {error.strerror or error}") from None
-    except BaseException:
-        _remove(missing)
+        folder.mkdir(parents=True, exist_ok=True)
+        with written_aside(target) as file:
+            done = expected = 0
+            for piece, expected in _received(url, target):
+                file.write(piece)
+                done += len(piece)
+                if progress is not None:
+                    progress(url.rsplit("/", 1)[-1], done, max(expected, done))
+            if expected and done != expected:
+                raise InputError(
+                    f"{url}: the connection ended after {done} of {expected} bytes; try again"
+                )
+            file.flush()
+            _verify(url, Path(file.name), digest)
+    except BaseException as error:
+        with suppress(OSError):  # another process may have put something there
+            for made in missing:
+                made.rmdir()
+        if isinstance(error, OSError):
+            said = error.strerror or error
+            raise InputError(f"{folder}: cannot be written: {said}") from None
         raise
-
-
-def _remove(directories: list[Path]) -> None:
-    with suppress(OSError):  # another process may have put something there
-        for directory in directories:
-            directory.rmdir()
-
-
-def _stream(url: str, target: Path, file: BinaryIO, progress: Progress | None) -> None:
-    done = expected = 0
-    for piece, expected in _received(url, target):
-        file.write(piece)
-        done += len(piece)
-        if progress is not None:
-            progress(url.rsplit("/", 1)[-1], done, max(expected, done))
-    if expected and done != expected:
-        raise InputError(f"{url}: the connection ended after {done} of {expected} bytes; try again")
+    return target
 
 
 def _received(url: str, target: Path) -> Iterator[tuple[bytes, int]]:
@@ -107,6 +96,12 @@ def _verify(url: str, path: Path, digest: str | None) -> None:
         raise InputError(
             f"{url}: not the published file: {kind} is {hasher.hexdigest()}, expected {wanted}"
         )
+
+
+def _mask(vertices: int, rows: npt.NDArray[np.int64]) -> torch.Tensor:
+    mask = torch.zeros(vertices, dtype=torch.bool)
+    mask[torch.from_numpy(rows)] = True
+    return mask
 
 
 COMMIT = "af6abf468a772cc055bec88c52e4d6f51b7c37e3"
@@ -186,12 +181,6 @@ def load_planetoid(
         val_mask=_mask(vertices, np.arange(training, training + VALIDATION)),
         test_mask=_mask(vertices, test),
     )
-
-
-def _mask(vertices: int, chosen: npt.NDArray[np.int64]) -> torch.Tensor:
-    mask = torch.zeros(vertices, dtype=torch.bool)
-    mask[torch.from_numpy(chosen)] = True
-    return mask
 
 
 class _SparseState:
@@ -317,57 +306,42 @@ def load_ogb(
     archive = fetch(source.url, cache / source.url.rsplit("/", 1)[-1], source.digest, progress)
     with reading(archive, "not the published file"), zipfile.ZipFile(archive) as files:
         root = files.namelist()[0].split("/", 1)[0]
-        read = _read_binary if source.binary else _read_text
-        edges, x, y = read(files, root, cache)
+        if source.binary:
+            # An .npz is read with seeks, which inside another archive would start from its
+            # beginning.
+            arrays: dict[str, npt.NDArray[Any]] = {}
+            for member, names in (
+                ("data", ("edge_index", "node_feat")),
+                ("node-label", ("node_label",)),
+            ):
+                path = f"{root}/raw/{member}.npz"
+                extracted = cache / path.replace("/", "-")
+                if not extracted.exists():
+                    with files.open(path) as packed, written_aside(extracted) as file:
+                        shutil.copyfileobj(packed, file, PIECE)
+                with Archive(extracted) as opened:
+                    arrays |= {name: opened.array(name) for name in names}
+            edges, labels = arrays.pop("edge_index"), arrays["node_label"]
+            x = arrays.pop("node_feat").astype(np.float32, copy=False)
+        else:
+            edges = _table(files, f"{root}/raw/edge.csv.gz", np.int64, 2).T
+            x = _table(files, f"{root}/raw/node-feat.csv.gz", np.float32)
+            labels = _table(files, f"{root}/raw/node-label.csv.gz", np.float64, 1)
+        y = torch.from_numpy(labels_of(labels))
         adjacency = csr_from_edges(edges[0], edges[1], len(x), symmetric=source.undirected)
         del edges
         masks = {}
-        for mask, file in (("train_mask", "train"), ("val_mask", "valid"), ("test_mask", "test")):
-            chosen = _table(files, f"{root}/split/{source.split}/{file}.csv.gz", np.int64, 1)
-            masks[mask] = torch.zeros(len(x), dtype=torch.bool)
-            masks[mask][torch.from_numpy(chosen[:, 0])] = True
-    return Graph(
-        name,
-        adjacency,
-        directed=not source.undirected,
-        x=torch.from_numpy(x),
-        y=torch.from_numpy(y),
-        **masks,
-    )
+        for mask, part in (("train_mask", "train"), ("val_mask", "valid"), ("test_mask", "test")):
+            rows = _table(files, f"{root}/split/{source.split}/{part}.csv.gz", np.int64, 1)
+            masks[mask] = _mask(len(x), rows[:, 0])
+    directed = not source.undirected
+    return Graph(name, adjacency, directed, x=torch.from_numpy(x), y=y, **masks)
 
 
 def labels_of(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """OGB's labels [n] or [n, 1], NaN where there is none, as int64 [n] with −1."""
     flat = values.reshape(-1)
     return np.where(np.isnan(flat), -1, flat).astype(np.int64) if flat.dtype.kind == "f" else flat
-
-
-Arrays = tuple[npt.NDArray[Any], npt.NDArray[np.float32], npt.NDArray[np.int64]]
-
-
-def _read_text(files: zipfile.ZipFile, root: str, cache: Path) -> Arrays:
-    edges = _table(files, f"{root}/raw/edge.csv.gz", np.int64, 2).T
-    x = _table(files, f"{root}/raw/node-feat.csv.gz", np.float32)
-    y = _table(files, f"{root}/raw/node-label.csv.gz", np.float64, 1)
-    return edges, x, labels_of(y)
-
-
-def _read_binary(files: zipfile.ZipFile, root: str, cache: Path) -> Arrays:
-    # An .npz is read with seeks, which inside another archive would start from its beginning.
-    with Archive(_extracted(files, f"{root}/raw/data.npz", cache)) as arrays:
-        edges = arrays.array("edge_index")
-        x = arrays.array("node_feat").astype(np.float32, copy=False)
-    with Archive(_extracted(files, f"{root}/raw/node-label.npz", cache)) as arrays:
-        y = arrays.array("node_label")
-    return edges, x, labels_of(y)
-
-
-def _extracted(files: zipfile.ZipFile, member: str, cache: Path) -> Path:
-    target = cache / member.replace("/", "-")
-    if not target.exists():
-        with files.open(member) as packed, written_aside(target) as file:
-            shutil.copyfileobj(packed, file, 1 << 20)
-    return target
 
 
 def _table(

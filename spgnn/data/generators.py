@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -24,7 +23,6 @@ from spgnn.files import AnyPath
 from spgnn.memory import check_memory, processors
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress, stage
-from spgnn.sparse import CSR
 
 Float64 = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.integer]
@@ -89,26 +87,12 @@ def block_model(
     )
     rng = np.random.default_rng(seed)
     y = rng.integers(classes, size=vertices)
-    sampler = _EndSampler(y, _propensities(rng, vertices, edges, skew), classes)
-    adjacency = _draw_graph(rng, sampler, vertices, edges, homophily)
-    x = _class_features(rng, y, classes, features, signal) if features else None
-    graph = Graph(name, adjacency, directed=False, x=x, y=torch.from_numpy(y))
-    return with_split(graph, seed)
-
-
-def _propensities(rng: np.random.Generator, vertices: int, edges: int, skew: float) -> Float64:
     theta = rng.pareto(skew - 1, vertices) + 1
     largest = HUB_SHARE * vertices * vertices / max(edges, 1)
-    bound: Float64 = np.minimum(theta, max(largest, 2.0) * theta.mean())
-    return bound
-
-
-def _draw_graph(
-    rng: np.random.Generator, sampler: _EndSampler, vertices: int, edges: int, homophily: float
-) -> CSR:
+    theta = np.minimum(theta, max(largest, 2.0) * theta.mean())
+    sampler = _EndSampler(y, theta, classes)
     index_type = numpy_index_dtype(vertices)
-    sources: list[Integers] = []
-    targets: list[Integers] = []
+    sources, targets = [np.empty(0, index_type)], [np.empty(0, index_type)]
     missing = edges // 2
     for attempt in range(ROUNDS):
         inside = homophily if attempt < ROUNDS // 2 else 0.0
@@ -116,25 +100,28 @@ def _draw_graph(
             source, target = sampler.edges(rng, min(PIECE, missing - first), inside)
             sources.append(source.astype(index_type))
             targets.append(target.astype(index_type))
-        none = [np.empty(0, index_type)]
-        source, target = np.concatenate(sources or none), np.concatenate(targets or none)
-        sources, targets = [source], [target]
-        adjacency = csr_from_edges(source, target, vertices, symmetric=True, loops=False)
+        sources, targets = [np.concatenate(sources)], [np.concatenate(targets)]
+        adjacency = csr_from_edges(sources[0], targets[0], vertices, symmetric=True, loops=False)
         missing = (edges - adjacency.nnz) // 2
         if 100 * missing <= edges // 2:
             break
-    return adjacency
-
-
-def _class_features(
-    rng: np.random.Generator, y: npt.NDArray[np.int64], classes: int, features: int, signal: float
-) -> torch.Tensor:
-    means = rng.standard_normal((classes, features))
-    means *= signal / np.linalg.norm(means, axis=1, keepdims=True)
-    x = rng.standard_normal((len(y), features), dtype=np.float32)
-    for label, mean in enumerate(means.astype(np.float32)):
-        x[y == label] += mean
-    return torch.from_numpy(x)
+    x = None
+    if features:
+        means = rng.standard_normal((classes, features))
+        means *= signal / np.linalg.norm(means, axis=1, keepdims=True)
+        x = rng.standard_normal((vertices, features), dtype=np.float32)
+        for label, mean in enumerate(means.astype(np.float32)):
+            x[y == label] += mean
+    return with_split(
+        Graph(
+            name,
+            adjacency,
+            directed=False,
+            x=None if x is None else torch.from_numpy(x),
+            y=torch.from_numpy(y),
+        ),
+        seed,
+    )
 
 
 class _EndSampler:
@@ -288,22 +275,18 @@ def _options(text: str, name: str, options: str) -> tuple[float | None, int | No
     scale: float | None = None
     seed: int | None = None
     for option in options.split(","):
-        if match := _SEED.fullmatch(option):
-            if seed is not None or int(match[1]) > _LARGEST_SEED:
-                raise wrong
+        match = _SEED.fullmatch(option)
+        if match and seed is None and int(match[1]) <= _LARGEST_SEED:
             seed = int(match[1])
-        elif scales and scale is None:
+        elif match or not scales or scale is not None:
+            raise wrong
+        else:
             try:
                 scale = float(option)
             except ValueError:
                 raise wrong from None
-        else:
-            raise wrong
     return scale, seed
 
-
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 
 # The paper's largest graphs: vertices and nonzeros (twice the edges).
 SHAPES = {"amazon": (14_249_639, 231_594_310), "papers": (111_059_956, 3_231_371_744)}
@@ -358,21 +341,17 @@ def generate_block_model(
         raise InputError(f"inside {inside} and near {near} must be shares that sum to at most 1")
     if not (0 < exponent < 1 and hub > 0 and community >= 1 and district >= 1):
         raise InputError("exponent must be in (0, 1); hub, community and district positive")
-    starts = _community_starts(vertices, min(community, vertices), seed)
+    # Sizes of communities are log-uniform over a factor of 100. Rounding may leave one empty, which
+    # no edge may be drawn from.
+    count = max(1, vertices // min(community, vertices))
+    sizes = 10 ** np.random.default_rng(seed).uniform(0, 2, count)
+    ends = np.concatenate(([0], np.cumsum(sizes))) * (vertices / sizes.sum())
+    starts = np.unique(np.round(ends).astype(np.int64))
     model = _native.BlockModel(
         starts, min(vertices, community * district), inside, near, exponent, hub, seed
     )
     made = {"generator": "block model", "seed": seed, "communities": len(starts) - 1}
-    return _generate(
-        path,
-        model,
-        vertices=vertices,
-        nonzeros=nonzeros,
-        made=made,
-        buffer_bytes=buffer_bytes,
-        threads=threads,
-        progress=progress,
-    )
+    return _write(path, model, vertices, nonzeros, made, buffer_bytes, threads, progress)
 
 
 def generate_rmat(
@@ -397,16 +376,7 @@ def generate_rmat(
         raise InputError(f"a, b, c = {a}, {b}, {c} must be probabilities that sum to at most 1")
     model = _native.Rmat(vertices, a, b, c, seed)
     made = {"generator": "rmat", "seed": seed}
-    return _generate(
-        path,
-        model,
-        vertices=vertices,
-        nonzeros=nonzeros,
-        made=made,
-        buffer_bytes=buffer_bytes,
-        threads=threads,
-        progress=progress,
-    )
+    return _write(path, model, vertices, nonzeros, made, buffer_bytes, threads, progress)
 
 
 def _check_size(vertices: int, nonzeros: int) -> None:
@@ -416,19 +386,9 @@ def _check_size(vertices: int, nonzeros: int) -> None:
         raise InputError(f"nonzeros must not be negative, got {nonzeros}")
 
 
-def _community_starts(vertices: int, average: int, seed: int) -> Int64Array:
-    """Where communities begin, int64 [communities + 1]; sizes log-uniform over a factor of 100."""
-    count = max(1, vertices // average)
-    sizes = 10 ** np.random.default_rng(seed).uniform(0, 2, count)
-    starts = np.concatenate(([0], np.cumsum(sizes))) * (vertices / sizes.sum())
-    # Rounding may leave a community empty, which no edge may be drawn from.
-    return np.unique(np.round(starts).astype(np.int64))
-
-
-def _generate(
+def _write(
     path: AnyPath,
     model: _native.Rmat | _native.BlockModel,
-    *,
     vertices: int,
     nonzeros: int,
     made: dict[str, Any],
@@ -436,21 +396,16 @@ def _generate(
     threads: int | None,
     progress: Progress | None,
 ) -> ShardDirectory:
-    threads = threads or processors()
-    edges = nonzeros // 2
-
-    def rows() -> Iterator[tuple[Int32Array, Int32Array]]:
-        degrees = model.count_degrees(vertices, edges, threads, stage(progress, "counting degrees"))
-        bounds = row_ranges(degrees, max(1, buffer_bytes // 4))
-        for i, (first, last) in enumerate(pairwise(bounds)):
-            name = f"drawing rows, pass {i + 1} of {len(bounds) - 1}"
-            tick = stage(progress, name)
-            yield model.draw_rows(first, degrees[first:last], edges, threads, tick)
-
+    threads, edges = threads or processors(), nonzeros // 2
+    degrees = model.count_degrees(vertices, edges, threads, stage(progress, "counting degrees"))
+    bounds = row_ranges(degrees, max(1, buffer_bytes // 4))
     written = 0
     with directory_writer(path) as writer:
         with writer.part() as part:
-            for lengths, columns in rows():
+            for i, (first, last) in enumerate(pairwise(bounds)):
+                tick = stage(progress, f"drawing rows, pass {i + 1} of {len(bounds) - 1}")
+                some = degrees[first:last]
+                lengths, columns = model.draw_rows(first, some, edges, threads, tick)
                 part.append_lengths(lengths)
                 part.append("indices", columns)
                 written += len(columns)

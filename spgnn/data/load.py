@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,10 @@ from spgnn.pattern import index_dtype
 from spgnn.progress import Progress
 from spgnn.sparse import CSR
 
-EDGE_FILES: dict[str, Callable[[Path], EdgeFile]] = {
+EDGE_FILES: dict[str, type[MatrixMarket] | type[MetisGraph] | type[EdgeList]] = {
     ".mtx": MatrixMarket,
     ".graph": MetisGraph,
-    ".txt": EdgeList,
-    ".csv": EdgeList,
-    ".tsv": EdgeList,
-    ".edges": EdgeList,
-    ".edgelist": EdgeList,
-    ".el": EdgeList,
-    ".wel": EdgeList,
+    **dict.fromkeys((".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el", ".wel"), EdgeList),
 }
 FORMATS = (".npz", *EDGE_FILES)
 _NOT_UNPACKED = (".zst", ".zip", ".7z", ".lz4", ".z", ".tar", ".tgz", ".tbz", ".txz")
@@ -96,94 +90,65 @@ BETWEEN = "+"  # the names of several data sets
 
 
 def disjoint_union(graphs: Sequence[Graph], split: Sequence[int] | None = None) -> Graph:
-    """One graph whose adjacency has those of several along its diagonal."""
+    """One graph whose adjacency has those of several along its diagonal.
+
+    Features and labels must be of one kind and width, or all be missing. Where some graphs have a
+    mask, vertices of those that have not are not in it; with ``split``, so many graphs are for
+    training, as many next for validation, the last for testing. Weights that are missing are 1.
+    """
     if not graphs:
         raise InputError("a union of no graphs")
     first = graphs[0]
     for graph in graphs[1:]:
-        for what, of in (("x", _kind_of_features), ("y", _kind_of_labels)):
-            if of(graph) != of(first):
+        for what in ("x", "y"):
+            ours, theirs = _kind(getattr(first, what)), _kind(getattr(graph, what))
+            if ours != theirs:
                 raise InputError(
-                    f"{graph.name} has {what} {of(graph)}, but {first.name} {of(first)}; "
+                    f"{graph.name} has {what} {theirs}, but {first.name} {ours}; "
                     "graphs that are joined must agree"
                 )
-    data: dict[str, Any] = {"x": None, "y": None}
-    if first.x is not None:
-        data["x"] = _stacked([graph.x for graph in graphs])
-    if first.y is not None:
-        data["y"] = torch.cat([graph.y for graph in graphs if graph.y is not None])
-    data |= _masks_of(graphs) if split is None else masks_by_graph(graphs, split)
+    data: dict[str, Any] = {}
+    for what in ("x", "y"):
+        if getattr(first, what) is not None:
+            data[what] = stack_rows([getattr(graph, what) for graph in graphs])
+    sizes = np.array([graph.vertices for graph in graphs])
+    if split is not None:
+        if len(split) != len(MASKS) or sum(split) != len(graphs) or min(split) < 0:
+            shown = ",".join(map(str, split))
+            raise InputError(
+                f"--graph-split {shown}: must be three numbers of graphs that add up to "
+                f"{len(graphs)}"
+            )
+        part = torch.from_numpy(np.repeat(np.repeat(np.arange(len(MASKS)), split), sizes))
+        data |= {name: part == number for number, name in enumerate(MASKS)}
+    for name in MASKS if split is None else ():
+        masks = [getattr(graph, name) for graph in graphs]
+        widths = {tuple(mask.shape[1:]) for mask in masks if mask is not None}
+        if len(widths) > 1:
+            raise InputError(f"{name}: graphs that are joined must have equally many splits")
+        for width in widths:
+            none = [torch.zeros((int(rows), *width), dtype=torch.bool) for rows in sizes]
+            pairs = zip(masks, none, strict=True)
+            data[name] = torch.cat([zeros if mask is None else mask for mask, zeros in pairs])
+    n, weighted = int(sizes.sum()), any(graph.weighted for graph in graphs)
+    blocks = []
+    for graph, begin in zip(graphs, (np.cumsum(sizes) - sizes).tolist(), strict=True):
+        A = graph.adjacency
+        values = torch.ones(A.nnz) if weighted and A.values is None else A.values
+        indices = (A.indices.long() + begin).to(index_dtype(n))
+        blocks.append(CSR.of(A.indptr, indices, (A.shape[0], n), values))
     name = BETWEEN.join(graph.name for graph in graphs)
     if len(graphs) > 3:
         name = f"{first.name}{BETWEEN}{len(graphs) - 1} others"
-    return Graph(name, _diagonal(graphs), any(graph.directed for graph in graphs), **data)
+    return Graph(name, stack_rows(blocks), any(graph.directed for graph in graphs), **data)
 
 
-def masks_by_graph(graphs: Sequence[Graph], split: Sequence[int]) -> dict[str, Tensor]:
-    """Masks of the vertices of the first, the next and the last graphs."""
-    if len(split) != len(MASKS) or sum(split) != len(graphs) or min(split) < 0:
-        shown = ",".join(map(str, split))
-        raise InputError(
-            f"--graph-split {shown}: must be three numbers of graphs that add up to {len(graphs)}"
-        )
-    sizes = torch.tensor([graph.vertices for graph in graphs])
-    part = torch.arange(len(MASKS)).repeat_interleave(torch.tensor(list(split)))
-    of_vertex = part.repeat_interleave(sizes)
-    return {name: of_vertex == number for number, name in enumerate(MASKS)}
-
-
-def _masks_of(graphs: Sequence[Graph]) -> dict[str, Tensor | None]:
-    found: dict[str, Tensor | None] = {}
-    for name in MASKS:
-        given = [(graph, getattr(graph, name)) for graph in graphs]
-        shapes = {tuple(mask.shape[1:]) for _, mask in given if mask is not None}
-        if len(shapes) > 1:
-            raise InputError(f"{name}: graphs that are joined must have equally many splits")
-        found[name] = None
-        if shapes:
-            (width,) = shapes
-            none = [torch.zeros((graph.vertices, *width), dtype=torch.bool) for graph in graphs]
-            found[name] = torch.cat(
-                [
-                    other if mask is None else mask
-                    for (_, mask), other in zip(given, none, strict=True)
-                ]
-            )
-    return found
-
-
-def _diagonal(graphs: Sequence[Graph]) -> CSR:
-    sizes = np.array([graph.vertices for graph in graphs])
-    n, begins = int(sizes.sum()), np.cumsum(sizes) - sizes
-    weighted = any(graph.weighted for graph in graphs)
-    blocks = []
-    for graph, begin in zip(graphs, begins.tolist(), strict=True):
-        A = graph.adjacency
-        values = A.values
-        if weighted and values is None:
-            values = torch.ones(A.nnz)
-        indices = (A.indices.long() + begin).to(index_dtype(n))
-        blocks.append(CSR.of(A.indptr, indices, (A.shape[0], n), values))
-    return stack_rows(blocks)
-
-
-def _stacked(features: Sequence[Tensor | CSR | None]) -> Tensor | CSR:
-    sparse = [x for x in features if isinstance(x, CSR)]
-    return (
-        stack_rows(sparse) if sparse else torch.cat([x for x in features if isinstance(x, Tensor)])
-    )
-
-
-def _kind_of_features(graph: Graph) -> str:
-    if graph.x is None:
+def _kind(array: Tensor | CSR | None) -> str:
+    """The kind and width of features or labels, in words."""
+    if array is None:
         return "of no kind"
-    return f"{'sparse' if isinstance(graph.x, CSR) else 'dense'} of width {graph.features}"
-
-
-def _kind_of_labels(graph: Graph) -> str:
-    if graph.y is None:
-        return "of no kind"
-    return f"{graph.y.dtype} of width {graph.y.shape[1] if graph.y.dim() == 2 else 1}"
+    kind = "sparse" if isinstance(array, CSR) else str(array.dtype)
+    return f"{kind} of width {array.shape[1] if len(array.shape) == 2 else 1}"
 
 
 DOWNLOADS = (*PLANETOID_SETS, "reddit", *OGB_SETS)
