@@ -63,7 +63,10 @@ def test_graphs_that_do_not_fit_are_named():
     first, *_, last = pieces()
     sparse = CSR.from_scipy(sp.csr_array(np.ones((1, 3), np.float32)))
     for other, said in (
-        (replace(last, x=last.x[:, :2]), "has x torch.float32 of width 2, but .* torch.float32 of width 3"),
+        (
+            replace(last, x=last.x[:, :2]),
+            "has x torch.float32 of width 2, but .* torch.float32 of width 3",
+        ),
         (replace(last, x=sparse), "has x sparse of width 3"),
         (replace(last, x=None), "has x of no kind"),
         (replace(last, y=torch.zeros(1, 2)), "has y torch.float32 of width 2"),
