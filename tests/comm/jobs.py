@@ -6,11 +6,13 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -139,6 +141,34 @@ def free_port() -> int:
         return port
 
 
+def on_their_own(
+    body: Callable[[], int | None], directory: Path, ranks: int, **environment: str
+) -> list[Ended]:
+    """How ranks end that no launcher has started: the environment alone describes them."""
+    job = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started = [
+        Forked(body, directory, job | environment | {"RANK": str(rank)}, name=f"rank{rank}")
+        for rank in range(ranks)
+    ]
+    return [rank.wait() for rank in started]
+
+
+def run_program(start: list[str], *arguments: object, **environment: str) -> Ended:
+    """Start an interpreter, perhaps by a launcher; after ``-m``, `misbehaving` with arguments."""
+    command = [*start, *(["tests.comm.misbehaving"] if start[-1] == "-m" else [])]
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"} | environment
+    done = subprocess.run(
+        [*command, *map(str, arguments)],
+        cwd=ROOT,
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
 def wait_for(what: Callable[[], bool], patience: float = PATIENCE) -> None:
     """Return as soon as something is true."""
     end = time.monotonic() + patience
@@ -165,3 +195,19 @@ def is_alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in "ZX"
+
+
+def names_of_threads(tasks: Path = Path("/proc/self/task")) -> list[str]:
+    """The names of the threads that run or wait.
+
+    The system lists a thread for a while longer after whoever joined it has gone on.
+    """
+    exiting = 4  # PF_EXITING of the kernel's <linux/sched.h>
+    names = []
+    for task in tasks.iterdir():
+        # Its files too may be gone by now.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            before, _, after = (task / "stat").read_text().rpartition(")")
+            if not int(after.split()[6]) & exiting:
+                names.append(before.partition("(")[2])
+    return names

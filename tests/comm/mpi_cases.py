@@ -11,8 +11,9 @@ from spgnn.comm import CommunicationError, Communicator, connect, guarded
 from spgnn.comm.mpi import MPIJob
 from spgnn.testing import throttled
 from tests import products, training, unchanged
-from tests.comm import protocol, quarrels
-from tests.comm.failing import exchange
+from tests.comm import misbehaving as quarrels
+from tests.comm import protocol
+from tests.comm.misbehaving import exchange
 
 
 def main(path: Path, sizes: list[int]) -> None:

@@ -1,27 +1,36 @@
-"""Each backend against the protocol."""
+"""Each backend against the protocol, and what only one of them does."""
 
 from __future__ import annotations
 
 import os
-import subprocess
+import pickle
+import resource
 import sys
+import threading
+import time
+import weakref
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import Communicator, RowCounts, connect
-from spgnn.testing import run_ranks
+from spgnn._native import Endpoint
+from spgnn.comm import CommunicationError, Communicator, Pending, RowCounts, connect, launch, shared
+from spgnn.testing import run_ranks, throttled
 from tests.comm import protocol
-from tests.comm.jobs import MPIEXEC, PATIENCE, ROOT, needs_mpi
+from tests.comm.jobs import MPIEXEC, ROOT, Forked, names_of_threads, needs_mpi, run_program
 from tests.training import write_dataset
 
-MORE_RANKS = [pytest.param(ranks, marks=pytest.mark.slow) for ranks in (3, 8)]
+
+def slow(*values: object) -> list[object]:
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 @pytest.mark.parametrize("backend", ["gloo", "shm"])
-@pytest.mark.parametrize("ranks", [1, 2, 5, *MORE_RANKS])
+@pytest.mark.parametrize("ranks", [1, 2, 5, *slow(3, 8)])
 def test_one_machine(ranks, backend):
     run_ranks(lambda rank: protocol.check_all(connect()), ranks, backend=backend)
 
@@ -70,10 +79,23 @@ def test_only_what_is_sent_is_copied_to_the_host(monkeypatch):
     assert run_ranks(copies, 2) == [sender, receiver]
 
 
+@needs_mpi
+@pytest.mark.parametrize("sizes", [[4], *slow([2, 3, 6], [4, 8, 16])], ids=str)
+def test_mpi_protocol_products_and_training(tmp_path, sizes):
+    """One start serves every smaller number of ranks too: importing torch is what takes time."""
+    path = write_dataset(tmp_path / "graph.npz")
+    mpiexec = [str(MPIEXEC), "-n", str(sizes[-1]), sys.executable]
+    ended = run_program([*mpiexec, str(ROOT / "tests/comm/mpi_cases.py")], path, *sizes)
+    assert ended.status == 0, ended.err[-3000:]
+    assert f"checked on {sizes} ranks" in ended.out
+
+
 # As torchrun would start them: ranks that meet at a store of their parent and end as interpreters
 # do. They are forked before anything but torch itself is imported, which takes most of the time.
-FORKED_RANKS = """
-import os, socket, sys
+# A thread of gloo's may meet an interpreter that is going down, and then aborts the process. What
+# is registered first runs last.
+FRESH_RANKS = """
+import atexit, os, socket, sys
 from datetime import timedelta
 import torch
 
@@ -97,13 +119,8 @@ else:
     )
     statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
     sys.exit(any(statuses))
-"""
 
-# One that does may meet an interpreter that is going down, and then aborts the process. What is
-# registered first runs last.
-NO_THREAD_OF_GLOO_IS_LEFT = """
-import atexit
-from tests.comm.threads import names_of_threads
+from tests.comm.jobs import names_of_threads
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
 
 def threads():
@@ -121,23 +138,14 @@ assert threads() > 0, "gloo calls its threads something else now"
 """
 
 
-def run_in_fresh_interpreters(folder: Path, ranks: int, program: str, *arguments: str) -> None:
+def run_in_fresh_ranks(folder: Path, ranks: int, program: str, *arguments: str) -> None:
     path = folder / "program.py"
-    path.write_text(FORKED_RANKS + NO_THREAD_OF_GLOO_IS_LEFT + program)
-    command = [sys.executable, str(path), str(ranks), *arguments]
-    ours = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.getenv("PYTHONPATH")])])}
-    done = subprocess.run(
-        command,
-        env=os.environ | ours,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    path.write_text(FRESH_RANKS + program)
+    ended = run_program([sys.executable, str(path)], ranks, *arguments)
+    assert ended.status == 0, ended
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [2, *slow(4)])
 def test_no_thread_of_gloo_outlives_training(tmp_path, ranks):
     """A module of torch that is first imported after connecting may keep the process group.
 
@@ -146,46 +154,30 @@ def test_no_thread_of_gloo_outlives_training(tmp_path, ranks):
     data = ["--dataset", str(write_dataset(tmp_path / "graph.npz")), "--partition", "random"]
     options = ["--threads", "1", "--epochs", "1", "--algo", "1.5d", "--c", "2"]
     program = "from spgnn.train import main\nmain()\nassert threads() == 0"
-    run_in_fresh_interpreters(tmp_path, ranks, program, *data, *options)
+    run_in_fresh_ranks(tmp_path, ranks, program, *data, *options)
 
 
 def test_no_thread_of_gloo_outlives_a_program_that_never_closes(tmp_path):
     readme = (ROOT / "README.md").read_text()
     program = "\n".join(part.split("```")[0] for part in readme.split("```python\n")[1:])
     assert "close" not in program
-    run_in_fresh_interpreters(tmp_path, 2, program)
+    run_in_fresh_ranks(tmp_path, 2, program)
+
+
+def test_ended_threads_do_not_count(tmp_path):
+    """However long the system lists them."""
+    # Names may hold anything; flags are the ninth field.
+    lines = {"7": "7 (main) S 1 7 7 0 -1 64 9", "8": "8 (a) b) R 1 7 7 0 -1 4194368 9"}
+    lines |= {"9": "9 (joined) R 1 7 7 0 -1 4194372 9"}
+    for number, line in lines.items():
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "stat").write_text(line)
+    (tmp_path / "10").mkdir()  # listed, and gone when it is looked at
+    assert sorted(names_of_threads(tmp_path)) == ["a) b", "main"]
 
 
 def test_results_come_back_in_rank_order():
     assert run_ranks(lambda rank, factor: rank * factor, 5, 3) == [0, 3, 6, 9, 12]
-
-
-@needs_mpi
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        [4],
-        pytest.param([2, 3, 6], marks=pytest.mark.slow),
-        pytest.param([4, 8, 16], marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
-def test_mpi_protocol_products_and_training(tmp_path, sizes):
-    """One start serves every smaller number of ranks too: importing torch is what takes time."""
-    path = write_dataset(tmp_path / "graph.npz")
-    cases = [sys.executable, "-m", "tests.comm.mpi_cases", path, *map(str, sizes)]
-    command = [MPIEXEC, "-n", str(sizes[-1]), *cases]
-    done = subprocess.run(
-        command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert f"checked on {sizes} ranks" in done.stdout
-
-
-def test_buffers_must_be_contiguous():
-    ones = RowCounts((2,), (2,), 2)
-    with pytest.raises(ValueError, match="contiguous"):
-        connect().alltoallv(torch.zeros(3, 2).T, torch.zeros(2, 3), ones)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +187,7 @@ def test_buffers_must_be_contiguous():
         (torch.zeros(2, 2), torch.zeros(1, 2), "sends 2 rows and receives 1, .* say 2 and 2"),
         (torch.zeros(2, 2), torch.zeros(2, 3), r"float32 \[2, 2\] .*float32 \[2, 3\]"),
         (torch.zeros(2, 2), torch.zeros(2, 2).double(), "float32 .*float64"),
+        (torch.zeros(3, 2).T, torch.zeros(2, 3), "contiguous"),
     ],
 )
 def test_buffers_must_fit_the_counts(send, received, words):
@@ -205,3 +198,306 @@ def test_buffers_must_fit_the_counts(send, received, words):
 def test_unknown_backend_is_refused():
     with pytest.raises(InputError, match="--backend tcp: choose one of auto, shm, gloo, nccl, mpi"):
         connect("tcp")
+
+
+# RowCounts against the plain arithmetic of their lists.
+SEND, RECV = [3, 0, 2, 0], [0, 1, 2, 5]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array], ids=["list", "tuple", "array"])
+def test_row_counts(kind):
+    mine = kind(SEND)
+    counts = RowCounts(mine, kind(RECV), 5)
+    if kind is np.array:
+        mine[0] = 4  # It is a copy.
+    assert counts.send.dtype == counts.recv.dtype == np.int64
+    assert not counts.send.flags.writeable
+    assert (counts.send.tolist(), counts.recv.tolist(), counts.largest) == (SEND, RECV, 5)
+    assert (counts.send_list, counts.recv_list) == (SEND, RECV)
+    assert (counts.sent, counts.received) == (5, 8)
+    assert counts.targets == [(0, 0, 3), (2, 3, 5)]
+    assert counts.sources == [(1, 0, 1), (2, 1, 3), (3, 3, 8)]
+    assert counts.targets is counts.targets
+    assert counts.reversed() == RowCounts(RECV, SEND, 5)
+    assert counts.reversed().reversed() is counts
+    same = pickle.loads(pickle.dumps(counts))
+    assert same == counts
+    assert hash(same) == hash(counts)
+    assert not same.send.flags.writeable
+    assert counts not in (RowCounts(RECV, SEND, 5), RowCounts(SEND, RECV, 6), (SEND, RECV, 5))
+
+
+@pytest.mark.parametrize(
+    ("send", "recv", "largest", "words"),
+    [
+        ([1, 2], [1], 2, "2.* peers but received from .*1"),
+        ([1, -1], [1, 1], 2, "-1 to 1"),
+        ([1, 3], [1, 1], 2, r"\[0, 2\], got 1 to 3"),
+        ([1, 1], [3, 1], 2, r"\[0, 2\], got 1 to 3"),
+    ],
+)
+def test_row_counts_that_are_refused(send, recv, largest, words):
+    with pytest.raises(InputError, match=words):
+        RowCounts(send, recv, largest)
+
+
+# Shared memory: room, order, threads, other sizes, and who may share.
+
+
+def exchange(comm: Communicator, rows: int, value: float) -> tuple[torch.Tensor, Pending]:
+    """So many rows from everyone to everyone: what arrives, and what is under way."""
+    counts = RowCounts([rows] * comm.size, [rows] * comm.size, rows)
+    send = torch.full((rows * comm.size, 3), value + comm.rank)
+    received = torch.full_like(send, -1.0)
+    return received, comm.alltoallv(send, received, counts)
+
+
+def check_received(comm: Communicator, received: torch.Tensor, rows: int, value: float) -> None:
+    ranks = torch.arange(comm.size).repeat_interleave(rows)[:, None]
+    torch.testing.assert_close(received, (value + ranks).float().expand(-1, 3))
+
+
+@pytest.mark.parametrize(
+    ("budget", "limit", "operations"),
+    [(1 << 10, 1 << 26, 20), (1 << 28, 1 << 26, 200), (99, 40, 5)],
+)
+def test_any_number_of_operations_before_the_first_wait(monkeypatch, budget, limit, operations):
+    """More than there is room for, in bytes or in slots: ranks read while they wait for room.
+
+    Long messages go in rounds.
+    """
+    monkeypatch.setattr(shared, "BUDGET", budget)
+    monkeypatch.setattr(shared, "MESSAGE_LIMIT", limit)
+
+    def run(rank: int) -> None:
+        comm = connect("shm")
+        begun = [exchange(comm, 7, 10.0 * number) for number in range(operations)]
+        # In another order on each rank.
+        order = range(operations) if rank % 2 else reversed(range(operations))
+        for number in order:
+            received, pending = begun[number]
+            pending.wait()
+            check_received(comm, received, 7, 10.0 * number)
+
+    run_ranks(run, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("length", [1, 1000, 70_001])
+def test_sums_are_the_same_bits_everywhere(dtype, length):
+    """Read by all, or by parts of unlike length; and several at once, waited for in any order."""
+
+    def given(rank: int) -> list[torch.Tensor]:
+        torch.manual_seed(rank)
+        return [(8 * torch.randn(length)).to(dtype) for _ in range(3)]
+
+    def run(rank: int) -> list[torch.Tensor]:
+        comm, buffers = connect("shm"), given(rank)
+        begun = [comm.all_reduce(buffer) for buffer in buffers]
+        for pending in begun if rank % 2 else reversed(begun):
+            pending.wait()
+        return buffers
+
+    found = run_ranks(run, 5)
+    for others in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(others, found[0], strict=True))
+    for number, total in enumerate(found[0]):
+        whole = torch.stack([given(rank)[number].double() for rank in range(5)]).sum(0)
+        torch.testing.assert_close(total.double(), whole, rtol=2e-2, atol=2e-1)
+
+
+def test_buffers_that_nobody_waits_for_are_let_go(monkeypatch):
+    monkeypatch.setattr(shared, "_MANY", 4)
+
+    def run(rank: int) -> int:
+        comm = connect("shm")
+        buffers = []
+        for number in range(40):
+            received, _ = exchange(comm, 2, float(number))
+            buffers.append(weakref.ref(received.untyped_storage()))
+            comm.barrier()
+        del received
+        return sum(buffer() is not None for buffer in buffers)
+
+    assert max(run_ranks(run, 2)) <= 8
+
+
+def test_what_is_dropped_is_never_written_to():
+    """The memory of a buffer that nobody has any more stays until it has been read into."""
+
+    def run(rank: int) -> None:
+        comm = connect("shm")
+        received, pending = exchange(comm, 1000, 1.0)
+        del received, pending
+        others = [torch.zeros(3000, 3) for _ in range(8)]
+        comm.barrier()
+        later, pending = exchange(comm, 5, 2.0)
+        pending.wait()
+        check_received(comm, later, 5, 2.0)
+        assert not any(other.any() for other in others)
+
+    run_ranks(run, 2)
+
+
+def test_threads_of_a_rank():
+    """Each with a communicator of its own: what one reads may be what the other waits for."""
+
+    def run(rank: int) -> None:
+        comm = connect("shm")
+        pair, right = [comm, comm.apart()], []
+
+        def work(which: int) -> None:
+            for number in range(200):
+                received, pending = exchange(pair[which], 4, number + 0.5 * which)
+                pending.wait()
+                check_received(comm, received, 4, number + 0.5 * which)
+            right.append(which)
+
+        threads = [threading.Thread(target=work, args=(which,)) for which in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(right) == [0, 1]
+
+    run_ranks(run, 2)
+
+
+def test_other_sizes_than_expected():
+    def run(rank: int) -> str:
+        comm = connect("shm")
+        counts = RowCounts([0, 3], [0, 3], 3) if rank == 0 else RowCounts([2, 0], [3, 0], 3)
+        send, received = torch.zeros(counts.sent, 2), torch.zeros(3, 2)
+        try:
+            comm.alltoallv(send, received, counts).wait()
+        except CommunicationError as error:
+            return str(error)
+        return ""
+
+    first, second = run_ranks(run, 2)
+    assert "ranks do not agree on alltoallv" in first
+    assert "data of another size arrived" in first
+    assert not second
+
+
+def kind(rank: int) -> str:
+    comm = connect()
+    comm.barrier()
+    return type(comm).__name__
+
+
+def test_auto_shares_where_it_can(monkeypatch, capfd):
+    """Otherwise it takes sockets and says why; shm is refused."""
+    assert run_ranks(kind, 2) == ["SharedCommunicator"] * 2
+    assert run_ranks(kind, 2, backend="gloo") == ["TorchCommunicator"] * 2
+
+    class Shy(Endpoint):
+        """As where a rank may not look into another's files."""
+
+        def meet(self, rank: int, process: int, file: int, token: int) -> bool:
+            return super().meet(rank, process, file, token + (rank == 2))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared, "Endpoint", Shy)
+        assert run_ranks(kind, 3) == ["TorchCommunicator"] * 3
+    said = "auto takes gloo: the ranks cannot find each other's memory through /proc"
+    assert said in capfd.readouterr().err
+    monkeypatch.setattr(shared, "_machine", os.getpid)
+    assert run_ranks(kind, 3) == ["TorchCommunicator"] * 3
+    with pytest.raises(RuntimeError, match="a rank failed"):
+        run_ranks(kind, 3, backend="shm")
+    assert "--backend shm: the ranks are not all on one machine" in capfd.readouterr().err
+
+
+def test_limit_of_addresses(tmp_path):
+    """Auto says why it takes gloo, and shm is refused by the limit's name."""
+
+    def limited(backend: str) -> None:
+        limit = 100 << 30
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        print(type(connect(backend)).__name__)
+
+    said = "every rank needs 128 GiB of addresses, of which only what is used takes memory, and ul"
+    ended = Forked(lambda: launch(lambda: limited("auto"), 2), tmp_path).wait()
+    assert (ended.status, ended.out) == (0, "TorchCommunicator\n" * 2)
+    assert ended.err.startswith(f"note: --backend auto takes gloo: {said}")
+    assert ended.err.count("\n") == 1
+    ended = Forked(lambda: launch(lambda: limited("shm"), 2), tmp_path).wait()
+    assert ended.status == 1
+    assert f"--backend shm: {said}imit -v of some rank allows less; use --b" in ended.err
+
+
+# A slow link: what it carries takes its time, at least, and arrives as it was sent.
+NBYTES, GIGABITS, LATENCY = 100_000, 0.02, 0.02
+SECONDS = NBYTES * 8 / (GIGABITS * 1e9)
+
+
+def begin(comm: Communicator, nbytes: int = NBYTES) -> Pending:
+    """So many bytes to each peer, and to the rank itself, which costs nothing."""
+    counts = RowCounts([nbytes] * comm.size, [nbytes] * comm.size, nbytes)
+    send, received = torch.zeros(2, counts.sent, dtype=torch.uint8)
+    return comm.alltoallv(send, received, counts)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_throttled_protocol(ranks):
+    run_ranks(lambda rank: protocol.check_all(throttled(connect(), 1000, 1e-6)), ranks)
+
+
+def test_throttled_exchanges_take_their_time_one_after_the_other():
+    def seconds_of_exchanges(rank: int) -> list[float]:
+        comm = throttled(connect(), GIGABITS, LATENCY)
+        pair = comm.subgroup([[0, 1], [2]])
+        found = []
+        for parts in ([comm], [comm, comm], [comm, pair], [pair, comm, pair]):
+            start = time.monotonic()
+            for pending in reversed([begin(part) for part in parts]):
+                pending.wait()
+            found.append(time.monotonic() - start)
+        # Rank 0 sends much, rank 1 gets it; rank 2 has no share in it.
+        table = [[0, NBYTES, 0], [0, 0, 0], [0, 0, 1]]
+        counts = RowCounts(table[rank], [row[rank] for row in table], NBYTES)
+        start = time.monotonic()
+        rows = (torch.zeros(n, dtype=torch.uint8) for n in (counts.sent, counts.received))
+        comm.alltoallv(*rows, counts).wait()
+        return [*found, time.monotonic() - start]
+
+    for rank, found in enumerate(run_ranks(seconds_of_exchanges, 3)):
+        paired = rank < 2
+        loads = [2, 4, 2 + paired, 2 + 2 * paired]  # in NBYTES
+        for load, taken in zip(loads, found[:-1], strict=True):
+            assert taken >= load * SECONDS + LATENCY
+        assert found[-1] >= (SECONDS + LATENCY if paired else LATENCY)
+
+
+def test_beginning_on_a_slow_link_does_not_wait():
+    """The link is so slow that the test would never end."""
+
+    def body(rank: int) -> bool:
+        comm = throttled(connect(), 1e-9)
+        begin(comm)
+        begin(comm)
+        assert comm.link_seconds == 2 * NBYTES * 8 / (1e-9 * 1e9)
+        return comm.agree(rank) == 1
+
+    assert run_ranks(body, 2) == [True, True]
+
+
+def test_the_account_of_a_slow_link_is_the_same():
+    def account(rank: int) -> list[dict[str, float]]:
+        comm = connect()
+        accounts = []
+        for link in (comm, throttled(comm, 10)):
+            before = comm.ledger.copy()
+            begin(link).wait()
+            accounts.append(asdict(comm.ledger.since(before).of("alltoall")) | {"seconds": 0.0})
+        return accounts
+
+    for plain, slowed in run_ranks(account, 2):
+        assert plain == slowed
+
+
+@pytest.mark.parametrize(("gigabits", "latency"), [(0, 0), (1, -1), (float("nan"), 0)])
+def test_impossible_links(gigabits, latency):
+    with pytest.raises(InputError, match=r"the rate must be above 0, the latency 0 or more"):
+        throttled(connect(), gigabits, latency)

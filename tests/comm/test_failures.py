@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import gc
 import importlib
 import os
 import re
@@ -9,28 +12,33 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
-from spgnn.comm import connect, launch
+from spgnn import InputError, signals
+from spgnn.comm import SoloCommunicator, connect, guarded, launch
 from spgnn.comm.failure import Lifelines
-from tests.comm import failing
-from tests.comm.failing import MESSAGE
+from tests.comm import misbehaving
 from tests.comm.jobs import (
     MPIEXEC,
-    PATIENCE,
     ROOT,
     Ended,
     Forked,
-    free_port,
     is_alive,
     needs_mpi,
+    on_their_own,
+    run_program,
     slowness,
     wait_for,
 )
+from tests.comm.misbehaving import MESSAGE
 
+pytestmark = pytest.mark.usefixtures("clean_environment")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+UNDER_MPI = [str(MPIEXEC), "-n", "2", sys.executable]
 BOUND_SECONDS = 10.0
 CASES = [
     ("input", "collective", 2),
@@ -47,42 +55,46 @@ CASES = [
 ]
 
 
+def check_none_left(directory: Path, ranks: int, since: float | None = None) -> None:
+    """All ranks have ended in time."""
+    since = float((directory / "failed").read_text()) if since is None else since
+    pids = [int((directory / str(rank)).read_text()) for rank in range(ranks)]
+    wait_for(lambda: not any(is_alive(pid) for pid in pids))
+    taken = time.monotonic() - since
+    assert taken < BOUND_SECONDS or taken < BOUND_SECONDS * slowness()
+
+
+def check_message(err: str, how: str, victim: int) -> None:
+    """One line names the rank; only an error of the program shows where it happened."""
+    own = [part for part in err.split("Traceback (most recent call last)")[1:] if MESSAGE in part]
+    assert len(own) == (how in ("error", "unguarded"))
+    if how != "kill":
+        said = re.findall(r"^error: rank (\d+): (.*)$", err, re.MULTILINE)
+        assert said == [(str(victim), ("" if how == "input" else "LookupError: ") + MESSAGE)]
+
+
 @pytest.mark.parametrize(("how", "where", "victim"), CASES)
 def test_under_the_local_launcher(tmp_path, how, where, victim):
-    job = Forked(lambda: launch(lambda: failing.run(tmp_path, how, where, victim), 3), tmp_path)
-    ended = job.wait()
-    _check_end(tmp_path, 3)
-    _check_message(ended, how, victim)
+    body = lambda: misbehaving.fail(tmp_path, how, where, victim)  # noqa: E731
+    ended = Forked(lambda: launch(body, 3), tmp_path).wait()
+    check_none_left(tmp_path, 3)
+    check_message(ended.err, how, victim)
+    assert ended.status == {"input": 2, "error": 1, "kill": 128 + signal.SIGKILL}[how]
     if how == "kill":
-        assert ended.status == 128 + signal.SIGKILL
         assert ended.err == f"error: rank {victim} was killed by SIGKILL\n"
 
 
 @pytest.mark.parametrize(("how", "where", "victim"), CASES)
 def test_without_any_supervisor(tmp_path, how, where, victim):
     """As srun starts them: processes of their own, which only the environment describes."""
-    job = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [
-        Forked(
-            lambda: failing.run(tmp_path, how, where, victim),
-            tmp_path,
-            job | {"RANK": str(rank)},
-            name=f"rank{rank}",
-        )
-        for rank in range(3)
-    ]
-    ended = [rank.wait() for rank in ranks]
-    _check_end(tmp_path, 3)
+    ended = on_their_own(lambda: misbehaving.fail(tmp_path, how, where, victim), tmp_path, 3)
+    check_none_left(tmp_path, 3)
     assert all(end.status != 0 for end in ended)
+    check_message("".join(end.err for end in ended), how, victim)  # The others add nothing.
     if how != "kill":
-        assert f"error: rank {victim}: " in ended[victim].err
         assert MESSAGE in ended[victim].err
-        # The others have nothing to add.
-        others = [end.err for rank, end in enumerate(ended) if rank != victim]
-        assert not re.findall(r"^error: .*", "\n".join(others), re.MULTILINE)
     else:
         assert any("lost contact" in end.err for end in ended)
-    _check_tracebacks("".join(end.err for end in ended), how)
 
 
 def test_a_rank_that_listens_late_still_knows_why_rank_0_has_ended(tmp_path, monkeypatch):
@@ -95,21 +107,46 @@ def test_a_rank_that_listens_late_still_knows_why_rank_0_has_ended(tmp_path, mon
         hear(self, *given)
 
     monkeypatch.setattr(Lifelines, "_hear", late)
-    job = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [
-        Forked(
-            lambda: failing.run(tmp_path, "input", "sleeping", 0),
-            tmp_path,
-            job | {"RANK": str(rank)},
-            name=f"rank{rank}",
-        )
-        for rank in range(3)
-    ]
-    ended = [rank.wait() for rank in ranks]
-    _check_end(tmp_path, 3)
+    ended = on_their_own(lambda: misbehaving.fail(tmp_path, "input", "sleeping", 0), tmp_path, 3)
     assert [end.err for end in ended] == [f"error: rank 0: {MESSAGE}\n", "", ""]
 
 
+class Slow:
+    """A stream that takes its time, as on a machine with much else to do."""
+
+    def __init__(self, begun: Path) -> None:
+        self._begun = begun
+
+    def write(self, text: str) -> int:
+        self._begun.touch()
+        time.sleep(2)
+        return os.write(2, text.encode())
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("fails_too", [True, False])
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_first_line_is_written_before_any_other_rank_ends(tmp_path, first, fails_too):
+    """The launcher kills whoever is left a moment after the first rank has ended."""
+
+    def body() -> None:
+        comm = connect()
+        with guarded(comm):
+            if comm.rank == first:
+                sys.stderr = Slow(tmp_path / "begun")
+                raise InputError(MESSAGE)
+            if fails_too:
+                wait_for((tmp_path / "begun").exists)
+                raise InputError("so is the eighth")
+            time.sleep(100)
+
+    ended = Forked(lambda: launch(body, 2), tmp_path).wait()
+    assert (ended.status, ended.err) == (2, f"error: rank {first}: {MESSAGE}\n")
+
+
+# Interpreters are started anew; all but the first of each is left to the slow tests.
 LONGER = [
     ("input", "collective"),
     ("kill", "computing"),
@@ -120,91 +157,66 @@ LONGER = [
 ]
 
 
-def slow_but(*fast: tuple[str, str]) -> list[object]:
-    """These cases, which start interpreters anew; all others are left to the slow tests."""
+def some_slow(*fast: tuple[str, str]) -> list[object]:
     others = [case for case in LONGER if case not in fast]
     return [*fast, *(pytest.param(*case, marks=pytest.mark.slow) for case in others)]
 
 
-@pytest.mark.parametrize(("how", "where"), slow_but(("input", "collective")))
+@pytest.mark.parametrize(("how", "where"), some_slow(("input", "collective")))
 def test_under_torchrun(tmp_path, how, where):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    ended = _subprocess([*torchrun, "--nproc-per-node", "2", "-m"], tmp_path, how, where)
-    _check_end(tmp_path, 2)
-    _check_message(ended, how, 1)
+    ended = run_program([*TORCHRUN, "-m"], "fail", tmp_path, how, where, 1)
+    check_none_left(tmp_path, 2)
+    check_message(ended.err, how, 1)
+    assert ended.status != 0
 
 
 @needs_mpi
 @pytest.mark.parametrize(
-    ("how", "where"),
-    slow_but(("kill", "computing"), ("unguarded", "collective")),
+    ("how", "where"), some_slow(("kill", "computing"), ("unguarded", "collective"))
 )
 def test_under_mpiexec(tmp_path, how, where):
-    ended = _subprocess([MPIEXEC, "-n", "2", sys.executable, "-m"], tmp_path, how, where)
-    _check_end(tmp_path, 2)
-    _check_message(ended, how, 1)
-
-
-def test_ranks_die_with_their_launcher(tmp_path):
-    job = Forked(lambda: launch(lambda: failing.run(tmp_path, "kill", "computing", 7), 3), tmp_path)
-    wait_for(lambda: all((tmp_path / str(rank)).exists() for rank in range(3)))
-    job.signal(signal.SIGKILL)
-    start = time.monotonic()
-    assert job.wait().status == -signal.SIGKILL
-    _check_none_left(tmp_path, 3, start)
+    ended = run_program([*UNDER_MPI, "-m"], "fail", tmp_path, how, where, 1)
+    check_none_left(tmp_path, 2)
+    check_message(ended.err, how, 1)
+    assert ended.status != 0
 
 
 @pytest.mark.parametrize(
-    ("numbers", "said"),
+    ("ranks", "numbers", "to_all"),
     [
-        ([signal.SIGTERM], "terminated (SIGTERM)"),
-        ([signal.SIGTERM, signal.SIGTERM], "terminated (SIGTERM)"),
-        ([signal.SIGINT, signal.SIGTERM], "interrupted"),
+        (3, [signal.SIGKILL], False),
+        (3, [signal.SIGTERM], False),
+        (3, [signal.SIGINT], False),
+        # Batch systems send it to the launcher and to all ranks, and perhaps again; so does Ctrl-C.
+        (3, [signal.SIGINT], True),
+        (16, [signal.SIGTERM], True),
+        (16, [signal.SIGTERM, signal.SIGTERM], True),
+        (16, [signal.SIGINT, signal.SIGTERM], True),
     ],
-    ids=["once", "twice", "both"],
 )
-def test_a_signal_to_all_processes_is_one_line(tmp_path, numbers, said):
-    """Batch systems send it to the launcher and to all ranks, and perhaps again."""
-    job = Forked(
-        lambda: launch(lambda: failing.run(tmp_path, "kill", "collective", 99), 16), tmp_path
-    )
-    wait_for(lambda: all((tmp_path / str(rank)).exists() for rank in range(16)))
+def test_signals_to_the_launcher_end_all_ranks(tmp_path, ranks, numbers, to_all):
+    body = lambda: misbehaving.fail(tmp_path, "kill", "collective", 99)  # noqa: E731
+    job = Forked(lambda: launch(body, ranks), tmp_path)
+    wait_for(lambda: all((tmp_path / str(rank)).exists() for rank in range(ranks)))
+    start = time.monotonic()
     for number in numbers:
-        os.killpg(job.pid, number)
+        os.killpg(job.pid, number) if to_all else job.signal(number)
         time.sleep(0.02)
     ended = job.wait()
-    assert (ended.status, ended.err) == (
-        128 + numbers[0],
-        f"error: {said}, and all ranks with it\n",
-    )
+    check_none_left(tmp_path, ranks, start)
+    if numbers == [signal.SIGKILL]:
+        assert ended.status == -signal.SIGKILL
+    else:
+        said = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated (SIGTERM)"}[numbers[0]]
+        assert ended == Ended(128 + numbers[0], "", f"error: {said}, and all ranks with it\n")
 
 
-@pytest.mark.parametrize("whole_group", [False, True], ids=["launcher", "terminal"])
-def test_interrupt_ends_all_ranks(tmp_path, whole_group):
-    """Ctrl-C on a terminal reaches every process; a signal from elsewhere only the launcher."""
-    job = Forked(
-        lambda: launch(lambda: failing.run(tmp_path, "kill", "collective", 7), 3), tmp_path
-    )
-    wait_for(lambda: all((tmp_path / str(rank)).exists() for rank in range(3)))
-    start = time.monotonic()
-    os.killpg(job.pid, signal.SIGINT) if whole_group else job.signal(signal.SIGINT)
-    ended = job.wait()
-    assert ended.status == 130
-    assert ended.err == "error: interrupted, and all ranks with it\n"
-    _check_none_left(tmp_path, 3, start)
-
-
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [
-        (signal.SIGINT, "interrupted, and all ranks with it"),
-        (signal.SIGTERM, "terminated (SIGTERM), and all ranks with it"),
-    ],
-)
-def test_a_signal_that_comes_while_ranks_are_started(tmp_path, monkeypatch, number, said):
-    """It waits until all of them can be ended in good order."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["fork", "store"])
+def test_a_signal_that_comes_while_ranks_are_started(tmp_path, monkeypatch, number, when):
+    """It waits until all of them can be ended in good order; they cannot meet yet."""
     launcher = importlib.import_module("spgnn.comm.launch")
-    fork = launcher._fork
+    fork, store = launcher._fork, launcher.TCPStore
 
     def signalled() -> int:
         pid = fork()
@@ -212,9 +224,17 @@ def test_a_signal_that_comes_while_ranks_are_started(tmp_path, monkeypatch, numb
             os.kill(os.getpid(), number)
         return pid
 
-    monkeypatch.setattr(launcher, "_fork", signalled)
+    def asked(*given: object, **named: object) -> object:
+        signal.raise_signal(number)
+        return store(*given, **named)
+
+    if when == "fork":
+        monkeypatch.setattr(launcher, "_fork", signalled)
+    else:
+        monkeypatch.setattr(launcher, "TCPStore", asked)
     ended = Forked(lambda: launch(lambda: time.sleep(1000), 3), tmp_path).wait()
-    assert (ended.status, ended.err) == (128 + number, f"error: {said}\n")
+    said = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated (SIGTERM)"}[number]
+    assert ended == Ended(128 + number, "", f"error: {said}, and all ranks with it\n")
 
 
 def test_rank_alone_in_its_group_ends_all(tmp_path):
@@ -226,68 +246,189 @@ def test_rank_alone_in_its_group_ends_all(tmp_path):
         comm.barrier()
 
     ended = Forked(lambda: launch(body, 3), tmp_path).wait()
-    assert (ended.status, ended.err) == (5, "error: rank 0: the group is too small\n")
+    assert ended == Ended(5, "", "error: rank 0: the group is too small\n")
 
 
 def test_rank_that_leaves_an_exchange_behind_does_not_wait_for_it(tmp_path):
     def body() -> None:
         comm = connect()
         comm.barrier()
+        (tmp_path / str(comm.rank)).write_text(str(os.getpid()))
         if comm.rank == 1:
             comm.all_reduce(torch.ones(4))
-            (tmp_path / "left").write_text(str(time.monotonic()))
+            (tmp_path / "failed").write_text(str(time.monotonic()))
             sys.exit(3)
         time.sleep(1000)
 
     assert Forked(lambda: launch(body, 2), tmp_path).wait().status == 3
-    _check_in_time(float((tmp_path / "left").read_text()))
+    check_none_left(tmp_path, 2)
 
 
-def test_terminated_launcher_says_so(tmp_path):
-    job = Forked(lambda: launch(lambda: failing.run(tmp_path, "kill", "computing", 7), 3), tmp_path)
-    wait_for(lambda: all((tmp_path / str(rank)).exists() for rank in range(3)))
-    start = time.monotonic()
-    job.signal(signal.SIGTERM)
-    ended = job.wait()
-    assert ended.status == 128 + signal.SIGTERM
-    assert ended.err == "error: terminated (SIGTERM), and all ranks with it\n"
-    _check_none_left(tmp_path, 3, start)
+# Ends with something under way, and of jobs of one rank.
 
 
-def _subprocess(start: list[object], directory: Path, how: str, where: str) -> Ended:
-    command = [*map(str, start), "tests.comm.failing", str(directory), how, where, "1"]
-    clean = {k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
+@needs_mpi
+@pytest.mark.parametrize(
+    ("ranks", "how", "way"),
+    [
+        (2, "begun and called", "close"),
+        *(
+            pytest.param(3, how, way, marks=pytest.mark.slow)
+            for how in ("called", "begun")
+            for way in ("close", "exit")
+        ),
+    ],
+)
+def test_mpi_has_nothing_on_its_way_when_it_is_finalised(ranks, how, way):
+    """Else it hangs, or reads memory that is gone."""
+    mpiexec = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m"]
+    assert run_program(mpiexec, "end", how, way) == Ended(0, "", "")
 
 
-def _check_end(directory: Path, ranks: int) -> None:
-    _check_none_left(directory, ranks, float((directory / "failed").read_text()))
-
-
-def _check_none_left(directory: Path, ranks: int, since: float) -> None:
-    pids = [int((directory / str(rank)).read_text()) for rank in range(ranks)]
-    wait_for(lambda: not any(is_alive(pid) for pid in pids))
-    _check_in_time(since)
-
-
-def _check_in_time(since: float) -> None:
-    taken = time.monotonic() - since
-    assert taken < BOUND_SECONDS or taken < BOUND_SECONDS * slowness()
-
-
-def _check_message(ended: Ended, how: str, victim: int) -> None:
+@needs_mpi
+@pytest.mark.parametrize("way", ["exit", pytest.param("close", marks=pytest.mark.slow)])
+def test_mpi_names_a_call_that_can_never_be_complete(way):
+    ended = run_program([*UNDER_MPI, "-m"], "end", "begun alone", way)
     assert ended.status != 0
-    _check_tracebacks(ended.err, how)
-    if how != "kill":
-        said = re.findall(r"^error: rank (\d+): (.*)$", ended.err, re.MULTILINE)
-        kind = "" if how == "input" else "LookupError: "
-        assert said == [(str(victim), kind + MESSAGE)]
+    lines = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    call = "alltoallv(torch.float32, 4 bytes a row), call 1 of group world"
+    assert lines == [f"error: rank 0: rank 1 ended while others wait for it in {call}"]
 
 
-def _check_tracebacks(err: str, how: str) -> None:
-    """Only an error of the program shows where it happened."""
-    own = [part for part in err.split("Traceback (most recent call last)")[1:] if MESSAGE in part]
-    assert len(own) == (1 if how in ("error", "unguarded") else 0)
+@needs_mpi
+def test_memory_that_mpi_shares_has_no_name():
+    """It would be left behind by a job that is killed."""
+    program = (
+        "from spgnn.comm import connect\n"
+        "comm = connect('mpi')\n"
+        "shared = [line for line in open('/proc/self/maps') if 'mpich_shm_' in line]\n"
+        "named = [line for line in shared if not line.endswith('(deleted)\\n')]\n"
+        "number = comm.agree(len(named), 'sum')\n"
+        "if comm.rank == 0: print(len(shared) > 0, number)\n"
+    )
+    assert run_program([*UNDER_MPI, "-c", program]) == Ended(0, "True 0\n", "")
+
+
+@pytest.mark.parametrize("way", ["close", "exit"])
+@pytest.mark.parametrize("how", ["begun", "begun alone"])
+def test_gloo_leaves_behind_what_nobody_waits_for(tmp_path, how, way):
+    ended = Forked(lambda: launch(lambda: misbehaving.end(how, way), 3), tmp_path).wait()
+    assert ended == Ended(0, "", "")
+
+
+def test_nothing_refers_to_a_job_that_has_ended(tmp_path):
+    """Or memory that ranks share outlives the interpreter, and nanobind complains of leaks."""
+
+    def body() -> None:
+        atexit._clear()
+        memory = weakref.ref(connect("shm")._memory)
+        atexit._run_exitfuncs()
+        gc.collect()
+        assert memory() is None
+
+    assert Forked(lambda: launch(body, 2), tmp_path).wait() == Ended(0, "", "")
+
+
+@pytest.mark.slow
+def test_a_library_program_that_closes_nothing_ends_in_silence(tmp_path):
+    """It keeps its matrix and what autograd made of it."""
+    program = (
+        "import os, scipy.sparse as sp, torch\n"
+        "from spgnn import CSR, DistMatrix, Mesh, RowLayout, connect\n"
+        "comm = connect()\n"
+        "layout = RowLayout.even(6, comm.size)\n"
+        "first, last = layout.range(comm.rank)\n"
+        "rows = CSR.from_scipy(sp.identity(6, 'float32', 'csr')[::-1][first:last])\n"
+        "matrix = DistMatrix.build(rows, layout, Mesh.grid(comm))\n"
+        "def use(): return matrix @ torch.ones(last - first, 2)\n"
+        "print(int(use().sum()))\n"
+        "loss = (matrix @ torch.ones(last - first, 2, requires_grad=True)).sum()\n"
+    )
+    ended = on_their_own(
+        lambda: os.execv(sys.executable, [sys.executable, "-c", program]),
+        tmp_path,
+        2,
+        PYTHONPATH=str(ROOT),
+        TORCH_CPP_LOG_LEVEL="ERROR",
+    )
+    assert ended == [Ended(0, "6\n", "")] * 2
+
+
+def busy_in_c() -> None:
+    """The main thread comes to no handler: signals wake only what was not told to restart."""
+    signal.siginterrupt(signal.SIGTERM, False)
+    read, _ = os.pipe()
+    ctypes.CDLL(None).read(read, ctypes.create_string_buffer(1), 1)
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["in Python", "in C"])
+def test_one_rank_is_terminated(tmp_path, outside):
+    """It says so, and removes what it was writing if it comes to that."""
+    spill = tmp_path / "spill"
+
+    def body() -> None:
+        signals.END_SECONDS = 0.2
+        comm = connect()
+        assert isinstance(comm, SoloCommunicator)
+        with guarded(comm):
+            spill.touch()
+            try:
+                if outside:
+                    busy_in_c()
+                time.sleep(1000)
+            finally:
+                spill.unlink()
+
+    job = Forked(body, tmp_path)
+    wait_for(spill.exists)
+    job.signal(signal.SIGTERM)
+    assert job.wait() == Ended(143, "", "error: terminated (SIGTERM)\n")
+    assert spill.exists() == outside
+
+
+def test_a_signal_to_a_fork_of_a_guarded_process_is_its_own(tmp_path):
+    def body() -> int:
+        with guarded(connect()):
+            child = os.fork()
+            if child == 0:
+                time.sleep(1000)
+            os.kill(child, signal.SIGTERM)
+            _, status = os.waitpid(child, 0)
+        return -os.waitstatus_to_exitcode(status)
+
+    assert Forked(body, tmp_path).wait() == Ended(signal.SIGTERM, "", "")
+
+
+def test_ranks_die_with_torchrun_while_torch_is_imported():
+    program = (
+        "import ctypes, sys\n"
+        "class Torch:\n"
+        "    def find_spec(name, *rest):\n"
+        "        if name == 'torch':\n"
+        "            number = ctypes.c_int()\n"
+        "            ctypes.CDLL(None).prctl(2, ctypes.byref(number))\n"  # PR_GET_PDEATHSIG
+        "            sys.exit(number.value)\n"
+        "sys.meta_path.insert(0, Torch)\n"
+        "import spgnn, torch\n"
+    )
+    for more, number in ({"TORCHELASTIC_RUN_ID": "7"}, signal.SIGKILL), ({}, 0):
+        assert run_program([sys.executable, "-c", program], **more).status == number
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pause", [0.0, 1.0, 3.0])
+def test_torchrun_is_killed_just_after_its_ranks_appear(tmp_path, pause):
+    program = ["-m", "tests.comm.misbehaving", "fail", str(tmp_path), "kill", "computing", "7"]
+    job = subprocess.Popen([*TORCHRUN, *program], cwd=ROOT, stderr=subprocess.DEVNULL)
+    ranks: list[int] = []
+
+    def have_begun() -> bool:
+        children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+        ranks[:] = map(int, children)
+        return len(ranks) == 2
+
+    wait_for(have_begun)
+    time.sleep(pause)
+    job.kill()
+    job.wait()
+    wait_for(lambda: not any(is_alive(rank) for rank in ranks), patience=90.0)

@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from spgnn import _native
 from spgnn.errors import InputError
 from spgnn.partition.gvb import PRESETS, gvb, part_bounds
-from tests.comm.threads import names_of_threads
+from tests.comm.jobs import names_of_threads
 from tests.partition.oracle import partition, random_pattern, score
 
 

@@ -1,0 +1,214 @@
+"""Ranks that do not agree end with one line that says so, on all of them, and none hangs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from spgnn import InputError
+from spgnn.comm import (
+    CommunicationError,
+    broadcast_value,
+    connect,
+    from_rank_zero,
+    launch,
+    on_every_rank,
+    on_rank_zero,
+)
+from spgnn.testing import run_ranks
+from tests.comm.jobs import MPIEXEC, Forked, needs_mpi, run_program
+from tests.comm.misbehaving import QUARRELS, all_reduce, alltoallv, quarrel
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+def outcome(work: Callable[[], Any]) -> Any:
+    """What it returns, or the line with which it is refused."""
+    try:
+        return work()
+    except (InputError, CommunicationError) as error:
+        return f"refused: {error}"
+
+
+def objection(rank: int, facts: list[dict[str, object]]) -> Any:
+    return outcome(lambda: connect().check_agreement("DistMatrix.build", **facts[rank]))
+
+
+AGREED = {"n": 5, "cover": "column", "dtype": torch.float32, "missing": None, "pair": (1, "a")}
+X = np.arange(6.0)
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_agreement_is_silent(ranks):
+    facts = AGREED | {"layout": X, "weights": torch.ones(3, dtype=torch.bfloat16)}
+    assert run_ranks(objection, ranks, [facts] * ranks) == [None] * ranks
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (
+            [AGREED, AGREED | {"cover": "row"}, AGREED, AGREED],
+            "cover of DistMatrix.build: 'column' on ranks 0, 2-3; 'row' on rank 1",
+        ),
+        (
+            [{"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 3, "b": 2}],
+            "a of DistMatrix.build (and on b): 1 on rank 0; 2 on rank 1; 3 on rank 2",
+        ),
+        ([{"a": None}, {}], "a of DistMatrix.build: None on rank 0; nothing on rank 1"),
+        ([{"a": 1}, {"a": 1.0}], "a of DistMatrix.build: 1 on rank 0; 1.0 on rank 1"),
+        # Arrays agree in dtype, shape and contents; long facts are compared whole.
+        *(
+            ([{"a": X}, {"a": other}], "a of DistMatrix.build: float64 [6] #")
+            for other in (X[::-1].copy(), X.astype(np.float32), X.reshape(2, 3), torch.ones(5))
+        ),
+        ([{"a": LONG + "y" + LONG}, {"a": LONG + "z" + LONG}], "a of DistMatrix.build: 'xxx"),
+    ],
+)
+def test_all_ranks_name_who_holds_what(facts, words):
+    said = run_ranks(objection, len(facts), facts)
+    assert len(set(said)) == 1
+    assert said[0].startswith(f"refused: ranks do not agree on {words}")
+    assert len(said[0]) <= 310
+
+
+def test_agreement_within_a_group_names_ranks_of_the_job():
+    def objection(rank: int) -> str:
+        comm = connect().subgroup([[0, 2], [1, 3]])
+        return outcome(lambda: comm.check_agreement("plan", width=rank))
+
+    even, odd = (f"width of plan: {r} on rank {r}; {r + 2} on rank {r + 2}" for r in (0, 1))
+    said = [f"refused: ranks do not agree on {line}" for line in (even, odd)]
+    assert run_ranks(objection, 4) == said * 2
+
+
+def refuse(when: bool, line: str) -> None:
+    if when:
+        raise InputError(line)
+
+
+def test_what_one_rank_decides_or_refuses_holds_on_all():
+    def decide(rank: int) -> list[Any]:
+        comm = connect()
+        return [
+            outcome(lambda: on_rank_zero(comm, lambda: f"made by {rank}")),
+            outcome(lambda: on_rank_zero(comm, lambda: refuse(True, "no such file"))),
+            outcome(lambda: from_rank_zero(comm, lambda: {"rank": rank, "é": [None, 1.5]})),
+            outcome(lambda: from_rank_zero(comm, lambda: refuse(True, "nothing there"))),
+            outcome(lambda: on_every_rank(comm, lambda: rank)),
+            outcome(lambda: on_every_rank(comm, lambda: refuse(rank == 1, "part 1: é is damaged"))),
+            outcome(lambda: on_every_rank(comm, lambda: refuse(True, f"no part {rank}"))),
+            outcome(lambda: broadcast_value(comm, rank, root=2)),
+        ]
+
+    for rank, found in enumerate(run_ranks(decide, 3)):
+        on_1 = "" if rank == 1 else "on rank 1: "
+        assert found == [
+            "made by 0" if rank == 0 else None,
+            "refused: no such file",
+            {"rank": 0, "é": [None, 1.5]},
+            "refused: nothing there",
+            rank,
+            f"refused: {on_1}part 1: é is damaged",
+            f"refused: no part {rank}",
+            2,
+        ]
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["world", "row"])
+@pytest.mark.parametrize("how", QUARRELS)
+def test_debug_communicator_names_call_and_ranks(monkeypatch, how, group):
+    usual, different, words = QUARRELS[how]
+
+    def body(rank: int) -> str:
+        comm = connect()
+        part = comm.subgroup([[0, 1], [2]], name="row") if group else comm
+        if group and rank == 2:
+            return ""
+        all_reduce(part)
+        return outcome(lambda: (different if rank == 1 else usual)(part))
+
+    monkeypatch.setenv("SPGNN_DEBUG", "1")
+    said = run_ranks(body, 3)
+    members = said[:2] if group else said
+    assert len(set(members)) == 1
+    name = "row" if group else "world"
+    assert members[0].startswith(f"refused: ranks do not agree on call 2 of group {name}: ")
+    assert all(word in members[0] for word in words)
+
+
+def test_debug_communicator_compares_counts(monkeypatch):
+    monkeypatch.setenv("SPGNN_DEBUG", "1")
+    sends = lambda rank: outcome(lambda: alltoallv(connect(), rows=1 if rank == 1 else 2))  # noqa: E731
+    said = run_ranks(sends, 3)
+    assert len(set(said)) == 1
+    assert "rank 1 sends 1 rows to rank 0, which expects 2, in alltoallv(" in said[0]
+
+
+# Without it: the line that some rank ends the job with.
+IN_VAIN = "rank 1 ended while others wait for it in all_reduce(torch.float32 [4], sum), call"
+SILENT = {
+    "exit": f"{IN_VAIN} 2 of group world",
+    "fewer": f"{IN_VAIN} 4 of group world",
+    "fewer in a group": f"{IN_VAIN} 1 of group pair",
+    "silence": "waited 1 s in all_reduce(torch.float32 [4], sum), call 2 of group world",
+    "sizes": "ranks do not agree on all_reduce(torch.float32 [",
+    "widths": "ranks do not agree on alltoallv(torch.float32, ",
+}
+
+
+@pytest.mark.parametrize("how", SILENT)
+def test_a_job_ends_with_one_line(tmp_path, monkeypatch, how):
+    monkeypatch.setenv("SPGNN_TIMEOUT_SECONDS", "1")
+    ended = Forked(lambda: launch(lambda: quarrel(how), 3), tmp_path).wait()
+    assert (ended.status, ended.err.count("\n")) == (1, 1), ended.err
+    assert ended.err.startswith("error: rank ")
+    assert SILENT[how] in ended.err
+
+
+def test_nccl_is_told_how_long_to_wait(monkeypatch):
+    """It waits by itself; what it is told through is tried on gloo, which can be told as well."""
+
+    def waits(rank: int) -> bool:
+        comm = connect()
+        comm.moves_cuda = True
+        comm.settled()
+        if rank == 0:
+            with pytest.raises(RuntimeError, match=r"(?i)timed out"):
+                dist.all_reduce(torch.ones(1))
+        return comm.job.timeout == 0.2
+
+    monkeypatch.setenv("SPGNN_TIMEOUT_SECONDS", "0.2")
+    assert run_ranks(waits, 2, backend="gloo") == [True, True]
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("how", "backend", "words"),
+    [
+        ("exit", "mpi", SILENT["exit"]),
+        *(
+            pytest.param(how, backend, words, marks=pytest.mark.slow)
+            for how, backend, words in [
+                ("fewer", "mpi", SILENT["fewer"]),
+                ("exit", "gloo", SILENT["exit"]),
+                ("widths", "mpi", "ranks do not agree on call 2 of group world: alltoallv("),
+            ]
+        ),
+    ],
+)
+def test_mpiexec_ends_with_one_line(how, backend, words):
+    mpiexec = [str(MPIEXEC), "-n", "2", sys.executable, "-m"]
+    ended = run_program(mpiexec, "quarrel", how, backend)
+    assert ended.status != 0
+    lines = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, ended.err
+    assert words in lines[0]
+    assert "Traceback" not in ended.err
