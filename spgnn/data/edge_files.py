@@ -173,12 +173,12 @@ class EdgeList(EdgeFile):
     may be quoted. A first line of words is a header. Ids are vertex numbers and stay what they are;
     only if fewer than one in 16 of [0, largest id] occurs, and no comment states as many, are they
     renumbered in rising order, and ``vertex_ids`` keeps the names. A comment ``Nodes: N`` (SNAP's
-    word) is believed: vertices that no edge names come last. Unless ``directed`` says, a graph is
-    undirected if a leading comment begins with ``Undirected graph`` (SNAP's words), or the first
-    line is KONECT's ``% sym``.
+    word) is believed: vertices that no edge names come last. A graph is undirected if a leading
+    comment begins with ``Undirected graph`` (SNAP's words), or the first line is KONECT's
+    ``% sym``.
     """
 
-    def __init__(self, path: Path, *, directed: bool | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         head = read_head(path, _PLAIN)
         if not head.line:
             raise _no_edges(path)
@@ -199,10 +199,7 @@ class EdgeList(EdgeFile):
         self._weight_name = f" '{names[2]}'" if len(names) == 3 else ""
         self._stated_edges = _stated(path, head, "Edges")
         self._nodes = _stated(path, head, "Nodes") or 0
-        if directed is None:
-            self.directed, self._said = _direction(path, head)
-        else:
-            self.directed, self._said = directed, "asked for"
+        self.directed, self._said = _direction(path, head)
         self._edges, self._largest = 0, -1
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:

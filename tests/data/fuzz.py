@@ -33,7 +33,7 @@ from spgnn.data.graph import MASKS
 from spgnn.data.npz import write_npz
 from spgnn.errors import LONGEST_LINE, InputError
 from spgnn.sparse import CSR
-from tests.data.directories import restate, rewrite
+from tests.data.graphs import restate, rewrite
 
 MEMORY = 1 << 30  # bytes beyond what a reader's process has at its beginning
 PATIENCE = 60  # seconds for one file; a reader that takes longer hangs

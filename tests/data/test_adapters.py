@@ -12,7 +12,7 @@ from hypothesis import given
 
 from spgnn import CSR, InputError
 from spgnn.data.adapters import from_dgl, from_ogb, from_pyg, from_scipy, read_pyg
-from tests.data.strategies import adjacencies, assert_same_csr, assert_same_vertices, graphs
+from tests.data.graphs import assert_same_csr, assert_same_vertices, graphs
 
 # Edges 0 → 1, 0 → 2, 2 → 1: row = destination.
 EDGES = torch.tensor([[0, 0, 2], [1, 2, 1]])
@@ -20,16 +20,6 @@ DENSE = [[0, 0, 0], [1, 0, 1], [1, 0, 0]]
 X = torch.arange(6.0).reshape(3, 2)
 Y = torch.tensor([0, 2, 1])
 MASK = torch.tensor([True, False, True])
-
-
-@given(adjacencies())
-def test_scipy_is_taken_as_it_stands(A):
-    graph = from_scipy(A.to_scipy())
-    if graph.weighted or A.values is None:
-        assert_same_csr(graph.adjacency, A)
-    dense = A.to_scipy().toarray()
-    np.testing.assert_array_equal(graph.adjacency.to_scipy().toarray(), dense)
-    assert graph.directed == (not np.array_equal(dense, dense.T))
 
 
 def test_scipy_with_everything():
@@ -191,17 +181,6 @@ def test_ogb_by_object_and_by_name(monkeypatch):
     assert_is_fake_ogb(from_ogb("ogbn-other"), "ogbn-other")
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.longdouble])
-def test_weights_of_any_type_become_float32(dtype):
-    A = sp.csr_array(np.array([[0, 3], [5, 0]], dtype))
-    A.indices = A.indices.astype(np.int64)
-    graph = from_scipy(A, x=A)
-    for block in (graph.adjacency, graph.x):
-        assert block.values.dtype == torch.float32
-        assert block.indices.dtype == torch.int32
-        assert block.to_scipy().toarray().tolist() == [[0, 3], [5, 0]]
-
-
 @pytest.mark.parametrize("weight", [1e300, 1e-300])
 def test_weights_that_float32_cannot_hold_are_refused(weight):
     A = sp.csr_array(np.array([[0, weight], [1, 0]]))
@@ -226,17 +205,6 @@ def test_what_is_no_number_is_refused():
         from_scipy(sp.eye_array(2), x=np.array([["a"], ["b"]]))
     with pytest.raises(InputError, match="x must be real numbers, got complex128"):
         from_scipy(sp.eye_array(2), x=A)
-
-
-def test_repeated_edges_count_as_often_as_they_are_there():
-    """As they do where they come from; before, an unweighted one was merged without a word."""
-    edges = torch.tensor([[0, 0, 0, 2], [1, 1, 2, 2]])
-    twice = from_pyg(SimpleNamespace(edge_index=edges, num_nodes=3))
-    assert twice.adjacency.to_scipy().toarray().tolist() == [[0, 0, 0], [2, 0, 0], [1, 0, 1]]
-    graph = DglGraph({}, {})
-    graph.edges = lambda: (edges[0], edges[1])
-    assert from_dgl(graph).adjacency.to_scipy().toarray().tolist()[1] == [2, 0, 0]
-    assert not from_pyg(pyg_data()).weighted
 
 
 def test_an_edge_list_says_more_than_an_adjacency():

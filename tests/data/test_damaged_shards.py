@@ -9,7 +9,7 @@ import pytest
 
 from spgnn import InputError
 from spgnn.data import arrays, open_shards, write_shards
-from tests.data.directories import restate, rewrite, small_graph
+from tests.data.graphs import restate, rewrite, small_graph
 
 
 @pytest.mark.parametrize("name", ["indptr", "indices", "x", "y", "train_mask"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spgnn import InputError
 from spgnn.data.generators import STAND_INS, block_model, rmat, stand_in
-from tests.data.strategies import (
+from tests.data.graphs import (
     assert_canonical,
     assert_same_csr,
     assert_same_vertices,

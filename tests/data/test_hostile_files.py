@@ -20,8 +20,7 @@ from spgnn.data.shards import PART, write_part
 from spgnn.data.through_disk import open_through_disk
 from spgnn.partition import read_labels
 from spgnn.partition.labels import read_edge_labels
-from tests.data.directories import restate, small_graph
-from tests.data.text_files import put
+from tests.data.graphs import put, restate, small_graph
 
 PIPE = "is a pipe or a device; files are read more than once, so write it to one"
 

@@ -8,7 +8,7 @@ from spgnn import CSR, InputError, memory
 from spgnn.data import load_dataset, write_shards
 from spgnn.data.generators import block_model
 from spgnn.data.npz import write_npz
-from tests.data.strategies import assert_canonical, assert_same_csr, assert_same_vertices, pattern
+from tests.data.graphs import assert_canonical, assert_same_csr, assert_same_vertices, pattern
 from tests.real import each, file_of, needs
 
 # Vertices, edges, features, classes, and training vertices of the first split.
@@ -126,12 +126,6 @@ def test_names_that_no_file_can_have(tmp_path, name):
             load_dataset(path, tmp_path)
         assert len(str(caught.value)) <= 300
         assert str(caught.value).isprintable()
-
-
-def test_suffixes_are_answered_with_what_was_meant(tmp_path):
-    (tmp_path / "g.mtz").touch()
-    with pytest.raises(InputError, match=r"unknown format; .*; did you mean '\.mtx'"):
-        load_dataset(tmp_path / "g.mtz")
 
 
 @pytest.mark.parametrize("parts", [1, 3])

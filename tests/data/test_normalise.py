@@ -16,7 +16,7 @@ from spgnn.data.normalise import (
     row_sums,
 )
 from spgnn.data.structure import slice_rows
-from tests.data.strategies import adjacencies, assert_canonical, assert_same_csr, pattern
+from tests.data.graphs import adjacencies, assert_canonical, pattern
 
 
 @st.composite
@@ -38,13 +38,6 @@ def test_loops_are_added_once(drawn):
     np.testing.assert_array_equal(pattern(looped), (pattern(A) | missing)[first:last])
     np.testing.assert_array_equal(looped.to_scipy().toarray(), (dense + missing)[first:last])
     assert (looped.values is None) == (A.values is None)
-
-
-@given(blocks())
-def test_adding_loops_twice_changes_nothing(drawn):
-    A, first, last = drawn
-    once = add_self_loops(slice_rows(A, slice(first, last)), first)
-    assert_same_csr(add_self_loops(once, first), once)
 
 
 @given(adjacencies(), st.sampled_from(["sym", "row", "none"]))
@@ -130,11 +123,6 @@ def test_bag_of_words(table, words):
     x = torch.tensor(table, dtype=torch.float32)
     assert is_bag_of_words(x) == words
     assert is_bag_of_words(CSR.from_scipy(sp.csr_array(x.numpy()))) == words
-
-
-def test_nothing_is_no_bag_of_words():
-    assert not is_bag_of_words(None)
-    assert not is_bag_of_words(torch.zeros(0, 4))
 
 
 def test_columns_beyond_32_bits():

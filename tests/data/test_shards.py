@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import resource
 import signal
 import tracemalloc
@@ -14,15 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn import CSR, InputError, RowLayout
-from spgnn.data import Graph, from_scipy, open_shards, source, write_shards
+from spgnn.data import Graph, open_shards, source, write_shards
 from spgnn.data import shards as write
 from spgnn.data.generators import block_model
 from spgnn.data.graph import VertexData
 from spgnn.data.shards import directory_writer, partition_order
 from spgnn.data.source import describe
-from tests.data.directories import small_graph
-from tests.data.sources import check_source
-from tests.data.strategies import assert_same_csr, assert_same_vertices, graphs
+from tests.data.graphs import (
+    assert_same_csr,
+    assert_same_vertices,
+    check_source,
+    graphs,
+    small_graph,
+)
 
 
 @given(st.data())
@@ -77,25 +80,20 @@ def test_writing_to_a_block_leaves_the_file_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("labels", "parts", "words"),
     [
-        (np.zeros(59, np.int64), r"60 integer labels, got int64 \[59\]"),
-        (np.zeros(60), r"60 integer labels, got float64 \[60\]"),
-        (np.full(60, 2), r"label of vertex 0 is 2; must be in \[0, 2\)"),
-        (np.arange(60) - 1, r"label of vertex 0 is -1; must be in \[0, 2\)"),
+        (np.zeros(59, np.int64), 2, r"60 integer labels, got int64 \[59\]"),
+        (np.zeros(60), 2, r"60 integer labels, got float64 \[60\]"),
+        (np.full(60, 2), 2, r"label of vertex 0 is 2; must be in \[0, 2\)"),
+        (np.arange(60) - 1, 2, r"label of vertex 0 is -1; must be in \[0, 2\)"),
+        (None, 0, "parts 0: must be at least 1, and at most the 60 that 60 vertices can use"),
+        (None, 2**31 - 1, "at most the 60 that 60 vertices can use"),
     ],
 )
-def test_labels_must_fit(tmp_path, labels, message):
-    with pytest.raises(InputError, match=message):
-        write_shards(small_graph(), labels, 2, tmp_path / "s")
+def test_labels_and_parts_must_fit(tmp_path, labels, parts, words):
+    with pytest.raises(InputError, match=words):
+        write_shards(small_graph(), labels, parts, tmp_path / "s")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_there_is_at_least_one_part(tmp_path):
-    with pytest.raises(
-        InputError, match="parts 0: must be at least 1, and at most the 60 that 60 vertices can use"
-    ):
-        write_shards(small_graph(), None, 0, tmp_path / "s")
 
 
 def test_an_existing_directory_is_left_alone(tmp_path):
@@ -129,12 +127,6 @@ def test_an_interrupted_run_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_needs_its_parent(tmp_path):
-    with pytest.raises(InputError, match="cannot be written: No such file or directory"):
-        write_shards(small_graph(), None, 2, tmp_path / "missing" / "s")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_unfinished_writing_publishes_nothing(tmp_path):
     def half() -> None:
         with directory_writer(tmp_path / "s") as writer, writer.part() as part:
@@ -144,12 +136,6 @@ def test_unfinished_writing_publishes_nothing(tmp_path):
 
     with pytest.raises(LookupError):
         half()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_no_more_parts_than_vertices(tmp_path):
-    with pytest.raises(InputError, match="at most the 60 that 60 vertices can use"):
-        write_shards(small_graph(), None, 2**31 - 1, tmp_path / "s")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -227,19 +213,6 @@ def test_masks_without_columns_are_no_masks(tmp_path):
     assert block.train_mask is None
 
 
-def test_weights_of_scipy_can_be_cut(tmp_path):
-    """SciPy's weights are float64, and its column numbers may be int64."""
-    A = sp.random_array((20, 20), density=0.3, rng=0).tocsr()
-    assert A.dtype == np.float64
-    A.indices = A.indices.astype(np.int64)
-    graph = from_scipy(A)
-    write_shards(graph, np.arange(20) % 3, 3, tmp_path / "s")
-    blocks = [open_shards(tmp_path / "s").block(part) for part in range(3)]
-    order = torch.cat([block.vertex_ids for block in blocks]).numpy()
-    dense = np.vstack([block.adjacency.to_scipy().toarray() for block in blocks])
-    np.testing.assert_array_equal(dense, A.astype(np.float32).toarray()[order][:, order])
-
-
 def test_parts_that_do_not_exist_are_named(tmp_path):
     write_shards(small_graph(), None, 2, tmp_path / "s")
     for part in (-1, 2):
@@ -247,14 +220,6 @@ def test_parts_that_do_not_exist_are_named(tmp_path):
             open_shards(tmp_path / "s").block(part)
         with pytest.raises(InputError, match=f"no part {part}"):
             open_shards(tmp_path / "s").adjacency_of(part)
-
-
-def test_meta_is_plain_json(tmp_path):
-    write_shards(small_graph(), None, 2, tmp_path / "s")
-    meta = json.loads((tmp_path / "s" / "meta.json").read_text())
-    assert meta["vertices"] == 60
-    assert meta["offsets"] == [0, 30, 60]
-    assert meta["labelled"] is True
 
 
 @given(st.data())

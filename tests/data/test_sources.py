@@ -19,8 +19,13 @@ from spgnn.data.load import open_source
 from spgnn.data.npz import NpzSource, read_npz, write_npz
 from spgnn.data.shards import ShardDirectory
 from spgnn.data.source import MemorySource
-from tests.data.sources import check_pieces, check_source
-from tests.data.strategies import assert_same_csr, assert_same_vertices, graphs
+from tests.data.graphs import (
+    assert_same_csr,
+    assert_same_vertices,
+    check_pieces,
+    check_source,
+    graphs,
+)
 
 
 @given(st.data())
@@ -47,33 +52,6 @@ def test_an_npz(tmp_path_factory, data, compressed, rows):
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize(
-    "x",
-    [
-        np.arange(12.0).reshape(4, 3),
-        np.arange(12).reshape(4, 3).astype(">f8"),
-        np.asfortranarray(np.arange(12, dtype=np.float32).reshape(4, 3)),
-        np.arange(12, dtype=np.uint8).reshape(4, 3),
-        np.eye(4, 3) > 0,
-        np.arange(12, dtype=np.float16).reshape(4, 3),
-        np.zeros((4, 0), np.float32),
-    ],
-    ids=lambda x: f"{x.dtype.str}{'F' if x.flags.fnc else ''}",
-)
-def test_features_of_any_type_are_float32(tmp_path, save, x):
-    save(tmp_path / "g.npz", indptr=np.zeros(5, int), indices=np.zeros(0, int), shape=[4, 4], x=x)
-    source = NpzSource(tmp_path / "g.npz")
-    graph = read_npz(tmp_path / "g.npz")
-    assert graph.x.dtype == torch.float32
-    np.testing.assert_array_equal(graph.x.numpy(), x.astype(np.float32))
-    for ids in (torch.tensor([3, 0, 3]), slice(1, 4)):
-        found = source.rows(ids).x
-        assert found.dtype == torch.float32
-        assert torch.equal(found, graph.x[ids])
-    check_pieces(source, graph, 3)
-
-
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_sparse_rows_are_made_canonical(tmp_path, save):
     save(
         tmp_path / "g.npz",
@@ -89,36 +67,6 @@ def test_sparse_rows_are_made_canonical(tmp_path, save):
     assert graph.x.to_scipy().toarray().tolist() == [[2, 0, 5, 0], [0] * 4, [16, 8, 0, 0]]
     assert_same_csr(source.rows(slice(0, 3)).x, graph.x)
     check_pieces(source, graph, 2)
-
-
-@pytest.mark.parametrize("compressed", [True, False])
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"x": np.array([[1.0], [np.nan], [0]])}, r"x\[1, 0\] is nan; it must be a finite number"),
-        ({"x": np.array([[1.0], [2], [1e300]])}, r"x\[2, 0\] is 1e\+300; it must be"),
-        ({"x": np.ones((2, 1))}, r"'x' must be float32 \[3, any\]"),
-        ({"x_data": np.array([1, np.inf])}, r"x_data\[1\] is inf"),
-        ({"x_indices": np.array([0, 9])}, r"x_indices\[1\] is 9; it must be in \[0, 4\)"),
-        ({"x_indices": np.array([0.0, 1])}, "'x_indices' must be a vector of integers"),
-        ({"x_data": np.ones(3)}, r"'x_data' must be float32 \[2\]"),
-        ({"x_indptr": np.array([0, 1, 1, 3])}, "ends with 3, but 'x_indices' has 2"),
-        ({"y": np.array([0, 1, -2])}, r"y\[2\] is -2"),
-        ({"indices": np.array([7])}, r"indices\[0\] is 7"),
-    ],
-)
-def test_opening_finds_what_reading_would(tmp_path, monkeypatch, compressed, change, message):
-    monkeypatch.setattr(NpzSource, "piece_rows", 1)
-    arrays = {"indptr": np.array([0, 1, 1, 1]), "indices": np.array([2]), "shape": [3, 3]}
-    if not any(name == "x" for name in change):
-        arrays |= {"x_indptr": np.array([0, 1, 1, 2]), "x_indices": np.array([0, 3])}
-        arrays |= {"x_data": np.ones(2), "x_shape": [3, 4]}
-    save = np.savez_compressed if compressed else np.savez
-    save(tmp_path / "g.npz", **arrays | change)
-    with pytest.raises(InputError, match=message):
-        NpzSource(tmp_path / "g.npz")
-    with pytest.raises(InputError, match=message):
-        read_npz(tmp_path / "g.npz")
 
 
 @pytest.mark.parametrize("compressed", [True, False])

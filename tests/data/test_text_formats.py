@@ -6,17 +6,14 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import scipy.io
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spgnn import InputError
 from spgnn.data import read_graph
 from spgnn.data import reading as text
-from spgnn.data.edge_files import EdgeList, read_edges
 from spgnn.data.reading import Grammar
-from tests.data.strategies import adjacencies, assert_canonical, assert_same_csr, pattern
-from tests.data.text_files import MTX, put
+from tests.data.graphs import MTX, adjacencies, assert_canonical, put
 
 
 def entries(A):
@@ -24,106 +21,6 @@ def entries(A):
     rows = np.repeat(np.arange(A.shape[0]), A.row_lengths.numpy())
     values = np.ones(A.nnz) if A.values is None else A.values.numpy()
     return list(zip(rows.tolist(), A.indices.tolist(), values.tolist(), strict=True))
-
-
-def assert_read_back(graph, A):
-    """The graph is A; weights that are all 1 are dropped."""
-    assert_canonical(graph.adjacency)
-    if A.values is not None and not bool((A.values == 1).all()):
-        assert_same_csr(graph.adjacency, A)
-    else:
-        assert graph.adjacency.values is None
-        np.testing.assert_array_equal(pattern(graph.adjacency), pattern(A))
-
-
-@given(adjacencies(), st.sampled_from([" ", "\t", ",", "  ;"]), st.sampled_from(["\n", "\r\n"]))
-def test_edge_lists(tmp_path_factory, A, separator, newline):
-    directory = tmp_path_factory.mktemp("edges")
-    # Row = destination, and the format's order is source, target.
-    lines = [f"# Nodes: {A.shape[0]}"]
-    for row, column, weight in reversed(entries(A)):
-        fields = [column, row] if A.values is None else [column, row, weight]
-        lines.append(separator.join(map(str, fields)))
-    for name in ("g.txt", "g.csv", "g.tsv.gz"):
-        path = put(directory, name, newline.join(lines))
-        if A.nnz:
-            graph = read_graph(path)
-            assert graph.directed
-            assert graph.name == "g"
-            assert_read_back(graph, A)
-        else:
-            with pytest.raises(InputError, match="holds no edges"):
-                read_graph(path)
-
-
-@given(adjacencies(symmetric=True))
-def test_undirected_edge_lists_name_an_edge_once(tmp_path_factory, A):
-    lower = [(i, j, w) for i, j, w in entries(A) if j <= i]
-    if not lower:
-        return
-    body = "\n".join(f"{i} {j}" if A.values is None else f"{i} {j} {w}" for i, j, w in lower)
-    header = f"# Undirected graph: g\n# Nodes: {A.shape[0]} Edges: {len(lower)}\n"
-    path = put(tmp_path_factory.mktemp("edges"), "g.txt", header + body)
-    graph = read_graph(path)
-    assert not graph.directed
-    assert_read_back(graph, A)
-    assert read_edges(EdgeList(path, directed=True)).edges == len(lower)
-
-
-@given(adjacencies(), st.booleans())
-def test_matrix_market(tmp_path_factory, A, zipped):
-    directory = tmp_path_factory.mktemp("mtx")
-    field = "pattern" if A.values is None else "real"
-    matrix = A.to_scipy().tocoo()
-    scipy.io.mmwrite(directory / "g.mtx", matrix, field=field, symmetry="general")
-    path = directory / "g.mtx"
-    if zipped:
-        path = put(directory, "h.mtx.gz", path.read_bytes())
-    graph = read_graph(path)
-    assert graph.directed
-    assert_read_back(graph, A)
-
-
-@given(adjacencies(symmetric=True))
-def test_symmetric_matrix_market_is_undirected(tmp_path_factory, A):
-    path = tmp_path_factory.mktemp("mtx") / "g.mtx"
-    field = "pattern" if A.values is None else "real"
-    scipy.io.mmwrite(path, A.to_scipy().tocoo(), field=field, symmetry="symmetric")
-    graph = read_graph(path)
-    assert not graph.directed
-    assert_read_back(graph, A)
-
-
-@given(
-    adjacencies(symmetric=True, loops=False),
-    st.booleans(),
-    st.integers(0, 3),
-    st.booleans(),
-    st.booleans(),
-)
-def test_metis(tmp_path_factory, A, sizes, constraints, comments, final_newline):
-    weighted = A.values is not None
-    extra = list(range(7, 7 + sizes + constraints))
-    lines = ["% made by a test"] if comments else []
-    fmt = f"{int(sizes)}{int(constraints > 0)}{int(weighted)}"
-    header = f"{A.shape[0]} {A.nnz // 2}"
-    if fmt != "000":
-        header += f" {fmt}" + (f" {constraints}" if constraints > 1 else "")
-    lines.append(header)
-    for row in range(A.shape[0]):
-        numbers = list(extra)
-        for i, j, w in entries(A):
-            if i == row:
-                numbers += [j + 1, w] if weighted else [j + 1]
-        lines.append(" ".join(map(str, numbers)))
-        if comments:
-            lines.append("% between lines")
-    content = "\n".join(lines) + ("\n" if final_newline or not lines[-1] else "")
-    directory = tmp_path_factory.mktemp("metis")
-    for name in ("g.graph", "g.graph.gz"):
-        graph = read_graph(put(directory, name, content))
-        assert not graph.directed
-        assert_read_back(graph, A)
 
 
 ENDS = ["", "\n", " ", "\t", "\r", "\r\n", "\n\n", " \n", "\n \n", "\0", "x", " x", ".", "%", "e5"]
@@ -211,24 +108,12 @@ def test_truncated_gzip_is_refused(tmp_path, name):
         read_graph(path)
 
 
-def test_missing_files_and_directories_are_named(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
-        read_graph(tmp_path / "none.mtx")
-    with pytest.raises(InputError, match="is a directory"):
-        read_graph(tmp_path)
-
-
 def test_ids_that_are_names_are_renumbered_and_kept(tmp_path, caplog):
     path = put(tmp_path, "g.txt", "5 1000000000000\n7 5\n")
     graph = read_graph(path)
     assert graph.vertex_ids.tolist() == [5, 7, 1000000000000]
     assert entries(graph.adjacency) == [(0, 1, 1.0), (2, 0, 1.0)]
     assert "numbered in rising order" in caplog.text
-
-
-def test_a_header_of_words_is_skipped(tmp_path):
-    path = put(tmp_path, "g.csv", "id_1,id_2\n0,1\n1,2\n")
-    assert entries(read_graph(path).adjacency) == [(1, 0, 1.0), (2, 1, 1.0)]
 
 
 @given(st.integers(1, 40), st.integers(0, 2**32 - 1))
@@ -262,13 +147,6 @@ def test_errors_name_the_line_of_the_file_in_every_piece(tmp_path, monkeypatch):
     path = put(tmp_path, "g.txt", "# head\n" + "1 2\n" * 50 + "1 oops\n" + "1 2\n" * 50)
     with pytest.raises(InputError, match="line 52: 'oops' is not an integer"):
         read_graph(path)
-
-
-def test_weights_of_repeated_edges_add_up(tmp_path):
-    path = put(tmp_path, "g.txt", "0 1 0.5\n0 1 2\n1 1 3\n")
-    graph = read_graph(path)
-    assert entries(graph.adjacency) == [(1, 0, 2.5), (1, 1, 3.0)]
-    assert graph.adjacency.values.dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", ["g.txt", "g.txt.gz", "g.graph"])

@@ -22,9 +22,7 @@ from spgnn.data.npz import write_npz
 from spgnn.data.source import MemorySource
 from spgnn.data.structure import row_ranges
 from spgnn.data.through_disk import open_through_disk
-from tests.data.sources import check_source
-from tests.data.strategies import assert_same_csr, assert_same_vertices, graphs
-from tests.data.text_files import MTX, put
+from tests.data.graphs import MTX, assert_same_csr, assert_same_vertices, check_source, graphs, put
 
 MEMORY = 4 << 30
 

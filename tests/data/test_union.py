@@ -17,7 +17,7 @@ from spgnn.data.generators import block_model
 from spgnn.data.graph import MASKS
 from spgnn.data.load import disjoint_union
 from spgnn.data.npz import write_npz
-from tests.data.strategies import assert_canonical, assert_same_vertices, graphs
+from tests.data.graphs import assert_canonical, assert_same_vertices, graphs
 
 
 @given(st.lists(graphs(), min_size=1, max_size=4))

@@ -10,7 +10,7 @@ from spgnn import CSR, InputError
 from spgnn.data import Graph, open_shards, write_shards
 from spgnn.data.generators import generate_block_model
 from spgnn.partition import partition, report
-from tests.data.directories import rewrite
+from tests.data.graphs import rewrite
 from tests.partition.oracle import community_graph
 
 

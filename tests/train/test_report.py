@@ -20,7 +20,7 @@ from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, parse
 from spgnn.train.clock import CATEGORIES
 from tests.comm.jobs import MPIEXEC, NEEDS_MPI, PATIENCE, ROOT, Ended
-from tests.data.directories import rewrite
+from tests.data.graphs import rewrite
 from tests.train.command import run
 from tests.training import TOLERANCE, write_dataset
 from tests.training import run as train

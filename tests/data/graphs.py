@@ -1,6 +1,12 @@
-"""Random graphs and the checks that the data tests share."""
+"""Random graphs, files of graphs, and the checks that the data tests share."""
 
 from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
@@ -8,7 +14,13 @@ import torch
 from hypothesis import strategies as st
 
 from spgnn import CSR
-from spgnn.data.graph import MASKS, Graph, GraphBlock
+from spgnn.data.arrays import ArrayRecord, ArrayWriter
+from spgnn.data.generators import block_model
+from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData
+from spgnn.data.shards import META, PART, _fingerprint, write_part
+from spgnn.data.source import GraphSource
+from spgnn.data.structure import stack_rows
+from spgnn.sparse import take_rows
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -105,3 +117,81 @@ def pattern(A: CSR) -> np.ndarray:
     rows = np.repeat(np.arange(A.shape[0]), A.row_lengths.numpy())
     dense[rows, A.indices.numpy()] = True
     return dense
+
+
+def check_source(source: GraphSource, graph: Graph, data: st.DataObject) -> None:
+    """Whatever a source hands out is what the graph has there, bit for bit."""
+    n = graph.vertices
+    assert_same_csr(source.structure(), graph.adjacency)
+    assert_same_csr(source.structure(), graph.adjacency)
+    assert (source.vertex_ids is None) == (graph.vertex_ids is None)
+    if graph.vertex_ids is not None:
+        assert torch.equal(source.vertex_ids, graph.vertex_ids)
+    ids = torch.tensor(
+        data.draw(st.lists(st.integers(0, n - 1), max_size=8)) if n else [], dtype=torch.int64
+    )
+    first = data.draw(st.integers(0, n))
+    for wanted in (ids, slice(first, data.draw(st.integers(first, n)))):
+        assert_same_vertices(source.rows(wanted), VertexData(**graph.take(wanted)))
+        rows = torch.arange(n)[wanted]
+        assert_same_csr(source.adjacency(wanted), take_rows(graph.adjacency, rows))
+    check_pieces(source, graph, data.draw(st.integers(1, 5)))
+    assert_same_vertices(source.graph(), graph)
+    assert_same_csr(source.graph().adjacency, graph.adjacency)
+
+
+def check_pieces(source: GraphSource, graph: Graph, rows: int) -> None:
+    """The pieces, one after another, are the graph."""
+    pieces = list(source.pieces(rows))
+    assert [first for first, _ in pieces] == list(range(0, max(graph.vertices, 1), rows))
+    for name in ("x", "y", *MASKS):
+        found = [getattr(piece, name) for _, piece in pieces]
+        whole = getattr(graph, name)
+        if whole is None:
+            assert found == [None] * len(found)
+        elif isinstance(whole, CSR):
+            assert_same_csr(stack_rows(found), whole)
+        else:
+            np.testing.assert_array_equal(torch.cat(found), whole)
+
+
+MTX = "%%MatrixMarket matrix coordinate "
+PACK = {".gz": lambda raw: gzip.compress(raw, mtime=0), ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+def put(directory, name, content):
+    """Write a file, packed if it is named so."""
+    path = directory / name
+    raw = content.encode() if isinstance(content, str) else content
+    pack = PACK.get(path.suffix.lower())
+    path.write_bytes(raw if pack is None else pack(raw))
+    return path
+
+
+def rewrite(directory: Path, part: int, name: str, array: np.ndarray | None) -> None:
+    """Give a part another array (``None``: none), and describe it as if it had been written so."""
+    folder = directory / f"part-{part:05d}"
+    described = json.loads((folder / PART).read_text())["arrays"]
+    records = {key: ArrayRecord.of(key, entry) for key, entry in described.items()}
+    if array is None:
+        del records[name]
+        (folder / f"{name}.npy").unlink()
+    else:
+        writer = ArrayWriter(folder / f"{name}.npy", array)
+        writer.append(array)
+        records[name] = writer.finish()
+    digest = write_part(folder, part, records)
+    meta = json.loads((directory / META).read_text())
+    meta["digests"][part] = digest
+    restate(directory, meta)
+
+
+def restate(directory: Path, meta: dict) -> None:
+    """Give a directory another description."""
+    meta["digest"] = _fingerprint(meta)
+    (directory / META).write_text(json.dumps(meta))
+
+
+def small_graph():
+    """Of 60 vertices."""
+    return block_model(60, 300, classes=3, features=4, seed=2)

@@ -28,8 +28,7 @@ from spgnn.data import (
     read_graph,
     write_shards,
 )
-from tests.data.strategies import assert_canonical
-from tests.data.text_files import MTX, put
+from tests.data.graphs import MTX, assert_canonical, put
 
 LARGE = 2**24 + 1  # the first integer that float32 rounds
 WHOLE = {
@@ -147,7 +146,11 @@ def test_scipy(entries, form):
         keep = values != 0  # these formats forget zeros, or not, as they please
         entries = n, row[keep], column[keep], values[keep]
     A = as_matrix(*entries, form)
-    check(lambda: from_scipy(A), meant_by(A, entries))
+    graph = check(lambda: from_scipy(A), meant_by(A, entries))
+    if graph is not None:
+        dense = [m.toarray() for m in (A.tocsr().astype(np.float32), A.tocsr() != 0)]
+        same = all(np.array_equal(m, m.T) for m in dense)
+        assert graph.directed != same or not bool((A.tocoo().data != 0).all())
 
 
 @settings(max_examples=40)
@@ -212,9 +215,11 @@ HEADS = ["", '"source","target"{}\n', "from node,to node{}\n", "\ufeff", "\ufeff
     st.sampled_from(HEADS),
     st.booleans(),
     st.booleans(),
+    st.sampled_from([",", " ", "\t", "  ;"]),
+    st.sampled_from(["\n", "\r\n"]),
     st.sampled_from(["g.txt", "g.csv.gz", "g.edges", "g.el.bz2", "g.TSV.XZ"]),
 )
-def test_edge_lists(tmp_path_factory, entries, head, undirected, quoted, name):
+def test_edge_lists(tmp_path_factory, entries, head, undirected, quoted, separator, newline, name):
     n, row, column, values = entries
     pattern = values.dtype == np.bool_
     keep = values if pattern else np.ones(len(values), np.bool_)
@@ -223,13 +228,13 @@ def test_edge_lists(tmp_path_factory, entries, head, undirected, quoted, name):
         return
     mark = '"' if quoted else ""
     fields = [[j, i] if pattern else [j, i, v] for i, j, v in zip(row, column, values, strict=True)]
-    lines = [",".join(f"{mark}{v}{mark}" for v in some) for some in fields]
+    lines = [separator.join(f"{mark}{v}{mark}" for v in some) for some in fields]
     comments = f"# Nodes: {n}\n" + (
         "  # Undirected graph: g\n" if undirected else "# undirected?\n"
     )
     first = head.format("" if pattern else ", the weight")
     begin, rest = (first, "") if first.startswith("\ufeff") else ("", first)
-    text = begin + comments + rest + "\n".join(lines)
+    text = begin + comments + rest + newline.join(lines)
     off = row != column
     if undirected:
         row, column = np.append(row, column[off]), np.append(column, row[off])
@@ -240,8 +245,14 @@ def test_edge_lists(tmp_path_factory, entries, head, undirected, quoted, name):
 
 
 @settings(max_examples=40)
-@given(stored(loops=False, symmetric=True))
-def test_metis(tmp_path_factory, entries):
+@given(
+    stored(loops=False, symmetric=True),
+    st.booleans(),
+    st.integers(0, 3),
+    st.sampled_from(["", "\n% between lines"]),
+    st.sampled_from(["g.graph", "g.graph.gz"]),
+)
+def test_metis(tmp_path_factory, entries, sizes, constraints, comment, name):
     n, row, column, values = entries
     pattern = values.dtype == np.bool_
     once = {
@@ -250,12 +261,18 @@ def test_metis(tmp_path_factory, entries):
     if pattern:
         once = {place: v for place, v in once.items() if v}
     both = once | {(j, i): v for (i, j), v in once.items()}
+    of_vertex = "7 " * (sizes + constraints)
     lines = [
-        " ".join(f"{j + 1}" if pattern else f"{j + 1} {v}" for (i, j), v in both.items() if i == u)
+        of_vertex
+        + " ".join(
+            f"{j + 1}" if pattern else f"{j + 1} {v}" for (i, j), v in both.items() if i == u
+        )
+        + comment
         for u in range(n)
     ]
+    fmt = f"{int(sizes)}{int(constraints > 0)}{int(not pattern)} {constraints or ''}"
     directory = tmp_path_factory.mktemp("metis")
-    path = put(directory, "g.graph", "\n".join([f"{n} {len(once)} {int(not pattern)}", *lines, ""]))
+    path = put(directory, name, "\n".join([f"{n} {len(once)} {fmt}{comment}", *lines, ""]))
     ends = np.array(list(both), np.int64).reshape(-1, 2)
     weights = np.array(list(both.values()), values.dtype)
     check_file(path, directory, meant(n, *ends.T, weights))
