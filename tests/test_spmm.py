@@ -8,57 +8,53 @@ import pytest
 import torch
 
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
-from spgnn.comm import connect
+from spgnn.comm import Communicator, connect
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix
 from tests.products import cases, check, check_algorithms, check_all, check_nodes, check_random
 
 
-@pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 2), (3, 2), (4, 3), (6, 5), (8, 7)])
-def test_products_adjoints_and_bytes(ranks, every):
-    counts = run_ranks(lambda rank: check_all(connect(), every=every), ranks)
-    assert min(counts) >= 32
-
-
-@pytest.mark.parametrize("c", [1, 2, 4, 8, 16])
-def test_products_on_sixteen_ranks(c):
-    counts = run_ranks(lambda rank: check_all(connect(), [c], every=5), 16)
-    assert min(counts) >= 12
-
-
-SHARED = {
-    2: [("feature", 2)],
-    3: [("feature", 3), ("2d", 1), ("3d", 1)],
-    6: [("feature", 2), ("feature", 6), ("2d", 1), ("3d", 3)],
-    8: [("feature", 4), ("3d", 1), ("3d", 4)],
-    16: [("feature", 4), ("2d", 1), ("3d", 1)],
-}
-
-
-@pytest.mark.parametrize(("ranks", "every"), [(2, 5), (3, 11), (6, 13), (8, 13), (16, 23)])
-def test_products_of_shares_of_the_columns(ranks, every):
-    """Feature-parallel, 2D and 3D: everything that 1D has to fulfil, bytes to the last one."""
-    counts = run_ranks(lambda rank: check_algorithms(connect(), SHARED[ranks], every), ranks)
-    assert min(counts) >= 2 * len(SHARED[ranks])
-
-
-def two_levels(rank: int, sizes: list[int], every: int) -> int:
-    comm, checked = connect(), 0
+def two_levels(comm: Communicator, sizes: list[int], every: int) -> int:
+    """Hierarchies of nodes: the same oracles, and the bytes of each level."""
+    checked = 0
     for size in sizes:
         comm.ledger.node_size = size
         checked += check_nodes(comm, size, every)
         if size == 4:
             checked += check_nodes(comm, size, 2 * every, c=2)
+    comm.ledger.node_size = 0
     return checked
 
 
-@pytest.mark.parametrize(
-    ("ranks", "sizes", "every"),
-    [(4, [2], 5), (6, [2, 3], 9), (8, [4], 9), (12, [3], 17), (16, [4], 17)],
-)
-def test_products_in_two_levels(ranks, sizes, every):
-    """Hierarchies of nodes: the same oracles, and the bytes of each level."""
-    assert min(run_ranks(two_levels, ranks, sizes, every)) >= 2
+# Ranks; each how many-th case of every c; feature-parallel, 2D and 3D, and each how many-th case;
+# ranks of a node, and each how many-th case.
+STARTS = [
+    (1, 1, [], 1, [], 1),
+    (2, 2, [("feature", 2)], 5, [], 1),
+    (3, 2, [("feature", 3), ("2d", 1), ("3d", 1)], 11, [], 1),
+    (4, 3, [], 1, [2], 5),
+    (6, 5, [("feature", 2), ("feature", 6), ("2d", 1), ("3d", 3)], 13, [2, 3], 9),
+    (8, 7, [("feature", 4), ("3d", 1), ("3d", 4)], 13, [4], 9),
+    (12, 23, [], 1, [3], 17),
+    (16, 5, [("feature", 4), ("2d", 1), ("3d", 1)], 23, [4], 17),
+]
+
+
+def products(rank: int, every: int, shares, every_share: int, sizes, every_node: int) -> list[int]:
+    comm = connect()
+    return [
+        check_all(comm, every=every),
+        check_algorithms(comm, shares, every_share),
+        two_levels(comm, sizes, every_node),
+    ]
+
+
+@pytest.mark.parametrize(("ranks", "how"), [(ranks, how) for ranks, *how in STARTS])
+def test_products_adjoints_and_bytes(ranks, how):
+    for plain, of_shares, in_levels in run_ranks(products, ranks, *how):
+        assert plain >= 12
+        assert of_shares >= 2 * len(how[1])
+        assert in_levels >= 2 * bool(how[3])
 
 
 def levels_of_broadcasts(rank: int) -> int:
@@ -80,7 +76,7 @@ def test_bytes_of_each_level_of_other_schemes():
     ("ranks", "size"), [(4, 2), (6, 2), (6, 3), (8, 2), (8, 4), (12, 3), (12, 4), (16, 4)]
 )
 def test_all_products_in_two_levels(ranks, size):
-    assert min(run_ranks(two_levels, ranks, [size], 1)) >= 24
+    assert min(run_ranks(lambda rank: two_levels(connect(), [size], 1), ranks)) >= 24
 
 
 @pytest.mark.slow

@@ -29,9 +29,9 @@ def main(path: Path, sizes: list[int]) -> None:
                 protocol.check_all(part)
                 check_under_debug(throttled(part, 1000, 1e-6))
                 # On gloo every case is checked; here the backend is what is new.
-                products.check_all(part, every=6 if size <= 4 else 15)
+                products.check_all(part, every=12 if size <= 4 else 15)
                 unchanged.check_all(part)
-                training.check_history(part, path, slice(0, None, 5 if size <= 4 else 6))
+                training.check_history(part, path, slice(0, None, 8 if size <= 4 else 6))
             world.barrier()
         for _ in range(1000):  # The root runs ahead, and so does what it tells of its calls.
             world.scatter(torch.zeros(world.size), torch.zeros(1), [1] * world.size)
