@@ -28,12 +28,13 @@ import torch
 from spgnn.comm import Communicator, connect, from_rank_zero, ranks_here
 from spgnn.files import written_aside
 from spgnn.memory import FreedMemory, give_back_freed
+from spgnn.plan.config import network_of
 from spgnn.plan.machine import Machine
 from spgnn.plan.measure import measure
 from spgnn.plan.search import Planned
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, prepare, task_of
-from spgnn.train.planned import network_of, ranked
+from spgnn.train.planned import ranked
 
 ROOT = Path(__file__).parents[1]
 GRAPHS = (

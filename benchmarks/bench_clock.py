@@ -36,7 +36,7 @@ def trainer_of(name: str, hidden: int) -> Trainer:
         random_classes=16,
         hidden=hidden,
         partition="block",
-        reach=False,
+        prune=False,
     )
     give_back_freed()
     task = NodeClassification(config, prepare(config, comm), comm)

@@ -48,7 +48,7 @@ COMPUTE, EXACT, DELAYED, CENTRED = WAYS = ("compute alone", "exact", "delay 1", 
 FLAGS: dict[str, dict[str, Any]] = {
     COMPUTE: {"delay": "never"},
     EXACT: {},
-    DELAYED: {"delay": 1, "centred": False},
+    DELAYED: {"delay": 1, "exact_means": False},
     CENTRED: {"delay": 1},
 }
 BAR = 1.05

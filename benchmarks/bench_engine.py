@@ -85,18 +85,6 @@ def scaling() -> list[str]:
     )
 
 
-def overlap() -> list[str]:
-    lines = []
-    for method in ("gvb", "random"):
-        flags = (*RIBOSOME, "--epochs", "8", "--nproc", "2", "--partition", method)
-        lines += alternate(
-            f"ribosome-4v5a, P = 2, {method}: exchange overlapped over not overlapped",
-            lambda flags=flags: train(data("ribosome-4v5a"), *flags),
-            lambda flags=flags: train(data("ribosome-4v5a"), *flags, "--no-overlap"),
-        )
-    return lines
-
-
 def memory() -> list[str]:
     """Peak above idle against what must be there: block, features, received rows, activations."""
     ranks, features, hidden, classes = 8, 128, 16, 16
@@ -170,7 +158,6 @@ PARTS: dict[str, Callable[[], list[str]]] = {
     "order": order,
     "cover": cover,
     "scaling": scaling,
-    "overlap": overlap,
     "memory": memory,
     "partitions": partitions,
 }

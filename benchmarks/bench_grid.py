@@ -39,7 +39,7 @@ def trainers(path: Path, partition: str) -> list[Trainer]:
             random_classes=16,
             hidden=16,
             feature_norm="none",
-            reach=False,
+            prune=False,
         )
         task = NodeClassification(config, prepare(config, comm), comm)
         made.append(Trainer(task, config.training, comm))

@@ -29,17 +29,17 @@ from spgnn.data.source import GraphSource, MemorySource
 from spgnn.memory import give_back_freed, give_back_large, peak_bytes, resident_bytes
 from spgnn.partition import partition
 from spgnn.plan import Prediction, Subject, predict, read_machine
+from spgnn.plan.config import network_of
 from spgnn.plan.network import normalisation_of
 from spgnn.plan.runtime import runtime_bytes
 from spgnn.testing import run_ranks
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
-from spgnn.train.planned import network_of
 
 SCHEMES: dict[str, dict[str, object]] = {
     "1d": {},
     "1.5d": {"algo": "1.5d", "c": 2},
     "feature": {"algo": "feature", "c": 2},
-    "ghosts": {"ghosts": 1},
+    "ghosts": {"recompute_halo": True},
     "minimum": {"cover": "minimum"},
     "vertex-cut": {"algo": "vertex-cut"},
 }
@@ -107,7 +107,7 @@ def predicted(rank: int, config: TrainConfig, ranks: int, runtime: float, file: 
         add_self_loops(source.structure()), how.distribution.parts(ranks), how.partition
     )
     np.savetxt(file, labels, "%d")
-    network = replace(network_of(config, subject), ghosts=bool(how.ghosts))
+    network = replace(network_of(config, subject), ghosts=how.recompute_halo)
     machine = read_machine(MACHINE)  # of which only the memory of libraries is looked at
     overhead = replace(machine.overhead, memory=runtime)
     machine = replace(machine, overhead=overhead, ranks_a_node=ranks)

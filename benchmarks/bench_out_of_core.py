@@ -111,7 +111,7 @@ def compare(
     for share in options.shares:
         asked = int(idle + share * whole)
         limits = ["--memory", str(asked), "--spill", str(home / "spill")]
-        found = run([*base, *limits, "--recompute", options.recompute], report)
+        found = run([*base, *limits, "--set", f"storage.recompute={options.recompute}"], report)
         check(memory, found)
         storage = found["storage"]
         moved = storage["read_bytes"] + storage["written_bytes"]
@@ -123,7 +123,7 @@ def compare(
             share,
             f"{asked / 2**20:.0f}",
             f"{found['memory']['max_rank_peak_bytes'] / asked:.2f}",
-            storage["parts"],
+            storage["chunks"],
             " ".join(storage["on_disk"]) or "nothing",
             " ".join(map(str, storage["recomputed_layers"])) or "nothing",
             storage["panel_bytes"] or "",

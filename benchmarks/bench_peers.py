@@ -57,7 +57,7 @@ def both(rank: int, path: Path, partition: str, share: float, epochs: int) -> li
         random_classes=WIDTH,
         hidden=WIDTH,
         feature_norm="none",
-        reach=False,
+        prune=False,
     )
     overlapped, task = trainer(config)
     halo = comm.agree(task.problem.A.volume.receive) * WIDTH * 4

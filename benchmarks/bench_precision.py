@@ -28,7 +28,7 @@ WARM_UP = 3
 
 
 def trainer_of(path: Path, model: str, hidden: int, dtype: str, comm: Communicator) -> Trainer:
-    config = TrainConfig.of(dataset=path, model=model, hidden=hidden, dtype=dtype, reach=False)
+    config = TrainConfig.of(dataset=path, model=model, hidden=hidden, dtype=dtype, prune=False)
     task = NodeClassification(config, loaded(config, comm), comm)
     return Trainer(task, config.training, comm)
 

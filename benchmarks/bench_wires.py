@@ -39,9 +39,10 @@ ROOT = Path(__file__).parents[1]
 # enough that what says how to unpack them weighs little.
 COMMON = "--layers 3 --hidden 128 --dropout 0.5"
 CITATIONS = f"{COMMON} --weight-decay 5e-4 --epochs 100 --eval-every 2"
-LARGER = f"{COMMON} --no-input-dropout --weight-decay 0"
-SMALL_STEPS = "--eval-every 5 --epochs 200 --feature-norm none --lr 0.001"
-MANY_STEPS = "--eval-every 10 --epochs 800 --feature-norm none --lr 0.005 --lr-schedule cosine"
+LARGER = f"{COMMON} --set model.input-dropout=false --weight-decay 0"
+SMALL_STEPS = "--eval-every 5 --epochs 200 --set data.feature-norm=none --lr 0.001"
+MANY_STEPS = "--eval-every 10 --epochs 800 --set data.feature-norm=none --lr 0.005"
+MANY_STEPS += " --set training.lr-schedule=cosine"
 GRAPHS = {
     "cora": CITATIONS,
     "citeseer": CITATIONS,
@@ -58,13 +59,13 @@ SETTINGS = {
     "bits-4": "--bits 4",
     "bits-4-feedback": "--bits 4 --error-feedback",
     "bits-2-feedback": "--bits 2 --error-feedback",
-    "delay-1": "--delay 1 --no-centred",
-    "delay-1-smoothed": "--delay 1 --smoothing 0.9 --no-centred",
+    "delay-1": "--delay 1 --set messages.exact-means=false",
+    "delay-1-smoothed": "--delay 1 --set messages.smoothing=0.9 --set messages.exact-means=false",
     "delay-1-centred": "--delay 1",
     "delay-1-bins-5-centred": "--delay 1 --delay-bins 5",
-    "delay-5-bins": "--delay 5 --delay-bins 5 --no-centred",
+    "delay-5-bins": "--delay 5 --delay-bins 5 --set messages.exact-means=false",
     "delay-5-bins-centred": "--delay 5 --delay-bins 5",
-    "boundary-0.1": "--boundary-sampling 0.1 --no-centred",
+    "boundary-0.1": "--boundary-sampling 0.1 --set messages.exact-means=false",
     "never": "--delay never",
 }
 # Points that the mean may be below exact's, and how many times fewer bytes there should be.

@@ -58,7 +58,7 @@ def of_spgnn(data, path, model, hidden):
 
     options = {"heads": HEADS} if model == "gat" else {}
     config = TrainConfig.of(
-        dataset=path, model=model, hidden=hidden, weight_decay=0, reach=False, **options
+        dataset=path, model=model, hidden=hidden, weight_decay=0, prune=False, **options
     )
     give_back_freed()
     comm = connect()

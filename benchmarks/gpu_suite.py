@@ -42,13 +42,14 @@ TEST_SHARE = 0.45  # of the budget
 EPOCHS = 13  # the operator clock runs in two of them
 LOSS_TOLERANCE = 1e-3  # between devices, relative, over a few epochs
 # Drawn on rank 0 or by counters: the same weights and dropout masks on every device and rank.
-TRAINING = ["--dataset", "sbm", "--epochs", str(EPOCHS), "--dropout", "0.5", "--no-input-dropout"]
+TRAINING = ["--dataset", "sbm", "--epochs", str(EPOCHS), "--dropout", "0.5"]
+TRAINING += ["--set", "model.input-dropout=false"]
 SHARED = ["--device", "cuda", "--backend", "gloo", "--nproc"]  # ranks on one GPU
 RUNS = {
     "cpu": ["--device", "cpu"],
     "cuda": ["--device", "cuda"],
     "cuda, 2 ranks": [*SHARED, "2"],
-    "ghosts": [*SHARED, "2", "--ghosts", "1", "--cover", "minimum"],
+    "ghosts": [*SHARED, "2", "--recompute-halo", "--cover", "minimum"],
     "1.5d": [*SHARED, "4", "--algo", "1.5d", "--c", "2"],
     "feature": [*SHARED, "4", "--algo", "feature", "--c", "2"],
     "3d": [*SHARED, "4", "--algo", "3d", "--c", "2"],

@@ -30,24 +30,30 @@ from rich.table import Table
 
 from spgnn import command
 from spgnn.comm import Communicator, connect, guarded, on_rank_zero, refuse
+from spgnn.config import Job, TrainConfig
 from spgnn.errors import InputError
 from spgnn.files import check_writable, write_pieces
+from spgnn.options import read_options
 from spgnn.partition.plot import check_plot
-from spgnn.train import TrainConfig, train
 from spgnn.train import report as reporting
+from spgnn.train import train
 from spgnn.train.repeated import AT_BEST, final_scores
 from spgnn.train.run import start
-from spgnn.train.sections import Job
 from spgnn.train.setup import Prepared
 from spgnn.train.shown import SHARES
 
 EXACT = "exact"
 SETTINGS = (
     *(EXACT, "--bits 8", "--bits 4", "--bits 2 --error-feedback", "--delay 1"),
-    *("--delay 1 --delay-bins 5", "--boundary-sampling 0.1", "--fresh 0.1", "--delay never"),
+    *(
+        "--delay 1 --delay-bins 5",
+        "--boundary-sampling 0.1",
+        "--set messages.fresh=0.1",
+        "--delay never",
+    ),
 )
 # Files of one training, which the next setting would overwrite.
-ALONE = ("checkpoint", "log", "predictions", "write_config")
+ALONE = ("checkpoint", "log", "predictions")
 Report = dict[str, Any]
 
 
@@ -67,12 +73,14 @@ class Comparison:
         own.add_argument("--plot")
         options, common = own.parse_known_args(common)
         about = __doc__.splitlines()[0]
-        _ = TrainConfig.read(common, prog="tradeoff.py", description=about)
+        sections = list(TrainConfig.sections().values())
+        shared = read_options(sections, common, program="tradeoff.py", about=about)
         settings: dict[str, TrainConfig] = {}
         for name in list(map(shlex.join, groups)) or SETTINGS:
             flags = [] if name == EXACT else shlex.split(name)
             try:
-                settings[name] = TrainConfig.read([*common, *flags], prog="tradeoff.py")
+                own = read_options(sections, flags, program="tradeoff.py", about=about)
+                settings[name] = TrainConfig.of(**shared | own)
             except InputError as error:
                 raise InputError(f"{name}: {error}") from None
         return cls(settings, options.plot)

@@ -2,107 +2,109 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.command import Parser, at_least, counted, nbytes, real, run, say
+from spgnn.command import counted, run, say
 from spgnn.data.graph import MASKS, GraphBlock, LabelKind, label_kind, labelled
 from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
 from spgnn.data.shards import ShardDirectory, check_parts, write_shards
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource
 from spgnn.data.through_disk import open_through_disk
-from spgnn.errors import InputError, meant, shortened
+from spgnn.errors import InputError, meant, shortened, unknown
 from spgnn.files import check_new_directory, scratch_directory
-from spgnn.inference.cli import add_infer
-from spgnn.plan.cli import add_machine, add_plan
+from spgnn.inference.cli import run_infer
+from spgnn.options import Record, flag, positional, read_options
+from spgnn.plan.cli import run_machine, run_plan
 from spgnn.progress import ProgressBar
+
+Read = TypeVar("Read", bound=Record)
+
+
+@dataclass(frozen=True)
+class Info(Record):
+    """Print what a graph holds."""
+
+    graph: Annotated[str, positional("a file, a directory or a data set's name")]
+    data_dir: Annotated[str | None, flag("where named sets live", "DIR")] = None
+    check: Annotated[bool, flag("compare every byte of a graph directory")] = False
+
+
+@dataclass(frozen=True)
+class Download(Record):
+    """Fetch a public data set and keep it as .npz."""
+
+    name: Annotated[str, positional(", ".join(DOWNLOADS))]
+    data_dir: Annotated[str | None, flag("where named sets live", "DIR")] = None
+
+
+@dataclass(frozen=True)
+class Shard(Record):
+    """Partition a graph and write each part into a folder of its own."""
+
+    graph: Annotated[str, positional("a file, a directory or a data set's name")]
+    parts: Annotated[int, flag("number of parts", "K", low=1)]
+    output: Annotated[str, flag("must not exist", "DIR")]
+    data_dir: Annotated[str | None, flag("where named sets live", "DIR")] = None
+    partition: Annotated[
+        str, flag("a method of spgnn-partition, or a file with one label a line", "METHOD_OR_FILE")
+    ] = "block"
+    imbalance: Annotated[float, flag("of the parts")] = 0.05
+    seed: Annotated[int, flag("of the method")] = 0
+    split: Annotated[int | None, flag("keep only this column of masks with several", "N")] = None
+    symmetrise: Annotated[bool, flag("store every edge in both directions")] = False
+    memory: Annotated[
+        int | None,
+        flag(
+            "what to do with so much: edges and compressed features go by way of the disk of "
+            "--output; default: what is read is in memory",
+            "BYTES",
+            in_bytes=True,
+        ),
+    ] = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; bad input is one line on stderr and exit status 2."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
 
     def body() -> int | None:
-        options = _parser().parse_args(arguments)
-        status: int | None = options.run(options)
-        return status
+        if not words:
+            raise InputError(f"COMMAND: choose one of {', '.join(_COMMANDS)}")
+        name, *rest = words
+        if name in ("-h", "--help"):
+            say("Usage: spgnn COMMAND …; spgnn COMMAND --help says more.\n")
+            for command, (about, _) in _COMMANDS.items():
+                say(f"  {command:10}{about}")
+            return None
+        if name not in _COMMANDS:
+            raise unknown("COMMAND", name, _COMMANDS)
+        return _COMMANDS[name][1](rest)
 
     return run(body)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="spgnn", description=__doc__, allow_abbrev=False)
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+def _reading(
+    record: type[Read], body: Callable[[Read], None]
+) -> tuple[str, Callable[[Sequence[str]], None]]:
+    """What a command is about, and what runs it, of one that has all its options in a record."""
+    about = str(record.__doc__)
 
-    info = commands.add_parser("info", help="print what a graph holds", allow_abbrev=False)
-    _add_graph(info)
-    info.add_argument(
-        "--check", action="store_true", help="compare every byte of a graph directory"
-    )
-    info.set_defaults(run=_info)
+    def with_words(words: Sequence[str]) -> None:
+        program = f"spgnn {record.__name__.lower()}"
+        body(record(**read_options([record], words, program=program, about=about)))
 
-    fetch = commands.add_parser(
-        "download", help="fetch a public data set and keep it as .npz", allow_abbrev=False
-    )
-    fetch.add_argument("name", metavar="NAME", help=", ".join(DOWNLOADS))
-    _add_data_dir(fetch)
-    fetch.set_defaults(run=_download)
-
-    shard = commands.add_parser(
-        "shard",
-        help="partition a graph and write each part into a folder of its own",
-        allow_abbrev=False,
-    )
-    _add_graph(shard)
-    shard.add_argument("--parts", type=at_least(1), required=True, metavar="K")
-    shard.add_argument(
-        "--partition",
-        default="block",
-        metavar="METHOD_OR_FILE",
-        help="a method of spgnn-partition, or a file with one label a line (default: block)",
-    )
-    shard.add_argument("--imbalance", type=real(0), default=0.05)
-    shard.add_argument("--seed", type=at_least(0), default=0, help="of the method")
-    shard.add_argument(
-        "--split", type=at_least(0), metavar="N", help="keep only this column of masks with several"
-    )
-    shard.add_argument(
-        "--symmetrise", action="store_true", help="store every edge in both directions"
-    )
-    shard.add_argument(
-        "--memory",
-        type=nbytes,
-        metavar="BYTES",
-        help="what to do with so much: edges and compressed features go by way of the disk of "
-        "--output (default: what is read is in memory)",
-    )
-    shard.add_argument("--output", required=True, metavar="DIR", help="must not exist")
-    shard.set_defaults(run=_shard)
-    add_machine(commands)
-    add_plan(commands)
-    add_infer(commands)
-    return parser
+    return about, with_words
 
 
-def _add_graph(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("graph", metavar="GRAPH", help="a file, a directory or a data set's name")
-    _add_data_dir(parser)
-
-
-def _add_data_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="where named sets live (default: $SPGNN_DATA or ~/.cache/spgnn)",
-    )
-
-
-def _info(options: argparse.Namespace) -> None:
+def _info(options: Info) -> None:
     with ProgressBar() as progress:
         source = open_source(options.graph, options.data_dir, progress=progress)
         if options.check and isinstance(source, ShardDirectory):
@@ -188,13 +190,13 @@ def _describe_features(meta: GraphMeta) -> str:
     return f"{meta.features} ({kind}{', bag of words' if meta.bag_of_words else ''})"
 
 
-def _download(options: argparse.Namespace) -> None:
+def _download(options: Download) -> None:
     with ProgressBar() as progress:
         graph = download(options.name, options.data_dir, progress)
     say(str(data_directory(options.data_dir) / f"{graph.name}.npz"))
 
 
-def _shard(options: argparse.Namespace) -> None:
+def _shard(options: Shard) -> None:
     check_new_directory(options.output, "--output")
     with ProgressBar() as progress:
         if options.memory is None:
@@ -224,17 +226,17 @@ def _shard(options: argparse.Namespace) -> None:
                 _cut(source, options, progress)
 
 
-def _cut(source: GraphSource, options: argparse.Namespace, progress: ProgressBar) -> None:
+def _cut(source: GraphSource, options: Shard, progress: ProgressBar) -> None:
     labels = _labels(source, options)
     write_shards(source, labels, options.parts, options.output, progress, split=options.split)
     _say_cut(source, options)
 
 
-def _say_cut(source: GraphSource, options: argparse.Namespace) -> None:
+def _say_cut(source: GraphSource, options: Shard) -> None:
     say(f"{options.output}: {source.meta.vertices:,} vertices in {counted(options.parts, 'part')}")
 
 
-def _labels(source: GraphSource, options: argparse.Namespace) -> npt.NDArray[np.int32] | None:
+def _labels(source: GraphSource, options: Shard) -> npt.NDArray[np.int32] | None:
     """The part of each vertex, from a file or a method."""
     if options.partition == "block":
         return None
@@ -258,6 +260,16 @@ def _labels(source: GraphSource, options: argparse.Namespace) -> npt.NDArray[np.
             f"{meant(options.partition, METHODS)}"
         )
     return read_labels(options.partition, source.meta.vertices, options.parts)
+
+
+_COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int | None]]] = {
+    "info": _reading(Info, _info),
+    "download": _reading(Download, _download),
+    "shard": _reading(Shard, _shard),
+    "machine": ("Measure this machine.", run_machine),
+    "plan": ("Rank all configurations of training a graph by predicted seconds.", run_plan),
+    "infer": ("Run a trained model on a whole graph.", run_infer),
+}
 
 
 if __name__ == "__main__":

@@ -118,12 +118,15 @@ _BYTES = re.compile(r"(\d{1,18}(?:\.\d{0,18})?)\s*(?:([kmgt])(i?))?b?", re.IGNOR
 
 
 def nbytes(text: str) -> int:
-    """The type of a flag: bytes, a number alone or with a unit (``20MB``, ``1.5 GiB``)."""
+    """Bytes, a number alone or with a unit (``20MB``, ``1.5 GiB``).
+
+    Raises
+    ------
+    InputError
+    """
     found = _BYTES.fullmatch(text.strip())
     if found is None:
-        raise argparse.ArgumentTypeError(
-            f"'{shortened(text, _SHOWN)}' must be bytes, as in 4096, 20MB or 2GiB"
-        )
+        raise InputError(f"'{shortened(text, _SHOWN)}' must be bytes, as in 4096, 20MB or 2GiB")
     number, unit, binary = found.groups()
     power = " kmgt".index(unit.lower()) if unit else 0
     return int(Fraction(number) * (1024 if binary else 1000) ** power)

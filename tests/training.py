@@ -211,11 +211,11 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
         base.but(cover="row"),
         base.but(layers=1),
         base.but(exchange="oblivious"),
-        base.but(dropout=0.5, cover="minimum", overlap=False),
-        base.but(ghosts=1, reach=False),
-        base.but(ghosts=1, cover="minimum"),
-        base.but(ghosts=1, dropout=0.5, input_dropout=False, layers=2),
-        base.but(reach=False),
+        base.but(dropout=0.5, cover="minimum"),
+        base.but(recompute_halo=True, prune=False),
+        base.but(recompute_halo=True, cover="minimum"),
+        base.but(recompute_halo=True, dropout=0.5, input_dropout=False, layers=2),
+        base.but(prune=False),
         # Of 61 rows of 8 columns, 19 at a time.
         base.but(schedule="peers", buffer="608 B"),
         base.but(schedule="peers", buffer=608, dropout=0.5, cover="minimum"),
@@ -225,21 +225,26 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
             grid = base.but(algo="1.5d", c=c)
             found += [grid, grid.but(order="paper"), grid.but(cover="minimum")]
             found += [grid.but(dropout=0.5), grid.but(exchange="oblivious")]
-            found += [grid.but(ghosts=1), grid.but(reach=False)]
+            found += [grid.but(recompute_halo=True), grid.but(prune=False)]
             found.append(grid.but(schedule="peers", buffer=400))
     if ranks % 2 == 0:
         feature = base.but(algo="feature", c=2)
         found += [feature, feature.but(order="paper", dropout=0.5), feature.but(cover="minimum")]
         found += [feature.but(c=ranks), base.but(algo="2d", cover="row"), base.but(algo="3d", c=2)]
-        found += [base.but(algo="3d", exchange="oblivious"), feature.but(ghosts=1)]
+        found += [base.but(algo="3d", exchange="oblivious"), feature.but(recompute_halo=True)]
     for size in (2, 3, 4):
         if ranks % size == 0 and ranks > size:
             nodes = base.but(hierarchy=size)
             found += [nodes, nodes.but(dropout=0.5, cover="minimum")]
-            found += [nodes.but(order="paper", cover="row"), nodes.but(ghosts=1)]
+            found += [nodes.but(order="paper", cover="row"), nodes.but(recompute_halo=True)]
             found += [nodes.but(algo="1.5d", c=size, cover="minimum")]
     cut = base.but(algo="vertex-cut")
-    found += [cut, cut.but(dropout=0.5), cut.but(cover="minimum", ghosts=1), cut.but(reach=False)]
+    found += [
+        cut,
+        cut.but(dropout=0.5),
+        cut.but(cover="minimum", recompute_halo=True),
+        cut.but(prune=False),
+    ]
     return found
 
 
@@ -252,13 +257,13 @@ def other_models(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConf
         sage.but(dropout=0.5, cover="minimum", normalisation="sym"),
         gin.but(dropout=0.5, exchange="oblivious", normalisation="row"),
         gin.but(model="gcn", normalisation="row"),
-        sage.but(ghosts=1),
-        gin.but(ghosts=1, dropout=0.5, input_dropout=False),
+        sage.but(recompute_halo=True),
+        gin.but(recompute_halo=True, dropout=0.5, input_dropout=False),
     ]
     if ranks % 2 == 0:
         grid = {"algo": "1.5d", "c": 2}
         found += [sage.but(**grid, dropout=0.5), gin.but(**grid, cover="minimum")]
-        found += [gin.but(algo="feature", c=2), sage.but(algo="feature", c=2, ghosts=1)]
+        found += [gin.but(algo="feature", c=2), sage.but(algo="feature", c=2, recompute_halo=True)]
     return found
 
 
@@ -269,7 +274,7 @@ def attending(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]
         gat,
         v2.but(dropout=0.5),
         gat.but(dropout=0.5, cover="minimum", layers=2),
-        v2.but(cover="minimum", reach=False),
+        v2.but(cover="minimum", prune=False),
         gat.but(cover="row", partition="block"),
         v2.but(exchange="oblivious", layers=1),
         gat.but(algo="vertex-cut", dropout=0.5),

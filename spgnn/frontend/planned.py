@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
@@ -72,7 +71,7 @@ class Hints:
             return self.memory
         try:
             return nbytes(self.memory)
-        except ArgumentTypeError as error:
+        except InputError as error:
             raise InputError(f"memory: {error}") from None
 
 

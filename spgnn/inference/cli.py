@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
 
 from spgnn.comm import Communicator, connect, from_rank_zero, guarded, on_rank_zero, refuse
 from spgnn.command import run, say
+from spgnn.config import DESCRIBED, Model
 from spgnn.errors import InputError, memory_for
 from spgnn.files import check_new_directory, check_writable
 from spgnn.graph.output import write_npy, write_parts
@@ -21,26 +20,13 @@ from spgnn.train.in_parts import InParts
 from spgnn.train.network import model_of
 from spgnn.train.nodes import resolved
 from spgnn.train.run import OWN_FLAGS, start
-from spgnn.train.sections import DESCRIBED, Model
 from spgnn.train.setup import prepare
 
 
-def add_infer(commands: Any) -> None:
-    """Add ``spgnn infer`` to the subcommands."""
-    parser = commands.add_parser(
-        "infer",
-        help="run a trained model on a whole graph, alone or as a rank of a launcher",
-        allow_abbrev=False,
-    )
-    InferConfig.add_to(parser)
-    parser.set_defaults(run=run_infer)
-
-
-def run_infer(options: argparse.Namespace) -> int:
+def run_infer(words: Sequence[str]) -> int:
     """Compute and write; returns the exit status of this rank, or of the job."""
-    written = {name: value for name, value in vars(options).items() if name != "run"}
     try:
-        config = InferConfig.from_written(written)
+        config = InferConfig.read(words)
     except InputError as error:
         return refuse(error)
     return start(config, lambda: run_rank(config))
@@ -113,5 +99,5 @@ def _read(config: InferConfig, weights: str) -> State:
         ours = getattr(config.model, name)
         theirs = signature.get(name, getattr(Model(), name))
         if theirs != ours:
-            raise InputError(f"{weights}: was made with --{name} {theirs}, not {ours}")
+            raise InputError(f"{weights}: was made with {name} {theirs}, not {ours}")
     return state

@@ -1,13 +1,13 @@
-"""Flags of ``spgnn infer``: those of training, and which weights make what."""
+"""Options of ``spgnn infer``: those of training, and which weights make what."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
+from spgnn.config import TrainConfig
 from spgnn.errors import InputError
-from spgnn.train.config import TrainConfig
-from spgnn.train.flags import Flag, Record
+from spgnn.options import Record, flag
 
 
 @dataclass(frozen=True)
@@ -16,22 +16,28 @@ class Inference(Record):
 
     weights: Annotated[
         str | None,
-        Flag("a directory of --checkpoint, or a state_dict of torch.save", "FILE_OR_DIR"),
+        flag("a directory of --checkpoint, or a state_dict of torch.save", "FILE_OR_DIR"),
     ] = None
     output: Annotated[
         str | None,
-        Flag("an .npy file of all vertices, or a directory of one a rank", "FILE_OR_DIR"),
+        flag("an .npy file of all vertices, or a directory of one a rank", "FILE_OR_DIR"),
     ] = None
     layer: Annotated[
-        int, Flag("write what this layer hands to the next one; 0: the scores", "K", high=1000)
+        int, flag("write what this layer hands to the next one; 0: the scores", "K", high=1000)
     ] = 0
 
 
 @dataclass(frozen=True)
 class InferConfig(TrainConfig):
-    """One run over a whole graph; flags that only training looks at are read and not used."""
+    """One run over a whole graph; options that only training looks at are read and not used."""
 
-    inference: Inference = Inference()
+    program: ClassVar[str] = "spgnn infer"
+    about: ClassVar[str] = (
+        "Run a trained model on a whole graph, alone or as a rank of a launcher. Flags are those "
+        "of training, which say how the model was made."
+    )
+
+    inference: Inference = field(default_factory=Inference)
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks.
@@ -49,7 +55,7 @@ class InferConfig(TrainConfig):
             raise InputError("--output FILE is needed: an .npy file, or a new directory")
         if self.aim.label_propagation:
             raise InputError(
-                "--label-propagation: such a model takes labels; training writes --predictions"
+                "aim.label-propagation: such a model takes labels; training writes --predictions"
             )
         if self.inference.layer > self.model.layers:
             raise InputError(
@@ -60,13 +66,13 @@ class InferConfig(TrainConfig):
         if self.storage.asked:
             TrainConfig.check(settled, ranks)  # its own would ask for this again
             if self.inference.layer not in (0, self.model.layers):
-                raise InputError("--layer: with --memory, --spill or --parts, scores are written")
+                raise InputError("--layer: with --memory, --spill or --chunks, scores are written")
 
     def settled(self, outputs: int) -> TrainConfig:
         """The configuration of a model in evaluation, on a graph that may have no labels."""
         return self.but(
-            ghosts=0,
-            reach=False,
+            recompute_halo=False,
+            prune=False,
             dropout=0.0,
             plan=None,
             resume=False,

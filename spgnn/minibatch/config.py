@@ -1,29 +1,20 @@
-"""The mini-batch command's configuration: records whose fields are its flags."""
+"""The configuration of mini-batch training: its records, and what they refuse."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
+from spgnn.config import Aim, Data, Job, TrainConfig
+from spgnn.config import Model as OfWhole
+from spgnn.config import Training as Usual
 from spgnn.errors import InputError
 from spgnn.minibatch.historical import History
 from spgnn.minibatch.names import PolicyName, SamplerName
-from spgnn.train.config import TrainConfig
-from spgnn.train.flags import Config, Flag, Record
-from spgnn.train.sections import Aim, Data, Job
-from spgnn.train.sections import Model as OfWhole
-from spgnn.train.sections import Training as Usual
+from spgnn.options import Configuration, Record, flag, key, options_of, rare
 
-# Flags of full-graph training that mean nothing here, and what they must be.
-_FIXED: dict[str, Any] = {
-    "normalisation": "auto",
-    "inductive": False,
-    "label_propagation": 0.0,
-    "runs": 1,
-    "dtype": "float32",
-    "device": "auto",
-}
+# Options of full-graph training that mean nothing here.
+_FIXED = ("normalisation", "inductive", "label_propagation", "runs", "dtype", "device")
 
 
 @dataclass(frozen=True)
@@ -32,11 +23,11 @@ class Model(OfWhole):
 
     model: Annotated[
         Literal["gcn", "sage", "gin", "gat", "gatv2"],
-        Flag("of Kipf & Welling, GraphSAGE (mean), Xu et al., Veličković et al., or Brody et al."),
+        flag("of Kipf & Welling, GraphSAGE (mean), Xu et al., Veličković et al., or Brody et al."),
     ] = "sage"
-    layers: Annotated[int, Flag("0: one for each of --num-neighbors", high=1000)] = 0
-    hidden: Annotated[int, Flag("width of the layers between", low=1)] = 256
-    input_dropout: Annotated[bool, Flag("drop the features as well, not hidden layers alone")] = (
+    layers: Annotated[int, flag("0: one for each of --num-neighbors", high=1000)] = 0
+    hidden: Annotated[int, flag("width of the layers between", low=1)] = 256
+    input_dropout: Annotated[bool, key("drop the features as well, not hidden layers alone")] = (
         False
     )
 
@@ -45,29 +36,29 @@ class Model(OfWhole):
 class Sampling(Record):
     """Which neighbourhoods a step sees."""
 
-    sampler: SamplerName = "neighbor"
+    sampler: Annotated[SamplerName, flag("of neighbourhoods")] = "neighbor"
     num_neighbors: Annotated[
-        str, Flag("of each vertex, the seeds' hop first; -1: all of them", "N,N,…")
+        str, flag("of each vertex, the seeds' hop first; -1: all of them", "N,N,…")
     ] = "15,10,5"
-    batch_size: Annotated[int, Flag("seeds of a batch", low=1)] = 1024
-    replace: Annotated[bool, Flag("draw with replacement")] = False
+    batch_size: Annotated[int, flag("seeds of a batch", low=1)] = 1024
+    replace: Annotated[bool, key("draw with replacement")] = False
     resample: Annotated[
-        bool, Flag("draw neighbours of a vertex anew in each layer, rather than once")
+        bool, key("draw neighbours of a vertex anew in each layer, rather than once")
     ] = False
     degrees: Annotated[
-        Literal["graph", "batch"], Flag("that layers are scaled by: of the whole graph, or as PyG")
+        Literal["graph", "batch"], key("that layers are scaled by: of the whole graph, or as PyG")
     ] = "graph"
-    workers: Annotated[int, Flag("threads that sample; 0: none beside the training", high=1024)] = 1
+    workers: Annotated[int, key("threads that sample; 0: none beside the training", high=1024)] = 1
     prefetch: Annotated[
         int,
-        Flag(
+        key(
             "batches made ahead (--distributed none, local); with --distributed exact, cluster: "
             "whether the next ones are sampled and their features travel during this one's steps",
             high=100_000,
         ),
     ] = 2
     superbatch: Annotated[
-        int, Flag("batches sampled before the first one's features are read", low=1, high=1_000_000)
+        int, key("batches sampled before the first one's features are read", low=1, high=1_000_000)
     ] = 1
 
     def __post_init__(self) -> None:
@@ -96,38 +87,36 @@ class Storage(Record):
 
     store: Annotated[
         Literal["memory", "disk"],
-        Flag("disk: read rows of features when they are needed, past the page cache"),
+        flag("disk: read rows of features when they are needed, past the page cache"),
     ] = "memory"
     store_dir: Annotated[
-        str | None, Flag("features of sets that are not graph directories are written there", "DIR")
+        str | None, key("features of sets that are not graph directories are written there", "DIR")
     ] = None
     cache: Annotated[
-        int, Flag("rows of features in memory: 200MB, 2GiB", "BYTES", in_bytes=True)
+        int, flag("rows of features in memory: 200MB, 2GiB", "BYTES", in_bytes=True)
     ] = 0
     cache_policy: Annotated[
-        PolicyName, Flag("which rows these are; belady: what is needed soonest in the superbatch")
+        PolicyName, flag("which rows these are; belady: what is needed soonest in the superbatch")
     ] = "belady"
     pack: Annotated[
         int,
-        Flag(
+        key(
             "of disk, in --store-dir: copies of each batch's rows in one stretch, written before "
             "its epoch; --cache then keeps the rows of most batches",
             "BYTES",
             in_bytes=True,
         ),
     ] = 0
-    pack_epochs: Annotated[int, Flag("whose batches are packed together", low=1)] = 1
+    pack_epochs: Annotated[int, key("whose batches are packed together", low=1)] = 1
     structure: Annotated[
         Literal["memory", "disk"],
-        Flag(
-            "disk: read neighbours of a graph directory when they are needed, past the page cache"
-        ),
+        key("disk: read neighbours of a graph directory when they are needed, past the page cache"),
     ] = "memory"
     structure_cache: Annotated[
-        int, Flag("blocks of neighbours in memory: 200MB, 2GiB", "BYTES", in_bytes=True)
+        int, key("blocks of neighbours in memory: 200MB, 2GiB", "BYTES", in_bytes=True)
     ] = 0
     structure_policy: Annotated[
-        Literal["degree", "vip", "lru", "clock", "sieve"], Flag("which blocks these are")
+        Literal["degree", "vip", "lru", "clock", "sieve"], key("which blocks these are")
     ] = "vip"
 
     def check(self) -> None:
@@ -140,20 +129,19 @@ class Storage(Record):
         if self.cache and self.store == "memory":
             raise InputError("--cache needs --store disk: features in memory need none")
         if self.pack and (self.store == "memory" or self.store_dir is None):
-            raise InputError("--pack needs --store disk and --store-dir DIR, where there is room")
+            raise InputError("storage.pack needs --store disk and storage.store-dir for it")
         if self.store_dir is not None and self.store == "memory":
-            raise InputError("--store-dir needs --store disk: nothing is written otherwise")
+            raise InputError("storage.store-dir needs --store disk: nothing is written otherwise")
         if self.structure_cache and self.structure == "memory":
-            raise InputError("--structure-cache needs --structure disk")
+            raise InputError("storage.structure-cache needs storage.structure disk")
         # Without any room these would say what is kept of nothing.
         needs = {"cache_policy": "cache", "pack_epochs": "pack"}
         needs |= {"structure_policy": "structure_cache"}
-        default = Storage()
+        options = {option.name: option for option in options_of(type(self))}
         for name, wanted in needs.items():
             given = getattr(self, name)
-            if given not in (getattr(default, name), "none") and not getattr(self, wanted):
-                flag, other = (f"--{n.replace('_', '-')}" for n in (name, wanted))
-                raise InputError(f"{flag} {given} needs {other} BYTES")
+            if given not in (options[name].default, "none") and not getattr(self, wanted):
+                raise InputError(f"{options[name].written} {given} needs {options[wanted].written}")
 
 
 @dataclass(frozen=True)
@@ -162,38 +150,38 @@ class Distribution(Record):
 
     distributed: Annotated[
         Literal["none", "exact", "local", "historical", "cluster"],
-        Flag(
+        flag(
             "none: every rank holds the whole graph; otherwise its part. exact: the same batches; "
             "local: neighbours of its part; historical: and past rows of others; cluster: whole "
             "clusters of its part"
         ),
     ] = "none"
-    partition: Annotated[str, Flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
+    partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
     balance: Annotated[
-        str, Flag("what parts get equal shares of: nnz, vertices, train, or several", "A,B")
+        str, key("what parts get equal shares of: nnz, vertices, train, or several", "A,B")
     ] = "nnz"
-    imbalance: Annotated[float, Flag("allowed excess of the largest part")] = 0.05
+    imbalance: Annotated[float, rare("allowed excess of the largest part")] = 0.05
     historical: Annotated[
         str | None,
-        Flag(
+        flag(
             "rows of each layer's cache; iterations that a row lives, and after which it may be "
             "used; most rows sent to a peer for each layer",
             "SIZE,LIFE,DELAY,PUSH",
         ),
     ] = None
     misses: Annotated[
-        Literal["drop", "fetch"], Flag("rows that are not in a cache: left out, or made here")
+        Literal["drop", "fetch"], key("rows that are not in a cache: left out, or made here")
     ] = "drop"
-    past: Annotated[Literal["float32", "bfloat16"], Flag("of historical rows, sent and kept")] = (
+    past: Annotated[Literal["float32", "bfloat16"], key("of historical rows, sent and kept")] = (
         "float32"
     )
     correct_every: Annotated[
-        int, Flag("local: average models only after so many steps, and correct them", "STEPS")
+        int, key("local: average models only after so many steps, and correct them", "STEPS")
     ] = 0
-    correct_steps: Annotated[int, Flag("of a correction, each on an exact batch a rank")] = 1
-    clusters: Annotated[int, Flag("of each rank's part", low=1)] = 16
-    clusters_a_batch: Annotated[int, Flag("of --distributed cluster", low=1)] = 1
-    boundary: Annotated[int, Flag("hops around clusters that belong to a batch", "HOPS")] = 1
+    correct_steps: Annotated[int, key("of a correction, each on an exact batch a rank")] = 1
+    clusters: Annotated[int, key("of each rank's part", low=1)] = 16
+    clusters_a_batch: Annotated[int, key("of --distributed cluster", low=1)] = 1
+    boundary: Annotated[int, key("hops around clusters that belong to a batch", "HOPS")] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -215,14 +203,17 @@ class Distribution(Record):
         needs = {"misses": "historical", "past": "historical"}
         needs |= {"correct_every": "local", "correct_steps": "local"}
         needs |= {"clusters": "cluster", "clusters_a_batch": "cluster", "boundary": "cluster"}
-        default = Distribution()
-        for name, wanted in needs.items():
-            if getattr(self, name) != getattr(default, name) and mode != wanted:
-                flag = f"--{name.replace('_', '-')} {getattr(self, name)}"
-                raise InputError(f"{flag} needs --distributed {wanted}, not {mode}")
-        for name in ("partition", "balance", "imbalance"):
-            if getattr(self, name) != getattr(default, name) and mode == "none":
-                raise InputError(f"--{name} {getattr(self, name)} needs --distributed")
+        for option in options_of(type(self)):
+            given = getattr(self, option.name)
+            if given == option.default:
+                continue
+            wanted = needs.get(option.name, mode)
+            if mode != wanted:
+                raise InputError(
+                    f"{option.written} {given} needs --distributed {wanted}, not {mode}"
+                )
+            if option.name in ("partition", "balance", "imbalance") and mode == "none":
+                raise InputError(f"{option.written} {given} needs --distributed")
 
 
 @dataclass(frozen=True)
@@ -230,35 +221,41 @@ class Comparison(Record):
     """What is trained beside, for time to accuracy."""
 
     compare: Annotated[
-        Literal["none", "full"], Flag("full: the same model on the whole graph in every step")
+        Literal["none", "full"], rare("full: the same model on the whole graph in every step")
     ] = "none"
-    full_epochs: Annotated[int, Flag("of full-graph training", low=1)] = 200
-    full_lr: Annotated[float, Flag("its learning rate")] = 0.01
-    plot: Annotated[str | None, Flag("draw scores against seconds of training", "FILE")] = None
+    full_epochs: Annotated[int, key("of full-graph training", low=1)] = 200
+    full_lr: Annotated[float, key("its learning rate")] = 0.01
+    plot: Annotated[str | None, rare("draw scores against seconds of training", "FILE")] = None
 
 
 @dataclass(frozen=True)
 class Training(Usual):
     """How long, with which steps, and what is kept of it."""
 
-    epochs: Annotated[int, Flag(low=1)] = 10
-    lr: float = 0.003
-    weight_decay: Annotated[float, Flag("of the first layer")] = 0.0
-    checkpoint_every: Annotated[int, Flag("epochs", "N", low=1)] = 1
+    epochs: Annotated[int, flag("number of epochs", low=1)] = 10
+    lr: Annotated[float, flag("learning rate")] = 0.003
+    weight_decay: Annotated[float, rare("of the first layer")] = 0.0
+    checkpoint_every: Annotated[int, key("epochs", "N", low=1)] = 1
 
 
 @dataclass(frozen=True)
-class MiniBatchConfig(Config):
-    """One run of mini-batch training. ``MiniBatchConfig.of(hidden=64)`` sets flags by name."""
+class MiniBatchConfig(Configuration):
+    """One run of mini-batch training. ``MiniBatchConfig.of(hidden=64)`` sets options by name."""
+
+    program: ClassVar[str] = "minibatch.py"
+    about: ClassVar[str] = (
+        "Train a graph neural network on sampled neighbourhoods. docs/guides/minibatch.md lists "
+        "more flags, and all keys of --set and --config."
+    )
 
     data: Data = field(default_factory=Data)
-    model: Model = Model()
-    sampling: Sampling = Sampling()
-    storage: Storage = Storage()
-    distribution: Distribution = Distribution()
+    model: Model = field(default_factory=Model)
+    sampling: Sampling = field(default_factory=Sampling)
+    storage: Storage = field(default_factory=Storage)
+    distribution: Distribution = field(default_factory=Distribution)
     aim: Aim = field(default_factory=Aim)
-    training: Training = Training()
-    comparison: Comparison = Comparison()
+    training: Training = field(default_factory=Training)
+    comparison: Comparison = field(default_factory=Comparison)
     job: Job = field(default_factory=Job)
 
     def check(self, ranks: int) -> None:
@@ -269,11 +266,12 @@ class MiniBatchConfig(Config):
         InputError
             Names the flag and what would be right.
         """
-        for name, wanted in _FIXED.items():
-            given = self.flat()[name]
-            if given != wanted:
-                flag = f"--{name.replace('_', '-')}"
-                raise InputError(f"{flag} {given}: mini-batches know {wanted} only")
+        for record in vars(self).values():
+            for option in options_of(type(record)):
+                given = getattr(record, option.name)
+                if option.name in _FIXED and given != option.default:
+                    known = f"mini-batches know {option.default} only"
+                    raise InputError(f"{option.written} {given}: {known}")
         hops, layers = len(self.sampling.fanouts), self.model.layers
         if layers and layers != hops:
             raise InputError(f"--layers {layers} needs as many --num-neighbors, got {hops}")
@@ -286,7 +284,7 @@ class MiniBatchConfig(Config):
             raise InputError("--store disk needs --jk none: evaluation goes layer by layer")
         self._check_distribution(ranks)
         if self.aim.task == "links" and self.storage.structure == "disk":
-            raise InputError("--task links takes links out of the graph: --structure memory")
+            raise InputError("--task links takes links out of the graph: storage.structure memory")
         if self.comparison.compare == "full" and ranks > 1:
             raise InputError(f"--compare full needs one rank, not {ranks}")
         if self.comparison.compare == "full" and self.storage.store == "disk":
@@ -294,13 +292,13 @@ class MiniBatchConfig(Config):
 
     def _check_structure(self) -> None:
         if self.sampling.sampler == "fastgcn":
-            raise InputError("--structure disk needs --sampler neighbor, labor or ladies")
+            raise InputError("storage.structure disk needs --sampler neighbor, labor or ladies")
         if self.model.jk != "none":
-            raise InputError("--structure disk needs --jk none: evaluation goes layer by layer")
+            raise InputError("storage.structure disk needs --jk none: layers are evaluated in turn")
         if self.comparison.compare == "full":
-            raise InputError("--compare full needs --structure memory")
+            raise InputError("--compare full needs storage.structure memory")
         if self.data.symmetrise:
-            raise InputError("--structure disk: graph directories are ready-made; not --symmetrise")
+            raise InputError("storage.structure disk: graph directories are ready: no --symmetrise")
 
     def _check_distribution(self, ranks: int) -> None:
         how = self.distribution
@@ -311,7 +309,8 @@ class MiniBatchConfig(Config):
             raise InputError(f"--distributed {how.distributed} needs --task vertices, not links")
         for name in ("store", "structure"):
             if getattr(self.storage, name) != "memory":
-                raise InputError(f"--distributed {how.distributed} needs --{name} memory")
+                named = "--store" if name == "store" else "storage.structure"
+                raise InputError(f"--distributed {how.distributed} needs {named} memory")
         known = get_args(SamplerName) if how.distributed == "exact" else ("neighbor",)
         if self.sampling.sampler not in known:
             raise InputError(
@@ -341,9 +340,3 @@ class MiniBatchConfig(Config):
         same |= {"checkpoint": None, "resume": False}
         same |= {name: getattr(self.distribution, name) for name in ("partition", "imbalance")}
         return TrainConfig.of(**same)
-
-
-def parse(arguments: Sequence[str] | None = None) -> MiniBatchConfig:
-    """Read the command line; a wrong flag is an InputError."""
-    about = "Train a graph neural network on sampled neighbourhoods."
-    return MiniBatchConfig.read(arguments, prog="minibatch.py", description=about)

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from spgnn.comm import Communicator
+from spgnn.config import Training
 from spgnn.errors import check_integer
 from spgnn.minibatch.batch import Batch
 from spgnn.minibatch.distributed import DistributedLoader
 from spgnn.minibatch.together import average_gradients, average_parameters
 from spgnn.train.loop import OPTIMIZERS
-from spgnn.train.sections import Training
 
 
 class Learnt(Protocol):

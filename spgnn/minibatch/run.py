@@ -18,7 +18,7 @@ from spgnn.errors import InputError, memory_for
 from spgnn.files import check_writable
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.minibatch import report as reporting
-from spgnn.minibatch.config import MiniBatchConfig, parse
+from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.materials import materials
 from spgnn.minibatch.plot import check_plot, plot_scores
 from spgnn.minibatch.ranked import RankedTask, RankedTrainer
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The mini-batch command; returns its exit status."""
     command.prepare_streams()
     try:
-        config = parse(arguments)
+        config = MiniBatchConfig.read(arguments)
     except InputError as error:
         return refuse(error)
     return start(config, lambda: run_rank(config))
@@ -145,8 +145,6 @@ def _check_targets(config: MiniBatchConfig) -> None:
         if not job.predictions.endswith(".npz"):
             raise InputError(f"--predictions {job.predictions}: its name must end in .npz")
         check_writable(job.predictions, "--predictions")
-    if job.write_config is not None:
-        raise InputError("--write-config is not known here; a report is such a file: --json FILE")
     if plot is not None:
         _ = check_plot(plot)
         check_writable(plot, "--plot")

@@ -67,8 +67,8 @@ class Configuration:
             **how,
             "hierarchy": str(node_size) if node_size > 1 else "none",
             "order": self.order,
-            "ghosts": int(self.ghosts),
-            "reach": self.reach,
+            "recompute_halo": self.ghosts,
+            "prune": self.reach,
             "partition": self.method,
         }
 
@@ -78,9 +78,11 @@ class Configuration:
         defaults = Configuration(self.ranks, "gvb", "column", Algorithm()).flags
         for name, value in self.flags.items():
             flag = "--" + name.replace("_", "-")
-            if value is False:
-                found.append(flag.replace("--", "--no-", 1))
-            elif value != defaults[name]:
+            if value == defaults[name]:
+                continue
+            if isinstance(value, bool):
+                found.append(flag if value else flag.replace("--", "--no-", 1))
+            else:
                 found += [flag, str(value)]
         return found
 
@@ -91,8 +93,8 @@ class Configuration:
         parts.append(self.algorithm.cover)
         extras = {
             f"nodes of {self.algorithm.node_size}": self.algorithm.node_size > 1,
-            "ghosts": self.ghosts,
-            "no reach": not self.reach,
+            "recomputed halo": self.ghosts,
+            "not pruned": not self.reach,
             "paper order": self.order == "paper",
         }
         parts += [name for name, there in extras.items() if there]

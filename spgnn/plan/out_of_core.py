@@ -67,7 +67,7 @@ class FromDisk(Configuration):
     def storage(self) -> dict[str, Any]:
         """What is foretold, as the training report names it."""
         return {
-            "parts": self.budget.parts,
+            "chunks": self.budget.parts,
             "on_disk": sorted(self.budget.places.on_disk),
             "panel_bytes": self.budget.places.panel_bytes,
             "recomputed_layers": sorted(self.budget.again),
@@ -78,7 +78,7 @@ class FromDisk(Configuration):
     def written(self) -> list[str]:
         """As they are written on the command line, without those that are defaults."""
         memory = [] if self.memory is None else ["--memory", str(self.memory)]
-        parts = ["--spill", self.spill, "--parts", str(self.budget.parts)]
+        parts = ["--spill", self.spill, "--chunks", str(self.budget.parts)]
         return [*super().written(), *memory, *parts]
 
     def __str__(self) -> str:

@@ -41,8 +41,8 @@ def of_plan(planned: Planned, base: Sequence[str]) -> dict[str, Any]:
     return {
         "ranks": one.ranks,
         **{name: flags[name] for name in ("algo", "c", "exchange", "cover")},
-        "ghosts": flags["ghosts"],
-        "reach": flags["reach"],
+        "recompute_halo": flags["recompute_halo"],
+        "prune": flags["prune"],
         "order": flags["order"],
         "partition": one.method,
         "objective": one.objective,

@@ -46,8 +46,8 @@ class Wired:
         """
         if asked.fresh:
             raise InputError(
-                f"--fresh {asked.fresh}: what then travels depends on values, so no plan can be "
-                "priced; name an --algo, or take what a plan without it chooses"
+                f"messages.fresh {asked.fresh}: what travels depends on values, so no plan can "
+                "be priced; name an --algo, or take what a plan without it chooses"
             )
         return None if asked.exact else cls(asked, epochs)
 

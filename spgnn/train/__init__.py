@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from spgnn.train.config import TrainConfig, parse
-from spgnn.train.judged import Criterion
+from spgnn.config import TrainConfig, Training
 from spgnn.train.label_propagation import LabelPropagation
 from spgnn.train.links import LinkPrediction
 from spgnn.train.loop import Trainer
+from spgnn.train.objective import Criterion
 from spgnn.train.run import main, train
-from spgnn.train.sections import Training
 from spgnn.train.setup import Problem, prepare
 from spgnn.train.task import GraphTask, NodeClassification, Scores, Task
 from spgnn.train.tasks import task_of
@@ -26,7 +25,6 @@ __all__ = [
     "Trainer",
     "Training",
     "main",
-    "parse",
     "prepare",
     "task_of",
     "train",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator, from_rank_zero, on_every_rank
+from spgnn.config import TrainConfig
 from spgnn.data import GraphMeta, open_shards
 from spgnn.data.graph import VertexData, labelled
 from spgnn.data.shards import ShardDirectory
@@ -25,7 +26,6 @@ from spgnn.parts.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
 from spgnn.parts.rows import Adjacency
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
-from spgnn.train.config import TrainConfig
 from spgnn.train.setup import made_up_labels, masks_of, share_of
 
 # Times the bytes of a file of edges that reading it in memory is taken for.

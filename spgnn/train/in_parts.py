@@ -14,6 +14,7 @@ from torch import Tensor
 
 from spgnn.autograd import with_backward
 from spgnn.comm import Communicator, Mesh, on_every_rank
+from spgnn.config import TrainConfig
 from spgnn.data.normalise import WITH_LOOPS, row_normalise_features
 from spgnn.direct import Transfers
 from spgnn.errors import InputError, memory_for
@@ -52,7 +53,6 @@ from spgnn.parts.spare import keep_nothing
 from spgnn.parts.table import memory_rows
 from spgnn.progress import working
 from spgnn.sparse import CSR
-from spgnn.train.config import TrainConfig
 from spgnn.train.found import Found, Labelled, adjacency_of, found_in
 from spgnn.train.network import model_of, widths_of
 from spgnn.train.objective import Objective, as_taken
@@ -124,7 +124,7 @@ class InParts(Task):
         if not self.features:
             raise InputError(f"{self.meta.name} has no features; --random-features F makes some up")
         # More parts than rows would be empty, and each takes its time.
-        asked = min(storage.parts, comm.agree(rows))
+        asked = min(storage.chunks, comm.agree(rows))
         looked = even_bounds(found.starts, rows, asked or 64)
         adjacency = adjacency_of(found, looked)
         loops = config.model.model in WITH_LOOPS

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
+from spgnn.config import RESIDUALS, TrainConfig
 from spgnn.data.graph import labelled
 from spgnn.errors import InputError
 from spgnn.hashing import uniform
 from spgnn.nn.label_input import WithLabels
 from spgnn.nn.loss import UNKNOWN, label_weights
-from spgnn.train.config import TrainConfig
-from spgnn.train.judged import RESIDUALS
 from spgnn.train.objective import as_taken
 from spgnn.train.setup import Problem
 from spgnn.train.task import NodeClassification
@@ -43,7 +42,7 @@ class LabelPropagation(NodeClassification):
         super().__init__(config, problem, comm)
         kind = self.objective.kind
         if kind in RESIDUALS:
-            raise InputError(f"--label-propagation needs classes or labels, not --loss {kind}")
+            raise InputError(f"aim.label-propagation needs classes or labels, not --loss {kind}")
         self.share = config.aim.label_propagation
         model = WithLabels(self.layers, problem.classes, problem.features, self.seed)
         self.model = self.network = self.with_labels = model.to(problem.y.device)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from spgnn.autograd import autocast
 from spgnn.comm import Communicator
+from spgnn.config import Aim, TrainConfig
 from spgnn.data.splits import Directory, Pairs
 from spgnn.errors import InputError
 from spgnn.exchange import Carried, Step, asking, build, fetch
@@ -21,9 +22,7 @@ from spgnn.nn.ranked import areas, hits, mean_reciprocal_rank
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
-from spgnn.train.config import TrainConfig
-from spgnn.train.judged import Criterion, criterion_of, metrics_of, score_name
-from spgnn.train.sections import Aim
+from spgnn.train.objective import Criterion, metrics_of, score_name
 from spgnn.train.setup import Problem
 from spgnn.train.task import GraphTask, Predictions, Scores
 
@@ -64,7 +63,7 @@ class LinkJudge:
     def of(cls, aim: Aim) -> LinkJudge:
         """What was asked for."""
         metrics = metrics_of("links", aim.metric)
-        return cls(metrics, criterion_of(aim.metric), min(aim.negatives, aim.eval_negatives))
+        return cls(metrics, Criterion.of(aim.metric), min(aim.negatives, aim.eval_negatives))
 
     def of_split(
         self, split: str, links: Tensor, others: Tensor, total: int, comm: Communicator

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator, on_rank_zero
+from spgnn.config import Training
 from spgnn.errors import InputError, memory_for
 from spgnn.graph.output import write_npz
 from spgnn.graph.parameters import check_replicated
@@ -23,7 +24,6 @@ from spgnn.train import checkpoint, rank_files
 from spgnn.train.callbacks import Callback
 from spgnn.train.measure import Measurements
 from spgnn.train.rates import Rates
-from spgnn.train.sections import Training
 from spgnn.train.task import Scores, Task
 
 # In one pass over each parameter: a dozen small operators a parameter are a tenth of a short epoch.

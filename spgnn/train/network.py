@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from spgnn.config import TrainConfig
 from spgnn.memory import check_memory
 from spgnn.nn import MODELS, Stack
-from spgnn.train.config import TrainConfig
 
 _COPIES = 4  # of the weights: themselves, their gradient, and two moments of Adam
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spgnn.comm import Communicator, find_place, from_rank_zero
+from spgnn.config import TrainConfig
 from spgnn.errors import InputError
-from spgnn.train.config import TrainConfig
 
 
 def resolved(config: TrainConfig, comm: Communicator) -> TrainConfig:

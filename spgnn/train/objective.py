@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
+from spgnn.config import RESIDUALS, Aim, check_metric
 from spgnn.data.graph import label_kind
 from spgnn.errors import InputError
 from spgnn.nn.loss import (
@@ -21,17 +23,16 @@ from spgnn.nn.loss import (
     label_weights,
 )
 from spgnn.nn.metrics import Score, accuracies, f1_scores, regression_scores, roc_aucs
-from spgnn.train.judged import (
-    RESIDUALS,
-    Criterion,
-    check_metric,
-    criterion_of,
-    metrics_of,
-    score_name,
-)
-from spgnn.train.sections import Aim
 
 SPLITS = ("train", "val", "test")
+# What is reported without being asked for.
+_REPORTED = {
+    "softmax": ("accuracy",),
+    "multilabel": ("f1-micro", "f1-macro"),
+    **dict.fromkeys(RESIDUALS, ("mae", "rmse", "r2")),
+    "links": ("mrr", "hits@50", "roc-auc"),
+}
+LOWER_IS_BETTER = {"mae", "rmse"}
 _LOSS_OF = {"classes": "softmax", "several": "multilabel", "numbers": "mse"}
 _NEEDED = {
     "softmax": "one class a vertex (y: integers [n])",
@@ -43,6 +44,42 @@ _FOUND = {
     "several": "several labels a vertex",
     "numbers": "numbers",
 }
+
+
+class Criterion(NamedTuple):
+    """The score by which epochs are compared.
+
+    Attributes
+    ----------
+    name : str
+    higher : bool
+        Whether more is better.
+    """
+
+    name: str = "val_loss"
+    higher: bool = False
+
+    @classmethod
+    def of(cls, metric: str) -> Criterion:
+        """The validation score of a ``--metric``; ``auto`` is the validation loss."""
+        if metric == "auto":
+            return cls()
+        return cls(score_name("val", metric), metric not in LOWER_IS_BETTER)
+
+    def better(self, one: float, other: float) -> bool:
+        """Whether one score is better than another; equal ones are not."""
+        return one > other if self.higher else one < other
+
+
+def score_name(split: str, metric: str) -> str:
+    """What a score is called in the history, say ``val_acc`` or ``test_roc_auc``."""
+    return f"{split}_{'acc' if metric == 'accuracy' else metric.replace('-', '_')}"
+
+
+def metrics_of(loss: str, metric: str) -> tuple[str, ...]:
+    """The scores that are reported: the usual ones, and the one that was asked for."""
+    asked = () if metric == "auto" else (metric,)
+    return tuple(dict.fromkeys((*_REPORTED[loss], *asked)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +145,8 @@ class Objective:
         kind = _LOSS_OF[label_kind(y)] if aim.loss == "auto" else aim.loss
         check_metric(kind, aim.metric)
         if kind in RESIDUALS and (aim.class_weights != "none" or aim.label_smoothing):
-            flag = "--class-weights" if aim.class_weights != "none" else "--label-smoothing"
-            raise InputError(f"{flag} needs classes, and the labels of {name} are numbers")
+            flag = "class-weights" if aim.class_weights != "none" else "label-smoothing"
+            raise InputError(f"aim.{flag} needs classes, and the labels of {name} are numbers")
         _check(kind, y, name, comm)
         y = as_taken(kind, y)
         counts = count_labelled(masks, y, comm)
@@ -121,8 +158,8 @@ class Objective:
         loss = _loss(kind, aim, y, masks[0], classes=classes, comm=comm)
         totals = label_weights(loss, y, masks, comm)
         if not totals[0]:
-            raise InputError("--class-weights: the classes of all training vertices weigh nothing")
-        metrics, criterion = metrics_of(kind, aim.metric), criterion_of(aim.metric)
+            raise InputError("aim.class-weights: classes of all training vertices weigh nothing")
+        metrics, criterion = metrics_of(kind, aim.metric), Criterion.of(aim.metric)
         return cls(kind, loss, y, masks, totals, counts, metrics, criterion)
 
     def decided(self, outputs: Tensor) -> dict[str, Tensor]:
@@ -189,7 +226,7 @@ def _loss(
         return Residual(kind)
     weight, given = None, aim.given_weights
     if given and len(given) != classes:
-        raise InputError(f"--class-weights: {len(given)} weights for {classes} classes")
+        raise InputError(f"aim.class-weights: {len(given)} weights for {classes} classes")
     if given:
         weight = torch.tensor(given, dtype=torch.float64, device=y.device)
     elif aim.class_weights == "balanced":

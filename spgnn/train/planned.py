@@ -13,6 +13,7 @@ import torch
 
 from spgnn.comm import Communicator, from_rank_zero
 from spgnn.command import say
+from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.data.shards import is_graph_directory
 from spgnn.data.source import GraphSource, MemorySource
@@ -20,11 +21,10 @@ from spgnn.errors import InputError, memory_for
 from spgnn.partition import METHODS, read_labels
 from spgnn.partition.adjacency import Int32Array
 from spgnn.plan.choose import Choice, Planner
+from spgnn.plan.config import CHOSEN, fixed_by, network_of, subject_of
 from spgnn.plan.configurations import Configuration, configurations, fitting
 from spgnn.plan.machine import Machine, read_machine
 from spgnn.plan.measure import measure
-from spgnn.plan.network import PRICED, Network, normalisation_of
-from spgnn.plan.pairs import LinkTask
 from spgnn.plan.partitions import GivenLabels, Partitions, cache_directory
 from spgnn.plan.records import of_plan
 from spgnn.plan.search import CLOSE
@@ -32,12 +32,8 @@ from spgnn.plan.search import Planned as Priced
 from spgnn.plan.subject import Subject
 from spgnn.plan.wired import Wired
 from spgnn.progress import ProgressBar
-from spgnn.train.config import TrainConfig
 
 AUTO = "auto"
-CHOSEN = ("algo", "c", "exchange", "cover", "hierarchy", "order", "ghosts", "reach", "partition")
-# What a plan leaves as it is given.
-KEPT = ("schedule", "buffer")
 # The first two are tried if the second is at most so much slower, for so many epochs.
 TRIED_EPOCHS = 5
 LARGEST_FILE = 1 << 28
@@ -84,14 +80,13 @@ def fill_in(
     asked = config.algorithm.plan
     if asked is None:
         return None
-    fixed = {name: value for name, value in config.flat().items() if name in (*CHOSEN, *KEPT)}
-    fixed = {name: value for name, value in fixed.items() if name in set(given)}
+    fixed = fixed_by(config, dict.fromkeys(given))
     if asked != AUTO:
         entry = from_rank_zero(comm, lambda: _entry(asked, comm.size))
         flags = {name: entry[name] for name in CHOSEN if name not in fixed}
         _say(comm, f"plan of {asked}: {_shown(flags)}")
         return Planned(_with(config, flags, comm.size), {**entry, "source": asked})
-    _ = Wired.of(config.wires.approximation, config.training.epochs)  # before anything is measured
+    _ = Wired.of(config.messages.codec, config.training.epochs)  # before anything is measured
     machine = _machine(config, comm)
     found = from_rank_zero(comm, lambda: _choose(config, comm.size, machine, fixed))
     best, tried = found[0], []
@@ -212,7 +207,7 @@ def ranked(
             labels or cached,
             methods=[method],
             progress=progress,
-            wired=Wired.of(config.wires.approximation, config.training.epochs),
+            wired=Wired.of(config.messages.codec, config.training.epochs),
         )
         choice = planner.choose(ranks, _candidates(planner, ranks, fixed, labels))
 
@@ -237,7 +232,7 @@ def _opened(
     labels = _labels_of(config, source, ranks)
     if data.symmetrise:
         source = MemorySource(source.graph().symmetrised())
-    return _subject(config, source), labels
+    return subject_of(config, source), labels
 
 
 def _candidates(
@@ -246,7 +241,7 @@ def _candidates(
     """What the flags that are given leave open."""
     network, methods = planner.network, planner.methods
     if network.takes_all_rows:
-        fixed = {name: value for name, value in fixed.items() if name != "reach"}
+        fixed = {name: value for name, value in fixed.items() if name != "prune"}
     every = configurations(ranks, network, methods, ranks_a_node=planner.machine.ranks_a_node)
     for one in fitting(every, fixed):
         if labels is None or one.parts == labels.parts:
@@ -264,55 +259,6 @@ def _labels_of(config: TrainConfig, source: GraphSource, ranks: int) -> GivenLab
         return None
     parts = config.algorithm.distribution.parts(ranks)
     return GivenLabels(read_labels(method, meta.vertices, parts), parts)
-
-
-def _subject(config: TrainConfig, source: GraphSource) -> Subject:
-    data, model = config.data, config.model
-    normalisation, loops = normalisation_of(model.model, model.aggregate, data.normalisation)
-    return Subject.of(
-        source,
-        split=data.split,
-        seed=config.training.seed,
-        random_features=data.random_features,
-        random_classes=data.random_classes,
-        normalisation=normalisation,
-        loops=loops,
-        links=links_of(config),
-    )
-
-
-def links_of(config: TrainConfig) -> LinkTask | None:
-    """What a configuration says of links, if they are learnt."""
-    aim = config.aim
-    if aim.task != "links":
-        return None
-    return LinkTask(
-        aim.val_links,
-        aim.test_links,
-        aim.negatives,
-        aim.eval_negatives,
-        aim.decoder,
-        config.training.epochs,
-    )
-
-
-def network_of(config: TrainConfig, subject: Subject | None) -> Network:
-    """The model that a configuration describes, to be priced on a graph, or on none as yet."""
-    model = config.model
-    features, outputs = (1, 1) if subject is None else (subject.features, subject.classes)
-    if config.aim.task == "links":
-        outputs = model.hidden
-    return Network(
-        (features, *[model.hidden] * (model.layers - 1), outputs),
-        model.model,
-        dropout=model.dropout,
-        input_dropout=model.input_dropout,
-        sparse=subject is not None and subject.word_counts is not None,
-        optimizer=config.training.optimizer,
-        dtype=config.training.dtype,
-        links=links_of(config),
-        **{name: getattr(model, name) for name in PRICED},
-    )
 
 
 def slowest_median(comm: Communicator, seconds: list[float]) -> float:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from spgnn.config import Training
 from spgnn.errors import InputError
-from spgnn.train.sections import Training
 
 
 class Rates:

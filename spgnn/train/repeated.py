@@ -13,10 +13,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 from spgnn.comm import Communicator, from_rank_zero
+from spgnn.config import TrainConfig
 from spgnn.train.checkpoint import FILE
-from spgnn.train.config import TrainConfig
-from spgnn.train.judged import LOWER_IS_BETTER
 from spgnn.train.loop import Trainer
+from spgnn.train.objective import LOWER_IS_BETTER
 
 AT_BEST = "_at_best_val"
 Scores = dict[str, float]

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from spgnn.comm import Communicator
+from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.exchange.approximation import relative_errors
 from spgnn.files import written_aside
 from spgnn.memory import peak_bytes
 from spgnn.spmm import DistMatrix
 from spgnn.train.clock import CATEGORIES
-from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts
 from spgnn.train.loop import Trainer
 from spgnn.train.measure import timed
@@ -111,7 +111,7 @@ def _storage(task: InParts) -> Report:
     by_rank = _gather(task.comm, [*mine, least.bytes])
     *totals, needed = by_rank.sum(axis=0).astype(int).tolist()
     return {
-        "parts": task.budget.parts,
+        "chunks": task.budget.parts,
         "on_disk": sorted(task.budget.places.on_disk),
         "panel_bytes": task.budget.places.panel_bytes,
         "recomputed_layers": sorted(task.budget.again),

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
+from spgnn.config import TrainConfig
 from spgnn.exchange import Layered, Plan, build, layered
 from spgnn.exchange.inspect import swapped
 from spgnn.nn import Features, Matrices, Propagated, Propagation
 from spgnn.sparse import CSR, take_rows
 from spgnn.spmm import DistMatrix
-from spgnn.train.config import TrainConfig
 
 COLUMNS_AT_ONCE = 32  # of features that ghosts are fetched of
 
@@ -106,8 +106,8 @@ def layer_plans(
     """
     how = config.algorithm
     # A norm over all vertices needs all of them.
-    reach = how.reach and not config.model.takes_all_rows
-    if not how.ghosts and not reach:
+    reach = how.prune and not config.model.takes_all_rows
+    if not how.recompute_halo and not reach:
         return None
     scheme = layered(
         how.distribution,
@@ -116,7 +116,7 @@ def layer_plans(
         A.mesh.rank,
         layers=config.model.layers,
         wanted=wanted if reach else None,
-        ghosts=bool(how.ghosts),
+        ghosts=how.recompute_halo,
         propagated=propagated,
         column_scale=column_scale,
         edge_labels=edge_labels,

@@ -23,26 +23,23 @@ from spgnn.comm import (
     ranks_here,
     refuse,
 )
+from spgnn.config import Job, TrainConfig
 from spgnn.errors import InputError
 from spgnn.files import check_writable
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.train import checkpoint
 from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
-from spgnn.train.config import TrainConfig, parse
 from spgnn.train.in_parts import InParts
 from spgnn.train.loop import Trainer
 from spgnn.train.nodes import resolved
 from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
 from spgnn.train.repeated import of_run, resumable
-from spgnn.train.sections import Job
 from spgnn.train.setup import Prepared, Problem, prepare
-from spgnn.train.tables import check_table, write_table
 from spgnn.train.tasks import task_of
 
 # What may differ between ranks: machines do.
 OWN_FLAGS = ("threads", "data_dir")
-WRITE = "--write-config"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     command.prepare_streams()
     try:
-        config, given = parse(arguments), TrainConfig.given(arguments)
+        given = TrainConfig.given(arguments)
+        config = TrainConfig.of(**given)
     except InputError as error:
         return refuse(error)
     return start(config, lambda: run_rank(config, given))
@@ -150,11 +148,14 @@ def train(
     plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
     if plan is not None:
         config = plan.config
-    warning = config.wires.warning(config)
-    if warning is not None and comm.rank == 0:
-        print(f"warning: {warning}", file=sys.stderr, flush=True)
-    if config.job.write_config is not None:
-        on_rank_zero(comm, lambda: _write_config(config))
+    if config.messages.epochs_late and config.algorithm.algo == "vertex-cut" and not comm.rank:
+        print(
+            f"warning: --delay {config.messages.delay} with --algo vertex-cut delays partial sums "
+            "as well as rows, and may train to half the accuracy of exact messages; --algo 1d "
+            "delays rows alone (docs/codecs.md)",
+            file=sys.stderr,
+            flush=True,
+        )
     idle = resident_bytes()
     if config.storage.asked:
         return _train_in_parts(config, comm, callbacks, idle)
@@ -234,8 +235,6 @@ def _write_predictions(config: TrainConfig, trainer: Trainer) -> None:
 def _check_targets(config: TrainConfig) -> None:
     """Try every place to write to before anything takes long."""
     job, how = config.job, config.algorithm
-    if job.write_config is not None:
-        check_table(job.write_config, WRITE)
     if job.json is not None:
         check_writable(job.json, "--json")
     if job.predictions is not None:
@@ -243,7 +242,7 @@ def _check_targets(config: TrainConfig) -> None:
             raise InputError(f"--predictions {job.predictions}: its name must end in .npz")
         check_writable(job.predictions, "--predictions")
     read = (config.data.dataset, how.partition, how.edges, how.plan, how.machine)
-    written = {"--json": job.json, WRITE: job.write_config, "--predictions": job.predictions}
+    written = {"--json": job.json, "--predictions": job.predictions}
     for flag, path in written.items():
         for name in (*read, job.config):
             if path and name and _is_same(path, name):
@@ -257,11 +256,3 @@ def _check_targets(config: TrainConfig) -> None:
 
 def _is_same(path: str, name: str) -> bool:
     return os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name)
-
-
-def _write_config(config: TrainConfig) -> None:
-    """What this run does, whatever filled it in: a run of that file does the same."""
-    path, settled = str(config.job.write_config), config.but(config=None, write_config=None)
-    if settled.algorithm.plan is not None:
-        settled = settled.but(plan=None, machine=None)
-    write_table({part: vars(record) for part, record in vars(settled).items()}, path, WRITE)

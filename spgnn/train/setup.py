@@ -12,6 +12,7 @@ from torch import Tensor
 
 from spgnn.comm import Communicator, Mesh, from_rank_zero, on_every_rank
 from spgnn.command import counted
+from spgnn.config import TrainConfig
 from spgnn.data import GraphMeta, GraphSource, open_source
 from spgnn.data.distribute import RankShare, induced
 from spgnn.data.graph import VertexData, labelled
@@ -34,7 +35,6 @@ from spgnn.plan.network import normalisation_of as own_normalisation
 from spgnn.progress import ProgressBar, working
 from spgnn.sparse import CSR, take_rows
 from spgnn.spmm import DistMatrix
-from spgnn.train.config import TrainConfig
 from spgnn.train.rows import TrainingRows, layer_plans, training_rows
 
 
@@ -204,7 +204,7 @@ def share_of(
     parts = how.distribution.parts(comm.size)
     if from_rank_zero(comm, lambda: is_cut(data.dataset, parts)):
         if data.graph_split is not None:
-            raise InputError("--graph-split: shards are one graph, whose masks are made before")
+            raise InputError("data.graph-split: shards are one graph, whose masks are made before")
         return opened_share(data.dataset, placement, comm), None
 
     def opened() -> GraphSource:
@@ -236,7 +236,7 @@ def _matrices(
     kind = normalisation_of(config)
     rows = on_every_rank(mesh.everyone, lambda: normalised(share, mesh.rank, kind, loops=loops))
     rows = rows.to(weights_of(config.training.dtype))
-    A = rows.matrix(share.layout, mesh, config.algorithm.distribution, config.algorithm.overlap)
+    A = rows.matrix(share.layout, mesh, config.algorithm.distribution)
     if wanted is None:
         return A, None
     return A, layer_plans(
@@ -312,7 +312,7 @@ def _propagates(config: TrainConfig, sparse: bool) -> bool:
         return False
     if config.aim.label_propagation:  # labels are added to X, other ones in each epoch
         return False
-    return bool(how.ghosts) or not sparse
+    return how.recompute_halo or not sparse
 
 
 def dense_for_max(config: TrainConfig, X: Tensor | CSR) -> Tensor | CSR:
@@ -333,8 +333,8 @@ def _ready(
     needs = {
         "--order paper": how.order == "paper",
         "--aggregate max": config.model.aggregate == "max",
-        "--label-propagation": config.aim.label_propagation > 0,
-        "--ghosts 1": propagates,
+        "aim.label-propagation": config.aim.label_propagation > 0,
+        "--recompute-halo": propagates,
     }
     why = next((flag for flag, asked in needs.items() if asked), None)
     if isinstance(X, CSR) and why is not None:

@@ -87,7 +87,7 @@ def _add_approximation(table: Table, told: Report) -> None:
 
 def _add_storage(table: Table, storage: Report) -> None:
     where = ", ".join(storage["on_disk"]) or "nothing"
-    table.add_row("parts of a rank's rows", f"{storage['parts']}; on the disk: {where}")
+    table.add_row("chunks of a rank's rows", f"{storage['chunks']}; on the disk: {where}")
     table.add_row(
         "bytes per epoch, disk",
         f"{storage['read_bytes']:,} read, {storage['written_bytes']:,} written",

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from spgnn.config import TrainConfig
 from spgnn.parts.blocks import Stretch
 from spgnn.parts.rows import Adjacency, Inspected, nonzeros_in
 from spgnn.parts.segments import Segments
 from spgnn.parts.sizes import Sizes, at_most, scored
 from spgnn.sparse import CSR
-from spgnn.train.config import TrainConfig
 from spgnn.train.found import Found, Labelled
 
 
@@ -87,7 +87,7 @@ def reaches(config: TrainConfig, segments: Segments) -> bool:
     """Whether layers may leave out rows that no labelled vertex needs."""
     # Outputs that look at all layers need the same rows of each; moments are those of all vertices.
     everything = segments.jumps or config.model.takes_all_rows
-    return config.algorithm.reach and not everything
+    return config.algorithm.prune and not everything
 
 
 def first_propagates(config: TrainConfig, X: object) -> bool:

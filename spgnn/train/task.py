@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from spgnn.comm import Communicator
+from spgnn.config import TrainConfig
 from spgnn.nn import (
     GAT,
     DropoutKeys,
@@ -19,10 +20,8 @@ from spgnn.nn import (
     recorded_products,
 )
 from spgnn.progress import Progress
-from spgnn.train.config import TrainConfig
-from spgnn.train.judged import Criterion
 from spgnn.train.network import model_of, widths_of
-from spgnn.train.objective import Objective, as_taken
+from spgnn.train.objective import Criterion, Objective, as_taken
 from spgnn.train.rank_files import TaskState
 from spgnn.train.setup import Problem
 from spgnn.train.wiring import Moving, Planned, Wiring
@@ -168,13 +167,13 @@ class GraphTask(Task):
     def __init__(
         self, config: TrainConfig, problem: Problem, comm: Communicator, outputs: int
     ) -> None:
-        wires, training = config.wires, config.training
+        messages, training = config.messages, config.training
         self.wiring: Wiring | None = None
         self.beside: list[Moving] = []
         self.planned: list[Planned] = []
-        if not wires.approximation.exact:
+        if not messages.codec.exact:
             self.wiring = Wiring(
-                wires,
+                messages,
                 problem.training,
                 seed=training.seed,
                 epochs=training.epochs,

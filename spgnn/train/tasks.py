@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spgnn.comm import Communicator
-from spgnn.train.config import TrainConfig
+from spgnn.config import TrainConfig
 from spgnn.train.label_propagation import LabelPropagation
 from spgnn.train.links import LinkPrediction
 from spgnn.train.setup import Problem

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
+from spgnn.config import Messages
 from spgnn.exchange import Carried, CodecSetting, carried_by_level
 from spgnn.exchange.approximation import Errors, Policy
 from spgnn.exchange.compression import CodecLayer
 from spgnn.layout import Int64Array
 from spgnn.nn import matrices_of
 from spgnn.spmm import DistMatrix
-from spgnn.train.approximate import Wires
 from spgnn.train.rank_files import TaskState, place_of
 from spgnn.train.rows import TrainingRows
 
@@ -62,7 +62,7 @@ class Wiring:
 
     Parameters
     ----------
-    wires : Wires
+    messages : Messages
         The flags.
     training : TrainingRows
     seed : int
@@ -81,12 +81,12 @@ class Wiring:
     """
 
     def __init__(
-        self, wires: Wires, training: TrainingRows, *, seed: int, epochs: int, weighed: bool
+        self, messages: Messages, training: TrainingRows, *, seed: int, epochs: int, weighed: bool
     ) -> None:
-        self._codec = codec = replace(wires.approximation, epochs=epochs)
+        self._codec = codec = replace(messages.codec, epochs=epochs)
         self.policy = Policy()
         self._device = training.vertex_ids.device
-        self.described = wires.described(weighed=weighed)
+        self.described = messages.described(weighed=weighed)
         self.matrices, graph = matrices_of(training.graph), training.graph
         ids = [training.vertex_ids]
         if isinstance(graph, Sequence):

@@ -247,7 +247,7 @@ def check_training(comm: Communicator, path: Path, cut: VertexCut) -> None:
         partition=str(path.with_name("labels")),
         edges=str(path.with_name("edges.npy")),
     )
-    for variant in (config, config.but(reach=False, dropout=0.5), config.but(cover="minimum")):
+    for variant in (config, config.but(prune=False, dropout=0.5), config.but(cover="minimum")):
         losses, report = run(variant, comm)
         np.testing.assert_allclose(losses, reference_history(path, variant), rtol=1e-4)
         assert report["volume"] == report["planned_volume"]

@@ -13,7 +13,7 @@ import tradeoff
 from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from spgnn.train import parse, prepare, train
+from spgnn.train import TrainConfig, prepare, train
 from tests.comm.jobs import Ended, Forked
 from tests.train.command import check_refused, without_torch
 from tests.training import write_dataset
@@ -46,7 +46,9 @@ def test_each_setting_is_its_own_training(tmp_path, monkeypatch):
         report = tradeoff.compare(tradeoff.Comparison.of(["--json", str(path), *given]), comm)
         times = len(made)
         flags = ["" if setting == "exact" else setting for setting in SETTINGS]
-        configs = [parse([*common(tmp_path, "--seed", 4), *each.split()]) for each in flags]
+        configs = [
+            TrainConfig.read([*common(tmp_path, "--seed", 4), *each.split()]) for each in flags
+        ]
         return report, times, [train(config, comm) for config in configs]
 
     report, times, alone = run_ranks(body, 2)[0]
@@ -94,10 +96,12 @@ def test_command(tmp_path):
     ("given", "said"),
     [
         (words("exact", "--hiden 1"), "--hiden 1: .*--hidden"),
-        (words("--ghosts 1 --layers 1"), "--ghosts 1 --layers 1: --ghosts 1 needs"),
+        (
+            words("--recompute-halo --layers 1"),
+            "--recompute-halo --layers 1: --recompute-halo needs",
+        ),
         (words("--delay 100"), "--delay 100: --delay 100 must be"),
         (["--checkpoint", "x"], "exact: --checkpoint is not known here"),
-        (["--write-config", "x.toml"], "exact: --write-config is not known here"),
     ],
 )
 def test_refused_before_training(given, said):

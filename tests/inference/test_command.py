@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,8 @@ def trained(tmp_path_factory):
     place = tmp_path_factory.mktemp("trained")
     config = TrainConfig.of(dataset=write_dataset(place / "graph.npz"), epochs=2, **MODEL)
     config = config.but(checkpoint=place / "run", predictions=place / "out.npz", dropout=0.5)
-    train(config.but(write_config=place / "run.toml", ghosts=0), connect())
+    report = train(config, connect())
+    (place / "run.json").write_text(json.dumps(report))
     with np.load(place / "run" / FILE) as file:
         state = {
             n.removeprefix("weight/"): torch.from_numpy(a) for n, a in file.items() if "wei" in n
@@ -58,7 +60,7 @@ def trained(tmp_path_factory):
 def test_scores_are_what_the_run_predicted(tmp_path, trained, weights, flags):
     out = tmp_path / "scores.npy"
     ended = infer(
-        tmp_path, "--config", trained / "run.toml", "--weights", trained / weights, "--output", out,
+        tmp_path, "--config", trained / "run.json", "--weights", trained / weights, "--output", out,
         *flags,
     )  # fmt: skip
     assert (ended.status, ended.err) == (0, "")
@@ -70,7 +72,7 @@ def test_scores_are_what_the_run_predicted(tmp_path, trained, weights, flags):
 def test_embeddings_by_rank(tmp_path, trained):
     """The last layer of what is handed over makes the scores; ids say whose each row is."""
     out = tmp_path / "embeddings"
-    flags = ["--config", trained / "run.toml", "--weights", trained / "run", "--layer", 2]
+    flags = ["--config", trained / "run.json", "--weights", trained / "run", "--layer", 2]
     assert infer(tmp_path, *flags, "--output", out, "--nproc", 3).status == 0
     names = [f"{name}-{rank:05}.npy" for name in ("ids", "rows") for rank in range(3)]
     assert sorted(os.listdir(out)) == names
@@ -96,7 +98,7 @@ def test_a_graph_without_labels(tmp_path, trained):
     with np.load(trained / "graph.npz") as file:
         kept = {name: file[name] for name in ("indptr", "indices", "shape", "directed", "x")}
     np.savez(tmp_path / "graph.npz", **kept)
-    flags = ["--config", trained / "run.toml", "--dataset", tmp_path / "graph.npz", "--nproc", 2]
+    flags = ["--config", trained / "run.json", "--dataset", tmp_path / "graph.npz", "--nproc", 2]
     out = tmp_path / "scores.npy"
     ended = infer(tmp_path, *flags, "--weights", trained / "model.pt", "--output", out)
     assert ended.status == 0, ended.err
@@ -153,16 +155,18 @@ BAD = [
         ["'convs.0.lin_l.weight' is [8, 23], not [8, 5]", "of another graph"],
         flags=["--dataset", "narrow.npz"],
     ),
-    Bad(
-        "checkpoint of another", ["was made with --model sage, not gin"], "run", ["--model", "gin"]
-    ),
-    Bad("another act", ["was made with --act relu, not elu"], "run", ["--act", "elu"]),
+    Bad("checkpoint of another", ["was made with model sage, not gin"], "run", ["--model", "gin"]),
+    Bad("another act", ["was made with act relu, not elu"], "run", ["--set", "model.act=elu"]),
     Bad("no checkpoint", ["empty/checkpoint.npz: no such file"], "empty"),
     Bad("no directory", ["--output no/out.npy", "directory"], output="no/out.npy"),
     Bad("output there", ["--output empty: exists already"], output="empty"),
     Bad("layer", ["--layer 4: the model has --layers 3"], flags=["--layer", 4]),
-    Bad("typed", ["--wieghts", "did you mean '--weights'"], flags=["--wieghts", 1]),
-    Bad("labels", ["--label-propagation: such a model"], flags=["--label-propagation", 0.5]),
+    Bad("typed", ["--wieghts", "Did you mean --weights"], flags=["--wieghts", 1]),
+    Bad(
+        "labels",
+        ["aim.label-propagation: such a model"],
+        flags=["--set", "aim.label-propagation=0.5"],
+    ),
     Bad("c", ["--c 2 needs --algo 1.5d"], flags=["--c", 2]),
 ]
 

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 import spgnn
 from spgnn import InputError
 from spgnn.comm import connect
+from spgnn.config import Training
 from spgnn.minibatch.correction import Correction
 from spgnn.minibatch.distributed import DistributedLoader
 from spgnn.minibatch.together import average_buffers, average_gradients, average_parameters
 from spgnn.nn import BatchNorm, GraphSAGE
 from spgnn.testing import run_ranks
-from spgnn.train.sections import Training
 from tests.minibatch.graphs import CLASSES, F_IN, N
 from tests.minibatch.test_exact_loader import graph
 

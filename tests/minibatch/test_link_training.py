@@ -174,9 +174,12 @@ def test_resumed_run_is_a_straight_one(path, tmp_path):
     ("flags", "message"),
     [
         ({"distributed": "exact"}, "--distributed exact needs --task vertices"),
-        ({"structure": "disk"}, "--task links takes links out of the graph: --structure memory"),
+        (
+            {"structure": "disk"},
+            "--task links takes links out of the graph: storage.structure memory",
+        ),
         ({"loss": "mse"}, "--loss needs --task vertices, not links"),
-        ({"task": "vertices"}, "--decoder needs --task links"),
+        ({"task": "vertices"}, "aim.decoder needs --task links"),
         ({"val_links": 0.5, "test_links": 0.5}, "leave nothing to train on"),
         ({"metric": "accuracy"}, "--metric accuracy needs"),
         ({"val_links": 0.4, "test_links": 0.59999}, "no link is left to train on"),

@@ -124,10 +124,19 @@ def test_the_command_trains_the_same_from_a_disk(directory):
 
 def test_what_the_command_refuses(directory):
     for flags, said in (
-        ({"structure_cache": 5}, "--structure-cache needs --structure disk"),
-        ({"structure": "disk", "sampler": "fastgcn"}, "--structure disk needs --sampler neighbor"),
-        ({"structure": "disk", "distributed": "exact"}, "--distributed exact needs --structure m"),
-        ({"structure": "disk", "dataset": "sbm"}, "--structure disk: sbm is no graph directory"),
+        ({"structure_cache": 5}, "storage.structure-cache needs storage.structure disk"),
+        (
+            {"structure": "disk", "sampler": "fastgcn"},
+            "storage.structure disk needs --sampler neighbor",
+        ),
+        (
+            {"structure": "disk", "distributed": "exact"},
+            "--distributed exact needs storage.structure m",
+        ),
+        (
+            {"structure": "disk", "dataset": "sbm"},
+            "storage.structure disk: sbm is no graph directory",
+        ),
     ):
         with pytest.raises(InputError, match=said):
             history(directory, **flags)

@@ -15,7 +15,7 @@ import spgnn
 from spgnn import InputError, nn
 from spgnn.comm import SoloCommunicator, connect
 from spgnn.data import load_dataset
-from spgnn.minibatch.config import MiniBatchConfig, parse
+from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.materials import materials
 from spgnn.minibatch.ranked import RankedTask
 from spgnn.minibatch.run import main, train
@@ -211,7 +211,14 @@ def test_seconds_to_each_percent():
 
 def test_command_with_everything_it_writes(path, tmp_path):
     short = [f"--{name.replace('_', '-')}={value}" for name, value in SHORT.items()]
-    flags = ["--dataset", str(path), *short, "--threads=1", "--compare=full", "--full-epochs=2"]
+    flags = [
+        "--dataset",
+        str(path),
+        *short,
+        "--threads=1",
+        "--compare=full",
+        "--set=comparison.full-epochs=2",
+    ]
     flags += [f"--json={tmp_path}/r.json", f"--plot={tmp_path}/p.png"]
     flags += [f"--predictions={tmp_path}/p.npz", f"--log={tmp_path}/log", "--random-features=3"]
     ended = without_torch(Forked(lambda: main(flags), tmp_path).wait())
@@ -237,12 +244,15 @@ REFUSED = [
     (["--layers", "3"], "--layers 3", "got 2"),
     (["--sampler", "neighbour"], "--sampler", "neighbor"),
     (["--cache", "1MB"], "--cache needs --store disk"),
-    (["--store", "disk"], "--store-dir DIR"),
-    (["--store-dir", "somewhere"], "--store-dir needs --store disk"),
+    (["--store", "disk"], "storage.store-dir"),
+    (["--set", "storage.store-dir=somewhere"], "storage.store-dir needs --store disk"),
     (["--cache-policy", "lru"], "--cache-policy lru needs --cache BYTES"),
-    (["--structure-policy", "lru"], "--structure-policy lru needs --structure-cache"),
-    (["--pack-epochs", "2"], "--pack-epochs 2 needs --pack BYTES"),
-    (["--normalisation", "row"], "--normalisation row", "auto only"),
+    (
+        ["--set", "storage.structure-policy=lru"],
+        "storage.structure-policy lru needs storage.structure-cache",
+    ),
+    (["--set", "storage.pack-epochs=2"], "storage.pack-epochs 2 needs storage.pack"),
+    (["--set", "data.normalisation=row"], "data.normalisation row", "auto only"),
     (["--resume"], "--resume needs --checkpoint"),
     (["--compare", "full", "--store", "disk"], "--compare full needs --store memory"),
     (["--dataset", "corra"], "no data set 'corra'", "did you mean 'cora'"),
@@ -256,7 +266,7 @@ def test_what_is_wrong_is_said(path, case):
     flags, *words = case
     given = ["--dataset", str(path), "--num-neighbors=3,2", "--epochs=1", *flags]
     with pytest.raises(InputError) as refused:
-        train(parse(given), SoloCommunicator())
+        train(MiniBatchConfig.read(given), SoloCommunicator())
     for word in words:
         assert word in str(refused.value)
 
@@ -265,7 +275,7 @@ def test_command_says_it_in_one_line(path, tmp_path):
     for flags, words in (
         (["--cache", "1MB"], ["--cache needs --store disk"]),
         (["--batch-size", "0"], ["--batch-size", "≥ 1"]),
-        (["--store", "disk"], ["--store-dir DIR"]),
+        (["--store", "disk"], ["storage.store-dir"]),
     ):
         given = ["--dataset", str(path), "--threads=1", *flags]
         ended = without_torch(Forked(lambda given=given: main(given), tmp_path).wait())
@@ -273,8 +283,8 @@ def test_command_says_it_in_one_line(path, tmp_path):
 
 
 def test_flags():
-    assert parse(["--num-neighbors", "-1,-1"]).sampling.fanouts == [-1, -1]
-    config = parse(["--num-neighbors", "5,-1", "--cache", "1MiB", "--store", "disk"])
+    assert MiniBatchConfig.read(["--num-neighbors", "-1,-1"]).sampling.fanouts == [-1, -1]
+    config = MiniBatchConfig.read(["--num-neighbors", "5,-1", "--cache", "1MiB", "--store", "disk"])
     assert config.sampling.fanouts == [5, -1]
     assert config.storage.cache == 1 << 20
     assert config.settled().model.layers == 2

@@ -213,7 +213,12 @@ def test_widths_that_are_found_later():
 def check_training_rows(rank: int, path: Path) -> int:
     """What the trainer gives a model with ghosts, beside the whole matrix. Collective."""
     config = TrainConfig.of(
-        dataset=path, model="sage", ghosts=1, reach=False, partition="random", input_dropout=False
+        dataset=path,
+        model="sage",
+        recompute_halo=True,
+        prune=False,
+        partition="random",
+        input_dropout=False,
     )
     problem = prepare(config, connect())
     rows = problem.training

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from spgnn.comm import connect
-from spgnn.train.config import TrainConfig
+from spgnn.config import TrainConfig
 from spgnn.train.run import train
 
 SMALL = {"dataset": "rmat-7-5", "random_features": 11, "random_classes": 4, "epochs": 3}

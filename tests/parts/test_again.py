@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from spgnn.comm import connect
+from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.parts.again import Speeds, candidates, choose
 from spgnn.parts.budget import Budget, decide
@@ -13,7 +14,6 @@ from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places
 from spgnn.parts.sizes import Sizes
 from spgnn.testing import run_ranks
-from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts
 from tests.parts.runs import SMALL, check_bytes, reports
 
@@ -34,19 +34,19 @@ SAGE = Sizes(
 SPILLED = Places(frozenset(("propagated", "skipped", "taken", "product")))
 MODELS = (
     {"model": "sage", "layers": 4, "dropout": 0.3},
-    {"model": "gin", "residual": True, "layers": 3, "norm": "node", "jk": "cat", "reach": False},
-    {"model": "sage", "layers": 3, "dropout": 0.4, "random_labels": 0.05, "reach": True},
+    {"model": "gin", "residual": True, "layers": 3, "norm": "node", "jk": "cat", "prune": False},
+    {"model": "sage", "layers": 3, "dropout": 0.4, "random_labels": 0.05, "prune": True},
 )
 
 
 @pytest.mark.parametrize(("model", "ranks"), list(zip(MODELS, (1, 2, 2), strict=True)))
 def test_making_again_changes_no_bit(model, ranks, tmp_path):
     base = {**SMALL, **model, "hidden": 7}
-    spilled = {**base, "parts": 3, "spill": str(tmp_path)}
+    spilled = {**base, "chunks": 3, "spill": str(tmp_path)}
     flags = [
         {**spilled, "recompute": "never"},
         {**spilled, "recompute": "always"},
-        {**base, "parts": 3, "recompute": "always"},
+        {**base, "chunks": 3, "recompute": "always"},
     ]
     for kept, *others in run_ranks(reports, ranks, flags):
         check_bytes(kept["storage"])
@@ -64,7 +64,7 @@ def test_sizes_foretell_what_the_built_tables_move(tmp_path):
     """The forecast that choices are made of is that of what is then built."""
     for model in MODELS[:2]:
         for recompute in ("never", "always"):
-            spilled = {**SMALL, **model, "parts": 3, "spill": str(tmp_path), "reach": False}
+            spilled = {**SMALL, **model, "chunks": 3, "spill": str(tmp_path), "prune": False}
             task = InParts(TrainConfig.of(**spilled, recompute=recompute), connect("gloo"), 0)
             assert Forecast.of_sizes(task.sizes, task.budget) == task.forecast
             task.close()
@@ -133,7 +133,7 @@ def test_memory_decides_where_there_is_no_disk():
 
 
 def test_a_run_measures_its_disk(tmp_path):
-    flags = {**SMALL, "epochs": 1, "model": "sage", "parts": 2, "spill": str(tmp_path)}
+    flags = {**SMALL, "epochs": 1, "model": "sage", "chunks": 2, "spill": str(tmp_path)}
     (found,) = reports(0, [flags])
     check_bytes(found["storage"])
     assert found["storage"]["disk_bytes_per_second"] > 0
@@ -141,7 +141,7 @@ def test_a_run_measures_its_disk(tmp_path):
 
 
 def test_inference_keeps_nothing_to_make_again(tmp_path):
-    flags = {**SMALL, "model": "sage", "parts": 2, "spill": str(tmp_path), "recompute": "always"}
+    flags = {**SMALL, "model": "sage", "chunks": 2, "spill": str(tmp_path), "recompute": "always"}
     task = InParts(TrainConfig.of(**flags), connect("gloo"), 0, outputs=4)
     assert not task.budget.again
     assert torch.isfinite(task.all_outputs()).all()

@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from spgnn.comm import connect
+from spgnn.config import TrainConfig
 from spgnn.data import Graph
 from spgnn.data.npz import write_npz
 from spgnn.errors import InputError
@@ -18,7 +19,6 @@ from spgnn.parts.room import Places
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train import in_parts
-from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts
 from spgnn.train.run import train
 from tests.parts.runs import SMALL, check_bytes, check_equal, reports
@@ -27,7 +27,7 @@ from tests.training import write_dataset
 MODELS = (
     {"model": "gat", "heads": 4, "hidden": 8, "dropout": 0.5, "attention_dropout": 0.3},
     {"model": "gatv2", "heads": 2, "hidden": 8, "dropout": 0.4, "residual": True, "act": "elu"},
-    {"model": "gat", "heads": 3, "hidden": 6, "random_labels": 0.05, "dropout": 0.2, "reach": True},
+    {"model": "gat", "heads": 3, "hidden": 6, "random_labels": 0.05, "dropout": 0.2, "prune": True},
     # Adam magnifies the rounding of small gradients, as norms do.
     {"model": "gatv2", "random_labels": 0.1, "attention_dropout": 0.5, "dtype": "float64"},
     {"model": "gat", "heads": 2, "hidden": 6, "jk": "cat", "norm": "batch", "dtype": "float64"},
@@ -40,8 +40,8 @@ def test_history_is_that_of_memory(ranks, every, tmp_path):
     flags = []
     for model in MODELS[::every]:
         base = {**SMALL, **model}
-        spilled = {"parts": 2, "spill": str(tmp_path), "recompute": "always"}
-        flags += [base, base | {"parts": 7}, base | spilled]
+        spilled = {"chunks": 2, "spill": str(tmp_path), "recompute": "always"}
+        flags += [base, base | {"chunks": 7}, base | spilled]
     for every_one in run_ranks(reports, ranks, flags):
         for number, found in enumerate(every_one):
             expected = every_one[number - number % 3]
@@ -56,9 +56,9 @@ def test_sparse_features_stay_sparse(tmp_path):
     flags = {"dataset": str(graph), "hidden": 6, "epochs": 2, "feature_norm": "row"}
     for model in ({"model": "gat", "heads": 2}, {"model": "gatv2", "residual": True}):
         memory = train(TrainConfig.of(**flags, **model), connect("gloo"))
-        task = InParts(TrainConfig.of(**flags, **model, parts=3), connect("gloo"), 0)
+        task = InParts(TrainConfig.of(**flags, **model, chunks=3), connect("gloo"), 0)
         assert isinstance(task.network.vertices.features.rows(0), CSR)
-        parts = train(TrainConfig.of(**flags, **model, parts=3), connect("gloo"))
+        parts = train(TrainConfig.of(**flags, **model, chunks=3), connect("gloo"))
         check_equal(memory["history"], parts["history"])
 
 
@@ -90,7 +90,7 @@ def test_directed_graph_on_disk(ranks, tmp_path):
     write_npz(Graph("weighted", CSR.from_scipy(A.tocsr()), True, x=x), tmp_path / "graph.npz")
     base = {"dataset": str(tmp_path / "graph.npz"), "random_classes": 3, "epochs": 2, "heads": 2}
     base |= {"model": "gat", "hidden": 4, "dropout": 0.2, "feature_norm": "none"}
-    flags = [base, {**base, "parts": 4, "spill": str(tmp_path / "spill")}]
+    flags = [base, {**base, "chunks": 4, "spill": str(tmp_path / "spill")}]
     for expected, found in run_ranks(reports, ranks, flags):
         check_equal(expected["history"], found["history"])
         check_bytes(found["storage"])
@@ -99,12 +99,12 @@ def test_directed_graph_on_disk(ranks, tmp_path):
 def test_inference(tmp_path):
     kept, scores = tmp_path / "kept", tmp_path / "scores.npz"
     model = {"model": "gatv2", "heads": 2, "hidden": 6}
-    flags = {**SMALL, **model, "checkpoint": str(kept), "predictions": str(scores), "parts": 3}
+    flags = {**SMALL, **model, "checkpoint": str(kept), "predictions": str(scores), "chunks": 3}
     run_ranks(reports, 2, [{**flags, "spill": str(tmp_path / "spill")}])
     with np.load(scores) as file:
         expected = file["scores"]
     base = {"dataset": SMALL["dataset"], "random_features": 11, "weights": str(kept), **model}
-    for number, storage in enumerate(({}, {"parts": 5, "spill": str(tmp_path / "more")})):
+    for number, storage in enumerate(({}, {"chunks": 5, "spill": str(tmp_path / "more")})):
         output = str(tmp_path / f"{number}.npy")
         run_ranks(written, 1, InferConfig.of(**base, **storage, output=output))
         np.testing.assert_allclose(np.load(output), expected, rtol=1e-5, atol=1e-6)
@@ -127,7 +127,7 @@ def test_panels_have_whole_heads():
 
 def test_sizes_foretell_what_the_built_tables_move(tmp_path):
     for model in MODELS:
-        flags = {**SMALL, **model, "parts": 3, "spill": str(tmp_path), "reach": False}
+        flags = {**SMALL, **model, "chunks": 3, "spill": str(tmp_path), "prune": False}
         task = InParts(TrainConfig.of(**flags), connect("gloo"), 0)
         assert Forecast.of_sizes(task.sizes, task.budget) == task.forecast
         task.close()

@@ -29,7 +29,7 @@ def test_history_is_that_of_memory(tmp_path, monkeypatch, symmetrise):
     monkeypatch.setattr(found, "_READ_IN_MEMORY", MEMORY)
     base = {**FLAGS, "dataset": edge_file(tmp_path / "g.txt"), "symmetrise": symmetrise}
     spill = tmp_path / "spill"
-    parted = {**base, "spill": str(spill), "memory": MEMORY, "parts": 3}
+    parted = {**base, "spill": str(spill), "memory": MEMORY, "chunks": 3}
     seen = []
 
     def sorted_into(scratch, config):

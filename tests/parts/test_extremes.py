@@ -8,6 +8,7 @@ import scipy.sparse as sp
 import torch
 
 from spgnn.comm import connect
+from spgnn.config import TrainConfig
 from spgnn.data import Graph
 from spgnn.data.npz import write_npz
 from spgnn.errors import InputError
@@ -25,7 +26,6 @@ from spgnn.parts.table import MemoryTable
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train import in_parts
-from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts
 from tests.parts.runs import SMALL, check_bytes, check_equal, reports
 
@@ -44,8 +44,8 @@ def test_history_is_that_of_memory(ranks, models, tmp_path):
     spill, flags = {"spill": str(tmp_path)}, []
     for model in models:
         base = {**SMALL, **MAX, **model}
-        again = {"parts": 7, "recompute": "always"}
-        flags += [base, {**base, "parts": 1}, {**base, "parts": 2}, base | again | spill]
+        again = {"chunks": 7, "recompute": "always"}
+        flags += [base, {**base, "chunks": 1}, {**base, "chunks": 2}, base | again | spill]
     for every_one in run_ranks(reports, ranks, flags):
         for number, found in enumerate(every_one):
             expected = every_one[number - number % 4]
@@ -65,7 +65,7 @@ def test_directed_weighted_and_sparse_features(ranks, tmp_path):
     )
     write_npz(Graph("weighted", CSR.from_scipy(A), True, x=x), path)
     base = {"dataset": str(path), "random_classes": 3, "epochs": 3, **MAX, "dropout": 0.2}
-    flags = [base, {**base, "parts": 4, "spill": str(tmp_path / "spill")}]
+    flags = [base, {**base, "chunks": 4, "spill": str(tmp_path / "spill")}]
     for expected, found in run_ranks(reports, ranks, flags):
         check_equal(expected["history"], found["history"])
         check_bytes(found["storage"])
@@ -119,7 +119,7 @@ def test_the_smallest():
 
 def test_sizes_foretell_what_the_built_tables_move(tmp_path):
     for model in MODELS:
-        flags = {**SMALL, **MAX, **model, "parts": 3, "spill": str(tmp_path), "reach": False}
+        flags = {**SMALL, **MAX, **model, "chunks": 3, "spill": str(tmp_path), "prune": False}
         task = InParts(TrainConfig.of(**flags), connect("gloo"), 0)
         assert Forecast.of_sizes(task.sizes, task.budget) == task.forecast
         task.close()

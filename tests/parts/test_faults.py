@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from spgnn.comm import connect
+from spgnn.config import TrainConfig
 from spgnn.data.load import load_dataset
 from spgnn.data.shards import write_shards
 from spgnn.direct import DirectFile, Transfers, pages_held
@@ -26,7 +27,6 @@ from spgnn.parts.network import Network
 from spgnn.parts.outputs import MappedRows
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
-from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts
 from spgnn.train.run import train
 from tests.comm.jobs import Forked
@@ -69,16 +69,16 @@ def test_a_disk_that_fails_in_the_middle(call, model, tmp_path, monkeypatch):
     for path in kept.iterdir():
         path.unlink()
     kept.rmdir()
-    whole = alone(**flags, spill=str(spill), parts=3, epochs=2)
+    whole = alone(**flags, spill=str(spill), chunks=3, epochs=2)
     assert len(whole["history"]) == 2
     wrong = {"pwritev": (errno.ENOSPC, "No space left"), "preadv": (errno.EIO, "Input/output")}
     number, said = wrong[call]
     with monkeypatch.context() as patched:
         failing(patched, call, number, after=20)
         with pytest.raises(InputError, match=rf"{re.escape(str(spill))}/.*: cannot be .*{said}"):
-            alone(**flags, spill=str(spill), parts=3, resume=True)
+            alone(**flags, spill=str(spill), chunks=3, resume=True)
     assert not list(spill.iterdir())
-    resumed = alone(**flags, spill=str(spill), parts=3, resume=True)
+    resumed = alone(**flags, spill=str(spill), chunks=3, resume=True)
     check_equal(straight["history"], resumed["history"])
 
 
@@ -95,12 +95,12 @@ def test_a_disk_that_fails_while_norms_get_their_gradients(call, tmp_path, monke
 
     monkeypatch.setattr(Network, "_through_norms", failing_there)
     with pytest.raises(InputError, match=r"cannot be .*Input/output"):
-        alone(model="sage", norm="batch", layers=3, parts=4, spill=str(tmp_path))
+        alone(model="sage", norm="batch", layers=3, chunks=4, spill=str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
 def test_an_epoch_after_one_that_was_broken_off(monkeypatch):
-    task = InParts(TrainConfig.of(**SMALL, norm="batch", parts=4, dtype="float64"), solo(), 0)
+    task = InParts(TrainConfig.of(**SMALL, norm="batch", chunks=4, dtype="float64"), solo(), 0)
     gradients = []
     for breaks in (False, True):
         task.model.zero_grad()
@@ -130,7 +130,7 @@ def broken_off_after(real, number):
 def test_nothing_of_tables_stays_in_memory():
     """What a run takes is measured beside what earlier ones in its process left."""
     before = pages_held()
-    alone(parts=3)
+    alone(chunks=3)
     assert pages_held() <= before
 
 
@@ -159,7 +159,7 @@ def sharded(path, parts):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_directory_is_read_part_by_part(ranks, tmp_path):
     base = {"dataset": str(sharded(tmp_path / "graph", ranks)), "epochs": 3, "dropout": 0.3}
-    flags = [base, {**base, "parts": 4}, {**base, "parts": 3, "spill": str(tmp_path / "spill")}]
+    flags = [base, {**base, "chunks": 4}, {**base, "chunks": 3, "spill": str(tmp_path / "spill")}]
     for expected, *others in run_ranks(reports, ranks, flags):
         for found in others:
             check_equal(expected["history"], found["history"])
@@ -237,13 +237,13 @@ def test_columns_that_do_not_exist(tmp_path):
 )
 def test_what_parts_do_not_know(flags, said):
     with pytest.raises(InputError, match=said):
-        TrainConfig.of(**{"parts": 3, **flags}).check(1)
+        TrainConfig.of(**{"chunks": 3, **flags}).check(1)
 
 
 def test_no_more_parts_than_rows(tmp_path):
     graph = write_dataset(tmp_path / "graph.npz")
-    found = alone(dataset=str(graph), parts=10**6, epochs=1)
-    assert found["storage"]["parts"] == found["graph"]["vertices"]
+    found = alone(dataset=str(graph), chunks=10**6, epochs=1)
+    assert found["storage"]["chunks"] == found["graph"]["vertices"]
 
 
 def written(rank, config):
@@ -252,23 +252,23 @@ def written(rank, config):
 
 def test_flags_of_inference_in_parts():
     given = {"weights": "kept", "output": "scores.npy"}
-    for storage in ({"parts": 3}, {"spill": "somewhere"}, {"memory": "1GB"}):
+    for storage in ({"chunks": 3}, {"spill": "somewhere"}, {"memory": "1GB"}):
         InferConfig.of(**given, **storage).check(2)
         with pytest.raises(InputError, match="--cover column"):
             InferConfig.of(**given, **storage, cover="minimum").check(2)
     with pytest.raises(InputError, match="scores are written"):
-        InferConfig.of(**given, parts=3, layer=1).check(1)
+        InferConfig.of(**given, chunks=3, layer=1).check(1)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_inference_in_parts(ranks, tmp_path):
     kept, scores = tmp_path / "kept", tmp_path / "scores.npz"
-    flags = {**SMALL, "checkpoint": str(kept), "predictions": str(scores), "parts": 3}
+    flags = {**SMALL, "checkpoint": str(kept), "predictions": str(scores), "chunks": 3}
     run_ranks(reports, ranks, [{**flags, "spill": str(tmp_path / "spill")}])
     with np.load(scores) as file:
         expected = file["scores"]
     base = {"dataset": SMALL["dataset"], "random_features": 11, "weights": str(kept)}
-    for number, storage in enumerate(({}, {"parts": 5, "spill": str(tmp_path / "more")})):
+    for number, storage in enumerate(({}, {"chunks": 5, "spill": str(tmp_path / "more")})):
         output = str(tmp_path / f"{number}.npy")
         run_ranks(written, ranks, InferConfig.of(**base, **storage, output=output))
         np.testing.assert_allclose(np.load(output), expected, rtol=1e-5, atol=1e-6)

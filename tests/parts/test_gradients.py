@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spgnn.comm import connect
-from spgnn.train.config import TrainConfig
+from spgnn.config import TrainConfig
 from spgnn.train.in_parts import InParts
 from tests.parts.runs import SMALL
 
@@ -20,7 +20,9 @@ def gradients(task: InParts) -> list[torch.Tensor]:
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_gradients_are_scaled_and_added(layers):
     """What the last layer's rows made in the forward pass is scaled as all else is."""
-    task = InParts(TrainConfig.of(**SMALL, layers=layers, parts=3, dropout=0.2), connect("gloo"), 0)
+    task = InParts(
+        TrainConfig.of(**SMALL, layers=layers, chunks=3, dropout=0.2), connect("gloo"), 0
+    )
     task.loss(0).backward()
     once = gradients(task)
     assert all(bool(g.any()) for g in once)
@@ -30,7 +32,7 @@ def test_gradients_are_scaled_and_added(layers):
 
 
 def test_a_loss_nobody_asks_gradients_of_leaves_none():
-    task = InParts(TrainConfig.of(**SMALL, layers=2, parts=3), connect("gloo"), 0)
+    task = InParts(TrainConfig.of(**SMALL, layers=2, chunks=3), connect("gloo"), 0)
     task.loss(0)
     assert all(p.grad is None for p in task.model.parameters())
     task.loss(0).backward()

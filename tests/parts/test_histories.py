@@ -10,21 +10,26 @@ import scipy.sparse as sp
 import torch
 
 from spgnn.comm import connect
+from spgnn.config import TrainConfig
 from spgnn.data import Graph
 from spgnn.data.npz import write_npz
 from spgnn.direct import DirectFile
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
-from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts
 from tests.parts.runs import SMALL, check_bytes, check_equal, reports
 
 # Everything in memory; everything on the disk.
-STORAGE = ({"parts": 1}, {"parts": 7}, {"parts": 2, "spill": True}, {"parts": 13, "spill": True})
+STORAGE = (
+    {"chunks": 1},
+    {"chunks": 7},
+    {"chunks": 2, "spill": True},
+    {"chunks": 13, "spill": True},
+)
 MODELS = (
     {},
     {"dropout": 0.5, "layers": 3, "hidden": 5},
-    {"dropout": 0.5, "input_dropout": False, "model": "sage", "reach": False},
+    {"dropout": 0.5, "input_dropout": False, "model": "sage", "prune": False},
     {"model": "gin", "norm": "node", "residual": True, "layers": 3, "weight_decay": 0.1},
     {"random_labels": 0.05, "layers": 3, "dropout": 0.2, "input_dropout": False, "jk": "last"},
     {"random_labels": 0.03, "layers": 3, "model": "sage", "dropout": 0.2},
@@ -74,7 +79,7 @@ def test_bytes_of_a_slow_disk(tmp_path, monkeypatch):
         real(*arguments)
 
     monkeypatch.setattr(DirectFile, "write_pages", slowly)
-    given = {**SMALL, "model": "sage", "epochs": 1, "parts": 3, "spill": str(tmp_path)}
+    given = {**SMALL, "model": "sage", "epochs": 1, "chunks": 3, "spill": str(tmp_path)}
     run_ranks(histories, 2, [given])
 
 
@@ -89,16 +94,16 @@ def test_directed_and_weighted(ranks, labelled, tmp_path):
     write_npz(Graph("weighted", CSR.from_scipy(A), True, x=x), path)
     base = {"dataset": str(path), "random_classes": 3, "random_labels": labelled, "layers": 3}
     base |= {"epochs": 3, "model": "sage", "normalisation": "none", "dropout": 0.2}
-    spilled = {"parts": 4, "spill": str(tmp_path / "spill")}
+    spilled = {"chunks": 4, "spill": str(tmp_path / "spill")}
     wide = {**base, "dtype": "float64", "model": "gcn"}
-    flags = [base, {**base, "parts": 3}, {**base, **spilled}, wide, {**wide, **spilled}]
+    flags = [base, {**base, "chunks": 3}, {**base, **spilled}, wide, {**wide, **spilled}]
     for every in run_ranks(histories, ranks, flags):
         for number, found in enumerate(every):
             check_equal(every[0 if number < 3 else 3], found)
 
 
 def test_progress_inside_an_epoch():
-    task = InParts(TrainConfig.of(**SMALL, parts=5), connect("gloo"), 0)
+    task = InParts(TrainConfig.of(**SMALL, chunks=5), connect("gloo"), 0)
     told: list[tuple[int, int]] = []
     task.progress = lambda what, done, total: told.append((done, total))
     task.loss(0).backward()
@@ -116,7 +121,7 @@ def test_ranks_without_vertices(tmp_path):
     write_npz(graph, path)
     base = {"dataset": str(path), "epochs": 3, "partition": "block"}
     base |= {"model": "sage", "layers": 3}
-    flags = [base, {**base, "parts": 3}, {**base, "parts": 2, "spill": str(tmp_path / "spill")}]
+    flags = [base, {**base, "chunks": 3}, {**base, "chunks": 2, "spill": str(tmp_path / "spill")}]
     for expected, *others in run_ranks(histories, 4, flags):
         for found in others:
             check_equal(expected, found)

@@ -23,7 +23,7 @@ GAT = {"model": "gat", "heads": 2, "hidden": 6, "dropout": 0.5, "attention_dropo
 
 
 def flags_of(directory: Path, backend: str, model: dict[str, object]) -> list[str]:
-    given = {**SMALL, **model, "parts": 3, "epochs": EPOCHS}
+    given = {**SMALL, **model, "chunks": 3, "epochs": EPOCHS}
     given |= {"checkpoint": directory / "kept", "checkpoint_every": 1, "nproc": 2, "threads": 1}
     given |= {"spill": directory / "spill", "backend": backend, "json": directory / "report.json"}
     # Validation goes by running moments, which hold biases that are rounding in float32.

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from spgnn.comm import connect
+from spgnn.config import TrainConfig
 from spgnn.inference.cli import infer_to_file
 from spgnn.inference.config import InferConfig
 from spgnn.nn.moments import moments
@@ -18,7 +19,6 @@ from spgnn.parts.room import Places
 from spgnn.parts.segments import Taken
 from spgnn.testing import run_ranks
 from spgnn.train import in_parts
-from spgnn.train.config import TrainConfig
 from spgnn.train.in_parts import InParts
 from tests.parts.runs import SMALL, check_bytes, check_equal, reports
 
@@ -42,8 +42,8 @@ def test_history_is_that_of_memory(ranks, models, tmp_path):
     spill, flags = {"spill": str(tmp_path)}, []
     for model in models:
         base = {**SMALL, "hidden": 5, **model, "dtype": "float64", "epochs": 2}
-        again = {"parts": 7, "recompute": "always"}
-        flags += [base, {**base, "parts": 1}, {**base, "parts": 2}, base | again | spill]
+        again = {"chunks": 7, "recompute": "always"}
+        flags += [base, {**base, "chunks": 1}, {**base, "chunks": 2}, base | again | spill]
     for every_one in run_ranks(reports, ranks, flags):
         for number, found in enumerate(every_one):
             expected = every_one[number - number % 4]
@@ -58,7 +58,7 @@ def test_training_losses_in_float32(tmp_path):
     flags = []
     for model in MODELS[::2]:
         base = {**SMALL, "hidden": 5, **model}
-        flags += [base, {**base, "parts": 3, "spill": str(tmp_path)}]
+        flags += [base, {**base, "chunks": 3, "spill": str(tmp_path)}]
     for found in run_ranks(reports, 1, flags):
         for expected, parted in zip(found[::2], found[1::2], strict=True):
             check_bytes(parted["storage"])
@@ -133,7 +133,7 @@ def test_running_statistics_are_those_of_memory(tmp_path):
     base |= {"optimizer": "sgd", "lr": 0.05}
     (straight,) = reports(0, [base])
     flags = {**base, "checkpoint": str(kept), "checkpoint_every": 1}
-    spilled = {**flags, "parts": 3, "spill": str(tmp_path / "spill")}
+    spilled = {**flags, "chunks": 3, "spill": str(tmp_path / "spill")}
     reports(0, [{**spilled, "epochs": 2}])
     (found,) = reports(0, [{**spilled, "epochs": 3, "resume": True}])
     check_equal(straight["history"][:3], found["history"])
@@ -161,7 +161,7 @@ def test_inference(model, ranks, tmp_path):
     with np.load(scores) as file:
         expected = file["scores"]
     base = {"dataset": SMALL["dataset"], "random_features": 11, "weights": str(kept), **model}
-    for number, storage in enumerate(({"parts": 3}, {"parts": 5, "spill": str(tmp_path / "s")})):
+    for number, storage in enumerate(({"chunks": 3}, {"chunks": 5, "spill": str(tmp_path / "s")})):
         output = str(tmp_path / f"{number}.npy")
         run_ranks(written, ranks, InferConfig.of(**base, **storage, output=output))
         np.testing.assert_allclose(np.load(output), expected, rtol=1e-4, atol=1e-4)
@@ -169,7 +169,7 @@ def test_inference(model, ranks, tmp_path):
 
 def test_sizes_foretell_what_the_built_tables_move(tmp_path):
     for model in MODELS:
-        flags = {**SMALL, **model, "parts": 3, "spill": str(tmp_path)}
+        flags = {**SMALL, **model, "chunks": 3, "spill": str(tmp_path)}
         task = InParts(TrainConfig.of(**flags), connect("gloo"), 0)
         assert Forecast.of_sizes(task.sizes, task.budget) == task.forecast
         task.close()
@@ -177,7 +177,7 @@ def test_sizes_foretell_what_the_built_tables_move(tmp_path):
 
 def test_progress_inside_an_epoch():
     """A pass for each norm, forward and backward."""
-    task = InParts(TrainConfig.of(**SMALL, norm="batch", model="gin", parts=5), connect("gloo"), 0)
+    task = InParts(TrainConfig.of(**SMALL, norm="batch", model="gin", chunks=5), connect("gloo"), 0)
     told: list[tuple[int, int]] = []
     task.progress = lambda what, done, total: told.append((done, total))
     task.loss(0).backward()

@@ -14,10 +14,10 @@ from spgnn.errors import InputError
 from spgnn.exchange import ALGOS, COVERS, STRATEGIES
 from spgnn.partition import partition
 from spgnn.plan import Prediction, Subject, predict
+from spgnn.plan.config import links_of, network_of
 from spgnn.plan.network import normalisation_of
 from spgnn.plan.wired import Wired
 from spgnn.train import TrainConfig
-from spgnn.train.planned import links_of, network_of
 
 
 def write_graphs(directory: Path) -> list[Path]:
@@ -76,8 +76,8 @@ def random_configurations(
             order=one_of(*given.get("order", ("auto", "auto", "paper"))),
             dropout=one_of(0.0, 0.5),
             input_dropout=one_of(True, False),
-            ghosts=one_of(*given.get("ghosts", (0, 1))),
-            reach=one_of(True, True, False),
+            recompute_halo=one_of(*given.get("recompute_halo", (False, True))),
+            prune=one_of(True, True, False),
             hierarchy=one_of(*given.get("hierarchy", ("none", "none", "2"))),
             layers=one_of(1, 2, 3),
             hidden=one_of(2, 7, 16) if "heads" not in given else one_of(4, 16),
@@ -130,5 +130,5 @@ def predicted(config: TrainConfig, ranks: int, wired: Wired | None = None) -> Pr
         nodes=algorithm.nodes(algorithm.parts(ranks)) if how.partition == "gvb" else None,
     )
     network = network_of(config, subject)
-    network = replace(network, order=how.order, ghosts=bool(how.ghosts))
-    return predict(subject, labels, algorithm, ranks, network, reach=how.reach, wired=wired)
+    network = replace(network, order=how.order, ghosts=how.recompute_halo)
+    return predict(subject, labels, algorithm, ranks, network, reach=how.prune, wired=wired)

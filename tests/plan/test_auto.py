@@ -22,8 +22,8 @@ def trained(rank: int, configs: list[TrainConfig]) -> list[dict]:
 
 def test_given_flags_are_found_whatever_their_value():
     assert TrainConfig.given([]) == set()
-    flags = ["--c", "1", "--no-reach", "--plan", "auto", "--cover=column"]
-    assert TrainConfig.given(flags) == {"c", "reach", "plan", "cover"}
+    flags = ["--c", "1", "--no-prune", "--plan", "auto", "--cover=column"]
+    assert TrainConfig.given(flags) == {"c", "prune", "plan", "cover"}
 
 
 @pytest.fixture
@@ -64,13 +64,13 @@ def test_auto_knows_norms_skips_and_jumps(tmp_path, cache):
     model = {"norm": "batch", "residual": True, "jk": "cat", "act": "elu", "hidden": 7}
     base = TrainConfig.of(dataset=graph, epochs=3, layers=2, **model)
     auto = base.but(plan="auto", machine=str(EXAMPLE))
-    both = [base, auto, auto.but(reach=True, model="sage", norm="node")]
+    both = [base, auto, auto.but(prune=True, model="sage", norm="node")]
     reports = run_ranks(trained, 3, both)[0]
     losses = [[record["loss"] for record in report["history"]] for report in reports]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     for report in reports[1:]:
         assert report["plan"]["bytes"] == report["volume"]["total_bytes"]
-    assert reports[1]["plan"]["reach"] is False
+    assert reports[1]["plan"]["prune"] is False
 
 
 def test_auto_knows_attention_and_largest_neighbours(tmp_path, cache):
@@ -91,7 +91,7 @@ def test_auto_knows_attention_and_largest_neighbours(tmp_path, cache):
         assert chosen["plan"]["bytes"] == chosen["volume"]["total_bytes"]
     assert reports[3]["config"]["cover"] == "minimum"
     largest = reports[5]["config"]
-    assert (largest["algo"], largest["cover"], largest["ghosts"]) == ("1d", "column", 0)
+    assert (largest["algo"], largest["cover"], largest["recompute_halo"]) == ("1d", "column", False)
     kinds = [report["plan"]["seconds_by_kind"] for report in reports[3:]]
     assert [next(iter(kind.keys() & {"attention", "largest"})) for kind in kinds] == [
         *["attention"] * 2,
@@ -102,7 +102,7 @@ def test_auto_knows_attention_and_largest_neighbours(tmp_path, cache):
 def test_a_file_gives_its_first_plan_for_as_many_ranks(tmp_path):
     graph = write_graphs(tmp_path)[0]
     flags = {"algo": "1d", "c": 1, "exchange": "sparsity-aware", "cover": "row", "order": "paper"}
-    flags |= {"ghosts": 0, "reach": False, "partition": "random", "hierarchy": "none"}
+    flags |= {"recompute_halo": False, "prune": False, "partition": "random", "hierarchy": "none"}
     path = tmp_path / "plans.json"
     path.write_text(json.dumps({"plans": [{"ranks": 2}, {"ranks": 3, **flags}]}))
     base = TrainConfig.of(dataset=graph, epochs=1, plan=str(path))

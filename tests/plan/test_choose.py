@@ -24,11 +24,21 @@ from spgnn.plan.plot import lines
 from spgnn.plan.steps import Weighing
 from spgnn.plan.subject import set_up
 from spgnn.plan.wired import Wired
-from spgnn.train import TrainConfig, parse
+from spgnn.train import TrainConfig
 from tests.plan.configurations import write_graphs
 from tests.plan.test_machine import EXAMPLE
 
-CONTRACT = {"ranks", "algo", "c", "cover", "ghosts", "reach", "order", "partition", "schedule"}
+CONTRACT = {
+    "ranks",
+    "algo",
+    "c",
+    "cover",
+    "recompute_halo",
+    "prune",
+    "order",
+    "partition",
+    "schedule",
+}
 CONTRACT |= {"hierarchy", "bytes", "memory_bytes", "seconds", "command"}
 
 
@@ -124,7 +134,7 @@ def test_given_flags_stay():
     network = Network((11, 7, 3))
     every = list(configurations(4, network, ["block"]))
     assert all(one.algorithm.cover == "row" for one in fitting(every, {"cover": "row"}))
-    found = list(fitting(every, {"exchange": "oblivious", "ghosts": 0}))
+    found = list(fitting(every, {"exchange": "oblivious", "recompute_halo": False}))
     assert found
     assert {(one.algorithm.exchange, one.algorithm.cover) for one in found} == {
         ("oblivious", "column")
@@ -137,7 +147,7 @@ def test_given_flags_stay():
 def test_a_configuration_writes_flags_that_mean_it():
     network = Network((11, 7, 3))
     for one in list(configurations(8, network, ["gvb", "stream"], ranks_a_node=4))[::7]:
-        flat = parse(one.written()).flat()
+        flat = TrainConfig.read(one.written()).flat()
         assert {name: flat[name] for name in one.flags} == one.flags
     assert Configuration(4, "gvb", "column", Algorithm()).written() == []
 
@@ -210,7 +220,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
         assert set(plan) >= CONTRACT
         words = shlex.split(plan["command"])
         assert words[:4] == ["torchrun", "--nproc-per-node", str(plan["ranks"]), words[3]]
-        config: TrainConfig = parse(words[4:])
+        config: TrainConfig = TrainConfig.read(words[4:])
         config.check(plan["ranks"])
         assert config.data.dataset == str(graph)
         assert (config.model.hidden, config.model.layers) == (5, 2)

@@ -24,7 +24,7 @@ from spgnn.plan.out_of_core import FromDisk, OutOfCore
 from spgnn.plan.partitions import Partitions
 from spgnn.plan.search import Planned
 from spgnn.testing import run_ranks
-from spgnn.train import parse
+from spgnn.train import TrainConfig
 from spgnn.train.run import train
 from tests.parts.runs import check_bytes, reports
 from tests.plan.configurations import write_graphs
@@ -79,7 +79,8 @@ def test_bytes_are_those_of_training(ranks, tmp_path):
         extra = [f"--{n}" if v is True else f"--{n}={v}" for n, v in options.items()]
         # Memory decides nothing here: all is on the disk, so is what is looked at.
         how = "always" if one.configuration.storage["recomputed_layers"] else "never"
-        flags.append(parse([*base, *extra, *command, "--recompute", how]).flat())
+        asked = ["--set", f"storage.recompute={how}"]
+        flags.append(TrainConfig.read([*base, *extra, *command, *asked]).flat())
         planned.append(one.configuration.storage)
     (found, *_) = run_ranks(reports, ranks, flags)
     for ahead, report in zip(planned, found, strict=True):
@@ -107,8 +108,8 @@ def test_what_does_not_fit_is_planned_from_the_disk(tmp_path, capsys):
     assert shown > 0
     assert shown + sum(beside.values()) == pytest.approx(sum(moved) / 2**12)
     words = shlex.split(from_disk["command"])
-    assert words[-4:] == ["--spill", str(tmp_path), "--parts", "8"]
-    parse(words[4:]).check(1)
+    assert words[-4:] == ["--spill", str(tmp_path), "--chunks", "8"]
+    TrainConfig.read(words[4:]).check(1)
     assert "from disk" in capsys.readouterr().out
 
 
@@ -136,7 +137,7 @@ def test_a_plan_file_is_followed_in_memory(tmp_path):
     record["plans"] = [plan for plan in record["plans"] if plan["storage"] is not None]
     found.write_text(json.dumps(record))
     with pytest.raises(InputError, match="holds no plan for 1 ranks"):
-        train(parse(["--dataset", graph, "--plan", str(found)]), connect("gloo"))
+        train(TrainConfig.read(["--dataset", graph, "--plan", str(found)]), connect("gloo"))
 
 
 def _parted(path):

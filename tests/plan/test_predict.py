@@ -169,7 +169,7 @@ WEIGHED = {
     "message_dropout": (0.0, 0.3),
     "algo": ("1d", "1.5d", "2d", "vertex-cut"),
     "order": ("auto",),
-    "ghosts": (0,),
+    "recompute_halo": (False,),
     "hierarchy": ("none",),
     "normalisation": ("auto",),
 }
@@ -179,7 +179,7 @@ LARGEST = {
     "algo": ("1d",),
     "cover": ("column",),
     "exchange": ("sparsity-aware",),
-} | {name: WEIGHED[name] for name in ("order", "ghosts", "hierarchy", "normalisation")}
+} | {name: WEIGHED[name] for name in ("order", "recompute_halo", "hierarchy", "normalisation")}
 
 
 @pytest.mark.parametrize(("kinds", "many"), [(WEIGHED, 10), (LARGEST, 3)])

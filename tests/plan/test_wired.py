@@ -18,7 +18,7 @@ from spgnn.plan import Network, Subject, predict, read_machine
 from spgnn.plan.machine import Level, Levels, Link
 from spgnn.plan.wired import Wired
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, parse, train
+from spgnn.train import TrainConfig, train
 from tests.plan.configurations import predicted, write_graphs
 from tests.plan.test_machine import EXAMPLE
 from tests.training import run
@@ -30,16 +30,16 @@ WIRES: list[dict[str, object]] = [
     {"bits": 8, "delay": 2, "delay_bins": 2},  # after the first epoch, two periods
     {"delay": "never", "exact_last": 2},
     {"boundary_sampling": "1,1e-9@4", "bits": 8},
-    {"bits": "1,4@3", "centred": True},
-    {"delay": 1, "exact_last": 1, "bits": 4, "centred": False},
+    {"bits": "1,4@3", "exact_means": True},
+    {"delay": 1, "exact_last": 1, "bits": 4, "exact_means": False},
 ]
 SCHEMES: list[dict[str, object]] = [
     {"cover": "minimum"},
     {"algo": "1.5d", "c": 2, "dropout": 0.5},
     {"algo": "2d", "dropout": 0.5, "model": "sage"},
-    {"hierarchy": 2, "reach": False},
-    {"algo": "feature", "c": 4, "reach": False},
-    {"algo": "vertex-cut", "ghosts": 1},
+    {"hierarchy": 2, "prune": False},
+    {"algo": "feature", "c": 4, "prune": False},
+    {"algo": "vertex-cut", "recompute_halo": True},
     {"hierarchy": 2, "cover": "row"},
 ]
 
@@ -73,7 +73,7 @@ def test_bytes_of_a_run_are_those_that_ranks_count(tmp_path):
     ]
     reports, fewer = run_ranks(counted, 4, configs)[0], list[bool]()
     for config, report in zip(configs, reports, strict=True):
-        wired = Wired.of(config.wires.approximation, 5)
+        wired = Wired.of(config.messages.codec, 5)
         assert wired is not None
         found = predicted(config, 4, wired)
         assert found.volume == report["volume"] == report["planned_volume"], config
@@ -89,7 +89,7 @@ def test_bytes_of_attention_on_wires_are_those_that_ranks_count(tmp_path):
         for number, how in enumerate(WEIGHED)
     ]
     for config, report in zip(configs, run_ranks(counted, 4, configs)[0], strict=True):
-        found = predicted(config, 4, Wired.of(config.wires.approximation, 5))
+        found = predicted(config, 4, Wired.of(config.messages.codec, 5))
         assert found.volume == report["volume"] == report["planned_volume"], config
 
 
@@ -132,7 +132,7 @@ def test_what_wires_keep_and_take_is_predicted():
 
 
 def test_what_depends_on_values_is_refused():
-    with pytest.raises(InputError, match=r"--fresh 0\.5"):
+    with pytest.raises(InputError, match=r"messages.fresh 0\.5"):
         Wired.of(Codec.of(fresh=0.5), 10)
 
 
@@ -146,7 +146,7 @@ def test_auto_takes_wires(tmp_path, monkeypatch):
     config = TrainConfig.of(dataset=write_graphs(tmp_path)[2], hidden=7, dropout=0.5, **flags)
     report = run_ranks(trained, 4, config)[0]
     assert report["plan"]["bytes"] == report["volume"]["total_bytes"]
-    assert report["approximation"]["wires"] == "--bits 4 --delay 1 --centred True"
+    assert report["approximation"]["wires"] == "--bits 4 --delay 1 messages.exact-means True"
 
 
 def test_the_command_ranks_for_wires(tmp_path, capsys):
@@ -161,17 +161,18 @@ def test_the_command_ranks_for_wires(tmp_path, capsys):
         "2",
         "--epochs",
         "60",
-        "--no-centred",
+        "--set",
+        "messages.exact-means=false",
     ]
     assert main(["plan", graph, "--ranks", "4", *map(str, flags), *given]) == 0
     capsys.readouterr()
     plan = json.loads(out.read_text())["plans"][0]
-    config = parse(shlex.split(plan["command"])[4:])
-    asked = config.wires.approximation
+    config = TrainConfig.read(shlex.split(plan["command"])[4:])
+    asked = config.messages.codec
     bits = [(0, 8), (50, 4)]
     assert asked == Codec.of(bits=bits, delay=2, bins=2, exact_means=False)
     assert config.training.epochs == 60
     assert predicted(config, 4, Wired(asked, 60)).volume["total_bytes"] == plan["bytes"]
     for wrong in (["--bits", "3"], ["--delay-bins", "2"], ["--delay", "100"]):
         assert main(["plan", graph, "--ranks", "4", "--machine", str(EXAMPLE), *wrong]) == 2
-        assert "--delay" in capsys.readouterr().err
+        assert wrong[0] in capsys.readouterr().err

@@ -1,200 +1,407 @@
-"""The flags of the training command: how they are read, and what is refused."""
+"""Options of training: read from flags, keys and files; wrong values and combinations refused."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+import re
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from spgnn import InputError
 from spgnn.comm import connect
+from spgnn.config import Record, options_of
+from spgnn.exchange import Codec
 from spgnn.inference.cli import infer_to_file
 from spgnn.inference.config import InferConfig
 from spgnn.minibatch.config import MiniBatchConfig
 from spgnn.minibatch.run import train as train_batches
+from spgnn.plan.config import PlanConfig
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, Training, parse, prepare, train
+from spgnn.train import TrainConfig, Trainer, Training, main, prepare, train
+from tests.comm.jobs import Ended
+from tests.train.command import check_refused, run
+from tests.training import write_dataset
 
-# One flag of each type, another value than its default as written, and as read.
-FLAGS = [
-    ("--algo", "1.5d", "1.5d"),
-    ("--data-dir", "there", "there"),
-    ("--buffer", "1.5 KiB", 1536),
-    ("--memory", "2GiB", 2**31),
-    ("--c", "2", 2),
-    ("--imbalance", "0.1", 0.1),
-    ("--lr", "1e-3", 1e-3),
-    ("--attention-dropout", "0.5", 0.5),
-    ("--bits", "2,8@50,32@90", "2,8@50,32@90"),
+# An option of each kind: as it is written, its value, and the words of a command line.
+WRITTEN = [
+    ("algo", "1.5d", ["--algo", "1.5d"]),
+    ("buffer", 1536, ["--buffer", "1.5 KiB"]),
+    ("memory", 2**31, ["--memory=2GiB"]),
+    ("c", 2, ["--c", "1", "--c", "2"]),  # the last one counts
+    ("lr", 1e-3, ["--lr", "1e-3"]),
+    ("bits", "2,8@50,32@90", ["--bits", "2,8@50,32@90"]),
+    ("resume", True, ["--no-resume", "--resume"]),
+    ("prune", False, ["--no-prune"]),
+    ("metric", "f1-macro", ["--metric", "f1-macro"]),
+    ("attention_dropout", 0.5, ["--set", "model.attention-dropout=0.5"]),
+    ("input_dropout", False, ["--set", "model.input_dropout=false"]),
+    ("clip", 1.0, ["--set", "training.clip=9", "--set", "training.clip=1"]),
+    ("hidden", 7, ["--set", "model.hidden=9", "--hidden", "7"]),  # flags count more
+    ("class_weights", "1,2", ["--set", "aim.class-weights=1,2"]),
 ]
-SWITCHES = [("--resume", "resume", True), ("--no-overlap", "overlap", False)]
+OTHERS = {name: value for name, value, _ in WRITTEN} | {"dataset": 'a "graph" \\ of \u00fc\n'}
 
 
-SAGE_MAX = {"model": "sage", "aggregate": "max"}
+@pytest.mark.parametrize(("name", "value", "words"), WRITTEN)
+def test_options_are_read_and_written(name, value, words):
+    config = TrainConfig.read(words)
+    assert config == TrainConfig.of(**{name: value})
+    assert config.flat() == TrainConfig().flat() | {name: value}
+    assert type(config.flat()[name]) is type(value)
+    assert TrainConfig.given(words) == {name: value}
+    assert TrainConfig.read(config.written()) == config
 
 
-def name_of(flag: str) -> str:
-    return flag.removeprefix("--").replace("-", "_")
-
-
-@pytest.mark.parametrize(("flag", "written", "read"), FLAGS)
-def test_flags(flag, written, read):
-    config = parse([flag, written])
-    assert config.flat() == TrainConfig().flat() | {name_of(flag): read}
-    assert config == TrainConfig.of(**{name_of(flag): read})
-    assert type(config.flat()[name_of(flag)]) is type(read)
-    assert read != TrainConfig().flat()[name_of(flag)]
-
-
-@pytest.mark.parametrize(("flag", "name", "value"), SWITCHES)
-def test_switches(flag, name, value):
-    assert parse([flag]).flat() == TrainConfig().flat() | {name: value}
-    assert parse([flag]) == TrainConfig.of(**{name: value})
-    # The other way round is said as well.
-    other = flag.replace("--no-", "--") if "--no-" in flag else flag.replace("--", "--no-")
-    assert parse([flag, other]) == TrainConfig()
-
-
-@pytest.mark.parametrize("flag", ["--algo", "--metric"])
-def test_choices(flag):
-    """What help lists is taken, and what is nearly one of these is refused with it."""
-    with pytest.raises(InputError, match=f"{flag} else: choose one of") as refused:
-        parse([flag, "else"])
-    choices = str(refused.value).partition("choose one of ")[2].split(", ")
-    assert len(choices) > 4
-    for choice in choices:
-        assert parse([flag, choice]).flat()[name_of(flag)] == choice
-    with pytest.raises(InputError, match=f"{flag} {choices[-1]}x: .*did you mean '{choices[-1]}'"):
-        parse([flag, f"{choices[-1]}x"])
-
-
-def test_records_have_all_flags_once():
-    """Records are the one list of flags: no name is in two of them."""
-    parts = [asdict(part) for part in vars(TrainConfig()).values()]
-    assert sum(map(len, parts)) == len(TrainConfig().flat())
-
-
-def test_help_says_what_every_flag_is(capsys):
+@pytest.mark.parametrize("kind", [TrainConfig, MiniBatchConfig, InferConfig, PlanConfig])
+def test_help_is_short_and_names_are_unique(kind, capsys):
+    options = [o for record in kind.sections().values() for o in options_of(record)]
+    assert max(Counter(option.name for option in options).values()) == 1
     with pytest.raises(SystemExit) as ended:
-        parse(["--help"])
+        kind.read(["--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert all("--" + name.replace("_", "-") in shown for name in TrainConfig().flat())
+    flags = re.findall(r"^  --(?!no-)[\w-]+", shown, re.MULTILINE)
+    assert len(flags) <= (35 if kind is TrainConfig else 45)
+    assert sum(option.mark.level in ("flag", "rare") for option in options) <= 75
+    for option in options:
+        assert (re.search(f"  {option.flag}[ ,]", shown) is not None) == (
+            option.mark.level == "flag"
+        )
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("suffix", [".json", ".toml", ".yaml"])
+def test_files_equal_flags(tmp_path, suffix, nested):
+    if suffix == ".yaml":
+        pytest.importorskip("yaml")
+    expected = TrainConfig.of(**OTHERS)
+    tables = {
+        section: {k.replace("_", "-"): v for k, v in vars(record).items() if v is not None}
+        for section, record in vars(expected).items()
+    }
+    if not nested:
+        tables = {"": {k: v for table in tables.values() for k, v in table.items()}}
+    if suffix == ".toml":
+        lines = []
+        for section, table in tables.items():
+            lines += [f"[{section}]"] if section else []
+            lines += [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in table.items()]
+        text = "\n".join(lines)
+    else:
+        text = json.dumps(tables.get("", tables))
+    path = write(tmp_path / f"run{suffix}", text)
+    assert TrainConfig.read(["--config", str(path)]) == expected.but(config=path)
+    found = TrainConfig.read(["--hidden", "99", "--config", str(path), "--set", "training.lr=9"])
+    assert found == expected.but(config=path, hidden=99, lr=9)
+
+
+def test_a_report_is_a_configuration(tmp_path):
+    path = tmp_path / "report.json"
+    config = TrainConfig.of(**OTHERS | {"config": "else.toml"})
+    path.write_text(json.dumps({"config": config.flat(), "history": []}))
+    assert TrainConfig.read(["--config", str(path)]) == config.but(config=path)
+
+
+BAD = [
+    ("unknown", "epoch = 3", ["unknown key 'epoch'", "did you mean 'epochs'"]),
+    ("unknown table", "[modle]\nhidden = 3", ["unknown key 'modle'", "did you mean 'model'"]),
+    ("other record", "[model]\nepochs = 3", ["unknown key 'epochs' of [model]"]),
+    ("table", "[hidden]\nx = 1", ["hidden must be a value, got a dict"]),
+    ("list", "dataset = ['a', 'b']", ["dataset must be a value, got a list"]),
+    ("number", "epochs = 'many'", ["--epochs", "many"]),
+    ("truth", "prune = 'maybe'", ["--prune", "maybe"]),
+    ("bytes", "buffer = 'much'", ["--buffer", "must be bytes"]),
+    ("range", "epochs = 0", ["--epochs must be an integer in [1,"]),
+    ("choice", "cover = 'colunm'", ["--cover", "colunm", "column"]),
+    ("twice", "lr = 1\n[training]\nlr = 2", ["lr is there twice"]),
+    ("twice written", "eval-every = 1\neval_every = 1", ["eval_every is there twice"]),
+    ("no TOML", "hidden: 16", ["line 1"]),
+    ("binary", b"\xff\xfe\x00", ["UTF-8"]),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_bad_files(tmp_path, capsys, text, words):
+    path = tmp_path / "run.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    status = main(["--config", str(path)])
+    printed = capsys.readouterr()
+    check_refused(Ended(status, printed.out, printed.err), f"--config {path}", *words)
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("name", "text", "said"),
     [
-        ({"epochs": 0}, "--epochs: '0' must be an integer ≥ 1"),
-        ({"epochs": 2.0}, "--epochs: '2.0' must be an integer"),
-        ({"epochs": True}, "--epochs: 'True' must be an integer"),
-        ({"hidden": 10**5000}, "--hidden: "),
-        ({"layers": 10**9}, "--layers: '1000000000' must be an integer ≤ 1000"),
-        ({"lr": float("nan")}, r"--lr: 'nan' must be in \[0, inf\)"),
-        ({"imbalance": 1e300}, "--imbalance: '1e.300' must be in"),
-        ({"dropout": "much"}, r"--dropout: 'much' must be in \[0, 1\)"),
-        ({"cover": "colunm"}, "--cover colunm: .*did you mean 'column'"),
-        ({"cover": None}, "--cover None: choose one of"),
-        ({"overlap": "yes"}, "--overlap yes: choose one of True, False"),
-        ({"hierarchy": "autp"}, "--hierarchy autp: must be none, auto or .*did you mean 'auto'"),
-        ({"hierarchy": 0}, "--hierarchy 0: must be none, auto or a number from 1"),
-        ({"hierarchy": "1_0"}, "--hierarchy 1_0: must be"),
-        ({"json": ""}, "--json: an empty name"),
-        ({"buffer": "much"}, "--buffer: 'much' must be bytes"),
-        ({"buffer": -1}, "--buffer: '-1' must be bytes"),
-        ({"dataset": ""}, "--dataset: an empty name"),
-        ({"class_weights": "balancd"}, "--class-weights balancd: must be .*mean 'balanced'"),
-        ({"class_weights": "1,-2"}, "--class-weights 1,-2: must be none, balanced, or a weight"),
-        ({"class_weights": "0,0"}, "--class-weights 0,0: must be none"),
-        ({"graph_split": "20,2"}, "--graph-split 20,2: must be three numbers of graphs"),
-        ({"graph_split": "0,2,2"}, "--graph-split 0,2,2: must be three"),
-        ({"label_smoothing": 1}, r"--label-smoothing: '1' must be in \[0, 1\)"),
-        ({"epoch": 3}, "flag epoch: .*did you mean 'epochs'"),
+        ("run.txt", "", "its name must end in .toml, .json"),
+        ("missing.toml", None, "cannot be read: No such file"),
+        ("list.json", "[1]", "must hold keys and values"),
+        ("broken.json", "{", "line 1"),
+        ("deep.json", "[" * 100_000, "recursion"),
+        ("bad.yaml", "hidden: [", "line"),
+        ("keys.yaml", "1: 2", "keys"),
+        ("code.yaml", "hidden: !!python/object/apply:os.abort []", "constructor"),
     ],
 )
-def test_wrong_values_in_the_library(flags, said):
-    """What a command line refuses, a configuration refuses; a known value is converted."""
-    with pytest.raises(InputError, match=said):
-        TrainConfig.of(**flags)
-    assert TrainConfig.of(lr=1, dataset=Path("there")).flat() == TrainConfig().flat() | {
-        "lr": 1.0,
-        "dataset": "there",
-    }
+def test_bad_names_json_and_yaml(tmp_path, name, text, said):
+    if name.endswith("yaml"):
+        pytest.importorskip("yaml")
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match=f"--config {re.escape(str(path))}: .*{said}"):
+        TrainConfig.read(["--config", str(path)])
+
+
+def test_yaml_is_an_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    path = write(tmp_path / "run.yaml", "hidden: 16")
+    with pytest.raises(InputError, match=r"YAML needs PyYAML: pip install 'spgnn\[yaml\]'"):
+        TrainConfig.read(["--config", str(path)])
 
 
 @pytest.mark.parametrize(
-    ("flags", "ranks", "message"),
+    ("words", "said"),
+    [
+        (["--hiden", "3"], "--hiden. Did you mean --hidden"),
+        (["--np", "2"], r"--np; did you mean '--nproc'\?"),
+        (["--act", "elu"], "--act is a key, not a flag: --set model.act=VALUE"),
+        (["--set", "model.atc=elu"], "unknown key 'model.atc'; did you mean 'model.act'"),
+        (["--set", "act"], "must be SECTION.KEY=VALUE"),
+        (["--set", "model.act=rleu"], "--set: .*rleu.*relu"),
+        (["--epochs"], "--epochs requires an argument"),
+        (["--epochs", "x"], 'unable to convert "x" into int'),
+        (["--cover", "colunm"], 'Choose from: "column", "row", "minimum". Did you mean "column"'),
+        (["--metric", "f1-macor"], 'Did you mean "f1-macro"'),
+        (["cora"], "cora"),
+    ],
+)
+def test_wrong_command_lines(words, said):
+    with pytest.raises(InputError, match=said):
+        TrainConfig.read(words)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"epochs": 0}, "--epochs must be an integer in"),
+        ({"epochs": 2.0}, "--epochs must be an integer"),
+        ({"epochs": True}, "--epochs must be an integer"),
+        ({"hidden": 10**5000}, "--hidden must be an integer"),
+        ({"layers": 10**9}, r"--layers must be an integer in \[1, 1000\]"),
+        ({"lr": float("nan")}, r"--lr must be in \[0, inf\), got nan"),
+        ({"imbalance": 1e300}, "--imbalance must be in"),
+        ({"dropout": "much"}, r"--dropout must be in \[0, 1\), got the text 'much'"),
+        ({"cover": "colunm"}, "--cover colunm: .*did you mean 'column'"),
+        ({"cover": None}, "--cover None: choose one of"),
+        ({"prune": "yes"}, "--prune must be true or false, got the text 'yes'"),
+        ({"hierarchy": "autp"}, "--hierarchy autp: must be none, auto or .*did you mean 'auto'"),
+        ({"hierarchy": 0}, "--hierarchy 0: must be none, auto or a number from 1"),
+        ({"json": ""}, "--json: must be a text that is not empty"),
+        ({"dataset": "a\0b"}, "--dataset: must be a text"),
+        ({"buffer": "much"}, "--buffer: 'much' must be bytes"),
+        ({"buffer": -1}, "--buffer must be an integer of at least 0"),
+        ({"class_weights": "balancd"}, "class-weights balancd: must be .*mean 'balanced'"),
+        ({"class_weights": "1,-2"}, "aim.class-weights 1,-2: must be none, balanced, or a weight"),
+        ({"class_weights": "0,0"}, "class-weights 0,0: must be none"),
+        ({"graph_split": "20,2"}, "data.graph-split 20,2: must be three numbers of graphs"),
+        ({"graph_split": "0,2,2"}, "graph-split 0,2,2: must be three"),
+        ({"label_smoothing": 1}, r"aim.label-smoothing must be in \[0, 1\), got 1"),
+        ({"epoch": 3}, "option epoch: .*did you mean 'epochs'"),
+        ({"bits": 3}, "--bits 3: must be 32, 16, 8, 4, 2 or 1, or a schedule"),
+        ({"bits": "8,4"}, "--bits 8,4: must be"),
+        ({"bits": "8@3"}, "--bits 8@3: must be"),
+        ({"bits": "8,4@9,2@9"}, "--bits 8,4@9,2@9: must be"),
+        ({"bits": "8,4@-1"}, "--bits 8,4@-1: must be"),
+        ({"boundary_sampling": 0}, "--boundary-sampling 0: must be .*--delay never sends nothing"),
+        ({"boundary_sampling": "nan"}, "--boundary-sampling nan: must be a share in"),
+        ({"boundary_sampling": "1,1e-40@2"}, "--boundary-sampling 1,1e-40@2: must be a share"),
+        ({"boundary_sampling": 1.5}, "--boundary-sampling 1.5: must be a share in"),
+        ({"delay": -1}, "--delay -1: must be a number of epochs from 0, or never"),
+        ({"delay": "nevr"}, "--delay nevr: must be .*did you mean 'never'"),
+        ({"fresh": 0.1, "delay": 2, "delay_bins": 2}, "messages.fresh .* be had with --delay-bins"),
+        ({"bits": "8,1@5", "error_feedback": True}, "--error-feedback needs --bits 2 or more"),
+        ({"smoothing": 1}, r"messages.smoothing must be in \[0, 1\)"),
+    ],
+)
+def test_wrong_values(options, said):
+    with pytest.raises(InputError, match=said):
+        TrainConfig.of(**options)
+
+
+def test_paths_and_numbers_are_converted():
+    assert TrainConfig.of(lr=1, dataset=Path("there"), bits=8, buffer="1kB").flat() == (
+        TrainConfig().flat() | {"lr": 1.0, "dataset": "there", "bits": "8", "buffer": 1000}
+    )
+
+
+MAX, PEERS = {"model": "sage", "aggregate": "max"}, {"schedule": "peers", "buffer": 9}
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "words"),
     [
         ({"c": 2}, 2, "--c 2 needs --algo 1.5d"),
         ({"algo": "feature", "c": 4}, 6, "--c 4 must divide the number of ranks, which is 6"),
         ({"algo": "3d", "c": 3}, 8, "--c 3 must divide the number of ranks, which is 8"),
-        ({"algo": "1.5d", "c": 2}, 3, "--c 2 must divide the number of ranks, which is 3"),
         ({"exchange": "oblivious", "cover": "row"}, 1, "--cover row needs"),
         ({"hierarchy": 4}, 6, "--hierarchy 4 must divide the number of ranks, which is 6"),
         ({"hierarchy": 2, "algo": "feature", "c": 2}, 4, "--hierarchy 2 needs --algo 1d"),
         ({"hierarchy": 2, "algo": "1.5d", "c": 4}, 4, "--hierarchy 2 must be a multiple of --c 4"),
         ({"hierarchy": 2, "exchange": "oblivious"}, 4, "--hierarchy 2 needs --exchange"),
+        ({"edges": "file"}, 2, "algorithm.edges needs --algo vertex-cut"),
         ({"resume": True}, 1, "--resume needs --checkpoint"),
-        ({"warmup": 5, "epochs": 5}, 1, "--warmup 5 must be less than --epochs 5"),
-        ({"spill_dtype": "bfloat16"}, 1, "--spill-dtype needs --memory, --spill or --parts"),
-        ({"recompute": "always"}, 1, "--recompute needs --memory, --spill or --parts"),
+        ({"warmup": 5, "epochs": 5}, 1, "training.warmup 5 must be less than --epochs 5"),
+        ({"spill_dtype": "bfloat16"}, 1, "storage.spill-dtype needs --memory, --spill or --chunks"),
+        ({"recompute": "always"}, 1, "storage.recompute needs --memory, --spill or --chunks"),
+        ({"chunks": 2, "memory": 99}, 1, "--memory: 99 bytes are less than any process takes"),
+        ({"chunks": 2, "cover": "row"}, 1, "--chunks need --algo 1d, --cover column"),
+        ({"chunks": 2, "task": "links"}, 1, "--chunks need labels of vertices"),
+        ({"chunks": 2, "dtype": "bfloat16"}, 1, "--chunks need --dtype float32 or float64"),
+        ({"chunks": 2, "device": "cuda"}, 1, "--chunks work on CPUs"),
         ({"order": "paper", "model": "gin"}, 1, "--order paper needs --model gcn, not gin"),
         ({"loss": "mse", "metric": "accuracy"}, 1, "--metric accuracy needs --loss softmax, not"),
         ({"loss": "multilabel", "metric": "r2"}, 1, "--metric r2 needs --loss mse or --loss l1"),
-        ({"loss": "l1", "class_weights": "balanced"}, 1, "--class-weights needs classes"),
+        ({"loss": "l1", "class_weights": "balanced"}, 1, "aim.class-weights needs classes"),
         ({"metric": "mrr"}, 1, "--metric mrr needs --task links, not auto"),
         ({"task": "links", "metric": "r2"}, 1, "--metric r2 needs --loss mse or .*, not links: "),
         ({"task": "links", "loss": "mse"}, 1, "--loss needs --task vertices, not links"),
-        ({"task": "links", "inductive": True}, 1, "--inductive needs --task vertices"),
+        ({"task": "links", "inductive": True}, 1, "aim.inductive needs --task vertices"),
         ({"task": "links", "val_links": 0.5, "test_links": 0.5}, 1, "leave nothing to train on"),
-        ({"label_propagation": 0.5, "task": "links"}, 1, "--label-propagation needs --task vert"),
-        ({"label_propagation": 0.5, "ghosts": 1}, 1, "--ghosts 1 needs fixed features"),
-        ({"label_propagation": 0.5, "loss": "mse"}, 1, "--label-propagation needs classes"),
-        ({"plan": "auto", "inductive": True}, 1, "--plan knows .* not --inductive True"),
-        ({"negatives": 3}, 1, "--negatives needs --task links"),
-        ({"loss": "huber", "label_smoothing": 0.1}, 1, "--label-smoothing needs classes"),
+        ({"label_propagation": 0.5, "recompute_halo": True}, 1, "needs fixed features"),
+        ({"label_propagation": 0.5, "loss": "mse"}, 1, "aim.label-propagation needs classes"),
+        ({"plan": "auto", "inductive": True}, 1, "--plan knows .* not aim.inductive True"),
+        ({"negatives": 3}, 1, "aim.negatives needs --task links"),
+        ({"loss": "huber", "label_smoothing": 0.1}, 1, "aim.label-smoothing needs classes"),
         ({"aggregate": "max"}, 1, "--aggregate max needs --model sage, not gcn"),
         ({"heads": 2, "model": "gin"}, 1, "--heads 2 needs --model gat or gatv2, not gin"),
-        ({"attention_dropout": 0.0}, 1, "--attention-dropout 0.0 needs --model gat"),
-        ({"message_dropout": 0.5}, 1, "--message-dropout 0.5 needs --model gat"),
-        (
-            {"model": "gat", "message_dropout": 0.5, "parts": 2},
-            1,
-            "weigh the rows that were scored: --message-dropout 0",
-        ),
+        ({"attention_dropout": 0.0}, 1, "model.attention-dropout 0.0 needs --model gat"),
+        ({"message_dropout": 0.5}, 1, "model.message-dropout 0.5 needs --model gat"),
+        ({"model": "gat", "message_dropout": 0.5, "chunks": 2}, 1, "model.message-dropout 0"),
         ({"layers": 1, "jk": "cat", "heads": 2, "model": "gat"}, 1, "cat makes one layer as wide"),
         ({"heads": 3, "model": "gat"}, 1, "--hidden 16 must be a multiple of --heads 3"),
-        ({"model": "gat", "ghosts": 1, "layers": 2}, 1, "--model gat needs --ghosts 0"),
-        ({**SAGE_MAX, "cover": "row"}, 1, "--aggregate max needs --algo 1d and --cover column"),
-        ({**SAGE_MAX, "algo": "1.5d", "c": 2}, 2, "--aggregate max needs --algo 1d"),
-        ({**SAGE_MAX, "hierarchy": 2}, 4, "--aggregate max needs --hierarchy none"),
-        ({**SAGE_MAX, "normalisation": "row"}, 1, "--aggregate max needs --normalisation auto"),
+        ({"model": "gat", "recompute_halo": True, "layers": 2}, 1, "--model gat .*no --recompute"),
+        ({"model": "gat", "normalisation": "sym"}, 1, "--model gat makes weights of its own"),
+        ({**MAX, "cover": "row"}, 1, "--aggregate max needs --algo 1d and --cover column"),
+        ({**MAX, "hierarchy": 2}, 4, "--aggregate max needs --hierarchy none"),
+        ({**MAX, "normalisation": "row"}, 1, "--aggregate max needs data.normalisation auto"),
+        ({"recompute_halo": True, "layers": 1}, 1, "--recompute-halo needs --layers 2"),
+        ({"recompute_halo": True, "order": "paper"}, 1, "--recompute-halo needs --order auto"),
+        ({"recompute_halo": True, "dropout": 0.5}, 1, "--recompute-halo needs model.input-dropout"),
         ({"buffer": 9}, 2, "--buffer 9 needs --schedule peers"),
         ({"schedule": "peers"}, 2, "--schedule peers needs --buffer BYTES"),
+        ({**PEERS, "exchange": "oblivious"}, 2, "--schedule peers needs --exchange sparsity-aware"),
+        ({"delay": 10, "epochs": 10}, 4, "--delay 10 must be less than --epochs 10"),
+        ({"delay_bins": 3}, 4, "--delay-bins 3 needs --delay R"),
+        ({"delay_bins": 3, "delay": "never"}, 4, "--delay-bins 3 needs --delay R"),
+        ({"smoothing": 0.5}, 4, "messages.smoothing 0.5 needs --delay R"),
+        ({"exact_last": 11, "epochs": 10}, 4, "messages.exact-last 11 exceeds --epochs 10"),
+        ({"error_feedback": True}, 4, "--error-feedback needs --bits 16 or fewer"),
+        ({"exact_means": True}, 4, "messages.exact-means needs --bits, --delay"),
+        ({"exact_means": True, "delay": 1, "model": "gat"}, 4, "--model gat: messages.exact-means"),
+        ({"bits": 8, "exchange": "oblivious"}, 4, "--bits 8 needs --exchange sparsity-aware"),
         (
-            {"schedule": "peers", "buffer": 9, "exchange": "oblivious"},
-            2,
-            "--schedule peers needs --exchange sparsity-aware",
+            {"delay": 1, "boundary_sampling": 0.5, "model": "gat"},
+            4,
+            "--model gat: --boundary-sampling cannot be had with --delay 1",
         ),
+        ({**MAX, "delay": "never"}, 4, "--delay never needs --aggregate mean or sum"),
+        ({**MAX, "boundary_sampling": 0.5}, 4, "needs --aggregate mean or sum"),
+        ({"fresh": 0.1, "chunks": 2}, 4, "messages.fresh 0.1 needs rows in memory: no --memory"),
+        ({"bits": 4, "error_feedback": True, **PEERS}, 4, "--error-feedback needs --schedule over"),
+        ({"delay": 3, **PEERS}, 4, "--delay 3 needs --schedule overlap"),
     ],
 )
-def test_combinations_that_cannot_work(flags, ranks, message):
-    with pytest.raises(InputError, match=message):
-        TrainConfig.of(**flags).check(ranks)
+def test_combinations_that_cannot_work(options, ranks, words):
+    with pytest.raises(InputError, match=words):
+        TrainConfig.of(**options).check(ranks)
 
 
 @pytest.mark.parametrize(
-    ("algo", "c", "ranks"),
-    [("1d", 1, 5), ("1.5d", 1, 5), ("1.5d", 4, 8), ("feature", 8, 8), ("2d", 1, 7), ("3d", 2, 6)],
+    ("options", "ranks"),
+    [
+        *(({"algo": algo, "c": c}, ranks) for algo, c, ranks in [("1d", 1, 5), ("1.5d", 4, 8)]),
+        *(({"algo": algo, "c": c}, ranks) for algo, c, ranks in [("2d", 1, 7), ("3d", 2, 6)]),
+        ({"bits": 4, **PEERS}, 4),
+        ({"delay": "never", **PEERS}, 4),
+        ({"bits": 32, "delay": 0, "exchange": "oblivious"}, 4),
+        ({"hierarchy": "auto", "bits": 2}, 4),
+        ({"delay": 9, "epochs": 10, "exact_last": 10, "recompute_halo": True}, 4),
+        ({"bits": 8, "task": "links"}, 4),
+        ({"delay": 2, "bits": 2, "error_feedback": True, "model": "gat"}, 4),
+        ({"boundary_sampling": 0.1, "bits": 8, "model": "gatv2", "algo": "1.5d", "c": 2}, 4),
+        ({"bits": 8, "inductive": True, "label_propagation": 0.5}, 4),
+        ({"bits": 4, "error_feedback": True, "delay": 1, "exact_means": True}, 4),
+    ],
+    ids=str,
 )
-def test_combinations_that_work(algo, c, ranks):
-    TrainConfig.of(algo=algo, c=c).check(ranks)
+def test_combinations_that_work(options, ranks):
+    TrainConfig.of(**options).check(ranks)
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "described"),
+    [
+        ({}, Codec(), ""),
+        ({"bits": 8}, Codec(bits=((0, 8),)), "--bits 8"),
+        (
+            {"bits": "2, 8@50,32@90", "error_feedback": True},
+            Codec(bits=((0, 2), (50, 8), (90, 32)), feedback=True),
+            "--bits 2, 8@50,32@90 --error-feedback True",
+        ),
+        ({"delay": "never"}, Codec(delay=None), "--delay never"),
+        (
+            {"delay": 5, "delay_bins": 3, "smoothing": 0.5, "exact_last": 2},
+            Codec(delay=5, bins=3, smoothing=0.5, exact_last=2),
+            "--delay 5 --delay-bins 3 messages.smoothing 0.5 messages.exact-means True "
+            "messages.exact-last 2",
+        ),
+        ({"fresh": 0.01}, Codec(fresh=0.01), "messages.fresh 0.01"),
+        (
+            {"delay": 2, "exact_means": False},
+            Codec(delay=2, exact_means=False),
+            "--delay 2",
+        ),
+        (
+            {"boundary_sampling": "0.1,1@9"},
+            Codec(sampling=((0, 0.1), (9, 1.0))),
+            "--boundary-sampling 0.1,1@9 messages.exact-means True",
+        ),
+        # Nothing is lost and nothing late.
+        ({"bits": "32,32@4", "boundary_sampling": "1.0", "exact_last": 5}, Codec(), None),
+    ],
+    ids=str,
+)
+def test_options_stand_for_approximations(options, asked, described):
+    config = TrainConfig.of(**options)
+    config.check(4)
+    assert config.messages.codec == asked
+    assert described in (None, config.messages.described(weighed=False))
+    assert "exact-means" not in config.messages.described(weighed=True)
+    config.but(model="gat", exact_means=None).check(4)
+
+
+def test_late_partial_sums_are_warned_of(tmp_path):
+    dataset = write_dataset(tmp_path / "graph.npz")
+    flags = ["--dataset", dataset, "--epochs", 3, "--nproc", 2, "--delay", 1]
+    for algo, lines in (("vertex-cut", 1), ("1d", 0)):
+        ended = run(tmp_path, *flags, "--algo", algo)
+        assert ended.status == 0, ended
+        warnings = [line for line in ended.err.splitlines() if line.startswith("warning: ")]
+        assert len(warnings) == lines
+        assert all("--delay 1 with --algo vertex-cut" in line for line in warnings)
 
 
 def refusals(rank):
     """What each public function that takes a configuration says of one that cannot work."""
-    comm, gat = connect(), {"model": "gat", "ghosts": 1, "layers": 2, "dataset": "rmat-5-4"}
+    comm, gat = connect(), {"model": "gat", "recompute_halo": True, "dataset": "rmat-5-4"}
     files = {"weights": "none.npz", "output": "none.npy"}
     calls = [
         lambda: train(TrainConfig.of(**gat), comm),
@@ -219,13 +426,18 @@ def test_functions_refuse_what_commands_refuse():
     for said, message in zip(
         first,
         [
-            "--model gat needs --ghosts 0",
-            "--model gat needs --ghosts 0",
+            *["--model gat cannot begin with A·X"] * 2,
             "--layer 7: the model has --layers",
             "--layers 5 needs as many --num-neighbors",
             "--resume needs --checkpoint",
-            "--warmup 9 must be less than --epochs 3",
+            "training.warmup 9 must be less than --epochs 3",
         ],
         strict=True,
     ):
         assert message in said
+
+
+def test_records_are_values():
+    assert issubclass(Training, Record)
+    assert Training(epochs=3) == Training(epochs=3)
+    assert hash(Training(epochs=3)) == hash(Training(epochs=3))

@@ -72,7 +72,14 @@ def test_history_at_more_ranks(tmp_path):
 def ghosted(rank: int, path: Path, c: int) -> tuple[list[float], dict]:
     algo = "1d" if c == 1 else "1.5d"
     config = TrainConfig.of(
-        dataset=path, layers=2, hidden=8, epochs=4, ghosts=1, algo=algo, c=c, partition="random"
+        dataset=path,
+        layers=2,
+        hidden=8,
+        epochs=4,
+        recompute_halo=True,
+        algo=algo,
+        c=c,
+        partition="random",
     )
     return run(config, connect())
 

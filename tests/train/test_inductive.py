@@ -35,9 +35,9 @@ def configured(path: Path, ranks: int) -> list[TrainConfig]:
     if ranks == 1:
         return [base, base.but(model="sage")]
     if ranks == 3:
-        found = [base, base.but(cover="minimum", ghosts=1), base.but(model="gat")]
+        found = [base, base.but(cover="minimum", recompute_halo=True), base.but(model="gat")]
         return [*found, base.but(algo="vertex-cut")]
-    found = [base.but(reach=False, order="paper"), base.but(algo="1.5d", c=2)]
+    found = [base.but(prune=False, order="paper"), base.but(algo="1.5d", c=2)]
     return [*found, base.but(algo="feature", c=2), base.but(algo="3d", c=2)]
 
 
@@ -85,5 +85,5 @@ def dropped(rank: int, path: Path, **flags) -> list[float]:
 def test_dropout_goes_by_original_ids(tmp_path, sparse):
     path = write_dataset(tmp_path / "graph.npz", sparse=sparse)
     one = run_ranks(dropped, 1, path)[0]
-    three = run_ranks(lambda rank: dropped(rank, path, reach=False), 3)[0]
+    three = run_ranks(lambda rank: dropped(rank, path, prune=False), 3)[0]
     np.testing.assert_allclose(one, three, rtol=TOLERANCE)

@@ -88,7 +88,7 @@ def runs(rank: int, path: Path) -> list[tuple[list[float], float, dict]]:
         partition="random",
         label_propagation=RATE,
     )
-    configs = [base, base.but(cover="minimum", reach=False), base.but(order="paper")]
+    configs = [base, base.but(cover="minimum", prune=False), base.but(order="paper")]
     if comm.size == 4:
         configs = [base, base.but(algo="1.5d", c=2), base.but(algo="vertex-cut")]
     for config in configs:
@@ -119,5 +119,5 @@ def test_history_is_that_of_a_dense_model(tmp_path, ranks, kind):
 def test_numbers_are_refused(tmp_path):
     path = write_dataset(tmp_path / "graph.npz", y=np.ones((61, 2), np.float32))
     comm, config = connect(), TrainConfig.of(dataset=path, label_propagation=0.5)
-    with pytest.raises(InputError, match="--label-propagation needs classes or labels, not"):
+    with pytest.raises(InputError, match=r"aim\.label-propagation needs classes or labels, not"):
         LabelPropagation(config, prepare(config, comm), comm)

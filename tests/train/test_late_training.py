@@ -133,7 +133,7 @@ class Simulated:
 def simulated_losses(path: Path, config: TrainConfig, owners, labels) -> list[float]:
     with np.load(path) as file:
         data = dict(file)
-    n, wires = int(data["shape"][0]), config.wires.approximation
+    n, wires = int(data["shape"][0]), config.messages.codec
     ones = np.ones(len(data["indices"]))
     A = sp.csr_array((ones, data["indices"], data["indptr"]), shape=(n, n)).toarray()
     A_hat = dense_matrix(A, "gcn", "sym")
@@ -195,7 +195,7 @@ def base(directory: Path, **flags: object) -> TrainConfig:
             "layers": 3,
             "partition": "block",
             "dtype": "float64",
-            "reach": False,
+            "prune": False,
             "lr": 0.05,
             "seed": 3,
             **flags,
@@ -206,8 +206,8 @@ def base(directory: Path, **flags: object) -> TrainConfig:
 @pytest.mark.parametrize(
     "flags",
     [
-        {"delay": 1, "centred": False},
-        {"delay": 3, "delay_bins": 2, "centred": False},
+        {"delay": 1, "exact_means": False},
+        {"delay": 3, "delay_bins": 2, "exact_means": False},
         {"delay": 1},
         {"delay": 1, "exact_last": 3},
         {"delay": 1, "delay_bins": 3},
@@ -245,7 +245,7 @@ def test_distgnn(tmp_path):
     for name, flags in {
         "0c": {"delay": "never"},
         "cd-0": {},
-        "cd-4": {"delay": 4, "delay_bins": 4, "centred": False},
+        "cd-4": {"delay": 4, "delay_bins": 4, "exact_means": False},
     }.items():
         run = config.but(**flags)
         losses, moved[name], owners = found(run)

@@ -177,7 +177,11 @@ def runs(rank: int, path: Path, flags: dict) -> list[tuple[list[float], dict, di
         negatives=flags["negatives"],
         decoder=flags["decoder"],
     )
-    configs = [base, base.but(ghosts=1, cover="minimum"), base.but(order="paper", reach=False)]
+    configs = [
+        base,
+        base.but(recompute_halo=True, cover="minimum"),
+        base.but(order="paper", prune=False),
+    ]
     if ranks == 4:
         configs = [base, base.but(algo="1.5d", c=2), base.but(algo="feature", c=2)]
         configs += [base.but(algo="vertex-cut")]

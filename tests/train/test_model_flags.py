@@ -71,8 +71,8 @@ SCHEMES = [
     {},
     {"cover": "minimum"},
     {"algo": "1.5d", "c": 2},
-    {"ghosts": 1},
-    {"algo": "vertex-cut", "reach": False},
+    {"recompute_halo": True},
+    {"algo": "vertex-cut", "prune": False},
 ]
 
 
@@ -138,17 +138,17 @@ def test_all_losses_do_not_depend_on_ranks(tmp_path, sparse):
 
 # Every exchange there is; where it does not fit the number of ranks, or the model, it is refused.
 EVERY_SCHEME = [
-    *({"cover": cover, "reach": cover != "row"} for cover in ("column", "row", "minimum")),
+    *({"cover": cover, "prune": cover != "row"} for cover in ("column", "row", "minimum")),
     {"exchange": "oblivious"},
     *({"algo": algo, "c": 2, "cover": "minimum"} for algo in ("1.5d", "2d", "feature")),
-    {"algo": "3d", "c": 2, "reach": False},
+    {"algo": "3d", "c": 2, "prune": False},
     {"algo": "feature", "c": 8},
     {"algo": "feature", "c": 3},
     {"algo": "vertex-cut", "cover": "minimum"},
     {"hierarchy": "2"},
     {"hierarchy": "4", "cover": "minimum", "algo": "1.5d", "c": 2},
     {"schedule": "peers", "buffer": 1 << 12},
-    {"ghosts": 1, "cover": "minimum"},
+    {"recompute_halo": True, "cover": "minimum"},
 ]
 
 
@@ -184,7 +184,7 @@ def test_flags_are_in_the_report_and_the_checkpoint(tmp_path):
     path, report = write_dataset(tmp_path / "graph.npz"), tmp_path / "report.json"
     flags = ["--dataset", path, "--model", "gat", "--heads", 2, "--norm", "batch", "--residual"]
     flags += ["--checkpoint", tmp_path / "run", "--json", report, "--nproc", 2]
-    ended = command(tmp_path, *flags, "--attention-dropout", 0.25)
+    ended = command(tmp_path, *flags, "--set", "model.attention-dropout=0.25")
     assert ended.status == 0, ended.err
     told = json.loads(report.read_text())["config"]
     names = ("model", "heads", "norm", "residual", "attention_dropout", "jk", "act", "aggregate")
@@ -193,7 +193,7 @@ def test_flags_are_in_the_report_and_the_checkpoint(tmp_path):
     ]
     ended = command(tmp_path, *flags, "--resume", "--heads", 4)
     check_refused(ended, "was made with heads 2, not 4")
-    ended = command(tmp_path, *flags, "--resume", "--act", "elu", "--epochs", 3)
+    ended = command(tmp_path, *flags, "--resume", "--set", "model.act=elu", "--epochs", 3)
     check_refused(ended, "was made with act None, not elu")
     assert command(tmp_path, *flags, "--resume", "--epochs", 3).status == 0
 

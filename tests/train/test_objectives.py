@@ -72,9 +72,13 @@ CASES: list[tuple[str, Callable, dict]] = [
     ("classes", cross_entropy, {"class_weights": "balanced", "label_smoothing": 0.1}),
     ("classes", cross_entropy, {"class_weights": WEIGHTS, "model": "sage", "dropout": 0.5}),
     ("several", binary, {}),
-    ("several", binary, {"class_weights": "balanced", "label_smoothing": 0.2, "ghosts": 1}),
+    (
+        "several",
+        binary,
+        {"class_weights": "balanced", "label_smoothing": 0.2, "recompute_halo": True},
+    ),
     ("numbers", residual, {"dropout": 0.3}),
-    ("numbers", residual, {"loss": "l1", "reach": False, "cover": "minimum"}),
+    ("numbers", residual, {"loss": "l1", "prune": False, "cover": "minimum"}),
     ("numbers", residual, {"loss": "huber", "model": "gin", "lr": 0.001}),
 ]
 
@@ -91,7 +95,7 @@ def histories(rank: int, paths: dict[str, Path]) -> list[tuple[list[float], dict
         config = configured(paths[kind], flags)
         found.append(run(config, comm))
         if comm.size == 4 and number in (0, 3, 4):
-            losses, _ = run(config.but(algo="1.5d", c=2, ghosts=0), comm)
+            losses, _ = run(config.but(algo="1.5d", c=2, recompute_halo=False), comm)
             np.testing.assert_allclose(losses, found[-1][0], rtol=TOLERANCE)
     return found
 
@@ -164,9 +168,9 @@ def test_names_of_scores(tmp_path, kind, flags, names):
         ("several", {"loss": "softmax"}, "--loss softmax needs one class .*has several labels"),
         ("several", {"metric": "accuracy"}, "--metric accuracy needs --loss softmax"),
         ("numbers", {"loss": "multilabel"}, "needs labels 0 and 1; those of numbers are others"),
-        ("numbers", {"class_weights": "1,2"}, "--class-weights needs classes, and the labels of"),
-        ("numbers", {"label_smoothing": 0.5}, "--label-smoothing needs classes"),
-        ("classes", {"class_weights": "1,2"}, "--class-weights: 2 weights for 4 classes"),
+        ("numbers", {"class_weights": "1,2"}, "aim.class-weights needs classes, and the labels of"),
+        ("numbers", {"label_smoothing": 0.5}, "aim.label-smoothing needs classes"),
+        ("classes", {"class_weights": "1,2"}, "aim.class-weights: 2 weights for 4 classes"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused_on_all_ranks(tmp_path, kind, flags, message):

@@ -16,7 +16,7 @@ from tests.training import reference_history, run, variants, write_dataset
 WAYS = (
     {},
     {"dropout": 0.5, "cover": "minimum"},
-    {"ghosts": 1, "layers": 2},
+    {"recompute_halo": True, "layers": 2},
     {"order": "auto", "algo": "vertex-cut"},
 )
 

@@ -48,7 +48,7 @@ def dense_scores(graph, weights, model: str) -> np.ndarray:
         ("gcn", {"cover": "minimum", "dropout": 0.5}, 3),
         ("sage", {"algo": "1.5d", "c": 2}, 4),
         ("gcn", {"algo": "feature", "c": 2}, 2),
-        ("sage", {"algo": "vertex-cut", "ghosts": 1}, 2),
+        ("sage", {"algo": "vertex-cut", "recompute_halo": True}, 2),
     ],
 )
 def test_predictions_are_those_of_a_dense_model(tmp_path, model, flags, ranks):

@@ -17,7 +17,7 @@ from spgnn.data import load_dataset
 from spgnn.data.normalise import add_self_loops
 from spgnn.partition import partition, read_labels, report, write_labels
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, parse
+from spgnn.train import TrainConfig
 from spgnn.train.clock import CATEGORIES
 from tests.comm.jobs import MPIEXEC, NEEDS_MPI, PATIENCE, ROOT, Ended
 from tests.data.graphs import rewrite
@@ -55,7 +55,7 @@ def test_keys_and_types(tmp_path, ranks):
     assert set(found) == contract
     assert found["world_size"] == ranks
     assert found["failure"] is None
-    assert set(found["config"]) == set(parse([]).flat())
+    assert set(found["config"]) == set(TrainConfig().flat())
     assert found["config"]["dataset"] == str(path)
     graph = load_dataset(path)
     assert found["graph"] == {
@@ -128,7 +128,7 @@ def test_bytes_are_those_of_the_partition_report(tmp_path):
     labels, _ = partition(A, 3, method="random", seed=5)
     write_labels(labels_file, labels)
     predicted = report(A, read_labels(labels_file, 61, 3), parts=3)
-    base = TrainConfig.of(dataset=path, partition=labels_file, hidden=HIDDEN, epochs=2, reach=False)
+    base = TrainConfig.of(dataset=path, partition=labels_file, hidden=HIDDEN, epochs=2, prune=False)
     # A X is kept; a hidden layer moves its narrower side twice.
     widths = {"auto": [2 * HIDDEN, 2 * CLASSES]}
     widths["paper"] = [23 + HIDDEN, HIDDEN + HIDDEN, HIDDEN + CLASSES]
@@ -165,7 +165,7 @@ def test_the_seed_does_not_change_the_graph():
     """Weights and splits change, and what is made up; edges do not."""
     config = TrainConfig.of(
         dataset="rmat-6-4", random_features=5, random_classes=3, epochs=1, partition="block"
-    ).but(reach=False)  # what the loss reaches depends on the split
+    ).but(prune=False)  # what the loss reaches depends on the split
 
     def trained(rank: int) -> list[tuple[list[float], dict]]:
         return [train(config.but(seed=seed), connect()) for seed in (0, 1)]
@@ -185,7 +185,7 @@ def test_busiest_ranks_are_those_of_the_partition_report(tmp_path):
         arrays = dict(file) | {"y": np.arange(61) % 13}
     np.savez(path, **arrays)
     flags = ["--dataset", path, "--nproc", 4, "--layers", 1, "--dropout", 0.1, "--seed", 3]
-    flags += ["--no-reach"]
+    flags += ["--no-prune"]
     found = report_of(tmp_path, *flags)
     A = add_self_loops(load_dataset(path).adjacency)
     _, predicted = partition(A, 4, method="random", seed=3)

@@ -45,7 +45,7 @@ def test_a_checkpoint_of_another_task_is_refused(tmp_path):
     path = write_dataset(tmp_path / "graph.npz")
     flags = ["--dataset", path, "--checkpoint", tmp_path / "kept", "--layers", 1]
     assert run(tmp_path, *flags).status == 0
-    ended = run(tmp_path, *flags, "--label-propagation", 0.5, "--resume")
+    ended = run(tmp_path, *flags, "--set", "aim.label-propagation=0.5", "--resume")
     check_refused(ended, "was made with task None, not label propagation")
 
 
@@ -56,7 +56,7 @@ def test_the_command_trains_on_several_graphs(tmp_path):
         write_dataset(tmp_path / f"{number}.npz", seed=number)
         paths.append(str(tmp_path / f"{number}.npz"))
     report = tmp_path / "report.json"
-    flags = ["--dataset", "+".join(paths), "--graph-split", "2,1,0", "--layers", 2]
+    flags = ["--dataset", "+".join(paths), "--set", "data.graph-split=2,1,0", "--layers", 2]
     ended = run(tmp_path, *flags, "--metric", "f1-macro", "--json", report, "--nproc", 2)
     assert ended.status == 0, ended
     assert "val f1 macro" in ended.out
@@ -67,8 +67,8 @@ def test_the_command_trains_on_several_graphs(tmp_path):
     last = found["history"][-1]
     assert last["test_acc"] is None
     assert None not in (last["train_acc"], last["val_f1_macro"], last["val_loss"])
-    ended = run(tmp_path, "--dataset", paths[0], "--graph-split", "2,1,0")
-    check_refused(ended, "--graph-split 2,1,0: must be three numbers of graphs that add up to 1")
+    ended = run(tmp_path, "--dataset", paths[0], "--set", "data.graph-split=2,1,0")
+    check_refused(ended, "data.graph-split 2,1,0: must be three numbers of graphs that add up to 1")
 
 
 def test_the_command_predicts_links(tmp_path):
@@ -90,8 +90,11 @@ def test_the_command_predicts_links(tmp_path):
         (["--task", "links", "--loss", "mse"], "--loss needs --task vertices, not links"),
         (["--metric", "mrr"], "--metric mrr needs --task links, not auto"),
         (["--task", "links", "--metric", "accuracy"], "--metric accuracy needs --loss softmax"),
-        (["--label-smoothing", "1"], "--label-smoothing: '1' must be in"),
-        (["--plan", "auto", "--inductive"], "--plan knows training on the whole graph"),
+        (["--set", "aim.label-smoothing=1"], "aim.label-smoothing must be in"),
+        (
+            ["--plan", "auto", "--set", "aim.inductive=true"],
+            "--plan knows training on the whole graph",
+        ),
         (["--metric", "r2"], "--metric r2 needs --loss mse"),
     ],
 )

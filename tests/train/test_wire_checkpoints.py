@@ -27,13 +27,13 @@ SETTINGS = [
 MORE = [
     LATE,
     {"delay": 1, "dtype": "bfloat16", "bits": 4, "error_feedback": True},
-    {"delay": 2, "algo": "vertex-cut", "model": "sage", "dropout": 0.5, "centred": False},
+    {"delay": 2, "algo": "vertex-cut", "model": "sage", "dropout": 0.5, "exact_means": False},
     {"delay": 2, "algo": "feature", "c": 2, "task": "links"},
     {"boundary_sampling": "0.3,0.6@3", "delay": 1},
     {"fresh": 0.05, "bits": 8, "error_feedback": True},
     {"fresh": 0.05, "delay": 1, "cover": "row"},
     {"bits": 4, "error_feedback": True},
-    {"bits": 2, "delay": 1, "hierarchy": 2, "centred": True},
+    {"bits": 2, "delay": 1, "hierarchy": 2, "exact_means": True},
     {"fresh": 0.05, "bits": 8, "model": "gatv2", "algo": "1.5d", "c": 2},
 ]
 
@@ -60,7 +60,7 @@ def test_resumed_histories_are_identical(tmp_path, listed):
     for number, config in enumerate(settings):
         files = sorted(path.name for path in (tmp_path / str(number)).iterdir())
         assert files[0] == checkpoint.FILE
-        wires = config.wires
+        wires = config.messages
         remembers = wires.delay != "0" or wires.fresh or wires.error_feedback
         assert len(files) == (5 if remembers else 1)
         assert all(name.startswith("wires-6-") for name in files[1:])
@@ -83,7 +83,14 @@ def flags_of(directory: Path) -> list[object]:
     path = directory / "graph.npz"
     if not path.exists():
         write_dataset(path)
-    flags = ["--dataset", path, "--checkpoint", directory / "run", "--checkpoint-every", 2]
+    flags = [
+        "--dataset",
+        path,
+        "--checkpoint",
+        directory / "run",
+        "--set",
+        "training.checkpoint-every=2",
+    ]
     flags += ["--nproc", 2, "--delay", 2, "--bits", 4, "--error-feedback"]
     return [*flags, "--epochs", 6, "--json", directory / "report.json"]
 
@@ -175,11 +182,14 @@ def test_files_that_do_not_fit(tmp_path):
             ["--delay", 1],
             [
                 "was made with wires --bits 4",
-                "--delay 2 --centred True, not",
-                "--delay 1 --centred True",
+                "--delay 2 messages.exact-means True, not",
+                "--delay 1 messages.exact-means True",
             ],
         ),
-        (["--no-centred"], ["--delay 2 --centred True, not", "--delay 2"]),
+        (
+            ["--set", "messages.exact-means=false"],
+            ["--delay 2 messages.exact-means True, not", "--delay 2"],
+        ),
         (["--delay", 0, "--bits", 32, "--no-error-feedback"], ["was made with wires --bits 4"]),
     ):
         check_refused(run(tmp_path, *flags, *other), *words)

@@ -49,18 +49,18 @@ def scores(history: list[dict]) -> list[dict]:
 SCHEMES = [
     {"cover": "minimum", "dropout": 0.5},
     {"algo": "feature", "c": 2},
-    {"hierarchy": 2, "ghosts": 1},
+    {"hierarchy": 2, "recompute_halo": True},
     {"model": "sage", "norm": "batch", "layers": 2, "dtype": "bfloat16"},
     {"layers": 1},
     {"model": "sage", "aggregate": "max"},
     {"model": "gat", "heads": 2, "cover": "minimum", "dropout": 0.5},
 ]
 MORE = [
-    {"reach": False},
+    {"prune": False},
     {"algo": "1.5d", "c": 2, "cover": "row"},
     {"algo": "vertex-cut"},
     {"hierarchy": 2},
-    {"ghosts": 1},
+    {"recompute_halo": True},
     {"order": "paper"},
     {"model": "gin", "jk": "cat"},
     {"label_propagation": 0.5},
@@ -133,7 +133,7 @@ def check_errors(rank: int, config: TrainConfig) -> None:
     comm, problem = connect(), prepare(config, connect())
     found = {}
     for bits in (8, 4):
-        report = trained(config.but(bits=bits, reach=False), problem)
+        report = trained(config.but(bits=bits, prune=False), problem)
         assert report["volume"] == report["planned_volume"]
         told = report["approximation"]
         assert told["wires"] == f"--bits {bits}"

@@ -1,0 +1,743 @@
+"""The configuration of training, inference and planning: its records, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from spgnn.attention import check_attention
+from spgnn.comm import BACKENDS
+from spgnn.errors import InputError, meant
+from spgnn.exchange import Algo, Codec, Cover, Schedule, Strategy
+from spgnn.exchange import Algorithm as Distribution
+from spgnn.exchange.approximation import BITS
+from spgnn.nn import Order, Precision
+from spgnn.options import Configuration, Record, flag, key, options_of, rare
+
+Number = TypeVar("Number", int, float)
+NEVER = "never"
+RESIDUALS = ("mse", "l1", "huber")
+# Scores of each loss.
+METRICS_OF = {
+    "softmax": ("accuracy", "f1-micro", "f1-macro", "roc-auc"),
+    "multilabel": ("f1-micro", "f1-macro", "roc-auc"),
+    **dict.fromkeys(RESIDUALS, ("mae", "rmse", "r2")),
+    "links": ("mrr", "hits@50", "roc-auc", "hits@10", "hits@20", "hits@100"),
+}
+METRICS = ("auto", *dict.fromkeys(name for names in METRICS_OF.values() for name in names))
+# What shapes of weights do not tell of a model.
+DESCRIBED = ("model", "act", "norm", "residual", "jk", "aggregate", "heads")
+LONGEST_NUMBER = 20
+LEAST_SAMPLE = 1e-9  # what is drawn stands for all others: as 1/p of it
+
+
+@dataclass(frozen=True)
+class Data(Record):
+    """The graph, and what is made up of it."""
+
+    dataset: Annotated[str, flag("a file, a directory or a data set's name", "NAME_OR_PATH")] = (
+        "sbm"
+    )
+    data_dir: Annotated[str | None, key("where named sets live; default: $SPGNN_DATA", "DIR")] = (
+        None
+    )
+    symmetrise: Annotated[bool, rare("make a directed graph undirected")] = False
+    split: Annotated[int, flag("column of the masks")] = 0
+    graph_split: Annotated[
+        str | None, key("of data sets A+B+…: how many train, validate and test", "N,N,N")
+    ] = None
+    feature_norm: Annotated[
+        Literal["auto", "row", "none"], key("divide features by their sum; auto: bags of words")
+    ] = "auto"
+    normalisation: Annotated[
+        Literal["auto", "sym", "row", "none"],
+        key("of the adjacency: D^-1/2 A D^-1/2, D^-1 A, or A; auto: what the model is defined on"),
+    ] = "auto"
+    random_features: Annotated[
+        int, rare("for timing: F random features a vertex where the data set has none", "F")
+    ] = 0
+    random_classes: Annotated[
+        int, rare("for timing: C random classes where the data set has no labels", "C")
+    ] = 0
+    random_labels: Annotated[
+        float, key("for timing: only this share of vertices gets a random class", high=1)
+    ] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.graphs_of_splits
+
+    @property
+    def graphs_of_splits(self) -> tuple[int, ...] | None:
+        """How many graphs are for training, validation and testing, if that goes by graph."""
+        if self.graph_split is None:
+            return None
+        words = self.graph_split.split(",")
+        numbers = [int(w) for w in words if w.isascii() and w.isdigit() and len(w) < 10]
+        if len(words) != 3 or len(numbers) != 3 or not numbers[0]:
+            raise InputError(
+                f"data.graph-split {self.graph_split}: must be three numbers of graphs, as in "
+                "20,2,2, with one to train on"
+            )
+        return tuple(numbers)
+
+
+@dataclass(frozen=True)
+class Algorithm(Record):
+    """Who computes what, and what is sent."""
+
+    algo: Annotated[Algo, flag("how the matrix is distributed over ranks")] = "1d"
+    c: Annotated[int, flag("copies of a block row; 1 lets 2d and 3d choose", low=1)] = 1
+    exchange: Annotated[Strategy, rare("rows that are needed, or whole block rows")] = (
+        "sparsity-aware"
+    )
+    cover: Annotated[Cover, flag("rows of H, partial sums, or whichever are fewer")] = "column"
+    hierarchy: Annotated[
+        str, flag("N ranks are a node: they send others what they share once", "none|auto|N")
+    ] = "none"
+    partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
+    edges: Annotated[
+        str | None, key("vertex-cut: the part of each nonzero, of spgnn-partition", "FILE")
+    ] = None
+    imbalance: Annotated[float, rare("of the partition", high=1000)] = 0.05
+    order: Annotated[Order, rare("paper: multiply A by X in every epoch")] = "auto"
+    recompute_halo: Annotated[
+        bool, flag("recompute the rows that the second layer needs, rather than receive them")
+    ] = False
+    prune: Annotated[bool, flag("leave out what no labelled training vertex needs")] = True
+    schedule: Annotated[Schedule, rare("all rows at once, or those of a few peers at a time")] = (
+        "overlap"
+    )
+    buffer: Annotated[
+        int, rare("for received rows, under --schedule peers: 20MB, 2GiB", "BYTES", in_bytes=True)
+    ] = 0
+    plan: Annotated[
+        str | None, flag("fill in what is not given: auto, or a file of spgnn plan", "AUTO_OR_FILE")
+    ] = None
+    machine: Annotated[
+        str | None, rare("of spgnn machine, for --plan auto; measured without", "FILE")
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.node_size
+
+    @property
+    def distribution(self) -> Distribution:
+        """What the exchange has to know of it."""
+        return Distribution(
+            self.algo,
+            self.c,
+            self.exchange,
+            self.cover,
+            self.node_size,
+            self.schedule,
+            self.buffer,
+        )
+
+    @property
+    def node_size(self) -> int:
+        """Ranks of a node; 1 without a hierarchy, and while ``auto`` is not decided."""
+        text = self.hierarchy
+        if text in ("none", "auto"):
+            return 1
+        size = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+        if size < 1:
+            hint = meant(text, ("none", "auto"))
+            raise InputError(f"--hierarchy {text}: must be none, auto or a number from 1{hint}")
+        return size
+
+
+@dataclass(frozen=True)
+class Messages(Record):
+    """What may be lost of rows on their way, and when they are used."""
+
+    bits: Annotated[
+        str,
+        flag("of an element that is sent: 32, 16, 8, 4, 2 or 1; 2,8@50: 8 from epoch 50 on", "B"),
+    ] = "32"
+    error_feedback: Annotated[
+        bool, rare("add what rounding lost of a row to the one that is sent next in its place")
+    ] = False
+    delay: Annotated[
+        str, flag("use rows R epochs after they were sent; never: nothing is sent", "R|never")
+    ] = "0"
+    delay_bins: Annotated[int, rare("send one of B bins of rows an epoch", "B", low=1)] = 1
+    boundary_sampling: Annotated[
+        str, flag("share of rows that is sent, drawn each epoch; 0.1,0.5@100: a schedule", "P")
+    ] = "1"
+    smoothing: Annotated[
+        float, key("of delayed rows: share of the running mean that stays", high=1)
+    ] = 0.0
+    exact_means: Annotated[
+        bool | None,
+        key(
+            "send the mean of each message exactly and at once; default: with --delay R and "
+            "--boundary-sampling, not under attention"
+        ),
+    ] = None
+    exact_last: Annotated[int, key("epochs at the end whose messages are exact", "K")] = 0
+    fresh: Annotated[
+        float, key("send only rows that moved by more than this share of their norm", "BOUND")
+    ] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.codec
+
+    @property
+    def epochs_late(self) -> int | None:
+        """The delay; ``None`` if nothing is ever sent."""
+        if self.delay == NEVER:
+            return None
+        if not (self.delay.isascii() and self.delay.isdigit() and len(self.delay) < 10):
+            hint = meant(self.delay, (NEVER,))
+            raise InputError(
+                f"--delay {self.delay}: must be a number of epochs from 0, or never{hint}"
+            )
+        return int(self.delay)
+
+    @property
+    def codec(self) -> Codec:
+        """What all this asks of messages; the exact one where nothing is lost and nothing late."""
+        bits = _schedule(
+            "--bits",
+            self.bits,
+            lambda text: next((bits for bits in BITS if str(bits) == text), None),
+            "32, 16, 8, 4, 2 or 1, or a schedule as in 2,8@50,32@90: 8 from epoch 50 on",
+        )
+        sampling = _schedule(
+            "--boundary-sampling",
+            self.boundary_sampling,
+            _share,
+            "a share in (0, 1], or a schedule as in 0.1,0.5@100; --delay never sends nothing",
+        )
+        delay, least = self.epochs_late, min(value for _, value in bits)
+        samples = any(share < 1 for _, share in sampling)
+        if least == 32 and not samples and delay == 0 and not self.fresh:
+            return Codec()
+        if self.error_feedback and least < 2:
+            raise InputError("--error-feedback needs --bits 2 or more: 1 loses more than it sends")
+        if self.fresh and (samples or self.delay_bins > 1):
+            other = "--boundary-sampling" if samples else "--delay-bins"
+            raise InputError(f"messages.fresh compares all rows: it cannot be had with {other}")
+        return Codec(
+            bits=bits,
+            feedback=self.error_feedback,
+            delay=delay,
+            bins=self.delay_bins,
+            smoothing=self.smoothing,
+            exact_means=self.exact_means,
+            exact_last=self.exact_last,
+            fresh=self.fresh,
+            sampling=sampling,
+        )
+
+    def described(self, *, weighed: bool) -> str:
+        """What is not as it is by default, and whether means are sent; never under attention."""
+        means = (self.codec.sends_means and not weighed) or None
+        found = []
+        for option in options_of(type(self)):
+            value = means if option.name == "exact_means" else getattr(self, option.name)
+            if value != option.default:
+                found.append(f"{option.written} {value}")
+        return " ".join(found)
+
+
+@dataclass(frozen=True)
+class Storage(Record):
+    """Graphs larger than memory: what lies on a disk, and is worked through in chunks."""
+
+    memory: Annotated[
+        int, flag("of each rank, everything counted: 20GB, 512MiB", "BYTES", in_bytes=True)
+    ] = 0
+    spill: Annotated[str | None, flag("what does not fit goes there, and is removed", "DIR")] = None
+    chunks: Annotated[
+        int, flag("work through a rank's rows in K chunks; 0: as many as fit", "K")
+    ] = 0
+    spill_dtype: Annotated[
+        Literal["float32", "bfloat16"], key("of features and of A·X on the disk")
+    ] = "float32"
+    recompute: Annotated[
+        Literal["auto", "never", "always"],
+        key("compute again what layers look at beside products, instead of keeping it"),
+    ] = "auto"
+
+    @property
+    def asked(self) -> bool:
+        """Whether a rank's rows are worked through in chunks."""
+        return bool(self.memory or self.spill or self.chunks)
+
+
+@dataclass(frozen=True)
+class Model(Record):
+    """The network."""
+
+    model: Annotated[
+        Literal["gcn", "sage", "gin", "gat", "gatv2"],
+        flag("of Kipf & Welling, GraphSAGE, Xu et al., Veličković et al., or Brody et al."),
+    ] = "gcn"
+    layers: Annotated[int, flag("number of layers", low=1, high=1000)] = 3
+    hidden: Annotated[int, flag("width of the layers between", low=1)] = 16
+    dropout: Annotated[float, flag("on the input of every layer", high=1)] = 0.0
+    input_dropout: Annotated[bool, key("drop the features as well, not hidden layers alone")] = True
+    act: Annotated[
+        Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh", "sigmoid"],
+        key("between layers"),
+    ] = "relu"
+    norm: Annotated[
+        Literal["none", "batch", "layer", "node", "graph", "pair"],
+        flag("before it; layer: of all vertices together, as PyG's, node: of each one"),
+    ] = "none"
+    residual: Annotated[bool, rare("add a linear map of what a layer takes")] = False
+    jk: Annotated[
+        Literal["none", "last", "cat", "max"],
+        rare("a linear layer makes the scores, of the last hidden layer, or of all of them"),
+    ] = "none"
+    aggregate: Annotated[Literal["mean", "sum", "max"], rare("of sage: over the neighbours")] = (
+        "mean"
+    )
+    heads: Annotated[
+        int, flag("of gat and gatv2; side by side they are --hidden wide", low=1, high=1024)
+    ] = 1
+    attention_dropout: Annotated[
+        float | None, key("of gat and gatv2: on edges; without, as --dropout", "P", high=1)
+    ] = None
+    message_dropout: Annotated[
+        float, key("of gat and gatv2: on what is weighed, as the authors of GAT do", "P", high=1)
+    ] = 0.0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a model of `nn.MODELS` is given beside its widths; only what it may not know."""
+        found: dict[str, Any] = {"act": self.act} if self.act != "relu" else {}
+        if self.norm == "node":
+            found |= {"norm": "layer", "norm_kwargs": {"mode": "node"}}
+        elif self.norm != "none":
+            found["norm"] = self.norm
+        if self.residual:
+            found["residual"] = True
+        if self.jk != "none":
+            found["jk"] = self.jk
+        if self.aggregate != "mean":
+            found["aggr"] = self.aggregate
+        if self.attends:
+            found |= {"heads": self.heads, "attention_dropout": self.attention_dropout}
+        if self.message_dropout:
+            found["message_dropout"] = self.message_dropout
+        return found
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What shapes of weights do not tell: its kind, and options that are not the defaults."""
+        default = Model()
+        others = {n: v for n in DESCRIBED if (v := getattr(self, n)) != getattr(default, n)}
+        return {"model": self.model, **others}
+
+    @property
+    def takes_all_rows(self) -> bool:
+        """Whether a norm takes statistics over all vertices, so that none may be left out."""
+        return self.norm not in ("none", "node")
+
+    @property
+    def keeps_features(self) -> bool:
+        """Whether something looks at X beside A·X."""
+        return self.model != "gcn" or self.residual
+
+    @property
+    def propagates(self) -> bool:
+        """Whether the first layer begins with a product with A."""
+        return not self.attends and self.aggregate != "max"
+
+    @property
+    def drops_features(self) -> bool:
+        """Whether the first layer's input changes in every epoch."""
+        return self.dropout > 0 and self.input_dropout
+
+    @property
+    def attends(self) -> bool:
+        """Whether layers make weights of their own for the edges."""
+        return self.model in ("gat", "gatv2")
+
+
+@dataclass(frozen=True)
+class Aim(Record):
+    """What is learnt, and the score that it is judged by."""
+
+    task: Annotated[
+        Literal["vertices", "links"], flag("labels of vertices, or links between them")
+    ] = "vertices"
+    loss: Annotated[
+        Literal["auto", "softmax", "multilabel", "mse", "l1", "huber"],
+        rare("auto: what the labels are, one class a vertex, several, or numbers"),
+    ] = "auto"
+    metric: Annotated[
+        str,
+        rare("that early stopping and the best epoch go by; auto: val_loss", choices=METRICS),
+    ] = "auto"
+    class_weights: Annotated[
+        str, key("W0,W1,…: one a class; balanced: n / (classes × its vertices)", "WEIGHTS")
+    ] = "none"
+    label_smoothing: Annotated[float, key("share of a target that all classes get", high=1)] = 0.0
+    inductive: Annotated[
+        bool, key("train on the subgraph of the training vertices, evaluate on the whole graph")
+    ] = False
+    label_propagation: Annotated[
+        float,
+        key("show the labels of this share of training vertices, learn the others", high=1),
+    ] = 0.0
+    decoder: Annotated[
+        Literal["dot", "mlp"], key("of links: z·z', or a network of two layers on z⊙z'")
+    ] = "dot"
+    negatives: Annotated[int, key("made-up pairs for each link, drawn each epoch", low=1)] = 1
+    eval_negatives: Annotated[int, key("for each link that is scored", low=1)] = 100
+    val_links: Annotated[float, key("share that is held out for validation", high=1)] = 0.05
+    test_links: Annotated[float, key("share that is held out for testing", high=1)] = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.given_weights
+
+    def check(self) -> None:
+        """Refuse options and scores that the task does not know.
+
+        Raises
+        ------
+        InputError
+        """
+        links = self.task == "links"
+        of_vertices = "loss", "class_weights", "label_smoothing", "inductive", "label_propagation"
+        of_links = "decoder", "negatives", "eval_negatives", "val_links", "test_links"
+        for option in options_of(type(self)):
+            is_set = getattr(self, option.name) != option.default
+            if is_set and option.name in (of_vertices if links else of_links):
+                needed = "--task vertices, not links" if links else "--task links"
+                raise InputError(f"{option.written} needs {needed}")
+        if links and self.val_links + self.test_links >= 1:
+            raise InputError("aim.val-links and aim.test-links leave nothing to train on: sum ≥ 1")
+        check_metric("links" if links else self.loss, self.metric)
+
+    @property
+    def given_weights(self) -> tuple[float, ...]:
+        """Weights of classes that are given one by one."""
+        text = self.class_weights
+        if text in ("none", "balanced"):
+            return ()
+        try:
+            weights = tuple(float(word) for word in text.split(","))
+        except ValueError:
+            weights = ()
+        if not all(0 <= weight < math.inf for weight in weights) or not sum(weights):
+            hint = meant(text, ("none", "balanced"))
+            wanted = "must be none, balanced, or a weight for each class, as in 1,2.5,1"
+            raise InputError(f"aim.class-weights {text}: {wanted}{hint}")
+        return weights
+
+
+@dataclass(frozen=True)
+class Training(Record):
+    """How long, with which steps, and what is kept of it."""
+
+    epochs: Annotated[int, flag("number of epochs", low=1)] = 100
+    dtype: Annotated[
+        Precision, flag("of activations, messages and features; weights are float32 at least")
+    ] = "float32"
+    lr: Annotated[float, flag("learning rate")] = 0.01
+    weight_decay: Annotated[float, rare("of the first layer")] = 5e-4
+    optimizer: Annotated[Literal["adam", "adamw", "sgd"], rare("that takes the steps")] = "adam"
+    lr_schedule: Annotated[
+        Literal["none", "cosine", "step", "linear", "plateau"],
+        key("of the rate after warmup: to 0 at the end, or times lr-factor now and then"),
+    ] = "none"
+    lr_every: Annotated[
+        int, key("step: epochs; plateau: evaluations without a lower validation loss", "N", low=1)
+    ] = 50
+    lr_factor: Annotated[float, key("of the schedules step and plateau", high=1)] = 0.5
+    warmup: Annotated[int, key("let the rate rise for so many epochs", "EPOCHS")] = 0
+    clip: Annotated[float, key("largest norm of all gradients together; 0: any", "NORM")] = 0.0
+    seed: Annotated[int, flag("of weights, dropout, the partition, and all else drawn")] = 0
+    runs: Annotated[
+        int, rare("train from so many seeds; the graph and its split stay", "N", low=1, high=10_000)
+    ] = 1
+    eval_every: Annotated[int, rare("evaluate each N-th epoch", "N", low=1)] = 1
+    patience: Annotated[
+        int, rare("stop once the validation loss exceeds the mean of the N before it; 0: never")
+    ] = 0
+    checkpoint: Annotated[str | None, flag("keep weights and history there", "DIR")] = None
+    checkpoint_every: Annotated[int, key("epochs", "N", low=1)] = 10
+    resume: Annotated[bool, flag("go on from the checkpoint")] = False
+
+    def check(self) -> None:
+        """Refuse options that do not go together.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.resume and self.checkpoint is None:
+            raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
+        if self.warmup and self.warmup >= self.epochs:
+            raise InputError(
+                f"training.warmup {self.warmup} must be less than --epochs {self.epochs}"
+            )
+
+
+@dataclass(frozen=True)
+class Job(Record):
+    """Where it runs, and where the report goes."""
+
+    backend: Annotated[str, rare("of torch.distributed, or mpi", choices=BACKENDS)] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], rare("that ranks compute on")] = "auto"
+    nproc: Annotated[int, flag("fork this many ranks on this machine", low=1, high=4096)] = 1
+    threads: Annotated[int, rare("of each rank; 0: an even share", high=1024)] = 0
+    json: Annotated[str | None, flag("write the report", "FILE")] = None
+    log: Annotated[
+        str | None, rare("follow the run there: CSV, and TensorBoard if it is installed", "DIR")
+    ] = None
+    predictions: Annotated[
+        str | None, flag("write class and scores of every vertex, as .npz", "FILE")
+    ] = None
+    config: Annotated[
+        str | None, flag("read options from there: TOML, JSON (a report, too) or YAML", "FILE")
+    ] = None
+
+
+@dataclass(frozen=True)
+class TrainConfig(Configuration):
+    """One training run. ``TrainConfig.of(hidden=64, epochs=5)`` sets some options by name."""
+
+    program: ClassVar[str] = "gcn.py"
+    about: ClassVar[str] = (
+        "Train a graph neural network on a whole graph, on one or many ranks. "
+        "docs/training.md lists more flags, and all keys of --set and --config."
+    )
+
+    data: Data = field(default_factory=Data)
+    algorithm: Algorithm = field(default_factory=Algorithm)
+    messages: Messages = field(default_factory=Messages)
+    storage: Storage = field(default_factory=Storage)
+    model: Model = field(default_factory=Model)
+    aim: Aim = field(default_factory=Aim)
+    training: Training = field(default_factory=Training)
+    job: Job = field(default_factory=Job)
+
+    def check(self, ranks: int) -> None:
+        """Refuse what cannot work on that many ranks.
+
+        Raises
+        ------
+        InputError
+            Names the option and what would be right.
+        """
+        self.algorithm.distribution.check(ranks)
+        self.aim.check()
+        self.training.check()
+        for message in refused(self):
+            raise InputError(message)
+
+
+def refused(config: TrainConfig) -> Iterator[str]:
+    """Say what cannot be had together, however many ranks there are."""
+    how, model, aim = config.algorithm, config.model, config.aim
+    storage = config.storage
+    if how.edges is not None and how.algo != "vertex-cut":
+        yield "algorithm.edges needs --algo vertex-cut"
+    if how.order == "paper" and model.model != "gcn":
+        yield f"--order paper needs --model gcn, not {model.model}"
+
+    if how.plan:
+        for name in ("inductive", "label_propagation"):
+            if getattr(aim, name):
+                named = f"aim.{name.replace('_', '-')} {getattr(aim, name)}"
+                yield f"--plan knows training on the whole graph, not {named}"
+    if aim.label_propagation and how.recompute_halo:
+        yield "--recompute-halo needs fixed features: no aim.label-propagation"
+    if aim.loss in RESIDUALS:
+        for name, unset in (
+            ("class_weights", "none"),
+            ("label_smoothing", 0.0),
+            ("label_propagation", 0.0),
+        ):
+            if getattr(aim, name) != unset:
+                yield f"aim.{name.replace('_', '-')} needs classes, and --loss {aim.loss} has none"
+
+    if model.aggregate != "mean" and model.model != "sage":
+        yield f"--aggregate {model.aggregate} needs --model sage, not {model.model}"
+    for option in options_of(Model):
+        value = getattr(model, option.name)
+        of_attention = option.name in ("heads", "attention_dropout", "message_dropout")
+        if of_attention and value != option.default and not model.attends:
+            yield f"{option.written} {value} needs --model gat or gatv2, not {model.model}"
+    hidden = model.layers > 1 or model.jk != "none"
+    if hidden and model.layers == 1 and aim.task == "vertices" and model.heads > 1:
+        yield (
+            f"--layers 1 --jk {model.jk} makes one layer as wide as there are classes: it "
+            f"needs --heads 1, not {model.heads}"
+        )
+    if model.attends and hidden and model.hidden % model.heads:
+        yield f"--hidden {model.hidden} must be a multiple of --heads {model.heads}"
+    if model.aggregate == "max":
+        if (how.algo, how.cover, how.exchange) != ("1d", "column", "sparsity-aware"):
+            yield "--aggregate max needs --algo 1d and --cover column: whole rows"
+        if how.node_size > 1 or how.schedule != "overlap" or how.recompute_halo:
+            yield (
+                "--aggregate max needs --hierarchy none, --schedule overlap and no --recompute-halo"
+            )
+        if config.data.normalisation not in ("auto", "none"):
+            yield "--aggregate max needs data.normalisation auto: weights do not count"
+    if model.attends:
+        named = f"--model {model.model}"
+        check_attention(how.distribution, named)
+        if how.recompute_halo:
+            yield f"{named} cannot begin with A·X: no --recompute-halo"
+        if config.data.normalisation not in ("auto", "none"):
+            yield f"{named} makes weights of its own: it needs data.normalisation auto"
+
+    if how.recompute_halo:
+        if model.layers < 2:
+            yield "--recompute-halo needs --layers 2 or more: one layer has no hidden rows"
+        if how.order == "paper":
+            yield "--recompute-halo needs --order auto: paper multiplies A by X in every epoch"
+        if model.drops_features:
+            yield (
+                "--recompute-halo needs model.input-dropout=false: A·X changes in every epoch if X "
+                "is dropped"
+            )
+
+    yield from _refused_messages(config)
+    if storage.asked:
+        yield from _refused_chunks(config)
+    elif storage != Storage():
+        name = "recompute" if storage.recompute != "auto" else "spill-dtype"
+        yield f"storage.{name} needs --memory, --spill or --chunks"
+
+
+def _refused_messages(config: TrainConfig) -> Iterator[str]:
+    """Say what approximate messages cannot be combined with."""
+    messages, how, model = config.messages, config.algorithm, config.model
+    asked, delay, epochs = messages.codec, messages.epochs_late, config.training.epochs
+    if delay is not None and delay >= epochs:
+        yield f"--delay {delay} must be less than --epochs {epochs}"
+    if messages.exact_last > epochs:
+        yield f"messages.exact-last {messages.exact_last} exceeds --epochs {epochs}"
+    if not delay:
+        if messages.delay_bins != 1:
+            yield f"--delay-bins {messages.delay_bins} needs --delay R of one epoch or more"
+        if messages.smoothing:
+            yield f"messages.smoothing {messages.smoothing} needs --delay R of one epoch or more"
+    if messages.error_feedback and not asked.quantises:
+        yield "--error-feedback needs --bits 16 or fewer"
+    if asked.exact:
+        if messages.exact_means:
+            yield (
+                "messages.exact-means needs --bits, --delay, --boundary-sampling or "
+                "messages.fresh: it says what they are done to"
+            )
+        return
+    first = next(
+        option
+        for option in options_of(Messages)
+        if getattr(messages, option.name) != option.default and option.name != "delay_bins"
+    )
+    named = f"{first.written} {getattr(messages, first.name)}"
+    if config.storage.asked:
+        yield f"{named} needs rows in memory: no --memory, --spill or --chunks"
+    if how.exchange != "sparsity-aware":
+        yield f"{named} needs --exchange sparsity-aware: rows, not whole block rows"
+    if model.attends and asked.exact_means:
+        yield f"--model {model.model}: messages.exact-means needs rows without scores"
+    if model.attends and asked.samples and asked.delay:
+        yield (
+            f"--model {model.model}: --boundary-sampling cannot be had with --delay {delay}: edges "
+            "of rows that are left out are left out in the same epoch"
+        )
+    if model.aggregate == "max" and (asked.samples or asked.delay is None):
+        yield (
+            f"{named} needs --aggregate mean or sum: rows that are left out are zeros, and may "
+            "be the largest"
+        )
+    if how.schedule == "peers":
+        for kept, value in (
+            (f"--delay {delay}", delay),
+            ("--error-feedback", asked.feedback),
+            (f"messages.fresh {asked.fresh}", asked.fresh),
+        ):
+            if value:
+                yield f"{kept} needs --schedule overlap: it keeps rows that peers has no room for"
+
+
+def _refused_chunks(config: TrainConfig) -> Iterator[str]:
+    """Say what working through rows in chunks does not know."""
+    how, named = config.algorithm, "--memory, --spill and --chunks"
+    memory = config.storage.memory
+    if memory and memory < 1 << 20:
+        yield (
+            f"--memory: {memory} bytes are less than any process takes by itself; "
+            "give more, with a unit as in 20GB"
+        )
+    asked = how.order != "auto" or how.recompute_halo or how.plan
+    if how.distribution != Distribution() or asked:
+        yield (
+            f"{named} need --algo 1d, --cover column, --order auto, no --recompute-halo and no "
+            "--hierarchy, --schedule or --plan: the disk is what they plan for"
+        )
+    if config.aim.task != "vertices" or config.aim.inductive or config.aim.label_propagation:
+        yield (f"{named} need labels of vertices: no links, aim.inductive or aim.label-propagation")
+    if config.training.dtype == "bfloat16" or config.training.runs > 1:
+        yield (
+            f"{named} need --dtype float32 or float64, and --runs 1; "
+            "storage.spill-dtype bfloat16 halves what lies on the disk"
+        )
+    if config.job.device == "cuda":
+        yield f"{named} work on CPUs: --device cpu"
+    if config.model.message_dropout:
+        yield f"{named} weigh the rows that were scored: model.message-dropout 0"
+
+
+def check_metric(loss: str, metric: str) -> None:
+    """Refuse a score that a loss does not have.
+
+    Parameters
+    ----------
+    loss : str
+        Or "links"; with ``auto`` any loss of vertices may have it.
+    metric : str
+
+    Raises
+    ------
+    InputError
+    """
+    if metric == "auto":
+        return
+    fitting = [name for name, names in METRICS_OF.items() if metric in names]
+    if loss in fitting or (loss == "auto" and fitting != ["links"]):
+        return
+    needed = " or ".join(f"--loss {name}" for name in fitting if name != "links") or "--task links"
+    known = METRICS_OF.get(loss)
+    choose = f": choose one of {', '.join(known)}" if known else ""
+    raise InputError(f"--metric {metric} needs {needed}, not {loss}{choose}")
+
+
+def _schedule(
+    named: str, text: str, read: Callable[[str], Number | None], wanted: str
+) -> tuple[tuple[int, Number], ...]:
+    """Values, each from an epoch on, as in ``2,8@50,32@90``."""
+    found: list[tuple[int, Number]] = []
+    for place, word in enumerate(text.split(",")):
+        value, at, epoch = word.strip().partition("@")
+        known = read(value) if len(value) <= LONGEST_NUMBER else None
+        first = int(epoch) if epoch.isascii() and epoch.isdigit() and len(epoch) < 10 else 0
+        if known is None or bool(at) != bool(place) or (found and first <= found[-1][0]):
+            raise InputError(f"{named} {text}: must be {wanted}")
+        found.append((first, known))
+    return tuple(found)
+
+
+def _share(text: str) -> float | None:
+    try:
+        share = float(text)
+    except ValueError:
+        return None
+    return share if LEAST_SAMPLE <= share <= 1 else None

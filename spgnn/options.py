@@ -1,0 +1,488 @@
+"""Options: records whose fields are flags or keys, read from command lines and files by cyclopts.
+
+A field ``epochs: Annotated[int, flag("…", low=1)] = 100`` of a record ``Training`` is the flag
+``--epochs``, and the key ``training.epochs`` of ``--set`` and of a configuration file. Fields that
+are marked with :func:`key` are no flags; those with :func:`rare` are not shown by ``--help``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import os
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import Parameter as Argument
+from inspect import Signature
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args, get_type_hints
+
+from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
+from rich.console import Console
+
+from spgnn.command import LARGEST, nbytes, say
+from spgnn.errors import InputError, check_choice, check_integer, meant, shortened, unknown
+
+_SUFFIXES = (".toml", ".json", ".yaml", ".yml")
+_LARGEST_FILE = 1 << 28
+_WIDTH = 100
+# Flags of other launchers for --nproc, which no spelling suggests.
+_RANKS = ("--ranks", "--num-ranks", "--np", "-np", "-n", "--processes", "--world-size")
+
+
+class Mark(NamedTuple):
+    """The help, the bounds and the rank of an option, as :func:`flag` makes them."""
+
+    help: str
+    metavar: str | None = None
+    low: float = 0
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    in_bytes: bool = False
+    level: Literal["flag", "rare", "key", "positional"] = "flag"
+
+
+def flag(help: str, metavar: str | None = None, **bounds: Any) -> Mark:
+    """Mark a field as a flag that ``--help`` shows.
+
+    Parameters
+    ----------
+    help : str
+    metavar : str, optional
+    low, high : number
+        An integer lies in [low, high], a real number in [low, high).
+    choices : tuple of str
+        Of a text whose type is no ``Literal``.
+    in_bytes : bool
+        An integer that may have a unit, as in ``20MB``.
+    """
+    return Mark(help, metavar, **bounds)
+
+
+def rare(help: str, metavar: str | None = None, **bounds: Any) -> Mark:
+    """Mark a field as a flag that ``--help`` does not show."""
+    return Mark(help, metavar, **bounds, level="rare")
+
+
+def key(help: str, metavar: str | None = None, **bounds: Any) -> Mark:
+    """Mark a field as a key of ``--set`` and of configuration files alone."""
+    return Mark(help, metavar, **bounds, level="key")
+
+
+def positional(help: str) -> Mark:
+    """Mark a field as an argument without a name."""
+    return Mark(help, level="positional")
+
+
+class Option(NamedTuple):
+    """One field of a record."""
+
+    section: str
+    name: str
+    kind: Any
+    default: Any
+    mark: Mark
+
+    @property
+    def key(self) -> str:
+        """What a file and ``--set`` call it."""
+        return f"{self.section}.{self.name.replace('_', '-')}"
+
+    @property
+    def flag(self) -> str:
+        """Its flag, ``--eval-every``."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def written(self) -> str:
+        """What messages call it."""
+        if self.mark.level == "positional":
+            return self.name.upper()
+        return self.key if self.mark.level == "key" else self.flag
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The texts that it may be, if they can be listed."""
+        return self.mark.choices or tuple(c for c in get_args(self.kind) if isinstance(c, str))
+
+    def checked(self, value: Any) -> Any:
+        """The value as a record holds it.
+
+        Raises
+        ------
+        InputError
+            If it is none of this option.
+        """
+        mark = self.mark
+        if value is None and self.default is None:
+            return None
+        if self.kind in (str, str | None):
+            # Paths and numbers are as good as what a command line holds.
+            if isinstance(value, os.PathLike):
+                value = os.fspath(value)
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                value = str(value)
+        if self.choices:
+            check_choice(self.written, value, self.choices)
+        elif mark.in_bytes and isinstance(value, str):
+            try:
+                return nbytes(value)
+            except ValueError as error:
+                raise InputError(f"{self.written}: {error}") from None
+        elif self.kind in (int, int | None):
+            high = LARGEST if mark.high is None and not mark.in_bytes else mark.high
+            return check_integer(
+                self.written, value, int(mark.low), None if high is None else int(high)
+            )
+        elif self.kind in (float, float | None):
+            return self._number(value)
+        elif self.kind in (bool, bool | None):
+            if not isinstance(value, bool):
+                raise InputError(f"{self.written} must be true or false, got {_shown(value)}")
+        elif not isinstance(value, str) or not value or "\0" in value:
+            raise InputError(f"{self.written}: must be a text that is not empty, without a NUL")
+        return value
+
+    def _number(self, value: Any) -> float:
+        low, high = self.mark.low, math.inf if self.mark.high is None else self.mark.high
+        number = math.nan
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            number = float(value) if abs(value) < sys.float_info.max else math.inf
+        if not low <= number < high:
+            raise InputError(f"{self.written} must be in [{low}, {high}), got {_shown(value)}")
+        return number
+
+
+class Record:
+    """Base of records: frozen dataclasses whose fields are options, checked when one is made."""
+
+    def __post_init__(self) -> None:
+        for option in options_of(type(self)):
+            value = option.checked(getattr(self, option.name))
+            object.__setattr__(self, option.name, value)
+
+
+_KNOWN: dict[type[Record], tuple[Option, ...]] = {}
+
+
+def options_of(record: type[Record]) -> tuple[Option, ...]:
+    """The options of a record."""
+    if record in _KNOWN:
+        return _KNOWN[record]
+    types = get_type_hints(record, include_extras=True)
+    found = []
+    for field in dataclasses.fields(record):  # type: ignore[arg-type]
+        kind, mark = get_args(types[field.name])
+        found.append(Option(record.__name__.lower(), field.name, kind, field.default, mark))
+    return _KNOWN.setdefault(record, tuple(found))
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """Base of configurations: their fields are records, whose options all have different names."""
+
+    program: ClassVar[str]
+    about: ClassVar[str]
+
+    @classmethod
+    def sections(cls) -> dict[str, type[Record]]:
+        """The records by name."""
+        types = get_type_hints(cls)
+        return {field.name: types[field.name] for field in dataclasses.fields(cls)}
+
+    @classmethod
+    def of(cls, **values: Any) -> Self:
+        """The defaults with some options set, say ``of(epochs=5, cover="minimum")``.
+
+        Raises
+        ------
+        InputError
+            If there is no such option, or its value is wrong.
+        """
+        sections, left = dict[str, Record](), dict(values)
+        for name, record in cls.sections().items():
+            own = {o.name: left.pop(o.name) for o in options_of(record) if o.name in left}
+            sections[name] = record(**own)
+        if left:
+            known = (o.name for record in cls.sections().values() for o in options_of(record))
+            raise unknown("option", next(iter(left)), known)
+        return cls(**sections)
+
+    def but(self, **values: Any) -> Self:
+        """The same with some options set otherwise."""
+        return self.of(**{**self.flat(), **values})
+
+    def flat(self) -> dict[str, Any]:
+        """All options by name."""
+        return {k: value for record in vars(self).values() for k, value in vars(record).items()}
+
+    @classmethod
+    def read(cls, words: Sequence[str] | None = None) -> Self:
+        """From a command line, by default that of this process."""
+        return cls.of(**cls.given(words))
+
+    @classmethod
+    def given(cls, words: Sequence[str] | None = None) -> dict[str, Any]:
+        """The options that a command line, and the file that it names, set."""
+        return read_options(
+            list(cls.sections().values()), words, program=cls.program, about=cls.about
+        )
+
+    def written(self, *leave_out: str) -> list[str]:
+        """The words of a command line for all that is not as it is by default."""
+        found = []
+        for record in vars(self).values():
+            for option in options_of(type(record)):
+                value = getattr(record, option.name)
+                if option.name in leave_out or value == option.default:
+                    continue
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                if option.mark.level == "key":
+                    found += ["--set", f"{option.key}={text}"]
+                elif isinstance(value, bool):
+                    found.append(option.flag if value else option.flag.replace("--", "--no-", 1))
+                else:
+                    found += [option.flag, text]
+        return found
+
+
+def read_options(
+    records: Sequence[type[Record]], words: Sequence[str] | None, *, program: str, about: str
+) -> dict[str, Any]:
+    """What a command line sets of some records, by name.
+
+    Of an option that is there twice, the last one counts; ``--set`` counts more than the file of
+    ``--config``, and flags more than both.
+
+    Parameters
+    ----------
+    records : sequence of types
+    words : sequence of str, optional
+        By default those of this process.
+    program, about : str
+        For ``--help``, which prints and ends the process.
+
+    Raises
+    ------
+    InputError
+        In one line, with the option that was probably meant.
+    """
+    options = {option.name: option for record in records for option in options_of(record)}
+    given = list(sys.argv[1:] if words is None else words)
+    app = _app(options.values(), program, about)
+    if "--help" in given or "-h" in given:
+        text = io.StringIO()
+        app.help_print([], console=Console(file=text, width=_WIDTH))
+        say(text.getvalue().rstrip())
+        raise SystemExit(0)
+    found = _parsed(app, _last_of_each(given, options.values()), options)
+    for name in found:
+        if name != "set" and options[name].mark.level == "key":
+            raise InputError(
+                f"{options[name].flag} is a key, not a flag: --set {options[name].key}=VALUE"
+            )
+    kept = dict[str, Any]()
+    if found.get("config") is not None:
+        path = found["config"]
+        what = f"--config {path}"
+        pairs = _entries(what, _table(path), options.values())
+        kept = _assigned(what, pairs, options)
+        kept.pop("config", None)  # of a report
+    settings = [_setting(text, options.values()) for text in found.pop("set", [])]
+    return {**kept, **_assigned("--set", settings, options), **found}
+
+
+def _app(options: Iterable[Option], program: str, about: str) -> App:
+    """A command whose keyword arguments are all options."""
+    options, arguments, keys = list(options), [], False
+    sections = dict.fromkeys(option.section for option in options)
+    groups = {name: Group(name, sort_key=place) for place, name in enumerate(sections)}
+    for option in options:
+        mark, default = option.mark, option.default
+        keys = keys or mark.level == "key"
+        explained = dict[str, Any](help=mark.help, show=mark.level in ("flag", "positional"))
+        explained["show_default"] = default not in (None, dataclasses.MISSING)
+        if mark.level != "positional":
+            explained |= {"group": groups[option.section], "name": option.flag}
+        if mark.metavar:
+            explained["help"] = f"{mark.help} ({mark.metavar})"
+        kind: Any = option.kind
+        if mark.in_bytes:
+            explained["converter"] = lambda _, tokens: nbytes(tokens[0].value)
+        elif mark.choices:
+            kind = Literal[mark.choices]
+        if kind is str:
+            explained["allow_leading_hyphen"] = True  # as in --num-neighbors -1,-1
+        how = Argument.POSITIONAL_ONLY if mark.level == "positional" else Argument.KEYWORD_ONLY
+        empty = Argument.empty if default is dataclasses.MISSING else default
+        explained_kind: Any = Annotated[kind, Parameter(**explained)]
+        arguments.append(Argument(option.name, how, default=empty, annotation=explained_kind))
+    if keys:
+        about_set = Parameter(
+            name="--set",
+            group=groups.get("job"),
+            help="SECTION.KEY=VALUE; set any key (docs/training.md lists them); may be repeated",
+            negative=(),
+        )
+        annotation = Annotated[list[str] | None, about_set]
+        arguments.append(
+            Argument("set", Argument.KEYWORD_ONLY, default=None, annotation=annotation)
+        )
+    arguments.sort(key=lambda argument: argument.kind)
+
+    def command(*given: Any, **named: Any) -> None:
+        """Stand for what is done with the options; cyclopts asks for its signature."""
+
+    command.__signature__ = Signature(arguments)  # type: ignore[attr-defined]
+    app = App(
+        name=program, help=about, help_format="plaintext", help_formatter="plain", version_flags=()
+    )
+    app.default(command)
+    return app
+
+
+def _parsed(app: App, words: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any]:
+    """The values of some words, by name."""
+    try:
+        _, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
+    except UnknownOptionError as error:
+        said = str(error)
+        asked = next((word for word in _RANKS if f" {word}." in said), None)
+        if asked is not None and "nproc" in options:
+            raise InputError(f"Unknown option: {asked}; did you mean '--nproc'?") from None
+        raise InputError(said) from None
+    except CycloptsError as error:
+        raise InputError(str(error)) from None
+    return dict(bound.arguments)
+
+
+def _last_of_each(words: Sequence[str], options: Iterable[Option]) -> list[str]:
+    """The words without options that are said again later."""
+    switches = {option.flag for option in options if option.kind in (bool, bool | None)}
+    found, place = dict[str, Sequence[str]](), 0
+    while place < len(words):
+        name, equals, _ = words[place].partition("=")
+        if name.startswith("--no-") and name.replace("--no-", "--", 1) in switches:
+            name = name.replace("--no-", "--", 1)
+        follows = place + 1 < len(words) and not words[place + 1].startswith("--")
+        takes = name.startswith("--") and not equals and name not in switches and follows
+        if name == "--set" or not name.startswith("--"):
+            name = f"{name} {place}"
+        found.pop(name, None)
+        found[name] = words[place : place + 1 + takes]
+        place += 1 + takes
+    return [word for piece in found.values() for word in piece]
+
+
+def _assigned(
+    what: str, pairs: Iterable[tuple[Option, str]], options: Mapping[str, Option]
+) -> dict[str, Any]:
+    """The values of options that are given as texts elsewhere than by flags."""
+    found = dict[str, Any]()
+    for option, text in pairs:
+        if option.mark.level == "positional":
+            raise InputError(f"{what}: {option.written} is an argument")
+        # One at a time: a required argument that is missing is another one's error.
+        alone = _app([option], "", "")
+        try:
+            (value,) = _parsed(alone, [f"{option.flag}={text}"], options).values()
+            found[option.name] = option.checked(value)
+        except InputError as error:
+            raise InputError(f"{what}: {error}") from None
+    return found
+
+
+def _setting(text: str, options: Iterable[Option]) -> tuple[Option, str]:
+    """The option and the value of ``section.key=value``."""
+    name, equals, value = text.partition("=")
+    by_key = {option.key: option for option in options}
+    option = by_key.get(name.replace("_", "-"))
+    if not equals:
+        raise InputError(f"--set {text}: must be SECTION.KEY=VALUE, as in training.clip=1")
+    if option is None:
+        raise InputError(f"--set {text}: unknown key '{name}'{meant(name, by_key)}")
+    return option, value
+
+
+def _entries(
+    what: str, table: Mapping[str, Any], options: Iterable[Option]
+) -> Iterator[tuple[Option, str]]:
+    """Each key of a file, at the top or in a table of its section's name, and its value."""
+    by_name = {option.name: option for option in options}
+    sections = {option.section for option in by_name.values()}
+    flat = list[tuple[str, str, Any]]()
+    for name, value in table.items():
+        if name in sections and (value is None or isinstance(value, dict)) and name not in by_name:
+            flat += [(name, inner, one) for inner, one in (value or {}).items()]
+        elif name in sections and isinstance(value, dict):
+            flat += [(name, inner, one) for inner, one in value.items()]
+        else:
+            flat.append(("", name, value))
+    seen = set[str]()
+    for section, written, value in flat:
+        name = str(written).replace("-", "_")
+        known = [n for n, option in by_name.items() if section in ("", option.section)]
+        if name not in known:
+            where = f" of [{section}]" if section else ""
+            near = meant(name, known if section else [*known, *sections])
+            raise InputError(f"{what}: unknown key '{written}'{where}{near}")
+        if name in seen:
+            raise InputError(f"{what}: {written} is there twice")
+        seen.add(name)
+        if value is not None:
+            if not isinstance(value, str | bool | int | float):
+                raise InputError(f"{what}: {written} must be a value, got {_shown(value)}")
+            yield by_name[name], str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _table(path: str) -> dict[str, Any]:
+    """The table in a TOML, JSON or YAML file; of a training report, its configuration."""
+    what, suffix = f"--config {path}", Path(path).suffix
+    if suffix not in _SUFFIXES:
+        raise InputError(f"{what}: its name must end in {', '.join(_SUFFIXES)}")
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(_LARGEST_FILE + 1)
+        if len(raw) > _LARGEST_FILE:
+            raise ValueError(f"larger than {_LARGEST_FILE >> 20} MiB; no configuration")
+        text = raw.decode("utf-8-sig")  # editors of Windows begin files with a mark
+        if suffix == ".toml":
+            table = tomllib.loads(f"{text}\n")
+        elif suffix == ".json":
+            table = json.loads(text)
+        else:
+            table = _yaml(text)
+    except OSError as error:
+        raise InputError(f"{what}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{what}: is no text in UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{what}: {error or type(error).__name__}") from None
+    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table):
+        raise InputError(f"{what}: must hold keys and values, as in hidden = 16")
+    inner = table.get("config")
+    return inner if isinstance(inner, dict) else table
+
+
+def _yaml(text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise ValueError(
+            "YAML needs PyYAML: pip install 'spgnn[yaml]'; TOML needs nothing"
+        ) from None
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return f"the text '{shortened(value, 60)}'"
+    if value is None or isinstance(value, bool | int | float):
+        return shortened(str(value).lower() if isinstance(value, bool) else repr(value), 60)
+    return f"a {type(value).__name__}"
