@@ -23,14 +23,14 @@ from spgnn.exchange import (
     Schedule,
     Step,
     Strategy,
-    Volume,
     Workspace,
     build,
 )
 from spgnn.exchange.codecs import Codecs, codecs_of
+from spgnn.exchange.codecs import named as named_rows
 from spgnn.exchange.compression import CodecLayer
-from spgnn.exchange.naming import named as named_rows
-from spgnn.exchange.vertex_cut import checked_labels
+from spgnn.exchange.plan import Volume
+from spgnn.exchange.schemes import checked_labels
 from spgnn.halo import Halo
 from spgnn.layout import RowLayout
 from spgnn.operands import Operands

@@ -11,9 +11,10 @@ import scipy.sparse as sp
 import torch
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from spgnn import CSR, DistMatrix, Mesh, RowLayout
+from spgnn import CSR, Axes, DistMatrix, Mesh, RowLayout
 from spgnn.comm import Communicator, Ledger
-from spgnn.exchange import COVERS, Algorithm, Volume, by_level
+from spgnn.exchange import COVERS, Algorithm, Plan, Traffic, carried_by_level
+from spgnn.exchange.plan import Level, Volume
 from spgnn.sparse import SUM_DTYPE
 from tests.matrices import block_row, random_matrix, uneven_layout
 
@@ -24,6 +25,21 @@ FLOAT64_BYTES = 8
 
 # Relative to the sum of absolute products: how far rounding may carry a result.
 TOLERANCE = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 0.03}
+
+
+def by_level(
+    plan: Plan,
+    axes: Axes,
+    rank: int,
+    width: int,
+    dtype: torch.dtype = torch.float32,
+    *,
+    node_size: int,
+    adjoint: bool = False,
+) -> dict[Level, Traffic]:
+    """What one exact product moves inside nodes, and between them."""
+    carried = (moved.carried(dtype) for moved in plan.messages(width, adjoint=adjoint))
+    return carried_by_level(carried, axes, rank, node_size=node_size)
 
 
 @dataclass(frozen=True)

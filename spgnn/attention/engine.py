@@ -19,7 +19,7 @@ from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Carried, CodecSetting, Executor, Plan, Step, Workspace
 from spgnn.exchange.codecs import Codecs
 from spgnn.exchange.compression import CodecLayer
-from spgnn.exchange.schedule import Communicators
+from spgnn.exchange.needs import Communicators
 
 
 class Attention:

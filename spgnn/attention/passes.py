@@ -10,7 +10,7 @@ from spgnn.attention.records import Blocks, Forward, Gradients, Rate
 from spgnn.attention.scores import NOTHING, Block, Kept, Scores, Whole, merge_partials_
 from spgnn.attention.ways import Load, Sent, Way
 from spgnn.exchange import Step
-from spgnn.exchange.schedule import Arriving, Exchange
+from spgnn.exchange.executor import Arriving, Exchange
 from spgnn.kernels.attention import AttentionState, finish, head_products
 from spgnn.sparse import SUM_DTYPE
 

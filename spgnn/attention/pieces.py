@@ -20,7 +20,7 @@ from spgnn.comm import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Hop, Names, Plan, Route, Stage
 from spgnn.exchange.compression import Subset
-from spgnn.exchange.traffic import Messages
+from spgnn.exchange.plan import Messages
 from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR, SUM_DTYPE
@@ -74,7 +74,7 @@ class Partials:
     def messages(self, width: int, *, back: bool) -> Messages:
         """Rows of some width with the partials, or the other way."""
         counts = self.counts.reversed() if back else self.counts
-        return Messages(self.axis, counts.send, counts.recv, width, wired=False)
+        return Messages(self.axis, counts.send, counts.recv, width, coded=False)
 
 
 @dataclass(frozen=True, eq=False)

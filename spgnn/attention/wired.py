@@ -15,7 +15,8 @@ from spgnn.exchange import CodecSetting, Executor, Plan, Route, Step, Transport,
 from spgnn.exchange.approximation import Errors
 from spgnn.exchange.codecs import attention_codec, delay_alone
 from spgnn.exchange.compression import chosen, pair_names
-from spgnn.exchange.schedule import Communicators, Exchange
+from spgnn.exchange.executor import Exchange
+from spgnn.exchange.needs import Communicators
 
 FETCH, SUMS, FOLD = 0, 1, 1 + len((ROWS, ENDS, LATE))
 """What the first wire of each exchange is called in a step."""

@@ -17,7 +17,7 @@ from spgnn.data.shards import ShardDirectory, partition_order
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource
 from spgnn.data.structure import rename_columns, slice_rows, stack_rows, with_columns
 from spgnn.errors import InputError
-from spgnn.exchange.inspect import demand, swapped, trade
+from spgnn.exchange import exchange_needs, needs_of, swap_rows
 from spgnn.layout import Int64Array, RowLayout, grouped_order
 from spgnn.pattern import index_dtype
 from spgnn.sparse import CSR, take_rows
@@ -142,9 +142,9 @@ def of_columns(
         Numbers that were sent to each rank, and received from it.
     """
     first, last = layout.range(comm.rank)
-    _, _, needs = demand(CSR(block.pattern), layout, range(layout.parts), comm.rank, "column")
-    send, counts = trade(needs, last - first, comm)
-    received = swapped(comm, numbers[send.indices.long()], counts)
+    _, _, needs = needs_of(CSR(block.pattern), layout, range(layout.parts), comm.rank, "column")
+    send, counts = exchange_needs(needs, last - first, comm)
+    received = swap_rows(comm, numbers[send.indices.long()], counts)
     owners = np.repeat(np.arange(layout.parts), needs.rows)
     remote = torch.from_numpy(layout.offsets[owners]) + needs.columns
     columns = block.indices.long()

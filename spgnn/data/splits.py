@@ -13,7 +13,7 @@ from spgnn.comm import Communicator
 from spgnn.data.distribute import RankShare, of_columns, renumbered
 from spgnn.data.graph import Graph, GraphBlock, labelled, vertex_ids_of
 from spgnn.errors import InputError
-from spgnn.exchange import Carried, asking
+from spgnn.exchange import Carried, request_bytes
 from spgnn.hashing import uniform
 from spgnn.layout import EVERYONE, RowLayout
 from spgnn.pattern import Selection
@@ -235,4 +235,4 @@ class Directory:
         rows, counts = of_columns(self._rows, requests, self._parts, comm)
         size = rows.element_size()
         responses = Carried(EVERYONE, size * counts.send, size * counts.recv)
-        return rows, (asking(counts, comm.rank), responses)
+        return rows, (request_bytes(counts, comm.rank), responses)

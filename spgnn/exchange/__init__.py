@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from spgnn.exchange.algorithm import ALGOS, Algo, Algorithm
 from spgnn.exchange.approximation import Codec, CodecSetting
-from spgnn.exchange.fetch import asking, fetch
-from spgnn.exchange.hierarchy import hierarchical
-from spgnn.exchange.inspect import COVERS, Cover, Demand, demand, trade, trade_all
+from spgnn.exchange.executor import Executor, Workspace
 from spgnn.exchange.layers import Layered, LayerPlan, layered
-from spgnn.exchange.levels import Level, by_level, carried_by_level
+from spgnn.exchange.needs import (
+    COVERS,
+    Cover,
+    Scheme,
+    build,
+    build_all,
+    exchange_needs,
+    needs_of,
+    request_bytes,
+    swap_counts,
+    swap_rows,
+)
 from spgnn.exchange.peers import SCHEDULES, Peers, Schedule
-from spgnn.exchange.plan import Hop, Plan, Stage
-from spgnn.exchange.route import Names, Route
-from spgnn.exchange.schedule import Executor
-from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build, build_all, grid
-from spgnn.exchange.traffic import Carried, Traffic, Volume
-from spgnn.exchange.transport import EXACT, Broadcast, Exact, Handle, Step, Transport
-from spgnn.exchange.turn import Turn, Turned
-from spgnn.exchange.workspace import Workspace
+from spgnn.exchange.plan import Carried, Hop, Names, Plan, Route, Stage, Traffic, carried_by_level
+from spgnn.exchange.schemes import STRATEGIES, Strategy, fetch, grid
+from spgnn.exchange.transport import EXACT, Exact, Handle, Step, Transport
 
 __all__ = [
     "ALGOS",
@@ -27,19 +31,16 @@ __all__ = [
     "STRATEGIES",
     "Algo",
     "Algorithm",
-    "Broadcast",
     "Carried",
     "Codec",
     "CodecSetting",
     "Cover",
-    "Demand",
     "Exact",
     "Executor",
     "Handle",
     "Hop",
     "LayerPlan",
     "Layered",
-    "Level",
     "Names",
     "Peers",
     "Plan",
@@ -51,20 +52,16 @@ __all__ = [
     "Strategy",
     "Traffic",
     "Transport",
-    "Turn",
-    "Turned",
-    "Volume",
     "Workspace",
-    "asking",
     "build",
     "build_all",
-    "by_level",
     "carried_by_level",
-    "demand",
+    "exchange_needs",
     "fetch",
     "grid",
-    "hierarchical",
     "layered",
-    "trade",
-    "trade_all",
+    "needs_of",
+    "request_bytes",
+    "swap_counts",
+    "swap_rows",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -14,12 +14,18 @@ from torch import Tensor
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange import peers
 from spgnn.exchange.hierarchy import hierarchical
-from spgnn.exchange.inspect import COVERS, Cover
+from spgnn.exchange.needs import COVERS, Cover, Scheme, build_all
 from spgnn.exchange.peers import SCHEDULES, Schedule
 from spgnn.exchange.plan import Plan
-from spgnn.exchange.regroup import stack
-from spgnn.exchange.schemes import STRATEGIES, Scheme, Strategy, build_all, grid, in_rounds, turned
-from spgnn.exchange.vertex_cut import vertex_cut
+from spgnn.exchange.schemes import (
+    STRATEGIES,
+    Strategy,
+    grid,
+    in_rounds,
+    stack,
+    turned,
+    vertex_cut,
+)
 from spgnn.layout import Axes, RowLayout
 from spgnn.sparse import CSR
 
@@ -133,42 +139,16 @@ class Algorithm:
         edge_labels : Tensor, integers in [0, ranks), [nnz], optional
             The rank that multiplies each nonzero of the block, in a vertex cut.
         """
-        made = self._scheme(block, layout, rank, column_scale, edge_labels)
-        if self.schedule == "overlap":
-            return made
-        return in_rounds(made, self.axes(layout.parts), rank)
-
-    def _scheme(
-        self,
-        block: CSR,
-        layout: RowLayout,
-        rank: int,
-        column_scale: Tensor | None,
-        edge_labels: Tensor | None,
-    ) -> Scheme[Plan]:
+        axes = self.axes(layout.parts)
+        scheme: Scheme[Plan]
+        how: dict[str, Any] = {"cover": self.cover, "column_scale": column_scale}
         if self.node_size > 1:
-            axes = self.axes(layout.parts)
-            return hierarchical(
-                block, layout, axes, rank, cover=self.cover, column_scale=column_scale
-            )
-        if self.algo == "vertex-cut":
-            return vertex_cut(
-                block,
-                layout,
-                rank,
-                labels=edge_labels,
-                cover=self.cover,
-                column_scale=column_scale,
-            )
-        return grid(
-            block,
-            layout,
-            self.axes(layout.parts),
-            rank,
-            strategy=self.exchange,
-            cover=self.cover,
-            column_scale=column_scale,
-        )
+            scheme = hierarchical(block, layout, axes, rank, **how)
+        elif self.algo == "vertex-cut":
+            scheme = vertex_cut(block, layout, rank, labels=edge_labels, **how)
+        else:
+            scheme = grid(block, layout, axes, rank, strategy=self.exchange, **how)
+        return scheme if self.schedule == "overlap" else in_rounds(scheme, axes, rank)
 
     def plans(
         self, blocks: Sequence[CSR], layout: RowLayout, column_scale: Tensor | None = None

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_choice, check_integer, check_number
-from spgnn.exchange.traffic import Carried, Traffic
+from spgnn.exchange.plan import Carried, Traffic
 from spgnn.exchange.transport import Step
 
 Number = TypeVar("Number", int, float)

@@ -27,7 +27,7 @@ from spgnn.exchange.approximation import (
     CodecSetting,
     squared_norm,
 )
-from spgnn.exchange.route import Names, Route
+from spgnn.exchange.plan import Names, Route
 from spgnn.exchange.transport import ByteCounts, Exact, Handle, Step, Transport, View
 from spgnn.layout import Int64Array
 from spgnn.sparse import SUM_DTYPE

@@ -20,7 +20,7 @@ from spgnn.exchange.compression import (
     kind_of,
     product_name,
 )
-from spgnn.exchange.route import Route
+from spgnn.exchange.plan import Route
 from spgnn.exchange.transport import ByteCounts, Handle, Step
 from spgnn.layout import Int64Array
 

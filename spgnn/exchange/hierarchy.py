@@ -22,21 +22,266 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spgnn import _native
 from spgnn.errors import check_choice
-from spgnn.exchange.cargo import Cargo, Entries, Place, Values, solve, summed
-from spgnn.exchange.deal import Deal
-from spgnn.exchange.inspect import COVERS, Ask, Cover, Demand, demand
+from spgnn.exchange.needs import COVERS, Cover, Needs, Received, Scheme, Swap, needs_of
 from spgnn.exchange.plan import Hop, Plan, Stage
-from spgnn.exchange.regroup import Regroup
-from spgnn.exchange.schemes import Gathered, Scheme, fold
+from spgnn.exchange.schemes import fold, of_block_row
 from spgnn.layout import LOCAL, NODE, Axes, Int64Array, RowLayout, grouped_order
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR
+
+Values = npt.NDArray[Any] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a rank sits among nodes of neighbouring ranks.
+
+    Attributes
+    ----------
+    ranks, nodes : RowLayout
+        Rows of each rank, and of each node.
+    node, local : int
+        Coordinates along "node" and "local".
+    size : int
+        Ranks along "local".
+    """
+
+    ranks: RowLayout
+    nodes: RowLayout
+    node: int
+    local: int
+    size: int
+
+    @classmethod
+    def of(cls, layout: RowLayout, axes: Axes, rank: int) -> Place:
+        """The place of a rank on the axes "node" and "local"."""
+        size = axes.size(LOCAL)
+        where = axes.coordinate(NODE, rank), axes.coordinate(LOCAL, rank)
+        return cls(layout, layout.grouped(layout.parts // axes.size(NODE)), *where, size)
+
+    def local_of(self, rows: Int64Array) -> Int64Array:
+        """Which rank of its node owns each of some rows of the whole matrix."""
+        ranks_a_node = self.ranks.parts // self.nodes.parts
+        # Neighbouring ranks are replicas first, and differ along "local" then.
+        return self.ranks.owner(rows) % ranks_a_node // (ranks_a_node // self.size)
+
+    def own_number(self, rows: Int64Array) -> Int64Array:
+        """The number of each row among those of its owner."""
+        return rows - self.ranks.offsets[self.ranks.owner(rows)]
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Nonzeros: int64 rows and columns, and values if there are any."""
+
+    row: Int64Array
+    column: Int64Array
+    value: Values
+
+    def taken(self, which: npt.NDArray[Any]) -> Entries:
+        """Some of them."""
+        value = None if self.value is None else self.value[which]
+        return Entries(self.row[which], self.column[which], value)
+
+    @classmethod
+    def from_abroad(cls, block: CSR, here: Place) -> Entries:
+        """Those of a rank's rows whose column another node owns."""
+        columns = block.indices.numpy()
+        first, last = here.nodes.range(here.node)
+        chosen = np.flatnonzero((columns < first) | (columns >= last))
+        row = np.searchsorted(block.indptr.numpy(), chosen, side="right") - 1
+        values = None if block.values is None else block.values.detach().numpy()[chosen]
+        return cls(row, columns[chosen].astype(np.int64), values)
+
+    def to_solvers(self, here: Place, cover: Cover) -> Swap:
+        """Each to the rank of this node that looks after the node it comes from."""
+        entries = self
+        if cover == "column":  # neither rows nor values matter
+            column = np.unique(self.column)
+            entries = Entries(np.zeros_like(column), column, None)
+        node = here.nodes.owner(entries.column)
+        solver = node % here.size
+        by_solver = grouped_order(solver * here.nodes.parts + node, here.size * here.nodes.parts)
+        entries = entries.taken(by_solver)
+        arrays = (torch.from_numpy(entries.row), torch.from_numpy(entries.column))
+        values = None if entries.value is None else torch.from_numpy(entries.value)
+        return Swap(LOCAL, (np.bincount(solver, minlength=here.size),), ((*arrays, values),))
+
+
+@dataclass(frozen=True, eq=False)
+class Cargo:
+    """Rows of H, and partial sums of rows of A, that cross from other nodes to one node.
+
+    Attributes
+    ----------
+    node : int64 [things]
+        Where each comes from.
+    key : int64 [things]
+        The number of a row of H; of a partial sum −1 − the row of the rank that wants it.
+    lengths : int64 [things]
+        Nonzeros of each: 1 of a row of H.
+    columns : int64 [nonzeros]
+        Rows of H that are multiplied; global numbers.
+    values : [nonzeros], optional
+    wanted : int64 [things]
+        How many ranks want each.
+    wanting : int64 [wanted.sum()]
+        Which ranks of the node these are.
+    """
+
+    node: Int64Array
+    key: Int64Array
+    lengths: Int64Array
+    columns: Int64Array
+    values: Values
+    wanted: Int64Array
+    wanting: Int64Array
+
+    @classmethod
+    def of(cls, response: Received) -> Cargo:
+        """The things that peers sent by :meth:`to`."""
+        (things,), (columns, values), (wanting,) = response.arrays
+        assert things is not None
+        assert columns is not None
+        assert wanting is not None
+        node, key, lengths, wanted = np.ascontiguousarray(things.numpy().T)
+        numbers = None if values is None else values.numpy()
+        return cls(node, key, lengths, columns.numpy(), numbers, wanted, wanting.numpy())
+
+    def taken(self, order: Int64Array) -> Cargo:
+        """Some of the things, in some order."""
+        entries = stretches(self.lengths, order)
+        return Cargo(
+            self.node[order],
+            self.key[order],
+            self.lengths[order],
+            self.columns[entries],
+            None if self.values is None else self.values[entries],
+            self.wanted[order],
+            self.wanting[stretches(self.wanted, order)],
+        )
+
+    def unaddressed(self) -> Cargo:
+        """The same, without who wants it."""
+        return Cargo(
+            *(self.node, self.key, self.lengths, self.columns, self.values),
+            np.zeros_like(self.wanted),
+            self.wanting[:0],
+        )
+
+    def followed_by(self, other: Cargo) -> Cargo:
+        """All things of both."""
+        pairs: Any = zip(vars(self).values(), vars(other).values(), strict=True)
+        joined: list[Any] = [None if a is None else np.concatenate((a, b)) for a, b in pairs]
+        return Cargo(*joined)
+
+    def to(self, axis: str, peer: Int64Array, peers: int) -> Swap:
+        """Send the things to peers, which rise."""
+        counts = (
+            np.bincount(peer, minlength=peers),
+            summed(peer, self.lengths, peers),
+            summed(peer, self.wanted, peers),
+        )
+        things = np.stack((self.node, self.key, self.lengths, self.wanted), axis=1)
+        values = None if self.values is None else torch.from_numpy(self.values)
+        columns, wanting = torch.from_numpy(self.columns), torch.from_numpy(self.wanting)
+        return Swap(axis, counts, ((torch.from_numpy(things),), (columns, values), (wanting,)))
+
+
+def solve(response: Received, here: Place, cover: Cover) -> tuple[Cargo, Int64Array]:
+    """The least that has to cross to this node from those that this rank looks after.
+
+    Parameters
+    ----------
+    response : Received
+        Of :meth:`Entries.to_solvers`: the nonzeros of all ranks of this node.
+    here : Place
+    cover : {"column", "row", "minimum"}
+        What covers the nonzeros between two nodes.
+
+    Returns
+    -------
+    cargo : Cargo
+    agent : int64 [things]
+        The rank that carries each thing on both sides.
+    """
+    ((rows, columns, values),) = response.arrays
+    assert rows is not None
+    assert columns is not None
+    asker = np.repeat(np.arange(here.size), response.counts[0].recv)
+    given = Entries(rows.numpy(), columns.numpy(), None if values is None else values.numpy())
+    # Nonzeros came in the order of their asker and its rows; now by node, and then the same.
+    node = here.nodes.owner(given.column)
+    order = grouped_order(node, here.nodes.parts)
+    node, asker, entries = node[order], asker[order], given.taken(order)
+    sum_of = np.zeros(len(node), np.int64)  # of what one row gets from one node
+    for one in (node, asker, entries.row):
+        sum_of[1:] |= one[1:] != one[:-1]
+    sum_of = np.cumsum(sum_of)
+    by_row = paid_by_rows(sum_of, entries.column, cover)
+    whole = _rows_of_H(asker[~by_row], entries.column[~by_row], here, entries.value)
+    sums = _partial_sums(sum_of[by_row], asker[by_row], entries.taken(by_row), here)
+    cargo = whole.followed_by(sums)
+    # A row of H is at home with its owner, a sum with its receiver: neither is passed on there.
+    home = np.concatenate((here.local_of(whole.key), sums.wanting))
+    candidates = np.concatenate((whole.wanting, here.local_of(sums.columns)))
+    begin = np.append(0, np.cumsum(np.concatenate((whole.wanted, sums.lengths))))
+    blocks = here.nodes.parts // here.size + 1
+    agent = _native.choose_agents(
+        cargo.node // here.size, home, begin, candidates, blocks, here.size
+    )
+    return cargo, agent
+
+
+def paid_by_rows(row: Int64Array, column: Int64Array, cover: Cover) -> npt.NDArray[np.bool_]:
+    """Which nonzeros are covered by their row; rows rise."""
+    if cover != "minimum":
+        return np.full(len(column), cover == "row")
+    known, number = np.unique(column, return_inverse=True)
+    begin = np.append(np.unique(row, return_index=True)[1], len(column))
+    # Blocks of different nodes have no row and no column in common: all are solved at once.
+    _, chosen = _native.minimum_vertex_cover(begin, number.astype(np.int64), len(known))
+    by_row: npt.NDArray[np.bool_] = chosen[number] == 0
+    return by_row
+
+
+def stretches(lengths: Int64Array, order: Int64Array) -> Int64Array:
+    """Where the elements of some stretches lie, stretch after stretch in the order given."""
+    begin = np.cumsum(lengths) - lengths
+    taken = lengths[order]
+    shift = begin[order] - (np.cumsum(taken) - taken)
+    return np.repeat(shift, taken) + np.arange(int(taken.sum()))
+
+
+def summed(group: Int64Array, numbers: Int64Array, groups: int) -> Int64Array:
+    """The sum of the numbers of each group, int64 [groups]; exact below 2⁵³."""
+    return np.bincount(group, weights=numbers, minlength=groups).astype(np.int64)
+
+
+def _rows_of_H(asker: Int64Array, column: Int64Array, here: Place, like: Values) -> Cargo:
+    """Rows of H that ranks ask for, each once; rising, and so by node."""
+    pairs = np.unique(column * here.size + asker)
+    key, wanted = np.unique(pairs // here.size, return_counts=True)
+    values = None if like is None else np.ones(len(key), like.dtype)
+    ones = np.ones_like(key)
+    return Cargo(here.nodes.owner(key), key, ones, key, values, wanted, pairs % here.size)
+
+
+def _partial_sums(sum_of: Int64Array, asker: Int64Array, entries: Entries, here: Place) -> Cargo:
+    """Sums of the nonzeros that have the same number; numbers rise."""
+    _, first, lengths = np.unique(sum_of, return_index=True, return_counts=True)
+    node, key = here.nodes.owner(entries.column[first]), -1 - entries.row[first]
+    ones = np.ones_like(lengths)
+    return Cargo(node, key, lengths, entries.column, entries.value, ones, asker[first])
 
 
 def hierarchical(
@@ -74,11 +319,8 @@ def hierarchical(
         If the cover is unknown.
     """
     check_choice("cover", cover, COVERS)
-    made, c = np.array([block.shape[0]]), axes.size("replica") if "replica" in axes.names else 1
-    if c > 1:
-        made = yield Gathered("replica", block.shape[0])
-        replica = layout.owner(block.indices.numpy()) % c
-        block = yield Regroup.of("replica", block, replica, c)
+    c = axes.size("replica") if "replica" in axes.names else 1
+    made, block = yield from of_block_row(block, layout, c)
     stage = yield from _two_levels(
         block, layout, axes, rank, cover=cover, column_scale=column_scale
     )
@@ -96,18 +338,18 @@ def _two_levels(
 ) -> Scheme[Stage]:
     """The stage that moves rows of H along "node" and "local", of ranks of one replica."""
     here, own = Place.of(layout, axes, rank), int(layout.sizes[rank])
-    L, R, asked = demand(block, layout, axes.group(LOCAL, rank), here.local, cover)
-    send, counts = yield Ask(LOCAL, asked, own)
+    L, R, needs = needs_of(block, layout, axes.group(LOCAL, rank), here.local, cover)
+    send, counts = yield from needs.exchange(LOCAL, own)
     L = L.with_scales(L.row_scale, column_scale)
     flat = Hop(LOCAL, send.with_scales(None, column_scale), counts)
     if here.nodes.parts == 1:
         return Stage(L, R, (flat,)) if here.size > 1 else Stage(L)
     entries = Entries.from_abroad(block, here)
-    hand = yield entries.to_solvers(here, cover)
-    cargo, agent = solve(hand, here, cover)
+    response = yield entries.to_solvers(here, cover)
+    cargo, agent = solve(response, here, cover)
     order = grouped_order(agent, here.size)
-    hand = yield cargo.taken(order).to(LOCAL, agent[order], here.size)
-    hops, found = yield from _carried(Cargo.of(hand), here, own, cover, column_scale)
+    response = yield cargo.taken(order).to(LOCAL, agent[order], here.size)
+    hops, found = yield from _carried(Cargo.of(response), here, own, cover, column_scale)
     remote = _remote(entries, found, R, hops, block)
     return Stage(L, remote, (*hops, flat))
 
@@ -130,17 +372,17 @@ def _carried(
     by_node = grouped_order(cargo.node, nodes)
     relayed = cargo.taken(by_node[is_brought[by_node]])
     direct = cargo.taken(by_node[~is_brought[by_node]])
-    direct_send, direct_counts = yield Ask(NODE, _asked(direct, here, cover), own)
-    hand = yield relayed.unaddressed().to(NODE, relayed.node, nodes)
-    send, relay, ask = _collected(Cargo.of(hand), here, own, cover)
-    collect_send, collect_counts = yield Ask(LOCAL, ask, own)
+    direct_send, direct_counts = yield from _needed(direct, here, cover).exchange(NODE, own)
+    response = yield relayed.unaddressed().to(NODE, relayed.node, nodes)
+    send, relay, needs = _collected(Cargo.of(response), here, own, cover)
+    collect_send, collect_counts = yield from needs.exchange(LOCAL, own)
 
     def scaled(block: CSR) -> CSR:
         return block.with_scales(None, column_scale)
 
     hops = (
         Hop(LOCAL, scaled(collect_send), collect_counts),
-        Hop(NODE, scaled(send), hand.counts[0].reversed(), relay=relay),
+        Hop(NODE, scaled(send), response.counts[0].reversed(), relay=relay),
         Hop(NODE, scaled(direct_send), direct_counts),
     )
     arrived = relayed.followed_by(direct)
@@ -148,11 +390,11 @@ def _carried(
     return (*hops, last), found
 
 
-def _asked(things: Cargo, here: Place, cover: Cover) -> Demand:
-    """The things that are asked of nodes, which rise."""
+def _needed(things: Cargo, here: Place, cover: Cover) -> Needs:
+    """The things that are needed of nodes, which rise."""
     node, nodes = things.node, here.nodes.parts
     lengths = None if cover == "column" else torch.from_numpy(things.lengths.astype(np.int32))
-    return Demand(
+    return Needs(
         np.bincount(node, minlength=nodes),
         summed(node, things.lengths, nodes),
         lengths,
@@ -161,7 +403,7 @@ def _asked(things: Cargo, here: Place, cover: Cover) -> Demand:
     )
 
 
-def _collected(cargo: Cargo, here: Place, own: int, cover: Cover) -> tuple[CSR, CSR, Demand]:
+def _collected(cargo: Cargo, here: Place, own: int, cover: Cover) -> tuple[CSR, CSR, Needs]:
     """How an agent gets together what it has to send.
 
     Returns
@@ -170,7 +412,7 @@ def _collected(cargo: Cargo, here: Place, own: int, cover: Cover) -> tuple[CSR, 
         Its own share of each thing.
     relay : CSR [things, collected rows]
         Which collected rows are added to it.
-    asked : Demand
+    needs : Needs
         What it collects from the ranks of its node. A row of H is collected once, wherever it
         goes; a partial sum is one row from each rank that has a share in it.
     """
@@ -190,7 +432,7 @@ def _collected(cargo: Cargo, here: Place, own: int, cover: Cover) -> tuple[CSR, 
     order = order[~again]
     lengths = np.bincount(number[order], minlength=len(known))
     peer = known // (n + things)
-    asked = Demand(
+    needs = Needs(
         np.bincount(peer, minlength=here.size),
         summed(peer, lengths, here.size),
         None if cover == "column" else torch.from_numpy(lengths.astype(np.int32)),
@@ -199,9 +441,9 @@ def _collected(cargo: Cargo, here: Place, own: int, cover: Cover) -> tuple[CSR, 
     )
     pairs = np.unique(thing[theirs] * len(known) + number)
     if cover == "column":
-        return send, CSR(Selection(torch.from_numpy(pairs % max(len(known), 1)), len(known))), asked
+        return send, CSR(Selection(torch.from_numpy(pairs % max(len(known), 1)), len(known))), needs
     thing, number = np.divmod(pairs, max(len(known), 1))
-    return send, _csr(thing, number, None, (things, len(known))), asked
+    return send, _csr(thing, number, None, (things, len(known))), needs
 
 
 def _distributed(arrived: Cargo, before: int, here: Place, own: int) -> Scheme[tuple[Hop, Found]]:
@@ -212,8 +454,8 @@ def _distributed(arrived: Cargo, before: int, here: Place, own: int) -> Scheme[t
     others = others[grouped_order(arrived.wanting[others], here.size)]
     counts = np.bincount(arrived.wanting[others], minlength=here.size)
     passed = thing[others]
-    told = yield Deal(LOCAL, (counts,), ((torch.from_numpy(arrived.key[passed]),),))
-    ((keys,),) = told.arrays
+    response = yield Swap(LOCAL, (counts,), ((torch.from_numpy(arrived.key[passed]),),))
+    ((keys,),) = response.arrays
     total = before + len(arrived.key)
     nothing = _csr(passed[:0], passed[:0], None, (len(passed), own))
     relay = CSR(Selection(torch.from_numpy(before + passed), total))
@@ -221,7 +463,7 @@ def _distributed(arrived: Cargo, before: int, here: Place, own: int) -> Scheme[t
         np.concatenate((arrived.key[mine], keys.numpy())),
         np.concatenate((before + mine, total + np.arange(len(keys)))),
     )
-    return Hop(LOCAL, nothing, told.counts[0], relay=relay), found
+    return Hop(LOCAL, nothing, response.counts[0], relay=relay), found
 
 
 def _remote(entries: Entries, found: Found, R: CSR, hops: Sequence[Hop], block: CSR) -> CSR:

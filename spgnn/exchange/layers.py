@@ -9,19 +9,15 @@ whole layers of such vertices; we keep one row each).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, RowCounts
 from spgnn.exchange.algorithm import Algorithm
-from spgnn.exchange.inspect import Ask, by_receiver, demand, swapped
-from spgnn.exchange.plan import Hop, Plan, Stage
-from spgnn.exchange.reach import narrowed
-from spgnn.exchange.schemes import Gathered, Scheme
+from spgnn.exchange.needs import Gather, Scheme, Swap, gather_number, needs_of
+from spgnn.exchange.plan import Hop, Plan, Stage, Turned
 from spgnn.layout import EVERYONE, RowLayout
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR, entries_of, keep_columns, side_by_side, take_rows
@@ -71,26 +67,6 @@ class Layered:
     rows: Tensor
     first: Tensor
     ghosts: Plan | None
-
-
-@dataclass(frozen=True, eq=False)
-class Passed:
-    """What a scheme yields to have numbers of own rows passed to peers; the answer: theirs."""
-
-    axis: str
-    numbers: Tensor
-    counts: RowCounts
-
-    def settle(self, comm: Communicator) -> Tensor:
-        """The numbers that all peers pass to this rank."""
-        return swapped(comm, self.numbers, self.counts)
-
-    @staticmethod
-    def settle_all(parts: Sequence[Passed]) -> list[Tensor]:
-        """The same for a whole group in one process."""
-        counts = np.array([part.counts.send for part in parts])
-        found = by_receiver([part.numbers for part in parts], counts)
-        return [numbers for numbers in found if numbers is not None]
 
 
 def layered(
@@ -173,8 +149,8 @@ def _last_rows(
 
 def _nearly_all(block: CSR, rows: Tensor) -> Scheme[bool]:
     """Whether some rows of all ranks together are not worth a plan of their own."""
-    total = yield Gathered(EVERYONE, block.nnz)
-    kept = yield Gathered(EVERYONE, int(block.row_lengths[rows].sum()))
+    total = yield from gather_number(EVERYONE, block.nnz)
+    kept = yield from gather_number(EVERYONE, int(block.row_lengths[rows].sum()))
     return bool(kept.sum() > (1 - WORTHWHILE) * total.sum())
 
 
@@ -183,10 +159,10 @@ def _ghosted(
 ) -> Scheme[tuple[LayerPlan, Plan]]:
     """Some rows of A as a matrix over own vertices and ghosts, and how ghosts are fetched."""
     own, begin = int(layout.sizes[rank]), layout.range(rank)[0]
-    L, R, asked = demand(part, layout, range(layout.parts), rank, "column")
-    send, counts = yield Ask(EVERYONE, asked, own)
-    owners = np.repeat(np.arange(layout.parts), asked.rows)
-    ghosts = torch.from_numpy(layout.offsets[owners]) + asked.columns
+    L, R, needs = needs_of(part, layout, range(layout.parts), rank, "column")
+    send, counts = yield from needs.exchange(EVERYONE, own)
+    owners = np.repeat(np.arange(layout.parts), needs.rows)
+    ghosts = torch.from_numpy(layout.offsets[owners]) + needs.columns
     used = torch.zeros(own, dtype=torch.bool)
     used[rows] = True
     used[L.indices.long()] = True
@@ -195,13 +171,62 @@ def _ghosted(
         columns = torch.arange(own)
     scale = None
     if column_scale is not None:
-        theirs = yield Passed(EVERYONE, column_scale[send.indices], counts)
+        swap = Swap(EVERYONE, (counts.send,), ((column_scale[send.indices],),))
+        ((theirs,),) = (yield swap).arrays
         scale = torch.cat((column_scale[columns], theirs))
     local = side_by_side(keep_columns(L, columns), R).with_scales(part.row_scale, scale)
     everything = CSR(Selection(torch.arange(own), own))
     fetch = Plan((Stage(everything, None, (Hop(EVERYONE, send, counts),)),))
     vertices = torch.cat((columns + begin, ghosts))
     return LayerPlan(Plan((Stage(local),)), vertices, _places(rows, columns)), fetch
+
+
+def narrowed(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, Tensor]]:
+    """The same plan without the columns that it neither multiplies nor sends.
+
+    What other ranks ask of this one is in its send matrices, so the columns that are left are what
+    *any* rank needs of this one's rows.
+
+    Parameters
+    ----------
+    plan : Plan
+    kept : Tensor int64
+        Columns that stay in any case.
+    most : float
+        Leave the plan as it is if more than this share of its columns would stay.
+
+    Returns
+    -------
+    plan : Plan
+    columns : Tensor int64 [columns left]
+        Which ones they are, rising.
+    """
+    first, *rest = plan.stages
+    used = torch.zeros(plan.shape[1], dtype=torch.bool)
+    used[kept] = True
+    if isinstance(first, Turned):
+        # Ranks that share the columns of H hold the same matrices, and come to the same rows.
+        turn, inner = first.before, first.stages[0]
+        (used,) = yield Gather(turn.axis, (used,))
+        begins = np.concatenate(([0], np.cumsum(turn.rows)))
+        begin, end = int(begins[turn.me]), int(begins[turn.me + 1])
+    else:
+        inner, begin, end = first, 0, len(used)
+    if not isinstance(inner, Stage):
+        raise TypeError(f"a plan that begins with a {type(inner).__name__} cannot be narrowed")
+    for block in (inner.local, *(hop.send for hop in inner.hops)):
+        used[block.indices.long()] = True
+    columns = used.nonzero()[:, 0]
+    if len(columns) == len(used) or len(columns) > most * len(used):
+        return plan, torch.arange(end - begin)
+    hops = tuple(replace(hop, send=keep_columns(hop.send, columns)) for hop in inner.hops)
+    inner = replace(inner, local=keep_columns(inner.local, columns), hops=hops)
+    if not isinstance(first, Turned):
+        return Plan((inner, *rest)), columns
+    left = np.add.reduceat(np.append(used.numpy(), False), begins[:-1], dtype=np.int64)
+    left[turn.rows == 0] = 0
+    narrow = replace(first, before=replace(turn, rows=left), stages=(inner, *first.stages[1:]))
+    return Plan((narrow, *rest)), used[begin:end].nonzero()[:, 0]
 
 
 def _places(rows: Tensor, columns: Tensor) -> Tensor | None:

@@ -19,20 +19,20 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.comm import RowCounts
 from spgnn.errors import InputError
-from spgnn.exchange.plan import Hop, Plan, Stage, run_of
-from spgnn.exchange.rounds import Group, Rounds, Stretches, buffered, bytes_of_row, under_way
-from spgnn.exchange.schedule import (
-    Communicators,
+from spgnn.exchange.executor import (
     Exchange,
     Executor,
+    Workspace,
     add_unpacked,
     adjoint_product,
     lying_ready,
     packed,
     product,
 )
+from spgnn.exchange.needs import Communicators
+from spgnn.exchange.plan import Hop, Plan, Stage, run_of
+from spgnn.exchange.rounds import Group, Rounds, Stretches, buffered, bytes_of_row, under_way
 from spgnn.exchange.transport import Handle, Step, Transport
-from spgnn.exchange.workspace import Workspace
 from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, take_rows
@@ -55,7 +55,7 @@ class Peers(Executor):
     Parameters
     ----------
     plan : Plan
-        Whose exchanges are in rounds (:func:`spgnn.exchange.schemes.in_rounds`).
+        Whose exchanges are in rounds (:func:`in_rounds`).
     mesh : communicators by axis
     budget : int
         Bytes for received rows, both buffers together; in the adjoint, for those that come back.
@@ -65,7 +65,7 @@ class Peers(Executor):
     Raises
     ------
     InputError
-        If the plan cannot be run in groups, or a wire keeps rows.
+        If the plan cannot be run in groups, or a codec keeps rows.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class Peers(Executor):
                     "schedule peers needs a plan of one exchange in rounds a stage; "
                     "build it with schedule='peers'"
                 )
-        if any(wire.remembers for wire in self.codecs):
+        if any(codec.remembers for codec in self.codecs):
             raise InputError(
-                "schedule peers needs wires that keep no rows: no delay, no feedback, no bound"
+                "schedule peers needs a codec that keeps no rows: no delay, no feedback, no bound"
             )
 
     def check(self, width: int, dtype: torch.dtype) -> None:
@@ -154,58 +154,58 @@ class Grouped(Exchange):
         """``L·H + R·Π·S·H``, group by group. Collective."""
         stage = self.stage
         groups = _Buffers(self._peers, self, H_local)
-        with landing() as flights:
+        with all_waited() as handles:
 
             def start(number: int) -> None:
                 hop = groups.pieces[number].hop
                 rows = lying_ready(hop, H_local)
                 if rows is None:
                     rows = packed(hop, H_local, groups.sent[number])
-                flights[number] = self._fly(hop, rows, groups.received[number], step, number)
+                handles[number] = self._begin(hop, rows, groups.received[number], step, number)
 
-            for number in range(len(groups.pieces))[: groups.flights]:
+            for number in range(len(groups.pieces))[: groups.handles]:
                 start(number)
             if not self._peers.overlap:
-                for flight in flights.values():
-                    flight.wait()
+                for handle in handles.values():
+                    handle.wait()
             Z_local = product(stage.local, H_local, out)
             if run_of(stage.local) is not None:  # rows of the operand
                 Z_local = Z_local.clone()
             for number, piece in enumerate(groups.pieces):
-                flights[number].wait()
+                handles[number].wait()
                 kernels.spmm(piece.remote, groups.received[number], out=Z_local, accumulate=True)
-                if number + groups.flights < len(groups.pieces):
-                    start(number + groups.flights)
+                if number + groups.handles < len(groups.pieces):
+                    start(number + groups.handles)
         return Z_local
 
     def adjoint(self, G_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """``Lᵀ·G + Sᵀ·Πᵀ·Rᵀ·G``, group by group. Collective."""
         stage = self.stage
         groups = _Buffers(self._peers, self, G_local)
-        with landing() as flights:
+        with all_waited() as handles:
 
             def start(number: int) -> None:
                 piece, back = groups.pieces[number], groups.received[number]
                 kernels.spmm(piece.remote.T, G_local, out=back)
-                flights[number] = self._fly(piece.hop, back, groups.sent[number], step, number)
+                handles[number] = self._begin(piece.hop, back, groups.sent[number], step, number)
 
-            for number in range(len(groups.pieces))[: groups.flights]:
+            for number in range(len(groups.pieces))[: groups.handles]:
                 start(number)
             if not self._peers.overlap:
-                for flight in flights.values():
-                    flight.wait()
-            dH_local = adjoint_product(stage, G_local, out, apart=True)
+                for handle in handles.values():
+                    handle.wait()
+            dH_local = adjoint_product(stage, G_local, out, zeroed=True)
             for number, piece in enumerate(groups.pieces):
-                flights[number].wait()
+                handles[number].wait()
                 add_rows(piece.hop, groups.sent[number], dH_local)
-                if number + groups.flights < len(groups.pieces):
-                    start(number + groups.flights)
+                if number + groups.handles < len(groups.pieces):
+                    start(number + groups.handles)
         return dH_local
 
-    def _fly(self, hop: Hop, rows: Tensor, out: Tensor, step: Step, group: int) -> Handle:
-        wire, comm = self._peers.wire(self.first, step), self._peers.mesh[hop.axis]
+    def _begin(self, hop: Hop, rows: Tensor, out: Tensor, step: Step, group: int) -> Handle:
+        transport, comm = self._peers.transport(self.first, step), self._peers.mesh[hop.axis]
         route = hop.route(adjoint=step.adjoint)
-        return wire.begin(rows, out, route, comm, step.at(self.first, group))
+        return transport.begin(rows, out, route, comm, step.at(self.first, group))
 
 
 class _Buffers:
@@ -216,28 +216,28 @@ class _Buffers:
 
     def __init__(self, executor: Peers, exchange: Exchange, like: Tensor) -> None:
         self.pieces = executor.pieces(exchange, bytes_of_row(like.shape[1], like.dtype))
-        self.flights = flights = under_way(executor.budget)
+        self.handles = handles = under_way(executor.budget)
         hops = [piece.hop for piece in self.pieces]
         take = executor.workspace.rows
 
         def in_turns(role: str, sizes: list[int]) -> list[Tensor]:
-            rows = buffered(sizes, flights)
+            rows = buffered(sizes, handles)
             buffers = take((role,), sum(rows), like).split(rows)
-            return [buffers[number % flights][:size] for number, size in enumerate(sizes)]
+            return [buffers[number % handles][:size] for number, size in enumerate(sizes)]
 
         self.received = in_turns("receive", [hop.counts.received for hop in hops])
         self.sent = in_turns("send", [hop.counts.sent for hop in hops])
 
 
 @contextmanager
-def landing() -> Iterator[dict[int, Handle]]:
-    """Flights by group; whatever happens, all that began have landed at the end."""
-    flights: dict[int, Handle] = {}
+def all_waited() -> Iterator[dict[int, Handle]]:
+    """Handles by group; whatever happens, all that began have landed at the end."""
+    handles: dict[int, Handle] = {}
     try:
-        yield flights
+        yield handles
     finally:
-        for flight in flights.values():
-            flight.wait()
+        for handle in handles.values():
+            handle.wait()
 
 
 def add_rows(hop: Hop, G_recv: Tensor, dH_local: Tensor) -> None:

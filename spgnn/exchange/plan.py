@@ -6,22 +6,197 @@ ranks. Plans hold numbers only: they can be pickled, made for ranks that do not 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from itertools import chain, islice
+from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spgnn.comm import RowCounts
 from spgnn.exchange.rounds import Rounds
-from spgnn.exchange.route import Names, Route
-from spgnn.exchange.traffic import Messages, Traffic, Volume
-from spgnn.layout import LOCAL
+from spgnn.layout import LOCAL, Axes, Int64Array
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
+
+Level = Literal["inside", "between"]
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Rows one rank sends and receives in one forward product; the adjoint swaps them."""
+
+    send: int = 0
+    receive: int = 0
+
+    def __add__(self, other: Volume) -> Volume:
+        return Volume(self.send + other.send, self.receive + other.receive)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one rank puts on one axis of the mesh in one product."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    messages: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.sent_bytes + other.sent_bytes,
+            self.received_bytes + other.received_bytes,
+            self.messages + other.messages,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """Bytes that one exchange moves between a rank and its peers along an axis.
+
+    Attributes
+    ----------
+    axis : str
+    sent, received : int64 [peers]
+        Bytes to and from each of them.
+    """
+
+    axis: str
+    sent: Int64Array
+    received: Int64Array
+
+    def traffic(self, peers: npt.NDArray[np.bool_] | None = None) -> Traffic:
+        """Bytes and messages; of some peers only, if they are given [peers]."""
+        sent, received = self.sent, self.received
+        if peers is not None:
+            sent, received = sent[peers], received[peers]
+        return Traffic(int(sent.sum()), int(received.sum()), int(np.count_nonzero(sent)))
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """Rows that one exchange moves between a rank and its peers along an axis.
+
+    Attributes
+    ----------
+    axis : str
+    sent, received : int64 [peers]
+        Rows to and from each of them.
+    width : int
+    coded : bool
+        Whether a codec may be used on them; else they always travel as they are.
+    """
+
+    axis: str
+    sent: Int64Array
+    received: Int64Array
+    width: int
+    coded: bool = True
+
+    def carried(self, dtype: torch.dtype) -> Carried:
+        """The bytes of these rows as they are."""
+        row_bytes = self.width * dtype.itemsize
+        return Carried(self.axis, self.sent * row_bytes, self.received * row_bytes)
+
+
+def carried_by_level(
+    exchanges: Iterable[Carried], axes: Axes, rank: int, *, node_size: int
+) -> dict[Level, Traffic]:
+    """What exchanges move inside nodes, and between them; of any scheme.
+
+    Parameters
+    ----------
+    exchanges : iterable of Carried
+        Of this rank.
+    axes : Axes
+        Of the scheme.
+    rank : int
+    node_size : int
+        So many neighbouring ranks are a node.
+    """
+    found: dict[Level, Traffic] = {"inside": Traffic(), "between": Traffic()}
+    for moved in exchanges:
+        away = np.array(axes.group(moved.axis, rank)) // node_size != rank // node_size
+        found["inside"] += moved.traffic(~away)
+        found["between"] += moved.traffic(away)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """What both ends call the rows of an exchange, so that they draw the same of them.
+
+    A row of H has the original id of its vertex. A partial sum has a number of its sender's own.
+
+    Attributes
+    ----------
+    sent : Tensor int64 [rows to send]
+    received : Tensor int64 [rows received]
+    me : int
+        What the peers call this rank.
+    """
+
+    sent: Tensor
+    received: Tensor
+    me: int = 0
+
+    def to(self, device: torch.device | str) -> Names:
+        return Names(self.sent.to(device), self.received.to(device), self.me)
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """Which rows go where in one exchange, in one direction.
+
+    Attributes
+    ----------
+    counts : RowCounts
+        Rows to and from each peer.
+    names : Names, optional
+        Of these rows.
+    whole : Route, optional
+        If these are only some of the rows of an exchange: the route of all of them.
+    places : (Tensor int64 [rows to send], Tensor int64 [rows received]), optional
+        Then: their numbers among all.
+    pair_names : dict
+        Names of the rows with their receivers, as codecs have computed them, by adjoint or not.
+    """
+
+    counts: RowCounts
+    names: Names | None = None
+    whole: Route | None = None
+    places: tuple[Tensor, Tensor] | None = None
+    pair_names: dict[bool, Tensor] = field(default_factory=dict)
+
+    def reversed(self) -> Route:
+        """The way back."""
+        names = self.names
+        turned = None if names is None else Names(names.received, names.sent, names.me)
+        if self.whole is None or self.places is None:
+            return Route(self.counts.reversed(), turned)
+        sent, received = self.places
+        return Route(self.counts.reversed(), turned, self.whole.reversed(), (received, sent))
+
+    def taken(self, sent: Tensor, received: Tensor, counts: RowCounts) -> Route:
+        """Some of the rows.
+
+        Parameters
+        ----------
+        sent, received : Tensor int64
+            Numbers of those that are sent, and received, rising.
+        counts : RowCounts
+            To and from each peer.
+        """
+        names = self.names
+        if names is not None:
+            names = Names(names.sent[sent], names.received[received], names.me)
+        if self.whole is None or self.places is None:
+            return Route(counts, names, self, (sent, received))
+        leaving, arriving = self.places
+        return Route(counts, names, self.whole, (leaving[sent], arriving[received]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +220,7 @@ class Hop:
     sums : Tensor bool [received rows], optional
         Which of the received rows are sums of several; ``None`` where nobody asked for sums.
     names : Names, optional
-        Of the rows, for wires that draw.
+        Of the rows, for codecs that draw.
     part : Route, optional
         Their route, if these are some of the rows of another exchange.
     """
@@ -64,7 +239,7 @@ class Hop:
         """Which rows go where; or, in the adjoint, come back."""
         return self._returned if adjoint else self._sent
 
-    @cached_property
+    @property
     def volume(self) -> Volume:
         """Rows this rank sends and receives."""
         return Volume(self.counts.sent, self.counts.received)
@@ -125,36 +300,6 @@ class Hop:
     def run(self) -> int | None:
         """The first row, if S selects neighbouring rows as they are; else ``None``."""
         return run_of(self.send)
-
-
-class Factor(Protocol):
-    """One factor of a matrix on one rank: what a plan knows of its stages, whatever they are.
-
-    Widths are those of the operand of the whole plan.
-    """
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows this rank makes, and rows of the operand it holds."""
-
-    @property
-    def hops(self) -> tuple[Hop, ...]:
-        """The exchanges that have wires, in order."""
-
-    def blocks(self) -> Iterator[CSR]:
-        """All matrices."""
-
-    def share(self, width: int) -> int:
-        """Columns that they multiply of so many."""
-
-    def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:
-        """What one product of some width moves, exchange by exchange."""
-
-    def buffers(self, width: int) -> int:
-        """Elements of the buffers that are kept from one product to the next."""
-
-    def to(self, target: torch.dtype | torch.device | str) -> Factor:
-        """The same on a device, or ready for operands of a dtype."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,12 +383,129 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False)
+class Turn:
+    """The transpose of a group of ranks: [own rows, f] to [rows of the group, share of f].
+
+    Between a turn and the turn back, a group of c ranks multiplies a matrix that all of them hold,
+    each with 1/c of the columns of H, so rows travel at 1/c of their width (Kurt et al., RDM,
+    IPDPS'23; Ai et al., NeutronTP, PVLDB 18, 2024). A turn and the turn back are each other's
+    adjoint.
+
+    Columns are shared out without padding: of f columns, the first f mod c ranks have one more than
+    the others, and where f < c some have none. Rows stay in the order of the ranks.
+
+    Attributes
+    ----------
+    axis : str
+        Of the mesh; the group are the peers along it.
+    me : int
+        Which of them this rank is.
+    rows : int64 [c]
+        Rows that each of them has.
+    """
+
+    axis: str
+    me: int
+    rows: Int64Array
+
+    @property
+    def own(self) -> int:
+        """Rows that this rank has."""
+        return int(self.rows[self.me])
+
+    @property
+    def all(self) -> int:
+        """Rows of the group."""
+        return int(self.rows.sum())
+
+    def shares(self, width: int) -> Int64Array:
+        """Columns of each rank of the group, int64 [c], of so many in all."""
+        peers = len(self.rows)
+        return width // peers + (np.arange(peers) < width % peers)
+
+    def share(self, width: int) -> int:
+        """Columns of this rank."""
+        return int(self.shares(width)[self.me])
+
+    def counts(self, width: int) -> RowCounts:
+        """Elements to and from each rank of the group, this one included."""
+        shares = self.shares(width)
+        largest = int(self.rows.max()) * int(shares.max())
+        return RowCounts(self.own * shares, self.rows * int(shares[self.me]), largest)
+
+    def messages(self, width: int, *, back: bool) -> Messages:
+        """What a turn moves, or a turn back: elements, to and from the others."""
+        apart = np.arange(len(self.rows)) != self.me
+        counts = self.counts(width).reversed() if back else self.counts(width)
+        return Messages(self.axis, counts.send * apart, counts.recv * apart, 1, coded=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Turned:
+    """A turn, some stages at a share of the columns, and the turn back: one factor of a plan.
+
+    Attributes
+    ----------
+    before : Turn
+        Of the rows of H.
+    stages : tuple of Factor
+        From the rows of H to the rows made, of all ranks of the group.
+    after : Turn
+        Of the rows made; run backwards.
+    """
+
+    before: Turn
+    stages: tuple[Factor, ...]
+    after: Turn
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows this rank makes, and rows of the operand it holds."""
+        return self.after.own, self.before.own
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        """Those of the stages. The turns have no codec: they move everything, as it is."""
+        return tuple(hop for stage in self.stages for hop in stage.hops)
+
+    def blocks(self) -> Iterator[CSR]:
+        """All matrices of the stages."""
+        return chain.from_iterable(stage.blocks() for stage in self.stages)
+
+    def share(self, width: int) -> int:
+        """Columns that they multiply: this rank's."""
+        return self.before.share(width)
+
+    def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:
+        """What one product of some width moves: both turns, and the stages between."""
+        yield self.before.messages(width, back=adjoint)
+        for stage in self.stages:
+            yield from stage.messages(self.before.share(width), adjoint=adjoint)
+        yield self.after.messages(width, back=not adjoint)
+
+    def buffers(self, width: int) -> int:
+        """Elements of messages, of what has been turned, and of the buffers of the stages."""
+        before, after = self.before, self.after
+        share = self.share(width)
+        turned = width * max(before.own, after.own) + share * max(before.all, after.all)
+        return turned + sum(stage.buffers(share) for stage in self.stages)
+
+    def to(self, target: torch.dtype | torch.device | str) -> Turned:
+        """The same on a device, or ready for operands of a dtype."""
+        return Turned(self.before, tuple(stage.to(target) for stage in self.stages), self.after)
+
+
+Factor = Stage | Turned
+"""One factor of a matrix on one rank."""
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
     """The stages of a matrix on one rank, in the order in which they are applied; immutable.
 
     Attributes
     ----------
-    stages : tuple of Stage, or of what else is a :class:`Factor`
+    stages : tuple of Stage or Turned
         Each takes the rows that the one before it makes.
     """
 
@@ -300,7 +562,7 @@ class Plan:
         found: dict[str, Traffic] = {}
         for moved in self.messages(width, adjoint=adjoint):
             so_far = found.get(moved.axis, Traffic())
-            found[moved.axis] = so_far + moved.traffic(dtype)
+            found[moved.axis] = so_far + moved.carried(dtype).traffic()
         return found
 
     def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:
@@ -331,7 +593,7 @@ class Plan:
         """
         for stage in self.stages:
             whole = not (isinstance(stage, Stage) and stage.grouped)
-            for block in stage.blocks() if whole else itertools.islice(stage.blocks(), 1):
+            for block in stage.blocks() if whole else islice(stage.blocks(), 1):
                 if run_of(block) is None:
                     _ = block.T
         return self

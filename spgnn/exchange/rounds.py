@@ -148,6 +148,6 @@ def under_way(budget: int) -> int:
     return 1 if budget < SMALL_BUDGET else 2
 
 
-def buffered(sizes: Sequence[int], flights: int) -> list[int]:
-    """Rows of each of the buffers, one a flight, in which groups of these sizes take turns."""
-    return [max(sizes[number::flights], default=0) for number in range(flights)]
+def buffered(sizes: Sequence[int], handles: int) -> list[int]:
+    """Rows of each of the buffers, one a handle, in which groups of these sizes take turns."""
+    return [max(sizes[number::handles], default=0) for number in range(handles)]

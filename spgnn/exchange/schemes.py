@@ -1,113 +1,37 @@
-"""Schemes: who computes what, as generators that yield demands and return plans.
-
-A scheme knows one rank. It yields what has to be settled with the peers along an axis, is sent the
-answer, and returns the plan. :func:`build` drives one with the communicators of this rank;
-:func:`build_all` drives those of all ranks in lockstep and needs none, so the plans of ranks that
-do not exist are made by the same code.
-"""
+"""Schemes: who computes what. Each makes the plan of one rank, and yields what it has to ask."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, RowCounts
-from spgnn.errors import check_choice
-from spgnn.exchange.inspect import COVERS, Ask, Cover, demand, whole_rows
-from spgnn.exchange.plan import Factor, Hop, Plan, Stage
-from spgnn.exchange.regroup import Joined, Regroup, Stacked
+from spgnn.comm import RowCounts
+from spgnn.errors import InputError, check_choice
+from spgnn.exchange.needs import (
+    COVERS,
+    Cover,
+    Gather,
+    Scheme,
+    Swap,
+    gather_number,
+    needs_of,
+    rows_from,
+    whole_rows,
+)
+from spgnn.exchange.plan import Factor, Hop, Plan, Stage, Turn, Turned
 from spgnn.exchange.rounds import Rounds, most_rows
-from spgnn.exchange.schedule import Communicators
-from spgnn.exchange.turn import Turn, Turned
-from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout
-from spgnn.pattern import Pattern, Selection
+from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout, grouped_order
+from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR
 
 Strategy = Literal["sparsity-aware", "oblivious"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
-
-
-class Unsettled(Protocol):
-    """What a scheme yields."""
-
-    @property
-    def axis(self) -> str:
-        """Along which it is settled."""
-
-    def settle(self, comm: Communicator) -> Any:
-        """The answer for this rank. Collective."""
-
-    @staticmethod
-    def settle_all(parts: Sequence[Any]) -> list[Any]:
-        """The answers for all ranks of a group, in one process."""
-
-
-Made = TypeVar("Made")
-# A generator that yields what has to be settled and returns what is made of it.
-Scheme = Generator[Unsettled, Any, Made]
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """What a scheme yields to learn a number of each peer along an axis; the answer lists them."""
-
-    axis: str
-    number: int
-
-    def settle(self, comm: Communicator) -> Int64Array:
-        """The numbers of all peers, int64 [peers]."""
-        mine, all_ = torch.tensor([self.number]), torch.empty(comm.size, dtype=torch.int64)
-        comm.all_gather(mine, all_, [1] * comm.size)
-        return all_.numpy()
-
-    @staticmethod
-    def settle_all(parts: Sequence[Gathered]) -> list[Int64Array]:
-        """The same for a whole group in one process."""
-        return [np.array([part.number for part in parts], np.int64)] * len(parts)
-
-
-@dataclass(frozen=True)
-class Most:
-    """What a scheme yields to learn the largest of some numbers over all peers along an axis."""
-
-    axis: str
-    numbers: Int64Array
-
-    def settle(self, comm: Communicator) -> Int64Array:
-        """The largest of each number, int64."""
-        most = torch.from_numpy(self.numbers.copy())
-        comm.all_reduce(most, "max").wait()
-        return most.numpy()
-
-    @staticmethod
-    def settle_all(parts: Sequence[Most]) -> list[Int64Array]:
-        """The same for a whole group in one process."""
-        return [np.max([part.numbers for part in parts], axis=0)] * len(parts)
-
-
-def in_rounds(scheme: Scheme[Plan], axes: Axes, rank: int) -> Scheme[Plan]:
-    """The plan of another scheme, with what it takes to exchange with a few peers at a time.
-
-    All ranks of the mesh agree, also those that never talk: a budget is too small for all or none.
-    """
-    plan = yield from scheme
-    stages: list[Factor] = []
-    for stage in plan.stages:
-        if isinstance(stage, Stage) and len(stage.hops) == 1 and not stage.adds_received:
-            (hop,) = stage.hops
-            place = axes.coordinate(hop.axis, rank)
-            most = yield Most(EVERYONE, most_rows(hop.counts, place))
-            rounds = Rounds(place, tuple(most.tolist()))
-            stages.append(replace(stage, hops=(replace(hop, rounds=rounds),)))
-        else:
-            stages.append(stage)
-    return replace(plan, stages=tuple(stages))
 
 
 def grid(
@@ -133,10 +57,10 @@ def grid(
         are needed (Abubaker & Hoefler, SpComm3D, 2024).
     "feature"
         Rank (i, j, k) holds slice (j, k) of block row i. All ranks (i, j, ·) hold the same part of
-        A and multiply it by a share of the columns of H each: :mod:`spgnn.exchange.turn`. With one
-        replica that is feature-parallel, with one block row too it is tensor parallelism (Kurt et
-        al., RDM, IPDPS'23; Ai et al., NeutronTP, PVLDB 18, 2024), and with all three axes it is 3D
-        (Tripathy et al., SC'20; Ranjan et al., Plexus, SC'25).
+        A and multiply it by a share of the columns of H each: :class:`Turned`. With one replica
+        that is feature-parallel, with one block row too it is tensor parallelism (Kurt et al., RDM,
+        IPDPS'23; Ai et al., NeutronTP, PVLDB 18, 2024), and with all three axes it is 3D (Tripathy
+        et al., SC'20; Ranjan et al., Plexus, SC'25).
 
     Parameters
     ----------
@@ -162,35 +86,16 @@ def grid(
     """
     check_choice("exchange", strategy, STRATEGIES)
     check_choice("cover", cover, COVERS)
+    stages_of: Callable[..., Scheme[tuple[Stage, ...]]]
     stages_of = partial(_expand_and_fold, axes=axes, rank=rank, strategy=strategy, cover=cover)
     if "feature" not in axes.names:
         return Plan((yield from stages_of(block, layout, column_scale=column_scale)))
-    return (yield from _in_shares(stages_of, block, layout, axes, rank, column_scale))
-
-
-def _in_shares(
-    stages_of: Callable[..., Scheme[tuple[Stage, ...]]],
-    block: CSR,
-    layout: RowLayout,
-    axes: Axes,
-    rank: int,
-    column_scale: Tensor | None,
-) -> Scheme[Plan]:
-    """The plan of ranks along "feature", which multiply a share of the columns each.
-
-    Parameters
-    ----------
-    stages_of : callable
-        A scheme of the stages of a block, its layout, and the scale of its columns.
-    others
-        As of `grid`.
-    """
-    made = yield Gathered("feature", block.shape[0])
+    made = yield from gather_number("feature", block.shape[0])
     owned = layout.sizes[axes.group("feature", rank)]
     # From here on the ranks of a group are as one, which has the rows of all of them.
-    block = yield Stacked("feature", block)
-    if column_scale is not None:
-        column_scale = yield Joined("feature", column_scale, owned)
+    arrays = (block.row_lengths, block.indices, block.values, block.row_scale, column_scale)
+    lengths, columns, values, row_scale, column_scale = yield Gather("feature", arrays)
+    block = rows_from(lengths, columns, values, row_scale, block.shape[1])
     stages = yield from stages_of(block, layout.grouped(len(owned)), column_scale=column_scale)
     return turned(stages, owned, made, axes.coordinate("feature", rank))
 
@@ -200,7 +105,7 @@ def turned(stages: tuple[Factor, ...], owned: Int64Array, made: Int64Array, me: 
 
     Parameters
     ----------
-    stages : tuple of Factor
+    stages : tuple of Stage
         Of all rows of the group.
     owned, made : int64 [ranks of the group]
         Rows of H that each of them has, and rows that it is to make.
@@ -228,25 +133,46 @@ def _expand_and_fold(
     members = np.arange(peers.start, peers.stop, peers.step) * layout.parts // axes.ranks
     me = axes.coordinate("row", rank)
     own, c = int(layout.sizes[members[me]]), axes.size("replica")
-    made = np.array([block.shape[0]])
-    if c > 1:
-        made = yield Gathered("replica", block.shape[0])
-        # Along "replica" parts are neighbours, so a part's place there is its number modulo c.
-        replica = layout.owner(block.indices.numpy()) % c
-        block = yield Regroup.of("replica", block, replica, c)
+    made, block = yield from of_block_row(block, layout, c)
     sums = None
     if strategy == "oblivious":
         L, R, send, counts = whole_rows(block, layout, members, me)
     else:
-        L, R, asked = demand(block, layout, members, me, cover)
-        send, counts = yield Ask("row", asked, own)
-        sums = asked.sums
+        L, R, needs = needs_of(block, layout, members, me, cover)
+        send, counts = yield from needs.exchange("row", own)
+        sums = needs.sums
     L, send = L.with_scales(L.row_scale, column_scale), send.with_scales(None, column_scale)
     first = Stage(L)
     if len(members) > 1:
         hop = Hop("row", send, counts, broadcast=strategy == "oblivious", sums=sums)
         first = Stage(L, R, (hop,))
     return (first, *fold(made, axes.coordinate("replica", rank)))
+
+
+def of_block_row(block: CSR, layout: RowLayout, c: int) -> Scheme[tuple[Int64Array, CSR]]:
+    """From own rows of all columns to all rows of the block row, in the columns of this replica.
+
+    Returns
+    -------
+    made : int64 [replicas]
+        Rows of each replica.
+    block : CSR
+    """
+    if c == 1:
+        return np.array([block.shape[0]]), block
+    rows = block.shape[0]
+    made = yield from gather_number("replica", rows)
+    # Along "replica" parts are neighbours, so a part's place there is its number modulo c.
+    replica = layout.owner(block.indices.numpy()) % c
+    order = torch.from_numpy(grouped_order(replica, c))
+    row = np.repeat(np.arange(rows), block.row_lengths.numpy())
+    lengths = np.bincount(replica * rows + row, minlength=c * rows).astype(np.int32)
+    values = None if block.values is None else block.values[order]
+    scale = None if block.row_scale is None else block.row_scale.repeat(c)
+    counts = (np.full(c, rows), np.bincount(replica, minlength=c))
+    arrays = ((torch.from_numpy(lengths), scale), (block.indices[order], values))
+    (lengths, scale), (columns, values) = (yield Swap("replica", counts, arrays)).arrays
+    return made, rows_from(lengths, columns, values, scale, block.shape[1])
 
 
 def fold(made: Int64Array, me: int) -> tuple[Stage, ...]:
@@ -282,39 +208,196 @@ def fold(made: Int64Array, me: int) -> tuple[Stage, ...]:
     return (Stage(CSR(Selection(mine, rows)), CSR(pattern), (hop,)),)
 
 
-def build(scheme: Scheme[Made], mesh: Communicators) -> Made:
-    """What a scheme makes for this rank. Collective: every rank drives the same scheme."""
-    try:
-        part = next(scheme)
-        while True:
-            part = scheme.send(part.settle(mesh[part.axis]))
-    except StopIteration as done:
-        made: Made = done.value
-        return made
+def vertex_cut(
+    block: CSR,
+    layout: RowLayout,
+    rank: int,
+    *,
+    labels: Tensor | None = None,
+    cover: Cover = "column",
+    column_scale: Tensor | None = None,
+) -> Scheme[Plan]:
+    """Nonzeros anywhere: expand rows of H, multiply, fold partial sums.
 
-
-def build_all(schemes: Sequence[Scheme[Made]], axes: Axes) -> list[Made]:
-    """What schemes make for all ranks, in one process: what :func:`build` would give each of them.
+    Every nonzero is multiplied by the rank that its label names (PowerGraph, Gonzalez et al.,
+    OSDI'12; DistGNN, Md et al., SC'21). It moves there once, when the plan is made. A product then
+    has two stages: rank p receives the rows of H in whose columns it has nonzeros (*expand*),
+    multiplies, and sends the sums of rows that it does not own to their owners, who add them
+    (*fold*). The owner of a row handed its nonzeros out, so it knows what comes back.
 
     Parameters
     ----------
-    schemes : sequence of Scheme
-        One for each rank, in order.
-    axes : Axes
+    block : CSR [rows, n]
+        The rank's rows of A, or those of them that are wanted, with global columns; may carry
+        values and a ``row_scale``, which travel with the nonzeros.
+    layout : RowLayout
+        Rows of H over all ranks.
+    rank : int
+    labels : Tensor, integers in [0, ranks), [nnz], optional
+        The rank that multiplies each nonzero. By default the owner of an endpoint: nonzero (i, j)
+        goes to the owner of j if column j has fewer nonzeros than row i, else it stays with the
+        owner of i.
+    cover : {"column", "row", "minimum"}
+        What covers the nonzeros a rank multiplies in the columns of another.
+    column_scale : Tensor [own rows], optional
+        Scaling of the columns this rank owns.
+
+    Raises
+    ------
+    InputError
+        If there is no label for each nonzero, or one is no rank.
     """
-    made: dict[int, Made] = {}
-    answers: list[Any] = [None] * len(schemes)
-    while len(made) < len(schemes):
-        parts: list[Unsettled] = []
-        for rank, scheme in enumerate(schemes):
-            try:
-                parts.append(scheme.send(answers[rank]))
-            except StopIteration as done:
-                made[rank] = done.value
-        if not parts:
-            break
-        for group in axes.groups(parts[0].axis):
-            found = parts[0].settle_all([parts[rank] for rank in group])
-            for rank, answer in zip(group, found, strict=True):
-                answers[rank] = answer
-    return [made[rank] for rank in range(len(schemes))]
+    ranks, own, rows = layout.parts, int(layout.sizes[rank]), block.shape[0]
+    if labels is None:
+        goes = yield from _lower_degree(block, layout, rank)
+    else:
+        goes = checked_labels(labels, block, layout)
+    row = np.repeat(np.arange(rows), block.row_lengths.numpy())
+    stays, moves = np.flatnonzero(goes == rank), np.flatnonzero(goes != rank)
+    moves = moves[grouped_order(goes[moves], ranks)]
+    # Nonzeros of one row for one peer are neighbours now.
+    to, of = goes[moves], row[moves]
+    first = np.flatnonzero(np.append(True, (to[1:] != to[:-1]) | (of[1:] != of[:-1]))[: len(to)])
+    its_row = of[first]
+
+    def taken(array: Tensor | None, places: Int64Array) -> Tensor | None:
+        return None if array is None else array[torch.from_numpy(places)]
+
+    lengths = torch.from_numpy(np.diff(np.append(first, len(to))).astype(np.int32))
+    response = yield Swap(
+        "row",
+        (np.bincount(to[first], minlength=ranks), np.bincount(to, minlength=ranks)),
+        (
+            (lengths, taken(block.row_scale, its_row)),
+            (block.indices[torch.from_numpy(moves)], taken(block.values, moves)),
+        ),
+    )
+    (lengths, scale), (columns, values) = response.arrays
+    # Own rows come first, those of the others after them.
+    kept = torch.from_numpy(np.bincount(row[stays], minlength=rows))
+    kept_values = taken(block.values, stays)
+    multiplied = rows_from(
+        torch.cat((kept, lengths.long())),
+        torch.cat((block.indices[torch.from_numpy(stays)], columns)),
+        None if kept_values is None else torch.cat((kept_values, values)),
+        None if block.row_scale is None else torch.cat((block.row_scale, scale)),
+        block.shape[1],
+    )
+    L, R, needs = needs_of(multiplied, layout, range(ranks), rank, cover)
+    send, needed = yield from needs.exchange("row", own)
+    L, send = L.with_scales(L.row_scale, column_scale), send.with_scales(None, column_scale)
+    if ranks == 1:
+        return Plan((Stage(L),))
+    made = multiplied.shape[0]
+    sums = CSR(Selection(torch.arange(rows, made), made))
+    expand = Stage(L, R, (Hop("row", send, needed, sums=needs.sums),))
+    # What comes back from the others is added to the rows whose nonzeros they were given.
+    added = rows_from(
+        torch.from_numpy(np.bincount(its_row, minlength=rows)),
+        torch.from_numpy(np.argsort(its_row, kind="stable")).to(index_dtype(len(its_row))),
+        None,
+        None,
+        len(its_row),
+    )
+    hop = Hop("row", sums, response.counts[0].reversed())
+    return Plan((expand, Stage(CSR(Selection(torch.arange(rows), made)), added, (hop,))))
+
+
+def _lower_degree(block: CSR, layout: RowLayout, rank: int) -> Scheme[Int64Array]:
+    """The rank that multiplies each nonzero where nobody says: an endpoint's owner, int64 [nnz].
+
+    Of two endpoints, the one with more nonzeros is the one that other ranks get to see
+    (degree-based hashing, Xie et al., NIPS'14, with the partition in place of the hash). Columns
+    are counted in the rows that are wanted of all ranks.
+    """
+    begin, end = layout.range(rank)
+    indices = block.indices.numpy()
+    goes = np.full(block.nnz, rank, np.int64)
+    remote = np.flatnonzero((indices < begin) | (indices >= end))
+    columns, place, counts = np.unique(indices[remote], return_inverse=True, return_counts=True)
+    here = np.bincount(np.delete(indices, remote) - begin, minlength=end - begin)
+    # Own columns are counted in as well; they come where this rank stands among the owners.
+    before = int(np.searchsorted(columns, begin))
+    columns = np.concatenate((columns[:before], np.arange(begin, end), columns[before:]))
+    counts = np.concatenate((counts[:before], here, counts[before:]))
+    owners = layout.owner(columns)
+    per_owner = np.bincount(owners, minlength=layout.parts)
+    numbers = torch.from_numpy(columns - layout.offsets[owners])
+    request = Swap(EVERYONE, (per_owner,), ((numbers, torch.from_numpy(counts)),))
+    response = yield request
+    ((theirs, their_counts),) = response.arrays
+    total = torch.zeros(end - begin, dtype=torch.int64).index_add_(0, theirs, their_counts)
+    back = yield Swap(EVERYONE, (response.counts[0].recv,), ((total[theirs],),))
+    ((totals,),) = back.arrays
+    column = np.where(place < before, place, place + (end - begin))
+    degree = np.repeat(block.row_lengths.numpy(), block.row_lengths.numpy())[remote]
+    goes[remote] = np.where(totals.numpy()[column] < degree, owners[column], rank)
+    return goes
+
+
+def checked_labels(labels: Tensor, block: CSR, layout: RowLayout) -> Int64Array:
+    """Labels of the nonzeros of a block, int64 [nnz].
+
+    Raises
+    ------
+    InputError
+        If there is no label for each nonzero, or one is no rank.
+    """
+    found, nnz, ranks = labels.numpy(), block.nnz, layout.parts
+    if found.shape != (nnz,) or found.dtype.kind not in "iu":
+        raise InputError(f"edge labels must be integers [{nnz}], one for each nonzero")
+    if nnz and not 0 <= found.min() <= found.max() < ranks:
+        worst = found.max() if found.max() >= ranks else found.min()
+        raise InputError(f"edge label {worst} is outside [0, {ranks}), the ranks")
+    return found.astype(np.int64)
+
+
+def in_rounds(scheme: Scheme[Plan], axes: Axes, rank: int) -> Scheme[Plan]:
+    """The plan of another scheme, with what it takes to exchange with a few peers at a time.
+
+    All ranks of the mesh agree, also those that never talk: a budget is too small for all or none.
+    """
+    plan = yield from scheme
+    stages: list[Factor] = []
+    for stage in plan.stages:
+        if isinstance(stage, Stage) and len(stage.hops) == 1 and not stage.adds_received:
+            (hop,) = stage.hops
+            place = axes.coordinate(hop.axis, rank)
+            own = torch.from_numpy(most_rows(hop.counts, place))[None]
+            (every,) = yield Gather(EVERYONE, (own,))
+            rounds = Rounds(place, tuple(every.amax(0).tolist()))
+            stages.append(replace(stage, hops=(replace(hop, rounds=rounds),)))
+        else:
+            stages.append(stage)
+    return replace(plan, stages=tuple(stages))
+
+
+def fetch(wanted: CSR, layout: RowLayout, rank: int) -> Scheme[Plan]:
+    """The plan that makes listed rows of all ranks, wherever they are.
+
+    Parameters
+    ----------
+    wanted : CSR [listed, n]
+        A selection of rows, by global number; what is listed twice travels once.
+    layout : RowLayout
+        Which rank owns which rows.
+    rank : int
+    """
+    L, R, needs = needs_of(wanted, layout, range(layout.parts), rank, "column")
+    send, counts = yield from needs.exchange(EVERYONE, int(layout.sizes[rank]))
+    if layout.parts == 1:
+        return Plan((Stage(L),))
+    return Plan((Stage(L, R, (Hop(EVERYONE, send, counts),)),))
+
+
+def stack(blocks: Sequence[CSR]) -> CSR:
+    """Blocks of rows [rows, n], one below the other."""
+    values = [block.values for block in blocks if block.values is not None]
+    scales = [block.row_scale for block in blocks if block.row_scale is not None]
+    return rows_from(
+        torch.cat([block.row_lengths for block in blocks]),
+        torch.cat([block.indices for block in blocks]),
+        torch.cat(values) if len(values) == len(blocks) else None,
+        torch.cat(scales) if len(scales) == len(blocks) else None,
+        blocks[0].shape[1],
+    )

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.exchange.plan import Hop
-from spgnn.exchange.route import Route
+from spgnn.exchange.plan import Hop, Route
 from spgnn.layout import Int64Array
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
-from spgnn.exchange.traffic import Traffic
+from spgnn.exchange.plan import Traffic
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.matrices import GraphMatrices
 from spgnn.graph.parameters import average_gradients, replicate, synchronise

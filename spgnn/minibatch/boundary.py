@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator, RowCounts
-from spgnn.exchange import demand, trade
-from spgnn.exchange.inspect import swapped
+from spgnn.exchange import exchange_needs, needs_of, swap_rows
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
@@ -54,8 +53,8 @@ class Boundary:
         """
         first, last = layout.range(comm.rank)
         everyone = range(layout.parts)
-        _, _, asked = demand(CSR(block.pattern), layout, everyone, comm.rank, "column")
-        send, counts = trade(asked, last - first, comm)
+        _, _, asked = needs_of(CSR(block.pattern), layout, everyone, comm.rank, "column")
+        send, counts = exchange_needs(asked, last - first, comm)
         owners = np.repeat(np.arange(layout.parts), asked.rows)
         halo = torch.from_numpy(layout.offsets[owners]) + asked.columns
         return cls(first, last, halo, send.indices.long(), counts)
@@ -108,7 +107,7 @@ class Boundary:
         -------
         Tensor [own + h, …]
         """
-        return torch.cat((own, swapped(comm, own[self.sent], self.counts)))
+        return torch.cat((own, swap_rows(comm, own[self.sent], self.counts)))
 
     @property
     def sent_begins(self) -> Int64Array:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spgnn.comm import Communicator, RowCounts
 from spgnn.errors import InputError
-from spgnn.exchange.inspect import swapped, swapped_counts
+from spgnn.exchange import swap_counts, swap_rows
 from spgnn.layout import RowLayout
 from spgnn.minibatch.ahead import last
 from spgnn.minibatch.boundary import Boundary
@@ -98,8 +98,8 @@ class DistributedSampler:
         """
         mine = torch.tensor([[d.seed, d.epoch, d.batch] for d in draws], dtype=torch.int64)
         size = self.comm.size
-        (counts,) = swapped_counts(self.comm, np.full(size, len(draws), np.int64))
-        theirs = swapped(self.comm, mine.view(-1, 3).repeat(size, 1), counts)
+        (counts,) = swap_counts(self.comm, np.full(size, len(draws), np.int64))
+        theirs = swap_rows(self.comm, mine.view(-1, 3).repeat(size, 1), counts)
         told = [[Draw(*row) for row in rows.tolist()] for rows in theirs.split(counts.recv_list)]
         return Asking(self, told, counts)
 
@@ -234,7 +234,7 @@ class Asking:
         owner = torch.arange(made.comm.size).repeat_interleave(asked)
         batch = torch.arange(batches).repeat_interleave(sizes)[questions.order]
         of_batches = torch.bincount(owner * batches + batch, minlength=made.comm.size * batches)
-        theirs = swapped(made.comm, of_batches, self.batches)
+        theirs = swap_rows(made.comm, of_batches, self.batches)
         drawn = running(thread, self._drawn, questions.asked, theirs, hop)
 
         def answered() -> list[Drawn]:

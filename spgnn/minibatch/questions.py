@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.exchange.inspect import swapped, swapped_counts
+from spgnn.exchange import swap_counts, swap_rows
 from spgnn.layout import RowLayout
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, take_rows
@@ -46,9 +46,9 @@ class Questions:
         owner = torch.from_numpy(layout.owner(rows.numpy()))
         self.order = owner.argsort(stable=True)
         sizes = torch.bincount(owner, minlength=comm.size)
-        (self.counts,) = swapped_counts(comm, sizes.numpy())
+        (self.counts,) = swap_counts(comm, sizes.numpy())
         sent = rows[self.order].to(index_dtype(layout.rows))
-        self.asked = swapped(comm, sent, self.counts).long() - layout.range(comm.rank)[0]
+        self.asked = swap_rows(comm, sent, self.counts).long() - layout.range(comm.rank)[0]
 
     def answered(self, rows: Tensor) -> Tensor:
         """Row i of what every rank asked for, where this rank answers with ``rows[asked]``.
@@ -61,7 +61,7 @@ class Questions:
         -------
         Tensor [k, …]
         """
-        back = swapped(self._comm, rows.contiguous(), self.counts.reversed())
+        back = swap_rows(self._comm, rows.contiguous(), self.counts.reversed())
         found = torch.empty_like(back)
         found[self.order] = back
         return found
@@ -101,11 +101,11 @@ class Questions:
         entries : list of Tensor
         """
         back = self.counts.reversed()
-        theirs = swapped(self._comm, lengths, back)
+        theirs = swap_rows(self._comm, lengths, back)
         ends = np.append(0, lengths.numpy().cumsum(dtype=np.int64))
         bounds = np.append(0, back.send.cumsum())
-        (counts,) = swapped_counts(self._comm, np.diff(ends[bounds]))
-        arrived = [swapped(self._comm, array, counts) for array in entries]
+        (counts,) = swap_counts(self._comm, np.diff(ends[bounds]))
+        arrived = [swap_rows(self._comm, array, counts) for array in entries]
         begins = theirs.cumsum(0) - theirs
         place = torch.empty_like(self.order)
         place[self.order] = torch.arange(len(place))

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spgnn.exchange.plan import Hop, Plan, Stage
-from spgnn.exchange.turn import Turn, Turned
+from spgnn.exchange.plan import Hop, Plan, Stage, Turn, Turned
 from spgnn.layout import Axes, Int64Array
 from spgnn.plan.hops import LEVELS, HopCensus, Moved, Nodes, Width, count_rows
 from spgnn.plan.weighed import WeighedCensus, count_weighed

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from spgnn.data.distribute import renumbered
 from spgnn.data.splits import Pairs, divided
 from spgnn.exchange import Plan, build_all, fetch
-from spgnn.exchange.fetch import COLUMN, COUNTS
+from spgnn.exchange.needs import BYTES_OF_COLUMN, BYTES_OF_COUNTS
 from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout
 from spgnn.nn.decoder import DotProduct, HadamardMLP
 from spgnn.pattern import Selection
@@ -183,10 +183,10 @@ class Linked:
         ranks = self.layout.parts
         nodes = Nodes(Axes.grid(ranks, 1), self.ranks_a_node, None)
         apart = np.array([nodes.elsewhere(EVERYONE, rank).sum() for rank in range(ranks)])
-        numbers = 2 * COUNTS * np.stack((ranks - 1 - apart, apart))
+        numbers = 2 * BYTES_OF_COUNTS * np.stack((ranks - 1 - apart, apart))
         told = np.stack((numbers, numbers)).astype(np.float64)
         for one, answered in ((census, 0), (directory, _ROW)):
             for hop in (hop for stage in one.stages for hop in stage.hops):
-                told += COLUMN * np.stack((hop.received, hop.sent))
+                told += BYTES_OF_COLUMN * np.stack((hop.received, hop.sent))
                 told += answered * np.stack((hop.sent, hop.received))
         return told

@@ -14,7 +14,7 @@ from spgnn.comm import Communicator
 from spgnn.config import Aim, TrainConfig
 from spgnn.data.splits import Directory, Pairs
 from spgnn.errors import InputError
-from spgnn.exchange import Carried, Step, asking, build, fetch
+from spgnn.exchange import Carried, Step, build, fetch, request_bytes
 from spgnn.nn import RecordedProduct
 from spgnn.nn.decoder import DotProduct, HadamardMLP
 from spgnn.nn.pairs import ScoredPairs, pairs_cross_entropy
@@ -194,7 +194,7 @@ class LinkPrediction(GraphTask):
         wanted = CSR(Selection(torch.cat((pairs.sources, rows)), A.layout.rows))
         plan = build(fetch(wanted, A.layout, comm.rank), A.mesh)
         self.beside.append(
-            Asked(A, (*moved, *(asking(hop.counts, comm.rank) for hop in plan.hops)))
+            Asked(A, (*moved, *(request_bytes(hop.counts, comm.rank) for hop in plan.hops)))
         )
         device = self.problem.y.device
         sources = DistMatrix(plan.to(device).ready(), A.layout, A.mesh)

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
-from spgnn.exchange import Layered, Plan, build, layered
-from spgnn.exchange.inspect import swapped
+from spgnn.exchange import Layered, Plan, build, layered, swap_rows
 from spgnn.nn import Features, Matrices, Propagated, Propagation
 from spgnn.sparse import CSR, take_rows
 from spgnn.spmm import DistMatrix
@@ -243,7 +242,7 @@ def _fetched(rows: Tensor, fetch: Plan, comm: Communicator) -> Tensor:
     """The ghosts' rows, of a tensor of own rows [own rows, …]. Collective."""
     (hop,) = fetch.hops
     send = hop.send.indices.to(rows.device)
-    return swapped(comm, rows[send].contiguous(), hop.counts)
+    return swap_rows(comm, rows[send].contiguous(), hop.counts)
 
 
 def _first_rows(X: Tensor | None, count: int) -> Tensor | None:

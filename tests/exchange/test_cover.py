@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from spgnn import CSR, RowLayout
 from spgnn._native import minimum_vertex_cover
-from spgnn.exchange import COVERS, demand
+from spgnn.exchange import COVERS, needs_of
 
 patterns = st.tuples(st.integers(1, 12), st.integers(1, 12)).flatmap(
     lambda shape: arrays(np.bool_, shape, elements=st.booleans())
@@ -39,7 +39,7 @@ def test_blocks_are_covered_independently(pattern, parts, seed):
     layout = RowLayout(np.concatenate(([0, 0], cuts, [columns])))
     block = CSR.from_scipy(sp.csr_array(pattern))
     for cover in COVERS:
-        L, R, asked = demand(block, layout, range(parts), 0, cover)
+        L, R, asked = needs_of(block, layout, range(parts), 0, cover)
         assert L.nnz == 0
         assert asked.rows.sum() == R.shape[1]
         for part in range(parts):
@@ -64,7 +64,7 @@ def test_a_long_augmenting_path_does_not_exhaust_the_stack():
 def test_one_hub_row_pays_for_its_block():
     block = CSR.from_scipy(sp.csr_array(np.ones((1, 50), np.bool_)))
     layout = RowLayout(np.array([0, 0, 50]))
-    _, R, asked = demand(block, layout, [0, 1], 0, "minimum")
+    _, R, asked = needs_of(block, layout, [0, 1], 0, "minimum")
     assert asked.rows.tolist() == [0, 1]
     assert asked.lengths.tolist() == [50]
     assert asked.columns.tolist() == list(range(50))

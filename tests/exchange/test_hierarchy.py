@@ -16,10 +16,11 @@ from spgnn import Axes, InputError, Mesh, RowLayout
 from spgnn._native import choose_agents
 from spgnn.comm import connect
 from spgnn.data import load_dataset
-from spgnn.exchange import COVERS, Algorithm, Plan, Traffic, build, build_all, by_level
+from spgnn.exchange import COVERS, Algorithm, Plan, Traffic, build, build_all
 from spgnn.testing import run_ranks
 from tests.exchange.test_plan import multiplied_out, same
 from tests.matrices import block_row, random_matrix, uneven_layout
+from tests.products import by_level
 
 N = 47
 # Ranks, how many of them are a node, and copies.

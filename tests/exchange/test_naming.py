@@ -9,7 +9,7 @@ import torch
 from spgnn import DistMatrix, Mesh
 from spgnn.comm import connect
 from spgnn.exchange import COVERS, Algorithm, Exact, Executor, Step
-from spgnn.exchange.naming import named
+from spgnn.exchange.codecs import named
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from spgnn import CSR, Axes, Mesh, RowLayout
 from spgnn.comm import connect
-from spgnn.exchange import COVERS, Algorithm, Plan, Stage, Turned, Volume, build, build_all, grid
+from spgnn.exchange import COVERS, Algorithm, Plan, Stage, build, build_all, grid
+from spgnn.exchange.plan import Turned, Volume
 from spgnn.layout import Axes as LayoutAxes
 from spgnn.partition import report
 from spgnn.testing import run_ranks

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from spgnn import CSR, Axes, DistMatrix, Mesh, RowLayout
 from spgnn.comm import Communicator, connect
-from spgnn.exchange import EXACT, Algorithm, Exact, Executor, Plan, Step, Turn, Turned, build_all
+from spgnn.exchange import EXACT, Algorithm, Exact, Executor, Plan, Step, build_all
+from spgnn.exchange.plan import Turn, Turned
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import moved
@@ -23,8 +24,8 @@ def test_what_a_turn_moves(sizes, width):
     turns = [Turn("feature", me, rows) for me in range(len(rows))]
     shares = np.array([turn.share(width) for turn in turns])
     assert [len(s) for s in np.array_split(np.arange(width), len(rows))] == shares.tolist()
-    there = [turn.messages(width, back=False).traffic(torch.float32) for turn in turns]
-    back = [turn.messages(width, back=True).traffic(torch.float32) for turn in turns]
+    there = [turn.messages(width, back=False).carried(torch.float32).traffic() for turn in turns]
+    back = [turn.messages(width, back=True).carried(torch.float32).traffic() for turn in turns]
     sent = [4 * rows[me] * (width - shares[me]) for me in range(len(rows))]
     received = [4 * (rows.sum() - rows[me]) * shares[me] for me in range(len(rows))]
     assert [t.sent_bytes for t in there] == sent == [t.received_bytes for t in back]

@@ -12,8 +12,9 @@ import torch
 from spgnn import Axes, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import Communicator, connect
 from spgnn.data.load import load_dataset
-from spgnn.exchange import COVERS, Algorithm, Plan, Volume, build, build_all
-from spgnn.exchange.vertex_cut import vertex_cut
+from spgnn.exchange import COVERS, Algorithm, Plan, build, build_all
+from spgnn.exchange.plan import Volume
+from spgnn.exchange.schemes import vertex_cut
 from spgnn.partition import cut_vertices, write_labels
 from spgnn.partition.labels import write_edge_labels
 from spgnn.partition.vertex_cut import VertexCut
@@ -156,7 +157,8 @@ def test_offline_plans_of_thousands_of_ranks_take_memory_by_nonzeros():
         labels = torch.from_numpy(rng.integers(0, ranks, block.nnz))
         dealt.append(next(vertex_cut(block, layout, rank, labels=labels)))
     for part in dealt:
-        assert part.lengths.shape[0] <= part.columns.shape[0] <= 4 * 3
+        (lengths, _), (columns, _) = part.arrays
+        assert lengths.shape[0] <= columns.shape[0] <= 4 * 3
 
 
 def block_of_lists(columns: torch.Tensor, rows: int, n: int):

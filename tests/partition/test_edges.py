@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spgnn import Axes, InputError, RowLayout
 from spgnn.data.arrays import header_bytes
 from spgnn.exchange import build_all
-from spgnn.exchange.vertex_cut import vertex_cut
+from spgnn.exchange.schemes import vertex_cut
 from spgnn.partition import cut_vertices, permutation
 from spgnn.partition import vertex_cut as cuts
 from spgnn.partition.labels import read_edge_labels, write_edge_labels

@@ -3,36 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import singledispatch
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.comm import Communicator
-from spgnn.exchange.plan import Factor, Hop, Plan, Stage, run_of
-from spgnn.exchange.traffic import Carried
+from spgnn.exchange.needs import Communicators
+from spgnn.exchange.plan import Carried, Factor, Hop, Plan, Stage, Turn, Turned, run_of
 from spgnn.exchange.transport import Handle, Step, Transport, View, transport_of
-from spgnn.exchange.workspace import Workspace
 from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR
 
 
-class Communicators(Protocol):
-    """Communicators by axis; a Mesh is one."""
+class Workspace:
+    """Buffers that outlive an exchange: no epoch should fault in new pages."""
 
-    def __getitem__(self, axis: str) -> Communicator: ...
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, *tuple[int, ...]], Tensor] = {}
 
+    def rows(self, role: tuple[str, *tuple[int, ...]], count: int, like: Tensor) -> Tensor:
+        """An uninitialised [count, f] with the width, dtype and device of `like`."""
+        width = like.shape[1]
+        buffer = self._buffers.get(role)
+        if (
+            buffer is None
+            or buffer.numel() < count * width
+            or buffer.dtype != like.dtype
+            or buffer.device != like.device
+        ):
+            # The old memory goes before the new comes.
+            del buffer
+            self._buffers.pop(role, None)
+            buffer = torch.empty(count * width, dtype=like.dtype, device=like.device)
+            self._buffers[role] = buffer
+        return buffer[: count * width].view(count, width)
 
-class Runner(Protocol):
-    """One stage of a plan at work; `out` is where the result may be written, if given."""
+    def held(self, *names: str) -> int:
+        """Bytes that are held, for roles of some names or, without, for all."""
+        chosen = (each for role, each in self._buffers.items() if not names or role[0] in names)
+        return sum(buffer.nbytes for buffer in chosen)
 
-    def forward(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
-        """Its product. Collective."""
-
-    def adjoint(self, G_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
-        """The product with its transpose. Collective."""
+    def release(self) -> None:
+        """Give the memory back; the next exchange takes what it needs."""
+        self._buffers.clear()
 
 
 class Executor:
@@ -71,17 +84,20 @@ class Executor:
             (alone,) = self._runners
             self.forward, self.adjoint = alone.forward, alone.adjoint  # type: ignore[method-assign]
 
-    def wire(self, hop: int, step: Step) -> Transport:
+    def runners(self, stages: Iterable[Factor], first: int = 0) -> list[Exchange | Turning]:
+        """What runs some stages, the first hop of which has this number in the plan."""
+        runners: list[Exchange | Turning] = []
+        for stage in stages:
+            if isinstance(stage, Turned):
+                runners.append(Turning(stage, first, self))
+            else:
+                runners.append(self.exchange(stage, first))
+            first += len(stage.hops)
+        return runners
+
+    def transport(self, hop: int, step: Step) -> Transport:
         """What carries the rows of a hop of the plan in a step."""
         return self.transports[hop] if step.exact else self.codecs[hop]
-
-    def runners(self, stages: Iterable[Factor], first: int = 0) -> list[Runner]:
-        """What runs some stages, the first hop of which has this number in the plan."""
-        found = []
-        for stage in stages:
-            found.append(runner(stage, first, self))
-            first += len(stage.hops)
-        return found
 
     def check(self, width: int, dtype: torch.dtype) -> None:
         """Refuse products that cannot be made so wide; here, all can."""
@@ -91,15 +107,16 @@ class Executor:
         return None
 
     def carried(self, width: int, dtype: torch.dtype, step: Step) -> Iterator[Carried]:
-        """What one product moves, exchange by exchange, as the wires carry it."""
+        """What one product moves, exchange by exchange, as the transports carry it."""
         hops = enumerate(self.plan.hops)
         for moved in self.plan.messages(width, adjoint=step.adjoint):
-            if not moved.wired:
+            if not moved.coded:
                 yield moved.carried(dtype)
                 continue
             number, hop = next(hops)
-            route, wire = hop.route(adjoint=step.adjoint), self.wire(number, step)
-            yield Carried(moved.axis, *wire.bytes(route, moved.width, dtype, step.at(number)))
+            route, transport = hop.route(adjoint=step.adjoint), self.transport(number, step)
+            bytes_ = transport.bytes(route, moved.width, dtype, step.at(number))
+            yield Carried(moved.axis, *bytes_)
 
     def exchange(self, stage: Stage, first: int = 0) -> Exchange:
         """What runs ``L + R·Π·S``, and can be taken apart for what is not a product."""
@@ -129,26 +146,6 @@ class Executor:
         return self.workspace.rows(("between", number), rows, like)
 
 
-@singledispatch
-def runner(stage: object, first: int, executor: Executor) -> Runner:
-    """What runs a stage on real rows; registered where each kind of stage is at home.
-
-    Parameters
-    ----------
-    stage : Factor
-    first : int
-        The number of its first hop in the plan.
-    executor : Executor
-        Whose wires, communicators and buffers it uses.
-    """
-    raise TypeError(f"nothing runs a {type(stage).__name__}")
-
-
-@runner.register
-def _(stage: Stage, first: int, executor: Executor) -> Runner:
-    return executor.exchange(stage, first)
-
-
 class Exchange:
     """Runs one stage; its hops also for what is not a product.
 
@@ -158,7 +155,7 @@ class Exchange:
     first : int
         The number of its first hop in the plan.
     executor : Executor
-        Whose wires, communicators and buffers it uses.
+        Whose transports, communicators and buffers it uses.
     """
 
     def __init__(self, stage: Stage, first: int, executor: Executor) -> None:
@@ -167,46 +164,59 @@ class Exchange:
         self.executor = executor
 
     def forward(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
-        """``L·H + R·Π·S·H``. Collective."""
+        """``L·H + R·Π·S·H``, in `out` if given. Collective."""
         stage = self.stage
         if not stage.hops:
             return kernels.spmm(stage.local, H_local, out=out)
-        # Where R only names what is received, that arrives in the result.
+        # Where R only names the received rows, they arrive in the result.
         if out is None and stage.adds_received:
             out = new_rows(stage.local.shape[0], H_local)
-        handle = self.begin(H_local, step, out if stage.adds_received else None)
+        arriving = self.begin(H_local, step, out if stage.adds_received else None)
         try:
             if not self.executor.overlap:
-                handle.wait()
+                arriving.wait()
             Z_local = product(stage.local, H_local, None if stage.adds_received else out)
         finally:
             # Whatever happened here: peers write into these buffers.
-            H_recv = handle.wait()
-        return added(stage, H_recv, Z_local)
+            H_recv = arriving.wait()
+        if stage.adds_received:
+            return H_recv.add_(Z_local)
+        if run_of(stage.local) is not None:  # rows of the operand
+            Z_local = Z_local.clone()
+        if stage.remote is None or not stage.remote.nnz:
+            return Z_local
+        return kernels.spmm(stage.remote, H_recv, out=Z_local, accumulate=True)
 
     def adjoint(self, G_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
-        """``Lᵀ·G + Sᵀ·Πᵀ·Rᵀ·G``. Collective."""
+        """``Lᵀ·G + Sᵀ·Πᵀ·Rᵀ·G``, in `out` if given. Collective."""
         stage = self.stage
         if not stage.hops:
             return kernels.spmm(stage.local.T, G_local, out=out)
         R_G = G_local
         if stage.remote is not None and not stage.adds_received:
-            R_G = kernels.spmm(stage.remote.T, G_local, out=self.to_return(G_local, step))
+            rows = stage.received[-1]
+            buffer = None
+            if len(stage.hops) == 1:
+                transport = self.executor.transport(self.first, step)
+                buffer = transport.send_buffer(rows, G_local, step.at(self.first))
+            if buffer is None:
+                buffer = self.received(G_local)
+            R_G = kernels.spmm(stage.remote.T, G_local, out=buffer)
         if out is None and stage.rearranges:
             out = new_rows(stage.local.shape[1], G_local)
-        handle = self.begin_adjoint(R_G, step, out if stage.rearranges else None)
+        returning = self.begin_adjoint(R_G, step, out if stage.rearranges else None)
         try:
             if not self.executor.overlap:
-                handle.wait()
+                returning.wait()
             dH_local = adjoint_product(stage, G_local, out)
         finally:
-            handle.wait()
+            returning.wait()
         if not stage.rearranges:
-            handle.add_to(dH_local)
+            returning.add_to(dH_local)
         return dH_local
 
     def begin(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Arriving:
-        """Start Π·S·H. What arrives is written to `out` [received rows, f], if given."""
+        """Start Π·S·H. The received rows are written to `out` [received rows, f], if given."""
         return Arriving(self, H_local, out, step)
 
     def begin_adjoint(self, R_G: Tensor, step: Step, out: Tensor | None = None) -> Returning:
@@ -222,22 +232,8 @@ class Exchange:
         rows = self.stage.received[-1]
         return self.executor.workspace.rows(("receive", self.first), rows, like)
 
-    def to_return(self, like: Tensor, step: Step) -> Tensor:
-        """Where the rows to send back are put: those of all hops together."""
-        if len(self.stage.hops) > 1:
-            return self.received(like)
-        wire, rows = self.executor.wire(self.first, step), self.stage.received[-1]
-        buffer = wire.send_buffer(rows, like, step.at(self.first))
-        return self.received(like) if buffer is None else buffer
-
-    def to_send(self, hop: int, like: Tensor, step: Step) -> Tensor:
-        """The buffer of rows to send by one of the stage's hops."""
-        number, rows = self.first + hop, self.stage.hops[hop].send.shape[0]
-        buffer = self.executor.wire(number, step).send_buffer(rows, like, step.at(number))
-        return self.returned(hop, like) if buffer is None else buffer
-
     def returned(self, hop: int, like: Tensor) -> Tensor:
-        """The buffer of what comes back of them."""
+        """The buffer of rows to send by one of the stage's hops, and of those that come back."""
         role, rows = ("send", self.first + hop), self.stage.hops[hop].send.shape[0]
         return self.executor.workspace.rows(role, rows, like)
 
@@ -246,10 +242,11 @@ class Exchange:
         return received[self.stage.received[hop] : self.stage.received[hop + 1]]
 
     def start(self, hop: int, rows: Tensor, out: Tensor, step: Step) -> Handle:
-        """Hand the rows of one hop to its wire."""
+        """Hand the rows of one hop to its transport."""
         executor, number, which = self.executor, self.first + hop, self.stage.hops[hop]
         comm, route = executor.mesh[which.axis], which.route(adjoint=step.adjoint)
-        return executor.wire(number, step).begin(rows, out, route, comm, step.at(number))
+        transport = executor.transport(number, step)
+        return transport.begin(rows, out, route, comm, step.at(number))
 
 
 class Arriving:
@@ -260,10 +257,18 @@ class Arriving:
         self._H, self._step = H_local, step
         self._out = exchange.received(H_local) if out is None else out
         self._handles: dict[int, Handle] = {}
-        for number, hop in enumerate(exchange.stage.hops):
+        hops = exchange.stage.hops
+        for number, hop in enumerate(hops):
             if hop.relay is None:
                 self._start(number, hop)
-        self._start_relays()
+        # Start what only waits for rows from inside the node, to have it cross meanwhile.
+        relays = [number for number, hop in enumerate(hops) if hop.relay is not None]
+        for number, hop in enumerate(hops[: relays[-1]] if relays else ()):
+            if number not in self._handles:
+                self._start(number, hop)
+            if not hop.near:
+                break
+            self._handles[number].wait()
 
     def wait(self) -> Tensor:
         """The received rows [received rows, f], all hops done."""
@@ -276,23 +281,16 @@ class Arriving:
             handle.wait()
         return self._out
 
-    def _start_relays(self) -> None:
-        """Start what only waits for rows from inside the node, to have it cross meanwhile."""
-        hops = self._exchange.stage.hops
-        relays = [number for number, hop in enumerate(hops) if hop.relay is not None]
-        for number, hop in enumerate(hops[: relays[-1]] if relays else ()):
-            if number not in self._handles:
-                self._start(number, hop)
-            if not hop.near:
-                break
-            self._handles[number].wait()
-
     def _start(self, number: int, hop: Hop) -> None:
-        exchange = self._exchange
+        exchange, step = self._exchange, self._step
         before = self._out[: exchange.stage.received[number]]
         rows = lying_ready(hop, self._H)
         if rows is None:
-            rows = exchange.to_send(number, self._H, self._step)
+            place = exchange.first + number
+            transport = exchange.executor.transport(place, step)
+            rows = transport.send_buffer(hop.send.shape[0], self._H, step.at(place))
+            if rows is None:
+                rows = exchange.returned(number, self._H)
             if hop.passed_rows is not None:
                 kernels.gather_rows(before, hop.passed_rows, out=rows)
             else:
@@ -300,7 +298,7 @@ class Arriving:
                 if hop.relay is not None:
                     kernels.spmm(hop.relay, before, out=rows, accumulate=True)
         out = exchange.slice_of(number, self._out)
-        self._handles[number] = exchange.start(number, rows, out, self._step)
+        self._handles[number] = exchange.start(number, rows, out, step)
 
 
 class Returning:
@@ -348,6 +346,82 @@ class Returning:
             add_unpacked(hop, G_recv, dH_local)
 
 
+class Turning:
+    """Runs a :class:`Turned`: turn, multiply shares of the columns, turn back.
+
+    Parameters
+    ----------
+    stage : Turned
+    first : int
+        The number of its first hop in the plan.
+    executor : Executor
+        Whose communicators and buffers it uses.
+    """
+
+    def __init__(self, stage: Turned, first: int, executor: Executor) -> None:
+        self._stage, self._first, self._executor = stage, first, executor
+        self._runners = executor.runners(stage.stages, first)
+
+    def forward(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
+        """Turn, multiply, turn back. Collective."""
+        H_share = self._turned(self._stage.before, H_local)
+        for stage in self._runners:
+            H_share = stage.forward(H_share, step)
+        return self._back(self._stage.after, H_share, H_local.shape[1], out)
+
+    def adjoint(self, G_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
+        """The same backwards. Collective."""
+        G_share = self._turned(self._stage.after, G_local)
+        for stage in reversed(self._runners):
+            G_share = stage.adjoint(G_share, step)
+        return self._back(self._stage.before, G_share, G_local.shape[1], out)
+
+    def _turned(self, turn: Turn, H_local: Tensor) -> Tensor:
+        """[own rows, f] to [rows of the group, share], in a buffer."""
+        width = H_local.shape[1]
+        message = self._elements("message", turn.own * width, H_local)
+        for columns, block in _shares(H_local, message, len(turn.rows)):
+            block.copy_(columns)
+        share = turn.share(width)
+        # Blocks arrive in the order of ranks: together they are the rows of the group.
+        H_share = self._elements("share", turn.all * share, H_local)
+        comm = self._executor.mesh[turn.axis]
+        comm.alltoallv(message, H_share, turn.counts(width)).wait()
+        return H_share.view(turn.all, share)
+
+    def _back(self, turn: Turn, Z_share: Tensor, width: int, out: Tensor | None) -> Tensor:
+        """[rows of the group, share] to [own rows, f], in `out` if given."""
+        message = self._elements("message", turn.own * width, Z_share)
+        comm = self._executor.mesh[turn.axis]
+        given = Z_share.contiguous().view(-1)
+        comm.alltoallv(given, message, turn.counts(width).reversed()).wait()
+        Z_local = Z_share.new_empty(turn.own, width) if out is None else out
+        for columns, block in _shares(Z_local, message, len(turn.rows)):
+            columns.copy_(block)
+        return Z_local
+
+    def _elements(self, role: str, count: int, like: Tensor) -> Tensor:
+        one_wide = like.new_empty(0, 1)
+        return self._executor.workspace.rows((role, self._first), count, one_wide).view(-1)
+
+
+def _shares(dense: Tensor, message: Tensor, peers: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The columns of ranks that have equally many, [ranks, rows, share], and their blocks.
+
+    At most two of each: of ranks with one more column, and of the others.
+    """
+    rows, width = dense.shape
+    share, more = divmod(width, peers)
+    split = more * (share + 1)
+    for columns, block, ranks, size in (
+        (dense[:, :split], message[: rows * split], more, share + 1),
+        (dense[:, split:], message[rows * split :], peers - more, share),
+    ):
+        if columns.numel():
+            apart = columns.unflatten(1, (ranks, size)).transpose(0, 1)
+            yield apart, block.view(ranks, rows, size)
+
+
 def product(block: CSR, H_local: Tensor, out: Tensor | None = None) -> Tensor:
     """``L·H``; rows of H themselves, rather than a copy, where L only names neighbouring ones."""
     if (first := run_of(block)) is None:
@@ -355,27 +429,15 @@ def product(block: CSR, H_local: Tensor, out: Tensor | None = None) -> Tensor:
     return H_local[first : first + block.shape[0]]
 
 
-def added(stage: Stage, H_recv: Tensor, Z_local: Tensor) -> Tensor:
-    """``Z + R·received``, in place: in what was received if R does nothing to it."""
-    remote = stage.remote
-    if stage.adds_received:
-        return H_recv.add_(Z_local)
-    if run_of(stage.local) is not None:  # rows of the operand
-        Z_local = Z_local.clone()
-    if remote is None or not remote.nnz:
-        return Z_local
-    return kernels.spmm(remote, H_recv, out=Z_local, accumulate=True)
-
-
 def adjoint_product(
-    stage: Stage, G_local: Tensor, out: Tensor | None = None, apart: bool = False
+    stage: Stage, G_local: Tensor, out: Tensor | None = None, zeroed: bool = False
 ) -> Tensor:
-    """``Lᵀ·G``; beside what arrives, if that has its place in `out` and does not come apart."""
+    """``Lᵀ·G``; rows that it does not reach are zero if others do not arrive there, or `zeroed`."""
     block = stage.local
     if (first := run_of(block)) is None:
         return kernels.spmm(block.T, G_local, out=out)
     dH_local = new_rows(block.shape[1], G_local) if out is None else out
-    if apart or not stage.rearranges:
+    if zeroed or not stage.rearranges:
         dH_local.zero_()
     dH_local[first : first + block.shape[0]] = G_local
     return dH_local

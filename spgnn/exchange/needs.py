@@ -1,0 +1,424 @@
+"""Needs: the rows that a rank needs of its peers, and how every rank learns what to send.
+
+Needs are a sparse matrix grouped by owner. Each row is a row of H (one nonzero) or a partial sum
+(several); columns are numbers of the owner's own rows. They follow from a rank's rows of A alone.
+Exchanged with all peers, they make everybody's send matrix, over a communicator or, for ranks that
+do not exist, in one process.
+
+Per block of one owner, every nonzero must be covered by its column or by its row. One covered by
+its column needs that row of H; those covered by a row are summed at the owner and travel as one
+partial sum. The cheapest choice is a minimum vertex cover of the block's bipartite graph (Hopcroft
+& Karp 1973; König 1931), as in SuperGNN and SHIRO.
+
+A *scheme* is a generator of one rank: it yields a request (`Swap`, `Gather`), is sent the response
+of its peers along an axis, and returns a plan. `build` drives one with the communicators of this
+rank; `build_all` drives those of all ranks in lockstep and needs none, so the plans of ranks that
+do not exist are made by the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spgnn import _native
+from spgnn.comm import Communicator, RowCounts
+from spgnn.exchange.plan import Carried
+from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout
+from spgnn.pattern import Pattern, Selection
+from spgnn.sparse import CSR
+
+Cover = Literal["column", "row", "minimum"]
+COVERS: tuple[str, ...] = get_args(Cover)
+
+
+class Communicators(Protocol):
+    """Communicators by axis; a Mesh is one."""
+
+    def __getitem__(self, axis: str) -> Communicator: ...
+
+
+Arrays = tuple[Tensor | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """The response to a `Swap`: the stretches for this rank, in the order of the peers.
+
+    Attributes
+    ----------
+    counts : tuple of RowCounts
+        To and from each peer, for each group of arrays.
+    arrays : tuple of groups
+    """
+
+    counts: tuple[RowCounts, ...]
+    arrays: tuple[Arrays, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Swap:
+    """A scheme's request to send stretches of arrays to its peers along an axis.
+
+    Attributes
+    ----------
+    axis : str
+    counts : tuple of int64 [peers]
+        Lengths of stretches; as many of them as there are groups of arrays.
+    arrays : tuple of groups
+        Arrays [counts[i].sum(), …] of group i are cut by counts[i]. An array that is ``None`` is
+        so on all ranks.
+    """
+
+    axis: str
+    counts: tuple[Int64Array, ...]
+    arrays: tuple[Arrays, ...]
+
+    def over(self, comm: Communicator) -> Received:
+        """The response of real peers. Collective."""
+        counts = swap_counts(comm, *self.counts)
+        arrays = tuple(
+            tuple(None if array is None else swap_rows(comm, array, cut) for array in group)
+            for group, cut in zip(self.arrays, counts, strict=True)
+        )
+        return Received(tuple(counts), arrays)
+
+    @staticmethod
+    def in_one_process(requests: Sequence[Swap]) -> list[Received]:
+        """The responses to all ranks of a group."""
+        counts: list[list[RowCounts]] = [[] for _ in requests]
+        arrays: list[list[Arrays]] = [[] for _ in requests]
+        for number, group in enumerate(requests[0].arrays):
+            sent = np.stack([one.counts[number] for one in requests])
+            largest = int(sent.max(initial=0))
+            moved = [
+                by_receiver([one.arrays[number][place] for one in requests], sent)
+                for place in range(len(group))
+            ]
+            for rank in range(len(requests)):
+                counts[rank].append(RowCounts(sent[rank], sent[:, rank], largest))
+                arrays[rank].append(tuple(array[rank] for array in moved))
+        return [Received(tuple(c), tuple(a)) for c, a in zip(counts, arrays, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """A scheme's request for the arrays of all its peers along an axis, one after the other.
+
+    The response is a tuple of arrays, and ``None`` in place of arrays that are so on all ranks.
+
+    Attributes
+    ----------
+    axis : str
+    arrays : tuple of Tensor or None
+        Lengths differ from rank to rank.
+    """
+
+    axis: str
+    arrays: Arrays
+
+    def over(self, comm: Communicator) -> Arrays:
+        """The arrays of real peers. Collective."""
+        lengths = torch.tensor([[0 if array is None else len(array) for array in self.arrays]])
+        everyone = torch.empty(comm.size, len(self.arrays), dtype=torch.int64)
+        comm.all_gather(lengths, everyone, [1] * comm.size)
+        gathered: list[Tensor | None] = []
+        for array, sizes in zip(self.arrays, everyone.T.tolist(), strict=True):
+            whole = None
+            if array is not None:
+                whole = array.new_empty((sum(sizes), *array.shape[1:]))
+                comm.all_gather(array.contiguous(), whole, sizes)
+            gathered.append(whole)
+        return tuple(gathered)
+
+    @staticmethod
+    def in_one_process(requests: Sequence[Gather]) -> list[Arrays]:
+        """The response to a whole group: the same arrays, which all of them share."""
+        columns = zip(*(one.arrays for one in requests), strict=True)
+        gathered = [[array for array in column if array is not None] for column in columns]
+        return [tuple(torch.cat(arrays) if arrays else None for arrays in gathered)] * len(requests)
+
+
+Made = TypeVar("Made")
+Scheme = Generator[Swap | Gather, Any, Made]
+
+
+def gather_number(axis: str, number: int) -> Scheme[Int64Array]:
+    """A number of each peer along an axis, int64 [peers]."""
+    (numbers,) = yield Gather(axis, (torch.tensor([number]),))
+    result: Int64Array = numbers.numpy()
+    return result
+
+
+def build(scheme: Scheme[Made], mesh: Communicators) -> Made:
+    """The plan of a scheme for this rank. Collective: every rank drives the same scheme.
+
+    Parameters
+    ----------
+    scheme : Scheme
+    mesh : communicators by axis
+    """
+    try:
+        request = next(scheme)
+        while True:
+            request = scheme.send(request.over(mesh[request.axis]))
+    except StopIteration as done:
+        made: Made = done.value
+        return made
+
+
+def build_all(schemes: Sequence[Scheme[Made]], axes: Axes) -> list[Made]:
+    """The plans of schemes for all ranks, in one process: as :func:`build` makes them.
+
+    Parameters
+    ----------
+    schemes : sequence of Scheme
+        One for each rank, in order.
+    axes : Axes
+    """
+    made: dict[int, Made] = {}
+    responses: list[Any] = [None] * len(schemes)
+    while len(made) < len(schemes):
+        requests: list[Any] = []
+        for rank, scheme in enumerate(schemes):
+            try:
+                requests.append(scheme.send(responses[rank]))
+            except StopIteration as done:
+                made[rank] = done.value
+        if not requests:
+            break
+        for group in axes.groups(requests[0].axis):
+            found = requests[0].in_one_process([requests[rank] for rank in group])
+            for rank, response in zip(group, found, strict=True):
+                responses[rank] = response
+    return [made[rank] for rank in range(len(schemes))]
+
+
+@dataclass(frozen=True, eq=False)
+class Needs:
+    """The rows that one rank needs, grouped by peer; of each first rows of H, then sums.
+
+    Attributes
+    ----------
+    rows, entries : int64 [peers]
+        Rows needed of each peer, and their nonzeros.
+    lengths : Tensor int32 [rows in all], or ``None`` if all are rows of H
+        Nonzeros of each row.
+    columns : Tensor int32 [entries in all]
+        The peer's own rows.
+    values : Tensor [entries in all], or ``None`` if all are ones
+    """
+
+    rows: Int64Array
+    entries: Int64Array
+    lengths: Tensor | None
+    columns: Tensor
+    values: Tensor | None
+
+    @property
+    def sums(self) -> Tensor | None:
+        """Which rows are sums of several, bool [rows in all]; ``None`` if all are rows of H.
+
+        A partial sum of one nonzero is a row of H, times a value.
+        """
+        return None if self.lengths is None else self.lengths > 1
+
+    def exchange(self, axis: str, own_rows: int) -> Scheme[tuple[CSR, RowCounts]]:
+        """Tell every peer along an axis what is needed of it.
+
+        Parameters
+        ----------
+        axis : str
+        own_rows : int
+            Rows of H this rank has.
+
+        Returns
+        -------
+        send : CSR [rows to send, own rows]
+            What all peers need of this rank.
+        counts : RowCounts
+            Of the rows to and from each peer.
+        """
+        counts = (self.rows, self.entries)
+        response = yield Swap(axis, counts, ((self.lengths,), (self.columns, self.values)))
+        (lengths,), (columns, values) = response.arrays
+        # We send what the others need, and receive what we need.
+        return _send_matrix(lengths, columns, values, own_rows), response.counts[0].reversed()
+
+
+def exchange_needs(needs: Needs, own_rows: int, comm: Communicator) -> tuple[CSR, RowCounts]:
+    """:meth:`Needs.exchange` over one communicator. Collective."""
+    return build(needs.exchange(EVERYONE, own_rows), {EVERYONE: comm})
+
+
+def needs_of(
+    block: CSR, columns: RowLayout, members: Sequence[int] | Int64Array, me: int, cover: Cover
+) -> tuple[CSR, CSR, Needs]:
+    """The rows that one rank needs for its rows of A. Memory is proportional to what is remote.
+
+    Parameters
+    ----------
+    block : CSR [rows, n]
+        The rank's rows, with global columns; may carry values and a ``row_scale``.
+    columns : RowLayout
+        Which part owns which columns.
+    members : sequence of int, or int64 array
+        The parts that exchange rows with each other, rising. Other parts' columns are left out.
+    me : int
+        Which of the members this rank is.
+    cover : {"column", "row", "minimum"}
+
+    Returns
+    -------
+    L : CSR [rows, own rows]
+        Nonzeros whose column this rank owns.
+    R : CSR [rows, received rows]
+        What to do with the received rows. Nonzeros of a received row of H keep their values; a
+        partial sum is added.
+    needs : Needs
+    """
+    own = int(columns.sizes[members[me]])
+    if len(members) == columns.parts == 1:
+        nobody = np.zeros(1, np.int64)
+        R = CSR(Pattern(torch.zeros_like(block.indptr), block.indices[:0], (block.shape[0], 0)))
+        L = CSR(block.pattern, block.values, block.row_scale)
+        return L, R, Needs(nobody, nobody, None, block.indices[:0].int(), None)
+    L_arrays, R_arrays, needed = _native.demand(
+        block.indptr.numpy(),
+        block.indices.numpy(),
+        columns.offsets,
+        np.asarray(members, np.int64),
+        me,
+        COVERS.index(cover),
+        block.values is not None,
+    )
+    rows, entries, lengths, needed_columns, sources = needed
+
+    def part(arrays: tuple[npt.NDArray[Any], ...], columns: int) -> CSR:
+        indptr, indices, sources = arrays
+        pattern = Pattern.trusted(
+            torch.from_numpy(indptr), torch.from_numpy(indices), (block.shape[0], columns)
+        )
+        values = None if block.values is None else _taken(block.values, sources)
+        return CSR(pattern, values, block.row_scale)
+
+    needs = Needs(
+        rows,
+        entries,
+        None if cover == "column" else torch.from_numpy(lengths),
+        torch.from_numpy(needed_columns),
+        None if block.values is None or cover == "column" else _taken(block.values, sources),
+    )
+    return part(L_arrays, own), part(R_arrays, int(rows.sum())), needs
+
+
+# Bytes to ask for rows: how many of each peer (two int64), and the number of each row (int32).
+BYTES_OF_COUNTS, BYTES_OF_COLUMN = 16, 4
+
+
+def request_bytes(counts: RowCounts, rank: int) -> Carried:
+    """The bytes of exchanging needs of whole rows, before these are fetched.
+
+    Parameters
+    ----------
+    counts : RowCounts
+        Rows to and from each rank, once they travel.
+    rank : int
+    """
+    each = BYTES_OF_COUNTS * (np.arange(len(counts.send)) != rank)
+    sent, received = BYTES_OF_COLUMN * counts.recv, BYTES_OF_COLUMN * counts.send
+    return Carried(EVERYONE, each + sent, each + received)
+
+
+def whole_rows(
+    block: CSR, columns: RowLayout, members: Sequence[int] | Int64Array, me: int
+) -> tuple[CSR, CSR, CSR, RowCounts]:
+    """L, R, send matrix and counts where every rank gets all rows of its peers, needed or not.
+
+    Tripathy et al. (SC'20). Nothing has to be exchanged beforehand.
+    """
+    L, R, needs = needs_of(block, columns, members, me, "column")
+    sizes = columns.sizes[np.asarray(members, np.int64)]
+    begins = np.concatenate(([0], np.cumsum(sizes)))
+    own = int(sizes[me])
+    # Received are everyone's rows but ours, in order.
+    owners = np.repeat(np.arange(len(members)), needs.rows)
+    place = begins[owners] + needs.columns.numpy() - own * (owners > me)
+    arrived = torch.from_numpy(place)[R.indices.long()]
+    pattern = Pattern(R.indptr, arrived, (R.shape[0], int(begins[-1]) - own))
+    others = np.arange(len(members)) != me
+    counts = RowCounts(others * own, others * sizes, int(sizes.max()))
+    return L, CSR(pattern, R.values, R.row_scale), CSR(Selection(torch.arange(own), own)), counts
+
+
+def swap_counts(comm: Communicator, *counts: Int64Array) -> list[RowCounts]:
+    """Tell every peer how much it will get of each thing, and learn the same. Collective."""
+    given = torch.from_numpy(np.stack(counts, axis=1))
+    got = torch.empty_like(given)
+    ones = RowCounts((1,) * comm.size, (1,) * comm.size, 1)
+    comm.alltoallv(given, got, ones).wait()
+    largest = given.amax(dim=0)
+    comm.all_reduce(largest, "max").wait()
+    return [
+        RowCounts(tuple(given[:, i].tolist()), tuple(got[:, i].tolist()), int(largest[i]))
+        for i in range(len(counts))
+    ]
+
+
+def swap_rows(comm: Communicator, array: Tensor, counts: RowCounts) -> Tensor:
+    """Send stretches of an array to all peers; theirs, one after the other. Collective."""
+    received = array.new_empty((sum(counts.recv), *array.shape[1:]))
+    comm.alltoallv(array, received, counts).wait()
+    return received
+
+
+def by_receiver(arrays: Sequence[Tensor | None], counts: Int64Array) -> list[Tensor | None]:
+    """For each peer, its stretches of all arrays; ``counts[i, k]`` of array i are peer k's."""
+    ranks = len(arrays)
+    given = [array for array in arrays if array is not None]
+    if len(given) < ranks:
+        return [None] * ranks
+    everything = torch.cat(given).numpy()
+    begins = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)[:-1]
+    by_peer = counts.T.ravel()
+    begins = begins.reshape(counts.shape).T.ravel()
+    # Only pairs that have something to say: there are far fewer of them than pairs of ranks.
+    talking = np.flatnonzero(by_peer)
+    lengths = by_peer[talking]
+    ends = np.cumsum(lengths)
+    source = np.repeat(begins[talking] - ends + lengths, lengths) + np.arange(len(everything))
+    moved = torch.from_numpy(everything[source])
+    return list(moved.split(counts.sum(axis=0).tolist()))
+
+
+def rows_from(
+    lengths: Tensor, columns: Tensor, values: Tensor | None, scale: Tensor | None, width: int
+) -> CSR:
+    """A block from the lengths of its rows and their columns."""
+    indptr = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    torch.cumsum(lengths, 0, out=indptr[1:])
+    return CSR(Pattern.trusted(indptr, columns, (len(lengths), width)), values, scale)
+
+
+def _send_matrix(
+    lengths: Tensor | None, columns: Tensor, values: Tensor | None, own_rows: int
+) -> CSR:
+    if lengths is None:
+        return CSR(Selection(columns, own_rows))
+    indptr = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+    torch.cumsum(lengths, 0, out=indptr[1:])
+    return CSR(Pattern(indptr, columns, (len(lengths), own_rows)), values)
+
+
+def _taken(values: Tensor, sources: npt.NDArray[Any]) -> Tensor:
+    """Values at some nonzeros; 1 where there is no source."""
+    picked = torch.from_numpy(sources)
+    if (picked >= 0).all():
+        return values.index_select(0, picked)
+    return torch.where(picked < 0, 1.0, values[picked.long()]).to(values.dtype)
