@@ -185,7 +185,7 @@ def check(comm: Communicator, case: Case) -> None:
     width = case.heads * case.channels
     for counted, adjoint in ((forward, False), (backward, True)):
         planned = [
-            message.traffic(case.dtype)
+            message.carried(case.dtype).traffic()
             for message in pieces(matrix.plan).messages(
                 width, case.heads, case.dtype, whole_rows=case.joint, adjoint=adjoint
             )
