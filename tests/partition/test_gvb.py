@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from spgnn import _native
-from spgnn.errors import InputError
 from spgnn.partition.gvb import PRESETS, gvb, part_bounds
 from tests.comm.jobs import names_of_threads
 from tests.partition.oracle import partition, random_pattern, score
@@ -191,43 +190,3 @@ def test_progress_is_told_and_may_interrupt():
 
     with pytest.raises(KeyboardInterrupt):
         partition(A, 4, progress=stop)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"parts": 0}, r"parts must be an integer in \[1, 10\]"),
-        ({"parts": 11}, r"parts must be an integer in \[1, 10\]"),
-        ({"parts": 2.0}, "parts must be an integer"),
-        ({"indptr": [0], "indices": []}, "no vertices"),
-        ({"indptr": np.arange(11)[::-1]}, "indptr must rise"),
-        ({"indptr": np.arange(11.0)}, "indptr must be a vector of integers"),
-        ({"indices": [10] * 10}, r"column index 10 outside \[0, 10\)"),
-        ({"indices": [-1] * 10}, r"column index -1 outside \[0, 10\)"),
-        ({"indices": [2**32] * 10}, "column index 4294967296 outside"),
-        ({"weights": np.ones(9)}, r"weights must be integers, \[10\] or \[10, m\]"),
-        ({"weights": np.ones((10, 0))}, r"weights must be integers, \[10\] or \[10, m\]"),
-        ({"weights": ["a"] * 10}, "weights must be integers"),
-        ({"weights": np.full(10, 0.5)}, "weights must be integers"),
-        ({"weights": np.full(10, np.nan)}, "weights must not be negative"),
-        ({"weights": np.full(10, 2**60)}, "less than 2\\^60"),
-        ({"weights": -np.ones(10)}, "negative"),
-        ({"imbalance": -0.1}, "at least 0"),
-        ({"imbalance": "a"}, "imbalance must be a number"),
-        ({"imbalance": [0.1, 0.1]}, "one number or 1"),
-        ({"preset": "best"}, "preset best: choose one of fast, default, strong"),
-        ({"objective": "cut"}, "objective cut: choose one of column, cover"),
-        ({"seed": -1}, "seed must be an integer"),
-        ({"threads": 0}, "threads must be an integer"),
-        ({"initial": np.full(10, 2)}, "label 2 of vertex 0 is outside"),
-        ({"initial": np.zeros(9, int)}, "9 labels for 10 vertices"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(change, message):
-    arguments = dict(
-        indptr=np.arange(11), indices=np.arange(10), parts=2, weights=np.ones(10), imbalance=0.1
-    )
-    arguments |= change
-    with pytest.raises(InputError, match=message) as error:
-        gvb(**arguments)
-    assert "\n" not in str(error.value)

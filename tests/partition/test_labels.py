@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from spgnn import InputError
+from spgnn.data.arrays import header_bytes
 from spgnn.partition import labels as label_files
 from spgnn.partition import part_sizes, permutation, read_labels, write_labels
+from spgnn.partition.labels import read_edge_labels, write_edge_labels
 
 
 def test_labels_survive_a_file(tmp_path):
@@ -85,24 +87,46 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("labels", [[0.0, 1.0], [[0, 1]], ["0"], [[0], [1, 2]], 3])
-def test_what_are_no_labels_is_refused(tmp_path, labels):
-    for use in (lambda: write_labels(tmp_path / "labels", labels), lambda: permutation(labels),
-                lambda: part_sizes(labels, 2)):  # fmt: skip
-        with pytest.raises(InputError, match="labels must be a vector of integers"):
-            use()
-    assert os.listdir(tmp_path) == []
-
-
-def test_labels_that_do_not_fit_are_not_written(tmp_path):
-    with pytest.raises(InputError, match="must fit 32 bits"):
-        write_labels(tmp_path / "labels", [2**31])
-    with pytest.raises(InputError, match=r"label 2 of vertex 1 is outside \[0, 2\)"):
-        part_sizes([0, 2], 2)
-
-
 def test_permutation_sorts_by_part_and_keeps_the_order_inside():
     labels = np.array([2, 0, 2, 1, 0])
     order = permutation(labels)
     assert order.tolist() == [1, 4, 3, 0, 2]
     assert part_sizes(labels, 4).tolist() == [2, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("parts", "dtype"), [(1, "|u1"), (256, "|u1"), (257, "<i2"), (32768, "<i2"), (32769, "<i4")]
+)
+def test_files_hold_any_part_in_few_bytes(tmp_path, parts, dtype):
+    labels = np.random.default_rng(0).integers(0, parts, 1000)
+    labels[0] = parts - 1
+    path = tmp_path / "edges.npy"
+    write_edge_labels(path, labels, parts)
+    assert np.load(path).dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(np.load(path), labels)
+    found = read_edge_labels(path, 1000, parts)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, labels)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        (b"", "ends within its header"),
+        (b"0\n1\n", "ends within its header"),
+        (header_bytes(np.dtype("<f4"), (4,)) + bytes(16), "holds <f4"),
+        (header_bytes(np.dtype(">i2"), (4,)) + bytes(8), "holds >i2"),
+        (header_bytes(np.dtype("<i2"), (2, 2)) + bytes(8), r"holds <i2 \[2, 2\]"),
+        (header_bytes(np.dtype("<i2"), (3,)) + bytes(6), "3 edge labels for 4 nonzeros"),
+        (header_bytes(np.dtype("<i2"), (4,)) + bytes(6), "not as long as its header says"),
+        (header_bytes(np.dtype("|u1"), (4,)) + b"\0\1\5\0", "label 5 of nonzero 2"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path, content, message):
+    path = tmp_path / "edges.npy"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as error:
+        read_edge_labels(path, 4, 5)
+    assert str(error.value).startswith(str(path))

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from spgnn import CSR, InputError, _native
-from spgnn.partition import METHODS, Adjacency, methods, partition, report
+from spgnn.partition import METHODS, Adjacency, methods, partition
 from tests.partition.oracle import community_graph
 
 OURS = ("block", "random", "gvb", "stream")
@@ -106,63 +106,6 @@ def test_block_is_the_layout_that_training_uses_without_a_partition():
     assert labels.tolist() == [0, 0, 1, 1, 1, 2, 2, 3, 3, 3]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"k": 0}, r"k must be an integer in \[1, 65536\], got int 0"),
-        ({"k": -3}, "k must be an integer"),
-        ({"k": 2.0}, "k must be an integer in .*, got float 2.0"),
-        ({"k": "2"}, "k must be an integer"),
-        ({"k": True}, "k must be an integer"),
-        ({"k": None}, "k must be an integer"),
-        ({"k": 2**31 - 1}, "k must be an integer"),
-        ({"k": 10**5000}, "k must be an integer"),
-        ({"threads": 0}, r"threads must be an integer in \[1, 1024\]"),
-        ({"threads": -1}, "threads must be an integer"),
-        ({"threads": 1.5}, "threads must be an integer"),
-        ({"threads": 10**9}, "threads must be an integer"),
-        ({"method": "magic"}, "method magic: choose one of block, random, metis"),
-        ({"method": 7}, "method 7: choose one of"),
-        ({"objective": "both"}, "objective both: choose one of column, cover"),
-        ({"preset": "best"}, "preset best: choose one of"),
-        ({"preset": "defualt"}, "did you mean 'default'"),
-        ({"imbalance": -0.1}, r"imbalance must be a number in \[0, 1e\+06\]"),
-        ({"imbalance": float("nan")}, "imbalance must be a number"),
-        ({"imbalance": 1e308}, "imbalance must be a number"),
-        ({"imbalance": "a"}, "imbalance must be a number in .*, got str 'a'"),
-        ({"imbalance": None}, "imbalance must be a number"),
-        ({"seed": -1}, "seed must be an integer"),
-        ({"seed": "x"}, "seed must be an integer"),
-        ({"seed": 0.5}, "seed must be an integer"),
-        ({"seed": 2**31}, "seed must be an integer"),
-        ({"objective": "cover", "method": "metis"}, "only method gvb takes objective cover"),
-        ({"initial": np.zeros(30, int), "method": "metis"}, "cannot refine labels"),
-        ({"initial": np.zeros(3, int), "method": "gvb"}, "3 labels for 30 vertices"),
-        ({"initial": np.zeros(30), "method": "gvb"}, "labels must be a vector of integers"),
-        ({"balance": ("nnz", "edges")}, "balance edges: choose one of"),
-        ({"balance": ("nnz", "nnz")}, "names a quantity twice"),
-        ({"balance": ()}, "balance must name one or more"),
-        ({"balance": 5}, "balance must name one or more"),
-        ({"balance": ("train",)}, "needs a train mask"),
-        (
-            {"balance": "train", "train_mask": np.ones(30)},
-            r"needs a train mask, bool \[30\]; the graph has float64 \[30\]",
-        ),
-        ({"balance": ("nnz", "vertices"), "method": "metis"}, "one weight only"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments, message):
-    A = sp.csr_array(np.ones((30, 30)))
-    with pytest.raises(InputError, match=message):
-        partition(A, **{"k": 2, **arguments})
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_rectangular_matrix_is_refused(method):
-    with pytest.raises(InputError, match="the matrix is 3 × 4"):
-        partition(sp.csr_array((3, 4)), 2, method)
-
-
 @dataclass
 class Arrays:
     """As a graph on disk has them."""
@@ -170,32 +113,6 @@ class Arrays:
     indptr: Any
     indices: Any
     shape: Any = (3, 3)
-
-
-@pytest.mark.parametrize(
-    ("A", "message"),
-    [
-        (np.ones((3, 3)), "cannot partition a ndarray"),
-        (None, "cannot partition a NoneType"),
-        ([[1]], "cannot partition a list"),
-        (sp.coo_array([1, 0, 1]), "the matrix is 3; a partition"),
-        (Arrays(np.array([0, 1, 2]), np.zeros(2, np.int32)), "indptr must have 4 entries, got 3"),
-        (Arrays(np.array([0, 2, 1, 3]), np.zeros(3, np.int32)), "indptr must rise from 0"),
-        (Arrays(np.array([0, 1, 2, 3]), np.zeros(2, np.int32)), "indptr must rise from 0"),
-        (Arrays(np.array([1, 1, 2, 3]), np.zeros(3, np.int32)), "indptr must rise from 0"),
-        (Arrays(np.array([0.0, 1, 2, 3]), np.zeros(3, np.int32)), "indptr must be a vector of int"),
-        (Arrays(np.array([0, 1, 2, 3]), np.zeros(3)), "indices must be a vector of integers"),
-        (Arrays(np.array([0, 1, 2, 3]), np.full(3, 2**32)), "column index 4294967296 outside"),
-        (Arrays(None, None, (2**31, 2**31)), "at most 2³¹ − 1 can be partitioned"),
-    ],
-    ids=lambda value: type(value).__name__ if not isinstance(value, str) else None,
-)
-def test_what_is_no_square_matrix_is_refused(A, message):
-    for method in ("gvb", "stream", "block"):
-        with pytest.raises(InputError, match=message):
-            partition(A, 2, method)
-    with pytest.raises(InputError, match=message):
-        report(A, [0, 0, 0])
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

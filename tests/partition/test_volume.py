@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spgnn import CSR, InputError
+from spgnn import CSR
 from spgnn.partition import count_volumes, report, volume
 from tests.partition.oracle import dense_blocks, matrices
 
@@ -86,30 +86,3 @@ def test_a_csr_block_with_duplicates_counts_rows_once():
     result = report(A, [0, 1])
     assert result["cover_volume"] == {"column": 1, "row": 1, "minimum": 1}
     assert result["edge_cut"] == 2
-
-
-@pytest.mark.parametrize(
-    ("labels", "parts", "message"),
-    [
-        ([0, 1], 2, "2 labels for 3 vertices"),
-        ([0, 1, 2], 2, "label 2 of vertex 2 is outside"),
-        ([0, -1, 0], 2, "label -1 of vertex 1"),
-        ([0.0, 1.0, 0.0], 2, "vector of integers"),
-        ([0, 0, 0], 0, "k must be an integer"),
-        ([0, 0, 0], 2.0, "k must be an integer"),
-        ([0, 0, 2**20], None, r"k must be an integer in \[1, 65536\], got int 1048577"),
-    ],
-)
-def test_labels_that_do_not_fit_are_refused(labels, parts, message):
-    with pytest.raises(InputError, match=message):
-        report(sp.eye_array(3).tocsr(), labels, parts)
-
-
-def test_a_column_out_of_range_in_mapped_files_is_named():
-    class Mapped:
-        indptr = np.array([0, 1, 2])
-        indices = np.array([0, 7], np.int32)
-        shape = (2, 2)
-
-    with pytest.raises(InputError, match=r"row 1 has column index 7, outside \[0, 2\)"):
-        report(Mapped(), [0, 1])

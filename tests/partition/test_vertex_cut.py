@@ -9,13 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spgnn import Axes, InputError, RowLayout
-from spgnn.data.arrays import header_bytes
+from spgnn import Axes, RowLayout
 from spgnn.exchange import build_all
 from spgnn.exchange.schemes import vertex_cut
 from spgnn.partition import cut_vertices, permutation
 from spgnn.partition import vertex_cut as cuts
-from spgnn.partition.labels import read_edge_labels, write_edge_labels
 from tests.matrices import block_row
 from tests.partition.oracle import matrices, random_pattern, uneven_communities
 
@@ -191,67 +189,3 @@ def test_the_endpoint_with_fewer_nonzeros_decides(A, parts, seed):
     fewer = off.sum(axis=0)[columns] < off.sum(axis=1)[rows]
     cut = cut_vertices(A, parts, labels=owners, threads=2)
     np.testing.assert_array_equal(cut.edges, owners[np.where(fewer, columns, rows)])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"edges": [0, 1]}, "2 edge labels for 3 nonzeros"),
-        ({"edges": [0, 1, 2]}, r"edge label 2 of nonzero 2 is outside \[0, 2\)"),
-        ({"edges": [0.0, 1.0, 1.0]}, "edge labels must be a vector of integers"),
-        ({"labels": [0, 1]}, "2 labels for 3 vertices"),
-        ({"imbalance": -1}, "imbalance must be a number"),
-        ({"seed": -1}, "seed must be an integer"),
-    ],
-)
-def test_wrong_arguments_are_refused(options, message):
-    A = sp.eye_array(3, dtype=bool).tocsr()
-    with pytest.raises(InputError, match=message):
-        cut_vertices(A, 2, **options)
-
-
-def test_broken_columns_are_refused():
-    class OnDisk:
-        indptr, indices, shape = np.array([0, 1, 2]), np.array([0, 7], np.int32), (2, 2)
-
-    for options in ({}, {"labels": [0, 1]}, {"edges": [0, 1]}):
-        with pytest.raises(InputError, match=r"row 1 has column index 7, outside \[0, 2\)"):
-            cut_vertices(OnDisk(), 2, **options)
-
-
-@pytest.mark.parametrize(
-    ("parts", "dtype"), [(1, "|u1"), (256, "|u1"), (257, "<i2"), (32768, "<i2"), (32769, "<i4")]
-)
-def test_files_hold_any_part_in_few_bytes(tmp_path, parts, dtype):
-    labels = np.random.default_rng(0).integers(0, parts, 1000)
-    labels[0] = parts - 1
-    path = tmp_path / "edges.npy"
-    write_edge_labels(path, labels, parts)
-    assert np.load(path).dtype == np.dtype(dtype)
-    np.testing.assert_array_equal(np.load(path), labels)
-    found = read_edge_labels(path, 1000, parts)
-    assert found.dtype == np.int32
-    np.testing.assert_array_equal(found, labels)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "no such file"),
-        (b"", "ends within its header"),
-        (b"0\n1\n", "ends within its header"),
-        (header_bytes(np.dtype("<f4"), (4,)) + bytes(16), "holds <f4"),
-        (header_bytes(np.dtype(">i2"), (4,)) + bytes(8), "holds >i2"),
-        (header_bytes(np.dtype("<i2"), (2, 2)) + bytes(8), r"holds <i2 \[2, 2\]"),
-        (header_bytes(np.dtype("<i2"), (3,)) + bytes(6), "3 edge labels for 4 nonzeros"),
-        (header_bytes(np.dtype("<i2"), (4,)) + bytes(6), "not as long as its header says"),
-        (header_bytes(np.dtype("|u1"), (4,)) + b"\0\1\5\0", "label 5 of nonzero 2"),
-    ],
-)
-def test_wrong_files_are_refused(tmp_path, content, message):
-    path = tmp_path / "edges.npy"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(InputError, match=message) as error:
-        read_edge_labels(path, 4, 5)
-    assert str(error.value).startswith(str(path))

@@ -8,7 +8,6 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spgnn import InputError
 from spgnn.partition import partition, report
 from tests.partition.oracle import community_graph, matrices, uneven_communities
 
@@ -89,18 +88,3 @@ def test_a_node_may_have_few_vertices():
     labels, found = partition(sp.csr_array(dense), 6, nodes=2)
     assert found["levels"]["nodes"] == 2
     assert set(labels) <= set(range(6))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"nodes": 3}, "nodes 3 must divide the number of parts, which is 4"),
-        ({"nodes": 0}, "nodes must be an integer of at least 1"),
-        ({"nodes": 2, "method": "metis"}, "nodes needs method gvb"),
-        ({"nodes": 2, "initial": np.zeros(8, int)}, "no labels to refine"),
-    ],
-)
-def test_what_two_levels_cannot_do_is_refused(arguments, message):
-    A = sp.csr_array(np.ones((8, 8), bool))
-    with pytest.raises(InputError, match=message):
-        partition(A, 4, **arguments)
