@@ -8,7 +8,6 @@ so both ends know them without talking.
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, sqrt
@@ -495,29 +494,6 @@ class Then:
             if self._handle is not None:
                 self._handle.wait()
             self._then()
-
-
-class Kept(ABC):
-    """Rows that a codec keeps: readers may look at them, others get a copy, once.
-
-    Parameters
-    ----------
-    out : Tensor [rows, f]
-        Where others want them.
-    """
-
-    def __init__(self, out: Tensor) -> None:
-        self._out, self._waited = out, False
-
-    def wait(self) -> None:
-        """Return when a copy of them is in ``out``."""
-        if not self._waited:
-            self._waited = True
-            self._out.copy_(self.view())
-
-    @abstractmethod
-    def view(self) -> Tensor:
-        """All rows, arrived, where their codec keeps them."""
 
 
 class Pool:

@@ -13,7 +13,6 @@ from spgnn import kernels
 from spgnn.comm import Communicator, RowCounts
 from spgnn.exchange.compression import (
     CodecLayer,
-    Kept,
     State,
     Subset,
     Then,
@@ -21,7 +20,7 @@ from spgnn.exchange.compression import (
     product_name,
 )
 from spgnn.exchange.plan import Route
-from spgnn.exchange.transport import ByteCounts, Handle, Step
+from spgnn.exchange.transport import ByteCounts, Handle, Step, View
 from spgnn.layout import Int64Array
 
 
@@ -260,7 +259,7 @@ def bin_of(route: Route, bins: int, number: int) -> Subset:
     return Subset(sent, received, route.taken(sent, received, fewer))
 
 
-class _Stale(Kept):
+class _Stale(View):
     """Rows of an earlier epoch, which have had all the time since."""
 
     def __init__(self, codec: Delay, line: Line, step: Step, out: Tensor) -> None:

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.exchange.needs import Communicators
-from spgnn.exchange.plan import Carried, Factor, Hop, Plan, Stage, Turn, Turned, run_of
+from spgnn.exchange.plan import Carried, Factor, Hop, Plan, Stage, Turn, Turned
 from spgnn.exchange.transport import Handle, Step, Transport, View, transport_of
 from spgnn.kernels.recycling import new_rows
-from spgnn.sparse import CSR
 
 
 class Workspace:
@@ -162,6 +161,11 @@ class Exchange:
         self.stage = stage
         self.first = first
         self.executor = executor
+        # Looked up once, for products are short where graphs are small.
+        self.rows_sent = [hop.send.shape[0] for hop in stage.hops]
+        self._comms = [executor.mesh[hop.axis] for hop in stage.hops]
+        self._routes = [(hop.route(), hop.route(adjoint=True)) for hop in stage.hops]
+        self._has_remote = stage.remote is not None and stage.remote.nnz > 0
 
     def forward(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """``L·H + R·Π·S·H``, in `out` if given. Collective."""
@@ -175,15 +179,15 @@ class Exchange:
         try:
             if not self.executor.overlap:
                 arriving.wait()
-            Z_local = product(stage.local, H_local, None if stage.adds_received else out)
+            Z_local = local_product(stage, H_local, None if stage.adds_received else out)
         finally:
             # Whatever happened here: peers write into these buffers.
             H_recv = arriving.wait()
         if stage.adds_received:
             return H_recv.add_(Z_local)
-        if run_of(stage.local) is not None:  # rows of the operand
+        if stage.local_run is not None:  # rows of the operand
             Z_local = Z_local.clone()
-        if stage.remote is None or not stage.remote.nnz:
+        if not self._has_remote or stage.remote is None:
             return Z_local
         return kernels.spmm(stage.remote, H_recv, out=Z_local, accumulate=True)
 
@@ -196,8 +200,8 @@ class Exchange:
         if stage.remote is not None and not stage.adds_received:
             rows = stage.received[-1]
             buffer = None
-            if len(stage.hops) == 1:
-                transport = self.executor.transport(self.first, step)
+            if len(stage.hops) == 1 and not step.exact:
+                transport = self.executor.codecs[self.first]
                 buffer = transport.send_buffer(rows, G_local, step.at(self.first))
             if buffer is None:
                 buffer = self.received(G_local)
@@ -234,8 +238,8 @@ class Exchange:
 
     def returned(self, hop: int, like: Tensor) -> Tensor:
         """The buffer of rows to send by one of the stage's hops, and of those that come back."""
-        role, rows = ("send", self.first + hop), self.stage.hops[hop].send.shape[0]
-        return self.executor.workspace.rows(role, rows, like)
+        role = "send", self.first + hop
+        return self.executor.workspace.rows(role, self.rows_sent[hop], like)
 
     def slice_of(self, hop: int, received: Tensor) -> Tensor:
         """The rows of one hop among all that are received."""
@@ -243,10 +247,10 @@ class Exchange:
 
     def start(self, hop: int, rows: Tensor, out: Tensor, step: Step) -> Handle:
         """Hand the rows of one hop to its transport."""
-        executor, number, which = self.executor, self.first + hop, self.stage.hops[hop]
-        comm, route = executor.mesh[which.axis], which.route(adjoint=step.adjoint)
-        transport = executor.transport(number, step)
-        return transport.begin(rows, out, route, comm, step.at(number))
+        number, route, comm = self.first + hop, self._routes[hop][step.adjoint], self._comms[hop]
+        if step.exact:
+            return self.executor.transports[number].begin(rows, out, route, comm, step)
+        return self.executor.codecs[number].begin(rows, out, route, comm, step.at(number))
 
 
 class Arriving:
@@ -286,9 +290,10 @@ class Arriving:
         before = self._out[: exchange.stage.received[number]]
         rows = lying_ready(hop, self._H)
         if rows is None:
-            place = exchange.first + number
-            transport = exchange.executor.transport(place, step)
-            rows = transport.send_buffer(hop.send.shape[0], self._H, step.at(place))
+            if not step.exact:
+                place, count = exchange.first + number, exchange.rows_sent[number]
+                codec = exchange.executor.codecs[place]
+                rows = codec.send_buffer(count, self._H, step.at(place))
             if rows is None:
                 rows = exchange.returned(number, self._H)
             if hop.passed_rows is not None:
@@ -330,7 +335,7 @@ class Returning:
                 G_recv = exchange.returned(number, R_G)
             else:
                 assert hop.run is not None
-                G_recv = out[hop.run : hop.run + hop.send.shape[0]]
+                G_recv = out[hop.run : hop.run + exchange.rows_sent[number]]
             handle = exchange.start(number, exchange.slice_of(number, R_G), G_recv, step)
             self._handles.append((handle, hop, G_recv))
             if hop.relay is not None:
@@ -422,11 +427,11 @@ def _shares(dense: Tensor, message: Tensor, peers: int) -> Iterator[tuple[Tensor
             yield apart, block.view(ranks, rows, size)
 
 
-def product(block: CSR, H_local: Tensor, out: Tensor | None = None) -> Tensor:
+def local_product(stage: Stage, H_local: Tensor, out: Tensor | None = None) -> Tensor:
     """``L·H``; rows of H themselves, rather than a copy, where L only names neighbouring ones."""
-    if (first := run_of(block)) is None:
-        return kernels.spmm(block, H_local, out=out)
-    return H_local[first : first + block.shape[0]]
+    if (first := stage.local_run) is None:
+        return kernels.spmm(stage.local, H_local, out=out)
+    return H_local[first : first + stage.local.shape[0]]
 
 
 def adjoint_product(
@@ -434,7 +439,7 @@ def adjoint_product(
 ) -> Tensor:
     """``Lᵀ·G``; rows that it does not reach are zero if others do not arrive there, or `zeroed`."""
     block = stage.local
-    if (first := run_of(block)) is None:
+    if (first := stage.local_run) is None:
         return kernels.spmm(block.T, G_local, out=out)
     dH_local = new_rows(block.shape[1], G_local) if out is None else out
     if zeroed or not stage.rearranges:

@@ -25,12 +25,12 @@ from spgnn.exchange.executor import (
     Workspace,
     add_unpacked,
     adjoint_product,
+    local_product,
     lying_ready,
     packed,
-    product,
 )
 from spgnn.exchange.needs import Communicators
-from spgnn.exchange.plan import Hop, Plan, Stage, run_of
+from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.rounds import Group, Rounds, Stretches, buffered, bytes_of_row, under_way
 from spgnn.exchange.transport import Handle, Step, Transport
 from spgnn.layout import Int64Array
@@ -168,8 +168,8 @@ class Grouped(Exchange):
             if not self._peers.overlap:
                 for handle in handles.values():
                     handle.wait()
-            Z_local = product(stage.local, H_local, out)
-            if run_of(stage.local) is not None:  # rows of the operand
+            Z_local = local_product(stage, H_local, out)
+            if stage.local_run is not None:  # rows of the operand
                 Z_local = Z_local.clone()
             for number, piece in enumerate(groups.pieces):
                 handles[number].wait()

@@ -335,6 +335,11 @@ class Stage:
         """Whether R does nothing to what is received: it is added as it is."""
         return self.remote is not None and is_identity(self.remote)
 
+    @cached_property
+    def local_run(self) -> int | None:
+        """The first column, if L selects neighbouring rows as they are; else ``None``."""
+        return run_of(self.local)
+
     @property
     def grouped(self) -> bool:
         """Whether its rows can come from a few peers at a time."""
@@ -345,7 +350,7 @@ class Stage:
         """Whether L and S name every column once: the adjoint puts rows in place, adding none."""
         if len(self.hops) != 1 or self.hops[0].relay is not None:
             return False
-        kept, sent = run_of(self.local), self.hops[0].run
+        kept, sent = self.local_run, self.hops[0].run
         if kept is None or sent is None:
             return False
         halves = sorted([(kept, self.local.shape[0]), (sent, self.hops[0].send.shape[0])])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -63,9 +63,23 @@ class Handle(Protocol):
         """Return when all of them are there. Waiting again does nothing."""
 
 
-@runtime_checkable
-class View(Handle, Protocol):
-    """Rows that a codec keeps anyway: who only reads them may do so where they are."""
+class View(ABC):
+    """Rows that a codec keeps anyway: readers may look at them, others get a copy, once.
+
+    Parameters
+    ----------
+    out : Tensor [rows, f]
+        Where others want them.
+    """
+
+    def __init__(self, out: Tensor) -> None:
+        self._out, self._waited = out, False
+
+    def wait(self) -> None:
+        """Return when a copy of them is in ``out``."""
+        if not self._waited:
+            self._waited = True
+            self._out.copy_(self.view())
 
     @abstractmethod
     def view(self) -> Tensor:
