@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from spgnn.comm import Communicator, on_rank_zero
 from spgnn.errors import InputError
-from spgnn.train.checkpoint import FILE, read_weights
+from spgnn.train.checkpoint import FILE, SUFFIX, read_weights
 
 State = dict[str, Tensor]
 # By these a model of layers is known, ours or PyG's.
@@ -33,7 +33,7 @@ def load_weights(model: nn.Module, path: str, comm: Communicator) -> None:
     ----------
     model : Module
     path : str
-        A directory of checkpoints, a checkpoint (``.npz``), or a ``state_dict`` that ``torch.save``
+        A directory of checkpoints, a checkpoint, or a ``state_dict`` that ``torch.save``
         wrote.
     comm : Communicator
         All ranks.
@@ -70,7 +70,7 @@ def read_state(path: str, first: str = LAYERS) -> tuple[State, dict[str, Any]]:
         path = os.path.join(path, FILE)
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file")
-    if path.endswith(".npz"):
+    if path.endswith(SUFFIX):
         return read_weights(Path(path))
     try:
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)

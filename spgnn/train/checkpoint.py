@@ -1,6 +1,8 @@
-"""Checkpoints: weights, optimiser and history in one file, which rank 0 alone writes and reads.
+"""Checkpoints: weights, optimiser and history in a file of rank 0, codecs' rows in one of each.
 
-What ranks keep of their own lies beside it (:mod:`spgnn.train.rank_files`).
+All files are safetensors. A file has a digest of all that is in it, and the checkpoint names the
+files of the ranks by theirs. These are there before it is: whatever is killed when, a checkpoint
+and the files that it names are of one moment, and others are removed.
 
 The random state needs no room: every draw is a function of the seed and the epoch.
 """
@@ -10,26 +12,48 @@ from __future__ import annotations
 import json
 import math
 import os
-import warnings
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator, broadcast_value, on_rank_zero
+from spgnn.comm import Communicator, broadcast_value, on_every_rank, on_rank_zero
 from spgnn.errors import InputError
-from spgnn.files import check_writable, write_archive
-from spgnn.train import rank_files
-from spgnn.train.rank_files import TaskState
+from spgnn.files import check_writable, digest, written_aside
 
-FILE = "checkpoint.npz"
-_PROGRESS, _KEPT = "progress", "kept"
-Arrays = dict[str, npt.NDArray[Any]]
+SUFFIX = ".safetensors"
+FILE = f"checkpoint{SUFFIX}"
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 History = list[dict[str, Any]]
+Tensors = dict[str, Tensor]
+
+
+class TaskState(NamedTuple):
+    """What a task keeps from epoch to epoch beside its model.
+
+    Attributes
+    ----------
+    own : dict of Tensor, or None
+        This rank's; ``None`` on all of them where they keep nothing.
+    place : str
+        A fingerprint of what its own tensors belong to.
+    """
+
+    own: Tensors | None
+    place: str = ""
+
+
+def fingerprint(numbers: Sequence[npt.NDArray[np.int64]]) -> str:
+    """Return a digest of arrays of numbers, as the place of a :class:`TaskState`."""
+    lengths = np.array([len(each) for each in numbers], np.int64)
+    return digest(*(each.tobytes() for each in (lengths, *numbers)))
 
 
 def save(
@@ -38,36 +62,58 @@ def save(
     optimizer: torch.optim.Optimizer,
     signature: Mapping[str, Any],
     history: History,
-    *,
-    kept: Mapping[str, Any] | None = None,
+    comm: Communicator,
+    state: TaskState | None = None,
 ) -> None:
-    """Write the checkpoint; called on rank 0, since weights are replicated.
+    """Write the checkpoint, and the files of all ranks. Collective.
 
     Parameters
     ----------
-    directory, model, optimizer, signature, history
-    kept : mapping, optional
-        What :func:`spgnn.train.rank_files.write` says of the files of all ranks.
+    directory, model, optimizer, signature, history, comm
+    state : TaskState, optional
+        What the task keeps beside its model.
 
     Raises
     ------
     InputError
-        If it cannot be written (a full disk), or weights are not finite; the previous one stays.
+        On all ranks, if it cannot be written (a full disk), or weights are not finite; the previous
+        checkpoint stays.
     """
-    arrays: Arrays = {}
-    for name, tensor in _state(model, optimizer).items():
-        if not _is_finite(tensor):
-            raise InputError(f"{name} is not finite after {len(history)} epochs; not saved")
-        arrays[name] = _to_array(tensor)
-    progress = {"signature": dict(signature), "history": history}
-    told = json.dumps(progress if kept is None else {**progress, _KEPT: kept}, allow_nan=False)
-    arrays[_PROGRESS] = np.frombuffer(told.encode(), np.uint8)
-    target, what = Path(directory) / FILE, f"--checkpoint {directory}"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{what}: cannot be written: {error.strerror}") from None
-    write_archive(target, arrays, what)
+    ranks: dict[str, Any] | None = None
+    if state is not None:
+        ranks = {"epochs": len(history), "digests": None}
+        if state.own is not None:
+            own, place = state.own, state.place
+
+            def write_own() -> str:
+                content = _digest(own, place)
+                path = Path(directory) / _rank_file(len(history), comm.rank, content)
+                _write(path, own, place, directory)
+                return content
+
+            words = bytearray(bytes.fromhex(on_every_rank(comm, write_own)))
+            mine = torch.frombuffer(words, dtype=torch.uint8)
+            every = torch.empty(comm.size, len(words), dtype=torch.uint8)
+            comm.all_gather(mine[None], every, [1] * comm.size)
+            ranks["digests"] = [bytes(row.tolist()).hex() for row in every]
+
+    def write() -> None:
+        tensors = _training_state(model, optimizer)
+        for name, tensor in tensors.items():
+            if not _is_finite(tensor):
+                raise InputError(f"{name} is not finite after {len(history)} epochs; not saved")
+        progress = {"signature": dict(signature), "history": history, "ranks": ranks}
+        told = json.dumps(progress, allow_nan=False)
+        _write(Path(directory) / FILE, tensors, told, directory)
+
+    on_rank_zero(comm, write)
+    digests = (ranks or {}).get("digests") or []
+    named = {_rank_file(len(history), rank, each) for rank, each in enumerate(digests)}
+    # Rank 0 removes all that it sees, others their own: directories may be each rank's.
+    with suppress(OSError):
+        for path in Path(directory).glob(f"codecs-*-{comm.rank or '*'}-*.safetensors"):
+            if path.name not in named:
+                path.unlink(missing_ok=True)
 
 
 def load(
@@ -78,7 +124,7 @@ def load(
     comm: Communicator,
     *,
     steps: int = 1,
-    kept: TaskState | None = None,
+    state: TaskState | None = None,
 ) -> tuple[History, TaskState | None]:
     """Read the checkpoint into model and optimiser on all ranks. Collective.
 
@@ -87,14 +133,14 @@ def load(
     directory, model, optimizer, signature, comm
     steps : int
         Of the optimiser in an epoch.
-    kept : TaskState, optional
-        What the task keeps beside its model.
+    state : TaskState, optional
+        What the task keeps beside its model, before it was loaded.
 
     Returns
     -------
     history : list of dict
-    kept : TaskState or None
-        What it had kept, on this rank.
+    state : TaskState or None
+        What the task had kept, on this rank.
 
     Raises
     ------
@@ -103,12 +149,11 @@ def load(
         and optimiser are then left as they were.
     """
     path = Path(directory or "") / FILE
-    wanted = _state(model, optimizer)
-    found = on_rank_zero(comm, lambda: _read(path, wanted, signature, steps))
-    tensors = {} if found is None else found[0]
-    history: History = broadcast_value(comm, None if found is None else found[1])
-    told = rank_files.checked(broadcast_value(comm, None if found is None else found[2]))
-    state = rank_files.read(path, told, kept, comm)
+    wanted = _training_state(model, optimizer)
+    read = on_rank_zero(comm, lambda: _checked(path, wanted, signature, steps))
+    tensors = {} if read is None else read[0]
+    history, ranks = broadcast_value(comm, None if read is None else read[1:])
+    state = _rank_state(path, ranks, state, comm)
     for name, like in wanted.items():
         tensor = tensors.get(name)
         if tensor is None:
@@ -127,22 +172,19 @@ def load(
     return history, state
 
 
-def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights of a checkpoint, by name in the model, and the signature it was made with.
+def read_weights(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    """Read the weights of a checkpoint, by name in the model, and its signature.
 
     Raises
     ------
     InputError
         If there is no such file, or it is damaged.
     """
-    arrays = _arrays(path)
-    signature = _told(path, arrays.pop(_PROGRESS, None))["signature"]
-    found = {
-        name.removeprefix("weight/"): torch.from_numpy(np.array(array, order="C"))
-        for name, array in arrays.items()
-        if name.startswith("weight/")
-    }
-    return found, dict(signature)
+    tensors, told = _read(path, "not a checkpoint, or a damaged one")
+    signature, _, _ = _progress(path, told)
+    prefix = "weight/"
+    weights = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+    return weights, signature
 
 
 def check_target(directory: str, resume: bool) -> None:
@@ -167,121 +209,169 @@ def check_target(directory: str, resume: bool) -> None:
     check_writable(path, "--checkpoint")
 
 
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
     """All that training changes, by name in the file; moments that do not exist yet are zeros."""
-    found = {f"weight/{name}": tensor for name, tensor in model.state_dict().items()}
+    state = {f"weight/{name}": tensor for name, tensor in model.state_dict().items()}
     if not isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
-        return found
+        return state
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for index, parameter in enumerate(parameters):
         if parameter.requires_grad:
             zero = torch.zeros_like(parameter)
-            state = {"step": torch.tensor(0.0), "exp_avg": zero, "exp_avg_sq": zero}
-            for key, tensor in (state | optimizer.state.get(parameter, {})).items():
-                found[f"optimizer/{index}/{key}"] = tensor
-    return found
+            known = {"step": torch.tensor(0.0), "exp_avg": zero, "exp_avg_sq": zero}
+            for key, tensor in (known | optimizer.state.get(parameter, {})).items():
+                state[f"optimizer/{index}/{key}"] = torch.as_tensor(tensor)
+    return state
 
 
-def _read(
-    path: Path, wanted: Mapping[str, Tensor], signature: Mapping[str, Any], steps: int
-) -> tuple[dict[str, Tensor], History, dict[str, Any] | None]:
+def _checked(
+    path: Path, wanted: Tensors, signature: Mapping[str, Any], steps: int
+) -> tuple[Tensors, History, dict[str, Any] | None]:
     """Everything in the file, checked against what this run needs."""
-    arrays = _arrays(path)
-    progress = _told(path, arrays.pop(_PROGRESS, None))
-    _check_signature(path, progress["signature"], signature)
-    history: History = progress["history"]
-    for name in (*wanted, *arrays):
-        if name not in arrays:
-            raise InputError(f"{path}: a damaged checkpoint: no array '{name}'")
-        if name not in wanted:
-            raise InputError(f"{path}: a damaged checkpoint: array '{name}' is of another one")
-    tensors = {}
-    for name, like in wanted.items():
-        array, expected = arrays[name], _to_array(torch.empty_like(like, device="cpu"))
-        if array.dtype != expected.dtype or array.shape != expected.shape:
+    tensors, told = _read(path, "not a checkpoint, or a damaged one")
+    theirs, history, ranks = _progress(path, told)
+    for name in {**theirs, **signature}:
+        if theirs.get(name) != signature.get(name):
             raise InputError(
-                f"{path}: a damaged checkpoint: '{name}' is {array.dtype} {list(array.shape)}, "
-                f"not {expected.dtype} {list(expected.shape)}"
+                f"{path}: was made with {name} {theirs.get(name)}, not {signature.get(name)}"
             )
-        tensors[name] = torch.from_numpy(np.array(array, order="C")).view(like.dtype)
-        key = name.rpartition("/")[2] if name.startswith("optimizer/") else ""
+    for name in (*wanted, *sorted(tensors)):
+        if name not in tensors:
+            raise InputError(f"{path}: a damaged checkpoint: no tensor '{name}'")
+        if name not in wanted:
+            raise InputError(f"{path}: a damaged checkpoint: tensor '{name}' is of another one")
+    for name, like in wanted.items():
+        tensor, key = tensors[name], name.rpartition("/")[2] if "optimizer/" in name[:10] else ""
+        if tensor.dtype != like.dtype or tensor.shape != like.shape:
+            raise InputError(
+                f"{path}: a damaged checkpoint: '{name}' is {tensor.dtype} {list(tensor.shape)}, "
+                f"not {like.dtype} {list(like.shape)}"
+            )
         impossible = (
-            not _is_finite(tensors[name])
-            or (key == "exp_avg_sq" and bool((tensors[name] < 0).any()))
-            or (key == "step" and float(tensors[name]) != steps * len(history))
+            not _is_finite(tensor)
+            or (key == "exp_avg_sq" and bool((tensor < 0).any()))
+            or (key == "step" and float(tensor) != steps * len(history))
         )
         if impossible:
             raise InputError(f"{path}: a damaged checkpoint: '{name}' holds impossible numbers")
-    return tensors, history, progress[_KEPT]
+    return tensors, history, ranks
 
 
-def _arrays(path: Path) -> Arrays:
-    """The arrays of the file; whatever its readers raise of it becomes one line."""
+def _progress(path: Path, told: str) -> tuple[dict[str, Any], History, dict[str, Any] | None]:
+    """Signature, history, and what is said of the files of the ranks, if that can be."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} in its history")
+
     try:
-        # Opened here, because np.load leaves a file that it cannot read open.
-        with warnings.catch_warnings(), path.open("rb") as raw:
-            warnings.simplefilter("error")
-            with np.load(raw, allow_pickle=False) as file:
-                if len(set(file.files)) != len(file.files):
-                    raise ValueError("an array occurs twice")
-                arrays = {name: file[name] for name in file.files}
-        for name, array in arrays.items():
-            if not isinstance(array, np.ndarray):
-                raise TypeError(f"'{name}' is no array")
-        return arrays
-    except FileNotFoundError:
-        raise InputError(f"--resume: there is no checkpoint {path}") from None
-    except Exception as error:
-        # Readers of zip archives and .npy headers raise a dozen types for damaged bytes.
-        said = str(error) or type(error).__name__
-        raise InputError(f"{path}: not a checkpoint, or a damaged one ({said})") from None
-
-
-def _check_signature(path: Path, theirs: Mapping[str, Any], signature: Mapping[str, Any]) -> None:
-    """Refuse another run than the one to be resumed."""
-    differing = [k for k in {**theirs, **signature} if theirs.get(k) != signature.get(k)]
-    if differing:
-        name = differing[0]
-        raise InputError(
-            f"{path}: was made with {name} {theirs.get(name)}, not {signature.get(name)}"
-        )
-
-
-def _told(path: Path, told: Any) -> dict[str, Any]:
-    """What a file holds of a run, if that can be: signature, history, and what ranks kept."""
-    try:
-        progress = json.loads(told.tobytes().decode(), parse_constant=_refuse_constant)
-        if not isinstance(progress["history"], list):
+        progress = json.loads(told, parse_constant=refuse)
+        history, ranks = progress["history"], progress["ranks"]
+        if not isinstance(history, list):
             raise TypeError("no list of epochs")
-        for epoch, record in enumerate(progress["history"]):
-            _check_record(record, epoch)
-        kept = rank_files.checked(progress.get(_KEPT))
-        signature, history = dict(progress["signature"]), progress["history"]
-        return {"signature": signature, "history": history, _KEPT: kept}
+        for epoch, record in enumerate(history):
+            for name, value in record.items():
+                if value is None and name not in ("epoch", "loss", "seconds"):
+                    continue
+                if type(value) not in (int, float) or not math.isfinite(value):
+                    raise ValueError(f"{name} of epoch {epoch} is no number")
+            if record["epoch"] != epoch or record["seconds"] < 0 or "loss" not in record:
+                raise ValueError(f"epoch {epoch} is missing")
+        if ranks is not None:
+            if type(ranks["epochs"]) is not int or ranks["epochs"] < 0:
+                raise ValueError("files of no epoch")
+            if not all(_DIGEST.fullmatch(each) for each in ranks["digests"] or []):
+                raise ValueError("files without digests")
+        return dict(progress["signature"]), history, ranks
     except Exception as error:
         said = str(error) or type(error).__name__
         raise InputError(f"{path}: a damaged checkpoint: its progress ({said})") from None
 
 
-def _check_record(record: Any, epoch: int) -> None:
-    for name in ("epoch", "loss", "seconds"):
-        if type(record[name]) not in (int, float):
-            raise ValueError(f"{name} of epoch {epoch} is no number")
-    for name, value in record.items():
-        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
-            raise ValueError(f"{name} of epoch {epoch} is no number")
-    if record["epoch"] != epoch or record["seconds"] < 0:
-        raise ValueError(f"epoch {epoch} is missing")
+def _rank_state(
+    checkpoint: Path, ranks: dict[str, Any] | None, state: TaskState | None, comm: Communicator
+) -> TaskState | None:
+    """What this rank had kept, of a checkpoint that says this of the files of the ranks."""
+    if state is None and ranks is None:
+        return None
+    if state is None or ranks is None or (state.own is None) != (ranks["digests"] is None):
+        raise InputError(f"{checkpoint}: was made with other codecs")
+    digests = ranks["digests"]
+    if digests is None:
+        return state
+    if len(digests) != comm.size:
+        raise InputError(
+            f"{checkpoint}: was made on {len(digests)} ranks, not {comm.size}; its codecs keep "
+            "rows of each rank"
+        )
+    content, place = digests[comm.rank], state.place
+    path = checkpoint.with_name(_rank_file(ranks["epochs"], comm.rank, content))
+
+    def read_own() -> Tensors:
+        own, theirs = _read(path, "a damaged file of a checkpoint", content)
+        if theirs != place:
+            raise InputError(f"{path}: holds rows of another partition, or of another --algo")
+        return own
+
+    return TaskState(on_every_rank(comm, read_own), place)
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} in its history")
+def _rank_file(epochs: int, rank: int, content: str) -> str:
+    return f"codecs-{epochs}-{rank}-{content[:12]}.safetensors"
 
 
-def _to_array(tensor: Tensor) -> npt.NDArray[Any]:
-    """A tensor as NumPy can hold it: bfloat16 as the integers of its bits."""
-    tensor = torch.as_tensor(tensor).detach().cpu()
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+def _digest(tensors: Tensors, told: str) -> str:
+    """Of names, dtypes, shapes and contents."""
+    pieces: list[memoryview | bytes] = [told.encode()]
+    for name in sorted(tensors):
+        tensor = _plain(tensors[name])
+        pieces.append(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
+        pieces.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest(*pieces)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """On the CPU, contiguous, with memory of its own."""
+    return tensor.detach().cpu().contiguous()
+
+
+def _write(path: Path, tensors: Tensors, told: str, directory: str) -> None:
+    """A file of tensors and a text."""
+    what = f"--checkpoint {directory}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{what}: cannot be written: {error.strerror}") from None
+    plain, places = dict[str, Tensor](), set[int]()
+    for name, tensor in tensors.items():
+        plain[name] = _plain(tensor)
+        place = plain[name].untyped_storage().data_ptr()
+        if place in places:  # the library takes no tensors that share memory
+            plain[name] = plain[name].clone()
+        places.add(place)
+    metadata = {"told": told, "digest": _digest(plain, told)}
+    with written_aside(path, what) as file:
+        file.write(safetensors.torch.save(plain, metadata))
+
+
+def _read(path: Path, damaged: str, content: str | None = None) -> tuple[Tensors, str]:
+    """The tensors of a file and its text; whatever the library raises of it becomes one line."""
+    try:
+        raw = path.read_bytes()
+        tensors = safetensors.torch.load(raw)
+        size = int.from_bytes(raw[:8], "little")
+        metadata = json.loads(raw[8 : 8 + size])["__metadata__"]
+        told: str = metadata["told"]
+        if _digest(tensors, told) != metadata["digest"]:
+            raise ValueError("its contents have another digest")
+    except FileNotFoundError:
+        raise InputError(f"--resume: there is no checkpoint {path}") from None
+    except Exception as error:
+        # Of damaged bytes the library raises what it likes.
+        said = str(error) or type(error).__name__
+        raise InputError(f"{path}: {damaged} ({said})") from None
+    if content is not None and metadata["digest"] != content:
+        raise InputError(f"{path}: {damaged} (its contents are not what the checkpoint says)")
+    return tensors, told
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -20,7 +20,7 @@ from spgnn.graph.parameters import check_replicated
 from spgnn.memory import FreedMemory
 from spgnn.nn import multiplied_in, weights_of
 from spgnn.progress import ProgressBar
-from spgnn.train import checkpoint, rank_files
+from spgnn.train import checkpoint
 from spgnn.train.callbacks import Callback
 from spgnn.train.measure import Measurements
 from spgnn.train.rates import Rates
@@ -135,7 +135,7 @@ class Trainer:
             self.signature,
             self.comm,
             steps=self.steps_per_epoch,
-            kept=self.task.state(),
+            state=self.task.state(),
         )
         self.first_epoch = len(self.history)
         if kept is not None:
@@ -266,18 +266,16 @@ class Trainer:
         options, epochs = self.options, len(self.history)
         if not options.checkpoint or (epochs % options.checkpoint_every and not self._is_done()):
             return
-        directory, model, state = options.checkpoint, self.task.model, self.task.state()
-        told = dict[str, Any]()
         try:
-            if state is not None:
-                told["kept"] = rank_files.write(directory, state, epochs, self.comm)
-            on_rank_zero(
+            checkpoint.save(
+                options.checkpoint,
+                self.task.model,
+                self.optimizer,
+                self.signature,
+                self.history,
                 self.comm,
-                lambda: checkpoint.save(
-                    directory, model, self.optimizer, self.signature, self.history, **told
-                ),
+                self.task.state(),
             )
-            rank_files.remove_others(directory, told.get("kept"), self.comm)
         except InputError as error:
             self.failure = str(error)
 

@@ -20,9 +20,9 @@ from spgnn.nn import (
     recorded_products,
 )
 from spgnn.progress import Progress
+from spgnn.train.checkpoint import TaskState
 from spgnn.train.network import model_of, widths_of
 from spgnn.train.objective import Criterion, Objective, as_taken
-from spgnn.train.rank_files import TaskState
 from spgnn.train.setup import Problem
 from spgnn.train.wiring import Moving, Planned, Wiring
 
@@ -226,7 +226,7 @@ class GraphTask(Task):
         size = f"{meta.vertices} vertices and {meta.edges} edges"
         told = {"layers": self._layers, "seed": self.seed, "a graph of": size}
         if self.wiring is not None:
-            told["wires"] = self.wiring.described
+            told["codecs"] = self.wiring.described
         return {**self.described, **told}
 
     def state(self) -> TaskState | None:

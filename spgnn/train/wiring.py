@@ -14,7 +14,7 @@ from spgnn.exchange.compression import CodecLayer
 from spgnn.layout import Int64Array
 from spgnn.nn import matrices_of
 from spgnn.spmm import DistMatrix
-from spgnn.train.rank_files import TaskState, place_of
+from spgnn.train.checkpoint import TaskState, fingerprint
 from spgnn.train.rows import TrainingRows
 
 
@@ -142,4 +142,4 @@ class Wiring:
             for hop in A.plan.hops:
                 assert hop.names is not None
                 numbers += [hop.counts.send, hop.counts.recv, hop.names.sent.cpu().numpy()]
-        return place_of(numbers)
+        return fingerprint(numbers)

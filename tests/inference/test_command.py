@@ -15,7 +15,7 @@ from spgnn.__main__ import main
 from spgnn.comm import connect
 from spgnn.inference.config import InferConfig
 from spgnn.train import TrainConfig, train
-from spgnn.train.checkpoint import FILE
+from spgnn.train.checkpoint import FILE, read_weights
 from tests.comm.jobs import Ended, Forked
 from tests.train.command import check_refused, without_torch
 from tests.training import write_dataset
@@ -37,10 +37,7 @@ def trained(tmp_path_factory):
     config = config.but(checkpoint=place / "run", predictions=place / "out.npz", dropout=0.5)
     report = train(config, connect())
     (place / "run.json").write_text(json.dumps(report))
-    with np.load(place / "run" / FILE) as file:
-        state = {
-            n.removeprefix("weight/"): torch.from_numpy(a) for n, a in file.items() if "wei" in n
-        }
+    state, _ = read_weights(place / "run" / FILE)
     torch.save({n: t for n, t in state.items() if n.startswith("convs")}, place / "model.pt")
     wrapped = {f"module.{n}": t for n, t in state.items() if n.startswith("convs")}
     torch.save({"model_state_dict": wrapped, "epoch": 3}, place / "wrapped.pt")
@@ -51,7 +48,7 @@ def trained(tmp_path_factory):
     ("weights", "flags"),
     [
         ("run", []),
-        ("run/checkpoint.npz", ["--nproc", 3, "--cover", "minimum"]),
+        ("run/checkpoint.safetensors", ["--nproc", 3, "--cover", "minimum"]),
         ("model.pt", ["--nproc", 4, "--algo", "1.5d", "--c", 2]),
         ("wrapped.pt", ["--nproc", 2, "--algo", "feature", "--c", 2]),
         ("model.pt", ["--nproc", 2, "--schedule", "peers", "--buffer", 608]),
@@ -84,8 +81,9 @@ def test_embeddings_by_rank(tmp_path, trained):
     whole = tmp_path / "whole.npy"
     assert infer(tmp_path, *flags, "--output", whole).status == 0
     np.testing.assert_allclose(np.load(whole), H, rtol=1e-5, atol=1e-6)
-    with np.load(trained / "run" / FILE) as file, np.load(trained / "graph.npz") as graph:
-        w = {n.removeprefix("weight/convs.2."): a for n, a in file.items() if "/convs.2." in n}
+    state, _ = read_weights(trained / "run" / FILE)
+    w = {n.removeprefix("convs.2."): t.numpy() for n, t in state.items() if "convs.2." in n}
+    with np.load(trained / "graph.npz") as graph:
         A = np.zeros((61, 61))
         A[np.repeat(np.arange(61), np.diff(graph["indptr"])), graph["indices"]] = 1
     A /= np.maximum(A.sum(1, keepdims=True), 1)
@@ -157,7 +155,7 @@ BAD = [
     ),
     Bad("checkpoint of another", ["was made with model sage, not gin"], "run", ["--model", "gin"]),
     Bad("another act", ["was made with act relu, not elu"], "run", ["--set", "model.act=elu"]),
-    Bad("no checkpoint", ["empty/checkpoint.npz: no such file"], "empty"),
+    Bad("no checkpoint", ["empty/checkpoint.safetensors: no such file"], "empty"),
     Bad("no directory", ["--output no/out.npy", "directory"], output="no/out.npy"),
     Bad("output there", ["--output empty: exists already"], output="empty"),
     Bad("layer", ["--layer 4: the model has --layers 3"], flags=["--layer", 4]),

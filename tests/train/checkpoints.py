@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import safetensors.torch
 import torch
+from torch import Tensor
 
 from spgnn.comm import SoloCommunicator
 from spgnn.nn import GCN
@@ -28,10 +29,10 @@ def make(kind: type[torch.optim.Optimizer] = torch.optim.Adam) -> tuple[GCN, Any
     return model, optimizer
 
 
-def save(directory: Path) -> tuple[GCN, torch.optim.Optimizer]:
-    """A checkpoint after one epoch."""
+def save(directory: Path, history: list[dict] = HISTORY) -> tuple[GCN, torch.optim.Optimizer]:
+    """A checkpoint, by default after one epoch."""
     model, optimizer = make()
-    checkpoint.save(str(directory), model, optimizer, SIGNATURE, HISTORY)
+    checkpoint.save(str(directory), model, optimizer, SIGNATURE, history, SoloCommunicator())
     return model, optimizer
 
 
@@ -45,21 +46,18 @@ def load(
     return checkpoint.load(str(directory), model, optimizer, signature, SoloCommunicator())[0]
 
 
-def rewrite(path: Path, change: dict[str, Any]) -> None:
-    """Replace arrays (``None``: leave out), the history, keys of the progress, or its bytes."""
-    with np.load(path) as loaded:
-        arrays = dict(loaded)
-    progress = json.loads(arrays["progress"].tobytes())
-    for name, value in change.items():
-        match value:
-            case None:
-                del arrays[name]
-            case np.ndarray():
-                arrays[name] = value
-            case bytes():
-                arrays[name] = np.frombuffer(value, np.uint8)
-            case list() | dict():
-                changed = value if isinstance(value, dict) else {"history": value}
-                text = json.dumps(progress | changed)
-                arrays[name] = np.frombuffer(text.encode(), np.uint8)
-    np.savez(path, **arrays)
+def contents(path: Path) -> tuple[dict[str, Tensor], str]:
+    """The tensors of a file, and its text."""
+    return checkpoint._read(path, "damaged")
+
+
+def rewrite(path: Path, tensors: dict[str, Tensor | None], told: object = None) -> None:
+    """Replace tensors (``None``: leave out), and the text or keys of it; with the right digest."""
+    known, text = contents(path)
+    known = {n: t for n, t in (known | tensors).items() if t is not None}
+    if isinstance(told, dict):
+        text = json.dumps(json.loads(text) | told)
+    elif told is not None:
+        text = str(told)
+    metadata = {"told": text, "digest": checkpoint._digest(known, text)}
+    path.write_bytes(safetensors.torch.save(known, metadata))

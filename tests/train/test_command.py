@@ -14,8 +14,10 @@ import pytest
 
 from spgnn.comm import launch
 from spgnn.train import TrainConfig, main
+from spgnn.train.checkpoint import FILE
 from spgnn.train.run import run_rank
 from tests.comm.jobs import PATIENCE, Ended, Forked, wait_for
+from tests.train.checkpoints import contents
 from tests.train.command import check_refused, run, without_torch
 from tests.training import write_dataset
 
@@ -219,14 +221,14 @@ def test_a_full_disk_keeps_the_checkpoint_before(tmp_path):
     path, report = write_dataset(tmp_path / "graph.npz"), tmp_path / "report.json"
     flags = ["--dataset", path, "--checkpoint", tmp_path / "checkpoints", "--hidden", 64]
     assert run(tmp_path, *flags).status == 0
-    before = (tmp_path / "checkpoints" / "checkpoint.npz").read_bytes()
+    before = (tmp_path / "checkpoints" / FILE).read_bytes()
     flags += ["--json", report, "--set", "training.checkpoint-every=1", "--epochs", 9]
     ended = run(tmp_path, *flags, "--resume", largest_file=20_000)
     check_refused(ended, "--checkpoint", "File too large", status=2)
     found = json.loads(report.read_text())
     assert len(found["history"]) == 3
     assert found["failure"] == ended.err.removeprefix("error: ").strip()
-    assert (tmp_path / "checkpoints" / "checkpoint.npz").read_bytes() == before
+    assert (tmp_path / "checkpoints" / FILE).read_bytes() == before
     assert len(list((tmp_path / "checkpoints").iterdir())) == 1
 
 
@@ -315,15 +317,14 @@ def test_interrupt_leaves_a_whole_checkpoint_and_no_report(tmp_path, monkeypatch
     flags += ["--json", report, "--partition", "random"]
     flags += ["--checkpoint", checkpoints, "--set", "training.checkpoint-every=1"]
     job = Forked(lambda: main([str(flag) for flag in flags]), tmp_path)
-    wait_for((checkpoints / "checkpoint.npz").exists)
+    wait_for((checkpoints / FILE).exists)
     job.signal(signal.SIGINT)
     ended = job.wait()
     assert ended.status == 130
     assert "Traceback" not in ended.err
     assert not report.exists()
-    assert [p.name for p in checkpoints.iterdir()] == ["checkpoint.npz"]
-    with np.load(checkpoints / "checkpoint.npz") as file:
-        epochs = len(json.loads(file["progress"].tobytes())["history"])
+    assert [p.name for p in checkpoints.iterdir()] == [FILE]
+    epochs = len(json.loads(contents(checkpoints / FILE)[1])["history"])
     again = [*flags, "--resume", "--epochs", epochs + 2]
     assert run(tmp_path, *again).status == 0
     assert len(json.loads(report.read_text())["history"]) == epochs + 2

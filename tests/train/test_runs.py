@@ -65,7 +65,7 @@ def test_runs(tmp_path, monkeypatch, ranks):
     json.dumps(report, allow_nan=False)
     for number in range(3):
         assert (tmp_path / "log" / f"run-{number}" / "history.csv").exists()
-        assert (tmp_path / "kept" / f"run-{number}" / "checkpoint.npz").exists()
+        assert (tmp_path / "kept" / f"run-{number}" / "checkpoint.safetensors").exists()
         with np.load(tmp_path / f"out.run-{number}.npz") as file:
             assert file["scores"].shape == (61, 4)
 

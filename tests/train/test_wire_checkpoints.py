@@ -8,12 +8,12 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, checkpoint, main
 from tests.comm.jobs import Ended, Forked
+from tests.train.checkpoints import contents
 from tests.train.command import check_refused, run, without_torch
 from tests.train.test_wiring import base, scores, trained
 from tests.training import write_dataset
@@ -63,7 +63,7 @@ def test_resumed_histories_are_identical(tmp_path, listed):
         wires = config.messages
         remembers = wires.delay != "0" or wires.fresh or wires.error_feedback
         assert len(files) == (5 if remembers else 1)
-        assert all(name.startswith("wires-6-") for name in files[1:])
+        assert all(name.startswith("codecs-6-") for name in files[1:])
 
 
 def test_wires_that_keep_nothing_go_on_elsewhere(tmp_path):
@@ -135,7 +135,7 @@ def kill_before_removal() -> None:
     """A rank dies where it would remove what the second checkpoint does not name."""
 
     def killed_by(path: Path, missing_ok: bool = False) -> None:
-        if path.name.startswith("wires-2-"):
+        if path.name.startswith("codecs-2-"):
             os.kill(os.getpid(), signal.SIGKILL)
         unlink(path, missing_ok)
 
@@ -163,12 +163,11 @@ def test_killed_runs_go_on(tmp_path, straight, spoil, epochs):
     again = run(tmp_path, *flags)
     assert again.status == 0, again.err
     assert history(tmp_path) == straight
-    assert sum(path.name.startswith("wires-") for path in (tmp_path / "run").iterdir()) == 2
+    assert sum(path.name.startswith("codecs-") for path in (tmp_path / "run").iterdir()) == 2
 
 
 def checkpoint_epochs(directory: Path) -> int:
-    with np.load(directory / "run" / checkpoint.FILE) as file:
-        return len(json.loads(file["progress"].tobytes())["history"])
+    return len(json.loads(contents(directory / "run" / checkpoint.FILE)[1])["history"])
 
 
 def test_files_that_do_not_fit(tmp_path):
@@ -176,12 +175,12 @@ def test_files_that_do_not_fit(tmp_path):
     assert run(tmp_path, *flags).status == 0
     flags += ["--resume", "--epochs", 6]
     for other, words in (
-        (["--nproc", 3], ["was made on 2 ranks, not 3", "checkpoint.npz"]),
-        (["--partition", "block"], ["holds rows of another partition", "wires-4-"]),
+        (["--nproc", 3], ["was made on 2 ranks, not 3", checkpoint.FILE]),
+        (["--partition", "block"], ["holds rows of another partition", "codecs-4-"]),
         (
             ["--delay", 1],
             [
-                "was made with wires --bits 4",
+                "was made with codecs --bits 4",
                 "--delay 2 messages.exact-means True, not",
                 "--delay 1 messages.exact-means True",
             ],
@@ -190,16 +189,16 @@ def test_files_that_do_not_fit(tmp_path):
             ["--set", "messages.exact-means=false"],
             ["--delay 2 messages.exact-means True, not", "--delay 2"],
         ),
-        (["--delay", 0, "--bits", 32, "--no-error-feedback"], ["was made with wires --bits 4"]),
+        (["--delay", 0, "--bits", 32, "--no-error-feedback"], ["was made with codecs --bits 4"]),
     ):
         check_refused(run(tmp_path, *flags, *other), *words)
-    (mine,) = (tmp_path / "run").glob("wires-4-1-*")
+    (mine,) = (tmp_path / "run").glob("codecs-4-1-*")
     whole = mine.read_bytes()
     for damaged in (whole[:200] + b"\0\1\2" + whole[203:], b""):
         mine.write_bytes(damaged)
         check_refused(run(tmp_path, *flags), str(mine), "a damaged file of a checkpoint")
-    (theirs,) = (tmp_path / "run").glob("wires-4-0-*")
+    (theirs,) = (tmp_path / "run").glob("codecs-4-0-*")
     mine.write_bytes(theirs.read_bytes())
     check_refused(run(tmp_path, *flags), "its contents are not what the checkpoint says")
     mine.unlink()
-    check_refused(run(tmp_path, *flags), f"there is no {mine}")
+    check_refused(run(tmp_path, *flags), f"there is no checkpoint {mine}")
