@@ -19,7 +19,7 @@ from spgnn.data import open_source
 from spgnn.data.generators import rmat
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.exchange import Algorithm
-from spgnn.files import written_aside
+from spgnn.files import atomic_file
 from spgnn.plan import Network, Subject, predict
 from spgnn.plan.partitions import Partitions, cache_directory
 from spgnn.progress import ProgressBar
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = table(measured, options.ranks)
     print(text, end="")
     if options.output:
-        with written_aside(options.output, f"--output {options.output}") as file:
+        with atomic_file(options.output, f"--output {options.output}") as file:
             file.write(text.encode())
     return 0
 

@@ -26,7 +26,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 import torch
 
 from spgnn.comm import Communicator, connect, from_rank_zero, ranks_here
-from spgnn.files import written_aside
+from spgnn.files import atomic_file
 from spgnn.memory import FreedMemory, give_back_freed
 from spgnn.plan.config import network_of
 from spgnn.plan.machine import Machine
@@ -83,7 +83,7 @@ def main() -> None:
                 continue
             started = time.perf_counter()
             cells[name] = run_ranks(cell, ranks, graph, options)[0] | {"commit": commit()}
-            with written_aside(str(options.json), f"--json {options.json}") as file:
+            with atomic_file(str(options.json), f"--json {options.json}") as file:
                 file.write((json.dumps({"cells": cells}, indent=1) + "\n").encode())
             print(f"{name}: {line(cells[name])}, {time.perf_counter() - started:.0f} s", flush=True)
             if options.output:

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from spgnn._native import ring_refusal
-from spgnn.files import written_aside
+from spgnn.files import atomic_file
 from spgnn.store import DiskRows
 
 WAYS = {"threads": "0", "io_uring": "1"}
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = table_of(measure(file.name, size, options), options)
     print(text, end="")
     if options.output:
-        with written_aside(options.output, f"--output {options.output}") as output:
+        with atomic_file(options.output, f"--output {options.output}") as output:
             output.write(text.encode())
     return 0
 

@@ -44,7 +44,7 @@ from torch import Tensor
 
 from spgnn.data import open_source
 from spgnn.data.generators import rmat
-from spgnn.files import written_aside
+from spgnn.files import atomic_file
 from spgnn.sampling import Draw, NeighborSampler
 from spgnn.sparse import CSR
 from spgnn.store import (
@@ -347,7 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = all_hit_rates(options) if options.hits else reading(options)
     print(text, end="")
     if options.output:
-        with written_aside(options.output, f"--output {options.output}") as file:
+        with atomic_file(options.output, f"--output {options.output}") as file:
             file.write(text.encode())
     return 0
 

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from spgnn.errors import InputError, check_integer
-from spgnn.files import check_writable, written_aside
+from spgnn.files import atomic_file, check_writable
 
 ROOT = Path(__file__).parents[1]
 # Exact training shall have arrived somewhere: on a plateau, what is late or noisy falls far behind.
@@ -287,7 +287,7 @@ def known(path: Path) -> Cells:
 
 def write(cells: Cells, options: argparse.Namespace) -> None:
     """Both files."""
-    with written_aside(str(options.json), f"--json {options.json}") as file:
+    with atomic_file(str(options.json), f"--json {options.json}") as file:
         file.write((json.dumps({"cells": cells}, indent=1) + "\n").encode())
     if options.output:
         options.output.write_text(table(cells, options))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spgnn.files import write_pieces
+from spgnn.files import write_file
 
 BAR, AIM = 1.3, 2.0  # geometric mean of the speed over cuSPARSE CSR
 BASELINES = ("cuSPARSE int32", "cuSPARSE int64")
@@ -91,7 +91,7 @@ def write(report: Report, folder: Path) -> None:
         ("gpu_suite.json", json.dumps(report, indent=1)),
         ("gpu_suite.md", markdown(report)),
     ):
-        write_pieces(folder / name, [f"{text}\n".encode()])
+        write_file(folder / name, [f"{text}\n".encode()])
 
 
 def markdown(report: Report) -> str:

@@ -32,7 +32,7 @@ from spgnn import command
 from spgnn.comm import Communicator, connect, guarded, on_rank_zero, refuse
 from spgnn.config import Job, TrainConfig
 from spgnn.errors import InputError
-from spgnn.files import check_writable, write_pieces
+from spgnn.files import check_writable, write_file
 from spgnn.options import read_options
 from spgnn.partition.plot import check_plot
 from spgnn.train import report as reporting
@@ -213,7 +213,7 @@ def draw(report: Mapping[str, Any], path: str) -> None:
     figure.suptitle(f"{report['graph']['name']}: {report['config']['model']}", parse_math=False)
     drawn = io.BytesIO()
     figure.savefig(drawn, format=check_plot(path), dpi=150)
-    write_pieces(path, [drawn.getvalue()], f"--plot {path}")
+    write_file(path, [drawn.getvalue()], f"--plot {path}")
 
 
 def run_rank(comparison: Comparison) -> int:

@@ -48,13 +48,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def unknown(what: str, value: object, choices: Iterable[str]) -> InputError:
-    """The error for a name that is none of the choices, with the one that was probably meant.
-
-    Parameters
-    ----------
-    what : str
-        The flag or argument, say ``"--cover"``.
-    """
+    """The error for a name of a flag or argument `what` that is none of the choices."""
     known, given = list(choices), shortened(str(value), _LONGEST_NAME)
     return InputError(f"{what} {given}: choose one of {', '.join(known)}{meant(given, known)}")
 
@@ -66,25 +60,14 @@ def meant(given: str, choices: Iterable[str]) -> str:
 
 
 def check_choice(what: str, value: object, choices: Iterable[str]) -> None:
-    """Refuse a name that is none of the choices.
-
-    Raises
-    ------
-    InputError
-    """
+    """``InputError`` for a name that is none of the choices."""
     known = list(choices)
     if value not in known:
         raise unknown(what, value, known)
 
 
 def check_integer(name: str, value: object, low: int, high: int | None = None) -> int:
-    """An argument that must be an integer in [low, high]; NumPy's integers count, floats do not.
-
-    Raises
-    ------
-    InputError
-        Names the argument, and what would be right.
-    """
+    """An argument that must be an integer in [low, high]; NumPy's integers count, floats do not."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
         right = not isinstance(value, bool) and low <= number and (high is None or number <= high)
@@ -97,13 +80,7 @@ def check_integer(name: str, value: object, low: int, high: int | None = None) -
 
 
 def check_number(name: str, value: object, low: float, high: float) -> float:
-    """An argument that must be a real number in [low, high]; NumPy's numbers count.
-
-    Raises
-    ------
-    InputError
-        Names the argument, and what would be right.
-    """
+    """An argument that must be a real number in [low, high]; NumPy's numbers count."""
     number = math.nan
     if not isinstance(value, bool) and isinstance(value, Real):
         try:
@@ -121,13 +98,7 @@ class OutOfMemory(MemoryError):
 
 @contextmanager
 def memory_for(what: str) -> Iterator[None]:
-    """Say for what memory was needed, where it runs out inside the block.
-
-    Raises
-    ------
-    OutOfMemory
-        What was being made, and how much was asked for where that is known.
-    """
+    """Where memory runs out inside the block, say for `what`, and how much was requested."""
     try:
         yield
     except OutOfMemory:

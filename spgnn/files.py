@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written aside, flushed to the disk, then renamed."""
+"""Files that appear whole or not at all: temporary ones, flushed to the disk, then renamed."""
 
 from __future__ import annotations
 
@@ -27,21 +27,11 @@ _LOCAL |= {"xfs", "zfs"}
 
 
 @contextmanager
-def written_aside(path: AnyPath, what: str | None = None) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of `path` when the block ends well.
+def atomic_file(path: AnyPath, what: str | None = None) -> Iterator[BinaryIO]:
+    """A file to write to, which replaces `path`, or the target of that link, when the block ends.
 
-    Where `path` is a link, it takes the place of what that leads to.
-
-    Parameters
-    ----------
-    path : path
-    what : str, optional
-        What an error calls it (by default the path), say ``"--json report.json"``.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written (no such directory, a full disk); what was there stays.
+    An error calls it `what`, say ``"--json report.json"``. ``InputError`` if it cannot be written
+    (no such directory, a full disk); the old file stays.
     """
     target = _followed(path)
     remove_leftovers(target)
@@ -55,30 +45,24 @@ def written_aside(path: AnyPath, what: str | None = None) -> Iterator[BinaryIO]:
         raise _unwritable(what or str(path), error) from None
 
 
-def write_pieces(path: AnyPath, pieces: Iterable[bytes], what: str | None = None) -> None:
-    """Write bytes as `written_aside` does."""
-    with written_aside(path, what) as file:
+def write_file(path: AnyPath, pieces: Iterable[bytes], what: str | None = None) -> None:
+    """Write bytes to an :func:`atomic_file`."""
+    with atomic_file(path, what) as file:
         file.writelines(pieces)
 
 
 def write_archive(path: AnyPath, arrays: Mapping[str, np.ndarray], what: str | None = None) -> None:
-    """Write an .npz archive as `written_aside` does; an interrupt takes effect once it is whole.
+    """Write an .npz archive to an :func:`atomic_file`; an interrupt takes effect when it is whole.
 
     Inside NumPy's writer it would come out as a complaint about an archive that is still open.
     """
-    with _interrupts_wait(), written_aside(path, what) as file:
+    with _interrupts_wait(), atomic_file(path, what) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 @contextmanager
-def directory_written_aside(path: AnyPath) -> Iterator[Path]:
-    """A directory to fill, which gets the name `path` when the block ends well.
-
-    Raises
-    ------
-    InputError
-        If `path` exists, or cannot be written.
-    """
+def atomic_directory(path: AnyPath) -> Iterator[Path]:
+    """A directory to fill, named `path` when the block ends well; ``InputError`` if that exists."""
     target = Path(path)
     check_new_directory(target)
     try:
@@ -91,21 +75,10 @@ def directory_written_aside(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def scratch_directory(parent: AnyPath, what: str) -> Iterator[Path]:
-    """An empty directory for temporary files in another one, which is made if it does not exist.
+    """An empty directory for temporary files, in one that is made if it does not exist.
 
-    It is removed when the block ends. Scratch directories of processes that were killed are removed
-    when the block begins.
-
-    Parameters
-    ----------
-    parent : path
-    what : str
-        What an error calls it, say ``"--spill DIR"``.
-
-    Raises
-    ------
-    InputError
-        If it cannot be made.
+    It is removed when the block ends, and those of killed processes when the block begins. An
+    ``InputError`` calls it `what`, say ``"--spill DIR"``.
     """
     target = Path(parent) / "spill"
     with ExitStack() as stack:
@@ -120,19 +93,10 @@ def scratch_directory(parent: AnyPath, what: str) -> Iterator[Path]:
 
 
 def check_writable(path: AnyPath, what: str) -> None:
-    """Find out before long work whether a file can be written where it is to go.
+    """Refuse a file that cannot be written, before long work.
 
-    Parameters
-    ----------
-    path : path
-    what : str
-        The flag or argument that named it, say ``"--json"``.
-
-    Raises
-    ------
-    InputError
-        If the name is empty, or that of anything but a regular file, or nothing can be written
-        beside it.
+    ``InputError`` if the name, which flag or argument `what` gave, is empty, or that of anything
+    but a regular file, or nothing can be written to its directory.
     """
     target = Path(path)
     if not os.fspath(path):
@@ -156,18 +120,10 @@ def check_writable(path: AnyPath, what: str) -> None:
 
 
 def check_new_directory(path: AnyPath, what: str | None = None) -> None:
-    """Find out before long work whether a directory can be made.
+    """Refuse a directory that cannot be made, before long work.
 
-    Parameters
-    ----------
-    path : path
-    what : str, optional
-        The flag or argument that named it, say ``"--output"``.
-
-    Raises
-    ------
-    InputError
-        If the name is empty or taken, or nothing can be written beside it.
+    ``InputError`` if the name, which flag or argument `what` gave, is empty or taken, or nothing
+    can be written to its parent.
     """
     target = Path(path)
     shown = str(target) if what is None else f"{what} {target}"
@@ -184,7 +140,7 @@ def check_new_directory(path: AnyPath, what: str | None = None) -> None:
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove what processes that have ended had begun to write for `target`.
+    """Remove temporary files for `target` of processes that have ended.
 
     A temporary file or directory is removed only if it is this user's, and nobody can hold its
     lock any more: it was made on this machine since it started, or lies on a local file system, and
@@ -215,7 +171,7 @@ def hasher_of_digest() -> hashlib.blake2b:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """What Python does on SIGINT and SIGTERM is done when the block ends."""
+    """Handlers of SIGINT and SIGTERM run when the block ends."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Handlers run on the main thread.
         return
@@ -283,14 +239,8 @@ def _locked(target: Path, make: Callable[[Path], int | None]) -> tuple[Path, int
     the last one has ended, however that happens. Numbers of processes say nothing: containers that
     share a directory count their own. The name has the machine's boot in it, because on some
     network file systems a lock is seen on one machine only. What cannot be locked gets a name
-    that `remove_leftovers` does not know.
-
-    Parameters
-    ----------
-    target : Path
-    make : callable
-        Makes something of a name that must be new; returns its file descriptor, or ``None`` if it
-        is gone again.
+    that `remove_leftovers` does not know. `make` takes a name that must be new, and returns a file
+    descriptor, or ``None`` if it is gone already.
     """
     boot = _boot()
     while True:

@@ -43,7 +43,7 @@ def give_back_freed() -> None:
 
 
 class FreedMemory:
-    """What becomes of memory that an epoch frees, and that the next one allocates again.
+    """A policy for memory that an epoch frees, and that the next one allocates again.
 
     Taken from the system anew, each page of it costs a fault and is filled with zeros: a third to
     half of an epoch's time. Kept for reuse, it leaves holes, and a rank's peak is up to twice what
@@ -67,7 +67,7 @@ class FreedMemory:
         keep_freed() if self._alone else give_back_large()
 
     def after_epoch(self) -> None:
-        """Look once what the epoch needed."""
+        """The first epoch shows how much memory there is to spare."""
         if not self._is_known:
             self._is_known = True
             if self._ranks_here * MOST_KEPT * peak_bytes() <= PLENTY * memory_limit():
@@ -86,7 +86,7 @@ def give_back_large() -> None:
 
 
 def give_back_holes() -> None:
-    """Give back what is free now; what becomes of memory that is freed later stays as it was."""
+    """Give back memory that is free now; the policy for later stays as it was."""
     with suppress(OSError, AttributeError):
         _libc().malloc_trim(0)
 
@@ -108,7 +108,7 @@ def keep_freed() -> None:
 
 @contextmanager
 def freed_is_kept() -> Iterator[None]:
-    """For what is measured as epochs do it that have plenty of memory."""
+    """Measure as in epochs that have plenty of memory."""
     keep_freed()
     try:
         yield
@@ -130,19 +130,7 @@ def memory_limit() -> int:
 
 
 def check_memory(what: str, nbytes: int) -> None:
-    """Refuse what could never fit into memory, before it is allocated.
-
-    Parameters
-    ----------
-    what : str
-        What needs the memory, and who asked for it.
-    nbytes : int
-        At least as many bytes are needed.
-
-    Raises
-    ------
-    InputError
-    """
+    """``InputError`` if at least `nbytes`, for `what`, could never fit into memory."""
     limit = memory_limit()
     if nbytes > limit:
         raise InputError(
@@ -180,14 +168,7 @@ def peak_bytes() -> int:
 def _group_settings(controller: str, unified: str, *legacy: str) -> Iterator[list[str]]:
     """Words of a setting of this process's control groups, and of all groups above them.
 
-    Parameters
-    ----------
-    controller : str
-        The directory of version 1, say ``"memory"``.
-    unified : str
-        The file of version 2.
-    *legacy : str
-        Files of version 1, whose words are put together.
+    `unified` is its file in version 2, `legacy` are files of version 1, of a `controller`.
     """
     for folder in _groups("", _CONTROL_GROUPS, _CONTROL_GROUPS / "unified"):
         with suppress(OSError):

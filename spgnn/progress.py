@@ -44,15 +44,11 @@ class _Stage:
 
 
 class ProgressBar:
-    """A callable (what, done, all) that says on stderr how far each thing is that it is told of.
+    """A callable (what, done, all) that shows on stderr how far each stage is.
 
     On a terminal that is one line, which is gone at the end. Elsewhere, a line is written of
     work that takes longer than `LONG_SECONDS`, one of each further tenth, and one of its end.
-
-    Parameters
-    ----------
-    shown : bool
-        Whether this process says it (rank 0 does).
+    Of several ranks, one shows it.
     """
 
     def __init__(self, shown: bool = True) -> None:
@@ -126,14 +122,7 @@ class ProgressBar:
 
 @contextmanager
 def working(what: str, shown: bool = True) -> Iterator[None]:
-    """Say that something is under way which cannot tell how far it is.
-
-    Parameters
-    ----------
-    what : str
-    shown : bool
-        Whether this process says it (rank 0 does).
-    """
+    """Show work that cannot tell how far it is."""
     with ProgressBar(shown) as bar:
         bar(what, 0, 1)
         # One more call when there is something to write, on a thread that ends with the work.

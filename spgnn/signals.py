@@ -20,13 +20,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class AskedToEnd(BaseException):
-    """A signal asked this process to end: no error, so nothing that catches errors may report it.
-
-    Attributes
-    ----------
-    number : int
-        Of the signal.
-    """
+    """A signal asked this process to end: no error, so nothing that catches errors may report it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -41,13 +35,7 @@ def raise_once(number: int, frame: FrameType | None) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the system end this process when the one that started it ends, however that ends.
-
-    Parameters
-    ----------
-    parent : int
-        Its process number. If it has ended already, this process ends now.
-    """
+    """Have the system end this process when its parent, of this number, ends; at once if it has."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(TERMINATED)
@@ -86,13 +74,9 @@ def termination_raises(give_up: Callable[[], object]) -> Iterator[bool]:
     """Let SIGTERM raise `AskedToEnd` inside the block, unless somebody else handles it.
 
     Yields whether this process, and not the one that forked it, says why it ends. Processes that
-    it forks end on SIGTERM as before.
-
-    Parameters
-    ----------
-    give_up : callable
-        Must end the process. Another thread calls it `END_SECONDS` after the signal if the main
-        thread has not noticed it by then: one that computes outside Python does not.
+    it forks end on SIGTERM as before. `give_up` must end the process; another thread calls it
+    `END_SECONDS` after the signal if the main thread, which may compute outside Python, has not
+    noticed it by then.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:

@@ -15,24 +15,24 @@ import pytest
 
 from spgnn import InputError, files
 from spgnn.files import (
+    atomic_directory,
+    atomic_file,
     check_new_directory,
     check_writable,
     digest,
-    directory_written_aside,
     hasher_of_digest,
     remove_leftovers,
     scratch_directory,
     write_archive,
-    write_pieces,
-    written_aside,
+    write_file,
 )
 from tests.comm.jobs import Forked, is_alive, wait_for
 
 
 def test_a_file_takes_the_place_of_another_when_it_is_whole(tmp_path):
     path = tmp_path / "file"
-    write_pieces(path, [b"old"])
-    with written_aside(path) as file:
+    write_file(path, [b"old"])
+    with atomic_file(path) as file:
         file.write(b"new")
         assert path.read_bytes() == b"old"
     assert path.read_bytes() == b"new"
@@ -47,7 +47,7 @@ def test_a_link_stays_one(tmp_path):
     (tmp_path / "far" / "there").write_bytes(b"old")
     for name in ("there", "new"):
         check_writable(tmp_path / name, "--json")
-        write_pieces(tmp_path / name, [b"new"])
+        write_file(tmp_path / name, [b"new"])
         assert (tmp_path / name).is_symlink()
         assert (tmp_path / "far" / name).read_bytes() == b"new"
     assert len(list(tmp_path.iterdir())) == 3
@@ -58,18 +58,18 @@ def test_a_link_stays_one(tmp_path):
 
 def test_a_failure_leaves_what_was_there(tmp_path):
     path = tmp_path / "file"
-    write_pieces(path, [b"old"])
+    write_file(path, [b"old"])
 
     def pieces():
         yield b"half"
         raise LookupError
 
     with pytest.raises(LookupError):
-        write_pieces(path, pieces())
+        write_file(path, pieces())
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(InputError, match=r"--json .*missing/file: cannot be written: No such file"):
-        write_pieces(tmp_path / "missing" / "file", [], "--json missing/file")
+        write_file(tmp_path / "missing" / "file", [], "--json missing/file")
 
 
 def test_an_archive_is_whole_before_an_interrupt_takes_effect(tmp_path, monkeypatch):
@@ -94,23 +94,23 @@ def test_a_directory_appears_whole_or_not_at_all(tmp_path):
     path = tmp_path / "directory"
 
     def half() -> None:
-        with directory_written_aside(path) as aside:
+        with atomic_directory(path) as aside:
             (aside / "part").write_text("x")
             raise LookupError
 
     with pytest.raises(LookupError):
         half()
     assert not list(tmp_path.iterdir())
-    with directory_written_aside(path) as aside:
+    with atomic_directory(path) as aside:
         (aside / "part").write_text("x")
     assert [p.name for p in path.iterdir()] == ["part"]
-    with pytest.raises(InputError, match="exists already"), directory_written_aside(path):
+    with pytest.raises(InputError, match="exists already"), atomic_directory(path):
         pass
 
 
 def held_by(folder, kind):
     """A process that writes something beside `folder / "target"` until it is killed."""
-    context = written_aside if kind == "file" else directory_written_aside
+    context = atomic_file if kind == "file" else atomic_directory
     number = len(list(folder.parent.iterdir()))
     begun = folder.parent / f"begun-{number}"
 
@@ -157,7 +157,7 @@ def test_without_locks_nothing_is_removed(tmp_path, kind, number, monkeypatch):
         kill(process)
         remove_leftovers(target)
         assert len(list(folder.iterdir())) == 1
-        write_pieces(target, [b"whole"])
+        write_file(target, [b"whole"])
         check_writable(target, "--json")
         check_new_directory(folder / "new")
     remove_leftovers(target)
@@ -270,7 +270,7 @@ def test_what_others_put_there_is_not_followed(tmp_path):
         for path in names[4:]:
             os.chown(path, 12345, 12345)
         made = names
-    write_pieces(tmp_path / "target", [b"new"])
+    write_file(tmp_path / "target", [b"new"])
     assert (tmp_path / "target").read_bytes() == b"new"
     assert (far / "file").read_bytes() == b"precious"
     assert sorted(tmp_path.iterdir()) == sorted([*made, far, tmp_path / "target"])
@@ -285,7 +285,7 @@ def test_temporary_names_are_new(tmp_path, monkeypatch):
     planted = tmp_path / f".target.{files._boot()}-{'0' * 16}.partial"
     planted.symlink_to(victim)
     for write in (
-        lambda: write_pieces(target, [b"new"]),
+        lambda: write_file(target, [b"new"]),
         lambda: check_writable(target, "--json"),
         lambda: check_new_directory(target, "--output"),
     ):
@@ -298,8 +298,8 @@ def test_temporary_names_are_new(tmp_path, monkeypatch):
 def test_modes_are_those_of_any_new_file(tmp_path):
     before = os.umask(0o027)
     try:
-        write_pieces(tmp_path / "file", [b"x"])
-        with directory_written_aside(tmp_path / "directory"):
+        write_file(tmp_path / "file", [b"x"])
+        with atomic_directory(tmp_path / "directory"):
             pass
         with scratch_directory(tmp_path, "--spill") as scratch:
             modes = [

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spgnn.errors import InputError
-from spgnn.files import check_writable, write_pieces
+from spgnn.files import check_writable, write_file
 
 Line = Sequence[tuple[float, float]]
 _MARKS = "osD^vP*X"
@@ -50,7 +50,7 @@ class Output:
         writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(records)
-        write_pieces(self.csv, [text.getvalue().encode()], f"--output {self.csv}")
+        write_file(self.csv, [text.getvalue().encode()], f"--output {self.csv}")
 
     def draw_lines(
         self, panels: Mapping[str, Mapping[str, Line]], ylabel: str, caption: str
@@ -97,7 +97,7 @@ class Output:
         figure.supxlabel(caption, fontsize="x-small", parse_math=False, wrap=True)
         drawn = io.BytesIO()
         figure.savefig(drawn, format="svg")
-        write_pieces(self.svg, [drawn.getvalue()], f"--output {self.svg}")
+        write_file(self.svg, [drawn.getvalue()], f"--output {self.svg}")
 
 
 def can_draw() -> bool:

@@ -27,7 +27,7 @@ from spgnn.data.graph import Graph
 from spgnn.data.reading import Grammar, GuardedFile, parse_stream, reading
 from spgnn.data.structure import csr_from_edges
 from spgnn.errors import InputError
-from spgnn.files import written_aside
+from spgnn.files import atomic_file
 from spgnn.progress import Progress
 
 PIECE = 1 << 20
@@ -42,7 +42,7 @@ def fetch(url: str, target: Path, digest: str | None, progress: Progress | None 
     missing = [p for p in (folder, *folder.parents) if not os.path.exists(p)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with written_aside(target) as file:
+        with atomic_file(target) as file:
             done = expected = 0
             for piece, expected in _received(url, target):
                 file.write(piece)
@@ -317,7 +317,7 @@ def load_ogb(
                 path = f"{root}/raw/{member}.npz"
                 extracted = cache / path.replace("/", "-")
                 if not extracted.exists():
-                    with files.open(path) as packed, written_aside(extracted) as file:
+                    with files.open(path) as packed, atomic_file(extracted) as file:
                         shutil.copyfileobj(packed, file, PIECE)
                 with Archive(extracted) as opened:
                     arrays |= {name: opened.array(name) for name in names}

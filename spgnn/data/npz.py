@@ -21,7 +21,7 @@ from spgnn.data.reading import graph_of, reading
 from spgnn.data.source import GraphSource, describe, ids_of
 from spgnn.data.structure import block_of, select_rows, slice_rows, stack_rows, without_ones
 from spgnn.errors import InputError
-from spgnn.files import written_aside
+from spgnn.files import atomic_file
 from spgnn.layout import RowLayout
 from spgnn.memory import check_memory
 from spgnn.pattern import numpy_index_dtype
@@ -99,7 +99,7 @@ def write_npz(graph: Graph, path: str | os.PathLike[str], *, compressed: bool = 
         array = getattr(graph, name)
         if array is not None:
             arrays[name] = array.numpy()
-    with written_aside(path) as file:
+    with atomic_file(path) as file:
         (np.savez_compressed if compressed else np.savez)(file, **arrays)  # type: ignore[arg-type]
 
 

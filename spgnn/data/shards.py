@@ -38,7 +38,7 @@ from spgnn.data.reading import check_regular, reading
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource, ids_of, is_count, json_object
 from spgnn.data.structure import block_of, rename_columns, select_rows, stack_rows
 from spgnn.errors import InputError, shortened
-from spgnn.files import AnyPath, digest, directory_written_aside
+from spgnn.files import AnyPath, atomic_directory, digest
 from spgnn.layout import RowLayout, grouped_order
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
@@ -540,7 +540,7 @@ def write_part(folder: Path, part: int, records: Mapping[str, ArrayRecord]) -> s
 @contextmanager
 def directory_writer(directory: AnyPath) -> Iterator[DirectoryWriter]:
     """Write a graph directory, which appears when the block ends well."""
-    with directory_written_aside(directory) as folder:
+    with atomic_directory(directory) as folder:
         yield DirectoryWriter(folder)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spgnn.comm import Communicator, from_rank_zero, on_every_rank, on_rank_zero
 from spgnn.errors import InputError
-from spgnn.files import directory_written_aside, written_aside
+from spgnn.files import atomic_directory, atomic_file
 
 CHUNK_BYTES = 1 << 23  # of which up to four copies are in memory
 Made = TypeVar("Made")
@@ -53,7 +53,7 @@ def write_npy(
         On all ranks, if it cannot be written; what was there stays.
     """
     with ExitStack() as stack:
-        file = on_rank_zero(comm, lambda: stack.enter_context(written_aside(path, what)))
+        file = on_rank_zero(comm, lambda: stack.enter_context(atomic_file(path, what)))
         _write_array(file, rows, vertex_ids, comm, what, after)
         on_rank_zero(comm, stack.close)
 
@@ -72,7 +72,7 @@ def write_npz(
     """
 
     def opened() -> zipfile.ZipFile:
-        file = stack.enter_context(written_aside(path, what))
+        file = stack.enter_context(atomic_file(path, what))
         return stack.enter_context(zipfile.ZipFile(file, "w"))
 
     with ExitStack() as stack:
@@ -92,13 +92,13 @@ def write_parts(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator,
     """
 
     def opened() -> str:
-        return str(stack.enter_context(directory_written_aside(path)))
+        return str(stack.enter_context(atomic_directory(path)))
 
     def written() -> None:
         for name, held in (("rows", rows), ("ids", vertex_ids)):
             array = (held.float() if held.dtype == torch.bfloat16 else held).detach().cpu().numpy()
             target = Path(aside, f"{name}-{comm.rank:05}.npy")
-            with written_aside(target, what) as file:
+            with atomic_file(target, what) as file:
                 np.save(file, array, allow_pickle=False)
 
     with ExitStack() as stack:

@@ -18,7 +18,7 @@ from spgnn.data.normalise import check_weights, row_normalise_features
 from spgnn.data.shards import ShardDirectory
 from spgnn.data.splits import Pairs, held_out_of, seeded_split
 from spgnn.errors import InputError
-from spgnn.files import scratch_directory, written_aside
+from spgnn.files import atomic_file, scratch_directory
 from spgnn.hashing import uniform
 from spgnn.memory import check_memory
 from spgnn.minibatch.config import MiniBatchConfig
@@ -159,7 +159,7 @@ def _features(
         why = "its features are to be normalised" if place else "it is no graph directory"
         raise InputError(f"--store disk: {config.data.dataset} needs --store-dir DIR: {why}")
     path = own / FILE
-    with written_aside(path, f"--store-dir {storage.store_dir}") as file:
+    with atomic_file(path, f"--store-dir {storage.store_dir}") as file:
         rows = row_normalise_features(x) if normalised else x
         file.write(rows.contiguous().numpy().view(np.uint8).data)
     on_disk = DiskRows.open(path, 0, x.shape[0], x.shape[1], x.dtype)

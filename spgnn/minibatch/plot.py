@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from spgnn.files import write_pieces
+from spgnn.files import write_file
 from spgnn.partition.plot import check_plot
 
 _COLOURS = {"mini-batch": "C0", "full graph": "C1"}
@@ -41,7 +41,7 @@ def plot_scores(report: Mapping[str, Any], path: str) -> None:
     axes.legend(frameon=False, fontsize="small")
     drawn = io.BytesIO()
     figure.savefig(drawn, format=suffix, dpi=150)
-    write_pieces(path, [drawn.getvalue()], f"--plot {path}")
+    write_file(path, [drawn.getvalue()], f"--plot {path}")
 
 
 def curves(report: Mapping[str, Any] | None) -> dict[str, list[tuple[float, float]]]:

@@ -18,7 +18,7 @@ from spgnn.command import Parser, at_least, counted, real, run, say
 from spgnn.data.load import data_directory, load_dataset
 from spgnn.data.shards import open_shards
 from spgnn.errors import InputError, check_choice, memory_for
-from spgnn.files import check_writable, write_pieces
+from spgnn.files import check_writable, write_file
 from spgnn.partition import (
     BALANCES,
     METHODS,
@@ -284,7 +284,7 @@ def _write_outputs(
             elif flag == "--permutation":
                 write_labels(path, permutation(labels), what)
             elif flag == "--json":
-                write_pieces(path, [_record(options, reports)], what)
+                write_file(path, [_record(options, reports)], what)
             else:
                 assert volumes is not None
                 title = f"{Path(options.graph).name}, {reports[0]['method']}"

@@ -12,7 +12,7 @@ from spgnn import _native
 from spgnn.data.arrays import header_bytes, read_header
 from spgnn.data.reading import check_regular, reading
 from spgnn.errors import InputError
-from spgnn.files import AnyPath, write_pieces
+from spgnn.files import AnyPath, write_file
 from spgnn.partition.adjacency import Int32Array, Int64Array, check_parts, integers
 
 _PIECE = 1 << 20  # numbers that are formatted and written at once
@@ -123,7 +123,7 @@ def write_labels(path: AnyPath, labels: npt.ArrayLike, what: str | None = None) 
     if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
         raise InputError("labels must fit 32 bits")
     pieces = (array[i : i + _PIECE].astype(np.int32) for i in range(0, len(array), _PIECE))
-    write_pieces(path, map(_native.format_labels, pieces), what)
+    write_file(path, map(_native.format_labels, pieces), what)
 
 
 def read_edge_labels(path: AnyPath, edges: int, parts: int) -> Int32Array:
@@ -176,4 +176,4 @@ def write_edge_labels(
     dtype = next(dtype for dtype in _EDGE_DTYPES if parts - 1 <= np.iinfo(dtype).max)
     starts = range(0, len(array), _PIECE)
     pieces = (array[i : i + _PIECE].astype(dtype).tobytes() for i in starts)
-    write_pieces(path, chain([header_bytes(dtype, array.shape)], pieces), what)
+    write_file(path, chain([header_bytes(dtype, array.shape)], pieces), what)

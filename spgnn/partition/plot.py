@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from spgnn.errors import InputError
-from spgnn.files import write_pieces
+from spgnn.files import write_file
 from spgnn.partition.volume import Volumes
 
 
@@ -63,4 +63,4 @@ def plot_volumes(volumes: Volumes, path: str, title: str) -> None:
         figure.colorbar(image, ax=heat, label="rows")
     drawn = io.BytesIO()
     figure.savefig(drawn, format=suffix, dpi=150)
-    write_pieces(path, [drawn.getvalue()], f"--plot {path}")
+    write_file(path, [drawn.getvalue()], f"--plot {path}")

@@ -23,7 +23,7 @@ from spgnn.comm import (
 from spgnn.data.load import open_source
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.errors import InputError, memory_for
-from spgnn.files import check_writable, written_aside
+from spgnn.files import atomic_file, check_writable
 from spgnn.memory import resident_bytes
 from spgnn.options import read_options
 from spgnn.plan.choose import Choice, Planner
@@ -243,7 +243,7 @@ def _write(
             "dropped": [plan for record in records for plan in record["dropped"]],
             "outpaced": [plan for record in records for plan in record["outpaced"]],
         }
-        with written_aside(config.job.json, f"--json {config.job.json}") as file:
+        with atomic_file(config.job.json, f"--json {config.job.json}") as file:
             file.write((json.dumps(whole, indent=1, allow_nan=False) + "\n").encode())
     if config.plan.plot is not None:
         plot_choices(choices, config.plan.plot, f"{subject.name} on {planner.machine.name}")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn.errors import InputError, shortened
-from spgnn.files import AnyPath, written_aside
+from spgnn.files import AnyPath, atomic_file
 from spgnn.plan.fields import read_record
 
 FORMAT, VERSION = "spgnn machine", 3
@@ -308,7 +308,7 @@ def write_machine(machine: Machine, path: AnyPath, what: str | None = None) -> N
         If it cannot be written.
     """
     record = {"format": FORMAT, "version": VERSION, **asdict(machine)}
-    with written_aside(path, what) as file:
+    with atomic_file(path, what) as file:
         file.write((json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from spgnn.files import write_pieces
+from spgnn.files import write_file
 from spgnn.partition.plot import check_plot
 from spgnn.plan.choose import Choice
 
@@ -40,7 +40,7 @@ def plot_choices(choices: Sequence[Choice], path: str, title: str) -> None:
     right.legend(frameon=False, fontsize="small")
     drawn = io.BytesIO()
     figure.savefig(drawn, format=suffix, dpi=150)
-    write_pieces(path, [drawn.getvalue()], f"--plot {path}")
+    write_file(path, [drawn.getvalue()], f"--plot {path}")
 
 
 def lines(choices: Sequence[Choice]) -> dict[str, list[tuple[int, int, float]]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spgnn.errors import InputError
-from spgnn.files import written_aside
+from spgnn.files import atomic_file
 
 Record = Mapping[str, Any]
 """An epoch: its number, loss, learning rate and seconds, and the scores where it was evaluated."""
@@ -61,7 +61,7 @@ class CSVLog:
         names = dict.fromkeys(name for name in named if name != "seconds")
         self._columns = [*names, *(["seconds"] if "seconds" in named else [])]
         text = self._lines([{name: name for name in self._columns}, *self._records])
-        with written_aside(self._path) as file:
+        with atomic_file(self._path) as file:
             file.write(text.encode())
 
     def _lines(self, records: Iterable[Record]) -> str:

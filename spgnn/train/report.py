@@ -14,7 +14,7 @@ from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.exchange.approximation import relative_errors
-from spgnn.files import written_aside
+from spgnn.files import atomic_file
 from spgnn.memory import peak_bytes
 from spgnn.spmm import DistMatrix
 from spgnn.train.clock import CATEGORIES
@@ -218,7 +218,7 @@ def write(report: Report, path: str) -> None:
         If it cannot be written.
     """
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"
-    with written_aside(path, f"--json {path}") as file:
+    with atomic_file(path, f"--json {path}") as file:
         file.write(text.encode())
 
 
