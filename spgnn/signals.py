@@ -19,11 +19,11 @@ END_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
-class AskedToEnd(BaseException):
-    """A signal asked this process to end: no error, so nothing that catches errors may report it."""
+class AskedToEnd(SystemExit):
+    """A signal, of this number, asked this process to end: nobody may report it as an error."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(number)
+        super().__init__(128 + number)
         self.number = number
 
 

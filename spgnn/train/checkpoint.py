@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from spgnn.comm import Communicator, broadcast_value, on_every_rank, on_rank_zero
 from spgnn.errors import InputError
-from spgnn.files import check_writable, digest, written_aside
+from spgnn.files import atomic_file, check_writable, digest
 
 SUFFIX = ".safetensors"
 FILE = f"checkpoint{SUFFIX}"
@@ -349,7 +349,7 @@ def _write(path: Path, tensors: Tensors, told: str, directory: str) -> None:
             plain[name] = plain[name].clone()
         places.add(place)
     metadata = {"told": told, "digest": _digest(plain, told)}
-    with written_aside(path, what) as file:
+    with atomic_file(path, what) as file:
         file.write(safetensors.torch.save(plain, metadata))
 
 
