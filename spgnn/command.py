@@ -1,4 +1,4 @@
-"""What the command lines share: flags, what they print, and how a command ends."""
+"""The ground of command lines: types of flags, output, and the end of a command."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Parser(argparse.ArgumentParser):
         raise InputError(message + (meant(given, self._flags()) if unrecognized else ""))
 
     def _parse_optional(self, arg_string: str) -> Any:
-        """What argparse asks of each word: numbers in a row, as in ``-1,-1``, are no flag."""
+        """For argparse, several numbers, as in ``-1,-1``, are no flag."""
         if re.fullmatch(r"-\d+(,-?\d+)+", arg_string, re.ASCII):
             return None
         return super()._parse_optional(arg_string)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """What argparse calls for choices, those of subcommands too: an answer to typing errors."""
+        """Choices, those of subcommands too: an answer to typing errors."""
         if action.choices is not None and value not in action.choices:
             named = "command" if action.dest == argparse.SUPPRESS else action.dest
             flag = "/".join(action.option_strings) or str(action.metavar or named)

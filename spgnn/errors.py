@@ -98,7 +98,7 @@ class OutOfMemory(MemoryError):
 
 @contextmanager
 def memory_for(what: str) -> Iterator[None]:
-    """Where memory runs out inside the block, say for `what`, and how much was requested."""
+    """If memory runs out inside the block, say for `what`, and how much was requested."""
     try:
         yield
     except OutOfMemory:

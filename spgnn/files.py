@@ -165,7 +165,7 @@ def digest(*arrays: memoryview | bytes) -> str:
 
 
 def hasher_of_digest() -> hashlib.blake2b:
-    """What makes a `digest` of bytes that come piece by piece."""
+    """The hash of a `digest`, for bytes that come piece by piece."""
     return hashlib.blake2b(digest_size=16)
 
 
@@ -193,7 +193,7 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _followed(path: AnyPath) -> Path:
-    """Where links lead, in full."""
+    """The full path of the target of links."""
     try:
         return Path(os.path.realpath(path))
     except ValueError:  # a NUL; whatever is done with it says so
@@ -292,7 +292,7 @@ def _boot() -> str:
 
 
 def _is_local(folder: Path) -> bool:
-    """Whether a directory lies on a file system that no other machine can have mounted."""
+    """True if no other machine can have mounted this file system."""
     device = os.stat(folder).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()

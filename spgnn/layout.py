@@ -1,4 +1,4 @@
-"""Who owns which rows (RowLayout) and how ranks are arranged (Axes)."""
+"""Owners of rows (RowLayout) and arrangements of ranks (Axes)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class RowLayout:
         return RowLayout(np.append(cuts.ravel(), self.rows))
 
     def dealt(self, rows: npt.ArrayLike, pieces: int) -> Int64Array:
-        """Where rows go when every part deals its rows to `pieces` hands like cards, to and fro.
+        """New numbers of rows when every part deals its rows to `pieces` hands, to and fro.
 
         Neighbouring rows come into different hands, so that hands are alike however rows are
         sorted. The rows of one hand follow each other. A formula: no rank needs a table.
@@ -206,7 +206,7 @@ class Axes:
         return self.ranks if axis == EVERYONE else self.sizes[self._number(axis)]
 
     def coordinate(self, axis: str, rank: int) -> int:
-        """Where a rank sits on an axis."""
+        """The place of a rank on an axis."""
         return rank // self._stride(axis) % self.size(axis)
 
     def group(self, axis: str, rank: int) -> range:

@@ -1,4 +1,4 @@
-"""Where the nonzeros of a matrix are, seen from both sides."""
+"""The places of the nonzeros of a matrix, seen from both sides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def numpy_index_dtype(limit: int) -> type[np.int32] | type[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Where the nonzeros of a matrix are, in CSR form; immutable.
+    """The places of the nonzeros of a matrix, in CSR form; immutable.
 
     Tensors of the right dtype are shared with the caller, not copied, for patterns of mapped files
     may be larger than memory. They must not change afterwards: the other side, and whatever is
@@ -82,7 +82,7 @@ class Pattern:
 
     @property
     def device(self) -> torch.device:
-        """Where the arrays live."""
+        """The device of the arrays."""
         return self.indices.device
 
     @property
@@ -97,7 +97,7 @@ class Pattern:
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Whether the pattern is its own transpose."""
+        """True if the pattern is its own transpose."""
         rows, cols = self.shape
         with untraced():
             here = self.indptr.cpu().numpy(), self.indices.cpu().numpy()
@@ -130,7 +130,7 @@ class Pattern:
 
     @cached_property
     def order(self) -> Tensor:
-        """Which nonzero of this pattern each nonzero of `T` is: int32 (or int64) [nnz].
+        """The number here of each nonzero of `T`: int32 (or int64) [nnz].
 
         Values of the transpose are ``values[order]``.
         """
@@ -193,7 +193,7 @@ class Selection(Pattern):
 
     @cached_property
     def first_of_run(self) -> int | None:
-        """Where the rows begin if they are neighbours in order (nothing is to be copied then)."""
+        """The first row if all are neighbours in order, so that nothing need be copied."""
         m = self.shape[0]
         first = int(self.indices[0]) if m else 0
         run = torch.arange(first, first + m, dtype=self.indices.dtype, device=self.device)

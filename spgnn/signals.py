@@ -1,4 +1,4 @@
-"""How a process is asked to end: by a signal, or by the end of the process that started it."""
+"""A process is asked to end: by a signal, or by the end of the process that started it."""
 
 from __future__ import annotations
 

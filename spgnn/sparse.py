@@ -171,7 +171,7 @@ class CSR:
 
     @property
     def device(self) -> torch.device:
-        """Where the arrays live."""
+        """The device of the arrays."""
         return self.pattern.device
 
     @property
@@ -276,7 +276,7 @@ class CSR:
 
 
 def exact_in_float32(numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Which finite numbers float32 holds without rounding them, bool of their shape."""
+    """True for finite numbers that float32 holds without rounding, bool of their shape."""
     kind = numbers.dtype
     if kind.kind in "biu" and kind.itemsize <= 2:
         return np.ones(numbers.shape, np.bool_)
@@ -306,12 +306,12 @@ class _Transpose:
     its_values: Tensor | None
 
     def holds(self, version: int) -> bool:
-        """Whether neither side's values have been written to since."""
+        """True if neither side's values have been written to since."""
         return version == self.here and _version(self.its_values) == self.there
 
 
 def _version(values: Tensor | None) -> int | None:
-    """How often torch has written to some values; ``None`` if that cannot be relied on."""
+    """Number of writes of torch to some values; ``None`` if that cannot be relied on."""
     if values is None:
         return 0
     return None if values.requires_grad or values.is_inference() else values._version
@@ -357,7 +357,7 @@ def take_rows(A: CSR, rows: Tensor) -> CSR:
 
 
 def entries_of(A: CSR, rows: Tensor) -> Tensor:
-    """Where the entries of some rows lie among all, row after row, int64."""
+    """The numbers of the entries of some rows, row after row, int64."""
     lengths = A.row_lengths[rows]
     # Entry k of new row r is entry k + (old start − new start) of the old arrays.
     shift = (A.indptr[rows] - (lengths.cumsum(0) - lengths)).repeat_interleave(lengths)

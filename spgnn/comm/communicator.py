@@ -123,7 +123,7 @@ class Communicator(ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where this rank's tensors should live."""
+        """The device for this rank's tensors."""
         return self.job.device
 
     def settled(self) -> None:
@@ -641,7 +641,7 @@ class Mesh:
         return self.everyone.rank
 
     def coordinate(self, axis: str) -> int:
-        """Where this rank sits on an axis."""
+        """The place of this rank on an axis."""
         return self.axes.coordinate(axis, self.rank)
 
     def __getitem__(self, axis: str) -> Communicator:

@@ -145,7 +145,7 @@ def _note(place: Place, what: str) -> None:
 
 
 def _has_mpi(place: Place) -> bool:
-    """Whether mpi4py is here, and is of the MPI whose launcher has started this rank.
+    """True if mpi4py is of the MPI whose launcher has started this rank.
 
     srun sets variables of MPI whether or not the program uses it.
     """
@@ -167,7 +167,7 @@ def _allow_descriptors() -> None:
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where a job meets."""
+    """A job's meeting place."""
 
     store: Any  # torch.distributed.Store
     host: str  # where rank 0 runs, in words or numbers that lead there from all ranks
@@ -243,7 +243,7 @@ def interface_of(address: str) -> str | None:
 
 
 def has_address(interfaces: str) -> bool:
-    """Whether each of some network interfaces, with commas between them, has an address."""
+    """True if each of some network interfaces, with commas between them, has an address."""
     with suppress(OSError):
         v6 = Path("/proc/net/if_inet6").read_text().split()
         return all(_ipv4_of(name) or name in v6 for name in interfaces.split(","))
@@ -416,7 +416,7 @@ def _listen(port: int, backlog: int) -> socket.socket:
 
 
 def _leads_to(listener: socket.socket, host: str, patience: float) -> bool:
-    """Whether a connection to this port of that host comes out at a socket of ours."""
+    """True if a connection to this port of that host comes out at a socket of ours."""
     end = time.monotonic() + patience
     with suppress(OSError), _reach(host, listener.getsockname()[1], end) as probe:
         while (left := end - time.monotonic()) > 0:

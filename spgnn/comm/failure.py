@@ -1,4 +1,4 @@
-"""How a job ends, and the one way in which its ranks learn that one of them has ended.
+"""The end of a job, and the one way in which its ranks learn that one of them has ended.
 
 Rank 0 holds a TCP connection to every other rank, its lifeline. A thread on each rank reads it, for
 the main thread may be blocked in a collective or busy elsewhere. Whatever becomes of a rank is a
@@ -148,7 +148,7 @@ class Job:
         self.timeout = min(self.timeout, self._settled_timeout)
 
     def explained(self, call: Call, error: ConnectionError) -> CommunicationError:
-        """Why a call broke off: the peer has ended in good order, or nobody knows yet."""
+        """The reason why a call broke off: its peer has ended in good order, or is lost."""
         if self.lifelines is None:
             return CommunicationError(f"{error} in {call}")
         for _ in range(3):
@@ -354,7 +354,7 @@ class Lifelines:
             return self._speaker == rank
 
     def _send(self, peer: int, *words: object) -> bool:
-        """Whether the other side may have got it."""
+        """False if the line is broken."""
         with self._lock:
             try:
                 self._lines[peer].sendall(json.dumps(words).encode() + b"\n")

@@ -153,7 +153,7 @@ def _listen(nproc: int) -> socket.socket:
 
 
 def _described(listener: socket.socket, nproc: int) -> dict[str, str]:
-    """What all ranks read of their job in the environment."""
+    """Variables that describe the job to all ranks."""
     return {
         "WORLD_SIZE": str(nproc),
         "LOCAL_WORLD_SIZE": str(nproc),
@@ -236,7 +236,7 @@ def _flush() -> None:
 
 
 def _leave() -> None:
-    """What happens at exit elsewhere; a fork must not run what its parent has registered."""
+    """Exit handlers do this elsewhere; a fork must not run those of its parent."""
     comm = world()
     if comm is not None:
         comm.leave()

@@ -103,12 +103,12 @@ class CallRing:
                 )
 
     def has_compared(self) -> bool:
-        """Whether all calls of this rank are compared by now."""
+        """True if all calls of this rank are compared by now."""
         self.compare()
         return not self._ours
 
     def is_silent(self, ended: dict[int, dict[str, int]]) -> bool:
-        """Whether nothing is on its way to or from this rank any more, now that all have ended."""
+        """True if nothing is on its way to or from this rank, now that all have ended."""
         self.compare()
         if not self._ours:
             while self._hear() is not None:
@@ -268,7 +268,7 @@ class Progress:
 
     @property
     def needed(self) -> Help:
-        """How much help is needed with what is under way, and nobody waits for."""
+        """The help that operations need which are under way, and nobody waits for."""
         if not self._needed.is_set():
             return "none"
         return "soon" if self._in_haste.is_set() else "late"

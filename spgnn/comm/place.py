@@ -275,7 +275,7 @@ def choose(
 
 
 def mpi_lacks_room(place: Place) -> str:
-    """Why MPICH would die of SIGBUS or SIGSEGV while it starts; empty if it would not.
+    """The reason why MPICH would die while it starts (SIGBUS, SIGSEGV); empty if it would not.
 
     Its ranks on a node take shared memory by the name of /dev/shm, without a look at the limit.
     """
@@ -324,6 +324,6 @@ def default_threads(ranks_here: int | None = None) -> int:
 
 
 def _positive(name: str) -> int:
-    """What a variable says if it is a number (OMP_NUM_THREADS may be a list), else 0."""
+    """The value of a variable if it is a number (OMP_NUM_THREADS may be a list), else 0."""
     text = os.environ.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -43,20 +43,14 @@ _KINDS: Final = {"alltoall": 1, "broadcast": 2, "reduce": 3, "gather": 4, "scatt
 
 
 class Rows(NamedTuple):
-    """What is sent or received, rank after rank: so many units of bytes for each."""
+    """Rows to send or receive, rank after rank: so many units of bytes for each."""
 
     tensor: Tensor
     counts: Int64Array
 
 
 class Memory:
-    """What all communicators of a rank share: the memory, and what has been begun in it.
-
-    Parameters
-    ----------
-    endpoint : Endpoint
-    job : Job
-    """
+    """The memory of all communicators of a rank, and the operations begun in it."""
 
     def __init__(self, endpoint: Endpoint, job: Job) -> None:
         self.endpoint = endpoint
@@ -75,18 +69,11 @@ class Memory:
         same: bool = False,
         then: Callable[[], None] | None = None,
     ) -> Wait:
-        """Post rows, and return what reads those of others.
+        """Post rows, and return a function that reads those of others.
 
-        Parameters
-        ----------
-        where : channel, number and kind of the operation
-        send, recv : Rows
-        unit : int
-            Bytes.
-        same : bool
-            Everyone is sent the same.
-        then : callable, optional
-            Called once all is read, whatever this rank waits for by then.
+        `where` are channel, number and kind of the operation, `unit` is in bytes; `same` if
+        everyone is sent the same. `then` is called once all is read, whatever this rank waits for
+        by then.
         """
         begun: list[Operation] = []
 
@@ -158,15 +145,7 @@ class Memory:
 
 
 class SharedCommunicator(Communicator):
-    """Ranks of one machine. CUDA tensors are staged through host memory.
-
-    Parameters
-    ----------
-    job : Job
-        Which says how it ends.
-    group : Group
-    memory : Memory
-    """
+    """Ranks of one machine. CUDA tensors are staged through host memory."""
 
     def __init__(self, job: Job, group: Group, memory: Memory) -> None:
         ranks = list(group.ranks)
@@ -180,13 +159,7 @@ class SharedCommunicator(Communicator):
 
     @classmethod
     def of(cls, comm: Communicator) -> SharedCommunicator | str:
-        """The same ranks if they can share memory, else why they cannot. Collective.
-
-        Parameters
-        ----------
-        comm : Communicator
-            All ranks of the job.
-        """
+        """The same ranks, all of the job, if they can share memory, else why not. Collective."""
         token = secrets.randbits(62)
         span = min(_SPAN, _ALL_SPANS // comm.size)
         try:
