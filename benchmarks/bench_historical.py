@@ -29,10 +29,9 @@ from spgnn.comm import connect
 from spgnn.data.load import load_dataset
 from spgnn.data.normalise import row_normalise_features
 from spgnn.data.splits import with_split
-from spgnn.minibatch.distributed import DistributedLoader
-from spgnn.minibatch.historical import History
-from spgnn.minibatch.local import HistoricalLoader, hidden_widths
-from spgnn.minibatch.together import average_gradients
+from spgnn.loader import History, NeighborLoader
+from spgnn.loader.historical import hidden_widths
+from spgnn.loader.training import average_gradients
 from spgnn.nn import GraphSAGE
 from spgnn.testing import run_ranks
 
@@ -77,19 +76,11 @@ def train(rank: int, how: Way) -> dict[str, Any]:
     options: dict[str, Any] = {"batch_size": -(-how.batch // comm.size), "shuffle": True}
     options |= {"seed": how.seed}
     before = comm.ledger.copy()
-    if how.way == "exact":
-        loader: Any = DistributedLoader(graph, comm, how.fanouts, superbatch=4, **options)
-    else:
-        loader = HistoricalLoader(
-            graph,
-            comm,
-            how.fanouts,
-            hidden_widths(model),
-            history=how.history,
-            misses=how.misses,
-            dtype=getattr(torch, how.past),
-            **options,
-        )
+    options |= {"comm": comm, "widths": hidden_widths(model), "mode": how.way, "superbatch": 4}
+    if how.history is not None:
+        options["mode"] = replace(how.history, misses=how.misses, dtype=getattr(torch, how.past))
+    loader = NeighborLoader(graph.share, how.fanouts, "train_mask", **options)
+    rounds: Any = loader.rounds
     optimizer = torch.optim.Adam(model.parameters(), lr=how.lr)
     started = time.perf_counter()
     for _ in range(how.epochs):
@@ -103,14 +94,14 @@ def train(rank: int, how: Way) -> dict[str, Any]:
             optimizer.step()
     seconds = time.perf_counter() - started
     if how.way != "exact":
-        loader.drain()
+        rounds.drain()
     moved = torch.tensor([comm.ledger.since(before).of("alltoall").received_bytes])
     comm.all_reduce(moved).wait()
     scores = spgnn.infer(model.eval(), graph).argmax(1)
     right = torch.stack([((scores == graph.y) & graph.test_mask).sum(), graph.test_mask.sum()])
     comm.all_reduce(right).wait()
     found = {"accuracy": float(right[0] / right[1]), "bytes": int(moved), "seconds": seconds}
-    return found | (loader.report() if how.way != "exact" else {})
+    return found | (rounds.report() if how.way != "exact" else {})
 
 
 def ways(graph: str, arguments: argparse.Namespace) -> Iterator[tuple[str, int, Way]]:
@@ -125,7 +116,7 @@ def ways(graph: str, arguments: argparse.Namespace) -> Iterator[tuple[str, int, 
         if arguments.alone:
             yield "alone", ranks, Way(way="local", **base)
         for text in arguments.historical:
-            history = History.parsed(text)
+            history = History.parse(text)
             for misses in arguments.misses.split(","):
                 yield (
                     f"{text} {misses}",

@@ -45,20 +45,11 @@ from torch import Tensor
 from spgnn.data import open_source
 from spgnn.data.generators import rmat
 from spgnn.files import atomic_file
-from spgnn.sampling import Draw, NeighborSampler
+from spgnn.loader import CachedRows, DiskRows, Draw, NeighborSampler, PackedRows, degrees_of
+from spgnn.loader.cache import PolicyName, hits
 from spgnn.sparse import CSR
-from spgnn.store import (
-    CachedRows,
-    DiskRows,
-    PackedRows,
-    Policy,
-    hits,
-    optimal_hits,
-    uses,
-    visit_probability,
-)
 
-RULES = ("none", "lru", "clock", "sieve", "degree", "vip", "belady")
+RULES: tuple[PolicyName, ...] = ("none", "lru", "degree", "belady")
 PAGE = mmap.PAGESIZE
 Trace = list[Tensor]
 Way = Callable[[], tuple[float, int, float]]
@@ -86,8 +77,8 @@ def draw(A: CSR, options: argparse.Namespace) -> tuple[Trace, dict[str, Tensor]]
             sampler.sample(seeds, Draw(0, epoch, batch)).nodes
             for batch, seeds in enumerate(order.split(size))
         ]
-    visits = visit_probability(A, fan_outs, train, size)
-    return trace, {"degree": uses(A), "vip": visits, "belady": visits}
+    degrees = degrees_of(A)
+    return trace, {"degree": degrees, "belady": degrees}
 
 
 class Mapped:
@@ -161,7 +152,12 @@ def mapped(path: str, shape: tuple[int, int], trace: Trace, how: str, capacity: 
 
 
 def cached(
-    path: str, shape: tuple[int, int], trace: Trace, policy: Policy, options: argparse.Namespace
+    path: str,
+    shape: tuple[int, int],
+    trace: Trace,
+    policy: PolicyName,
+    scores: Tensor | None,
+    options: argparse.Namespace,
 ) -> Way:
     """A cache before the file; superbatches are announced half a one ahead."""
     capacity = shape[0] * shape[1] * 4 // options.share
@@ -169,7 +165,7 @@ def cached(
 
     def read() -> tuple[float, int, float]:
         disk = DiskRows.open(path, 0, *shape, torch.float32, gap=options.gap)
-        rows = CachedRows(disk, policy, capacity)
+        rows = CachedRows(disk, policy, capacity, scores=scores)
         began = time.perf_counter()
         rows.prefetch(trace[:half])
         for now, ids in enumerate(trace):
@@ -273,9 +269,9 @@ def hit_rates(name: str, options: argparse.Namespace) -> str:
     found = [f"{name} | {len(trace)} × {needed // len(trace)}"]
     for rule in RULES[1:]:
         ahead = options.superbatch if rule == "belady" else 1
-        had = sum(hits(Policy(rule, scores.get(rule)), trace, slots, ahead))
+        had = sum(hits(rule, trace, slots, ahead=ahead, scores=scores.get(rule)))
         found.append(f"{had / needed:.4f}")
-    best = optimal_hits(trace, slots)
+    best = sum(hits("belady", trace, slots))
     return f"| {' | '.join(found)} | {best / needed:.4f} |\n"
 
 
@@ -297,7 +293,7 @@ def reading(options: argparse.Namespace) -> str:
     trace, scores = draw(A, options)
     shape = A.shape[0], options.width
     slots, needed = shape[0] // options.share, sum(map(len, trace))
-    best = optimal_hits(trace, slots)
+    best = sum(hits("belady", trace, slots))
     first = trace[: len(trace) // options.epochs]
     with table_on_disk(options.directory, shape) as path:
         ways = {
@@ -308,9 +304,9 @@ def reading(options: argparse.Namespace) -> str:
             for advised in ("", ", advised")
         }
         for rule in RULES:
-            ways[rule] = cached(path, shape, trace, Policy(rule, scores.get(rule)), options)
+            ways[rule] = cached(path, shape, trace, rule, scores.get(rule), options)
         ways["packed"] = packed_epochs(path, shape, trace, options)
-        ways["belady, no scores"] = cached(path, shape, trace, Policy("belady"), options)
+        ways["belady, no scores"] = cached(path, shape, trace, "belady", None, options)
         chosen = tuple(options.ways.split(","))
         ways = {name: way for name, way in ways.items() if name.startswith(chosen)}
         taken = measure(ways, options.turns)

@@ -16,8 +16,8 @@ BATCH = 1024
 
 
 def spgnn(indptr, indices, weights):
+    from spgnn.loader import Draw, LaborSampler, NeighborSampler
     from spgnn.pattern import Pattern
-    from spgnn.sampling import Draw, LaborSampler, NeighborSampler
 
     n = len(indptr) - 1
     pattern = Pattern(indptr, indices, (n, n))

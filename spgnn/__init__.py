@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spgnn.graph import DistGraph
     from spgnn.inference import infer
     from spgnn.layout import Axes, RowLayout
-    from spgnn.minibatch import LinkNeighborLoader, NeighborLoader
+    from spgnn.loader import LinkNeighborLoader, NeighborLoader
     from spgnn.pattern import Pattern
     from spgnn.sparse import CSR
     from spgnn.spmm import DistMatrix
@@ -49,9 +49,9 @@ _HOMES = {
     "DistGraph": "graph",
     "DistMatrix": "spmm",
     "InputError": "errors",
-    "LinkNeighborLoader": "minibatch",
+    "LinkNeighborLoader": "loader",
     "Mesh": "comm",
-    "NeighborLoader": "minibatch",
+    "NeighborLoader": "loader",
     "Pattern": "pattern",
     "RowLayout": "layout",
     "connect": "comm",

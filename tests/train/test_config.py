@@ -16,8 +16,8 @@ from spgnn.config import Record, options_of
 from spgnn.exchange import Codec
 from spgnn.inference.cli import infer_to_file
 from spgnn.inference.config import InferConfig
-from spgnn.minibatch.config import MiniBatchConfig
-from spgnn.minibatch.run import train as train_batches
+from spgnn.loader.config import MiniBatchConfig
+from spgnn.loader.run import train as train_batches
 from spgnn.plan.config import PlanConfig
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, Training, main, prepare, train

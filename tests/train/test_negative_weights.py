@@ -14,10 +14,10 @@ from spgnn import InputError, NeighborLoader
 from spgnn.__main__ import main as spgnn_main
 from spgnn.comm import connect
 from spgnn.data import Graph
-from spgnn.minibatch.config import MiniBatchConfig
-from spgnn.minibatch.materials import materials
-from spgnn.minibatch.ranked import RankedTask
-from spgnn.minibatch.run import main as minibatch
+from spgnn.loader.config import MiniBatchConfig
+from spgnn.loader.dataset import open_dataset
+from spgnn.loader.run import main as minibatch
+from spgnn.loader.training import VertexBatches
 from spgnn.nn import GCNConv, SGConv
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
@@ -66,8 +66,8 @@ def refusals(rank: int, path: Path) -> list[str]:
         ways.append(lambda config=config: prepare(config, comm))
         ways.append(lambda config=config: InParts(config, comm, 0))
         sampled = MiniBatchConfig.of(dataset=str(path), model=model, distributed="exact")
-        ways.append(lambda sampled=sampled: RankedTask(sampled.settled(), comm))
-        ways.append(lambda sampled=sampled: materials(sampled.settled()).__enter__())
+        ways.append(lambda sampled=sampled: VertexBatches(sampled.settled(), comm))
+        ways.append(lambda sampled=sampled: open_dataset(sampled.settled()).__enter__())
     for way in ways:
         try:
             way()

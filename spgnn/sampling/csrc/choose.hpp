@@ -5,9 +5,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
+#include <numeric>
 #include <vector>
 
 #include "hash.hpp"
@@ -148,8 +151,9 @@ auto with_set(std::int64_t most, std::vector<std::uint32_t>& memory, const Choos
   return choose(HashedSet(memory, most));
 }
 
-// Each set equally likely: R. W. Floyd's algorithm (Bentley & Floyd, CACM 1987). Offset j is drawn
-// from [0, degree − k + j] and replaced by the last of these if it was chosen before.
+// The first k of a random order of the row, so fewer entries are some of those that more would be:
+// a vertex that draws for several layers finds no others. Short rows are shuffled; of longer ones
+// an offset that was chosen before is drawn again, unless that would come too often.
 template <class Index>
 class UniformWithoutReplacement {
  public:
@@ -158,35 +162,48 @@ class UniformWithoutReplacement {
 
   void operator()(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws draws,
                   std::int64_t* positions) {
-    if (degree <= 64) {
-      by_mask(start, degree, k, draws, positions);
-      return;
+    if (degree <= kShort) {
+      std::uint8_t order[kShort];
+      std::memcpy(order, kInOrder.data(), kShort);
+      shuffle(order, start, degree, k, draws, positions);
+    } else if (2 * k > degree) {
+      memory_.resize(degree);
+      std::iota(memory_.begin(), memory_.end(), 0);
+      shuffle(memory_.data(), start, degree, k, draws, positions);
+    } else {
+      with_set(k, memory_,
+               [&](auto&& chosen) { return by_set(chosen, start, degree, k, draws, positions); });
     }
-    with_set(k, memory_,
-             [&](auto&& chosen) { return by_set(chosen, start, degree, k, draws, positions); });
   }
 
  private:
-  template <class Set>
-  static void by_set(Set& chosen, std::int64_t start, std::int64_t degree, std::int64_t k,
-                     VertexDraws draws, std::int64_t* positions) {
+  static constexpr std::int64_t kShort = 64;
+  static constexpr auto kInOrder = [] {
+    std::array<std::uint8_t, kShort> order{};
+    std::iota(order.begin(), order.end(), 0);
+    return order;
+  }();
+
+  // Fisher & Yates, as far as it is needed.
+  template <class Offset>
+  static void shuffle(Offset* order, std::int64_t start, std::int64_t degree, std::int64_t k,
+                      VertexDraws draws, std::int64_t* positions) {
     for (std::int64_t j = 0; j < k; ++j) {
-      const std::uint64_t last = degree - k + j;
-      const auto drawn = static_cast<std::uint32_t>(below(draws[j], last + 1));
-      const auto taken = chosen.has(drawn) ? static_cast<std::uint32_t>(last) : drawn;
-      chosen.add(taken);
-      positions[j] = start + taken;
+      const std::uint64_t drawn = j + below(draws[j], degree - j);
+      positions[j] = start + order[drawn];
+      order[drawn] = order[j];
     }
   }
 
-  static void by_mask(std::int64_t start, std::int64_t degree, std::int64_t k, VertexDraws draws,
-                      std::int64_t* positions) {
-    std::uint64_t chosen = 0;
+  template <class Set>
+  static void by_set(Set& chosen, std::int64_t start, std::int64_t degree, std::int64_t k,
+                     VertexDraws draws, std::int64_t* positions) {
+    std::uint64_t column = 0;
     for (std::int64_t j = 0; j < k; ++j) {
-      const std::uint64_t last = degree - k + j, drawn = below(draws[j], last + 1);
-      const std::uint64_t taken = chosen >> drawn & 1 ? last : drawn;
-      chosen |= std::uint64_t{1} << taken;
-      positions[j] = start + static_cast<std::int64_t>(taken);
+      auto drawn = static_cast<std::uint32_t>(below(draws[column++], degree));
+      while (chosen.has(drawn)) drawn = static_cast<std::uint32_t>(below(draws[column++], degree));
+      chosen.add(drawn);
+      positions[j] = start + drawn;
     }
   }
 

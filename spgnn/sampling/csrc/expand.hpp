@@ -87,22 +87,18 @@ class Growth {
   }
 
   // draw(hop, targets, sink) gives the entries of a hop, and to the sink, which may be null, while
-  // they are drawn, or not at all. Targets are all that was found before, or what the hop before
-  // found (`resample` or not).
+  // they are drawn, or not at all. Targets are all that was found before.
   template <class DrawHop>
-  Sampled grow(std::int64_t hops, bool directed, bool resample, bool edge_ids,
-               const DrawHop& draw) {
+  Sampled grow(std::int64_t hops, bool directed, bool edge_ids, const DrawHop& draw) {
     Sampled sampled;
-    std::int64_t done = 0;
     std::vector<std::int64_t> sizes{numbering_.size()};
     for (std::int64_t k = 0; k < hops; ++k) {
-      const Targets<Index> targets = this->targets(done);
-      Numbers numbers(*this, done);
+      const Targets<Index> targets = this->targets();
+      Numbers numbers(*this);
       Entries<Index> entries = draw(k, targets, numbering_.is_serial() ? &numbers : nullptr);
       SampledHop& hop = sampled.hops.emplace_back();
       hop.indices = numbers.of(entries, directed && k + 1 == hops);
       take_apart();
-      if (!resample) done += targets.count;
       hop.indptr = std::move(entries.indptr);
       hop.edge_ids = std::move(entries.edge_ids);
       hop.weights = std::move(entries.weights);
@@ -122,21 +118,20 @@ class Growth {
     return static_cast<Key>(kDisjoint ? root * rows_.cols + vertex : vertex);
   }
 
-  // All nodes but the first so many.
-  Targets<Index> targets(std::int64_t first = 0) const {
+  // All nodes.
+  Targets<Index> targets() const {
     if constexpr (kDisjoint) {
-      return {vertices_.data() + first, numbering_.size() - first, roots_.data() + first,
-              limits_.empty() ? nullptr : limit_of_.data() + first};
+      return {vertices_.data(), numbering_.size(), roots_.data(),
+              limits_.empty() ? nullptr : limit_of_.data()};
     } else {
-      return {numbering_.keys() + first, numbering_.size() - first};
+      return {numbering_.keys(), numbering_.size()};
     }
   }
 
   // Numbers of the columns of a hop.
   class Numbers final : public Sink<Index> {
    public:
-    // The hop's targets are all nodes but the first so many.
-    Numbers(Growth& growth, std::int64_t before) : growth_(growth), before_(before) {}
+    explicit Numbers(Growth& growth) : growth_(growth) {}
 
     void begin(const Entries<Index>& entries) override {
       taken_ = true;
@@ -168,7 +163,7 @@ class Growth {
       if constexpr (kDisjoint) {
         for (std::int64_t i = first; i < end; ++i) {
           for (std::int64_t e = entries.indptr[i]; e < entries.indptr[i + 1]; ++e) {
-            keys_[e] = growth_.key(growth_.roots_[before_ + i], entries.columns[e]);
+            keys_[e] = growth_.key(growth_.roots_[i], entries.columns[e]);
           }
         }
         return keys_.data();
@@ -178,7 +173,6 @@ class Growth {
     }
 
     Growth& growth_;
-    std::int64_t before_;
     bool taken_ = false;
     Buffer<std::int32_t> numbers_;
     Buffer<Key> keys_;  // where they are not the columns
@@ -248,7 +242,7 @@ Sampled sample_layers(const Rows<Index>& rows, Tables& tables, std::span<const s
   return tables.with_table([&](auto& table) {
     using Table = std::remove_reference_t<decltype(table)>;
     Growth<Index, Table, false> growth(rows, table, seeds, {}, threads);
-    return growth.grow(hops, true, true, false, draw);
+    return growth.grow(hops, true, false, draw);
   });
 }
 
@@ -259,7 +253,7 @@ Sampled induced_sample(const Rows<Index>& rows, Tables& tables,
   return tables.with_table([&](auto& table) {
     using Table = std::remove_reference_t<decltype(table)>;
     Growth<Index, Table, false> growth(rows, table, vertices, {}, threads);
-    return growth.grow(1, false, true, edge_ids,
+    return growth.grow(1, false, edge_ids,
                        [](std::int64_t, const Targets<Index>& targets, Sink<Index>*) {
                          Entries<Index> none;
                          none.indptr = Buffer<std::int64_t>(targets.count + 1);

@@ -283,7 +283,7 @@ struct HopOptions {
   bool replace = false;
   bool disjoint = false;
   bool directed = true;
-  bool resample = true;
+  bool resample = true;  // a vertex draws anew for each hop, rather than beginnings of one order
   bool edge_ids = false;
 };
 

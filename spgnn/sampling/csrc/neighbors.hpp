@@ -19,12 +19,13 @@ Sampled sample_neighbors(const Rows<Index>& rows, Tables& tables,
                          std::span<const std::int64_t> fanouts, const Draw& draw,
                          const HopOptions& options, int threads) {
   const auto hop = [&](std::int64_t k, const Targets<Index>& targets, Sink<Index>* sink) {
-    return draw_hop(rows, targets, fanouts[k], HopDraws(draw, k), options, threads, sink);
+    const HopDraws draws(draw, options.resample ? k : 0);
+    return draw_hop(rows, targets, fanouts[k], draws, options, threads, sink);
   };
   const auto grow = [&]<bool kDisjoint>(auto& table) {
     using Table = std::remove_reference_t<decltype(table)>;
     Growth<Index, Table, kDisjoint> growth(rows, table, seeds, limits, threads);
-    return growth.grow(fanouts.size(), options.directed, options.resample, options.edge_ids, hop);
+    return growth.grow(fanouts.size(), options.directed, options.edge_ids, hop);
   };
   if (options.disjoint) {
     return tables.with_hashes([&](auto& table) { return grow.template operator()<true>(table); });

@@ -161,8 +161,6 @@ std::unique_ptr<spgnn::CacheTable> make_table(const std::string& policy, std::in
                                               std::int64_t slots, Scores scores) {
   using Made = std::unique_ptr<spgnn::CacheTable>;
   if (policy == "lru") return Made(new spgnn::LruTable(rows, slots));
-  if (policy == "clock") return Made(new spgnn::ClockTable(rows, slots));
-  if (policy == "sieve") return Made(new spgnn::SieveTable(rows, slots));
   return Made(new spgnn::BeladyTable(rows, slots, {scores.data(), scores.data() + scores.size()}));
 }
 

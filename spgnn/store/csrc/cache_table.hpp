@@ -89,69 +89,33 @@ class FixedTable : public CacheTable {
   void miss(std::int64_t id) override { place_[id] = std::abs(place_[id]); }
 };
 
-// Rows in a circle of slots, each with a mark that a hit sets.
-class MarkedTable : public CacheTable {
+// The row whose last use lies furthest back goes first: slots in a list, the newest at its head.
+class LruTable : public CacheTable {
  public:
   using CacheTable::CacheTable;
 
- protected:
-  void hit(std::int64_t slot) override { marked_[slot] = 1; }
+ private:
+  void hit(std::int64_t slot) override {
+    unlink(slot);
+    push(slot);
+  }
   void miss(std::int64_t id) override {
     if (slots_ == 0) return;
-    std::int64_t slot = used();
+    auto slot = static_cast<std::int64_t>(row_in_.size());
     if (slot < slots_) {
       row_in_.push_back(id);
-      marked_.push_back(0);
+      older_.push_back(-1);
+      newer_.push_back(-1);
     } else {
-      slot = victim();
+      slot = tail_;
+      unlink(slot);
       set_slot(row_in_[slot], -1);
       row_in_[slot] = id;
-      marked_[slot] = 0;
     }
-    inserted(slot);
+    push(slot);
     set_slot(id, slot);
   }
-
-  // A slot whose row has to go; all are used.
-  virtual std::int64_t victim() = 0;
-  virtual void inserted(std::int64_t) {}
-
-  std::int64_t used() const { return static_cast<std::int64_t>(row_in_.size()); }
-
-  std::vector<std::int64_t> row_in_;
-  std::vector<std::uint8_t> marked_;
-};
-
-// Second chance (Corbató 1968): a hand goes round, takes marks away, and stops at a row without.
-class ClockTable : public MarkedTable {
- public:
-  using MarkedTable::MarkedTable;
-
- private:
-  std::int64_t victim() override {
-    for (;; hand_ = (hand_ + 1) % slots_) {
-      if (!marked_[hand_]) break;
-      marked_[hand_] = 0;
-    }
-    const std::int64_t found = hand_;
-    hand_ = (hand_ + 1) % slots_;
-    return found;
-  }
-
-  std::int64_t hand_ = 0;
-};
-
-// Slots in a list, the newest at its head.
-class ListedTable : public MarkedTable {
- public:
-  using MarkedTable::MarkedTable;
-
- protected:
-  void inserted(std::int64_t slot) override {
-    if (slot >= static_cast<std::int64_t>(older_.size())) {
-      older_.resize(slot + 1, -1);
-      newer_.resize(slot + 1, -1);
-    }
+  void push(std::int64_t slot) {
     older_[slot] = head_;
     newer_[slot] = -1;
     (head_ < 0 ? tail_ : newer_[head_]) = slot;
@@ -163,45 +127,7 @@ class ListedTable : public MarkedTable {
   }
 
   std::int64_t head_ = -1, tail_ = -1;
-  std::vector<std::int64_t> older_, newer_;
-};
-
-// The row whose last use lies furthest back goes first.
-class LruTable : public ListedTable {
- public:
-  using ListedTable::ListedTable;
-
- private:
-  void hit(std::int64_t slot) override {
-    unlink(slot);
-    inserted(slot);
-  }
-  std::int64_t victim() override {
-    const std::int64_t found = tail_;
-    unlink(found);
-    return found;
-  }
-};
-
-// SIEVE (Zhang et al., NSDI 2024): a hand goes from the oldest to the newest; marked rows stay
-// where they are in the list.
-class SieveTable : public ListedTable {
- public:
-  using ListedTable::ListedTable;
-
- private:
-  std::int64_t victim() override {
-    std::int64_t slot = hand_ < 0 ? tail_ : hand_;
-    while (marked_[slot]) {
-      marked_[slot] = 0;
-      slot = newer_[slot] < 0 ? tail_ : newer_[slot];
-    }
-    hand_ = newer_[slot];
-    unlink(slot);
-    return slot;
-  }
-
-  std::int64_t hand_ = -1;
+  std::vector<std::int64_t> row_in_, older_, newer_;
 };
 
 }  // namespace spgnn

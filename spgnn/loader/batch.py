@@ -1,0 +1,318 @@
+"""One batch: some seeds, their sampled neighbourhood, and the tables of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spgnn.errors import InputError
+from spgnn.loader.sampling import Hop, Sample
+from spgnn.loader.source import Record, entries_of
+from spgnn.nn import DropoutKeys
+from spgnn.nn.block import Block, block_pattern
+from spgnn.sparse import CSR
+
+_BLOCK_TABLES = ("edge_attr", "edge_type")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a batch stands.
+
+    Attributes
+    ----------
+    seed, epoch, number : int
+        Of the loader, and of the batch within its epoch.
+    step : int
+        Of the batch since the first epoch, the same for all ranks that take it together; the key
+        of its dropout.
+    """
+
+    seed: int = 0
+    epoch: int = 0
+    number: int = 0
+    step: int = 0
+
+
+class Batch:
+    """A mini-batch. Whatever the graph knows of its vertices and edges is an attribute.
+
+    Its fields are those of a batch of PyG's ``NeighborLoader``: ``out = model(batch.x,
+    batch.edge_index)[:batch.batch_size]`` is right for PyG's modules. Layers of `spgnn.nn` take
+    `layers`, and make the seeds' rows only: ``out = model(batch.x, batch.layers, batch.keys)``.
+
+    Attributes
+    ----------
+    x : Tensor or CSR [m, f], or None
+        Features.
+    n_id : Tensor int64 [m]
+        Vertices of the graph: the seeds first, then the others in the order found. As in PyG, if
+        the ``Data`` has an ``n_id`` of its own, that of these vertices.
+    input_id : Tensor int64 [batch_size]
+        Places of the seeds among the loader's input nodes; their vertices where these are a mask.
+    seed_time : Tensor int64 [batch_size], or None
+        Of the loader's ``input_time``.
+    batch_size : int
+        Seeds.
+    batch : Tensor int64 [m], or None
+        Which seed a vertex belongs to, where samples are disjoint.
+    place : Place
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        sample: Sample,
+        x: Tensor | CSR | None,
+        input_id: Tensor,
+        place: Place,
+        *,
+        of_graph: bool = True,
+        extra: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self._record, self._sample = record, sample
+        self._of_graph, self._extra = of_graph, dict(extra or {})
+        vars(self).update(self._extra)
+        self.x, self.input_id, self.place = x, input_id, place
+        # Whoever renumbers them must not change what is looked up later.
+        self.n_id, self.batch_size = sample.nodes.clone(), sample.seeds
+        if x is None and "x" in record.vertices:
+            self.x = entries_of("x", record.vertices["x"], sample.nodes)
+        if "n_id" in record.vertices:
+            self.n_id = record.vertices["n_id"][sample.nodes]
+        self.batch = sample.batch
+        self.device = torch.device("cpu")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled with an excerpt of its graph in place of the graph."""
+        sample, numbers = self._sample, torch.zeros(0, dtype=torch.int64)
+        if self._has_numbers:
+            _ = self.e_id  # from here on, edges are numbered by the excerpt
+            drawn = [self._named(hop.edge_ids) for hop in sample.hops if hop.edge_ids is not None]
+            numbers, places = torch.cat([numbers, *drawn]).unique(return_inverse=True)
+            parts = places.split([len(part) for part in drawn])
+            hops = [
+                replace(hop, edge_ids=part) for hop, part in zip(sample.hops, parts, strict=True)
+            ]
+            sample = replace(sample, hops=hops)
+        record = self._record.excerpt(sample.nodes, numbers, degrees=self._of_graph)
+        sample = replace(sample, nodes=torch.arange(len(sample.nodes)))
+        made_again = ("layers", "graph", "_edge_numbers")
+        kept = {name: value for name, value in vars(self).items() if name not in made_again}
+        return kept | {"_record": record, "_sample": sample, "input_id": self.input_id.clone()}
+
+    def __repr__(self) -> str:
+        return f"Batch({self.batch_size} of {self.num_nodes} vertices, {self.num_edges} edges)"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        record = self._record
+        value: Any
+        if name == "e_id" or (name in record.edges and not self._has_numbers):
+            raise AttributeError(f"no {name}: the loader was not asked for edge_ids=True")
+        if name in record.vertices:
+            value = entries_of(name, record.vertices[name], self._sample.nodes).to(self.device)
+        elif name in record.edges:
+            value = entries_of(name, record.edges[name], self._edge_numbers).to(self.device)
+        elif name in record.others:
+            value = record.others[name]
+        elif name in ("y", "edge_weight", "edge_attr", "seed_time"):
+            value = None  # as PyG's Data
+        else:
+            raise AttributeError(f"a batch has no {name}, and neither has its graph")
+        self.__dict__[name] = value
+        return value
+
+    @property
+    def num_nodes(self) -> int:
+        """Vertices."""
+        return len(self.n_id)
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of `edge_index`."""
+        return sum(self.num_sampled_edges)
+
+    @cached_property
+    def layers(self) -> list[Block]:
+        """The block of each layer of a model, the outermost hop first."""
+        return [self._block(hop) for hop in reversed(self._sample.hops)]
+
+    @cached_property
+    def graph(self) -> Block:
+        """The edges of `edge_index` as one square block, for layers of several hops."""
+        row, column = self.edge_index[1].cpu(), self.edge_index[0].cpu()
+        m = self.num_nodes
+        indptr = torch.zeros(m + 1, dtype=torch.int64)
+        torch.cumsum(torch.bincount(row, minlength=m), 0, out=indptr[1:])
+        tables = {name: self._of_edges(name, None) for name in _BLOCK_TABLES}
+        block = Block(
+            block_pattern(indptr, column, m),
+            self._ids,
+            edge_weight=self._of_edges("edge_weight", None),
+            attributes={name: t for name, t in tables.items() if t is not None},
+        )
+        return block.to(self.device)
+
+    @cached_property
+    def vertex_ids(self) -> Tensor:
+        """Original ids of its vertices."""
+        return self._ids.to(self.device)
+
+    @cached_property
+    def keys(self) -> DropoutKeys:
+        """Of the batch's dropout: a function of the loader's seed, the step and the vertex."""
+        return DropoutKeys(self.vertex_ids, self.place.seed, self.place.step)
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """Sources and targets of all sampled edges, int64 [2, edges], hop after hop.
+
+        Of a vertex that several hops drew neighbours of, those of the first.
+        """
+        parts = []
+        for hop, begin in self._new_rows():
+            indptr = hop.indptr[begin:]
+            rows = torch.arange(begin, hop.targets).repeat_interleave(indptr.diff())
+            parts.append(torch.stack((hop.indices[int(indptr[0]) :].long(), rows)))
+        return torch.cat(parts, 1).to(self.device)
+
+    @cached_property
+    def e_id(self) -> Tensor:
+        """Numbers of these edges in the graph as it was given, int64 [edges].
+
+        Raises
+        ------
+        AttributeError
+            If the sampler was not asked for the numbers of edges.
+        """
+        if not self._has_numbers:
+            raise AttributeError  # __getattr__ says why
+        numbers = self._edge_numbers
+        if "e_id" in self._record.edges:
+            numbers = self._record.edges["e_id"][numbers]
+        return numbers.to(self.device, copy=True)
+
+    @property
+    def _has_numbers(self) -> bool:
+        return all(hop.edge_ids is not None for hop in self._sample.hops)
+
+    @cached_property
+    def _edge_numbers(self) -> Tensor:
+        parts = [
+            hop.edge_ids[int(hop.indptr[begin]) :]
+            for hop, begin in self._new_rows()
+            if hop.edge_ids is not None
+        ]
+        return self._named(torch.cat(parts))
+
+    @cached_property
+    def num_sampled_nodes(self) -> list[int]:
+        """Seeds, and how many vertices each hop found."""
+        sizes = [self.batch_size, *(hop.sources for hop in self._sample.hops)]
+        return [sizes[0], *(b - a for a, b in pairwise(sizes))]
+
+    @cached_property
+    def num_sampled_edges(self) -> list[int]:
+        """Edges of each hop in `edge_index`."""
+        return [hop.edges - int(hop.indptr[begin]) for hop, begin in self._new_rows()]
+
+    @property
+    def sampled_edges(self) -> int:
+        """Edges of all layers together."""
+        return sum(hop.edges for hop in self._sample.hops)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """The same on a device; what is asked for later comes there as well.
+
+        ``non_blocking`` is PyG's, and changes nothing.
+        """
+        moved = Batch(
+            self._record,
+            self._sample,
+            None if self.x is None else self.x.to(device),
+            self.input_id.to(device),
+            self.place,
+            of_graph=self._of_graph,
+            extra={name: tensor.to(device) for name, tensor in self._extra.items()},
+        )
+        moved.device = torch.device(device)
+        moved.n_id = self.n_id.to(device)
+        moved.batch = None if self.batch is None else self.batch.to(device)
+        return moved
+
+    def pyg(self) -> Any:
+        """The same as a PyG ``Data``."""
+        from torch_geometric.data import Data  # an optional dependency
+
+        record = self._record
+        tables = {name: getattr(self, name) for name in (*record.vertices, *self._extra)}
+        tables |= record.others
+        if self.batch is not None:
+            tables["batch"] = self.batch
+        if self._has_numbers:
+            tables |= {name: getattr(self, name) for name in (*record.edges, "e_id")}
+        tables |= {"x": self.x, "n_id": self.n_id}
+        return Data(
+            edge_index=self.edge_index,
+            input_id=self.input_id,
+            batch_size=self.batch_size,
+            num_sampled_nodes=self.num_sampled_nodes,
+            num_sampled_edges=self.num_sampled_edges,
+            num_nodes=self.num_nodes,
+            **tables,
+        )
+
+    def prepare(self) -> Batch:
+        """Make now what training will need of its structure; called by the thread that fetches."""
+        for block in self.layers[1:]:
+            _ = block.pattern.T
+        return self
+
+    @cached_property
+    def _ids(self) -> Tensor:
+        return self._record.ids_of(self._sample.nodes)
+
+    def _block(self, hop: Hop) -> Block:
+        nodes = self._sample.nodes[: hop.sources]
+        tables = {name: self._of_edges(name, hop) for name in _BLOCK_TABLES}
+        block = Block(
+            block_pattern(hop.indptr, hop.indices, hop.sources),
+            self._ids[: hop.sources],
+            edge_weight=self._of_edges("edge_weight", hop),
+            factors=hop.weights,
+            degrees=partial(self._record.degrees, nodes) if self._of_graph else None,
+            attributes={name: t for name, t in tables.items() if t is not None},
+        )
+        return block.to(self.device)
+
+    def _of_edges(self, name: str, hop: Hop | None) -> Tensor | None:
+        """A table of the edges of a hop, or of those of `edge_index`."""
+        if name not in self._record.edges:
+            return None
+        if not self._has_numbers:
+            raise InputError(f"batches need the numbers of edges (edge_ids), for their {name}")
+        numbers = self._edge_numbers
+        if hop is not None:
+            assert hop.edge_ids is not None
+            numbers = self._named(hop.edge_ids)
+        table = self._record.edges[name][numbers]
+        return table.reshape(-1).float() if name == "edge_weight" else table
+
+    def _named(self, edge_ids: Tensor) -> Tensor:
+        order = self._record.edge_ids
+        return edge_ids if order is None else order[edge_ids]
+
+    def _new_rows(self) -> Iterator[tuple[Hop, int]]:
+        """Each hop, and the first of its rows that no hop before has."""
+        begin = 0
+        for hop in self._sample.hops:
+            yield hop, begin
+            begin = hop.targets

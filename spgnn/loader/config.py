@@ -1,0 +1,325 @@
+"""The configuration of mini-batch training: its records, and what they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal, get_args
+
+from spgnn.config import Aim, Data, Job, TrainConfig
+from spgnn.config import Model as OfWhole
+from spgnn.config import Training as Usual
+from spgnn.errors import InputError
+from spgnn.loader.cache import PolicyName
+from spgnn.loader.historical import History
+from spgnn.loader.sampling import SamplerName
+from spgnn.options import Configuration, Record, flag, key, options_of, rare
+
+# Options of full-graph training that mean nothing here.
+_FIXED = ("normalisation", "inductive", "label_propagation", "runs", "dtype", "device")
+
+
+@dataclass(frozen=True)
+class Model(OfWhole):
+    """The network."""
+
+    model: Annotated[
+        Literal["gcn", "sage", "gin", "gat", "gatv2"],
+        flag("of Kipf & Welling, GraphSAGE (mean), Xu et al., Veličković et al., or Brody et al."),
+    ] = "sage"
+    layers: Annotated[int, flag("0: one for each of --num-neighbors", high=1000)] = 0
+    hidden: Annotated[int, flag("width of the layers between", low=1)] = 256
+    input_dropout: Annotated[bool, key("drop the features as well, not hidden layers alone")] = (
+        False
+    )
+
+
+@dataclass(frozen=True)
+class Sampling(Record):
+    """Which neighbourhoods a step sees."""
+
+    sampler: Annotated[SamplerName, flag("of neighbourhoods")] = "neighbor"
+    num_neighbors: Annotated[
+        str, flag("of each vertex, the seeds' hop first; -1: all of them", "N,N,…")
+    ] = "15,10,5"
+    batch_size: Annotated[int, flag("seeds of a batch", low=1)] = 1024
+    replace: Annotated[bool, key("draw with replacement")] = False
+    resample: Annotated[
+        bool, key("draw neighbours of a vertex anew in each layer, rather than first ones of many")
+    ] = False
+    degrees: Annotated[
+        Literal["graph", "batch"], key("that layers are scaled by: of the whole graph, or as PyG")
+    ] = "graph"
+    workers: Annotated[int, key("threads that sample; 0: none beside the training", high=1024)] = 1
+    prefetch: Annotated[
+        int,
+        key(
+            "batches made ahead (--distributed none, local); with --distributed exact, cluster: "
+            "whether the next ones are sampled and their features travel during this one's steps",
+            high=100_000,
+        ),
+    ] = 2
+    superbatch: Annotated[
+        int, key("batches sampled before the first one's features are read", low=1, high=1_000_000)
+    ] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.fanouts
+
+    @property
+    def fanouts(self) -> list[int]:
+        """Neighbours of each vertex, hop by hop."""
+        words = self.num_neighbors.split(",")
+        try:
+            found = [int(word) for word in words if len(word) < 10]
+        except ValueError:
+            found = []
+        if len(found) != len(words) or min(found) < -1:
+            raise InputError(
+                f"--num-neighbors {self.num_neighbors}: must be numbers of neighbours, one a "
+                "layer, as in 15,10,5; -1 is all of them"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Storage(Record):
+    """Where features lie."""
+
+    store: Annotated[
+        Literal["memory", "disk"],
+        flag("disk: read rows of features when they are needed, past the page cache"),
+    ] = "memory"
+    store_dir: Annotated[
+        str | None, key("features of sets that are not graph directories are written there", "DIR")
+    ] = None
+    cache: Annotated[
+        int, flag("rows of features in memory: 200MB, 2GiB", "BYTES", in_bytes=True)
+    ] = 0
+    cache_policy: Annotated[
+        PolicyName, flag("which rows these are; belady: what is needed soonest in the superbatch")
+    ] = "belady"
+    pack: Annotated[
+        int,
+        key(
+            "of disk, in --store-dir: copies of each batch's rows in one stretch, written before "
+            "its epoch; --cache then keeps the rows of most batches",
+            "BYTES",
+            in_bytes=True,
+        ),
+    ] = 0
+    pack_epochs: Annotated[int, key("whose batches are packed together", low=1)] = 1
+    structure: Annotated[
+        Literal["memory", "disk"],
+        key("disk: read neighbours of a graph directory when they are needed, past the page cache"),
+    ] = "memory"
+    structure_cache: Annotated[
+        int, key("blocks of neighbours in memory: 200MB, 2GiB", "BYTES", in_bytes=True)
+    ] = 0
+    structure_policy: Annotated[Literal["degree", "lru"], key("which blocks these are")] = "degree"
+
+    def check(self) -> None:
+        """Refuse flags that do not go together."""
+        if self.cache and self.store == "memory":
+            raise InputError("--cache needs --store disk: features in memory need none")
+        if self.pack and (self.store == "memory" or self.store_dir is None):
+            raise InputError("storage.pack needs --store disk and storage.store-dir for it")
+        if self.store_dir is not None and self.store == "memory":
+            raise InputError("storage.store-dir needs --store disk: nothing is written otherwise")
+        if self.structure_cache and self.structure == "memory":
+            raise InputError("storage.structure-cache needs storage.structure disk")
+        # Without any room these would say what is kept of nothing.
+        needs = {"cache_policy": "cache", "pack_epochs": "pack"}
+        needs |= {"structure_policy": "structure_cache"}
+        options = {option.name: option for option in options_of(type(self))}
+        for name, wanted in needs.items():
+            given = getattr(self, name)
+            if given not in (options[name].default, "none") and not getattr(self, wanted):
+                raise InputError(f"{options[name].written} {given} needs {options[wanted].written}")
+
+
+@dataclass(frozen=True)
+class Distribution(Record):
+    """What ranks hold, and what they know of each other's vertices."""
+
+    distributed: Annotated[
+        Literal["none", "exact", "local", "historical", "cluster"],
+        flag(
+            "none: every rank holds the whole graph; otherwise its part. exact: the same batches; "
+            "local: neighbours of its part; historical: and past rows of others; cluster: whole "
+            "clusters of its part"
+        ),
+    ] = "none"
+    partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
+    balance: Annotated[
+        str, key("what parts get equal shares of: nnz, vertices, train, or several", "A,B")
+    ] = "nnz"
+    imbalance: Annotated[float, rare("allowed excess of the largest part")] = 0.05
+    historical: Annotated[
+        str | None,
+        flag(
+            "rows of each layer's cache; iterations that a row lives, and after which it may be "
+            "used; most rows sent to a peer for each layer",
+            "SIZE,LIFE,DELAY,PUSH",
+        ),
+    ] = None
+    misses: Annotated[
+        Literal["drop", "fetch"], key("rows that are not in a cache: left out, or made here")
+    ] = "drop"
+    past: Annotated[Literal["float32", "bfloat16"], key("of historical rows, sent and kept")] = (
+        "float32"
+    )
+    correct_every: Annotated[
+        int, key("local: average models only after so many steps, and correct them", "STEPS")
+    ] = 0
+    correct_steps: Annotated[int, key("of a correction, each on an exact batch a rank")] = 1
+    clusters: Annotated[int, key("of each rank's part", low=1)] = 16
+    clusters_a_batch: Annotated[int, key("of --distributed cluster", low=1)] = 1
+    boundary: Annotated[int, key("hops around clusters that belong to a batch", "HOPS")] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.historical is not None:
+            History.parse(self.historical)
+
+    def check(self, ranks: int) -> None:
+        """Refuse flags that do not go together."""
+        mode = self.distributed
+        if (mode == "historical") != (self.historical is not None):
+            raise InputError(
+                "--distributed historical and --historical SIZE,LIFE,DELAY,PUSH need each other"
+            )
+        needs = {"misses": "historical", "past": "historical"}
+        needs |= {"correct_every": "local", "correct_steps": "local"}
+        needs |= {"clusters": "cluster", "clusters_a_batch": "cluster", "boundary": "cluster"}
+        for option in options_of(type(self)):
+            given = getattr(self, option.name)
+            if given == option.default:
+                continue
+            wanted = needs.get(option.name, mode)
+            if mode != wanted:
+                raise InputError(
+                    f"{option.written} {given} needs --distributed {wanted}, not {mode}"
+                )
+            if option.name in ("partition", "balance", "imbalance") and mode == "none":
+                raise InputError(f"{option.written} {given} needs --distributed")
+
+
+@dataclass(frozen=True)
+class Comparison(Record):
+    """What is trained beside, for time to accuracy."""
+
+    compare: Annotated[
+        Literal["none", "full"], rare("full: the same model on the whole graph in every step")
+    ] = "none"
+    full_epochs: Annotated[int, key("of full-graph training", low=1)] = 200
+    full_lr: Annotated[float, key("its learning rate")] = 0.01
+    plot: Annotated[str | None, rare("draw scores against seconds of training", "FILE")] = None
+
+
+@dataclass(frozen=True)
+class Training(Usual):
+    """How long, with which steps, and what is kept of it."""
+
+    epochs: Annotated[int, flag("number of epochs", low=1)] = 10
+    lr: Annotated[float, flag("learning rate")] = 0.003
+    weight_decay: Annotated[float, rare("of the first layer")] = 0.0
+    checkpoint_every: Annotated[int, key("epochs", "N", low=1)] = 1
+
+
+@dataclass(frozen=True)
+class MiniBatchConfig(Configuration):
+    """One run of mini-batch training. ``MiniBatchConfig.of(hidden=64)`` sets options by name."""
+
+    program: ClassVar[str] = "minibatch.py"
+    about: ClassVar[str] = (
+        "Train a graph neural network on sampled neighbourhoods. docs/guides/minibatch.md lists "
+        "more flags, and all keys of --set and --config."
+    )
+
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    sampling: Sampling = field(default_factory=Sampling)
+    storage: Storage = field(default_factory=Storage)
+    distribution: Distribution = field(default_factory=Distribution)
+    aim: Aim = field(default_factory=Aim)
+    training: Training = field(default_factory=Training)
+    comparison: Comparison = field(default_factory=Comparison)
+    job: Job = field(default_factory=Job)
+
+    def check(self, ranks: int) -> None:
+        """Refuse what cannot work on that many ranks; an InputError says what would be right."""
+        for record in vars(self).values():
+            for option in options_of(type(record)):
+                given = getattr(record, option.name)
+                if option.name in _FIXED and given != option.default:
+                    known = f"mini-batches know {option.default} only"
+                    raise InputError(f"{option.written} {given}: {known}")
+        hops, layers = len(self.sampling.fanouts), self.model.layers
+        if layers and layers != hops:
+            raise InputError(f"--layers {layers} needs as many --num-neighbors, got {hops}")
+        self.storage.check()
+        if self.storage.structure == "disk":
+            self._check_structure()
+        self.aim.check()
+        self.training.check()
+        if self.storage.store == "disk" and self.model.jk != "none":
+            raise InputError("--store disk needs --jk none: evaluation goes layer by layer")
+        self._check_distribution(ranks)
+        if self.aim.task == "links" and self.storage.structure == "disk":
+            raise InputError("--task links takes links out of the graph: storage.structure memory")
+        if self.comparison.compare == "full" and ranks > 1:
+            raise InputError(f"--compare full needs one rank, not {ranks}")
+        if self.comparison.compare == "full" and self.storage.store == "disk":
+            raise InputError("--compare full needs --store memory")
+
+    def _check_structure(self) -> None:
+        if self.sampling.sampler == "fastgcn":
+            raise InputError("storage.structure disk needs --sampler neighbor, labor or ladies")
+        if self.model.jk != "none":
+            raise InputError("storage.structure disk needs --jk none: layers are evaluated in turn")
+        if self.comparison.compare == "full":
+            raise InputError("--compare full needs storage.structure memory")
+        if self.data.symmetrise:
+            raise InputError("storage.structure disk: graph directories are ready: no --symmetrise")
+
+    def _check_distribution(self, ranks: int) -> None:
+        how = self.distribution
+        how.check(ranks)
+        if how.distributed == "none":
+            return
+        if self.aim.task == "links":
+            raise InputError(f"--distributed {how.distributed} needs --task vertices, not links")
+        for name in ("store", "structure"):
+            if getattr(self.storage, name) != "memory":
+                named = "--store" if name == "store" else "storage.structure"
+                raise InputError(f"--distributed {how.distributed} needs {named} memory")
+        known = get_args(SamplerName) if how.distributed == "exact" else ("neighbor",)
+        if self.sampling.sampler not in known:
+            raise InputError(
+                f"--distributed {how.distributed} needs --sampler {' or '.join(known)}, "
+                f"not {self.sampling.sampler}"
+            )
+        if how.distributed in ("local", "historical") and self.model.jk != "none":
+            raise InputError(f"--distributed {how.distributed} needs --jk none")
+        if how.correct_every and self.training.resume:
+            raise InputError("--resume: ranks that train on their own have moments of their own")
+
+    def settled(self) -> MiniBatchConfig:
+        """The same with as many layers as there are hops."""
+        model = replace(self.model, layers=len(self.sampling.fanouts))
+        return replace(self, model=model)
+
+    def of_whole_graph(self) -> TrainConfig:
+        """Full-graph training of the same model."""
+        known = {
+            *vars(Data()),
+            *vars(OfWhole()),
+            *vars(Aim()),
+            *vars(Usual()),
+        }
+        same = {name: value for name, value in self.settled().flat().items() if name in known}
+        same |= {"epochs": self.comparison.full_epochs, "lr": self.comparison.full_lr}
+        same |= {"checkpoint": None, "resume": False}
+        same |= {name: getattr(self.distribution, name) for name in ("partition", "imbalance")}
+        return TrainConfig.of(**same)

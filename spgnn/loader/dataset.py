@@ -1,0 +1,190 @@
+"""From a data set's name to what batches are drawn from, on every rank the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.data import Graph, GraphMeta, GraphSource, open_source
+from spgnn.data.graph import labelled, vertex_ids_of
+from spgnn.data.normalise import check_weights, row_normalise_features
+from spgnn.data.shards import ShardDirectory
+from spgnn.data.splits import Pairs, held_out_of, seeded_split
+from spgnn.errors import InputError
+from spgnn.files import atomic_file, scratch_directory
+from spgnn.hashing import uniform
+from spgnn.loader.cache import CachedRows
+from spgnn.loader.config import MiniBatchConfig
+from spgnn.loader.disk_pattern import DiskPattern, degrees_of
+from spgnn.loader.packed import PackedRows
+from spgnn.loader.rows import DiskRows, Rows
+from spgnn.loader.source import Source, on_disk, source_of_graph
+from spgnn.memory import check_memory
+from spgnn.nn.loss import UNKNOWN
+from spgnn.plan.network import normalisation_of
+from spgnn.progress import ProgressBar
+from spgnn.sparse import CSR
+from spgnn.train.setup import dense_for_max, made_up_labels
+
+FILE = "features.bin"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A graph on one process, with labels and splits.
+
+    Attributes
+    ----------
+    source : Source
+    meta : GraphMeta
+    y : Tensor [n] or [n, columns]
+    masks : train, validation and test, bool [n] each
+    classes : int
+    seeds : Tensor int64
+        Training vertices that have a label, or ends of training links.
+    links : list of Pairs, optional
+        For training, validation and testing, where links are learnt: labels are unknown then, and
+        masks are empty.
+    """
+
+    source: Source
+    meta: GraphMeta
+    y: Tensor
+    masks: list[Tensor]
+    classes: int
+    seeds: Tensor
+    links: list[Pairs] | None = None
+
+    @property
+    def features(self) -> int:
+        """Width of the features."""
+        x = self.source.x
+        assert x is not None
+        return x.width if isinstance(x, Rows) else x.shape[1]
+
+
+@contextmanager
+def open_dataset(config: MiniBatchConfig, rank: int = 0) -> Iterator[Dataset]:
+    """The data set that the flags describe; files written for it are removed at the end."""
+    data = config.data
+    with ProgressBar(shown=rank == 0) as progress:
+        opened = open_source(
+            data.dataset, data.data_dir, progress=progress, graph_split=data.graphs_of_splits
+        )
+    graph = opened.graph()
+    if data.symmetrise and graph.directed:
+        graph = graph.symmetrised()
+    graph = graph.select_split(data.split) if graph.splits > 1 else graph
+    meta, links = opened.meta, None
+    if config.aim.task == "links":
+        aim = config.aim
+        graph, links = held_out_of(graph, (aim.val_links, aim.test_links), config.training.seed)
+        meta = replace(meta, edges=graph.adjacency.nnz)
+        y, classes = torch.full((graph.vertices,), UNKNOWN), 0
+        masks = [y > UNKNOWN] * 3
+        seeds = torch.cat((links[0].sources, links[0].targets)).unique()
+    else:
+        y, classes = _labels(config, graph)
+        if graph.train_mask is None:
+            masks = list(seeded_split(vertex_ids_of(graph), y, config.training.seed))
+        else:
+            given = [graph.train_mask, graph.val_mask, graph.test_mask]
+            masks = [torch.zeros_like(graph.train_mask) if m is None else m for m in given]
+        seeds = (masks[0] & labelled(y)).nonzero()[:, 0]
+    kind, loops = normalisation_of(config.model.model, config.model.aggregate)
+    check_weights(graph.adjacency, kind, loops=loops, ids=vertex_ids_of(graph))
+    with ExitStack() as stack:
+        parent, own = config.storage.store_dir, None
+        if parent is not None:  # a directory of this process alone: others may write there
+            own = stack.enter_context(scratch_directory(parent, f"storage.store-dir {parent}"))
+        source = source_of_graph(graph, _features(config, opened, graph, own))
+        source.vertices.update(y=y)
+        if config.storage.structure == "disk":
+            source = on_disk(source, _structure(config, opened, graph))
+        yield Dataset(source, meta, y, masks, classes, seeds, links)
+
+
+def _features(
+    config: MiniBatchConfig, opened: GraphSource, graph: Graph, own: Path | None
+) -> Tensor | CSR | Rows:
+    """The features, in memory or on a disk behind a cache."""
+    storage, width = config.storage, config.data.random_features
+    x = graph.x
+    if x is None:
+        if not width:
+            raise InputError(f"{graph.name} has no features; --random-features F makes some up")
+        check_memory(f"--random-features {width}", 4 * graph.vertices * width)
+        x = _random_features(graph, width, config.training.seed)
+    x = dense_for_max(config.of_whole_graph(), x)
+    norm = config.data.feature_norm
+    normalised = norm == "row" or (norm == "auto" and opened.meta.bag_of_words)
+    if storage.store == "memory":
+        return row_normalise_features(x) if normalised else x
+    if isinstance(x, CSR):
+        raise InputError(f"--store disk needs dense features; those of {graph.name} are sparse")
+    place = None
+    if isinstance(opened, ShardDirectory) and opened.meta.parts == 1 and graph.x is not None:
+        place = opened.place(0, "x")
+    if place is not None and not normalised:
+        path, offset = place
+    else:
+        if own is None:
+            why = "its features are to be normalised" if place else "it is no graph directory"
+            name = config.data.dataset
+            raise InputError(f"--store disk: {name} needs storage.store-dir DIR: {why}")
+        path, offset = own / FILE, 0
+        with atomic_file(path, f"storage.store-dir {storage.store_dir}") as file:
+            rows = row_normalise_features(x) if normalised else x
+            file.write(rows.contiguous().numpy().view(np.uint8).data)
+    table = DiskRows.open(path, offset, x.shape[0], x.shape[1], x.dtype)
+    if storage.pack:
+        assert own is not None
+        return PackedRows(table, own, storage.pack, memory_bytes=storage.cache)
+    if not storage.cache or storage.cache_policy == "none":
+        return table
+    scores = None if storage.cache_policy == "lru" else degrees_of(graph.adjacency)
+    return CachedRows(table, storage.cache_policy, storage.cache, scores=scores)
+
+
+def _structure(config: MiniBatchConfig, opened: GraphSource, graph: Graph) -> DiskPattern:
+    """The neighbours, on a disk behind a cache."""
+    storage = config.storage
+    if not isinstance(opened, ShardDirectory) or opened.meta.parts != 1:
+        raise InputError(
+            f"storage.structure disk: {config.data.dataset} is no graph directory of one part; "
+            "spgnn shard makes one"
+        )
+    path, offset = opened.place(0, "indices") or (opened.directory, 0)
+    # A copy: what is mapped counts as memory as soon as it has been looked at.
+    pattern, indptr = graph.adjacency.pattern, graph.adjacency.indptr.clone()
+    dtype = pattern.indices.dtype
+    disk = DiskPattern.open(path, offset, indptr, pattern.shape[1], dtype=dtype)
+    if not storage.structure_cache:
+        return disk
+    scores = degrees_of(disk) if storage.structure_policy == "degree" else None
+    return disk.cached(storage.structure_policy, storage.structure_cache, scores)
+
+
+def _random_features(graph: Graph, width: int, seed: int) -> Tensor:
+    ids = vertex_ids_of(graph).numpy()
+    x = torch.empty(graph.vertices, width)
+    for first in range(0, width, 8):  # the draws are made in 64 bits
+        draws: Any = uniform(ids, seed, f"x{first}", min(8, width - first))
+        x[:, first : first + 8] = torch.from_numpy(draws)
+    return x
+
+
+def _labels(config: MiniBatchConfig, graph: Graph) -> tuple[Tensor, int]:
+    if graph.y is not None:
+        return graph.y, graph.classes
+    classes = config.data.random_classes
+    if not classes:
+        raise InputError(f"{graph.name} has no labels; --random-classes C makes some up")
+    return made_up_labels(config.of_whole_graph(), vertex_ids_of(graph)), classes

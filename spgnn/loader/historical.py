@@ -1,0 +1,803 @@
+"""Batches of a rank's own part of a graph: alone, or with stale embeddings of the halo."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from time import perf_counter
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator, Pending, RowCounts
+from spgnn.command import LARGEST
+from spgnn.data.distribute import RankShare
+from spgnn.errors import InputError, check_choice, check_integer
+from spgnn.graph import DistGraph
+from spgnn.loader.batch import Place
+from spgnn.loader.hops import RowEntries
+from spgnn.loader.modes import Options, seed_order
+from spgnn.loader.ranks import (
+    Boundary,
+    Metadata,
+    RankGraph,
+    RankSampler,
+    Requests,
+    RowRequests,
+    Table,
+    as_dtype,
+    mask_of,
+    rows_as_bytes,
+    rows_of_ranks,
+    take,
+)
+from spgnn.loader.sampling import Draw, Hop, Sample, SampleCounts, relabel
+from spgnn.loader.threads import in_order
+from spgnn.nn import DropoutKeys, Stack
+from spgnn.nn.block import Block, block_pattern
+from spgnn.pattern import Pattern
+from spgnn.sparse import CSR
+
+Misses = Literal["drop", "fetch"]
+Made = tuple[Tensor, Tensor]
+"""Own rows of A, counted from the first, and a layer's outputs for them [rows, f]."""
+_ID_BYTES = 4
+
+
+@dataclass(frozen=True)
+class History:
+    """How many stale embeddings of other ranks' vertices a rank keeps, and how they get there.
+
+    Attributes
+    ----------
+    size : int
+        Rows of each layer's cache.
+    life : int
+        Iterations after which a row is too old.
+    delay : int
+        Rows of iteration k are used from iteration k + delay on, at least 1.
+    push : int
+        Most rows a peer, layer and iteration, those of highest degree first.
+    misses : {"drop", "fetch"}
+        Rows that are in no cache: left out with their edges, or made here.
+    dtype : torch.dtype
+        Of the rows that are sent and kept.
+    """
+
+    size: int
+    life: int
+    delay: int
+    push: int
+    misses: Misses = "drop"
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        check_choice("misses", self.misses, get_args(Misses))
+
+    @classmethod
+    def parse(
+        cls, text: str, misses: Misses = "drop", dtype: torch.dtype = torch.float32
+    ) -> History:
+        """From ``SIZE,LIFE,DELAY,PUSH``; an InputError says what is wrong."""
+        words = text.split(",")
+        if len(words) != 4 or not all(word.strip().isdecimal() for word in words):
+            raise InputError(
+                f"--historical {text}: must be SIZE,LIFE,DELAY,PUSH, as in 100000,8,1,2000"
+            )
+        size, life, delay, push = map(int, words)
+        if delay < 1:
+            raise InputError(f"--historical {text}: DELAY must be at least 1")
+        if max(size, life, delay, push) > LARGEST:
+            raise InputError(f"--historical {text}: numbers must be at most {LARGEST}")
+        return cls(size, life, delay, push, misses, dtype)
+
+
+@dataclass
+class Hits:
+    """Rows that a cache was asked for and had, and the iterations since these were made."""
+
+    requested: int = 0
+    found: int = 0
+    ages: int = 0
+
+
+class EmbeddingCache:
+    """Stale rows of the vertices of a halo; where there is no room, the oldest give way.
+
+    The historical embedding cache of one layer of DistGNN-MB (Vasimuddin et al. 2022). The vertices
+    are known and numbered 0 … vertices − 1, so a table takes the place of hashing. It holds
+    `capacity` rows; one that was made more than `life` iterations ago is not found.
+    """
+
+    def __init__(
+        self,
+        vertices: int,
+        width: int,
+        capacity: int,
+        life: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        check_integer("capacity", capacity, 0)
+        check_integer("life", life, 0)
+        self.capacity, self.life = min(capacity, vertices), life
+        self.hits = Hits()
+        self._slot = torch.full((vertices,), -1)
+        self._vertex = torch.full((self.capacity,), -1)
+        self._made = torch.zeros(self.capacity, dtype=torch.int64)
+        self._turn = torch.zeros(self.capacity, dtype=torch.int64)
+        self._rows = torch.zeros(self.capacity, width, dtype=dtype)
+        # Slots by the turn in which they were written, oldest first; those written since are void.
+        self._turns: deque[tuple[int, Tensor]] = deque()
+        self._turns_begun = self._used = self._listed = 0
+
+    def __len__(self) -> int:
+        return self._used
+
+    def find(self, vertices: Tensor, now: int) -> Tensor:
+        """Slots of vertices' rows, int64 [k], −1 where there is none or it is too old; counted.
+
+        They are for `rows`, until the next `put`.
+        """
+        slots = self._slot[vertices]
+        known = slots >= 0
+        ages = now - self._made[slots[known]]
+        fresh = ages <= self.life
+        found = torch.full_like(slots, -1)
+        found[known] = torch.where(fresh, slots[known], -1)
+        self.hits.requested += len(vertices)
+        self.hits.found += int(fresh.sum())
+        self.hits.ages += int(ages[fresh].sum())
+        return found
+
+    def rows(self, slots: Tensor) -> Tensor:
+        """The rows [k, width] at these slots; a copy."""
+        return self._rows[slots]
+
+    def put(self, vertices: Tensor, rows: Tensor, made: int) -> None:
+        """Take rows of an iteration in, which replace older ones of the same vertices.
+
+        Each vertex comes once; if they do not all fit, the first do. Iterations do not decrease
+        from call to call.
+        """
+        vertices, rows = vertices[: self.capacity], rows[: self.capacity]
+        if not len(vertices):
+            return
+        self._turns_begun += 1
+        slots = self._slot[vertices]
+        self._turn[slots[slots >= 0]] = self._turns_begun
+        new = slots < 0
+        slots[new] = self._free(int(new.sum()))
+        self._slot[vertices] = slots
+        self._vertex[slots] = vertices
+        self._turn[slots] = self._turns_begun
+        self._made[slots] = made
+        self._rows[slots] = rows.to(self._rows.dtype)
+        self._turns.append((self._turns_begun, slots))
+        self._listed += len(slots)
+        if self._listed > 4 * self.capacity:  # leave each slot in the list once
+            left = [(turn, slots[self._turn[slots] == turn]) for turn, slots in self._turns]
+            self._turns = deque((turn, slots) for turn, slots in left if len(slots))
+            self._listed = sum(len(slots) for _, slots in self._turns)
+
+    def _free(self, count: int) -> Tensor:
+        """So many slots: those that were never used, then those written longest ago."""
+        unused = torch.arange(self._used, min(self._used + count, self.capacity))
+        self._used += len(unused)
+        free, missing = [unused], count - len(unused)
+        while missing:
+            turn, slots = self._turns.popleft()
+            self._listed -= len(slots)
+            slots = slots[self._turn[slots] == turn]
+            if len(slots) > missing:
+                self._turns.appendleft((turn, slots[missing:]))
+                self._listed += len(slots) - missing
+            self._slot[self._vertex[slots[:missing]]] = -1
+            free.append(slots[:missing])
+            missing -= len(free[-1])
+        return torch.cat(free)
+
+
+class HaloFeatures:
+    """Features of vertices of the halo, fetched once: they do not age. Collective.
+
+    Of at most `capacity` vertices, those that batches of the seeds can ask for along most edges.
+    """
+
+    def __init__(self, ranks: RankGraph, seeds: Tensor, hops: int, capacity: int) -> None:
+        uses = reachable_uses(ranks, seeds, hops)
+        self.hits = Hits()
+        most_used = uses.argsort(descending=True, stable=True)
+        kept = most_used[: min(capacity, int((uses > 0).sum()))]
+        self._slot = torch.full((len(uses),), -1)
+        self._slot[kept] = torch.arange(len(kept))
+        self.table = rows_of_ranks(ranks.x, ranks.boundary.halo[kept], ranks.layout, ranks.comm)
+        ranks.counts.add(rows_read=self.table.shape[0], bytes_read=self.table.nbytes)
+
+    def find(self, vertices: Tensor, now: int) -> Tensor:
+        """Slots of vertices' rows, −1 where there is none; counted."""
+        slots = self._slot[vertices]
+        self.hits.requested += len(slots)
+        self.hits.found += int((slots >= 0).sum())
+        return slots
+
+    def rows(self, slots: Tensor) -> Tensor | CSR:
+        """The rows at these slots."""
+        return take(self.table, slots)
+
+
+@dataclass(eq=False)
+class _Sending:
+    """One iteration's rows on their way."""
+
+    made: int
+    parcels: list[Tensor]
+    send: Tensor
+    recv: Tensor
+    counting: Pending
+    received: list[Tensor] = field(default_factory=list)
+    arriving: list[Pending] = field(default_factory=list)
+
+
+class Push:
+    """Rows of iteration k are with the peers from iteration k + delay on; nobody waits for them.
+
+    The asynchronous embedding push of DistGNN-MB (Vasimuddin et al. 2022). Of the rows that an
+    iteration made, each peer gets those that are in its halo, at most so many a layer, those of
+    highest degree first. Unlike there, a peer does not get a row again for `pause` iterations,
+    which leaves room for others. Each iteration is one `arrived` and one `begin`, on all ranks.
+
+    Parameters
+    ----------
+    boundary : Boundary
+    widths : sequence of int
+        Columns of each layer whose rows are pushed.
+    dtype : torch.dtype
+    delay : int
+        At least 1.
+    most : int
+        Rows a peer, layer and iteration.
+    degrees : Tensor [own rows]
+    comm : Communicator
+        All ranks.
+    pause : int
+    """
+
+    def __init__(
+        self,
+        boundary: Boundary,
+        widths: Sequence[int],
+        dtype: torch.dtype,
+        *,
+        delay: int,
+        most: int,
+        degrees: Tensor,
+        comm: Communicator,
+        pause: int = 1,
+    ) -> None:
+        self.delay = check_integer("delay", delay, 1)
+        most, self._pause = check_integer("push", most, 0), check_integer("pause", pause, 1)
+        self._boundary, self._comm = boundary, comm
+        self._widths, self._dtype = list(widths), dtype
+        self._row_bytes = [_ID_BYTES + width * dtype.itemsize for width in widths]
+        # All ranks know it, so nobody has to ask how many rounds an exchange takes.
+        self._most = min(most, boundary.counts.largest)
+        self._sending: deque[_Sending] = deque()
+        self.sent_bytes = self.received_bytes = 0
+        begins = np.cumsum(boundary.counts.send) - boundary.counts.send
+        peers = np.repeat(np.arange(comm.size), boundary.counts.send)
+        order = np.lexsort((-degrees.numpy()[boundary.sent.numpy()], peers))
+        # Those that are to be sent, in the order in which they are: by peer, then by degree.
+        self._wanted = boundary.sent[torch.from_numpy(order)]
+        self._numbers = torch.from_numpy((order - begins[peers]).astype(np.int32))
+        self._begins, self._peers = torch.from_numpy(begins), torch.from_numpy(peers)
+        self._sent = torch.full((len(self._widths), len(peers)), -self._pause)
+
+    def begin(self, made: int, rows: Sequence[Made]) -> None:
+        """Send the rows of an iteration, one layer after the other. Collective.
+
+        Parameters
+        ----------
+        made : int
+            The iteration; rises from call to call.
+        rows : sequence of (Tensor int64 [m], Tensor [m, f])
+            Own rows that each layer made, and their contents; empty if this rank has no batch.
+        """
+        if [tuple(r.shape[1:]) for _, r in rows] != [(width,) for width in self._widths]:
+            raise InputError(
+                f"push: rows of widths {[tuple(r.shape[1:]) for _, r in rows]}, not {self._widths}"
+            )
+        send = torch.zeros(self._comm.size, len(rows), dtype=torch.int64)
+        parcels = []
+        for layer, layer_rows in enumerate(rows):
+            parcel, counts = self._pack(made, self._sent[layer], *layer_rows)
+            parcels.append(parcel)
+            send[:, layer] = counts
+        recv = torch.empty_like(send)
+        ones = RowCounts([1] * self._comm.size, [1] * self._comm.size, 1)
+        counting = self._comm.alltoallv(send, recv, ones)
+        one = send[:, :0].new_ones(self._comm.size)
+        self._count(one, one, 8 * len(rows))
+        self._sending.append(_Sending(made, parcels, send, recv, counting))
+
+    def arrived(self, now: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+        """Rows that may be used from iteration `now` on, oldest first. Collective.
+
+        Yields
+        ------
+        layer, made : int
+        halo : Tensor int64 [k]
+            Rows of this rank's halo.
+        rows : Tensor [k, f]
+        """
+        for one in self._sending:
+            if one.made < now and not one.received:
+                self._depart(one)
+        while self._sending and self._sending[0].made + self.delay <= now:
+            one = self._sending.popleft()
+            for layer, pending in enumerate(one.arriving):
+                pending.wait()
+                yield layer, one.made, *self._unpack(one, layer)
+
+    def drain(self) -> None:
+        """Wait for what is still on its way, and drop it. Collective."""
+        for _ in self.arrived(2**62):
+            pass
+
+    def _pack(
+        self, now: int, sent: Tensor, vertices: Tensor, rows: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Bytes of the rows for all peers, each after its number in the halo; rows a peer."""
+        place = torch.full((self._boundary.own,), -1)
+        place[vertices] = torch.arange(len(vertices))
+        there = place[self._wanted]
+        due = (there >= 0) & (now - sent >= self._pause)
+        before = torch.zeros(len(there) + 1, dtype=torch.int64)
+        torch.cumsum(due, 0, out=before[1:])
+        turn = before[:-1] - before[self._begins][self._peers]
+        chosen = (due & (turn < self._most)).nonzero()[:, 0]
+        sent[chosen] = now
+        counts = torch.bincount(self._peers[chosen], minlength=self._comm.size)
+        contents = rows.detach().to(self._dtype)[there[chosen]]
+        numbers = self._numbers[chosen][:, None]
+        return torch.cat((rows_as_bytes(numbers), rows_as_bytes(contents)), 1), counts
+
+    def _depart(self, one: _Sending) -> None:
+        """Peers know by now how many rows they will get."""
+        one.counting.wait()
+        for layer, parcel in enumerate(one.parcels):
+            send, recv = one.send[:, layer], one.recv[:, layer]
+            counts = RowCounts(send.numpy(), recv.numpy(), self._most)
+            received = parcel.new_empty(counts.received, parcel.shape[1])
+            one.arriving.append(self._comm.alltoallv(parcel, received, counts))
+            one.received.append(received)
+            self._count(send, recv, self._row_bytes[layer])
+
+    def _unpack(self, one: _Sending, layer: int) -> tuple[Tensor, Tensor]:
+        received, counts = one.received[layer], self._boundary.counts
+        begins = torch.from_numpy(np.cumsum(counts.recv) - counts.recv)
+        first = begins.repeat_interleave(one.recv[:, layer])
+        numbers = as_dtype(received[:, :_ID_BYTES], torch.int32)[:, 0]
+        rows = as_dtype(received[:, _ID_BYTES:], self._dtype)
+        return first + numbers, rows.view(len(numbers), self._widths[layer])
+
+    def _count(self, send: Tensor, recv: Tensor, row_bytes: int) -> None:
+        me = self._comm.rank
+        self.sent_bytes += int(send.sum() - send[me]) * row_bytes
+        self.received_bytes += int(recv.sum() - recv[me]) * row_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class PartialHop:
+    """The sampled matrix of one layer; some of its columns are rows of a cache.
+
+    Attributes
+    ----------
+    nodes : Tensor int64 [m]
+        Vertices of its columns, the first of which are its rows.
+    made : int
+        So many columns the layer before has to make, or their features are needed.
+    slots : Tensor int64 [m − made]
+        Slots of the others in the layer's cache.
+    order : Tensor int64 [m], optional
+        Which of the rows [made, cached] each column is; ``None`` if they are in order.
+    hop : Hop
+        Its rows and columns; weights of the sampler.
+    edges : Tensor, optional
+        Weights of its edges.
+    """
+
+    nodes: Tensor
+    made: int
+    slots: Tensor
+    order: Tensor | None
+    hop: Hop
+    edges: Tensor | None
+
+    @property
+    def makes(self) -> Tensor:
+        """Vertices that the layer before has to make."""
+        return self.nodes[: self.made] if self.order is None else self.nodes[self.order < self.made]
+
+    def join(self, made: Tensor, stale: Tensor) -> Tensor:
+        """All columns, of those that were made and those of the cache."""
+        rows = torch.cat((made, stale.to(made.dtype)))
+        return rows if self.order is None else rows[self.order]
+
+
+class PartialBlock(Block):
+    """A block some of whose columns are rows of a cache: the layer before makes the others."""
+
+    def __init__(self, arrive: Callable[[Tensor], Tensor], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._arrive = arrive
+
+    def arrived(self, made: Tensor) -> Tensor:
+        """All columns [columns, f], of the rows that the layer before made."""
+        return self._arrive(made)
+
+
+class PartialBatch:
+    """A mini-batch of one rank's part of the graph, for models of `spgnn.nn`.
+
+    ``out = model(batch.x, batch.layers, batch.keys)`` are rows of the seeds.
+
+    Attributes
+    ----------
+    x : Tensor or CSR [m, f]
+        Features of the first layer's columns.
+    y : Tensor [batch_size, …], or None
+        Labels of the seeds.
+    n_id : Tensor int64 [m]
+        Original ids of the first layer's columns.
+    input_id : Tensor int64 [batch_size]
+        The seeds, by their places among this rank's rows.
+    batch_size : int
+    layers : list of Block
+    place : Place
+    """
+
+    def __init__(
+        self,
+        x: Tensor | CSR,
+        y: Tensor | None,
+        layers: list[PartialBlock],
+        input_id: Tensor,
+        place: Place,
+    ) -> None:
+        self.x, self.y, self.layers = x, y, layers
+        self.input_id, self.place = input_id, place
+        self.batch_size = len(input_id)
+        self.n_id = layers[0].vertex_ids
+
+    def __repr__(self) -> str:
+        return f"PartialBatch({self.batch_size} of {len(self.n_id)} vertices)"
+
+    @property
+    def sampled_edges(self) -> int:
+        """Edges of all layers together."""
+        return sum(block.pattern.nnz for block in self.layers)
+
+    @cached_property
+    def keys(self) -> DropoutKeys:
+        """Of the batch's dropout: a function of the loader's seed, the step and the vertex."""
+        return DropoutKeys(self.n_id, self.place.seed, self.place.step)
+
+
+_Sampled = tuple[list[PartialHop], Tensor, Place]
+"""Of a batch: its layers, which inputs its seeds are, and where it stands."""
+
+
+class PartRounds:
+    """Batches of each rank's own vertices (DistGNN-MB, Vasimuddin et al. 2022). Collective.
+
+    Neighbours are drawn on this rank alone, and samples stop at the halo. With a history, each
+    layer takes rows of halo vertices from its cache of what their owners made some iterations ago,
+    and features of the halo are fetched once; rows that are missing are dropped, as in the paper,
+    or made here from a sample that their owner is asked for. Without one, nothing is known of other
+    ranks' vertices, and a thread makes batches ahead. Every step of an iteration is collective: a
+    rank without a batch gets an empty one, and all models have to be called with theirs.
+
+    Parameters
+    ----------
+    graph, comm, num_neighbors, input_nodes, options, x
+        As of `exact_rounds`.
+    history : History, optional
+    widths : sequence of int
+        Of a history: the width of each layer's outputs but the last's, `hidden_widths`.
+
+    Attributes
+    ----------
+    ranks : RankGraph
+    steps : int
+        Iterations of an epoch.
+    iteration : int
+        Iterations so far.
+    sampled : SampleCounts
+    """
+
+    def __init__(
+        self,
+        graph: DistGraph | RankShare,
+        comm: Communicator,
+        num_neighbors: Sequence[int],
+        input_nodes: Tensor | str | None,
+        options: Options,
+        *,
+        history: History | None = None,
+        widths: Sequence[int] = (),
+        x: Table | None = None,
+    ) -> None:
+        hops = len(num_neighbors)
+        if history is not None and len(widths) != hops - 1:
+            raise InputError(f"{hops} hops need {hops - 1} widths, got {len(widths)}")
+        comm.check_agreement(
+            "NeighborLoader",
+            num_neighbors=tuple(num_neighbors),
+            widths=tuple(widths),
+            history=history,
+            options=tuple(vars(options).items()),
+        )
+        self.history, self.options, self._comm = history, options, comm
+        self._fetches = history is not None and history.misses == "fetch"
+        mask = mask_of(graph, input_nodes, comm)
+        self.ranks = ranks = RankGraph.build(graph, comm, x)
+        self._inputs = mask.nonzero()[:, 0]
+        self.steps = comm.agree(-(-len(self._inputs) // options.batch_size))
+        self.sampler = RankSampler(
+            ranks, "neighbor", num_neighbors, replace=options.replace, resample=options.resample
+        )
+        self.features = HaloFeatures(ranks, mask, hops, 0 if history is None else history.size)
+        self.caches: list[EmbeddingCache] = []
+        self.push: Push | None = None
+        if history is not None:
+            halo = len(ranks.boundary.halo)
+            self.caches = [
+                EmbeddingCache(halo, w, history.size, history.life, history.dtype) for w in widths
+            ]
+            self.push = Push(
+                ranks.boundary,
+                widths,
+                history.dtype,
+                delay=history.delay,
+                most=history.push,
+                degrees=ranks.block.row_lengths,
+                comm=comm,
+                pause=max(history.life // 2, 1),  # a row that is there lives on for a while
+            )
+        self._around = ranks.around.packed()
+        self._made: list[Made] = []
+        self.iteration = 0
+        self.sampled = SampleCounts()
+
+    def epoch(self, epoch: int) -> Iterator[PartialBatch]:
+        """Batches of this rank."""
+        size, seed = self.options.batch_size, self.options.seed
+        order = torch.arange(len(self._inputs))
+        if self.options.shuffle:
+            order = seed_order(self.ranks.metadata.ids[self._inputs], seed, epoch)
+        first = self.iteration
+
+        def sample(step: int) -> _Sampled:
+            number = step * self._comm.size + self._comm.rank
+            place = Place(seed, epoch, number, epoch * self.steps + step)
+            inputs = self._inputs[order[step * size : (step + 1) * size]]
+            started = perf_counter()
+            seeds = inputs + self.ranks.boundary.first
+            hops = self.sample(seeds, Draw(seed, epoch, step), first + step)
+            found = Sample(hops[0].nodes, len(seeds), [hop.hop for hop in hops])
+            self.sampled.add([found], perf_counter() - started)
+            return hops, inputs, place
+
+        def finish(sampled: Sequence[_Sampled]) -> Generator[PartialBatch, None, None]:
+            yield from (self.batch(*one) for one in sampled)
+
+        # Neither stale rows nor other ranks may have a say in what is made ahead.
+        ahead = self.options.prefetch if self.history is None else 0
+        batches = in_order(sample, finish, self.steps, threads=1 if ahead else 0, ahead=ahead)
+        with closing(batches):
+            for _ in range(self.steps):
+                now, self.iteration = self.iteration, self.iteration + 1
+                self.begin(now)
+                yield next(batches)
+                self.end(now)
+
+    def begin(self, iteration: int) -> None:
+        """Take in the rows that may be used from this iteration on. Collective."""
+        if self.push is not None:
+            for layer, made, halo, rows in self.push.arrived(iteration):
+                self.caches[layer].put(halo, rows, made)
+        none = torch.zeros(0, dtype=torch.int64)
+        self._made = [(none, cache.rows(none)) for cache in self.caches]
+
+    def end(self, iteration: int) -> None:
+        """Send the rows that this iteration made. Collective."""
+        if self.push is not None:
+            self.push.begin(iteration, self._made)
+
+    def drain(self) -> None:
+        """Wait for rows that are still on their way, when training is over. Collective."""
+        if self.push is not None:
+            self.push.drain()
+
+    def sample(self, seeds: Tensor, draw: Draw, iteration: int) -> list[PartialHop]:
+        """The layers of one batch, the outermost first. Collective if misses are fetched.
+
+        Seeds are own rows, numbered as those of the whole matrix; there may be none.
+        """
+        asking = RowRequests(self.sampler, [draw]) if self._fetches else None
+        hops: list[PartialHop] = []
+        targets, count = seeds, self.sampler.hops
+        for number in range(count):
+            if asking is None:
+                drawn = self.sampler.own(targets - self.ranks.boundary.first, number, draw)
+            else:
+                (drawn,) = asking.rows_of([targets], number)
+            layer = count - 1 - number
+            has_cache = layer and self.caches
+            cache = self.caches[layer - 1] if has_cache else self.features
+            hops.append(self._hop(targets, drawn, cache, iteration))
+            targets = hops[-1].makes
+        return hops[::-1]
+
+    def complete(self, layer: int, hop: PartialHop, made: Tensor) -> Tensor:
+        """A layer's columns [m, f]: rows that the layer before it made, and stale ones, constants.
+
+        Parameters
+        ----------
+        layer : int
+            At least 1.
+        hop : PartialHop
+            Of this layer.
+        made : Tensor [made, f]
+        """
+        if not self.caches:
+            return made
+        own = self.ranks.boundary.is_own(hop.makes)
+        self._made[layer - 1] = hop.makes[own] - self.ranks.boundary.first, made.detach()[own]
+        return hop.join(made, self.caches[layer - 1].rows(hop.slots))
+
+    def _hop(
+        self,
+        targets: Tensor,
+        drawn: RowEntries,
+        cache: EmbeddingCache | HaloFeatures,
+        iteration: int,
+    ) -> PartialHop:
+        """A sampled hop without the vertices that are neither made here nor cached."""
+        boundary = self.ranks.boundary
+        nodes, indices = relabel(targets, drawn.indptr, drawn.columns)
+        others = (~boundary.is_own(nodes)).nonzero()[:, 0]
+        halo = boundary.number(nodes[others])
+        slots = torch.full_like(nodes, -1)
+        slots[others[halo >= 0]] = cache.find(halo[halo >= 0], iteration)
+        made = slots < 0
+        if not self._fetches:
+            made[others] = False
+        # The targets come first, and otherwise those that are made.
+        first, second = made.nonzero()[:, 0], (slots >= 0).nonzero()[:, 0]
+        kept, order = torch.cat((first, second)), None
+        if bool((slots[: len(targets)] >= 0).any()):
+            key = torch.where(kept < len(targets), kept, len(targets) + torch.arange(len(kept)))
+            order = key.argsort()
+            kept = kept[order]
+        place = torch.full_like(nodes, -1)
+        place[kept] = torch.arange(len(kept))
+        indices = place[indices.long()]
+        stays = indices >= 0
+        before = torch.zeros(len(stays) + 1, dtype=torch.int64)
+        torch.cumsum(stays, 0, out=before[1:])
+        weights = None if drawn.weights is None else drawn.weights[stays]
+        hop = Hop(before[drawn.indptr], indices[stays].int(), None, weights, len(kept))
+        edges = None if drawn.edges is None else drawn.edges[stays]
+        stale = slots[kept]
+        return PartialHop(nodes[kept], len(first), stale[stale >= 0], order, hop, edges)
+
+    def batch(self, hops: list[PartialHop], inputs: Tensor, place: Place) -> PartialBatch:
+        """The batch of some layers. Collective if misses are fetched."""
+        metadata = self._metadata([hop.nodes for hop in hops])
+        layers = []
+        for number, (hop, known) in enumerate(zip(hops, metadata, strict=True)):
+            block = PartialBlock(
+                partial(self.complete, number, hop),
+                block_pattern(hop.hop.indptr, hop.hop.indices, hop.hop.sources),
+                known.ids,
+                edge_weight=hop.edges,
+                factors=hop.hop.weights,
+                degrees=partial(getattr, known, "degrees") if self.options.of_graph else None,
+            )
+            layers.append(block)
+        y = metadata[-1].of(slice(len(inputs))).y
+        return PartialBatch(self._features(hops[0]), y, layers, inputs, place)
+
+    def _features(self, hop: PartialHop) -> Tensor | CSR:
+        """Features of own vertices, of those kept of the halo, and of those that are fetched."""
+        ranks, makes = self.ranks, hop.makes
+        if self._fetches:
+            made = rows_of_ranks(ranks.x, makes, ranks.layout, self._comm)
+        else:
+            made = take(ranks.x, makes - ranks.boundary.first)
+        ranks.count(makes, made)
+        cached = self.features.rows(hop.slots)
+        ranks.counts.add(rows_needed=len(hop.slots), bytes_needed=cached.nbytes)
+        rows = _stack(made, cached)
+        return rows if hop.order is None else take(rows, hop.order)
+
+    def _metadata(self, nodes: Sequence[Tensor]) -> list[Metadata]:
+        """Of the vertices of each layer."""
+        ranks, listed = self.ranks, torch.cat(list(nodes))
+        own, number = ranks.boundary.is_own(listed), ranks.boundary.number(listed)
+        place = torch.where(own, listed - ranks.boundary.first, number + ranks.boundary.own)
+        known = own | (number >= 0)
+        if self._fetches:
+            rows = self._around.new_empty(len(listed), self._around.shape[1])
+            rows[known] = self._around[place[known]]
+            requests = Requests(listed[~known], ranks.layout, self._comm)
+            others = requests.respond(ranks.metadata.packed()[requests.requested])
+            assert isinstance(others, Tensor)
+            rows[~known] = others
+        else:
+            rows = self._around[place]
+        return [ranks.metadata.unpacked(part) for part in rows.split([len(n) for n in nodes])]
+
+    def report(self) -> dict[str, Any]:
+        """How the caches served, over all ranks. Collective.
+
+        Returns
+        -------
+        dict
+            ``hit_rate``: of features, then of the inputs of layers 1, 2, …; ``mean_age`` of the
+            latter, in iterations; ``rows_asked`` for. ``None`` where nothing was asked for.
+        """
+        hits = [self.features.hits, *(cache.hits for cache in self.caches)]
+        counted = torch.tensor([[h.requested, h.found, h.ages] for h in hits])
+        self._comm.all_reduce(counted).wait()
+        pushed = torch.tensor([0 if self.push is None else self.push.sent_bytes])
+        self._comm.all_reduce(pushed).wait()
+        totals = counted.tolist()
+        return {
+            "hit_rate": [found / asked if asked else None for asked, found, _ in totals],
+            "mean_age": [ages / found if found else None for _, found, ages in totals[1:]],
+            "rows_asked": [asked for asked, _, _ in totals],
+            "pushed_bytes": int(pushed),
+        }
+
+
+def _stack(above: Tensor | CSR, below: Tensor | CSR) -> Tensor | CSR:
+    """The rows of two tables of one width and kind, one after the other."""
+    if isinstance(above, Tensor) and isinstance(below, Tensor):
+        return torch.cat((above, below))
+    assert isinstance(above, CSR)
+    assert isinstance(below, CSR)
+    indptr = torch.cat((above.indptr, below.indptr[1:] + above.nnz))
+    shape = (above.shape[0] + below.shape[0], above.shape[1])
+    values = None
+    if above.values is not None and below.values is not None:
+        values = torch.cat((above.values, below.values))
+    return CSR(Pattern.trusted(indptr, torch.cat((above.indices, below.indices)), shape), values)
+
+
+def reachable_uses(ranks: RankGraph, seeds: Tensor, hops: int) -> Tensor:
+    """How many edges, int64 [h], lead to each halo vertex from what seeds' batches can reach."""
+    own = ranks.boundary.own
+    pattern = ranks.boundary.compact(ranks.block)
+    rows = torch.arange(own).repeat_interleave(pattern.row_lengths)
+    reached = seeds.clone()
+    for _ in range(hops - 1):
+        found = torch.zeros(pattern.shape[1], dtype=torch.bool)
+        found[pattern.indices[reached[rows]].long()] = True
+        reached = reached | found[:own]
+    columns = pattern.indices[reached[rows]].long()
+    return torch.bincount(columns[columns >= own] - own, minlength=pattern.shape[1] - own)
+
+
+def hidden_widths(model: Stack) -> list[int]:
+    """The width of each layer's outputs but the last's; an InputError for jumping knowledge."""
+    if model.jk_mode is not None:
+        raise InputError("historical rows: jumping knowledge (--jk) looks at all layers at once")
+    hidden = model.hidden_channels
+    return [hidden] * (model.num_layers - 1) if isinstance(hidden, int) else list(hidden)

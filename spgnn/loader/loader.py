@@ -1,0 +1,565 @@
+"""NeighborLoader: batches of sampled neighbourhoods, on one process or of a distributed graph."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from spgnn import kernels
+from spgnn.comm import Communicator
+from spgnn.data.distribute import RankShare
+from spgnn.errors import InputError, check_choice, check_integer
+from spgnn.graph import DistGraph
+from spgnn.loader.batch import Batch, Place
+from spgnn.loader.cache import CachedRows
+from spgnn.loader.disk_pattern import DiskPattern
+from spgnn.loader.historical import History, PartRounds
+from spgnn.loader.hops import DiskSampler
+from spgnn.loader.layerwise import FastGCNSampler, LadiesSampler
+from spgnn.loader.modes import (
+    Clusters,
+    Options,
+    Rounds,
+    cluster_rounds,
+    exact_rounds,
+    seed_order,
+    steps_of,
+)
+from spgnn.loader.packed import PackedRows
+from spgnn.loader.rows import Counts, MemoryRows, Rows
+from spgnn.loader.sampling import (
+    TEMPORAL_STRATEGIES,
+    Draw,
+    LaborSampler,
+    NeighborSampler,
+    Sample,
+    SampleCounts,
+    Sampler,
+    SamplerName,
+    union_of,
+)
+from spgnn.loader.source import Source, input_nodes_of, is_integer, source_of
+from spgnn.loader.threads import in_order
+from spgnn.pattern import described
+from spgnn.sparse import CSR, take_rows
+
+Scaling = Literal["graph", "batch"]
+Mode = Literal["exact", "local"] | History | Clusters
+# Options of PyG's loader: those that change no batch, and the one value of others.
+_WITHOUT_EFFECT = (
+    "filter_per_worker",
+    "is_sorted",
+    "persistent_workers",
+    "pin_memory",
+    "prefetch_factor",
+)
+_PYG = {"directed": True, "transform_sampler_output": None}
+
+
+class NeighborLoader:
+    """Batches of vertices with a sampled neighbourhood (Hamilton et al. 2017), as PyG's.
+
+    A batch is a function of the seed, the epoch, the step and its seeds, however many threads
+    prepare it. Iterating begins the next epoch. On P ranks a step is a batch of every rank, whose
+    draws are those of one batch of all their seeds: P ranks of B / P seeds train as one of B.
+
+    Parameters
+    ----------
+    data
+        A PyG ``Data``, a `spgnn.data.Graph`, a `DistGraph`, a SciPy matrix or a pair of one and
+        features, or the name or path of a data set. Of a `DistGraph` on several ranks all calls
+        are collective, and `mode` says what a batch sees.
+    num_neighbors : sequence of int
+        How many neighbours of each vertex, the seeds' hop first; −1: all.
+    input_nodes : Tensor of integers or bool [n], the name of a mask, or None
+        Vertices that seeds are taken of; by default all. Disjoint ones may repeat. On several
+        ranks a mask of own rows.
+    batch_size : int
+        Seeds of a batch.
+    shuffle : bool
+        Take seeds in another order in each epoch.
+    drop_last : bool
+        Leave out a last step that is not full.
+    replace : bool
+        Whether a neighbour may be drawn more than once.
+    disjoint : bool
+        Every seed has a neighbourhood of its own.
+    subgraph_type : {"directional", "induced"}
+        The edges that were drawn, or all between the vertices of neighbouring hops.
+    time_attr : str, optional
+        Times of vertices or of edges: nothing later than the seed is drawn; disjoint.
+    input_time : Tensor of integers [inputs], optional
+        Times of the seeds; by default those of these vertices.
+    temporal_strategy : {"uniform", "last"}
+        Any of the neighbours that are early enough, or the latest, each once.
+    weight_attr : str, optional
+        The attribute of edges in proportion to which they are drawn; layers of ours take each edge
+        for as much as it stands for.
+    sampler : str or Sampler
+        ``neighbor``; ``labor``, in which neighbours of several vertices are drawn together (Balin &
+        Çatalyürek 2023); ``ladies`` or ``fastgcn``, of which `num_neighbors` are vertices of a
+        whole layer (Zou et al. 2019; Chen, Ma & Xiao 2018); or whatever makes samples.
+    resample : bool
+        Draw neighbours of a vertex anew in each layer, as DGL does. Otherwise a vertex has one
+        random order of its neighbours in a step, of which each layer takes the first ones.
+    normalise : {"graph", "batch"}
+        Degrees that `Batch.layers` are scaled by: in the whole graph, so that each layer estimates
+        that of full-graph training; or in the batch, as layers of PyG see it.
+    store : Rows [n, f], optional
+        Features, in place of the data's own. `PackedRows` are packed before the epochs whose
+        batches they then have; these are drawn twice.
+    structure : DiskPattern [n, n], optional
+        The graph, in place of the data's own. The same batches, of rows that are read when they
+        are needed; not for ``fastgcn``, disjoint or induced samples.
+    superbatch : int
+        So many batches are sampled before any of their features are fetched; rows that several of
+        them need are fetched once.
+    pack_epochs : int
+        Epochs whose batches are packed together.
+    prefetch : int
+        Batches that are made ahead.
+    num_workers : int
+        Threads that sample; 0: whoever iterates does everything himself.
+    edge_ids : bool, optional
+        Whether batches know `e_id`; by default those of a ``Data``, and where edges have weights.
+    transform : callable, optional
+        Of a batch, before it is handed out.
+    seed : int
+    data_dir : str, optional
+        Where named sets are looked for.
+    rank, ranks : int
+        Of several loaders alike on whole graphs, this one hands out the batches of one rank.
+    mode : {"exact", "local"} or History or Clusters
+        Of a graph on several ranks: the batches of one process; neighbours of a rank's own part;
+        these and stale embeddings of others' vertices; whole clusters of a rank's part.
+    comm : Communicator, optional
+        All ranks, where `data` is a rank's share rather than a `DistGraph`.
+    widths : sequence of int
+        Of a `History`: the width of each layer's outputs but the last's.
+    options
+        ``persistent_workers``, ``pin_memory``, ``prefetch_factor``, ``is_sorted`` and
+        ``filter_per_worker`` of PyG's loader are accepted and change nothing.
+
+    Attributes
+    ----------
+    epoch : int
+        The one that the next iteration is.
+    counts : Counts
+        Rows of features that batches needed; of a distributed graph also those from other ranks.
+    sampled : SampleCounts
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Sequence[int],
+        input_nodes: Any = None,
+        *,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        replace: bool = False,
+        disjoint: bool = False,
+        subgraph_type: Literal["directional", "induced"] = "directional",
+        time_attr: str | None = None,
+        input_time: Tensor | None = None,
+        temporal_strategy: str = "uniform",
+        weight_attr: str | None = None,
+        sampler: str | Sampler = "neighbor",
+        resample: bool = False,
+        normalise: Scaling = "graph",
+        store: Rows | None = None,
+        structure: DiskPattern | None = None,
+        superbatch: int = 1,
+        pack_epochs: int = 1,
+        prefetch: int = 2,
+        num_workers: int = 1,
+        edge_ids: bool | None = None,
+        transform: Callable[[Batch], Any] | None = None,
+        seed: int = 0,
+        data_dir: str | None = None,
+        rank: int = 0,
+        ranks: int = 1,
+        mode: Mode = "exact",
+        comm: Communicator | None = None,
+        widths: Sequence[int] = (),
+        **options: Any,
+    ) -> None:
+        for name, value in options.items():
+            if name in _WITHOUT_EFFECT:
+                logging.getLogger(__name__).debug(f"NeighborLoader: {name} changes nothing here")
+            elif name not in _PYG:
+                raise InputError(f"NeighborLoader has no option {name}")
+            elif value != _PYG[name]:
+                raise InputError(f"NeighborLoader: {name}={value!r} is not supported")
+        self.batch_size = check_integer("batch_size", batch_size, 1)
+        self.superbatch = check_integer("superbatch", superbatch, 1)
+        self.pack_epochs = check_integer("pack_epochs", pack_epochs, 1)
+        self.prefetch = check_integer("prefetch", prefetch, 0)
+        self.num_workers = check_integer("num_workers", num_workers, 0, 1024)
+        self.seed = check_integer("seed", seed, 0)
+        self.ranks = check_integer("ranks", ranks, 1)
+        self.rank = check_integer("rank", rank, 0, ranks - 1)
+        if transform is not None and not callable(transform):
+            raise InputError(f"transform must be callable, got {type(transform).__name__}")
+        check_choice("normalise", normalise, get_args(Scaling))
+        check_choice("subgraph_type", subgraph_type, ("directional", "induced"))
+        self.shuffle, self.drop_last, self.transform = shuffle, drop_last, transform
+        self.normalise, self.epoch, self._packed = normalise, 0, range(0)
+        self.rounds: Rounds | PartRounds | None = None
+        if isinstance(data, RankShare) or (isinstance(data, DistGraph) and data.comm.size > 1):
+            asked = {
+                "disjoint": disjoint,
+                "subgraph_type": subgraph_type == "induced",
+                "time_attr": time_attr,
+                "weight_attr": weight_attr,
+                "store": store,
+                "structure": structure,
+                "sampler": not isinstance(sampler, str),
+            }
+            for name, given in asked.items():
+                if given:
+                    raise InputError(f"{name} is not for a graph on several ranks")
+            how = Options(
+                batch_size=batch_size,
+                shuffle=shuffle,
+                drop_last=drop_last,
+                sampler=str(sampler),
+                replace=replace,
+                resample=resample,
+                of_graph=normalise == "graph",
+                superbatch=superbatch,
+                prefetch=prefetch,
+                seed=seed,
+            )
+            comm = data.comm if isinstance(data, DistGraph) else comm
+            assert comm is not None
+            self.rounds = _rounds(data, comm, num_neighbors, input_nodes, how, mode, widths)
+            self.counts, self.sampled = self.rounds.ranks.counts, self.rounds.sampled
+            return
+        self.source: Source = source_of(data, store, data_dir, structure)
+        repeated = disjoint or time_attr is not None  # a vertex may have several trees
+        self.input_nodes, self._input_id = input_nodes_of(
+            self.source, input_nodes, repeated=repeated
+        )
+        self.counts, self.sampled = Counts(), SampleCounts()
+        self._times = _checked_times(input_time, time_attr, len(self.input_nodes))
+        if edge_ids is None:
+            edge_ids = bool(self.source.edges) or self.source.numbered
+        if isinstance(sampler, str):
+            self.sampler: Sampler = _sampler(
+                self.source,
+                sampler,
+                num_neighbors,
+                edge_ids=edge_ids,
+                # Several that run at once have a thread each.
+                threads=None if num_workers < 2 else 1,
+                resample=resample,
+                temporal_strategy=temporal_strategy,
+                seeds_have_times=input_time is not None,
+                replace=replace,
+                disjoint=disjoint,
+                induced=subgraph_type == "induced",
+                weight_attr=weight_attr,
+                time_attr=time_attr,
+            )
+        else:
+            kind = type(sampler).__name__
+            if not hasattr(sampler, "sample"):
+                raise InputError(f"sampler must be a name or have a method sample, got {kind}")
+            asked = {"replace": replace, "weight_attr": weight_attr}
+            for name, given in (asked | {"subgraph_type": subgraph_type == "induced"}).items():
+                if given:
+                    raise InputError(f"{name} is not for a sampler that is made already ({kind})")
+            self.sampler = sampler
+
+    @property
+    def batches(self) -> int:
+        """Batches of an epoch, those of all ranks."""
+        inputs, size = len(self.input_nodes), self.batch_size
+        if self.drop_last:
+            return steps_of(inputs, size, self.ranks, drop_last=True) * self.ranks
+        return -(-inputs // size)
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch, each a batch of every rank (the last perhaps not)."""
+        return -(-self.batches // self.ranks) if self.rounds is None else self.rounds.steps
+
+    def __len__(self) -> int:
+        """Batches of an epoch; of a distributed graph its steps, each a batch or ``None``."""
+        if self.rounds is not None:
+            return self.steps
+        return len(range(self.rank, self.batches, self.ranks))
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of the next epoch."""
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        if self.rounds is not None:
+            return self._transformed(self.rounds.epoch(epoch))
+        order = self.order(epoch)
+        self._pack(epoch)
+        return in_order(
+            lambda turn: self._sampled(epoch, self.rank + turn * self.ranks, order),
+            self._finished,
+            len(self),
+            threads=self.num_workers if self.prefetch else 0,
+            ahead=self.prefetch,
+            together=self.superbatch,
+        )
+
+    def _transformed(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            keep = batch is None or self.transform is None
+            yield batch if keep else self.transform(batch)  # type: ignore[misc]
+
+    def _pack(self, epoch: int) -> None:
+        """Have the batches of this epoch, and of some that follow, packed if that is asked for."""
+        x = self.source.x
+        if isinstance(x, PackedRows) and epoch not in self._packed:
+            self._packed = range(0)
+            epochs = range(epoch, epoch + self.pack_epochs)
+            x.pack([ids for number in epochs for ids in self.trace(number)])
+            self._packed = epochs
+
+    def order(self, epoch: int) -> Tensor:
+        """Places of the seeds among the input nodes, in the order of an epoch."""
+        if not self.shuffle:
+            return torch.arange(len(self.input_nodes))
+        return seed_order(self._input_ids(), self.seed, epoch)
+
+    def trace(self, epoch: int) -> Iterator[Tensor]:
+        """The vertices of each batch of an epoch, int64 [m] each; drawn again, and not counted."""
+        order = self.order(epoch)
+        for number in range(self.rank, self.batches, self.ranks):
+            yield self._drawn(epoch, number, order).sample.nodes
+
+    def sample(self, epoch: int, number: int) -> Any:
+        """One batch of any epoch, by its number among those of all ranks, made here and now."""
+        (batch,) = self._finished([self._sampled(epoch, number, self.order(epoch))])
+        return batch
+
+    def _input_ids(self) -> Tensor:
+        """Original ids of the input nodes: the order of an epoch is a function of them."""
+        return self.source.ids_of(self.input_nodes)
+
+    def _inputs(
+        self, order: Tensor, number: int, draw: Draw
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Places of a batch's inputs, its seeds, and further fields of it."""
+        places = order[number * self.batch_size : (number + 1) * self.batch_size]
+        return places, self.input_nodes[places], {}
+
+    def _sampled(self, epoch: int, number: int, order: Tensor) -> _Drawn:
+        started = perf_counter()
+        drawn = self._drawn(epoch, number, order)
+        self.sampled.add([drawn.sample], perf_counter() - started)
+        return drawn
+
+    def _drawn(self, epoch: int, number: int, order: Tensor) -> _Drawn:
+        step = number // self.ranks
+        own_draws = getattr(self.sampler, "draws_seeds", False)
+        draw = Draw(self.seed, epoch, number if own_draws else step)
+        places, seeds, extra = self._inputs(order, number, draw)
+        sampler: Any = self.sampler
+        if self._times is None:
+            sample = sampler.sample(seeds, draw)
+        else:
+            extra["seed_time"] = self._times[places]
+            sample = sampler.sample(seeds, draw, extra["seed_time"])
+        place = Place(self.seed, epoch, number, epoch * self.steps + step)
+        return _Drawn(sample, places, place, extra)
+
+    def _finished(self, made: Sequence[_Drawn]) -> Generator[Any, None, None]:
+        of_graph = self.normalise == "graph"
+        wanted = [drawn.sample.nodes for drawn in made]
+        with closing(features_of(self.source.x, wanted, self.counts)) as rows:
+            for (sample, places, place, extra), x in zip(made, rows, strict=True):
+                input_id = places if self._input_id is None else self._input_id[places]
+                batch = Batch(
+                    self.source, sample, x, input_id, place, of_graph=of_graph, extra=extra
+                ).prepare()
+                yield batch if self.transform is None else self.transform(batch)
+
+
+class _Drawn(NamedTuple):
+    """A sample on its way to become a batch."""
+
+    sample: Sample
+    places: Tensor
+    place: Place
+    extra: dict[str, Tensor]
+
+
+def _rounds(
+    data: DistGraph | RankShare,
+    comm: Communicator,
+    num_neighbors: Sequence[int],
+    input_nodes: Any,
+    options: Options,
+    mode: Mode,
+    widths: Sequence[int],
+) -> Rounds | PartRounds:
+    """The steps of a mode."""
+    if mode == "exact":
+        return exact_rounds(data, comm, num_neighbors, input_nodes, options)
+    if isinstance(mode, Clusters):
+        share = data.share if isinstance(data, DistGraph) else data
+        return cluster_rounds(share, comm, len(num_neighbors), mode, options)
+    if mode != "local" and not isinstance(mode, History):
+        raise InputError(f"mode must be exact, local, a History or Clusters, got {mode!r}")
+    history = mode if isinstance(mode, History) else None
+    return PartRounds(
+        data, comm, num_neighbors, input_nodes, options, history=history, widths=widths
+    )
+
+
+def _sampler(
+    source: Source,
+    name: str,
+    num_neighbors: Sequence[int],
+    *,
+    edge_ids: bool,
+    threads: int | None,
+    resample: bool,
+    temporal_strategy: str,
+    seeds_have_times: bool,
+    **asked: Any,
+) -> Sampler:
+    """The sampler that a loader's arguments describe."""
+    check_choice("sampler", name, get_args(SamplerName))
+    check_choice("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES)
+    if isinstance(num_neighbors, Sequence) and not len(num_neighbors):
+        raise InputError("num_neighbors must name one number a hop, got none")
+    on_disk = isinstance(source.pattern, DiskPattern)
+    if on_disk and name == "fastgcn":
+        raise InputError("sampler fastgcn needs the structure in memory")
+    for option, given in asked.items():
+        if given and on_disk and option != "replace":
+            raise InputError(f"{option} needs the structure in memory")
+        if given and name != "neighbor":
+            raise InputError(f"sampler {name} knows no {option}")
+    common: dict[str, Any] = {"edge_ids": edge_ids, "threads": threads}
+    common["vertex_ids"] = source.vertex_ids
+    if isinstance(source.pattern, DiskPattern):
+        if name == "neighbor":
+            common |= {"replace": asked["replace"], "resample": resample}
+        return DiskSampler(source.pattern, name, num_neighbors, **common)
+    if name == "labor":
+        return LaborSampler(source.structure, num_neighbors, **common)
+    if name != "neighbor":
+        kind = LadiesSampler if name == "ladies" else FastGCNSampler
+        weight = source.edge_weight
+        values = None if weight is None else weight.abs()
+        return kind(source.structure, num_neighbors, values=values, **common)
+    weights, times = None, asked["time_attr"]
+    if asked["weight_attr"] is not None:
+        weights = _edge_weights(source, asked["weight_attr"])
+    if times is not None and times in source.vertices:
+        common["node_times"] = _integers(times, source.vertices[times])
+    elif times is not None and times in source.edges:
+        if not seeds_have_times:
+            raise InputError(
+                f"time_attr {times}: times of edges need input_time, those of the seeds"
+            )
+        common["edge_times"] = _integers(times, source.of_nonzeros(times))
+    elif times is not None:
+        raise InputError(f"time_attr {times}: {source.name} knows no such thing")
+    return NeighborSampler(
+        source.structure,
+        num_neighbors,
+        replace=asked["replace"],
+        weights=weights,
+        disjoint=asked["disjoint"],
+        directed=not asked["induced"],
+        resample=resample,
+        temporal_strategy=temporal_strategy,
+        **common,
+    )
+
+
+def features_of(
+    x: Rows | CSR | None, wanted: Sequence[Tensor], counts: Counts
+) -> Generator[Tensor | CSR | None, None, None]:
+    """Features of the vertices of some batches, int64 [m] each, one after the other.
+
+    Tables that look ahead are told of all of them first; of others that are neither in memory nor
+    packed, rows that several batches need are fetched once.
+    """
+    if x is None:
+        yield from [None] * len(wanted)
+        return
+    if isinstance(x, CSR):
+        for ids in wanted:
+            sparse = take_rows(x, ids)
+            counts.add(rows_needed=len(ids), bytes_needed=sparse.nbytes)
+            yield sparse
+        return
+    needed = sum(len(ids) for ids in wanted)
+    counts.add(rows_needed=needed, bytes_needed=needed * x.row_bytes)
+    if isinstance(x, CachedRows) or x.fetches_together:
+        x.prefetch(wanted)
+        done = 0
+        try:
+            for ids in wanted:
+                rows = x.gather(ids)
+                done += 1
+                yield rows
+        finally:
+            if done < len(wanted):
+                x.forget()
+    elif len(wanted) == 1 or isinstance(x, MemoryRows | PackedRows):
+        yield from (x.gather(ids) for ids in wanted)
+    else:
+        union, places = union_of(wanted)
+        rows = x.gather(union)
+        for part in places:
+            yield kernels.gather_rows(rows, part)
+
+
+def _edge_weights(source: Source, name: str) -> Tensor:
+    if name not in source.edges:
+        known = ", ".join(source.edges) or "nothing"
+        raise InputError(f"weight_attr {name}: of edges, {source.name} knows {known}")
+    weights = source.of_nonzeros(name)
+    if weights.numel() != len(weights) or weights.is_complex():
+        raise InputError(
+            f"weight_attr {name} must be real [{len(weights)}], a number an edge, "
+            f"got {described(weights)}"
+        )
+    return weights.reshape(-1).double()
+
+
+def _integers(name: str, times: Tensor) -> Tensor:
+    if not is_integer(times) or times.numel() != len(times):
+        raise InputError(
+            f"time_attr {name} must be integers [{len(times)}], got {described(times)}"
+        )
+    return times.reshape(-1).long()
+
+
+def _checked_times(times: Any, attr: str | None, inputs: int) -> Tensor | None:
+    """Times of the input nodes."""
+    if times is None:
+        return None
+    if attr is None:
+        raise InputError("input_time needs time_attr: times of vertices or edges to compare with")
+    try:
+        checked = torch.as_tensor(times)
+    except (TypeError, ValueError, RuntimeError):
+        checked = torch.empty(())
+    if checked.shape != (inputs,) or not is_integer(checked):
+        got = described(times)
+        raise InputError(f"input_time must be integers [{inputs}], one an input node, got {got}")
+    return checked.detach().cpu().to(torch.int64, copy=True)

@@ -1,0 +1,323 @@
+"""Steps in which every rank of a distributed graph gets a batch of its own, sampled together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator
+from spgnn.data.distribute import RankShare
+from spgnn.errors import InputError, check_integer
+from spgnn.graph import DistGraph
+from spgnn.hashing import uniform
+from spgnn.loader.batch import Batch, Place
+from spgnn.loader.hops import RowEntries
+from spgnn.loader.ranks import Boundary, RankGraph, RankSampler, Table, mask_of, take
+from spgnn.loader.sampling import Draw, Hop, Sample, SampleCounts, relabel, union_of
+from spgnn.loader.source import Record
+from spgnn.loader.threads import in_turns, last
+from spgnn.nn.loss import UNKNOWN
+from spgnn.partition import partition
+from spgnn.sparse import CSR
+
+Inputs = tuple[Tensor, Tensor]
+"""Seeds of a batch, rows of the whole graph, and what the batch calls them."""
+Finish = Callable[[], list[Batch | None]]
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Batches of whole clusters of each rank's part of the graph, with their boundary.
+
+    Cluster-GCN (Chiang et al., KDD 2019) has no boundary; with one (GraphTheta, Liu et al. 2021) of
+    as many hops as the model has layers, the rows of the clusters are exact. Seeds are all vertices
+    of the clusters; only training vertices have labels.
+
+    Attributes
+    ----------
+    count : int
+        Of each rank's part.
+    each : int
+        Clusters of a batch.
+    boundary : int
+        Hops around the clusters.
+    """
+
+    count: int = 16
+    each: int = 1
+    boundary: int = 0
+
+    def __post_init__(self) -> None:
+        check_integer("clusters", self.count, 1)
+        check_integer("clusters a batch", self.each, 1)
+        check_integer("boundary", self.boundary, 0)
+
+
+@dataclass(frozen=True)
+class Options:
+    """A loader's arguments of these names that every mode takes."""
+
+    batch_size: int = 1
+    shuffle: bool = False
+    drop_last: bool = False
+    sampler: str = "neighbor"
+    replace: bool = False
+    resample: bool = False
+    of_graph: bool = True
+    superbatch: int = 1
+    prefetch: int = 0
+    seed: int = 0
+
+
+def seed_order(ids: Tensor, seed: int, epoch: int) -> Tensor:
+    """Places of some vertices in the order of an epoch, which original ids alone decide."""
+    draws = uniform(ids.numpy(), seed, f"order of epoch {epoch}")
+    return torch.from_numpy(np.lexsort((ids.numpy(), draws)))
+
+
+def steps_of(inputs: int, batch_size: int, ranks: int, *, drop_last: bool) -> int:
+    """Steps of an epoch, each of which is a batch of every rank (the last perhaps not)."""
+    full, rest = divmod(inputs, batch_size * ranks)
+    return full + (rest > 0 and not drop_last)
+
+
+@dataclass(eq=False)
+class Rounds:
+    """Batches of the whole graph, of which each rank holds its rows alone; calls are collective.
+
+    Several steps are sampled at once, hop by hop; features, labels and ids of all their vertices
+    come in one exchange, each row once. With prefetching the next steps are sampled before these
+    are handed over: their dense features travel in the meantime, and this rank's own part of
+    sampling runs in a thread. As many superbatches are under way as sampling has steps, two a hop.
+
+    Attributes
+    ----------
+    ranks : RankGraph
+    sampler : RankSampler
+    steps : int
+        Of an epoch, the same on all ranks.
+    inputs : callable
+        Of an epoch: the inputs of this rank's batch in each step, ``None`` where it has none.
+    options : Options
+    sampled : SampleCounts
+    """
+
+    ranks: RankGraph
+    sampler: RankSampler
+    steps: int
+    inputs: Callable[[int], list[Inputs | None]]
+    options: Options
+    sampled: SampleCounts = field(default_factory=SampleCounts)
+
+    def epoch(self, epoch: int) -> Iterator[Batch | None]:
+        """Batches of this rank; ``None`` in a step that has none for it."""
+        inputs, size = self.inputs(epoch), self.options.superbatch
+        everything = range(self.steps)
+        groups = [everything[first : first + size] for first in everything[::size]]
+        if not self.options.prefetch:
+            for steps in groups:
+                yield from last(self._work(epoch, steps, inputs, None))()
+            return
+        with ThreadPoolExecutor(1, "spgnn-sample") as thread:
+            works = (self._work(epoch, steps, inputs, thread) for steps in groups)
+            # What is under way writes into memory of ours.
+            with closing(in_turns(works, lambda finish: finish())) as ready:
+                for finish in ready:
+                    yield from finish()
+
+    def batch(self, epoch: int, step: int) -> Batch | None:
+        """The batch of this rank in any step."""
+        (one,) = last(self._work(epoch, range(step, step + 1), self.inputs(epoch), None))()
+        return one
+
+    def _work(
+        self,
+        epoch: int,
+        steps: Sequence[int],
+        inputs: Sequence[Inputs | None],
+        thread: Executor | None,
+    ) -> Generator[None, None, Finish]:
+        """The batches of some steps, in steps that are collective, until features are under way."""
+        seed, comm = self.options.seed, self.ranks.comm
+        chosen = [(step, one) for step in steps if (one := inputs[step]) is not None]
+        sampling = self.sampler.sampling(
+            [seeds for _, (seeds, _) in chosen],
+            [Draw(seed, epoch, step) for step, _ in chosen],
+            thread,
+        )
+        seconds, started = 0.0, perf_counter()
+        while True:
+            try:
+                next(sampling)
+            except StopIteration as done:
+                samples = done.value
+                break
+            seconds += perf_counter() - started
+            yield
+            started = perf_counter()
+        self.sampled.add([one for one, _ in samples], seconds + perf_counter() - started)
+        union, places = union_of([sample.nodes for sample, _ in samples])
+        arrive, metadata = self.ranks.fetch(union, later=self.options.prefetch > 0)
+
+        def finish() -> list[Batch | None]:
+            x, batches = arrive(), dict.fromkeys(steps)
+            for (step, (_, input_id)), (sample, edges), mine in zip(
+                chosen, samples, places, strict=True
+            ):
+                known = metadata.of(mine)
+                record = Record(
+                    vertices={} if known.y is None else {"y": known.y},
+                    edges={} if edges is None else {"edge_weight": edges},
+                    vertex_ids=known.ids,
+                    known_degrees=known.degrees,
+                )
+                number = step * comm.size + comm.rank
+                place = Place(seed, epoch, number, epoch * self.steps + step)
+                of_batch = replace(sample, nodes=torch.arange(len(mine)))
+                batch = Batch(
+                    record,
+                    of_batch,
+                    take(x, mine),
+                    input_id,
+                    place,
+                    of_graph=self.options.of_graph,
+                )
+                batch.n_id = known.ids
+                batches[step] = batch
+            return list(batches.values())
+
+        return finish
+
+
+def exact_rounds(
+    graph: DistGraph | RankShare,
+    comm: Communicator,
+    num_neighbors: Sequence[int],
+    input_nodes: Tensor | str | None,
+    options: Options,
+    x: Table | None = None,
+) -> Rounds:
+    """The batches that `NeighborLoader` makes of the whole graph on one process. Collective."""
+    comm.check_agreement(
+        "NeighborLoader", num_neighbors=tuple(num_neighbors), options=tuple(vars(options).items())
+    )
+    own = mask_of(graph, input_nodes, comm)
+    ranks = RankGraph.build(graph, comm, x)
+    sampler = RankSampler(
+        ranks,
+        options.sampler,
+        num_neighbors,
+        replace=options.replace,
+        resample=options.resample,
+    )
+    rows, ids = ranks.inputs(own)
+    size = options.batch_size
+    steps = steps_of(len(rows), size, comm.size, drop_last=options.drop_last)
+
+    def inputs(epoch: int) -> list[Inputs | None]:
+        order = torch.arange(len(rows))
+        if options.shuffle:
+            order = seed_order(ids, options.seed, epoch)
+        parts = []
+        for step in range(steps):
+            first = (step * comm.size + comm.rank) * size
+            mine = order[first : first + size]
+            parts.append((rows[mine], ids[mine]) if len(mine) else None)
+        return parts
+
+    return Rounds(ranks, sampler, steps, inputs, options)
+
+
+def cluster_rounds(
+    share: RankShare, comm: Communicator, layers: int, clusters: Clusters, options: Options
+) -> Rounds:
+    """Batches of whole clusters; steps that have none for a rank are its last. Collective."""
+    comm.check_agreement(
+        "NeighborLoader", layers=layers, clusters=clusters, options=tuple(vars(options).items())
+    )
+    mask, y = share.data.train_mask, share.data.y
+    if mask is None or y is None:
+        raise InputError(f"{share.meta.name}: cluster batches need labels and a training mask")
+    y = y.clone()
+    y[~mask] = float("nan") if y.is_floating_point() else UNKNOWN
+    ranks = RankGraph.build(replace(share, data=replace(share.data, y=y)), comm)
+    growth = partial(ClusterGrowth, hops=clusters.boundary + 1, layers=layers)
+    sampler = RankSampler(ranks, "neighbor", [-1] * (clusters.boundary + 1), growth=growth)
+    labels = cluster_labels(ranks.block, ranks.boundary, clusters.count, options.seed)
+    sizes = torch.bincount(labels).tolist()
+    members = [part for part in labels.argsort(stable=True).split(sizes) if len(part)]
+    steps = comm.agree(-(-len(members) // clusters.each))
+
+    def inputs(epoch: int) -> list[Inputs | None]:
+        numbers = np.arange(len(members), dtype=np.int64)
+        order = uniform(numbers, options.seed, f"clusters {epoch}").argsort(kind="stable").tolist()
+        parts: list[Inputs | None] = [None] * steps
+        for step, first in enumerate(range(0, len(order), clusters.each)):
+            own = torch.cat([members[one] for one in order[first : first + clusters.each]])
+            parts[step] = own + ranks.boundary.first, own
+        return parts
+
+    return Rounds(ranks, sampler, steps, inputs, replace(options, superbatch=1))
+
+
+def cluster_labels(block: CSR, boundary: Boundary, count: int, seed: int = 0) -> Tensor:
+    """Clusters, int64 [own rows], of a rank's own vertices, without communication."""
+    if not boundary.own:
+        return torch.zeros(0, dtype=torch.int64)
+    compact = CSR(boundary.compact(block)).to_scipy()[:, : boundary.own]
+    labels, _ = partition(compact, count, seed=seed, balance=("vertices",), minimum=False)
+    return torch.from_numpy(labels).long()
+
+
+class ClusterGrowth:
+    """A sample of clusters and all vertices within some hops of them, as one square matrix.
+
+    Attributes
+    ----------
+    nodes, targets : Tensor int64
+        Found so far, and found by the last hop.
+    """
+
+    def __init__(self, seeds: Tensor, draw: Draw, *, hops: int, layers: int) -> None:
+        self.nodes = self.targets = seeds
+        self._seeds, self._hops, self._layers = len(seeds), hops, layers
+        self._rows: list[RowEntries] = []
+
+    def take(self, rows: RowEntries, hop: int) -> None:
+        """The whole rows of the targets."""
+        self._rows.append(rows)
+        if hop + 1 < self._hops:
+            known = len(self.nodes)
+            before = rows.indptr.new_zeros(known - len(self.targets))
+            indptr = torch.cat((before, rows.indptr))
+            self.nodes, _ = relabel(self.nodes, indptr, rows.columns)
+            self.targets = self.nodes[known:]
+
+    def result(self) -> tuple[Sample, Tensor | None]:
+        """Rows of the vertices hop by hop, with those columns that are among them."""
+        nodes, seeds = self.nodes, self._seeds
+        lengths = torch.cat([part.indptr.diff() for part in self._rows])
+        columns = torch.cat([part.columns for part in self._rows])
+        by_number = nodes.argsort()
+        place = torch.searchsorted(nodes[by_number], columns).clamp_(max=max(len(nodes) - 1, 0))
+        inside = nodes[by_number[place]] == columns
+        before = torch.zeros(len(columns) + 1, dtype=torch.int64)
+        torch.cumsum(inside, 0, out=before[1:])
+        indptr = before[torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))]
+        indices = by_number[place[inside]].int()
+        known = [part.edges for part in self._rows if part.edges is not None]
+        edges = torch.cat(known)[inside] if known else None
+        numbers = None if edges is None else torch.arange(len(edges))
+        square = Hop(indptr, indices, numbers, None, len(nodes))
+        end = int(indptr[seeds])
+        of_seeds = None if numbers is None else numbers[:end]
+        first = Hop(indptr[: seeds + 1], indices[:end], of_seeds, None, len(nodes))
+        return Sample(nodes, seeds, [first, *[square] * (self._layers - 1)]), edges

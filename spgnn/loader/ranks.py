@@ -1,0 +1,814 @@
+"""A rank's part of a distributed graph, and rows and samples that ranks ask each other for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator, RowCounts, on_every_rank
+from spgnn.data.distribute import RankShare
+from spgnn.errors import InputError, check_choice
+from spgnn.exchange import exchange_needs, needs_of, swap_counts, swap_rows
+from spgnn.graph import DistGraph
+from spgnn.layout import Int64Array, RowLayout
+from spgnn.loader.hops import NeighborGrowth, RowEntries, WholeRowGrowth, check_counts
+from spgnn.loader.layerwise import VertexSampler, parts_of_sums, squares_of, sums_of_parts
+from spgnn.loader.rows import Counts, Pending, Rows, check_ids, copy_rows
+from spgnn.loader.sampling import Draw, NeighborSampler, Sample, SamplerName
+from spgnn.loader.threads import last, running
+from spgnn.nn.block import Degrees
+from spgnn.pattern import Pattern, index_dtype
+from spgnn.sparse import CSR, take_rows
+
+Table = Tensor | CSR | Rows
+Sampled = list[tuple[Sample, Tensor | None]]
+Sampling = Generator[None, None, Sampled]
+"""On its way to samples; between its steps, whatever needs no other rank may run in a thread."""
+_NARROW = torch.int16
+
+
+class Requests:
+    """Rows that each rank asks each rank for; owners may respond several times.
+
+    Made on all ranks together, and so is each response.
+
+    Parameters
+    ----------
+    rows : Tensor int64 [k]
+        Of the whole, in any order; may repeat, and may be this rank's own.
+    layout : RowLayout
+    comm : Communicator
+        All ranks.
+
+    Attributes
+    ----------
+    order : Tensor int64 [k]
+        The rows by owner, otherwise as they were asked for.
+    requested : Tensor int64
+        Rows that all ranks ask of this one, counted from its first; by rank.
+    counts : RowCounts
+        This rank's requests to each peer, and theirs.
+    """
+
+    def __init__(self, rows: Tensor, layout: RowLayout, comm: Communicator) -> None:
+        self._comm = comm
+        owner = torch.from_numpy(layout.owner(rows.numpy()))
+        self.order = owner.argsort(stable=True)
+        sizes = torch.bincount(owner, minlength=comm.size)
+        (self.counts,) = swap_counts(comm, sizes.numpy())
+        sent = rows[self.order].to(index_dtype(layout.rows))
+        self.requested = swap_rows(comm, sent, self.counts).long() - layout.range(comm.rank)[0]
+
+    def respond(self, rows: Tensor | CSR) -> Tensor | CSR:
+        """Row i of what every rank asked for, where this rank gives ``rows[requested]``."""
+        if isinstance(rows, Tensor):
+            return self._ordered(swap_rows(self._comm, rows.contiguous(), self.counts.reversed()))
+        arrays = [rows.indices] if rows.values is None else [rows.indices, rows.values]
+        indptr, (indices, *values) = self.respond_lists(rows.row_lengths.int(), arrays)
+        pattern = Pattern.trusted(indptr, indices, (len(indptr) - 1, rows.shape[1]))
+        return CSR(pattern, values[0] if values else None)
+
+    def respond_later(self, rows: Tensor | CSR) -> Callable[[], Tensor | CSR]:
+        """As `respond`; of dense rows it is begun here, and the returned function waits for them.
+
+        Other exchanges may come in between, in the same order on all ranks.
+        """
+        if isinstance(rows, CSR):
+            sparse = self.respond(rows)
+            return lambda: sparse
+        rows, counts = rows.contiguous(), self.counts.reversed()
+        back = rows.new_empty((sum(counts.recv), *rows.shape[1:]))
+        pending = self._comm.apart().alltoallv(rows, back, counts)
+
+        def arrive() -> Tensor:
+            pending.wait()
+            return self._ordered(back)
+
+        return arrive
+
+    def respond_lists(
+        self, lengths: Tensor, entries: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """As `respond`, of rows of different lengths.
+
+        Parameters
+        ----------
+        lengths : Tensor int32 [requested rows]
+        entries : sequence of Tensor [sum of the lengths]
+            As many on all ranks.
+
+        Returns
+        -------
+        indptr : Tensor int64 [k + 1]
+        entries : list of Tensor
+        """
+        back = self.counts.reversed()
+        theirs = swap_rows(self._comm, lengths, back)
+        ends = np.append(0, lengths.numpy().cumsum(dtype=np.int64))
+        bounds = np.append(0, back.send.cumsum())
+        (counts,) = swap_counts(self._comm, np.diff(ends[bounds]))
+        arrived = [swap_rows(self._comm, array, counts) for array in entries]
+        begins = theirs.cumsum(0) - theirs
+        place = torch.empty_like(self.order)
+        place[self.order] = torch.arange(len(place))
+        wanted = theirs[place].long()
+        indptr = torch.zeros(len(place) + 1, dtype=torch.int64)
+        torch.cumsum(wanted, 0, out=indptr[1:])
+        source = (begins[place] - indptr[:-1]).repeat_interleave(wanted)
+        source += torch.arange(len(source))
+        return indptr, [array[source] for array in arrived]
+
+    def _ordered(self, back: Tensor) -> Tensor:
+        rows = torch.empty_like(back)
+        rows[self.order] = back
+        return rows
+
+
+def take(table: Table, rows: Tensor) -> Tensor | CSR:
+    """Some rows of a table."""
+    if isinstance(table, Rows):
+        return table.gather(rows)
+    return table[rows] if isinstance(table, Tensor) else take_rows(table, rows)
+
+
+def rows_of_ranks(
+    table: Table, rows: Tensor, layout: RowLayout, comm: Communicator
+) -> Tensor | CSR:
+    """Rows, int64 [k], of a table of which each rank holds its own. Collective."""
+    requests = Requests(rows, layout, comm)
+    return requests.respond(take(table, requests.requested))
+
+
+@dataclass(eq=False)
+class _Union:
+    """The rows of several batches, each row once, on their way; places of each batch's in them."""
+
+    arrive: Callable[[], Tensor | CSR]
+    batches: deque[tuple[Int64Array, Int64Array]]
+    table: Tensor | None = None
+
+
+class RemoteRows(Rows):
+    """A table whose rows lie on the ranks of a group; `gather` and `prefetch` are collective.
+
+    What `prefetch` announces (a superbatch) comes in one exchange: the union of its rows, each
+    once, by one all-to-allv of row numbers and one of rows. The calls of `gather` that follow take
+    their rows from it, without communication. A call that was not announced is an exchange of its
+    own. So all ranks announce the same number of batches, and gather the same number.
+
+    Parameters
+    ----------
+    own : Rows
+        This rank's rows.
+    layout : RowLayout
+        Rows of each rank.
+    comm : Communicator
+
+    Raises
+    ------
+    InputError
+        If own rows do not fit the layout, or ranks do not agree on layout, width and dtype.
+    """
+
+    def __init__(self, own: Rows, layout: RowLayout, comm: Communicator) -> None:
+        super().__init__(layout.rows, own.width, own.dtype)
+        fits = layout.parts == comm.size and own.rows == int(layout.sizes[comm.rank])
+        comm.check_agreement(
+            "rows of all ranks", fits=fits, offsets=layout.offsets, width=own.width, dtype=own.dtype
+        )
+        if not fits:
+            raise InputError(
+                f"{own.rows} rows on rank {comm.rank} of {comm.size}, but the layout has "
+                f"{layout.parts} parts of {layout.sizes.tolist()} rows"
+            )
+        self.own, self.layout, self._comm = own, layout, comm
+        self._unions: deque[_Union] = deque()
+
+    @property
+    def fetches_together(self) -> bool:
+        """True: see `prefetch`."""
+        return True
+
+    def prefetch(self, ids: Sequence[Tensor]) -> None:
+        """Fetch the rows of several batches, for the next calls of `gather`. Collective.
+
+        Returns while the rows are on their way; the next `gather` waits for them.
+
+        Raises
+        ------
+        InputError
+            If an id is out of range, or ranks announce different numbers of batches.
+        """
+        batches = [check_ids(batch, self.rows, str(self)) for batch in ids]
+        self._comm.check_agreement("rows that are prefetched", batches=len(batches))
+        if batches:
+            self._unions.append(self._fetch(batches))
+
+    def forget(self) -> None:
+        """Drop all that was fetched ahead and has not been gathered; on all ranks."""
+        for union in self._unions:
+            union.arrive()
+        self._unions.clear()
+
+    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
+        """Collective, unless these rows have been fetched ahead."""
+        if not self._unions:
+            self._unions.append(self._fetch([ids]))
+        union = self._unions[0]
+        wanted, rows = union.batches[0]
+        if not np.array_equal(wanted, ids):
+            raise InputError(
+                f"{self}: {len(ids)} rows are asked for, but others were announced, "
+                f"{len(wanted)} of them; gather what prefetch was told, in that order"
+            )
+        union.batches.popleft()
+        if not union.batches:
+            self._unions.popleft()
+
+        def finish() -> None:
+            if union.table is None:
+                table = union.arrive()
+                assert isinstance(table, Tensor)
+                union.table = table
+            copy_rows(union.table, rows, out, places)
+
+        return Pending(finish)
+
+    def _fetch(self, batches: Sequence[Int64Array]) -> _Union:
+        """One exchange for the union of some batches."""
+        rows, places = np.unique(np.concatenate(batches), return_inverse=True)
+        requests = Requests(torch.from_numpy(rows), self.layout, self._comm)
+        arrive = requests.respond_later(self.own.gather(requests.requested))
+        remote = len(rows) - int(requests.counts.send[self._comm.rank])
+        self._counts.add(rows_read=remote, bytes_read=remote * self.row_bytes)
+        parts = np.split(places, np.cumsum([len(batch) for batch in batches])[:-1])
+        return _Union(arrive, deque(zip(batches, parts, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Boundary:
+    """A rank's halo, and the own rows that are in the halos of others.
+
+    Two ranks number the rows that one of them needs of the other alike: in rising order.
+
+    Attributes
+    ----------
+    first, last : int
+        Own rows are [first, last).
+    halo : Tensor int64 [h]
+        Rows of others that own rows of A need, rising.
+    sent : Tensor int64 [m]
+        Own rows, counted from `first`, that others have in their halos; by peer, rising.
+    counts : RowCounts
+        So many rows of `sent` are in the halo of each peer, and of `halo` are each peer's.
+    """
+
+    first: int
+    last: int
+    halo: Tensor
+    sent: Tensor
+    counts: RowCounts
+
+    @classmethod
+    def build(cls, block: CSR, layout: RowLayout, comm: Communicator) -> Boundary:
+        """That of this rank's rows of a square matrix, [own rows, n]. Collective."""
+        first, last = layout.range(comm.rank)
+        everyone = range(layout.parts)
+        _, _, needs = needs_of(CSR(block.pattern), layout, everyone, comm.rank, "column")
+        send, counts = exchange_needs(needs, last - first, comm)
+        owners = np.repeat(np.arange(layout.parts), needs.rows)
+        halo = torch.from_numpy(layout.offsets[owners]) + needs.columns
+        return cls(first, last, halo, send.indices.long(), counts)
+
+    @property
+    def own(self) -> int:
+        """Number of own rows."""
+        return self.last - self.first
+
+    def is_own(self, rows: Tensor) -> Tensor:
+        """Which of some rows of the whole matrix this rank owns, bool."""
+        return (rows >= self.first) & (rows < self.last)
+
+    def number(self, rows: Tensor) -> Tensor:
+        """Which rows of the halo some rows of the whole matrix are, −1 if none."""
+        if not len(self.halo):
+            return torch.full_like(rows, -1)
+        place = torch.searchsorted(self.halo, rows).clamp_(max=len(self.halo) - 1)
+        return torch.where(self.halo[place] == rows, place, -1)
+
+    @property
+    def columns(self) -> Tensor:
+        """Rows of the whole matrix: own ones, then those of the halo; int64 [own + h]."""
+        return torch.cat((torch.arange(self.first, self.last), self.halo))
+
+    def compact(self, block: CSR) -> Pattern:
+        """A rank's rows of the matrix with the columns of `columns` alone, [own, own + h].
+
+        Entries stay where they are, so rows may list their columns in another order.
+        """
+        columns = block.indices.long()
+        inside = self.is_own(columns)
+        indices = torch.where(inside, columns - self.first, self.number(columns) + self.own)
+        width = self.own + len(self.halo)
+        return Pattern.trusted(block.indptr, indices.to(index_dtype(width)), (self.own, width))
+
+    def of_columns(self, own: Tensor, comm: Communicator) -> Tensor:
+        """Tables of own rows, [own, …], for all of `columns`, [own + h, …]. Collective."""
+        return torch.cat((own, swap_rows(comm, own[self.sent], self.counts)))
+
+
+class Metadata:
+    """Ids, labels and degrees of some vertices, one row each, which travel as rows of bytes.
+
+    Parameters
+    ----------
+    columns : dict of Tensor [rows, …]
+        ``ids``, the original ones; ``edges``, the number of in-edges in the whole graph; ``weight``
+        and ``bare`` as in `spgnn.nn.block.Degrees`, where they say more; ``y``, if labels are
+        known.
+    """
+
+    def __init__(self, columns: dict[str, Tensor]) -> None:
+        self._columns = columns
+
+    @classmethod
+    def of_share(cls, share: RankShare, rank: int, *, loops: bool) -> Metadata:
+        """Of a rank's own vertices; whether any vertex of the whole graph has a self-loop."""
+        A, y = share.adjacency, share.data.y
+        assert A is not None
+        columns = {"ids": share.vertex_ids.to(index_dtype(share.layout.rows))}
+        columns["edges"] = A.row_lengths.int()
+        rows = torch.arange(A.shape[0]).repeat_interleave(A.row_lengths)
+        if A.values is not None:
+            columns["weight"] = torch.zeros(A.shape[0]).index_add_(0, rows, A.values.float())
+        if loops:
+            columns["bare"] = torch.ones(A.shape[0])
+            columns["bare"][rows[loops_of(A, share.layout.range(rank)[0])]] = 0
+        if y is not None:
+            is_narrow = y.dtype == torch.int64 and share.meta.classes <= torch.iinfo(_NARROW).max
+            columns["y"] = y.to(_NARROW) if is_narrow else y
+        return cls(columns)
+
+    @property
+    def ids(self) -> Tensor:
+        """Original ids, int64 [rows]."""
+        return self._columns["ids"].long()
+
+    @property
+    def y(self) -> Tensor | None:
+        """Labels, as the graph has them."""
+        y = self._columns.get("y")
+        return y.long() if y is not None and y.dtype == _NARROW else y
+
+    @property
+    def degrees(self) -> Degrees:
+        """In the whole graph."""
+        edges = self._columns["edges"].long()
+        return Degrees(edges, self._columns.get("weight", edges.float()), self._columns.get("bare"))
+
+    def of(self, rows: Any) -> Metadata:
+        """Those of some rows: a tensor of numbers, or a slice."""
+        return Metadata({name: array[rows] for name, array in self._columns.items()})
+
+    def packed(self) -> Tensor:
+        """One row of bytes each, uint8 [rows, width]."""
+        return torch.cat([rows_as_bytes(array) for array in self._columns.values()], 1)
+
+    def unpacked(self, rows: Tensor) -> Metadata:
+        """The reverse, of any rows with the same columns."""
+        widths = [rows_as_bytes(array[:0]).shape[1] for array in self._columns.values()]
+        columns = {}
+        for (name, like), part in zip(self._columns.items(), rows.split(widths, 1), strict=True):
+            columns[name] = as_dtype(part, like.dtype).view(len(rows), *like.shape[1:])
+        return Metadata(columns)
+
+
+def loops_of(A: CSR, first: int) -> Tensor:
+    """Which nonzeros of a rank's rows are self-loops, bool [nnz]."""
+    rows = torch.arange(first, first + A.shape[0]).repeat_interleave(A.row_lengths)
+    return A.indices == rows
+
+
+def as_dtype(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Columns of rows of bytes as numbers, wherever they begin; a copy."""
+    # Not contiguous(): one row alone is that already, and may begin at an odd address.
+    return rows.clone(memory_format=torch.contiguous_format).view(dtype)
+
+
+def rows_as_bytes(array: Tensor) -> Tensor:
+    """Rows [n, …] of any dtype as bytes, uint8 [n, width]."""
+    width = torch.Size(array.shape[1:]).numel()
+    return array.reshape(len(array), width).contiguous().view(torch.uint8)
+
+
+class HopSampler(Protocol):
+    """Draws neighbours of some rows, hop by hop; see `NeighborSampler.sample_hop`."""
+
+    def sample_hop(
+        self, targets: Tensor, hop: int, draw: Draw
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]: ...
+
+
+class Growth(Protocol):
+    """A batch's sample while it grows; see `NeighborGrowth`."""
+
+    @property
+    def targets(self) -> Tensor: ...
+
+    def take(self, rows: RowEntries, hop: int) -> None: ...
+
+    def result(self) -> tuple[Sample, Tensor | None]: ...
+
+
+class FastGCNHops:
+    """What a rank's own rows give to a hop of FastGCN. Collective.
+
+    Vertices are drawn in proportion to Σ_s A_st² over all rows s. Ranks add up their parts of
+    that, which are whole numbers, so the sums are those of one process bit for bit, and so are the
+    vertices that each rank draws for any batch. An owner of a target then sends the entries that
+    lead to them, and no others. Each rank keeps some 40 bytes for every vertex of the graph.
+    """
+
+    def __init__(self, counts: Sequence[int], ranks: RankGraph) -> None:
+        block, boundary, comm, n = ranks.block, ranks.boundary, ranks.comm, ranks.layout.rows
+        self._columns, self._values = boundary.columns, block.values
+        ids = ranks.around.ids
+        self._whole = NeighborSampler(
+            boundary.compact(block), [-1] * len(counts), edge_ids=True, vertex_ids=ids
+        )
+        self._counts = [int(count) for count in counts]
+        values = None if block.values is None else block.values.float().abs()
+        squares = squares_of(block, values)
+        largest = torch.tensor([squares.max(initial=0)], dtype=torch.float64)
+        comm.all_reduce(largest, "max").wait()
+        most, entries = float(largest), comm.agree(block.nnz, "sum")
+        parts = parts_of_sums(block.indices.numpy(), squares, n, most, entries)
+        total = torch.from_numpy(parts).view(-1)
+        comm.all_reduce(total, "sum").wait()
+        masses = sums_of_parts(total.view(parts.shape).numpy(), most, entries)
+        everyone = ids.new_empty(n)
+        sizes = np.diff(ranks.layout.offsets).tolist()
+        comm.all_gather(ids[: boundary.own].contiguous(), everyone, sizes)
+        self._vertices = VertexSampler(masses, everyone)
+
+    def sample_hop(
+        self, targets: Tensor, hop: int, draw: Draw
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        indptr, columns, numbers, _ = self._whole.sample_hop(targets, hop, draw)
+        assert numbers is not None
+        if not len(columns):
+            return indptr, columns, numbers, torch.zeros(0)
+        drawn, factors = self._vertices.sample(self._counts[hop], hop, draw)
+        drawn, order = drawn.sort()
+        wanted = self._columns[columns.long()]
+        place = torch.searchsorted(drawn, wanted).clamp_(max=max(len(drawn) - 1, 0))
+        taken = drawn[place] == wanted if len(drawn) else torch.zeros_like(wanted, dtype=torch.bool)
+        if self._values is not None:  # what has no weight is no entry
+            taken &= self._values[numbers] != 0
+        before = torch.zeros(len(columns) + 1, dtype=torch.int64)
+        torch.cumsum(taken, 0, out=before[1:])
+        return before[indptr], columns[taken], numbers[taken], factors[order[place[taken]]]
+
+
+class RankSampler:
+    """Samples of a graph whose rows lie on several ranks: those of one process, bit for bit.
+
+    Whoever owns a vertex draws its neighbours, for whoever asks; a draw is a function of original
+    ids. For LABOR and LADIES owners send whole rows, and whoever wants a batch draws.
+
+    Parameters
+    ----------
+    ranks : RankGraph
+    name : {"neighbor", "fastgcn", "labor", "ladies"}
+    counts : sequence of int
+        Neighbours of each vertex, or vertices of a layer; the seeds' hop first.
+    replace, resample : bool
+        Of `NeighborSampler`.
+    growth : callable, optional
+        Of a batch's seeds and draw: how its sample grows, if not as the sampler's does.
+
+    Attributes
+    ----------
+    hops : int
+    """
+
+    def __init__(
+        self,
+        ranks: RankGraph,
+        name: str,
+        counts: Sequence[int],
+        *,
+        replace: bool = False,
+        resample: bool = True,
+        growth: Callable[[Tensor, Draw], Growth] | None = None,
+    ) -> None:
+        check_choice("sampler", name, get_args(SamplerName))
+        self.ranks, self.hops, self._name = ranks, len(counts), name
+        self._columns = ranks.boundary.columns.to(index_dtype(ranks.layout.rows))
+        self._counts, self._given_growth = list(counts), growth
+        block, ids = ranks.block, ranks.around.ids
+        self._edges, self._values = block.values, None
+        self._weighted, self._is_whole = name == "fastgcn", name in ("labor", "ladies")
+        if replace and name != "neighbor":
+            raise InputError(f"sampler {name} knows no replace")
+        if name == "fastgcn":
+            self._sampler: HopSampler = FastGCNHops(counts, ranks)
+            return
+        pattern = ranks.boundary.compact(block)
+        if self._is_whole:
+            self._counts = check_counts(name, counts)
+            self._edges = ids[pattern.indices.long()]
+            self._values = None if block.values is None else block.values.float()
+            counts, resample = [-1] * len(counts), True
+        self._sampler = NeighborSampler(
+            pattern,
+            list(counts),
+            replace=replace,
+            resample=resample,
+            edge_ids=self._edges is not None,
+            vertex_ids=ids,
+        )
+
+    def sample(self, seeds: Sequence[Tensor], draws: Sequence[Draw]) -> Sampled:
+        """Several batches at once. Collective; ranks may have different numbers of them.
+
+        Parameters
+        ----------
+        seeds : sequence of Tensor int64
+            Rows of the whole matrix, each once in a batch.
+        draws : sequence of Draw
+            One a batch.
+
+        Returns
+        -------
+        list of (Sample, Tensor or None)
+            Nodes are rows of the whole matrix. With the weights of edges, if there are any; a hop
+            numbers its edges by places in there.
+        """
+        return last(self.sampling(seeds, draws))
+
+    def sampling(
+        self,
+        seeds: Sequence[Tensor],
+        draws: Sequence[Draw],
+        thread: Executor | None = None,
+    ) -> Sampling:
+        """As `sample`, in two steps a hop and one more; each step is collective.
+
+        Other exchanges may come between steps, in the same order on all ranks. What this rank draws
+        and puts in order by itself runs in a thread meanwhile, if there is one.
+        """
+        asking = RowRequests(self, draws)
+        growing = [self._growth(*one) for one in zip(seeds, draws, strict=True)]
+
+        def grow(arrived: Sequence[RowEntries], hop: int) -> None:
+            for one, rows in zip(growing, arrived, strict=True):
+                one.take(rows, hop)
+
+        for hop in range(self.hops):
+            arrive = asking.begin([one.targets for one in growing], hop, thread)
+            yield
+            grown = running(thread, grow, arrive(), hop)
+            yield
+            grown()
+        return [self._result(one) for one in growing]
+
+    def own(self, targets: Tensor, hop: int, draw: Draw) -> RowEntries:
+        """Neighbours of own rows, counted from the first; without communication."""
+        indptr, columns, numbers, weights = self._sampler.sample_hop(targets, hop, draw)
+        edges = None if self._edges is None else self._edges[numbers]
+        if not self._weighted:
+            weights = None if self._values is None else self._values[numbers]
+        return RowEntries(indptr, self._columns[columns.long()], edges, weights)
+
+    def as_rows(self, indptr: Tensor, entries: Sequence[Tensor]) -> RowEntries:
+        """Rows whose entries have travelled as arrays."""
+        columns, *others = entries
+        edges = others.pop(0) if self._edges is not None else None
+        return RowEntries(indptr, columns, edges, others[0] if others else None)
+
+    def _growth(self, seeds: Tensor, draw: Draw) -> Growth:
+        if self._given_growth is not None:
+            return self._given_growth(seeds, draw)
+        if self._is_whole:
+            return WholeRowGrowth(seeds, draw, self._name, self._counts, None)
+        return NeighborGrowth(seeds, draw)
+
+    def _result(self, growth: Growth) -> tuple[Sample, Tensor | None]:
+        sample, edges = growth.result()
+        if isinstance(growth, WholeRowGrowth):
+            if self._values is not None:
+                return sample, growth.values
+            sample = replace(sample, hops=[replace(hop, edge_ids=None) for hop in sample.hops])
+        return sample, edges
+
+
+class RowRequests:
+    """Requests for rows of the matrix by the batches of all ranks; all calls are collective.
+
+    Parameters
+    ----------
+    sampler : RankSampler
+    draws : sequence of Draw
+        Of this rank's batches; ranks may have different numbers of them.
+    """
+
+    def __init__(self, sampler: RankSampler, draws: Sequence[Draw]) -> None:
+        self._sampler, comm = sampler, sampler.ranks.comm
+        mine = torch.tensor([[d.seed, d.epoch, d.step] for d in draws], dtype=torch.int64)
+        (self._batches,) = swap_counts(comm, np.full(comm.size, len(draws), np.int64))
+        theirs = swap_rows(comm, mine.view(-1, 3).repeat(comm.size, 1), self._batches)
+        self._draws = [Draw(*row) for row in theirs.tolist()]  # of all ranks, one after the other
+
+    def rows_of(self, targets: Sequence[Tensor], hop: int) -> list[RowEntries]:
+        """The drawn neighbours of each batch's targets, rows of the whole matrix."""
+        return self.begin(targets, hop)()
+
+    def begin(
+        self, targets: Sequence[Tensor], hop: int, thread: Executor | None = None
+    ) -> Callable[[], list[RowEntries]]:
+        """As `rows_of`, of which only the requests are sent; the returned function has them met.
+
+        Both are collective. This rank's draws may be made in a thread between the two.
+        """
+        sampler, comm, batches = self._sampler, self._sampler.ranks.comm, len(targets)
+        wanted = torch.cat([*targets, torch.zeros(0, dtype=torch.int64)])
+        sizes = torch.tensor([len(t) for t in targets], dtype=torch.int64)
+        requests = Requests(wanted, sampler.ranks.layout, comm)
+        # By owner, and of each owner by batch.
+        sent = torch.tensor(requests.counts.send_list)
+        owner = torch.arange(comm.size).repeat_interleave(sent)
+        batch = torch.arange(batches).repeat_interleave(sizes)[requests.order]
+        of_batches = torch.bincount(owner * batches + batch, minlength=comm.size * batches)
+        theirs = swap_rows(comm, of_batches, self._batches)
+        drawn = running(thread, self._draw, requests.requested, theirs, hop)
+
+        def arrive() -> list[RowEntries]:
+            indptr, entries = requests.respond_lists(*drawn())
+            rows, first = [], 0
+            for size in sizes.tolist():
+                begin, end = int(indptr[first]), int(indptr[first + size])
+                part = [array[begin:end] for array in entries]
+                rows.append(sampler.as_rows(indptr[first : first + size + 1] - begin, part))
+                first += size
+            return rows
+
+        return arrive
+
+    def _draw(self, targets: Tensor, sizes: Tensor, hop: int) -> tuple[Tensor, list[Tensor]]:
+        """Draws of this rank for all batches of all ranks, one after the other."""
+        parts = [
+            self._sampler.own(rows, hop, draw)
+            for rows, draw in zip(targets.split(sizes.tolist()), self._draws, strict=True)
+        ]
+        parts.append(self._sampler.own(targets[:0], hop, Draw(0)))
+        lengths = torch.cat([rows.indptr.diff().int() for rows in parts])
+        arrays = zip(*([a for a in rows[1:] if a is not None] for rows in parts), strict=True)
+        return lengths, [torch.cat(part) for part in arrays]
+
+
+@dataclass(frozen=True, eq=False)
+class RankGraph:
+    """One rank's rows of a graph, with what mini-batches need of the others.
+
+    Attributes
+    ----------
+    block : CSR [own rows, n]
+    x : Tensor, CSR or Rows [own rows, f]
+    metadata, around : Metadata
+        Of own vertices; of these and of the halo's.
+    boundary : Boundary
+    layout : RowLayout
+    comm : Communicator
+        All ranks.
+    counts : Counts
+        Rows of features that were asked for, and those that came from other ranks.
+    """
+
+    block: CSR
+    x: Table
+    metadata: Metadata
+    around: Metadata
+    boundary: Boundary
+    layout: RowLayout
+    comm: Communicator
+    counts: Counts = field(default_factory=Counts)
+
+    @classmethod
+    def build(
+        cls, graph: DistGraph | RankShare, comm: Communicator, x: Table | None = None
+    ) -> RankGraph:
+        """Of a distributed graph, with other features of own vertices if given. Collective.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if there are no features.
+        """
+        share = graph.share if isinstance(graph, DistGraph) else graph
+
+        def features() -> Table:
+            table = share.data.x if x is None else x
+            if table is None or share.adjacency is None:
+                raise InputError(f"{share.meta.name}: mini-batches need features and the adjacency")
+            return table
+
+        table = on_every_rank(comm, features)
+        block = share.adjacency
+        assert block is not None
+        first = share.layout.range(comm.rank)[0]
+        loops = bool(comm.agree(int(loops_of(block, first).any())))
+        boundary = Boundary.build(block, share.layout, comm)
+        metadata = Metadata.of_share(share, comm.rank, loops=loops)
+        around = metadata.unpacked(boundary.of_columns(metadata.packed(), comm))
+        return cls(block, table, metadata, around, boundary, share.layout, comm)
+
+    def fetch(
+        self, rows: Tensor, *, later: bool = False
+    ) -> tuple[Callable[[], Tensor | CSR], Metadata]:
+        """Features and metadata of any vertices, in one exchange. Collective.
+
+        Parameters
+        ----------
+        rows : Tensor int64 [k]
+            Of the whole graph; each is fetched as often as it is named.
+        later : bool
+            Whether dense features may still be under way.
+
+        Returns
+        -------
+        x : callable
+            Waits for the features, Tensor or CSR [k, f].
+        metadata : Metadata
+        """
+        requests = Requests(rows, self.layout, self.comm)
+        answer = take(self.x, requests.requested)
+        begun = requests.respond_later(answer) if later else None
+        there = None if later else requests.respond(answer)
+
+        def arrive() -> Tensor | CSR:
+            x = begun() if begun is not None else there
+            assert x is not None
+            self.count(rows, x)
+            return x
+
+        metadata = requests.respond(self.metadata.packed()[requests.requested])
+        assert isinstance(metadata, Tensor)
+        return arrive, self.metadata.unpacked(metadata)
+
+    def count(self, rows: Tensor, x: Tensor | CSR) -> None:
+        """Rows of features are there, each needed once."""
+        row_bytes = x.nbytes / max(len(rows), 1)
+        remote = int((~self.boundary.is_own(rows)).sum())
+        self.counts.add(
+            rows_needed=len(rows),
+            bytes_needed=x.nbytes,
+            rows_read=remote,
+            bytes_read=int(remote * row_bytes),
+        )
+
+    def inputs(self, own: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows and original ids of the input nodes of all ranks, by original id. Collective.
+
+        Parameters
+        ----------
+        own : Tensor bool [own rows]
+            This rank's.
+        """
+        rows = own.nonzero()[:, 0]
+        mine = torch.stack((rows + self.boundary.first, self.metadata.ids[rows]), 1)
+        sizes = torch.zeros(self.comm.size, dtype=torch.int64)
+        sizes[self.comm.rank] = len(mine)
+        self.comm.all_reduce(sizes).wait()
+        everyone = mine.new_empty(int(sizes.sum()), 2)
+        self.comm.all_gather(mine, everyone, sizes.tolist())
+        everyone = everyone[everyone[:, 1].argsort()]
+        return everyone[:, 0].contiguous(), everyone[:, 1].contiguous()
+
+
+def mask_of(graph: DistGraph | RankShare, input_nodes: Any, comm: Communicator) -> Tensor:
+    """The own vertices that seeds are taken of, bool [own rows]; a mask or its name. Collective."""
+    share = graph.share if isinstance(graph, DistGraph) else graph
+
+    def checked() -> Tensor:
+        named = isinstance(input_nodes, str)
+        mask = getattr(share.data, input_nodes, None) if named else input_nodes
+        own = len(share.vertex_ids)
+        if mask is None and not named:
+            return torch.ones(own, dtype=torch.bool)
+        if not isinstance(mask, Tensor):
+            raise InputError(f"input_nodes {input_nodes}: {share.meta.name} has no such mask")
+        if mask.dtype != torch.bool or mask.shape != (own,):
+            raise InputError(
+                f"input_nodes: a mask must be bool [{own}], got {mask.dtype} {list(mask.shape)}"
+            )
+        return mask.cpu()
+
+    return on_every_rank(comm, checked)

@@ -1,0 +1,239 @@
+"""The report of mini-batch training: one JSON object, one table and one picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from rich.table import Table
+
+from spgnn.comm import Communicator
+from spgnn.command import counted, show_table
+from spgnn.files import write_file
+from spgnn.loader.cache import CachedRows, hits
+from spgnn.loader.config import MiniBatchConfig
+from spgnn.loader.disk_pattern import DiskPattern
+from spgnn.loader.historical import PartRounds
+from spgnn.loader.packed import PackedRows
+from spgnn.loader.rows import Rows
+from spgnn.loader.training import BatchTrainer
+from spgnn.partition.plot import check_plot
+from spgnn.train import report as usual
+
+Report = dict[str, Any]
+# Rows in the trace of which the best hit rate is found: 8 bytes each, for a while.
+LONGEST_TRACE = 1 << 25
+
+
+def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) -> Report:
+    """The report of a run that is over, the same on every rank. Collective.
+
+    Of a graph that each rank holds its part of, ``features`` counts rows that batches needed and,
+    of these, those that came from other ranks. `idle_bytes`: resident memory of this rank before
+    it held any data.
+    """
+    task, comm = trainer.task, trainer.comm
+    meta, loader, rounds = task.meta, task.loader, task.loader.rounds
+    report = {
+        "config": config.flat(),
+        "world_size": comm.size,
+        "graph": {
+            "name": meta.name,
+            "vertices": meta.vertices,
+            "edges": meta.edges,
+            "features": task.features,
+            "classes": task.classes,  # type: ignore[attr-defined]
+        },
+        **usual.measurements(trainer),
+        "batches_per_epoch": loader.batches if rounds is None else len(loader) * comm.size,
+        "sampler": _sampler(comm, loader),
+    }
+    if rounds is None:
+        report["features"] = _features(config, comm, trainer)
+        report["structure"] = _structure(config, comm, loader.source.pattern)
+    else:
+        counts = loader.counts.record()
+        unknown = dict.fromkeys(("hit_rate", "optimal_hit_rate", "policy"))
+        report["features"] = {**_totals(comm, counts), **unknown, "cache_rows": 0}
+        del report["features"]["hits"]
+        is_historical = isinstance(rounds, PartRounds) and rounds.history is not None
+        report["historical"] = rounds.report() if is_historical else None  # type: ignore[union-attr]
+        report["partition"] = task.partition_report  # type: ignore[attr-defined]
+    report["memory"] = usual.memory(comm, idle_bytes)
+    report["failure"] = trainer.failure
+    return report
+
+
+def _sampler(comm: Communicator, loader: Any) -> Report:
+    """Counts of all ranks' samples; the rate is that of their sampling threads together."""
+    mine = loader.sampled
+    counts = {"batches": mine.batches, "vertices": mine.vertices, "edges": mine.edges}
+    seconds, rate = _sums(comm, [mine.seconds, mine.edges_per_second])
+    return {**_totals(comm, counts), "seconds": seconds, "edges_per_second": rate}
+
+
+def _features(config: MiniBatchConfig, comm: Communicator, trainer: BatchTrainer) -> Report:
+    """Rows that training needed of the features, and rows read for it; evaluation apart."""
+    loader = trainer.task.loader
+    x = loader.source.x
+    counts = dict.fromkeys(("rows_needed", "rows_read", "bytes_needed", "bytes_read", "hits"), 0)
+    if isinstance(x, Rows):
+        counts |= trainer.rows_read
+    counts |= {name: getattr(loader.counts, name) for name in ("rows_needed", "bytes_needed")}
+    total = _totals(comm, counts)
+    rate = total.pop("hits") / max(total["rows_needed"], 1)
+    policy: str | None = None
+    best, packed, slots = None, None, 0
+    if isinstance(x, CachedRows):
+        policy, best, slots = config.storage.cache_policy, _best_hit_rate(trainer, x.slots), x.slots
+    elif isinstance(x, PackedRows):
+        policy = "packed"
+        packed = {"disk_bytes": x.disk_bytes, "bytes_read": x.packing.bytes_read}
+        packed = _totals(comm, packed)
+    return {
+        **total,
+        "hit_rate": None if policy is None else rate,
+        "optimal_hit_rate": best,
+        "cache_rows": slots,
+        "policy": policy,
+        "packed": packed,
+    }
+
+
+def _structure(config: MiniBatchConfig, comm: Communicator, pattern: object) -> Report | None:
+    """Blocks of neighbours that sampling asked for, and those that were read of the disk."""
+    if not isinstance(pattern, DiskPattern):
+        return None
+    cached = isinstance(pattern.blocks, CachedRows)
+    total = _totals(comm, pattern.counts.record())
+    return {
+        "blocks_needed": total["rows_needed"],
+        "blocks_read": total["rows_read"],
+        "bytes_needed": total["bytes_needed"],
+        "bytes_read": total["bytes_read"],
+        "hit_rate": total["hits"] / max(total["rows_needed"], 1) if cached else None,
+        "policy": config.storage.structure_policy if cached else None,
+        "block_bytes": pattern.block_bytes,
+    }
+
+
+def _best_hit_rate(trainer: BatchTrainer, slots: int) -> float | None:
+    """The best that any rule could do on this rank's batches, all of them known beforehand.
+
+    Batches are drawn again: they are functions of their numbers. `None` if that would be too much.
+    """
+    loader = trainer.task.loader
+    needed = loader.counts.rows_needed
+    if not needed or needed > LONGEST_TRACE:
+        return None
+
+    def trace() -> Iterator[torch.Tensor]:
+        for epoch in range(trainer.first_epoch, len(trainer.history)):
+            yield from loader.trace(epoch)
+
+    return sum(hits("belady", trace(), slots)) / needed
+
+
+def _sums(comm: Communicator, numbers: Sequence[float]) -> list[float]:
+    """Each number's sum over all ranks. Collective."""
+    mine = torch.from_numpy(np.asarray(numbers, np.float64))
+    comm.all_reduce(mine).wait()
+    return [float(number) for number in mine]
+
+
+def _totals(comm: Communicator, counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(zip(counts, map(int, _sums(comm, list(counts.values()))), strict=True))
+
+
+def publish(report: Report, path: str | None) -> None:
+    """Write the report and print its table, as those of full-graph training."""
+    usual.publish(report, path, show)
+
+
+def show(report: Report) -> None:
+    """Print the closing table."""
+    graph, config = report["graph"], report["config"]
+    table = Table(
+        title=f"{graph['name']}: {graph['vertices']:,} vertices, {graph['edges']:,} edges, "
+        f"{counted(report['world_size'], 'rank')}, {config['sampler']} {config['num_neighbors']}, "
+        f"{counted(report['batches_per_epoch'], 'batch', 'batches')} of {config['batch_size']}",
+        show_header=False,
+        title_justify="left",
+    )
+    last = report["history"][-1] if report["history"] else {}
+    for name, value in last.items():
+        if name not in ("epoch", "lr", "seconds") and value is not None:
+            table.add_row(name.replace("_", " "), f"{value:.4f}")
+    table.add_row("seconds per epoch", f"{report['epoch_seconds']['median']:.4f}")
+    table.add_row("sampled edges per second", f"{report['sampler']['edges_per_second']:,.0f}")
+    rows = report["features"]
+    table.add_row("feature rows", f"{rows['rows_needed']:,} needed, {rows['rows_read']:,} read")
+    stale = report.get("historical")
+    if stale is not None:
+        rates = ", ".join("–" if rate is None else f"{rate:.1%}" for rate in stale["hit_rate"])
+        table.add_row("hits of rows of others, by layer", rates)
+    if rows["hit_rate"] is not None:
+        best = rows["optimal_hit_rate"]
+        beside = "" if best is None else f" (at best {best:.2%})"
+        table.add_row(f"hits of the cache, {rows['policy']}", f"{rows['hit_rate']:.2%}{beside}")
+    blocks = report.get("structure")
+    if blocks is not None:
+        rate = "" if blocks["hit_rate"] is None else f", {blocks['hit_rate']:.2%} hits"
+        text = f"{blocks['blocks_needed']:,} needed, {blocks['blocks_read']:,} read{rate}"
+        table.add_row("blocks of neighbours", text)
+    for prefix, part in (("", report), ("full graph: ", report.get("full"))):
+        # The best scores of the last three evaluations that reached a better one than before.
+        reached = {} if part is None else part["seconds_to"]
+        best_scores = {seconds: score for score, seconds in reached.items()}
+        for seconds, score in list(best_scores.items())[-3:]:
+            table.add_row(f"{prefix}seconds to {score}", f"{seconds:.3f}")
+    show_table(table)
+
+
+def plot_scores(report: Mapping[str, Any], path: str) -> None:
+    """Draw validation and test scores, of the whole graph too if it was trained on."""
+    suffix = check_plot(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)  # no window system
+    axes = figure.subplots()
+    for kind, colour, part in (
+        ("mini-batch", "C0", report),
+        ("full graph", "C1", report.get("full")),
+    ):
+        for (name, points), style in zip(_curves(part).items(), ("-", ":", "--"), strict=False):
+            seconds, scores = zip(*points, strict=True)
+            axes.plot(seconds, scores, style, color=colour, label=f"{kind}, {name}")
+    config, graph = report["config"], report["graph"]
+    title = f"{graph['name']}: {config['model']}, {config['num_neighbors']}"
+    axes.set_title(title, parse_math=False)
+    axes.set(xlabel="seconds of training", ylabel="score")
+    axes.set_xscale("log")
+    axes.legend(frameon=False, fontsize="small")
+    picture = io.BytesIO()
+    figure.savefig(picture, format=suffix, dpi=150)
+    write_file(path, [picture.getvalue()], f"--plot {path}")
+
+
+def _curves(report: Mapping[str, Any] | None) -> dict[str, list[tuple[float, float]]]:
+    """For test and validation, seconds of training and the score then, if there is one."""
+    history: Sequence[Mapping[str, Any]] = [] if report is None else report["history"]
+    seconds = list(accumulate(record["seconds"] for record in history))
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for split in ("test", "val"):
+        names = [n for record in history for n in record if n.startswith(split) and "loss" not in n]
+        for name in names[:1]:
+            points = [
+                (at, record[name])
+                for at, record in zip(seconds, history, strict=True)
+                if record.get(name) is not None
+            ]
+            if points:
+                curves[name.replace("_", " ")] = points
+    return curves

@@ -1,0 +1,386 @@
+"""Tables of rows: in memory, one after another, on a disk; and the cost of asking them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spgnn import _native
+from spgnn.errors import InputError, check_integer
+from spgnn.files import AnyPath
+from spgnn.kernels.recycling import new_rows
+from spgnn.layout import Int64Array
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64)
+DEPTH = 32  # reads that are under way at once
+GAP = 1024  # bytes: few in vain, and a disk does only so many requests a second
+
+
+@dataclass
+class Counts:
+    """Rows that a table was asked for, and the cost.
+
+    Attributes
+    ----------
+    rows_needed, bytes_needed : int
+        Rows asked for, and their bytes.
+    rows_read, bytes_read : int
+        Rows that came from where the table really lies (a disk, another rank), and the bytes that
+        were moved for them: of a disk whole blocks, whatever of them was wanted.
+    hits : int
+        Of `rows_needed`, those that a cache had.
+    """
+
+    rows_needed: int = 0
+    rows_read: int = 0
+    bytes_needed: int = 0
+    bytes_read: int = 0
+    hits: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, **more: int) -> None:
+        """Count some more; from any thread."""
+        with self._lock:
+            for name, value in more.items():
+                setattr(self, name, getattr(self, name) + value)
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits among the rows needed; 0 before any were."""
+        return self.hits / max(self.rows_needed, 1)
+
+    def record(self) -> dict[str, int]:
+        """The numbers by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.repr}
+
+
+class Pending:
+    """Rows under way; their destination must not be touched before `wait` returns."""
+
+    def __init__(self, finish: Callable[[], None] | None = None) -> None:
+        self._finish = finish
+
+    def wait(self) -> None:
+        """Block until the rows are there; an InputError says why they cannot be read."""
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            finish()
+
+
+class Rows(ABC):
+    """A table [rows, width] somewhere.
+
+    Attributes
+    ----------
+    rows, width : int
+    dtype : torch.dtype
+    """
+
+    def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
+        self.rows, self.width, self.dtype = rows, width, dtype
+        self._counts = Counts()
+
+    @property
+    def counts(self) -> Counts:
+        """Rows that the table was asked for, and the cost."""
+        return self._counts
+
+    @property
+    def fetches_together(self) -> bool:
+        """Whether `prefetch` fetches all that it announces at once, and is collective."""
+        return False
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.width * self.dtype.itemsize
+
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Some rows.
+
+        Parameters
+        ----------
+        ids : Tensor int64 [k]
+            In any order; may repeat.
+        out : Tensor [k, width], optional
+            Contiguous, of this dtype, on the CPU; otherwise a new one is returned.
+
+        Raises
+        ------
+        InputError
+            If an id is not in [0, rows), `out` does not fit, or rows cannot be read.
+        """
+        wanted = check_ids(ids, self.rows, str(self))
+        out = self._output(len(wanted), out)
+        self._counts.add(rows_needed=len(wanted), bytes_needed=len(wanted) * self.row_bytes)
+        self.begin(wanted, out).wait()
+        return out
+
+    def prefetch(self, ids: Sequence[Tensor]) -> None:  # noqa: B027 - most tables ignore it
+        """Announce the next calls of `gather`: one tensor a call, in order. Never necessary."""
+
+    def forget(self) -> None:  # noqa: B027 - most tables ignore it
+        """Call off all that was announced and has not been gathered."""
+
+    @abstractmethod
+    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
+        """Start fetching row ``ids[i]`` into ``out[places[i]]``; counts what is read.
+
+        For other tables to build on: the ids are in range, and `out` fits.
+
+        Parameters
+        ----------
+        ids : int64 [k]
+        out : Tensor [at least k, width]
+        places : int64 [k], optional
+            By default 0 … k − 1.
+        """
+
+    def _output(self, rows: int, out: Tensor | None) -> Tensor:
+        if out is None:
+            return new_rows(rows, torch.empty(0, self.width, dtype=self.dtype))
+        fits = out.shape == (rows, self.width) and out.dtype == self.dtype
+        if not fits or not out.is_contiguous() or out.device.type != "cpu":
+            raise InputError(
+                f"out must be a contiguous {self.dtype} [{rows}, {self.width}] in memory, "
+                f"got {out.dtype} {list(out.shape)}"
+            )
+        return out
+
+    def __str__(self) -> str:
+        return f"table of {self.rows} rows"
+
+
+class MemoryRows(Rows):
+    """Rows in memory (or mapped there).
+
+    Parameters
+    ----------
+    table : Tensor [rows, width]
+    """
+
+    def __init__(self, table: Tensor) -> None:
+        if table.dim() != 2:
+            raise InputError(f"a table of rows must be [rows, width], got {list(table.shape)}")
+        super().__init__(table.shape[0], table.shape[1], table.dtype)
+        self.table = table.contiguous()
+
+    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
+        """Copies at once; nothing is read."""
+        copy_rows(self.table, ids, out, places)
+        return Pending()
+
+
+class StackedRows(Rows):
+    """The rows of several tables of one width and dtype, at least one, as those of one."""
+
+    def __init__(self, tables: Sequence[Rows]) -> None:
+        kinds = list(dict.fromkeys((table.width, table.dtype) for table in tables))
+        if len(kinds) != 1:
+            names = " and ".join(f"{dtype} [·, {width}]" for width, dtype in kinds) or "none"
+            raise InputError(f"stacked tables must have one width and dtype, got {names}")
+        super().__init__(sum(table.rows for table in tables), *kinds[0])
+        self.tables = list(tables)
+        self._begins = np.concatenate(([0], np.cumsum([table.rows for table in tables])))
+
+    @property
+    def counts(self) -> Counts:
+        parts = [table.counts for table in self.tables]
+        return replace(
+            self._counts,
+            rows_read=sum(part.rows_read for part in parts),
+            bytes_read=sum(part.bytes_read for part in parts),
+        )
+
+    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
+        table_of = np.searchsorted(self._begins, ids, side="right") - 1
+        begun = []
+        for number in np.unique(table_of).tolist():
+            chosen = np.flatnonzero(table_of == number)
+            targets = chosen if places is None else places[chosen]
+            begun.append(
+                self.tables[number].begin(ids[chosen] - self._begins[number], out, targets)
+            )
+
+        def wait() -> None:
+            for pending in begun:
+                pending.wait()
+
+        return Pending(wait)
+
+    def __str__(self) -> str:
+        return ", ".join(dict.fromkeys(map(str, self.tables)))
+
+
+class DiskRows(Rows):
+    """Rows that follow each other in a file; made by `open`.
+
+    Reads are direct where the file system allows it, so neither do they fill the page cache, nor is
+    it asked. Rows that lie in the same or neighbouring blocks are read together. The file must not
+    change while it is open.
+
+    Attributes
+    ----------
+    path : Path
+    offset : int
+        Byte of the file at which row 0 begins.
+    gap : int
+        Bytes between two blocks that are rather read than skipped.
+    """
+
+    def __init__(
+        self,
+        file: tuple[Path, _native.Reader],
+        offset: int,
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(*shape, dtype)
+        self.path, self._reader = file
+        self.offset, self.gap = offset, GAP
+
+    @classmethod
+    def open(
+        cls,
+        path: AnyPath,
+        offset: int,
+        rows: int,
+        width: int,
+        dtype: torch.dtype,
+        *,
+        direct: bool = True,
+        depth: int = DEPTH,
+        gap: int = GAP,
+    ) -> DiskRows:
+        """Open rows that begin at any byte of a file, say after the header of an .npy array.
+
+        Parameters
+        ----------
+        path : path
+        offset : int
+            Bytes before row 0. Rows that lie at multiples of 512 or 4096 bytes cost least.
+        rows, width : int
+        dtype : float32, bfloat16, float64 or int64
+            As in this machine's memory.
+        direct : bool
+            Read past the page cache where that is possible.
+        depth : int
+            Reads that are under way at once, in the whole process at least.
+        gap : int
+            Two rows are read together if at most so many bytes lie between their blocks: bytes in
+            place of a request. Nothing is read in vain with 0, except within blocks.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be opened or is too short.
+        """
+        source = Path(path)
+        check_integer("offset", offset, 0)
+        check_integer("rows", rows, 0)
+        check_integer("width", width, 0)
+        check_integer("depth", depth, 1, 1024)
+        check_integer("gap", gap, 0)
+        if dtype not in DTYPES:
+            names = ", ".join(str(d).removeprefix("torch.") for d in DTYPES)
+            raise InputError(f"{source}: rows of {dtype} cannot be read; only {names}")
+        reader = open_reader(source, direct=direct, depth=depth)
+        table = cls((source, reader), offset, (rows, width), dtype)
+        table.gap = gap if table.direct else 0
+        needed = offset + rows * table.row_bytes
+        if reader.size < needed:
+            raise InputError(
+                f"{source}: {reader.size} bytes, but {rows} rows of {table.row_bytes} bytes from "
+                f"byte {offset} on need {needed}; it was cut off, or the sizes are wrong"
+            )
+        return table
+
+    @property
+    def direct(self) -> bool:
+        """Whether reads go past the page cache."""
+        return self._reader.alignment > 1
+
+    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
+        """Queues the reads, and returns."""
+        if places is None:
+            places = np.arange(len(ids))
+        ticket = self._reader.read_rows(
+            ids, places, as_bytes(out), self.offset, self.row_bytes, self.gap
+        )
+        self._counts.add(rows_read=len(ids), bytes_read=ticket.bytes)
+        return Pending(lambda: finish_read(ticket, self.path))
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def open_reader(path: Path, *, direct: bool = True, depth: int = DEPTH) -> _native.Reader:
+    """A reader of a file.
+
+    What it reads past the page cache it reads through io_uring, if spgnn was built with liburing
+    and the kernel lets it; all else by threads. ``SPGNN_IO_URING=0`` in the environment has
+    everything read by threads, ``1`` everything through io_uring.
+    """
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such file")
+    try:
+        reader = _native.Reader(os.fspath(path), direct, depth)
+    except RuntimeError as error:
+        raise InputError(f"{path}: cannot be opened: {error}") from None
+    # To copy what the page cache has is work for several threads; a ring has but one.
+    setting = os.environ.get("SPGNN_IO_URING")
+    reader.ring = setting == "1" or (setting != "0" and reader.alignment > 1)
+    return reader
+
+
+def finish_read(ticket: _native.Ticket, path: Path) -> None:
+    """Wait for reads; an InputError names the file if one failed."""
+    wrong = ticket.wait()
+    if wrong:
+        raise InputError(f"{path}: {wrong}")
+
+
+def check_ids(ids: Tensor, rows: int, name: str) -> Int64Array:
+    """Numbers of rows as an array, int64 [k] in [0, rows); an InputError says of what."""
+    if ids.dim() != 1 or ids.dtype != torch.int64:
+        raise InputError(f"row ids must be int64 [k], got {ids.dtype} {list(ids.shape)}")
+    wanted = np.ascontiguousarray(ids.numpy(force=True))
+    if len(wanted):
+        low, high = int(wanted.min()), int(wanted.max())
+        if low < 0 or high >= rows:
+            wrong = low if low < 0 else high
+            raise InputError(f"{name}: no row {wrong}; it has rows 0 to {rows - 1}")
+    return wanted
+
+
+def copy_rows(
+    source: Tensor, from_row: Int64Array | None, target: Tensor, to_row: Int64Array | None
+) -> None:
+    """Copy row ``from_row[i]`` of one contiguous table to row ``to_row[i]`` of another, in order.
+
+    One of the two may be left out: 0, 1, ….
+    """
+    given = from_row if from_row is not None else to_row
+    assert given is not None
+    every = np.arange(len(given))
+    _native.copy_rows(
+        as_bytes(source),
+        every if from_row is None else from_row,
+        as_bytes(target),
+        every if to_row is None else to_row,
+        source.shape[1] * source.dtype.itemsize,
+    )
+
+
+def as_bytes(tensor: Tensor) -> npt.NDArray[np.uint8]:
+    """The memory of a contiguous tensor."""
+    return tensor.detach().view(-1).view(torch.uint8).numpy()

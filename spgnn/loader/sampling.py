@@ -1,0 +1,646 @@
+"""Neighbourhoods of a few vertices as functions of hashes: samples, and samplers of neighbours."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spgnn import _native
+from spgnn.errors import InputError, check_choice, check_integer
+from spgnn.pattern import Pattern, described, numpy_index_dtype
+from spgnn.sparse import CSR
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+UNIFORM, WEIGHTED, LAST = range(3)  # as in hop.hpp
+MOST_EDGES = 2**31 - 1  # of a sample
+TEMPORAL_STRATEGIES = ("uniform", "last")
+SamplerName = Literal["neighbor", "labor", "ladies", "fastgcn"]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which draw this is: every number that a sampler draws is a hash of it.
+
+    The rest of what is hashed are the original id of a vertex, a column and, where each hop draws
+    for itself, the hop. So a batch does not depend on threads, ranks, the partition, or on what is
+    sampled before it.
+
+    Parameters
+    ----------
+    seed, epoch : int
+    step : int
+        Of the epoch; batches of several ranks that make one step have the same.
+    """
+
+    seed: int
+    epoch: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Hop:
+    """One sampled matrix [targets, sources]; it has CSR form.
+
+    Parameters
+    ----------
+    indptr : Tensor, int64 [targets + 1]
+    indices : Tensor, int32 or int64 [edges]
+        Places in `Sample.nodes`, below ``sources``.
+    edge_ids : Tensor, int64 [edges], or None
+        Places among the nonzeros of the graph.
+    weights : Tensor, float32 [edges], or None
+        Factors that make a *sum* over the sampled edges an unbiased estimate of the sum over all
+        edges of the row. ``None``: all edges of a row stand for equally many.
+    sources : int
+        ``Sample.nodes[:sources]`` are its columns and ``Sample.nodes[:targets]`` its rows.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    edge_ids: Tensor | None
+    weights: Tensor | None
+    sources: int
+
+    @property
+    def targets(self) -> int:
+        """Number of rows."""
+        return int(self.indptr.shape[0]) - 1
+
+    @property
+    def edges(self) -> int:
+        """Number of sampled edges."""
+        return int(self.indices.shape[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The neighbourhood of some seeds.
+
+    Parameters
+    ----------
+    nodes : Tensor, int64 [m]
+        Vertices of the graph: the seeds first, then the others in the order found, each once (once
+        for each seed where samples are disjoint).
+    seeds : int
+    hops : list of Hop
+        ``hops[0]`` belongs to the seeds, ``hops[-1]`` is the outermost. The sources of a hop are
+        the targets of the next one.
+    batch : Tensor, int64 [m], or None
+        Which seed each node belongs to, where samples are disjoint.
+    """
+
+    nodes: Tensor
+    seeds: int
+    hops: list[Hop]
+    batch: Tensor | None = None
+
+
+class Sampler(Protocol):
+    """Makes a sample from seeds, without communication; threads may call it at the same time."""
+
+    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
+        """The neighbourhood of the seeds, int64 [seeds], each different."""
+
+
+class SampleCounts:
+    """Counts of a loader's samples; threads may add to them.
+
+    Attributes
+    ----------
+    batches, vertices, edges : int
+        Edges of all layers together.
+    seconds : float
+        Of all threads together.
+    """
+
+    def __init__(self) -> None:
+        self.batches = self.vertices = self.edges = 0
+        self.seconds = 0.0
+        self._lock = threading.Lock()
+
+    def add(self, samples: Sequence[Sample], seconds: float) -> None:
+        """Count some more."""
+        with self._lock:
+            self.batches += len(samples)
+            self.vertices += sum(len(sample.nodes) for sample in samples)
+            self.edges += sum(hop.edges for sample in samples for hop in sample.hops)
+            self.seconds += seconds
+
+    @property
+    def edges_per_second(self) -> float:
+        """Of one thread."""
+        return self.edges / self.seconds if self.seconds else 0.0
+
+
+class BatchSampler:
+    """Base of samplers without options of a call: `_draw` says how the compiled module draws."""
+
+    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
+        """The neighbourhood of some vertices, each given once: int64 [seeds]."""
+        return self.sample_many([seeds], [draw])[0]
+
+    def sample_many(self, seeds: Sequence[Tensor], draws: Sequence[Draw]) -> list[Sample]:
+        """Several samples at once, each on a thread of its own."""
+        batches = vertex_lists("seeds", seeds, draws)
+        try:
+            raw = self._draw(batches, draw_keys(draws))
+        except ValueError as error:
+            raise InputError(f"seeds: {error}") from None
+        return to_samples(raw, batches)
+
+    def _draw(self, seeds: list[Int64Array], draws: npt.NDArray[np.uint64]) -> Any:
+        raise NotImplementedError
+
+
+class NeighborSampler:
+    """So many neighbours of each vertex, hop by hop (GraphSAGE; Hamilton et al., NeurIPS 2017).
+
+    Each hop draws for all vertices found so far. What a vertex draws depends on no other vertex,
+    so the sample of some of the seeds is that part of the sample of all of them.
+
+    Parameters
+    ----------
+    pattern : Pattern or CSR [rows, cols]
+        Row i lists whom vertex i aggregates from.
+    num_neighbors : sequence of int
+        How many neighbours of each vertex, the seeds' hop first; −1: all.
+    replace : bool
+        Whether a neighbour may be drawn more than once.
+    weights : Tensor, floating [nnz], optional
+        Neighbours are drawn in proportion to these; those of weight 0 are no neighbours. Hops then
+        say what each edge counts in a sum (`Hop.weights`).
+    disjoint : bool
+        Whether each seed has a tree of its own, which draws by itself. Seeds may then repeat.
+    edge_ids : bool
+        Whether hops say which nonzeros of the pattern they hold.
+    directed : bool
+        If not, a hop holds all edges from its sources to its targets, also those not drawn.
+    resample : bool
+        Whether each hop draws by itself. If not, a vertex has one random order of its neighbours
+        in a sample, of which every hop takes the first ones.
+    edge_times, node_times : Tensor, int64 [nnz], [cols], optional
+        Only edges and neighbours that are not later than the seed are drawn. Samples are disjoint.
+    temporal_strategy : {"uniform", "last"}
+        Any of these neighbours, or the latest, each once.
+    vertex_ids : Tensor, int64 [cols], optional
+        Original ids: draws are functions of these, so that no partition changes them.
+    row_ids : Tensor, int64 [rows], optional
+        Original ids of the rows where they are not ``vertex_ids[:rows]``.
+    threads : int, optional
+        Threads inside one call; those of torch if not given. Results do not depend on them.
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        pattern: Pattern | CSR,
+        num_neighbors: Sequence[int],
+        *,
+        replace: bool = False,
+        weights: Tensor | None = None,
+        disjoint: bool = False,
+        edge_ids: bool = False,
+        directed: bool = True,
+        resample: bool = True,
+        edge_times: Tensor | None = None,
+        node_times: Tensor | None = None,
+        temporal_strategy: str = "uniform",
+        vertex_ids: Tensor | None = None,
+        row_ids: Tensor | None = None,
+        threads: int | None = None,
+    ) -> None:
+        check_choice("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES)
+        self.num_neighbors = tuple(hop_counts("num_neighbors", num_neighbors).tolist())
+        self.threads = thread_count(threads)
+        times = _entry_times(pattern, edge_times, node_times)
+        if weights is not None and temporal_strategy == "last":
+            raise InputError("temporal_strategy last takes no weights: nothing is drawn")
+        nnz = pattern.nnz if isinstance(pattern, Pattern | CSR) else 0
+        self._rows = sampled_rows(
+            pattern,
+            vertex_ids,
+            row_ids,
+            weights=None if weights is None else as_weights("weights", weights, nnz),
+            times=times,
+            threads=self.threads,
+        )
+        self.pattern = self._rows.pattern
+        self._temporal = times is not None
+        self._node_times = None if node_times is None else node_times.clone()
+        self._strategy = UNIFORM if weights is None else WEIGHTED
+        if self._temporal and temporal_strategy == "last":
+            self._strategy = LAST
+        self._replace, self._edge_ids = replace, edge_ids
+        self._directed, self._resample = directed, resample
+        self.disjoint = disjoint or self._temporal
+
+    def sample(self, seeds: Tensor, draw: Draw, times: Tensor | None = None) -> Sample:
+        """The neighbourhood of some vertices.
+
+        Parameters
+        ----------
+        seeds : Tensor, int64 [seeds]
+            Each different, unless samples are disjoint.
+        draw : Draw
+        times : Tensor, int64 [seeds], optional
+            Nothing later is drawn; the seeds' ``node_times`` if not given.
+
+        Raises
+        ------
+        InputError
+            If a seed is no vertex or is given twice, times do not fit, or the pattern is not
+            square.
+        """
+        return self.sample_many([seeds], [draw], None if times is None else [times])[0]
+
+    def sample_many(
+        self,
+        seeds: Sequence[Tensor],
+        draws: Sequence[Draw],
+        times: Sequence[Tensor] | None = None,
+    ) -> list[Sample]:
+        """Several samples at once, each on a thread of its own, as `sample` makes each."""
+        self._rows.check_square()
+        batches = vertex_lists("seeds", seeds, draws)
+        limits = [
+            self._limits(batch, None if times is None else times[b])
+            for b, batch in enumerate(batches)
+        ]
+        if self.disjoint and any(len(b) * self.pattern.shape[1] >= 2**63 for b in batches):
+            raise InputError("seeds: so many disjoint trees of so large a graph cannot be numbered")
+        try:
+            raw = self._rows.graph.neighbors(
+                batches,
+                limits if self._temporal else [],
+                np.array(self.num_neighbors, dtype=np.int64),
+                draw_keys(draws),
+                self._strategy,
+                self._replace,
+                self.disjoint,
+                self._directed,
+                self._resample,
+                self._edge_ids,
+                self.threads,
+            )
+        except ValueError as error:
+            raise InputError(f"seeds: {error}") from None
+        return to_samples(raw, batches)
+
+    def sample_hop(
+        self,
+        targets: Tensor,
+        hop: int,
+        draw: Draw,
+        *,
+        roots: Tensor | None = None,
+        times: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """One hop alone, for some rows of the pattern.
+
+        Parameters
+        ----------
+        targets : Tensor, int64 [targets]
+            Rows; may repeat.
+        hop : int
+            Which one: 0 is the seeds'.
+        draw : Draw
+        roots : Tensor, int64 [targets], optional
+            The seed each belongs to (its place in the batch), where samples are disjoint.
+        times : Tensor, int64 [targets], optional
+            That of its seed, where there are times.
+
+        Returns
+        -------
+        indptr : Tensor, int64 [targets + 1]
+        columns : Tensor, dtype of the pattern's indices [edges]
+            Columns of the pattern.
+        edge_ids : Tensor, int64 [edges], or None
+        weights : Tensor, float32 [edges], or None
+
+        Raises
+        ------
+        InputError
+            If a target is no row, an array is missing, or there is no such hop.
+        """
+        hop = check_integer("hop", hop, 0, len(self.num_neighbors) - 1)
+        rows = as_int64("targets", targets)
+        for name, array, needed in (
+            ("roots", roots, self.disjoint),
+            ("times", times, self._temporal),
+        ):
+            if needed != (array is not None):
+                raise InputError(f"{name} must {'' if needed else 'not '}be given for this sampler")
+        try:
+            indptr, columns, *rest = self._rows.graph.hop(
+                rows,
+                None if roots is None else as_int64("roots", roots, len(rows)),
+                None if times is None else as_int64("times", times, len(rows)),
+                self.num_neighbors[hop],
+                hop if self._resample else 0,
+                draw_keys([draw]),
+                self._strategy,
+                self._replace,
+                self._edge_ids,
+                self.threads,
+            )
+        except ValueError as error:
+            raise InputError(f"targets: {error}") from None
+        edge_ids, weights = (None if array is None else torch.from_numpy(array) for array in rest)
+        return torch.from_numpy(indptr), torch.from_numpy(columns), edge_ids, weights
+
+    def _limits(self, seeds: Int64Array, times: Tensor | None) -> Int64Array:
+        """The latest time that each seed's tree may hold; empty without times."""
+        if not self._temporal:
+            if times is not None:
+                raise InputError("times must not be given: neither edges nor nodes have any")
+            return np.empty(0, np.int64)
+        if times is not None:
+            return as_int64("times", times, len(seeds))
+        if self._node_times is None:
+            raise InputError("times of the seeds must be given where only edges have times")
+        if len(seeds) and not 0 <= seeds.min() <= seeds.max() < len(self._node_times):
+            raise InputError(f"seeds must be in [0, {len(self._node_times)})")
+        limits: Int64Array = self._node_times.numpy()[seeds]
+        return limits
+
+
+class LaborSampler(BatchSampler):
+    """LABOR: targets take the same neighbours where they can (Balin & Çatalyürek, NeurIPS 2023).
+
+    Every vertex has one random number a hop, and is taken by each target for which that is small
+    enough. A target takes ``num_neighbors`` on average, with the variance of neighbour sampling,
+    and all targets together far fewer vertices. `Hop.weights` make sums unbiased.
+
+    Parameters
+    ----------
+    pattern : Pattern or CSR [n, n]
+        Row i lists whom vertex i aggregates from.
+    num_neighbors : sequence of int
+        How many neighbours of each vertex on average, the seeds' hop first; −1: all.
+    iterations : int
+        How often vertices that many targets would take are made more important: the i of LABOR-i.
+    layer_dependency : bool
+        Whether a vertex has the same random number in all hops, so that hops overlap more.
+    first_hop : int
+        Number of the first hop, for callers that take hops one by one.
+    edge_ids, vertex_ids, threads
+        As in `NeighborSampler`.
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        pattern: Pattern | CSR,
+        num_neighbors: Sequence[int],
+        *,
+        iterations: int = 0,
+        layer_dependency: bool = False,
+        first_hop: int = 0,
+        edge_ids: bool = False,
+        vertex_ids: Tensor | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.num_neighbors = hop_counts("num_neighbors", num_neighbors)
+        self.threads = thread_count(threads)
+        self._iterations = check_integer("iterations", iterations, 0, 100)
+        self._first_hop = check_integer("first_hop", first_hop, 0)
+        self._layer_dependency, self._edge_ids = layer_dependency, edge_ids
+        self._rows = sampled_rows(pattern, vertex_ids, threads=self.threads)
+        self._rows.check_square()
+        self.pattern = self._rows.pattern
+
+    def _draw(self, seeds: list[Int64Array], draws: npt.NDArray[np.uint64]) -> Any:
+        return self._rows.graph.labor(
+            seeds,
+            self.num_neighbors,
+            draws,
+            self._first_hop,
+            self._iterations,
+            self._layer_dependency,
+            self._edge_ids,
+            self.threads,
+        )
+
+
+def relabel(
+    targets: Tensor, indptr: Tensor, columns: Tensor, *, threads: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """The union of targets and the columns that were drawn for them, and the columns' places in it.
+
+    Parameters
+    ----------
+    targets : Tensor, int64 [targets]
+        Each different; numbered as the columns are.
+    indptr : Tensor, int64 [targets + 1]
+    columns : Tensor, int32 or int64 [edges]
+    threads : int, optional
+
+    Returns
+    -------
+    nodes : Tensor, int64 [m]
+        The targets, then other columns in the order found, each once.
+    indices : Tensor, int32 [edges]
+        ``nodes[indices]`` are the columns.
+
+    Raises
+    ------
+    InputError
+        If a target is given twice, or the arrays do not fit.
+    """
+    listed = as_int64("targets", targets)
+    if indptr.shape != (len(listed) + 1,) or int(indptr[-1]) != columns.shape[0]:
+        raise InputError(
+            f"indptr must be int64 [{len(listed) + 1}] and end at {columns.shape[0]}, "
+            f"got {described(indptr)}"
+        )
+    try:
+        nodes, indices = _native.relabel(
+            listed, columns.contiguous().numpy(), thread_count(threads)
+        )
+    except ValueError as error:
+        raise InputError(f"targets: {error}") from None
+    return torch.from_numpy(nodes), torch.from_numpy(indices)
+
+
+def union_of(parts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """The distinct numbers of some lists, int64, and the places of each list's in it."""
+    none = torch.zeros(0, dtype=torch.int64)
+    listed = torch.cat([*parts, none])
+    union, places = relabel(none, torch.tensor([len(listed)]), listed)
+    return union, list(places.long().split([len(part) for part in parts]))
+
+
+@dataclass(frozen=True, eq=False)
+class SampledRows:
+    """A pattern, and the same as the compiled module samples from it (`graph`)."""
+
+    pattern: Pattern
+    graph: _native._Graph
+
+    def check_square(self) -> None:
+        rows, cols = self.pattern.shape
+        if rows != cols:
+            raise InputError(
+                f"several hops need a square pattern, this one is [{rows}, {cols}]; "
+                "take hops one by one (sample_hop)"
+            )
+
+
+def sampled_rows(
+    source: Pattern | CSR,
+    vertex_ids: Tensor | None = None,
+    row_ids: Tensor | None = None,
+    *,
+    weights: Float64Array | None = None,
+    times: Int64Array | None = None,
+    threads: int,
+) -> SampledRows:
+    """Read a pattern, each row in the order of its times, then of its columns' original ids.
+
+    Arrays are shared unless a row lists its columns in another order. Entries of weight 0 are left
+    out.
+    """
+    pattern = source.pattern if isinstance(source, CSR) else source
+    if not isinstance(pattern, Pattern):
+        raise InputError(f"a Pattern or a CSR is sampled from, got {type(source).__name__}")
+    rows, cols = pattern.shape
+    columns = None if vertex_ids is None else as_int64("vertex_ids", vertex_ids, cols)
+    if row_ids is None and columns is not None and rows > cols:
+        raise InputError(f"row_ids must be given for a pattern of {rows} rows and {cols} columns")
+    ids = None if columns is None else columns[:rows]
+    if row_ids is not None:
+        ids = as_int64("row_ids", row_ids, rows)
+    indptr, indices = pattern.indptr.cpu().numpy(), pattern.indices.cpu().numpy()
+    places: Int64Array | None = None
+    if weights is not None and not weights.all():
+        places = np.flatnonzero(weights)
+        indptr = np.searchsorted(places, indptr).astype(np.int64, copy=False)
+        indices, weights = indices[places], weights[places]
+        times = None if times is None else times[places]
+    order = _native.row_order(indptr, indices, columns, times, threads)
+    if order is not None:
+        indices = indices[order]
+        weights = None if weights is None else weights[order]
+        times = None if times is None else times[order]
+        places = order if places is None else places[order]
+    kind = _native.Graph32 if indices.dtype == np.int32 else _native.Graph64
+    first_entries = times is not None
+    graph = kind(
+        indptr, indices, cols, ids, columns, places, times, weights, first_entries, threads
+    )
+    return SampledRows(pattern, graph)
+
+
+def vertices_in_proportion(masses: Float64Array, vertex_ids: Tensor | None) -> _native._Graph:
+    """All vertices as one row, in the order of their original ids; those of mass 0 are left out."""
+    vertices = np.arange(len(masses)) if vertex_ids is None else np.argsort(vertex_ids.numpy())
+    vertices = vertices[masses[vertices] > 0].astype(numpy_index_dtype(len(masses)))
+    kind = _native.Graph32 if vertices.dtype == np.int32 else _native.Graph64
+    indptr = np.array([0, len(vertices)], dtype=np.int64)
+    weights = masses[vertices]
+    return kind(indptr, vertices, len(masses), None, None, None, None, weights, True, 1)
+
+
+def to_samples(raw: Any, seeds: Sequence[Int64Array] | None = None) -> list[Sample]:
+    """Samples of the compiled module as tensors; without seeds, all nodes of a sample are seeds."""
+
+    def tensor(array: npt.NDArray[Any] | None) -> Any:
+        return None if array is None else torch.from_numpy(array)
+
+    return [
+        Sample(
+            tensor(nodes),
+            len(nodes if seeds is None else seeds[i]),
+            [
+                Hop(tensor(indptr), tensor(indices), tensor(edge_ids), tensor(weights), sources)
+                for indptr, indices, edge_ids, weights, sources in hops
+            ],
+            tensor(roots),
+        )
+        for i, (nodes, hops, roots) in enumerate(raw)
+    ]
+
+
+def as_int64(name: str, values: Tensor, length: int | None = None) -> Int64Array:
+    """A list of integers, checked: int64 [length]."""
+    wanted = "n" if length is None else length
+    if not isinstance(values, Tensor):
+        raise InputError(f"{name} must be a tensor, int64 [{wanted}], got {type(values).__name__}")
+    fits = values.dim() == 1 and values.dtype == torch.int64
+    if not fits or len(values) != (len(values) if length is None else length):
+        raise InputError(f"{name} must be a tensor, int64 [{wanted}], got {described(values)}")
+    return values.cpu().contiguous().numpy()
+
+
+def as_weights(name: str, values: Tensor, length: int) -> Float64Array:
+    """Floating numbers, none negative, checked: float64 [length]."""
+    if not isinstance(values, Tensor) or not values.is_floating_point():
+        got = described(values) if isinstance(values, Tensor) else type(values).__name__
+        raise InputError(f"{name} must be a floating tensor [{length}], got {got}")
+    if values.shape != (length,):
+        raise InputError(f"{name} must be a floating tensor [{length}], got {described(values)}")
+    numbers = values.detach().cpu().to(torch.float64).contiguous().numpy()
+    wrong = np.flatnonzero(~((numbers >= 0) & np.isfinite(numbers)))
+    if len(wrong):
+        raise InputError(
+            f"{name} must be finite and not negative; entry {wrong[0]} is {numbers[wrong[0]]:g}"
+        )
+    return numbers
+
+
+def hop_counts(name: str, counts: Sequence[int], least: int = -1) -> Int64Array:
+    """One number a hop, checked."""
+    if not isinstance(counts, list | tuple):
+        raise InputError(f"{name} must be a list of integers, got {type(counts).__name__}")
+    numbers = [check_integer(name, count, least) for count in counts]
+    for number in numbers:
+        if number > MOST_EDGES:
+            raise InputError(f"{name} must be at most {MOST_EDGES}, got {number}")
+    return np.array(numbers, dtype=np.int64)
+
+
+def thread_count(threads: int | None) -> int:
+    """Threads inside one call."""
+    return torch.get_num_threads() if threads is None else check_integer("threads", threads, 1)
+
+
+def vertex_lists(name: str, batches: Sequence[Tensor], draws: Sequence[Draw]) -> list[Int64Array]:
+    """One list of vertices for each draw, checked."""
+    if len(batches) != len(draws):
+        raise InputError(f"{name}: {len(batches)} batches, but {len(draws)} draws")
+    return [as_int64(name, batch) for batch in batches]
+
+
+def draw_keys(draws: Sequence[Draw]) -> npt.NDArray[np.uint64]:
+    """Draws as the compiled module takes them, uint64 [draws, 3]."""
+    keys = [[part % 2**64 for part in (draw.seed, draw.epoch, draw.step)] for draw in draws]
+    return np.array(keys, dtype=np.uint64).reshape(-1, 3)
+
+
+def _entry_times(
+    pattern: Pattern | CSR, edge_times: Tensor | None, node_times: Tensor | None
+) -> Int64Array | None:
+    """The earliest time at which each entry may be drawn."""
+    times: Int64Array | None = None
+    if node_times is not None:
+        times = as_int64("node_times", node_times, pattern.shape[1])[pattern.indices.numpy()]
+    if edge_times is not None:
+        edges = as_int64("edge_times", edge_times, pattern.nnz)
+        times = edges.copy() if times is None else np.maximum(edges, times)
+    return times

@@ -1,0 +1,633 @@
+"""Training on batches: what is learnt of them, and a trainer with a step a batch of every rank."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spgnn import kernels
+from spgnn.comm import Communicator, SoloCommunicator, broadcast_value, on_every_rank
+from spgnn.config import Training
+from spgnn.data import GraphMeta
+from spgnn.data.graph import inverse_permutation, labelled
+from spgnn.data.splits import Pairs
+from spgnn.errors import InputError, check_integer, memory_for
+from spgnn.exchange import Algorithm
+from spgnn.graph import DistGraph
+from spgnn.loader.batch import Batch
+from spgnn.loader.config import MiniBatchConfig
+from spgnn.loader.dataset import Dataset
+from spgnn.loader.historical import History, PartialBatch, hidden_widths
+from spgnn.loader.links import LinkNeighborLoader
+from spgnn.loader.loader import Mode, NeighborLoader, features_of
+from spgnn.loader.modes import Clusters, Rounds
+from spgnn.loader.rows import Counts, MemoryRows, Rows
+from spgnn.loader.sampling import relabel
+from spgnn.loader.source import Source
+from spgnn.nn import MODELS, BatchNorm, Stack
+from spgnn.nn.block import Block, block_pattern
+from spgnn.nn.pairs import pairs_cross_entropy
+from spgnn.pattern import Pattern
+from spgnn.sparse import CSR
+from spgnn.train import Scores, Task, Trainer
+from spgnn.train.callbacks import Callback
+from spgnn.train.links import HELD_OUT, LinkJudge, LinkModel, purpose_of
+from spgnn.train.loop import OPTIMIZERS
+from spgnn.train.objective import Objective, as_taken
+from spgnn.train.setup import (
+    check_weights_of,
+    dense_for_max,
+    labels_of,
+    masks_of,
+    share_of,
+)
+from spgnn.train.setup import (
+    features_of as features_of_share,
+)
+from spgnn.train.task import Predictions, decaying_first
+
+AnyBatch = Batch | PartialBatch
+_PIECE = 1 << 16  # rows, or pairs, that are worked on at once
+
+
+def outputs_of(model: Stack, source: Source) -> Tensor:
+    """A model's outputs for all vertices of a graph, exact, [n, columns].
+
+    Layer by layer, without jumping knowledge, where graph or features are not in memory.
+    """
+    x, weight = source.x, source.edge_weight
+    if isinstance(x, MemoryRows | CSR) and isinstance(source.pattern, Pattern):
+        everybody = torch.arange(source.rows)
+        block = Block(
+            source.pattern,
+            source.ids_of(everybody),
+            edge_weight=weight,
+            degrees=partial(source.degrees, everybody),
+        )
+        out: Tensor = model(x.table if isinstance(x, MemoryRows) else x, block)
+        return out
+    H, ends = torch.empty(0), source.pattern.indptr
+    for layer in range(model.num_layers):
+        parts = []
+        for first in range(0, source.rows, _PIECE):
+            targets = torch.arange(first, min(first + _PIECE, source.rows))
+            begin, end = int(ends[first]), int(ends[first + len(targets)])
+            indptr = ends[first : first + len(targets) + 1] - begin
+            nodes, indices = relabel(targets, indptr, source.pattern.indices[begin:end])
+            block = Block(
+                block_pattern(indptr, indices, len(nodes)),
+                source.ids_of(nodes),
+                edge_weight=None if weight is None else weight[begin:end],
+                degrees=partial(source.degrees, nodes),
+            )
+            rows = (
+                kernels.gather_rows(H, nodes) if layer else next(features_of(x, [nodes], Counts()))
+            )
+            assert isinstance(rows, Tensor)
+            parts.append(model.made_by(layer, rows, block))
+        H = torch.cat(parts)
+    return H
+
+
+class BatchTask(Task):
+    """A model that is learnt batch by batch; of a graph on every rank, or of each rank's part.
+
+    Attributes
+    ----------
+    dataset : Dataset or None
+        On every rank; ``None``: each rank holds its part alone.
+    layers : Stack
+    model : Module
+        All that is trained; here the layers.
+    loader : NeighborLoader
+        Of this rank's batches.
+    """
+
+    loader: NeighborLoader
+
+    def __init__(
+        self,
+        config: MiniBatchConfig,
+        comm: Communicator,
+        meta: GraphMeta,
+        features: int,
+        outputs: int,
+        dataset: Dataset | None = None,
+    ) -> None:
+        self.config, self.comm, self.meta, self.features = config, comm, meta, features
+        self.dataset = dataset
+        how = config.model
+        widths = [features, *[how.hidden] * (how.layers - 1), outputs]
+        self.layers: Stack = MODELS[how.model].of(
+            widths,
+            dropout=how.dropout,
+            input_dropout=how.input_dropout,
+            seed=config.training.seed,
+            **how.options,
+        )
+        for module in self.layers.modules():
+            if isinstance(module, BatchNorm):
+                # The last batch of an epoch may be one vertex without neighbours.
+                module.allow_single_element = True
+        self.model: nn.Module = self.layers
+        self._signature = {
+            **how.described,
+            "layers": "→".join(map(str, widths)),
+            "seed": config.training.seed,
+            "a graph of": f"{meta.vertices} vertices and {meta.edges} edges",
+            "batches of": _batches_of(config, comm.size),
+        }
+
+    def loss(self, epoch: int) -> Tensor:
+        """Of the first batch of an epoch."""
+        self.loader.epoch = epoch
+        loss, _ = self.loss_of(next(iter(self.loader)))
+        assert loss is not None
+        return loss
+
+    @abstractmethod
+    def loss_of(self, batch: AnyBatch | None) -> tuple[Tensor | None, float]:
+        """The mean over the seeds of a batch, and their weight; nothing of no batch."""
+
+    def outputs(self) -> Tensor:
+        """The layers' outputs for every vertex, of all of its neighbours."""
+        assert self.dataset is not None
+        return outputs_of(self.layers, self.dataset.source)
+
+    def own_share(self, arrays: Mapping[str, Tensor]) -> Predictions:
+        """The share of this rank of arrays of every vertex, which all ranks hold."""
+        assert self.dataset is not None
+        source = self.dataset.source
+        mine = torch.arange(source.rows).tensor_split(self.comm.size)[self.comm.rank]
+        return Predictions(source.ids_of(mine), {name: a[mine] for name, a in arrays.items()})
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The first layer decays, as in full-graph training."""
+        return decaying_first(self.layers, self.model, self.config.training.weight_decay)
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """Model, layers, seed, size of the graph, and the batches."""
+        return self._signature
+
+    def close(self) -> None:
+        """Wait for what the loader has under way, when training is over. Collective."""
+
+
+class VertexBatches(BatchTask):
+    """Learns what labels say of each vertex; seeds are training vertices. Collective.
+
+    Parameters
+    ----------
+    config : MiniBatchConfig
+        Settled.
+    comm : Communicator
+        All ranks.
+    dataset : Dataset, optional
+        On every rank; by default each rank reads its part alone.
+
+    Attributes
+    ----------
+    share : RankShare
+        Of a rank's part, with features and labels as the model takes them.
+    """
+
+    def __init__(
+        self, config: MiniBatchConfig, comm: Communicator, dataset: Dataset | None = None
+    ) -> None:
+        self.partition_report: Any = None
+        if dataset is None:
+            self._on_parts(config, comm)
+            return
+        solo = SoloCommunicator()  # rank 0 evaluates for all
+        self.classes = dataset.classes
+        super().__init__(config, comm, dataset.meta, dataset.features, self.classes, dataset)
+        self.objective = Objective.of(
+            config.aim,
+            dataset.meta.name,
+            dataset.y,
+            dataset.masks,
+            classes=self.classes,
+            comm=solo,
+        )
+        self.criterion = self.objective.criterion
+        y = as_taken(self.objective.kind, dataset.y)
+        source = replace(dataset.source, vertices={"y": y})
+        self.loader = NeighborLoader(
+            source, config.sampling.fanouts, dataset.seeds, **loader_options(config, comm)
+        )
+
+    def _on_parts(self, config: MiniBatchConfig, comm: Communicator) -> None:
+        whole, how = config.of_whole_graph(), config.distribution
+        share, self.partition_report = share_of(whole, comm, how.balance.split(","))
+        check_weights_of(whole, share, comm)
+        y, self.classes = on_every_rank(comm, lambda: labels_of(whole, share))
+        masks = masks_of(share.data, share.vertex_ids, y, config.training.seed)
+        self.objective = Objective.of(
+            config.aim, share.meta.name, y, masks, classes=self.classes, comm=comm
+        )
+        self.criterion = self.objective.criterion
+        with memory_for(f"the features of {share.meta.name}"):
+            x = on_every_rank(comm, lambda: dense_for_max(whole, features_of_share(whole, share)))
+        y = as_taken(self.objective.kind, y)
+        data = replace(share.data, x=x, y=y, train_mask=masks[0] & labelled(y))
+        self.share = replace(share, data=data)
+        super().__init__(config, comm, share.meta, int(x.shape[1]), self.classes)
+        mode: Mode = "exact"
+        if how.distributed == "local":
+            mode = "local"
+        elif how.distributed == "cluster":
+            mode = Clusters(how.clusters, how.clusters_a_batch, how.boundary)
+        elif how.distributed == "historical":
+            dtype = torch.bfloat16 if how.past == "bfloat16" else torch.float32
+            mode = History.parse(str(how.historical), how.misses, dtype)
+        self.loader = self._part_loader(mode)
+
+    def _part_loader(self, mode: Mode) -> NeighborLoader:
+        options = loader_options(self.config, self.comm)
+        for name in ("rank", "ranks", "pack_epochs", "num_workers"):
+            del options[name]
+        widths = hidden_widths(self.layers) if isinstance(mode, History) else ()
+        options |= {"mode": mode, "comm": self.comm, "widths": widths}
+        return NeighborLoader(self.share, self.config.sampling.fanouts, "train_mask", **options)
+
+    def exact_rounds(self) -> Rounds:
+        """Exact batches of all ranks' parts. Collective."""
+        rounds = self._part_loader("exact").rounds
+        assert isinstance(rounds, Rounds)
+        return rounds
+
+    @cached_property
+    def graph(self) -> DistGraph:
+        """The whole graph of all ranks' parts, for evaluation. Collective when first asked for."""
+        return DistGraph(self.share, self.comm, Algorithm())
+
+    def loss_of(self, batch: AnyBatch | None) -> tuple[Tensor | None, float]:
+        if batch is None or not batch.batch_size:
+            return None, 0.0
+        out = self.model(batch.x, batch.layers, batch.keys)
+        y: Tensor = batch.y[: batch.batch_size]  # type: ignore[index]  # a task has labels
+        everybody = torch.ones(batch.batch_size, dtype=torch.bool)
+        loss = self.objective.loss
+        weight = float(loss.weight_of(y, everybody))
+        if not weight and self.dataset is None:
+            return None, 0.0
+        return loss.share(out, y, everybody, weight), weight
+
+    def scores(self) -> Scores:
+        """Validation loss and scores of the exact model on the whole graph. Collective."""
+        if self.dataset is None:
+            return self.objective.scores(self.outputs(), self.comm)
+        return _from_rank_zero(
+            self.comm, lambda: self.objective.scores(self.outputs(), SoloCommunicator())
+        )
+
+    def outputs(self) -> Tensor:
+        if self.dataset is not None:
+            return super().outputs()
+        out: Tensor = self.model(self.share.data.x, self.graph)
+        return out
+
+    def predictions(self) -> Predictions:
+        """Scores of every vertex, or every own one, and what follows."""
+        scores = self.outputs().float()
+        arrays = self.objective.decided(scores) | {"scores": scores}
+        if self.dataset is not None:
+            return self.own_share(arrays)
+        return Predictions(self.share.vertex_ids, arrays)
+
+    def close(self) -> None:
+        drain = getattr(self.loader.rounds, "drain", None)
+        if drain is not None:
+            drain()
+
+
+class LinkBatches(BatchTask):
+    """Learns to tell links from made-up pairs; seeds are ends of training links.
+
+    The pairs that are held out, and those they are ranked among, are those of
+    `spgnn.train.LinkPrediction`. A training link meets other sources at its target that have no
+    edge to it, drawn anew in each epoch. The graph has no links but those for training.
+    """
+
+    def __init__(self, config: MiniBatchConfig, comm: Communicator, dataset: Dataset) -> None:
+        assert dataset.links is not None
+        training, *self.held_out = dataset.links
+        if not len(training.targets):
+            raise InputError(f"{dataset.meta.name}: no link is left to train on")
+        aim, width, seed = config.aim, config.model.hidden, config.training.seed
+        super().__init__(config, comm, dataset.meta, dataset.features, width, dataset)
+        self.classes = 0
+        model = LinkModel.of(aim, self.layers, width, seed)
+        self.model, self.decoder = model, model.decoder
+        self.judge, self.aim, self.seed = LinkJudge.of(aim), aim, seed
+        self.criterion = self.judge.criterion
+        self._signature |= {"task": "links", "decoder": aim.decoder}
+        self.loader = LinkNeighborLoader(
+            replace(dataset.source, vertices={}),
+            config.sampling.fanouts,
+            torch.stack((training.sources, training.targets)),
+            neg_sampling_ratio=aim.negatives,
+            **loader_options(config, comm),
+        )
+
+    def loss_of(self, batch: AnyBatch | None) -> tuple[Tensor | None, float]:
+        """The mean over the links of a batch and over as many made-up ones each."""
+        if batch is None:
+            return None, 0.0
+        assert isinstance(batch, Batch)
+        Z = self.layers(batch.x, batch.layers, batch.keys)
+        source, target = batch.edge_label_index
+        scores = self.decoder(Z[source], Z[target])
+        links = len(batch.input_id)
+        loss = pairs_cross_entropy(scores[:links], scores[links:]) / len(scores)
+        return loss, float(len(scores))
+
+    def scores(self) -> Scores:
+        """Validation loss, then scores on links for validation and for testing. Collective."""
+        return _from_rank_zero(self.comm, self._scores_here)
+
+    def _scores_here(self) -> Scores:
+        Z, scores = self.outputs(), Scores()
+        for split, pairs in zip(HELD_OUT, self.held_out, strict=True):
+            parts, total = self._score(Z, pairs, purpose_of(split)), len(pairs.targets)
+            scores |= self.judge.of_split(split, *parts, total, SoloCommunicator())
+        return scores
+
+    def predictions(self) -> Predictions:
+        """The embedding of every vertex."""
+        return self.own_share({"embedding": self.outputs().float()})
+
+    def _score(self, Z: Tensor, pairs: Pairs, purpose: str) -> tuple[Tensor, Tensor]:
+        """Of links [pairs], and of made-up ones [pairs, count], so many of them at once."""
+        assert self.dataset is not None
+        source, count = self.dataset.source, self.aim.eval_negatives
+        others = pairs.drawn(source.rows, count, self.seed, purpose)
+        if source.vertex_ids is not None:
+            others = inverse_permutation(source.vertex_ids)[others]
+        every = torch.cat((pairs.sources[:, None], others), dim=1)
+        step = max(1, _PIECE // (1 + count))
+        parts = [
+            self.decoder(Z[some], Z[targets][:, None])
+            for some, targets in zip(every.split(step), pairs.targets.split(step), strict=True)
+        ]
+        scores = torch.cat(parts) if parts else Z.new_empty(0, 1 + count)
+        return scores[:, 0], scores[:, 1:]
+
+
+def _from_rank_zero(comm: Communicator, find: Any) -> Scores:
+    scores: Scores = broadcast_value(comm, find() if comm.rank == 0 else None)
+    return scores
+
+
+def loader_options(config: MiniBatchConfig, comm: Communicator) -> dict[str, Any]:
+    """The flags as arguments of a loader."""
+    how = config.sampling
+    return {
+        "batch_size": how.batch_size,
+        "shuffle": True,
+        "replace": how.replace,
+        "sampler": how.sampler,
+        "resample": how.resample,
+        "normalise": how.degrees,
+        "superbatch": how.superbatch,
+        "pack_epochs": config.storage.pack_epochs,
+        "prefetch": how.prefetch,
+        "num_workers": how.workers,
+        "seed": config.training.seed,
+        "rank": comm.rank,
+        "ranks": comm.size,
+    }
+
+
+def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
+    """What decides which batches there are, in words; the usual is left out."""
+    how, where = config.sampling, config.distribution
+    if where.distributed == "cluster":
+        return (
+            f"{where.clusters_a_batch} of {where.clusters} clusters × {ranks} and {where.boundary} "
+            "hops around them"
+        )
+    text = f"{how.batch_size} × {ranks} with {how.num_neighbors} neighbours"
+    text += f" by {how.sampler}" if how.sampler != "neighbor" else ""
+    text += ", replaced" * how.replace + ", drawn anew in each layer" * how.resample
+    # Exact ones are those of ranks that hold the whole graph.
+    parts = where.distributed in ("local", "historical")
+    return text + f" ({where.distributed})" if parts else text
+
+
+class BatchTrainer(Trainer):
+    """A step for a batch of every rank, gradients averaged; or local steps, corrected.
+
+    Parameters
+    ----------
+    task : BatchTask
+    config : MiniBatchConfig
+    comm : Communicator
+    callbacks : sequence of Callback
+
+    Attributes
+    ----------
+    rows_read : dict of int
+        Rows of the features' table that training has had read; evaluation apart.
+    """
+
+    task: BatchTask
+
+    def __init__(
+        self,
+        task: BatchTask,
+        config: MiniBatchConfig,
+        comm: Communicator,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        super().__init__(task, config.training, comm, callbacks)
+        self.steps_per_epoch = task.loader.steps
+        self.rows_read = dict.fromkeys(("rows_read", "bytes_read", "hits"), 0)
+        how = config.distribution
+        # Steps of the others are not of the same size.
+        self._by_weight = how.distributed not in ("none", "exact")
+        self._correction: Correction | None = None
+        if how.correct_every:
+            assert isinstance(task, VertexBatches)
+            every, steps = how.correct_every, how.correct_steps
+            self._correction = Correction(
+                task, task.exact_rounds(), config.training, every=every, steps=steps
+            )
+
+    def train_epoch(self, epoch: int) -> Tensor:
+        """All steps; the mean of their losses. Collective."""
+        model, loader, correction = self.task.model.train(), self.task.loader, self._correction
+        loader.epoch, totals, own = epoch, torch.zeros(2), 0
+        before = self._counts()
+        batches: Iterator[AnyBatch | None] = iter(loader)
+        try:
+            for step in range(self.steps_per_epoch):
+                with self._precision():
+                    loss, weight = self.task.loss_of(next(batches, None))
+                if loss is not None:
+                    own += 1
+                    loss.backward()
+                if correction is None:
+                    mean, total = average_gradients(model, self.comm, weight, loss)
+                    self._step()
+                    total = total if self._by_weight else torch.ones(())
+                    totals += torch.stack((mean * total, total))
+                    continue
+                if loss is not None:
+                    self._step()
+                    totals += torch.stack((loss.detach() * weight, loss.new_tensor(weight)))
+                correction.after(step, self.steps_per_epoch, self.optimizer.param_groups[0]["lr"])
+        finally:
+            batches.close()  # type: ignore[attr-defined]  # a generator
+            for name, count in self._counts().items():
+                self.rows_read[name] += count - before[name]
+        average_buffers(model, self.comm, own)
+        if correction is not None:
+            self.comm.all_reduce(totals).wait()
+        return totals[0] / totals[1].clamp(min=1e-30)
+
+    def _step(self) -> None:
+        if self.options.clip:
+            nn.utils.clip_grad_norm_(self._parameters, self.options.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def _counts(self) -> dict[str, int]:
+        """Of the table of features so far; evaluation reads it as well."""
+        whole = self.task.dataset
+        if whole is None or not isinstance(whole.source.x, Rows):
+            return dict.fromkeys(self.rows_read, 0)
+        counts = whole.source.x.counts
+        return {name: getattr(counts, name) for name in self.rows_read}
+
+
+class Correction:
+    """Averages and corrects models that ranks train on their own.
+
+    Learn Locally, Correct Globally (Ramezani et al., ICLR 2022). After so many local steps,
+    parameters become their mean over all ranks, and some steps follow on exact batches, whose
+    neighbourhoods lie on all ranks: they take out the bias of gradients that knew of no other
+    rank's vertices. In the paper a server takes them; here all ranks do, each on a batch of its
+    own. Averages and corrections also end each epoch, so that all ranks evaluate one model.
+
+    Parameters
+    ----------
+    task : BatchTask
+    exact : Rounds
+        Their steps are taken one after the other, epoch after epoch.
+    options : Training
+        Of which it uses the optimiser; it has moments of its own, the same on all ranks.
+    every : int
+        Local steps between two corrections.
+    steps : int
+        Steps of a correction; 0: parameters are averaged alone.
+    """
+
+    def __init__(
+        self, task: BatchTask, exact: Rounds, options: Training, *, every: int, steps: int = 1
+    ) -> None:
+        self.every = check_integer("correct_every", every, 1)
+        self.steps = check_integer("correct_steps", steps, 0)
+        self._task, self._exact, self._round = task, exact, 0
+        self._optimizer = OPTIMIZERS[options.optimizer](task.parameter_groups(), lr=options.lr)
+
+    def after(self, step: int, steps: int, lr: float) -> bool:
+        """Follows a local step of an epoch; whether models were averaged. Collective if so."""
+        if (step + 1) % self.every and step + 1 < steps:
+            return False
+        model, comm = self._task.model, self._task.comm
+        average_parameters(model, comm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        for _ in range(self.steps):
+            batch = self._exact.batch(*divmod(self._round, self._exact.steps))
+            self._round += 1
+            loss, weight = self._task.loss_of(batch)
+            if loss is not None:
+                loss.backward()
+            average_gradients(model, comm, weight)
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+        return True
+
+
+def average_gradients(
+    model: nn.Module, comm: Communicator, weight: float, loss: Tensor | None = None
+) -> Tensor:
+    """Make every gradient the weighted mean of those of all ranks. Collective; one all-reduce.
+
+    Parameters
+    ----------
+    model : Module
+        The same on all ranks; each has gradients of its own batch.
+    comm : Communicator
+    weight : float
+        Of this rank's gradients, such as its seeds; a rank without a batch takes part with 0.
+    loss : Tensor, scalar, optional
+        Of this rank's batch.
+
+    Returns
+    -------
+    Tensor [2]
+        The loss, averaged alike, and the sum of the weights.
+    """
+    learning = [p for p in model.parameters() if p.requires_grad]
+    gradients = [torch.zeros_like(p) if p.grad is None or not weight else p.grad for p in learning]
+    if comm.size == 1 and weight and loss is not None:  # no rounding
+        for parameter, gradient in zip(learning, gradients, strict=True):
+            parameter.grad = gradient
+        return torch.stack((loss.detach(), loss.new_tensor(weight)))
+    own = gradients[0].new_zeros(2)
+    own[1] = weight
+    if loss is not None and weight:
+        own[0] = loss.detach() * weight
+    flat = torch.cat([*(g.reshape(-1) * weight for g in gradients), own])
+    comm.all_reduce(flat).wait()
+    total = flat[-1].clone()
+    flat /= total.clamp(min=torch.finfo(flat.dtype).tiny)
+    parts = flat[:-2].split([p.numel() for p in learning])
+    for parameter, part in zip(learning, parts, strict=True):
+        parameter.grad = part.view_as(parameter).clone()
+    return torch.stack((flat[-2], total))
+
+
+def average_parameters(model: nn.Module, comm: Communicator) -> None:
+    """Make every parameter its mean over all ranks. Collective; one all-reduce."""
+    if comm.size == 1:
+        return
+    parameters = list(model.parameters())
+    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+    comm.all_reduce(flat).wait()
+    parts = (flat / comm.size).split([p.numel() for p in parameters])
+    with torch.no_grad():
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.copy_(part.view_as(parameter))
+
+
+def average_buffers(model: nn.Module, comm: Communicator, weight: float) -> None:
+    """Make running moments the weighted mean of those of all ranks. Collective; one all-reduce.
+
+    Ranks that see batches of their own remember moments of their own; a model is evaluated, and
+    kept in a checkpoint, with one of them. A weight of 0 on all ranks changes nothing.
+    """
+    moments = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if comm.size == 1 or not moments:
+        return
+    mine = torch.tensor([weight], dtype=torch.float64)
+    flat = torch.cat([*(b.reshape(-1).double() * weight for b in moments), mine])
+    comm.all_reduce(flat).wait()
+    if not flat[-1]:
+        return
+    parts = (flat[:-1] / flat[-1]).split([b.numel() for b in moments])
+    for buffer, part in zip(moments, parts, strict=True):
+        buffer.copy_(part.view_as(buffer))
+    for buffer in model.buffers():
+        if not buffer.is_floating_point():
+            buffer.fill_(comm.agree(int(buffer)))

@@ -1,0 +1,174 @@
+"""Layers on the blocks of a batch: of whole neighbourhoods, what they make of the whole graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import spgnn
+from spgnn import CSR, InputError
+from spgnn import nn as ours
+from spgnn.exchange import Step
+from spgnn.nn import DropoutKeys
+from spgnn.nn.block import Block, Degrees, block_pattern
+from tests.loader.graphs import CLASSES, F_IN, N, attributes, directed, whole_blocks
+
+SEEDS = torch.tensor([7, 5, 31, 0, 58, 12])
+LAYERS: list[tuple[str, tuple[Any, ...], dict[str, Any], bool]] = [
+    ("GCNConv", (F_IN, 3), {}, False),
+    ("GCNConv", (F_IN, 30), {"bias": False}, True),
+    ("GCNConv", (F_IN, 3), {"improved": True}, True),
+    ("GCNConv", (F_IN, 3), {"add_self_loops": False}, True),
+    ("GCNConv", (F_IN, 3), {"normalize": False}, True),
+    *(("SAGEConv", (F_IN, 3), {"aggr": aggr}, False) for aggr in ("mean", "sum", "max", "min")),
+    ("SAGEConv", (F_IN, 30), {"normalize": True, "project": True}, True),
+    ("SAGEConv", (F_IN, 3), {"root_weight": False}, False),
+    *(("GraphConv", (F_IN, 3), {"aggr": aggr}, aggr == "add") for aggr in ("add", "mean", "max")),
+    ("GATConv", (F_IN, 3), {"heads": 2}, False),
+    ("GATConv", (F_IN, 3), {"heads": 2, "add_self_loops": False, "residual": True}, True),
+    ("GATConv", (F_IN, 3), {"heads": 2, "concat": False, "edge_dim": 3}, False),
+    ("GATv2Conv", (F_IN, 3), {"heads": 2}, False),
+    ("GATv2Conv", (F_IN, 3), {"share_weights": True, "edge_dim": 3}, True),
+    ("SGConv", (F_IN, 3), {"K": 1}, True),
+    ("TAGConv", (F_IN, 3), {"K": 1}, True),
+    ("LGConv", (), {}, True),
+    ("APPNP", (), {"K": 1, "alpha": 0.2}, False),
+]
+
+
+def name_of(case: tuple[Any, ...]) -> str:
+    name, _, options, weighted = case
+    return f"{name} {options} {'weighted' if weighted else ''}"
+
+
+def graph_of(A: CSR, x: Tensor) -> spgnn.DistGraph:
+    return spgnn.distribute(A.to_scipy().astype(bool) if A.values is None else A.to_scipy(), x=x)
+
+
+def gradients(out: Tensor, *wanted: Tensor) -> list[Tensor]:
+    G = torch.sin(torch.arange(float(out.numel()))).view_as(out)
+    return list(torch.autograd.grad(out, wanted, G))
+
+
+@pytest.mark.parametrize("case", LAYERS, ids=name_of)
+def test_layer_on_a_whole_neighbourhood_is_that_on_the_graph(case):
+    name, given, options, weighted = case
+    A = CSR.from_scipy(directed(weighted=weighted))
+    torch.manual_seed(0)
+    x = torch.randn(N, F_IN, requires_grad=True)
+    layer = getattr(ours, name)(*given, **options)
+    whole = graph_of(A, x.detach())
+    nodes, (block,) = whole_blocks(A, SEEDS, 1)
+    keys: dict[str, Any] = {}
+    if options.get("edge_dim"):
+        keys = {"edge_attr": attributes(A)}
+    wanted = layer(x, whole, **keys)[SEEDS]
+    made = layer(x[nodes], block)
+    parameters = [x, *layer.parameters()]
+    torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-5)
+    for mine, theirs in zip(
+        gradients(made, *parameters), gradients(wanted, *parameters), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_that_look_at_edges():
+    A = CSR.from_scipy(directed())
+    x = torch.randn(N, F_IN, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    inner = torch.nn.Sequential(torch.nn.Linear(F_IN, 5), torch.nn.Linear(5, 3))
+    nodes, (block,) = whole_blocks(A, SEEDS, 1)
+    whole = graph_of(A, x)
+    layer = ours.GINEConv(inner, edge_dim=3)
+    wanted = layer(x, whole, attributes(A))[SEEDS]
+    torch.testing.assert_close(layer(x[nodes], block), wanted, rtol=1e-5, atol=1e-5)
+    relational = ours.RGCNConv(F_IN, 3, 3, num_bases=2)
+    wanted = relational(x, whole, torch.arange(A.nnz) % 3)[SEEDS]
+    torch.testing.assert_close(relational(x[nodes], block), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"jk": "cat"}, {"residual": True, "norm": "layer"}])
+@pytest.mark.parametrize("kind", ["GCN", "GraphSAGE", "GIN", "GAT", "GATv2"])
+def test_model_on_whole_neighbourhoods_is_that_on_the_graph(kind, options):
+    if options.get("norm"):
+        options = options | {"norm_kwargs": {"mode": "node"}}
+    A = CSR.from_scipy(directed())
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(N, F_IN, generator=generator, requires_grad=True)
+    model = getattr(ours, kind)(F_IN, 8, 3, CLASSES, dropout=0.4, input_dropout=True, **options)
+    keys = DropoutKeys(torch.arange(N), 3, 17)
+    nodes, blocks = whole_blocks(A, SEEDS, 3)
+    wanted = model(x, graph_of(A, x.detach()), keys)[SEEDS]
+    made = model(x[nodes], blocks, DropoutKeys(nodes, 3, 17))
+    torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-5)
+    parameters = [x, *model.parameters()]
+    for mine, theirs in zip(
+        gradients(made, *parameters), gradients(wanted, *parameters), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["GCNConv", "SAGEConv", "GraphConv", "GATConv", "GATv2Conv"])
+def test_block_alone_is_what_pyg_sees(name):
+    geometric = pytest.importorskip("torch_geometric.nn")
+    A = CSR.from_scipy(directed())
+    x = torch.randn(N, F_IN, generator=torch.Generator().manual_seed(0))
+    nodes, (block,) = whole_blocks(A, SEEDS, 1, of_graph=False)
+    theirs, mine = getattr(geometric, name)(F_IN, 3), getattr(ours, name)(F_IN, 3)
+    mine.load_state_dict(theirs.state_dict())
+    wanted = theirs(x[nodes], block.local_edge_index)[: len(SEEDS)]
+    torch.testing.assert_close(mine(x[nodes], block), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_of_which_edges_were_left_out_stand_for_all():
+    A = CSR.from_scipy(directed(loops=False))
+    row = int(A.row_lengths.argmax())
+    begin, end = int(A.indptr[row]), int(A.indptr[row + 1])
+    drawn = A.indices[begin : begin + 2].long()
+    nodes = torch.tensor([row, *drawn])
+    degree = A.row_lengths[nodes]
+    known = Degrees(degree, degree.float())
+    pattern = block_pattern(torch.tensor([0, 2]), torch.tensor([1, 2]), 3)
+    block, H = Block(pattern, nodes, degrees=lambda: known), torch.tensor([[1.0], [10.0], [100.0]])
+    d = (degree + 1).double()
+    assert block.matrix("none").forward(H, Step()).item() == (end - begin) / 2 * 110
+    assert block.matrix("row").forward(H, Step()).item() == 55
+    wanted = 1 / d[0] + (end - begin) / 2 * (10 / (d[0] * d[1]).sqrt() + 100 / (d[0] * d[2]).sqrt())
+    assert block.matrix("sym").forward(H, Step()).item() == pytest.approx(wanted.item())
+    weighted = Block(pattern, nodes, factors=torch.tensor([2.0, 3.0]), degrees=lambda: known)
+    assert weighted.matrix("none").forward(H, Step()).item() == 320
+    assert weighted.matrix("row").forward(H, Step()).item() == 64
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_cheaper_order_of_a_block(gradient):
+    few = Block(block_pattern(torch.tensor([0, 40]), torch.arange(40), 41), torch.arange(41))
+    assert not few.multiplies_first(8, 8, gradient=gradient)
+    assert few.multiplies_first(4000, 1, gradient=gradient)
+
+
+def test_several_hops_of_one_block_are_refused():
+    nodes, (block,) = whole_blocks(CSR.from_scipy(directed()), SEEDS, 1)
+    x = torch.randn(len(nodes), F_IN)
+    for layer in (ours.SGConv(F_IN, 3, K=2), ours.APPNP(2, 0.1), ours.TAGConv(F_IN, 3)):
+        with pytest.raises(InputError, match="several hops"):
+            layer(x, block)
+    with pytest.raises(InputError, match="2 layers needs as many blocks, got 1"):
+        ours.GCN(F_IN, 8, 2, 3)(x, [block])
+
+
+def test_gradient_of_attention_outlives_its_block():
+    A = CSR.from_scipy(directed())
+    layer = ours.GATConv(F_IN, 3, heads=2)
+    found = []
+    for forgotten in (False, True):
+        nodes, blocks = whole_blocks(A, SEEDS, 1)
+        x = torch.ones(len(nodes), F_IN, requires_grad=True)
+        out = layer(x, blocks[0])
+        if forgotten:
+            blocks.clear()
+        found.append(gradients(out, x)[0])
+    torch.testing.assert_close(*found, rtol=0, atol=0)

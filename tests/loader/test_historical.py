@@ -1,0 +1,215 @@
+"""Batches that stop at the halo: exact where nothing is missing or out of date."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from spgnn import InputError
+from spgnn.loader import Draw, History, NeighborLoader
+from spgnn.loader.historical import hidden_widths
+from spgnn.nn import GCN, GIN, GraphSAGE
+from spgnn.testing import run_ranks
+from tests.loader.graphs import CLASSES, F_IN, N
+from tests.loader.test_ranks import distributed as given_on
+from tests.loader.test_ranks import loader_of
+
+MODELS = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN}
+ALL = [-1, -1, -1]
+ROOM = History(size=N, life=99, delay=1, push=N)
+
+
+def distributed(rank: int, parts: int, **options):
+    given = given_on(rank, parts, **options)
+    return given, given.comm
+
+
+def check_frozen(rank: int, parts: int) -> None:
+    """A model that does not change makes the same rows again, so what is old is right."""
+    for name, misses, weighted, sparse, delay in (
+        ("gcn", "drop", False, False, 1),
+        ("sage", "drop", True, True, 2),
+        ("gin", "fetch", False, False, 3),
+        ("gcn", "fetch", True, True, 1),
+    ):
+        given, _ = distributed(rank, parts, weighted=weighted, sparse=sparse)
+        model = MODELS[name].of([F_IN, 6, 5, CLASSES], seed=2).eval()
+        everyone = torch.ones(given.own_rows, dtype=torch.bool)
+        history = History(N, 3, delay, N, misses)
+        loader = loader_of(given, ALL, everyone, widths=[6, 5], mode=history, batch_size=N)
+        rounds = loader.rounds
+        with torch.no_grad():
+            exact, needed = model(given.x, given), 0
+            for _ in range(1 + 2 * delay):
+                (batch,) = loader_made = list(_called(model, loader))
+                assert len(loader_made) == 1
+                needed += batch[2]
+        counts, halo = loader.counts, rounds.features.table
+        assert counts.rows_needed == needed
+        if misses == "drop":  # features of the halo came once, and nothing else
+            assert (counts.rows_read, counts.bytes_read) == (halo.shape[0], halo.nbytes)
+            assert sparse or counts.bytes_needed == needed * F_IN * given.x.itemsize
+        else:
+            assert halo.shape[0] <= counts.rows_read <= halo.shape[0] + needed
+        torch.testing.assert_close(batch[1], exact[batch[0]], rtol=1e-4, atol=1e-5)
+        rates = loader.rounds.report()["hit_rate"]
+        assert all(rate is None or rate <= 1 for rate in rates)
+        if parts > 1:
+            assert rates[0] == 1.0  # features never age
+        loader.rounds.drain()
+
+
+def _called(model, loader):
+    for batch in loader:
+        yield batch.input_id, model(batch.x, batch.layers, batch.keys), batch.x.shape[0]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_the_past_of_a_frozen_model_is_exact(parts):
+    run_ranks(check_frozen, parts, parts)
+
+
+def check_fetched(rank: int) -> None:
+    """Without room for the past, what is fetched is the exact sample."""
+    given, _ = distributed(rank, 3)
+    fanouts = [3, 2, 2]
+    exact = NeighborLoader(given, fanouts, "train_mask", batch_size=4).rounds
+    nothing = History(0, 9, 1, N, "fetch")
+    loader = NeighborLoader(given, fanouts, "train_mask", widths=[6, 5], mode=nothing)
+    past, own = loader.rounds, loader.rounds._inputs[:3] + exact.ranks.boundary.first
+    past.begin(0)
+    draw = Draw(5, 1, rank)
+    hops = past.sample(own, draw, 0)
+    ((sample, _),) = exact.sampler.sample([own], [draw])
+    for hop, other in zip(hops, reversed(sample.hops), strict=True):
+        assert torch.equal(hop.nodes, sample.nodes[: other.sources])
+        assert torch.equal(hop.hop.indptr, other.indptr)
+        assert torch.equal(hop.hop.indices, other.indices)
+        assert (hop.made, len(hop.slots), hop.order) == (other.sources, 0, None)
+    past.end(0)
+    loader.rounds.drain()
+
+
+def test_what_is_fetched_is_the_exact_sample():
+    run_ranks(check_fetched, 3)
+
+
+def check_partial(rank: int) -> None:
+    """Columns of a hop are rows that are made or found, in the order it says."""
+    given, _ = distributed(rank, 3)
+    for misses in ("drop", "fetch"):
+        history = History(4, 3, 1, 2, misses)
+        loader = NeighborLoader(
+            given, [4, 3, 3], "train_mask", widths=[6, 5], mode=history, batch_size=5
+        )
+        past = loader.rounds
+        boundary = past.ranks.boundary
+        model = GraphSAGE.of([F_IN, 6, 5, CLASSES], seed=1)
+        caches = [past.features, *past.caches]
+        orders = 0
+        for number in range(12):
+            past.begin(number)
+            seeds = past._inputs[number % 3 :: 3] + boundary.first
+            hops = past.sample(seeds, Draw(0, 0, number), number)
+            orders += sum(hop.order is not None for hop in hops)
+            for layer, hop in enumerate(hops):
+                rows = hop.nodes[: hop.hop.targets]
+                wanted = hops[layer + 1].makes if layer + 1 < len(hops) else seeds
+                assert torch.equal(rows, wanted)
+                at_hand = torch.ones(len(hop.nodes), dtype=torch.bool)
+                at_hand[torch.isin(hop.nodes, hop.makes)] = False
+                held = boundary.number(hop.nodes[at_hand])
+                assert torch.equal(caches[layer].find(held, number), hop.slots)
+                made = torch.arange(len(hop.makes)).double()[:, None]
+                past_rows = 100.0 + torch.arange(len(hop.slots)).double()[:, None]
+                columns = hop.join(made, past_rows)[:, 0]
+                assert columns[~at_hand].tolist() == made[:, 0].tolist()
+                assert columns[at_hand].tolist() == past_rows[:, 0].tolist()
+                if misses == "drop":
+                    assert bool(boundary.is_own(hop.makes).all())
+            batch = past.batch(hops, past._inputs[number % 3 :: 3], None)
+            model(batch.x, batch.layers)
+            past.end(number)
+        loader.rounds.drain()
+        assert orders == 0 if misses == "drop" else orders > 0
+
+
+def test_columns_are_made_or_at_hand():
+    run_ranks(check_partial, 3)
+
+
+def check_constants(rank: int) -> None:
+    """What is historical gets no gradient, and what was made here does."""
+    given, _ = distributed(rank, 2)
+    loader = NeighborLoader(given, [-1, -1], "train_mask", widths=[6], mode=ROOM, batch_size=7)
+    model = GraphSAGE.of([F_IN, 6, CLASSES], seed=1)
+    for _ in range(2):
+        for batch in loader:
+            hidden: list[Tensor] = []
+            block = batch.layers[1]
+            arrive = block._arrive
+
+            def noted(made, arrive=arrive, hidden=hidden):
+                hidden.append(made)
+                return arrive(made)
+
+            block._arrive = noted
+            model(batch.x, batch.layers).sum().backward()
+            assert hidden[0].requires_grad
+            assert batch.y.shape == (batch.batch_size,)
+    assert loader.rounds.report()["hit_rate"][1] > 0
+    loader.rounds.drain()
+
+
+def test_history_is_constant():
+    run_ranks(check_constants, 2)
+
+
+def check_refused(rank: int) -> None:
+    given, _ = distributed(rank, 2)
+    with pytest.raises(InputError, match="3 hops need 2 widths, got 1"):
+        NeighborLoader(given, ALL, widths=[6], mode=ROOM)
+    with pytest.raises(InputError, match="do not agree on history"):
+        NeighborLoader(given, ALL, widths=[6, 5], mode=History(rank, 1, 1, 1))
+    with pytest.raises(InputError, match="no such mask"):
+        NeighborLoader(given, ALL, "trian_mask", widths=[6, 5], mode=ROOM)
+    with pytest.raises(InputError, match="misses"):
+        History(1, 1, 1, 1, "fetched")
+
+
+def test_what_cannot_be_is_refused():
+    run_ranks(check_refused, 2)
+    for text in ("1,2,3", "a,2,3,4", "1,2,0,4", "1,2,3,-4", ""):
+        with pytest.raises(InputError, match="--historical"):
+            History.parse(text)
+    assert History.parse("100, 8,1,20") == History(100, 8, 1, 20)
+    with pytest.raises(InputError, match="jumping"):
+        hidden_widths(GCN.of([3, 4, 2], jk="cat"))
+    assert hidden_widths(GCN.of([3, 4, 5, 2])) == [4, 5]
+
+
+def check_ahead(rank: int) -> None:
+    """What a thread makes ahead is what is made in turn."""
+    given, _ = distributed(rank, 2)
+    everyone = torch.ones(given.own_rows, dtype=torch.bool)
+    options = {"input_nodes": everyone, "batch_size": 5, "shuffle": True, "seed": 3}
+    one, other = (
+        NeighborLoader(given, [3, 2], mode="local", prefetch=ahead, **options) for ahead in (0, 3)
+    )
+    next(iter(other))  # whoever leaves early ends the thread
+    other.epoch = 0
+    for _ in range(2):
+        for batch, same in zip(one, other, strict=True):
+            assert batch.place == same.place
+            assert torch.equal(batch.n_id, same.n_id)
+            assert torch.equal(batch.x, same.x)
+            assert torch.equal(batch.y, same.y)
+            for block, twin in zip(batch.layers, same.layers, strict=True):
+                assert torch.equal(block.pattern.indptr, twin.pattern.indptr)
+                assert torch.equal(block.pattern.indices, twin.pattern.indices)
+    assert one.sampled.edges <= other.sampled.edges
+
+
+def test_local_batches_may_be_made_ahead():
+    run_ranks(check_ahead, 2)

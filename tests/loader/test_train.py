@@ -1,0 +1,291 @@
+"""The mini-batch command: its histories, its report, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spgnn import InputError
+from spgnn.comm import SoloCommunicator, connect
+from spgnn.data import load_dataset
+from spgnn.loader.config import MiniBatchConfig
+from spgnn.loader.dataset import open_dataset
+from spgnn.loader.run import main, train
+from spgnn.loader.training import VertexBatches
+from spgnn.testing import run_ranks
+from spgnn.train import train as train_whole
+from spgnn.train.reached import seconds_to
+from tests.comm.jobs import Forked
+from tests.train.command import check_refused, without_torch
+from tests.training import TOLERANCE, write_dataset
+
+SHORT: dict[str, Any] = {
+    "num_neighbors": "3,2",
+    "batch_size": 6,
+    "hidden": 8,
+    "dropout": 0.3,
+    "epochs": 3,
+    "lr": 0.02,
+}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("set") / "graph.npz")
+
+
+def numbers(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """A history without what is measured."""
+    kept = [dict(record) for record in report["history"]]
+    for record in kept:
+        del record["seconds"]
+    return kept
+
+
+def run(path: Path, **flags: Any) -> dict[str, Any]:
+    config = MiniBatchConfig.of(**{"dataset": str(path), **SHORT, **flags})
+    return train(config, SoloCommunicator())
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
+def test_one_batch_of_whole_neighbourhoods_is_full_graph_training(path, model):
+    config = MiniBatchConfig.of(
+        **{**SHORT, "num_neighbors": "-1,-1,-1", "batch_size": 1000, "model": model},
+        dataset=str(path),
+        weight_decay=5e-4,
+        input_dropout=True,
+        full_epochs=3,
+        full_lr=SHORT["lr"],
+    )
+    mine = numbers(train(config, SoloCommunicator()))
+    theirs = numbers(train_whole(config.of_whole_graph(), SoloCommunicator()))
+    assert len(mine) == len(theirs) == 3
+    for one, other in zip(mine, theirs, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert value == pytest.approx(other[name], rel=TOLERANCE, abs=TOLERANCE), name
+
+
+def test_history_depends_on_no_way_of_working(path, tmp_path):
+    wanted = numbers(run(path))
+    assert wanted[0]["loss"] != wanted[1]["loss"]
+    ways: list[dict[str, Any]] = [
+        {"workers": 0},
+        {"workers": 3, "prefetch": 7, "superbatch": 2},
+        {"store": "disk", "store_dir": str(tmp_path), "superbatch": 3},
+        *(
+            {"store": "disk", "store_dir": str(tmp_path), "cache": 1400, "cache_policy": policy}
+            for policy in ("belady", "degree", "lru")
+        ),
+        {"store": "disk", "store_dir": str(tmp_path), "pack": 10**7, "superbatch": 3},
+        {"store": "disk", "store_dir": str(tmp_path), "pack": 9000, "pack_epochs": 2, "cache": 300},
+    ]
+    threads = torch.get_num_threads()
+    try:
+        for number, way in enumerate(ways):
+            torch.set_num_threads(1 + number % 2)
+            made = numbers(run(path, **way))
+            for one, other in zip(wanted, made, strict=True):
+                # Where features lie on a disk, evaluation goes another way.
+                assert one == pytest.approx(other, rel=1e-5), way
+    finally:
+        torch.set_num_threads(threads)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_else_is_in_the_store_directory_stays(path, tmp_path):
+    mine = tmp_path / "features.bin"
+    mine.write_bytes(b"mine")
+    run(path, epochs=1, store="disk", store_dir=str(tmp_path))
+    assert mine.read_bytes() == b"mine"
+    assert list(tmp_path.iterdir()) == [mine]
+
+
+def test_made_up_labels_are_those_of_training_on_parts():
+    flags = {"dataset": "rmat-8-4", "random_features": 3, "random_classes": 4}
+    config = MiniBatchConfig.of(**SHORT | flags, random_labels=0.2)
+    with open_dataset(config) as made:
+        y, seeds = made.y, made.seeds
+    known = y >= 0
+    assert 20 < int(known.sum()) < 90
+    assert bool(known[seeds].all())
+    ranked = VertexBatches(config.but(distributed="exact", partition="block"), SoloCommunicator())
+    assert torch.equal(ranked.share.data.y[ranked.share.vertex_ids.argsort()], y)
+
+
+def test_the_largest_neighbour_is_taken_of_sparse_features(path, tmp_path):
+    sparse = write_dataset(tmp_path / "sparse.npz", sparse=True)
+    flags: dict[str, Any] = {"aggregate": "max", "epochs": 1}
+    wanted = numbers(run(path, **flags))
+    for way in ({}, {"distributed": "exact"}):
+        assert numbers(run(sparse, **flags, **way)) == wanted
+
+
+INVARIANT: dict[str, dict[str, Any]] = {
+    "neighbor": {},
+    "replace": {"replace": True},
+    "resample": {"resample": True, "model": "gcn"},
+    "labor": {"sampler": "labor", "model": "gat"},
+    "fastgcn": {"sampler": "fastgcn", "num_neighbors": "30,20"},
+    "weights": {"class_weights": "balanced", "clip": 0.5},
+    "links": {"task": "links", "negatives": 2},
+    "exact": {"distributed": "exact", "superbatch": 2},
+    "exact labor": {"distributed": "exact", "sampler": "labor", "prefetch": 0},
+}
+
+
+def on_ranks(rank: int, path: Path, cases: list[str]) -> dict[str, Any]:
+    comm = connect()
+    found = {}
+    for name in cases:
+        flags = {**SHORT, "epochs": 2, **INVARIANT[name], "batch_size": 12 // comm.size}
+        report = train(MiniBatchConfig.of(dataset=str(path), **flags), comm)
+        found[name] = numbers(report), report["sampler"]["batches"]
+    return found
+
+
+def test_ranks_train_as_one_process_with_all_their_seeds(path):
+    """Draws and dropout are keyed by the step, and a step's loss is the mean over its seeds."""
+    wanted = run_ranks(on_ranks, 1, path, list(INVARIANT))[0]
+    for ranks in (2, 4):
+        first, *others = run_ranks(on_ranks, ranks, path, list(INVARIANT))
+        for other in others:
+            assert other == first
+        for name, (history, batches) in first.items():
+            expected, steps = wanted[name]
+            assert steps <= batches <= ranks * steps, name
+            for one, same in zip(history, expected, strict=True):
+                assert one == pytest.approx(same, rel=TOLERANCE, abs=TOLERANCE), name
+
+
+def test_resumed_run_is_a_straight_one(path, tmp_path):
+    straight = numbers(run(path, epochs=4))
+    kept = {"checkpoint": str(tmp_path / "run")}
+    run(path, epochs=2, **kept)
+    resumed = run(path, epochs=4, resume=True, **kept)
+    assert numbers(resumed) == straight
+    others: list[dict[str, Any]] = [{"batch_size": 7}, {"sampler": "labor"}, {"replace": True}]
+    for other in others:
+        with pytest.raises(InputError, match="was made with batches of 6 × 1"):
+            run(path, epochs=5, resume=True, **other, **kept)
+
+
+def test_report_of_a_cache(path, tmp_path):
+    flags = {"store": "disk", "store_dir": str(tmp_path), "cache": 20 * 23 * 4}
+    told = run(path, superbatch=10_000, epochs=1, **flags)["features"]
+    assert told["cache_rows"] == 20
+    # All batches are known beforehand.
+    assert told["hit_rate"] == told["optimal_hit_rate"] > 0
+    assert told["rows_read"] == round(told["rows_needed"] * (1 - told["hit_rate"]))
+    assert told["bytes_needed"] == told["rows_needed"] * 23 * 4
+    few = run(path, superbatch=2, epochs=2, cache_policy="lru", **flags)["features"]
+    assert few["hit_rate"] < few["optimal_hit_rate"]
+    none = run(path, superbatch=1, epochs=1, **flags | {"cache": 0})["features"]
+    assert none["rows_read"] == none["rows_needed"]
+    assert none["hit_rate"] is None
+    memory = run(path, epochs=1)
+    assert memory["features"]["rows_read"] == 0
+    assert memory["features"]["rows_needed"] == none["rows_needed"]
+    sparse = run(write_dataset(tmp_path / "sparse.npz", sparse=True), epochs=1)["features"]
+    assert (sparse["rows_needed"], sparse["rows_read"]) == (none["rows_needed"], 0)
+    assert sparse["bytes_needed"] > 0
+    assert memory["sampler"]["edges_per_second"] > 0
+
+
+def test_seconds_to_each_percent():
+    history = [
+        {"seconds": 1.0, "test_acc": 0.0},
+        {"seconds": 2.0, "test_acc": None, "val_acc": 0.9},
+        {"seconds": 4.0, "test_acc": 0.02},
+        {"seconds": 8.0, "test_acc": 0.01},
+        {"seconds": 16.0, "test_acc": 0.03},
+    ]
+    assert seconds_to(history) == {"0.00": 1.0, "0.01": 7.0, "0.02": 7.0, "0.03": 31.0}
+    assert seconds_to([{"seconds": 1.0, "val_loss": 3.0}]) == {}
+
+
+def test_command_with_everything_it_writes(path, tmp_path):
+    short = [f"--{name.replace('_', '-')}={value}" for name, value in SHORT.items()]
+    flags = [
+        "--dataset",
+        str(path),
+        *short,
+        "--threads=1",
+        "--compare=full",
+        "--set=comparison.full-epochs=2",
+    ]
+    flags += [f"--json={tmp_path}/r.json", f"--plot={tmp_path}/p.png"]
+    flags += [f"--predictions={tmp_path}/p.npz", f"--log={tmp_path}/log", "--random-features=3"]
+    ended = without_torch(Forked(lambda: main(flags), tmp_path).wait())
+    assert ended.status == 0, ended
+    assert ended.err == ""
+    assert "sampled edges per second" in ended.out
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["config"]["num_neighbors"] == "3,2"
+    assert len(report["full"]["history"]) == 2
+    assert len((tmp_path / "log" / "history.csv").read_text().splitlines()) == 4
+    with np.load(tmp_path / "p.npz") as file:
+        mask = load_dataset(path).test_mask.numpy()
+        y = load_dataset(path).y.numpy()
+        mask &= y >= 0
+        accuracy = (file["class"][mask] == y[mask]).mean()
+    assert report["history"][-1]["test_acc"] == pytest.approx(accuracy)
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+REFUSED = [
+    (["--num-neighbors", "3,x"], "--num-neighbors 3,x", "as in 15,10,5"),
+    (["--num-neighbors", "3,-2"], "--num-neighbors 3,-2"),
+    (["--layers", "3"], "--layers 3", "got 2"),
+    (["--sampler", "neighbour"], "--sampler", "neighbor"),
+    (["--cache", "1MB"], "--cache needs --store disk"),
+    (["--store", "disk"], "storage.store-dir"),
+    (["--set", "storage.store-dir=somewhere"], "storage.store-dir needs --store disk"),
+    (["--cache-policy", "lru"], "--cache-policy lru needs --cache"),
+    (
+        ["--set", "storage.structure-policy=lru"],
+        "storage.structure-policy lru needs storage.structure-cache",
+    ),
+    (["--set", "storage.pack-epochs=2"], "storage.pack-epochs 2 needs storage.pack"),
+    (["--set", "data.normalisation=row"], "data.normalisation row", "auto only"),
+    (["--resume"], "--resume needs --checkpoint"),
+    (["--compare", "full", "--store", "disk"], "--compare full needs --store memory"),
+    (["--dataset", "corra"], "no data set 'corra'", "did you mean 'cora'"),
+    (["--plot", "p.xyz"], "unknown suffix .xyz"),
+    (["--metric", "mrr"], "--metric mrr"),
+]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: " ".join(case[0]))
+def test_what_is_wrong_is_said(path, case):
+    flags, *words = case
+    given = ["--dataset", str(path), "--num-neighbors=3,2", "--epochs=1", *flags]
+    with pytest.raises(InputError) as refused:
+        train(MiniBatchConfig.read(given), SoloCommunicator())
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_command_says_it_in_one_line(path, tmp_path):
+    for flags, words in (
+        (["--cache", "1MB"], ["--cache needs --store disk"]),
+        (["--batch-size", "0"], ["--batch-size", "1"]),
+        (["--store", "disk"], ["storage.store-dir"]),
+    ):
+        given = ["--dataset", str(path), "--threads=1", *flags]
+        ended = without_torch(Forked(lambda given=given: main(given), tmp_path).wait())
+        check_refused(ended, *words)
+
+
+def test_flags():
+    assert MiniBatchConfig.read(["--num-neighbors", "-1,-1"]).sampling.fanouts == [-1, -1]
+    config = MiniBatchConfig.read(["--num-neighbors", "5,-1", "--cache", "1MiB", "--store", "disk"])
+    assert config.sampling.fanouts == [5, -1]
+    assert config.storage.cache == 1 << 20
+    assert config.settled().model.layers == 2
+    assert config.training.epochs == 10
