@@ -32,11 +32,20 @@ from tests.comm.jobs import Forked, is_alive, wait_for
 def test_a_file_takes_the_place_of_another_when_it_is_whole(tmp_path):
     path = tmp_path / "file"
     write_file(path, [b"old"])
+
+    def pieces():
+        yield b"half"
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        write_file(path, pieces())
     with atomic_file(path) as file:
         file.write(b"new")
         assert path.read_bytes() == b"old"
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(InputError, match=r"--json .*missing/file: cannot be written: No such file"):
+        write_file(tmp_path / "missing" / "file", [], "--json missing/file")
 
 
 def test_a_link_stays_one(tmp_path):
@@ -54,22 +63,6 @@ def test_a_link_stays_one(tmp_path):
     (tmp_path / "astray").symlink_to(tmp_path / "none" / "file")
     with pytest.raises(InputError, match=r"--json .*astray: its directory does not exist"):
         check_writable(tmp_path / "astray", "--json")
-
-
-def test_a_failure_leaves_what_was_there(tmp_path):
-    path = tmp_path / "file"
-    write_file(path, [b"old"])
-
-    def pieces():
-        yield b"half"
-        raise LookupError
-
-    with pytest.raises(LookupError):
-        write_file(path, pieces())
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(InputError, match=r"--json .*missing/file: cannot be written: No such file"):
-        write_file(tmp_path / "missing" / "file", [], "--json missing/file")
 
 
 def test_an_archive_is_whole_before_an_interrupt_takes_effect(tmp_path, monkeypatch):
@@ -310,38 +303,37 @@ def test_modes_are_those_of_any_new_file(tmp_path):
     assert [oct(mode) for mode in modes] == ["0o750", "0o640", "0o700"]
 
 
-def test_targets_are_tried_before_long_work(tmp_path):
-    check_writable(tmp_path / "new.json", "--json")
-    assert not list(tmp_path.iterdir())
-    for path, said in (
-        ("", "--json: an empty name"),
-        (tmp_path, "is a directory"),
-        (tmp_path / "no" / "x.json", "--json .*x.json: its directory does not exist"),
-        ("/proc/x.json", "--json /proc/x.json: cannot be written"),
-        ("/dev/null", "--json /dev/null: is a device or a pipe; name a regular file"),
-        # Here it leads to the file in which pytest captures what is printed.
-        ("/dev/stdout", "--json /dev/stdout: is a device or a pipe; name a regular file"),
-        ("x" * 5000, "--json xxx.*: cannot be written: File name too long"),
-        (tmp_path / "a\0b", "cannot be written: embedded null byte"),
-    ):
-        with pytest.raises(InputError, match=said):
-            check_writable(path, "--json")
-
-
-def test_new_directories_are_tried_before_long_work(tmp_path):
-    check_new_directory(tmp_path / "new", "--output")
+# Here /dev/stdout leads to the file in which pytest captures what is printed.
+@pytest.mark.parametrize(
+    ("check", "name", "words"),
+    [
+        (check_writable, "", "--json: an empty name"),
+        (check_writable, ".", "is a directory"),
+        (check_writable, "no/x.json", "--json .*x.json: its directory does not exist"),
+        (check_writable, "/proc/x.json", "--json /proc/x.json: cannot be written"),
+        (check_writable, "/dev/null", "--json /dev/null: is a device or a pipe; name a regular"),
+        (
+            check_writable,
+            "/dev/stdout",
+            "--json /dev/stdout: is a device or a pipe; name",
+        ),
+        (check_writable, "x" * 5000, "--json .*xxx.*: cannot be written: File name too long"),
+        (check_writable, "a\0b", "cannot be written: embedded null byte"),
+        (check_new_directory, "", "--json: an empty name"),
+        (check_new_directory, ".", "--json .*: exists already"),
+        (check_new_directory, "link", "link: exists already"),
+        (check_new_directory, "no/x", "--json .*x: cannot be written: No such file"),
+        (check_new_directory, "x" * 5000, "--json .*xxx.*: cannot be written: File name too long"),
+        (check_new_directory, "a\0b", "cannot be written: embedded null byte"),
+    ],
+)
+def test_targets_are_tried_before_long_work(tmp_path, monkeypatch, check, name, words):
+    monkeypatch.chdir(tmp_path)
+    check("new", "--json")
     assert not list(tmp_path.iterdir())
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for path, said in (
-        ("", "--output: an empty name"),
-        (tmp_path, "--output .*: exists already"),
-        (tmp_path / "link", "link: exists already"),
-        (tmp_path / "no" / "x", "--output .*x: cannot be written: No such file"),
-        ("x" * 5000, "--output xxx.*: cannot be written: File name too long"),
-        (tmp_path / "a\0b", "cannot be written: embedded null byte"),
-    ):
-        with pytest.raises(InputError, match=said):
-            check_new_directory(path, "--output")
+    with pytest.raises(InputError, match=words):
+        check(name, "--json")
 
 
 def test_digests_tell_bytes_apart():

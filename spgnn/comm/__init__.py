@@ -10,12 +10,11 @@ from spgnn.comm.communicator import Communicator, Mesh, Pending, SoloCommunicato
 from spgnn.comm.connect import connect, refuse
 from spgnn.comm.failure import CommunicationError, guarded, world
 from spgnn.comm.launch import launch
-from spgnn.comm.place import BACKENDS, DEVICES, default_threads, find_place, ranks_here
+from spgnn.comm.place import BACKENDS, default_threads, find_place, ranks_here
 from spgnn.comm.traffic import Ledger, RowCounts, Traffic
 
 __all__ = [
     "BACKENDS",
-    "DEVICES",
     "CommunicationError",
     "Communicator",
     "Ledger",

@@ -34,26 +34,25 @@ _handlers: list[Any] = []  # that C++ holds, so they must not be collected
 class TorchJob(Job):
     """A job whose ranks have process groups of torch.
 
-    Attributes
-    ----------
-    under_way : int
-        Operations that were begun and not waited for yet.
-    groups : int
-        Groups that this rank has had torch make.
+    Without a `meeting` it is a guest in the program that made them, which says how they end.
     """
 
-    def __init__(self, place: Place, meeting: Meeting, device: torch.device) -> None:
-        super().__init__(place.rank, place.size, device)
-        self._store = meeting.store  # On rank 0, the store itself may live in this process.
+    def __init__(
+        self, rank: int, size: int, device: torch.device, meeting: Meeting | None = None
+    ) -> None:
+        super().__init__(rank, size, device)
         self._members: list[TorchCommunicator] = []
-        self.under_way = self.groups = 0
-        self._left = False
+        self.under_way = 0  # operations that were begun and not waited for yet
+        self.groups = 0  # that this rank has had torch make
+        self._left = meeting is None
+        if meeting is None:
+            return
+        self._store = store = meeting.store  # On rank 0, it may itself live in this process.
 
         def publish(text: str | None) -> str:
             if text is not None:
-                meeting.store.set(_LIFELINE_KEY, text)
-                return text
-            return str(meeting.store.get(_LIFELINE_KEY).decode())
+                store.set(_LIFELINE_KEY, text)
+            return str(store.get(_LIFELINE_KEY).decode())
 
         self.lifelines = Lifelines(self, meeting.host, publish, meeting.patience)
         _on_gloo_error(self._end_on_gloo_error)
@@ -127,7 +126,7 @@ class TorchCommunicator(Communicator):
         backend, chosen = choose(group, device, Node.find(place), agree)
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
-        job = TorchJob(place, meeting, chosen)
+        job = TorchJob(place.rank, place.size, chosen, meeting)
         # A plain name, because torch does not know the hooks of a group with several backends
         # once any plugin is registered, and warns of that when the group is destroyed.
         try:
