@@ -250,21 +250,6 @@ class Push:
     iteration made, each peer gets those that are in its halo, at most so many a layer, those of
     highest degree first. Unlike there, a peer does not get a row again for `pause` iterations,
     which leaves room for others. Each iteration is one `arrived` and one `begin`, on all ranks.
-
-    Parameters
-    ----------
-    boundary : Boundary
-    widths : sequence of int
-        Columns of each layer whose rows are pushed.
-    dtype : torch.dtype
-    delay : int
-        At least 1.
-    most : int
-        Rows a peer, layer and iteration.
-    degrees : Tensor [own rows]
-    comm : Communicator
-        All ranks.
-    pause : int
     """
 
     def __init__(
@@ -298,15 +283,7 @@ class Push:
         self._sent = torch.full((len(self._widths), len(peers)), -self._pause)
 
     def begin(self, made: int, rows: Sequence[Made]) -> None:
-        """Send the rows of an iteration, one layer after the other. Collective.
-
-        Parameters
-        ----------
-        made : int
-            The iteration; rises from call to call.
-        rows : sequence of (Tensor int64 [m], Tensor [m, f])
-            Own rows that each layer made, and their contents; empty if this rank has no batch.
-        """
+        """Send the rows of an iteration, one layer after the other. Collective."""
         if [tuple(r.shape[1:]) for _, r in rows] != [(width,) for width in self._widths]:
             raise InputError(
                 f"push: rows of widths {[tuple(r.shape[1:]) for _, r in rows]}, not {self._widths}"
@@ -325,15 +302,7 @@ class Push:
         self._sending.append(_Sending(made, parcels, send, recv, counting))
 
     def arrived(self, now: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-        """Rows that may be used from iteration `now` on, oldest first. Collective.
-
-        Yields
-        ------
-        layer, made : int
-        halo : Tensor int64 [k]
-            Rows of this rank's halo.
-        rows : Tensor [k, f]
-        """
+        """Rows that may be used from iteration `now` on, oldest first. Collective."""
         for one in self._sending:
             if one.made < now and not one.received:
                 self._depart(one)
@@ -444,21 +413,8 @@ class PartialBlock(Block):
 class PartialBatch:
     """A mini-batch of one rank's part of the graph, for models of `spgnn.nn`.
 
-    ``out = model(batch.x, batch.layers, batch.keys)`` are rows of the seeds.
-
-    Attributes
-    ----------
-    x : Tensor or CSR [m, f]
-        Features of the first layer's columns.
-    y : Tensor [batch_size, …], or None
-        Labels of the seeds.
-    n_id : Tensor int64 [m]
-        Original ids of the first layer's columns.
-    input_id : Tensor int64 [batch_size]
-        The seeds, by their places among this rank's rows.
-    batch_size : int
-    layers : list of Block
-    place : Place
+    ``out = model(batch.x, batch.layers, batch.keys)`` are rows of the seeds, as `y` and `input_id`
+    are; `x` and `n_id` are of all vertices of the first layer.
     """
 
     def __init__(
@@ -645,16 +601,7 @@ class PartRounds:
         return hops[::-1]
 
     def complete(self, layer: int, hop: PartialHop, made: Tensor) -> Tensor:
-        """A layer's columns [m, f]: rows that the layer before it made, and stale ones, constants.
-
-        Parameters
-        ----------
-        layer : int
-            At least 1.
-        hop : PartialHop
-            Of this layer.
-        made : Tensor [made, f]
-        """
+        """Columns of a layer, [m, f]: rows that the layer before made, and stale ones, constants."""
         if not self.caches:
             return made
         own = self.ranks.boundary.is_own(hop.makes)
@@ -745,14 +692,7 @@ class PartRounds:
         return [ranks.metadata.unpacked(part) for part in rows.split([len(n) for n in nodes])]
 
     def report(self) -> dict[str, Any]:
-        """How the caches served, over all ranks. Collective.
-
-        Returns
-        -------
-        dict
-            ``hit_rate``: of features, then of the inputs of layers 1, 2, …; ``mean_age`` of the
-            latter, in iterations; ``rows_asked`` for. ``None`` where nothing was asked for.
-        """
+        """Hit rates of features and of the inputs of layers 1, 2, …, and ages. Collective."""
         hits = [self.features.hits, *(cache.hits for cache in self.caches)]
         counted = torch.tensor([[h.requested, h.found, h.ages] for h in hits])
         self._comm.all_reduce(counted).wait()

@@ -46,14 +46,7 @@ class RowEntries(NamedTuple):
 
 
 class NeighborGrowth:
-    """A sample whose vertices each draw for themselves, anew in each hop.
-
-    Attributes
-    ----------
-    nodes, targets : Tensor int64
-        Found so far; of these, the rows that the next hop needs: here all.
-    draw : Draw
-    """
+    """A sample whose vertices each draw for themselves, anew in each hop."""
 
     def __init__(self, seeds: Tensor, draw: Draw) -> None:
         self.nodes, self.draw, self._seeds = seeds, draw, len(seeds)
@@ -85,13 +78,6 @@ class WholeRowGrowth:
 
     So the whole rows of all targets are brought here, each once, in the order in which one process
     reads them; a hop is that of the same sampler on a graph of these rows alone.
-
-    Attributes
-    ----------
-    nodes, targets : Tensor int64
-        Found so far; of these, the rows that are not known yet.
-    values : Tensor float32
-        Of the matrix, of all entries of the known rows; empty if it has none.
     """
 
     def __init__(
@@ -165,17 +151,6 @@ class DiskSampler:
     The rows of a hop's targets come whole. Of neighbour sampling a bounded number of entries is in
     memory at a time; LABOR and LADIES need the rows of all targets of a batch at once, each of
     which is read once. Threads may call it at the same time.
-
-    Parameters
-    ----------
-    pattern : DiskPattern [n, n]
-    name : {"neighbor", "labor", "ladies"}
-    counts : sequence of int
-        Neighbours of each vertex, or vertices of a layer; the seeds' hop first.
-    edge_ids, vertex_ids, threads
-        As of `NeighborSampler`.
-    options
-        Of `NeighborSampler`: ``replace``, ``resample``.
     """
 
     def __init__(

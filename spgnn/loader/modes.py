@@ -278,13 +278,7 @@ def cluster_labels(block: CSR, boundary: Boundary, count: int, seed: int = 0) ->
 
 
 class ClusterGrowth:
-    """A sample of clusters and all vertices within some hops of them, as one square matrix.
-
-    Attributes
-    ----------
-    nodes, targets : Tensor int64
-        Found so far, and found by the last hop.
-    """
+    """A sample of clusters and all vertices within some hops of them, as one square matrix."""
 
     def __init__(self, seeds: Tensor, draw: Draw, *, hops: int, layers: int) -> None:
         self.nodes = self.targets = seeds

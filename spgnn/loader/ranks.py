@@ -37,24 +37,9 @@ _NARROW = torch.int16
 class Requests:
     """Rows that each rank asks each rank for; owners may respond several times.
 
-    Made on all ranks together, and so is each response.
-
-    Parameters
-    ----------
-    rows : Tensor int64 [k]
-        Of the whole, in any order; may repeat, and may be this rank's own.
-    layout : RowLayout
-    comm : Communicator
-        All ranks.
-
-    Attributes
-    ----------
-    order : Tensor int64 [k]
-        The rows by owner, otherwise as they were asked for.
-    requested : Tensor int64
-        Rows that all ranks ask of this one, counted from its first; by rank.
-    counts : RowCounts
-        This rank's requests to each peer, and theirs.
+    Made on all ranks together, and so is each response. Rows are numbers of the whole, may repeat,
+    and may be this rank's own. `requested` are those that all ranks ask of this one, by rank,
+    counted from its first; `order` sorts this rank's by owner.
     """
 
     def __init__(self, rows: Tensor, layout: RowLayout, comm: Communicator) -> None:
@@ -481,22 +466,9 @@ class RankSampler:
     """Samples of a graph whose rows lie on several ranks: those of one process, bit for bit.
 
     Whoever owns a vertex draws its neighbours, for whoever asks; a draw is a function of original
-    ids. For LABOR and LADIES owners send whole rows, and whoever wants a batch draws.
-
-    Parameters
-    ----------
-    ranks : RankGraph
-    name : {"neighbor", "fastgcn", "labor", "ladies"}
-    counts : sequence of int
-        Neighbours of each vertex, or vertices of a layer; the seeds' hop first.
-    replace, resample : bool
-        Of `NeighborSampler`.
-    growth : callable, optional
-        Of a batch's seeds and draw: how its sample grows, if not as the sampler's does.
-
-    Attributes
-    ----------
-    hops : int
+    ids. For LABOR and LADIES owners send whole rows, and whoever wants a batch draws. Seeds and
+    nodes are rows of the whole matrix. A sample comes with the weights of its edges, if there are
+    any; the edge ids of its hops are places in there.
     """
 
     def __init__(
@@ -537,21 +509,7 @@ class RankSampler:
         )
 
     def sample(self, seeds: Sequence[Tensor], draws: Sequence[Draw]) -> Sampled:
-        """Several batches at once. Collective; ranks may have different numbers of them.
-
-        Parameters
-        ----------
-        seeds : sequence of Tensor int64
-            Rows of the whole matrix, each once in a batch.
-        draws : sequence of Draw
-            One a batch.
-
-        Returns
-        -------
-        list of (Sample, Tensor or None)
-            Nodes are rows of the whole matrix. With the weights of edges, if there are any; a hop
-            numbers its edges by places in there.
-        """
+        """Several batches at once. Collective; ranks may have different numbers of them."""
         return last(self.sampling(seeds, draws))
 
     def sampling(
@@ -611,14 +569,7 @@ class RankSampler:
 
 
 class RowRequests:
-    """Requests for rows of the matrix by the batches of all ranks; all calls are collective.
-
-    Parameters
-    ----------
-    sampler : RankSampler
-    draws : sequence of Draw
-        Of this rank's batches; ranks may have different numbers of them.
-    """
+    """Requests for rows of the matrix by the batches of all ranks; all calls are collective."""
 
     def __init__(self, sampler: RankSampler, draws: Sequence[Draw]) -> None:
         self._sampler, comm = sampler, sampler.ranks.comm
@@ -705,13 +656,7 @@ class RankGraph:
     def build(
         cls, graph: DistGraph | RankShare, comm: Communicator, x: Table | None = None
     ) -> RankGraph:
-        """Of a distributed graph, with other features of own vertices if given. Collective.
-
-        Raises
-        ------
-        InputError
-            On all ranks, if there are no features.
-        """
+        """Of a distributed graph, with other features of own vertices if given. Collective."""
         share = graph.share if isinstance(graph, DistGraph) else graph
 
         def features() -> Table:
@@ -775,13 +720,7 @@ class RankGraph:
         )
 
     def inputs(self, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows and original ids of the input nodes of all ranks, by original id. Collective.
-
-        Parameters
-        ----------
-        own : Tensor bool [own rows]
-            This rank's.
-        """
+        """Rows and original ids of the input nodes of all ranks, by original id. Collective."""
         rows = own.nonzero()[:, 0]
         mine = torch.stack((rows + self.boundary.first, self.metadata.ids[rows]), 1)
         sizes = torch.zeros(self.comm.size, dtype=torch.int64)

@@ -55,22 +55,7 @@ def run_rank(config: MiniBatchConfig) -> int:
 def train(
     config: MiniBatchConfig, comm: Communicator, callbacks: Sequence[Callback] = ()
 ) -> reporting.Report:
-    """Prepare the data, train, and return the report. Collective.
-
-    Parameters
-    ----------
-    config : MiniBatchConfig
-    comm : Communicator
-        All ranks: each takes every P-th batch, and gradients are averaged.
-    callbacks : sequence of Callback
-        Told of the run, on rank 0.
-
-    Raises
-    ------
-    InputError
-        If ranks were started with different flags, or the data set, the checkpoint or a place to
-        write to is wrong.
-    """
+    """Prepare the data, train, and return the report. Collective."""
     common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
     comm.check_agreement("flags", **common)
     config.check(comm.size)

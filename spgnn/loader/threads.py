@@ -29,20 +29,6 @@ def in_order(
     Each is made by any of some threads; one more thread finishes them, several together, in order.
     Whatever is raised anywhere comes out of the iterator at once, before what is ready. Closing the
     iterator ends all threads.
-
-    Parameters
-    ----------
-    make : callable
-        Of a number.
-    finish : callable
-        Of several things that were made, those that are ready, one by one; called in order.
-    count : int
-    threads : int
-        0: whoever iterates does everything.
-    ahead : int
-        At most so many are ready before they are asked for.
-    together : int
-        So many are made before the first of them is finished.
     """
     if not threads:
         for first in range(0, count, together):
@@ -142,13 +128,6 @@ def in_turns(
     All steps are made by whoever iterates, in an order that depends on their numbers alone, so
     they may be collective. One work more is ready than is asked for. Closing the iterator leaves
     those that are not as they are.
-
-    Parameters
-    ----------
-    works : iterable of generators
-        Each yields between its steps, of which all have as many, and returns what it makes.
-    drop : callable
-        Of what is ready when the iterator is closed.
     """
     coming = iter(works)
     growing: deque[Generator[None, None, Ready]] = deque()

@@ -96,18 +96,7 @@ def outputs_of(model: Stack, source: Source) -> Tensor:
 
 
 class BatchTask(Task):
-    """A model that is learnt batch by batch; of a graph on every rank, or of each rank's part.
-
-    Attributes
-    ----------
-    dataset : Dataset or None
-        On every rank; ``None``: each rank holds its part alone.
-    layers : Stack
-    model : Module
-        All that is trained; here the layers.
-    loader : NeighborLoader
-        Of this rank's batches.
-    """
+    """A model that is learnt batch by batch; of a graph on every rank, or of each rank's part."""
 
     loader: NeighborLoader
 
@@ -181,22 +170,7 @@ class BatchTask(Task):
 
 
 class VertexBatches(BatchTask):
-    """Learns what labels say of each vertex; seeds are training vertices. Collective.
-
-    Parameters
-    ----------
-    config : MiniBatchConfig
-        Settled.
-    comm : Communicator
-        All ranks.
-    dataset : Dataset, optional
-        On every rank; by default each rank reads its part alone.
-
-    Attributes
-    ----------
-    share : RankShare
-        Of a rank's part, with features and labels as the model takes them.
-    """
+    """Learns what labels say of each vertex; seeds are training vertices. Collective."""
 
     def __init__(
         self, config: MiniBatchConfig, comm: Communicator, dataset: Dataset | None = None
@@ -423,20 +397,7 @@ def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
 
 
 class BatchTrainer(Trainer):
-    """A step for a batch of every rank, gradients averaged; or local steps, corrected.
-
-    Parameters
-    ----------
-    task : BatchTask
-    config : MiniBatchConfig
-    comm : Communicator
-    callbacks : sequence of Callback
-
-    Attributes
-    ----------
-    rows_read : dict of int
-        Rows of the features' table that training has had read; evaluation apart.
-    """
+    """A step for a batch of every rank, gradients averaged; or local steps, corrected."""
 
     task: BatchTask
 
@@ -516,18 +477,6 @@ class Correction:
     neighbourhoods lie on all ranks: they take out the bias of gradients that knew of no other
     rank's vertices. In the paper a server takes them; here all ranks do, each on a batch of its
     own. Averages and corrections also end each epoch, so that all ranks evaluate one model.
-
-    Parameters
-    ----------
-    task : BatchTask
-    exact : Rounds
-        Their steps are taken one after the other, epoch after epoch.
-    options : Training
-        Of which it uses the optimiser; it has moments of its own, the same on all ranks.
-    every : int
-        Local steps between two corrections.
-    steps : int
-        Steps of a correction; 0: parameters are averaged alone.
     """
 
     def __init__(
@@ -561,23 +510,7 @@ class Correction:
 def average_gradients(
     model: nn.Module, comm: Communicator, weight: float, loss: Tensor | None = None
 ) -> Tensor:
-    """Make every gradient the weighted mean of those of all ranks. Collective; one all-reduce.
-
-    Parameters
-    ----------
-    model : Module
-        The same on all ranks; each has gradients of its own batch.
-    comm : Communicator
-    weight : float
-        Of this rank's gradients, such as its seeds; a rank without a batch takes part with 0.
-    loss : Tensor, scalar, optional
-        Of this rank's batch.
-
-    Returns
-    -------
-    Tensor [2]
-        The loss, averaged alike, and the sum of the weights.
-    """
+    """Make every gradient the weighted mean of those of all ranks. Collective; one all-reduce."""
     learning = [p for p in model.parameters() if p.requires_grad]
     gradients = [torch.zeros_like(p) if p.grad is None or not weight else p.grad for p in learning]
     if comm.size == 1 and weight and loss is not None:  # no rounding
