@@ -601,7 +601,7 @@ class PartRounds:
         return hops[::-1]
 
     def complete(self, layer: int, hop: PartialHop, made: Tensor) -> Tensor:
-        """Columns of a layer, [m, f]: rows that the layer before made, and stale ones, constants."""
+        """Columns of a layer, [m, f]: outputs of the layer before, and stale rows, constants."""
         if not self.caches:
             return made
         own = self.ranks.boundary.is_own(hop.makes)
