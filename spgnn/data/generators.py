@@ -15,7 +15,7 @@ import torch
 from spgnn import _native
 from spgnn.data.graph import Graph
 from spgnn.data.shards import ShardDirectory, directory_writer, open_shards
-from spgnn.data.source import describe_bare
+from spgnn.data.source import GraphMeta, shown_name
 from spgnn.data.splits import with_split
 from spgnn.data.structure import csr_from_edges, row_ranges
 from spgnn.errors import InputError, check_choice, shortened
@@ -410,6 +410,7 @@ def _write(
                 part.append("indices", columns)
                 written += len(columns)
         name = os.path.basename(os.fspath(path)) or str(made["generator"])
-        meta = describe_bare(name, vertices, written, directed=False, weighted=False)
+        sizes: dict[str, Any] = {"vertices": vertices, "edges": written, "offsets": (0, vertices)}
+        meta = GraphMeta(name=shown_name(name), directed=False, weighted=False, **sizes)
         writer.finish(meta, made)
     return open_shards(path)

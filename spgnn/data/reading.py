@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -74,15 +74,6 @@ class GuardedFile:
         with reading(self._path):
             return self._file.readline(most)
 
-    def skip_mark(self) -> None:
-        """Go past the mark that says that the text is UTF-8."""
-        with reading(self._path):
-            mark = self._file.peek(len(BOM_UTF8))  # type: ignore[attr-defined]
-            if mark.startswith(BOM_UTF8):
-                self._file.read(len(BOM_UTF8))
-        if mark.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
-            raise InputError(f"{self._path}: is text in UTF-16; save it as UTF-8")
-
 
 def graph_of(path: Path, adjacency: CSR, directed: bool, **data: Any) -> Graph:
     """The record of what a file holds, with the file's name without its suffixes."""
@@ -120,14 +111,14 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class Grammar:
-    """What the lines of a file hold."""
+    """The fields of a line: ``i`` an integer, ``f`` a real number."""
 
-    head: str
-    cycle: str = ""
-    row: str = ""
-    separators: str = " \t\r,;"
-    comments: str = "#%"
-    blank_rows: bool = False
+    head: str  # kinds of the first fields
+    cycle: str = ""  # kinds that repeat up to the end of the line
+    row: str = ""  # what a line is, for the message that one has the wrong number of fields
+    separators: str = " \t\r,;"  # with a double quote among them, one may stand around a field
+    comments: str = "#%"  # lines that begin with one of these are skipped; a slash is doubled
+    blank_rows: bool = False  # whether a line without fields is a row, or nothing
 
     def is_comment(self, line: bytes) -> bool:
         """Whether a line is a comment."""
@@ -135,9 +126,8 @@ class Grammar:
         return first[:1] != "" and first[0] in self.comments and (first[0] != "/" or first == "//")
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """The numbers of some rows."""
+class Numbers(NamedTuple):
+    """The numbers of some rows, and of each row its number of fields and of its line."""
 
     integers: npt.NDArray[np.int64]
     reals: npt.NDArray[np.float64]
@@ -145,8 +135,7 @@ class Numbers:
     lines: npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(NamedTuple):
     """The comments a file begins with, and its first line of data with its number (0: none)."""
 
     comments: str
@@ -168,9 +157,12 @@ def open_bytes(path: Path) -> Iterator[tuple[GuardedFile, BinaryIO]]:
         unpack = _OPEN.get(path.suffix.lower())
         with reading(path):
             file = packed if unpack is None else unpack(packed)
-        guarded = GuardedFile(cast(BinaryIO, file), path)
-        guarded.skip_mark()
-        yield guarded, packed
+            mark = file.peek(len(BOM_UTF8))
+            if mark.startswith(BOM_UTF8):
+                file.read(len(BOM_UTF8))
+        if mark.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+            raise InputError(f"{path}: is text in UTF-16; save it as UTF-8")
+        yield GuardedFile(cast(BinaryIO, file), path), packed
 
 
 def read_head(path: Path, grammar: Grammar, skip: int = 0) -> Head:
@@ -219,26 +211,23 @@ def parse_stream(
         if len(end) == longest and end[-1:] != b"\n":
             raise InputError(f"{name}: has a line of more than {longest} bytes")
         piece += end
-        yield _parse(name, piece, grammar, first_line)
+        integers, reals, counts, lines, (fault, line, begin, stop, fields) = parse_lines(
+            piece,
+            first_line,
+            grammar.head,
+            grammar.cycle,
+            grammar.separators,
+            grammar.comments,
+            grammar.blank_rows,
+        )
+        if fault == "count":
+            raise InputError(f"{name}, line {line}: {fields} columns; {grammar.row}")
+        if fault:
+            text = piece[begin:stop].decode("utf-8", "replace")
+            shown = shortened(text, _SHOWN)
+            raise InputError(f"{name}, line {line}: '{shown}' {_FAULTS[fault]}")
+        yield Numbers(integers, reals, counts, lines)
         first_line += piece.count(b"\n")
-
-
-def _parse(name: str, piece: bytes, grammar: Grammar, first_line: int) -> Numbers:
-    integers, reals, counts, lines, (fault, line, begin, end, fields) = parse_lines(
-        piece,
-        first_line,
-        grammar.head,
-        grammar.cycle,
-        grammar.separators,
-        grammar.comments,
-        grammar.blank_rows,
-    )
-    if fault == "count":
-        raise InputError(f"{name}, line {line}: {fields} columns; {grammar.row}")
-    if fault:
-        field = shortened(piece[begin:end].decode("utf-8", "replace"), _SHOWN)
-        raise InputError(f"{name}, line {line}: '{field}' {_FAULTS[fault]}")
-    return Numbers(integers, reals, counts, lines)
 
 
 def refuse_first(

@@ -151,11 +151,11 @@ class Part:
             if name != without:
                 array = self.array(name, dtype, (self.rows, *row), writable=rows is None)
                 data[name] = torch.from_numpy(array if rows is None else array[rows])
-        if rows is None and "y" in data:
-            self._check_labels(data["y"])
+        if "y" in data:
+            self._check_labels(data["y"], rows)
         return data
 
-    def _check_labels(self, y: Tensor) -> None:
+    def _check_labels(self, y: Tensor, rows: Array | None) -> None:
         if y.dim() == 2:
             try:
                 labels_of_table(y.numpy())
@@ -164,9 +164,10 @@ class Part:
         else:
             wrong = (y < -1) | (y >= self.meta.classes)
             if bool(wrong.any()):
-                row = int(wrong.int().argmax())
+                at = int(wrong.int().argmax())
+                row = at if rows is None else int(rows[at])
                 allowed = f"[0, {self.meta.classes}), or -1"
-                raise self.wrong(f"y[{row}] is {int(y[row])}; it must be in {allowed}")
+                raise self.wrong(f"y[{row}] is {int(y[at])}; it must be in {allowed}")
 
     def vertex_ids(self) -> Tensor:
         """Where each vertex stood in the source."""

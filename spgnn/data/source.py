@@ -24,9 +24,9 @@ _LARGEST = 2**53  # JSON's integers are safe up to here, and no size is larger
 _LONGEST_NAME = 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GraphMeta:
-    """Sizes of a graph, and what is known of its vertices.
+    """Sizes of a graph, and kinds of the data of its vertices.
 
     ``offsets`` are those of the ``RowLayout``: part p owns rows [offsets[p], offsets[p + 1]).
     ``splits`` counts columns of the masks (0: no masks). ``bag_of_words`` is
@@ -36,8 +36,8 @@ class GraphMeta:
     name: str
     vertices: int
     edges: int
-    features: int
-    classes: int
+    features: int = 0
+    classes: int = 0
     directed: bool
     weighted: bool
     offsets: tuple[int, ...]
@@ -70,10 +70,15 @@ class GraphMeta:
         return cls(**values | {"offsets": offsets})
 
 
+def shown_name(name: str) -> str:
+    """A name that any terminal may show and every description may hold."""
+    return printable(name)[:_LONGEST_NAME]
+
+
 def describe(graph: Graph, layout: RowLayout) -> GraphMeta:
-    """What every rank may know of a graph that is split this way."""
+    """The description of a graph whose rows are split this way."""
     return GraphMeta(
-        name=printable(graph.name)[:_LONGEST_NAME],
+        name=shown_name(graph.name),
         vertices=graph.vertices,
         edges=graph.edges,
         features=graph.features,
@@ -85,22 +90,6 @@ def describe(graph: Graph, layout: RowLayout) -> GraphMeta:
         bag_of_words=is_bag_of_words(graph.x),
         labelled=graph.y is not None,
         splits=graph.splits,
-    )
-
-
-def describe_bare(
-    name: str, vertices: int, edges: int, *, directed: bool, weighted: bool
-) -> GraphMeta:
-    """What is known of a graph in one part, of whose vertices nothing is."""
-    return GraphMeta(
-        name=printable(name)[:_LONGEST_NAME],
-        vertices=vertices,
-        edges=edges,
-        features=0,
-        classes=0,
-        directed=directed,
-        weighted=weighted,
-        offsets=(0, vertices),
     )
 
 

@@ -24,7 +24,7 @@ from spgnn.data.graph import GraphBlock
 from spgnn.data.load import EDGE_FILES, open_source, suffix_of
 from spgnn.data.reading import PIECE, name_in
 from spgnn.data.shards import DirectoryWriter, PartWriter, directory_writer, open_shards
-from spgnn.data.source import GraphSource, MemorySource, describe_bare
+from spgnn.data.source import GraphMeta, GraphSource, MemorySource, shown_name
 from spgnn.data.structure import added, from_entries, row_ranges, slice_rows, union
 from spgnn.errors import InputError
 from spgnn.files import AnyPath
@@ -214,8 +214,14 @@ class _Sorting:
         file.check_entries(stored)
         directed = file.directed and not self._symmetrise
         if source is None:
-            name = name_in(file.path)
-            meta = describe_bare(name, vertices, stored, directed=directed, weighted=weighted)
+            meta = GraphMeta(
+                name=shown_name(name_in(file.path)),
+                vertices=vertices,
+                edges=stored,
+                directed=directed,
+                weighted=weighted,
+                offsets=(0, vertices),
+            )
         else:
             meta = replace(source.meta, edges=stored, directed=directed, offsets=(0, vertices))
         writer.finish(meta)

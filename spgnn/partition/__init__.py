@@ -40,7 +40,6 @@ from spgnn.progress import Progress
 
 __all__ = [
     "METHODS",
-    "Report",
     "count_volumes",
     "cut_vertices",
     "part_sizes",

@@ -20,7 +20,7 @@ from spgnn.partition.adjacency import (
     check_threads,
 )
 from spgnn.partition.labels import check_edge_labels, check_labels
-from spgnn.partition.volume import CoverVolume, CutReport, excess_of_maximum
+from spgnn.partition.volume import CoverVolume, Report, excess_of_maximum
 from spgnn.progress import Progress
 
 # Rows and nonzeros together that are read at once; rows of one chunk are taken in random order.
@@ -36,12 +36,12 @@ class VertexCut:
     edges : int32 [nnz]
         Of each nonzero, in the order of the matrix; the diagonal belongs to the owner.
     owners : int32 [n]
-    report : CutReport
+    report : Report
     """
 
     edges: Int32Array
     owners: Int32Array
-    report: CutReport
+    report: Report
 
 
 def cut_vertices(
@@ -113,7 +113,7 @@ def cut_vertices(
             assigned[chunk][places] = owners[rows[places]]
     expand, fold = CoverVolume(sums[0], sums[1], None), CoverVolume(sums[2], sums[3], None)
     both = CoverVolume(expand.send + fold.send, expand.receive + fold.receive, None)
-    report: CutReport = {
+    report: Report = {
         "replication": int(touched.sum()) / n if n else 0.0,
         "nonzeros": nonzeros.tolist(),
         "touched": touched.tolist(),

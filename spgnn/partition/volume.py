@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from spgnn.partition.adjacency import (
 from spgnn.partition.labels import check_labels, part_sizes
 from spgnn.progress import Progress, stage
 
+# Figures by name, as docs/partition.md lists them; every volume in rows.
+Report = dict[str, Any]
 # Sets of parts per vertex; counting takes more passes over the matrix where they do not fit.
 _TABLE_BYTES = 4 << 30
 
@@ -45,8 +47,8 @@ class CoverVolume:
         """Rows sent in all."""
         return int(self.send.sum())
 
-    def summary(self) -> CoverReport:
-        """The figures of one cover, as in the report."""
+    def summary(self) -> Report:
+        """The figures of one cover, as in the report; `send` and `recv` per part."""
         return {
             "total": self.total,
             "max_send": int(self.send.max()),
@@ -67,73 +69,6 @@ class Volumes:
     row: CoverVolume
     minimum: CoverVolume | None
     edge_cut: int
-
-
-class CoverReport(TypedDict):
-    """Rows under one cover; `send` and `recv` per part."""
-
-    total: int
-    max_send: int
-    avg_send: float
-    max_recv: int
-    send_imbalance: float
-    recv_imbalance: float
-    send: list[int]
-    recv: list[int]
-
-
-class CutReport(TypedDict):
-    """What a vertex cut holds and moves; volumes in rows, lists by part (docs/partition.md)."""
-
-    replication: float
-    nonzeros: list[int]
-    touched: list[int]
-    nnz_imbalance: float
-    vertex_imbalance: float
-    expand: CoverReport
-    fold: CoverReport
-    together: CoverReport
-
-
-class LevelReport(TypedDict):
-    """Rows of the column cover by level, for parts that are grouped into nodes.
-
-    ``between`` counts a row once for every other node that needs it (``recv`` is by node), as a
-    hierarchical exchange sends it; ``between_flat`` once for every part there; ``inside`` are the
-    rows that stay in their node.
-    """
-
-    nodes: int
-    between: CoverReport
-    between_flat: CoverReport
-    inside: CoverReport
-
-
-class Report(TypedDict, total=False):
-    """What `partition` and `report` return; every volume in rows (docs/partition.md)."""
-
-    method: str
-    parts: int
-    seconds: float
-    peak_rss_bytes: int
-    vertices: int
-    edges: int
-    total_volume: int
-    max_send: int
-    avg_send: float
-    max_recv: int
-    send_imbalance: float
-    recv_imbalance: float
-    edge_cut: int
-    nnz_imbalance: float
-    vertex_imbalance: float
-    empty_parts: int
-    cover_volume: dict[str, int | None]
-    covers: dict[str, CoverReport]
-    levels: LevelReport
-    vertex_cut: CutReport
-    imbalance_asked: float
-    imbalance_met: bool
 
 
 def count_volumes(

@@ -49,9 +49,10 @@ def test_inconsistent_arrays_are_refused(tmp_path, name, change, message):
     write_shards(small_graph(), LABELS, 2, tmp_path / "s")
     array = np.load(tmp_path / "s" / "part-00000" / f"{name}.npy")
     rewrite(tmp_path / "s", 0, name, change(array))
-    with pytest.raises(InputError, match=message) as caught:
-        open_shards(tmp_path / "s").block(0)
-    assert "part-00000" in str(caught.value)
+    for read in (lambda shards: shards.block(0), lambda shards: shards.graph()):
+        with pytest.raises(InputError, match=message) as caught:
+            read(open_shards(tmp_path / "s"))
+        assert "part-00000" in str(caught.value)
 
 
 @pytest.mark.parametrize(
