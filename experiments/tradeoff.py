@@ -37,10 +37,9 @@ from spgnn.options import read_options
 from spgnn.partition.plot import check_plot
 from spgnn.train import report as reporting
 from spgnn.train import train
-from spgnn.train.repeated import AT_BEST, final_scores
+from spgnn.train.report import AT_BEST, SHARES, final_scores
 from spgnn.train.run import start
 from spgnn.train.setup import Prepared
-from spgnn.train.shown import SHARES
 
 EXACT = "exact"
 SETTINGS = (

@@ -19,7 +19,7 @@ from spgnn.nn.attention_conv import EDGES
 from spgnn.nn.dropout import DropoutKeys
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
 from spgnn.train import report as reporting
-from spgnn.train.nodes import resolved
+from spgnn.train.run import resolved
 
 EPOCHS = 6
 TOLERANCE = 1e-4

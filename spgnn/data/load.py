@@ -116,7 +116,7 @@ def disjoint_union(graphs: Sequence[Graph], split: Sequence[int] | None = None) 
         if len(split) != len(MASKS) or sum(split) != len(graphs) or min(split) < 0:
             shown = ",".join(map(str, split))
             raise InputError(
-                f"--graph-split {shown}: must be three numbers of graphs that add up to "
+                f"data.graph-split {shown}: must be three numbers of graphs that add up to "
                 f"{len(graphs)}"
             )
         part = torch.from_numpy(np.repeat(np.repeat(np.arange(len(MASKS)), split), sizes))

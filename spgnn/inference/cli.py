@@ -17,10 +17,9 @@ from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
 from spgnn.memory import resident_bytes
 from spgnn.nn import multiplied_in, weights_of
 from spgnn.train.in_parts import InParts
-from spgnn.train.network import model_of
-from spgnn.train.nodes import resolved
-from spgnn.train.run import OWN_FLAGS, start
+from spgnn.train.run import OWN_FLAGS, resolved, start
 from spgnn.train.setup import prepare
+from spgnn.train.task import model_of
 
 
 def run_infer(words: Sequence[str]) -> int:

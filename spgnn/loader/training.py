@@ -38,8 +38,6 @@ from spgnn.sparse import CSR
 from spgnn.train import Scores, Task, Trainer
 from spgnn.train.callbacks import Callback
 from spgnn.train.links import HELD_OUT, LinkJudge, LinkModel, purpose_of
-from spgnn.train.loop import OPTIMIZERS
-from spgnn.train.objective import Objective, as_taken
 from spgnn.train.setup import (
     check_weights_of,
     dense_for_max,
@@ -51,6 +49,8 @@ from spgnn.train.setup import (
     features_of as features_of_share,
 )
 from spgnn.train.task import Predictions, decaying_first
+from spgnn.train.trainer import OPTIMIZERS
+from spgnn.train.vertices import Objective, as_taken
 
 AnyBatch = Batch | PartialBatch
 _PIECE = 1 << 16  # rows, or pairs, that are worked on at once

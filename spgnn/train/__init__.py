@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from spgnn.config import TrainConfig, Training
-from spgnn.train.label_propagation import LabelPropagation
 from spgnn.train.links import LinkPrediction
-from spgnn.train.loop import Trainer
-from spgnn.train.objective import Criterion
-from spgnn.train.run import main, train
+from spgnn.train.run import main, task_of, train
 from spgnn.train.setup import Problem, prepare
-from spgnn.train.task import GraphTask, NodeClassification, Scores, Task
-from spgnn.train.tasks import task_of
+from spgnn.train.task import Criterion, GraphTask, Scores, Task
+from spgnn.train.trainer import Trainer
+from spgnn.train.vertices import LabelPropagation, NodeClassification
 
 __all__ = [
     "Criterion",

@@ -54,11 +54,10 @@ from spgnn.parts.table import memory_rows
 from spgnn.progress import working
 from spgnn.sparse import CSR
 from spgnn.train.found import Found, Labelled, adjacency_of, found_in
-from spgnn.train.network import model_of, widths_of
-from spgnn.train.objective import Objective, as_taken
 from spgnn.train.setup import dense_for_max, normalisation_of, random_features
 from spgnn.train.sizes import first_propagates, reaches, sizes_of
-from spgnn.train.task import Predictions, Scores, Task, decaying_first
+from spgnn.train.task import Predictions, Scores, Task, decaying_first, model_of, widths_of
+from spgnn.train.vertices import Objective, as_taken
 
 
 class InParts(Task):

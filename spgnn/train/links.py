@@ -22,9 +22,9 @@ from spgnn.nn.ranked import areas, hits, mean_reciprocal_rank
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
-from spgnn.train.objective import Criterion, metrics_of, score_name
 from spgnn.train.setup import Problem
-from spgnn.train.task import GraphTask, Predictions, Scores
+from spgnn.train.task import Criterion, GraphTask, Predictions, Scores, score_name
+from spgnn.train.vertices import metrics_of
 
 HELD_OUT = ("val", "test")
 

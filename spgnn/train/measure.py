@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from statistics import fmean
 from time import perf_counter
+from typing import Any
 
 import torch
+from torch._C import DispatchKey, DispatchKeySet
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from spgnn.comm import Ledger
-from spgnn.train.clock import CATEGORIES, OperatorClock, breakdown
 
 # What the exchange of rows costs; gradients are summed apart.
 ROW_OPERATIONS = ("alltoall", "broadcast", "reduce")
@@ -88,3 +91,111 @@ def _row_bytes(ledger: Ledger, direction: str) -> int:
     for name, traffic in ledger.operations.items():
         totals[name] += getattr(traffic, direction)
     return sum(totals[name] for name in ROW_OPERATIONS)
+
+
+# By operator, whatever its overload. Products with sparse matrices and their gradients in values
+# are spmm; what works on rows around an exchange is pack.
+COMPUTE = {
+    "spgnn::spmm": "spmm",
+    "spgnn::extreme": "spmm",
+    "spgnn::extreme_adjoint": "spmm",
+    "spgnn::sddmm": "spmm",
+    "spgnn::attention": "spmm",
+    "spgnn::attention_backward": "spmm",
+    "spgnn::attention_v2": "spmm",
+    "spgnn::attention_v2_backward": "spmm",
+    "spgnn::gather_rows": "pack",
+    "spgnn::gather_rows_adjoint": "pack",
+    "spgnn::scatter_add_rows": "pack",
+    "spgnn::quantise_rows": "pack",
+    "spgnn::dequantise_rows": "pack",
+    "spgnn::gemm_product": "gemm",
+    "spgnn::gemm_gradient": "gemm",
+    "aten::mm": "gemm",
+    "aten::addmm": "gemm",
+    "aten::bmm": "gemm",
+    "aten::baddbmm": "gemm",
+}
+# A distributed product in a compiled graph: not timed itself, but for the operators inside.
+COMPOSED = "spgnn::product"
+# Exchanges and kernels in one: what is neither an exchange nor an operator inside is its kernels.
+ATTENTION = ("spgnn::attend", "spgnn::attend_backward")
+_BELOW_MODES = {
+    "cpu": DispatchKeySet(DispatchKey.CPU),
+    "cuda": DispatchKeySet(DispatchKey.CUDA),
+}
+TRANSPORT = {
+    "alltoall": "alltoall",
+    "broadcast": "bcast",
+    "reduce": "bcast",
+    "all_reduce": "allreduce",
+}
+CATEGORIES = ("spmm", "gemm", "pack", "alltoall", "bcast", "allreduce", "other")
+
+
+class OperatorClock(TorchDispatchMode):
+    """Seconds in each kind of torch operator that runs while this mode is active.
+
+    Parameters
+    ----------
+    device : torch.device
+        On a GPU every timed operator is waited for, so the parts add up, but overlap is lost:
+        epochs with this clock do not count as the time of an epoch.
+    ledger : Ledger, optional
+        Knows how long exchanges inside an operator took.
+    """
+
+    def __init__(self, device: torch.device, ledger: Ledger | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._ledger = ledger
+        self._wait: Callable[[], None] = (
+            partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+        )
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Time what compiled graphs call; without this torch would not run them compiled."""
+        return True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = func.name().partition(".")[0]
+        if name == COMPOSED or name in ATTENTION:
+            start, counted = perf_counter(), self._counted()
+            with self:
+                result = func.redispatch(_BELOW_MODES[args[0].device.type], *args, **(kwargs or {}))
+            if name in ATTENTION:
+                self._wait()
+                rest = perf_counter() - start - (self._counted() - counted)
+                self.seconds["spmm"] += max(0.0, rest)
+            return result
+        category = COMPUTE.get(name)
+        if category is None:
+            return func(*args, **(kwargs or {}))
+        self._wait()
+        start = perf_counter()
+        result = func(*args, **(kwargs or {}))
+        self._wait()
+        self.seconds[category] += perf_counter() - start
+        return result
+
+    def _counted(self) -> float:
+        """Seconds that some category has, exchanges included."""
+        operations = {} if self._ledger is None else self._ledger.operations
+        return sum(self.seconds.values()) + sum(moved.seconds for moved in operations.values())
+
+
+def breakdown(epoch_seconds: float, clock: OperatorClock, ledger: Ledger) -> list[float]:
+    """Seconds per category, in the order of :data:`CATEGORIES`; the rest is ``other``."""
+    spent: dict[str, float] = dict(clock.seconds)
+    for operation, traffic in ledger.operations.items():
+        category = TRANSPORT.get(operation, "other")
+        spent[category] = spent.get(category, 0.0) + traffic.seconds
+    spent["other"] = max(0.0, epoch_seconds - sum(spent.values()))
+    return [spent.get(category, 0.0) for category in CATEGORIES]

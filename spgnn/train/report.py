@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from statistics import median
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median, stdev
 from typing import Any
 
 import numpy as np
 import torch
+from rich.table import Table
 
 from spgnn.comm import Communicator
+from spgnn.command import counted, show_table
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
-from spgnn.exchange.approximation import relative_errors
+from spgnn.exchange.approximation import DIRECTIONS, relative_errors
 from spgnn.files import atomic_file
 from spgnn.memory import peak_bytes
 from spgnn.spmm import DistMatrix
-from spgnn.train.clock import CATEGORIES
 from spgnn.train.in_parts import InParts
-from spgnn.train.loop import Trainer
-from spgnn.train.measure import timed
-from spgnn.train.reached import seconds_to
-from spgnn.train.repeated import statistics, summary
-from spgnn.train.rows import TrainingRows
+from spgnn.train.measure import CATEGORIES, timed
 from spgnn.train.setup import Problem
-from spgnn.train.shown import show
-from spgnn.train.task import GraphTask
-from spgnn.train.wiring import Planned
+from spgnn.train.task import LOWER_IS_BETTER, GraphTask
+from spgnn.train.trainer import Trainer
+from spgnn.train.vertices import SPLITS
 
 Report = dict[str, Any]
+Scores = dict[str, float]
+AT_BEST = "_at_best_val"
+SHARES = ("acc", "f1_micro", "f1_macro", "roc_auc")
 
 
 def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
@@ -39,62 +39,34 @@ def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
     ----------
     config : TrainConfig
     trainer : Trainer
-        Of a `GraphTask`, after :meth:`Trainer.run`.
+        Of a `GraphTask`, or of an `InParts`, after :meth:`Trainer.run`.
     idle_bytes : int
         Resident memory of this rank before it held any data.
     """
     task, comm = trainer.task, trainer.comm
-    assert isinstance(task, GraphTask)
-    meta, planned = task.problem.meta, _planned(task)
-    return {
+    assert isinstance(task, GraphTask | InParts)
+    known = task if isinstance(task, InParts) else task.problem
+    report = {
         "config": config.flat(),
         "world_size": comm.size,
         "graph": {
-            "name": meta.name,
-            "vertices": meta.vertices,
-            "edges": meta.edges,
-            "features": task.problem.features,
-            "classes": task.problem.classes,
+            "name": known.meta.name,
+            "vertices": known.meta.vertices,
+            "edges": known.meta.edges,
+            "features": known.features,
+            "classes": known.classes,
         },
         **measurements(trainer),
-        "planned_volume": _volume(comm, planned.sent, planned.received),
-        "planned_volume_by_level": _by_level(comm, planned.sent, planned.between),
-        "approximation": _approximation(comm, task),
-        "work": _work(comm, task.problem),
-        "ghosts": _ghosts(comm, task.problem.training),
-        "memory": memory(comm, idle_bytes),
-        "partition": task.problem.partition_report,
-        "failure": trainer.failure,
     }
-
-
-def assemble_in_parts(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
-    """The report of a run whose rows were worked through in parts. Collective.
-
-    Parameters
-    ----------
-    config : TrainConfig
-    trainer : Trainer
-        Of an `InParts`.
-    idle_bytes : int
-    """
-    task, comm = trainer.task, trainer.comm
-    assert isinstance(task, InParts)
-    return {
-        "config": config.flat(),
-        "world_size": comm.size,
-        "graph": {
-            "name": task.meta.name,
-            "vertices": task.meta.vertices,
-            "edges": task.meta.edges,
-            "features": task.features,
-            "classes": task.classes,
-        },
-        **measurements(trainer),
-        "storage": _storage(task),
-        "memory": memory(comm, idle_bytes),
-        "failure": trainer.failure,
-    }
+    if isinstance(task, InParts):
+        report["storage"] = _storage(task)
+    else:
+        report |= _planned(task) | _work(comm, task.problem) | {"approximation": None}
+        if task.wiring is not None:
+            errors = relative_errors(task.wiring.errors, comm)
+            report["approximation"] = {"codec": task.wiring.described, "errors": errors}
+        report["partition"] = task.problem.partition_report
+    return {**report, "memory": memory(comm, idle_bytes), "failure": trainer.failure}
 
 
 def _storage(task: InParts) -> Report:
@@ -160,13 +132,29 @@ def best(trainer: Trainer) -> dict[str, Any] | None:
 
 
 def of_runs(config: TrainConfig, trainers: Sequence[Trainer]) -> Report:
-    """Several runs, and the mean and the standard deviation of their scores; ``None`` of one."""
+    """Several runs, and mean and standard deviation of the scores that all have; ``None`` of one.
+
+    The deviation is that of a sample: over N − 1.
+    """
     if config.training.runs == 1:
         return {"runs": None, "mean": None, "std": None}
-    seed = config.training.seed
-    runs = [summary(trainer, seed + number) for number, trainer in enumerate(trainers)]
-    mean, std = statistics(runs)
-    return {"runs": runs, "mean": mean, "std": std}
+    runs = [
+        {
+            "seed": config.training.seed + number,
+            "epochs": len(trainer.history),
+            "scores": final_scores(trainer.history),
+            "failure": trainer.failure,
+            "history": trainer.history,
+        }
+        for number, trainer in enumerate(trainers)
+    ]
+    scores: list[Scores] = [final_scores(trainer.history) for trainer in trainers]
+    of_all = {n: [one[n] for one in scores] for n in scores[0] if all(n in one for one in scores)}
+    return {
+        "runs": runs,
+        "mean": {name: fmean(values) for name, values in of_all.items()},
+        "std": {n: stdev(values) if len(values) > 1 else 0.0 for n, values in of_all.items()},
+    }
 
 
 def memory(comm: Communicator, idle_bytes: int) -> dict[str, int]:
@@ -184,28 +172,42 @@ def memory(comm: Communicator, idle_bytes: int) -> dict[str, int]:
     return found
 
 
-def _work(comm: Communicator, problem: Problem) -> dict[str, Any]:
-    """Nonzeros that all ranks multiply in a product of each layer, and with the whole matrix.
+def _planned(task: GraphTask) -> Report:
+    """Bytes of an epoch according to plans and codecs; a mean where epochs differ. Collective."""
+    if task.wiring is not None or task.planned:
+        per_epoch = zip(*task.planned, strict=True) if task.planned else [()] * 3
+        sent, received, between = (_per_epoch(counts) for counts in per_epoch)
+    else:
+        size = task.comm.ledger.node_size
+        sent, received = task.planned_bytes()
+        between = task.planned_between(size) if size else 0
+    return {
+        "planned_volume": _volume(task.comm, sent, received),
+        "planned_volume_by_level": _by_level(task.comm, sent, between),
+    }
+
+
+def _work(comm: Communicator, problem: Problem) -> Report:
+    """Nonzeros of the product of each layer on all ranks, and rows of the recomputed halo.
 
     ``None`` for a first layer on propagated features, which multiplies none.
     """
-    graph = problem.training.graph
+    training = problem.training
+    graph = training.graph
     layers = [graph] if isinstance(graph, DistMatrix) else [layer.A for layer in graph]
-    mine = [0 if A is None else A.plan.nonzeros for A in [problem.A, *layers]]
-    whole, *of_layers = _gather(comm, mine).sum(axis=0).astype(int).tolist()
-    counted = [None if A is None else n for A, n in zip(layers, of_layers, strict=True)]
-    return {"whole_nonzeros": whole, "layer_nonzeros": counted}
-
-
-def _ghosts(comm: Communicator, training: TrainingRows) -> dict[str, int]:
-    """Rows that are recomputed on other ranks than their own, and the memory of their features."""
-    by_rank = _gather(comm, [training.ghosts, training.ghost_bytes])
-    (rows, bytes_), (most_rows, most_bytes) = by_rank.sum(axis=0), by_rank.max(axis=0)
+    nonzeros = [0 if A is None else A.plan.nonzeros for A in [problem.A, *layers]]
+    by_rank = _gather(comm, [training.ghosts, training.ghost_bytes, *nonzeros]).astype(int)
+    rows, bytes_, whole, *of_layers = by_rank.sum(axis=0).tolist()
+    most_rows, most_bytes = by_rank[:, :2].max(axis=0).tolist()
+    multiplied = [None if A is None else n for A, n in zip(layers, of_layers, strict=True)]
     return {
-        "total_rows": int(rows),
-        "max_rank_rows": int(most_rows),
-        "total_bytes": int(bytes_),
-        "max_rank_bytes": int(most_bytes),
+        "work": {"whole_nonzeros": whole, "layer_nonzeros": multiplied},
+        "recomputed_halo": {
+            "total_rows": rows,
+            "max_rank_rows": most_rows,
+            "total_bytes": bytes_,
+            "max_rank_bytes": most_bytes,
+        },
     }
 
 
@@ -232,7 +234,7 @@ def publish(
     report : dict
     path : str, optional
     shown : callable, optional
-        Prints another table than that of :func:`spgnn.train.shown.show`.
+        Prints another table than that of :func:`spgnn.train.report.show`.
 
     Raises
     ------
@@ -248,25 +250,6 @@ def publish(
     (shown or show)(report)
     if trouble:
         raise InputError(trouble)
-
-
-def _planned(task: GraphTask) -> Planned:
-    """What an epoch moves; a mean where that changes with the epochs."""
-    if task.wiring is not None or task.planned:
-        per_epoch = zip(*task.planned, strict=True) if task.planned else [()] * 3
-        return Planned(*(_per_epoch(counts) for counts in per_epoch))
-    size = task.comm.ledger.node_size
-    return Planned(*task.planned_bytes(), task.planned_between(size) if size else 0)
-
-
-def _approximation(comm: Communicator, task: GraphTask) -> Report | None:
-    """What wires were asked for, and the errors that they made; ``None`` of exact ones."""
-    if task.wiring is None:
-        return None
-    return {
-        "wires": task.wiring.described,
-        "errors": relative_errors(task.wiring.errors, comm),
-    }
 
 
 def _per_epoch(counts: Sequence[int]) -> int:
@@ -287,13 +270,7 @@ def _volume(comm: Communicator, sent: int, received: int) -> dict[str, int | flo
 def _by_level(comm: Communicator, sent: int, crossing: int) -> dict[str, dict[str, int]] | None:
     """Bytes inside nodes and between them; ``None`` where it is not known which ranks are a node.
 
-    Parameters
-    ----------
-    comm : Communicator
-    sent : int
-        By this rank.
-    crossing : int
-        How many of them go to other nodes.
+    Of the bytes that this rank sends, `crossing` go to other nodes.
     """
     if not comm.ledger.node_size:
         return None
@@ -324,3 +301,114 @@ def _gather(comm: Communicator, values: Any) -> np.ndarray[Any, Any]:
     if mine.shape[1]:
         comm.all_gather(mine, rows, [1] * comm.size)
     return rows.numpy()
+
+
+def show(report: Report) -> None:
+    """Print the table of a report."""
+    graph, config, last = report["graph"], report["config"], (report["history"] or [{}])[-1]
+    table = Table(
+        title=f"{graph['name']}: {graph['vertices']:,} vertices, {graph['edges']:,} edges, "
+        f"{counted(report['world_size'], 'rank')}, {config['algo']}, c = {config['c']}",
+        show_header=False,
+        title_justify="left",
+    )
+    if last and not report.get("runs"):
+        table.add_row("loss", f"{last['loss']:.6f}")
+        for name, value in last.items():
+            split, _, score = name.partition("_")
+            if split in SPLITS and score not in ("", "loss") and value is not None:
+                table.add_row(_titled(name), _shown(name, value))
+    for name, value in (report.get("mean") or {}).items():
+        spread = _shown(name, report["std"][name])
+        table.add_row(_titled(name), f"{_shown(name, value)} ± {spread}")
+
+    epoch, spent = report["epoch_seconds"], report["breakdown_seconds"]
+    seconds = f"{epoch['median']:.4f} (min {epoch['min']:.4f}, max {epoch['max']:.4f})"
+    table.add_row("seconds per epoch", seconds)
+    table.add_row("of which", "  ".join(f"{name} {spent[name]:.4f}" for name in CATEGORIES))
+    for name, reached in list(report["seconds_to"].items())[-1:]:
+        table.add_row(f"seconds to {name}", f"{reached:.4f}")
+
+    between = (report["volume_by_level"] or {}).get("between", {"total_bytes": 0})
+    for title, volume in (
+        ("bytes per epoch, planned", report.get("planned_volume")),
+        ("bytes per epoch, counted", report["volume"]),
+        ("of them between nodes", between if between["total_bytes"] else None),
+    ):
+        if volume is not None:
+            total, most = volume["total_bytes"], volume["max_send_bytes"]
+            table.add_row(title, f"{total:,} in all, most sent by a rank {most:,}")
+    for direction in DIRECTIONS if report.get("approximation") else ():
+        each = [e for e in report["approximation"]["errors"] if e["direction"] == direction]
+        if each:
+            errors = ["–" if e["error"] is None else f"{e['error']:.2%}" for e in each]
+            table.add_row(f"error of messages, {direction}", ", ".join(errors))
+    if report.get("storage") is not None:
+        storage = report["storage"]
+        where = ", ".join(storage["on_disk"]) or "nothing"
+        moved = f"{storage['read_bytes']:,} read, {storage['written_bytes']:,} written"
+        table.add_row("chunks of a rank's rows", f"{storage['chunks']}; on the disk: {where}")
+        table.add_row("bytes per epoch, disk", moved)
+
+    for name, title in (("peak_bytes", "peak memory"), ("peak_above_idle_bytes", "of it for data")):
+        most, middle, first = (
+            f"{report['memory'][f'{which}_{name}'] / 2**20:,.0f}"
+            for which in ("max_rank", "median_rank", "rank_0")
+        )
+        table.add_row(title, f"{most} MiB at most on a rank, median {middle}, rank 0 {first}")
+    show_table(table)
+
+
+def _titled(name: str) -> str:
+    """What a score of a split, or a loss, is called."""
+    plain = name.removesuffix(AT_BEST)
+    split, _, score = plain.partition("_")
+    if not score:
+        return split
+    where = AT_BEST.replace("_", " ") if plain != name else ""
+    return f"{split} {'accuracy' if score == 'acc' else score.replace('_', ' ')}{where}"
+
+
+def _shown(name: str, value: float) -> str:
+    """A score: shares in percent."""
+    score = name.removesuffix(AT_BEST).partition("_")[2]
+    return f"{value:.2%}" if score in SHARES else f"{value:.6g}"
+
+
+def seconds_to(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds of training until a score was reached, for every whole percent above all before.
+
+    The score is that on the test set, or on the validation set without one, by what is reported
+    first; evaluation takes no time.
+    """
+    names = [name for record in history for name in record]
+    scores = [f"{split}_{share}" for split in ("test", "val") for share in (*SHARES, "r2", "mrr")]
+    known = [name for name in scores if name in names]
+    usable = [n for n in known if any(record.get(n) is not None for record in history)]
+    found: dict[str, float] = {}
+    if not usable:
+        return found
+    seconds, best = 0.0, -1
+    for record in history:
+        seconds += record["seconds"]
+        score = record.get(usable[0])
+        percent = -1 if score is None else int(score * 100 + 1e-9)
+        for reached in range(max(best + 1, 0), percent + 1):
+            found[f"{reached / 100:.2f}"] = seconds
+        best = max(best, percent)
+    return found
+
+
+def final_scores(history: Sequence[Mapping[str, Any]]) -> Scores:
+    """The last value of each score, and the test score where that of validation was best."""
+    found: Scores = {}
+    for record in history:
+        known = {name: value for name, value in record.items() if value is not None}
+        found.update({n: v for n, v in known.items() if n not in ("epoch", "seconds", "lr")})
+    for name in [n for n in found if n.startswith("val_") and n != "val_loss"]:
+        test = name.replace("val_", "test_", 1)
+        both = [r for r in history if None not in (r.get(name), r.get(test))]
+        if both:
+            best = min if name.removeprefix("val_") in LOWER_IS_BETTER else max
+            found[f"{test}{AT_BEST}"] = best(both, key=lambda record: record[name])[test]
+    return found

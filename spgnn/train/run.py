@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -17,6 +18,7 @@ from spgnn.comm import (
     connect,
     default_threads,
     find_place,
+    from_rank_zero,
     guarded,
     launch,
     on_rank_zero,
@@ -31,12 +33,12 @@ from spgnn.train import checkpoint
 from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
 from spgnn.train.in_parts import InParts
-from spgnn.train.loop import Trainer
-from spgnn.train.nodes import resolved
+from spgnn.train.links import LinkPrediction
 from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
-from spgnn.train.repeated import of_run, resumable
 from spgnn.train.setup import Prepared, Problem, prepare
-from spgnn.train.tasks import task_of
+from spgnn.train.task import GraphTask
+from spgnn.train.trainer import Trainer
+from spgnn.train.vertices import LabelPropagation, NodeClassification
 
 # What may differ between ranks: machines do.
 OWN_FLAGS = ("threads", "data_dir")
@@ -185,7 +187,7 @@ def _train_in_parts(
         FreedMemory(comm.size, ranks_here()).begin()  # no more: there is a budget
         comm.settled()
         trainer.run()
-        report = reporting.assemble_in_parts(config, trainer, idle)
+        report = reporting.assemble(config, trainer, idle)
         _write_predictions(config, trainer)
         return {**report, "failure": trainer.failure}
     finally:
@@ -256,3 +258,72 @@ def _check_targets(config: TrainConfig) -> None:
 
 def _is_same(path: str, name: str) -> bool:
     return os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name)
+
+
+def resolved(config: TrainConfig, comm: Communicator) -> TrainConfig:
+    """The same configuration with ``--hierarchy auto`` decided; from now on the ledger knows nodes.
+
+    ``auto`` is the number of ranks that the launcher has put on each node, where it has put as many
+    neighbouring ranks on all of them, and the algorithm knows nodes; else ``none``. Collective.
+    """
+    launched, how = ranks_a_node(comm), config.algorithm
+    size = how.node_size if how.node_size > 1 else launched
+    comm.ledger.node_size = size
+    if how.hierarchy != "auto":
+        return config
+    found = config.but(hierarchy=str(size) if 1 < size < comm.size else "none")
+    try:
+        found.check(comm.size)
+    except InputError:
+        return config.but(hierarchy="none")
+    return found
+
+
+def ranks_a_node(comm: Communicator) -> int:
+    """So many neighbouring ranks are on each node, according to the launcher. Collective.
+
+    0 if nodes have different numbers of ranks, or ranks that are no neighbours.
+    """
+    place = find_place()
+    here = (0, 1) if place is None else (place.local_rank, place.local_size)
+    size = int(from_rank_zero(comm, lambda: here[1]))
+    fits = here == (comm.rank % size, size)
+    return size if comm.agree(int(not fits)) == 0 else 0
+
+
+def of_run(config: TrainConfig, number: int) -> TrainConfig:
+    """The configuration of one run of several: its seed, and its names of what it writes."""
+    if config.training.runs == 1:
+        return config
+    name, job, training = f"run-{number}", config.job, config.training
+    predictions = job.predictions and str(Path(job.predictions).with_suffix(f".{name}.npz"))
+    return config.but(
+        seed=training.seed + number,
+        checkpoint=training.checkpoint and os.path.join(training.checkpoint, name),
+        log=job.log and os.path.join(job.log, name),
+        predictions=predictions,
+    )
+
+
+def resumable(config: TrainConfig, comm: Communicator) -> TrainConfig:
+    """Of several runs, those that had not begun do so now. Collective."""
+    training = config.training
+    if training.runs == 1 or not training.resume or training.checkpoint is None:
+        return config
+    path = os.path.join(training.checkpoint, checkpoint.FILE)
+    return config.but(resume=from_rank_zero(comm, lambda: os.path.exists(path)))
+
+
+def task_of(config: TrainConfig, problem: Problem, comm: Communicator) -> GraphTask:
+    """What the training command trains. Collective.
+
+    Raises
+    ------
+    InputError
+        As the tasks do; on all ranks alike.
+    """
+    if config.aim.task == "links":
+        return LinkPrediction(config, problem, comm)
+    if config.aim.label_propagation:
+        return LabelPropagation(config, problem, comm)
+    return NodeClassification(config, problem, comm)

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
+from spgnn.memory import check_memory
 from spgnn.nn import (
     GAT,
+    MODELS,
     DropoutKeys,
     Recorded,
     Stack,
@@ -21,12 +23,43 @@ from spgnn.nn import (
 )
 from spgnn.progress import Progress
 from spgnn.train.checkpoint import TaskState
-from spgnn.train.network import model_of, widths_of
-from spgnn.train.objective import Criterion, Objective, as_taken
 from spgnn.train.setup import Problem
 from spgnn.train.wiring import Moving, Planned, Wiring
 
 Scores = dict[str, float | None]
+
+
+LOWER_IS_BETTER = {"mae", "rmse"}
+
+
+def score_name(split: str, metric: str) -> str:
+    """What a score is called in the history, say ``val_acc`` or ``test_roc_auc``."""
+    return f"{split}_{'acc' if metric == 'accuracy' else metric.replace('-', '_')}"
+
+
+class Criterion(NamedTuple):
+    """The score by which epochs are compared.
+
+    Attributes
+    ----------
+    name : str
+    higher : bool
+        Whether more is better.
+    """
+
+    name: str = "val_loss"
+    higher: bool = False
+
+    @classmethod
+    def of(cls, metric: str) -> Criterion:
+        """The validation score of a ``--metric``; ``auto`` is the validation loss."""
+        if metric == "auto":
+            return cls()
+        return cls(score_name("val", metric), metric not in LOWER_IS_BETTER)
+
+    def better(self, one: float, other: float) -> bool:
+        """Whether one score is better than another; equal ones are not."""
+        return one > other if self.higher else one < other
 
 
 class Predictions(NamedTuple):
@@ -270,65 +303,32 @@ class GraphTask(Task):
         return "→".join(map(str, self.widths))
 
 
-class NodeClassification(GraphTask):
-    """A model that finds what labels say of each vertex: its class, several labels, or numbers.
+_COPIES = 4  # of the weights: themselves, their gradient, and two moments of Adam
 
-    What is minimised, and which scores are reported, is an :class:`Objective`.
 
-    Parameters
-    ----------
-    config : TrainConfig
-    problem : Problem
-    comm : Communicator
-        All ranks.
+def widths_of(config: TrainConfig, features: int, classes: int) -> list[int]:
+    """Features, widths of the hidden layers, classes."""
+    return [features, *[config.model.hidden] * (config.model.layers - 1), classes]
+
+
+def model_of(config: TrainConfig, features: int, classes: int) -> Stack:
+    """The model on so many features and classes, its weights drawn from the seed.
 
     Raises
     ------
     InputError
-        If labels do not fit the flags, no training vertex has one, or the weights could never fit
-        into memory; on all ranks alike.
+        If the weights could never fit into memory.
     """
-
-    def __init__(self, config: TrainConfig, problem: Problem, comm: Communicator) -> None:
-        self.objective = Objective.of(
-            config.aim,
-            problem.meta.name,
-            problem.y,
-            problem.masks,
-            classes=problem.classes,
-            comm=comm,
-        )
-        self.criterion = self.objective.criterion
-        self.y = as_taken(self.objective.kind, problem.training.y)
-        super().__init__(config, problem, comm, problem.classes)
-
-    def loss(self, epoch: int) -> Tensor:
-        """A share of the mean over all training vertices. Collective."""
-        rows = self.problem.training
-        outputs = self.model(rows.X, rows.graph, self.begin(epoch))
-        return self.objective.share(outputs, self.y, rows.mask)
-
-    def scores(self) -> Scores:
-        """Validation loss, then scores on train, validation and test. Collective."""
-        return self.objective.scores(self.outputs(), self.comm)
-
-    def outputs(self) -> Tensor:
-        """What the model makes of own vertices, [own rows, columns]. Collective."""
-        found: Tensor = self.model(self.problem.X, self.problem.A)
-        return found
-
-    def predictions(self) -> Predictions:
-        """Scores (float32 [own rows, columns], before softmax or sigmoid), and what follows.
-
-        That is the class (int64), or which labels a vertex has (bool); of numbers, nothing.
-        Collective.
-        """
-        scores = self.outputs().float()
-        arrays = self.objective.decided(scores) | {"scores": scores}
-        return Predictions(self.problem.vertex_ids, arrays)
-
-    @property
-    def signature(self) -> Mapping[str, Any]:
-        """Model, layers, seed, size of the graph, and the loss if it is not over classes."""
-        told, kind = super().signature, self.objective.kind
-        return told if kind == "softmax" else {**told, "loss": kind}
+    kind, widths = MODELS[config.model.model], widths_of(config, features, classes)
+    shown = "→".join(map(str, widths))
+    options: dict[str, Any] = dict(config.model.options)
+    check_memory(f"the weights of layers {shown}", _COPIES * 4 * kind.size(widths, **options))
+    if config.model.model == "gcn":  # the others know one order only
+        options["order"] = config.algorithm.order
+    return kind.of(
+        widths,
+        dropout=config.model.dropout,
+        input_dropout=config.model.input_dropout,
+        seed=config.training.seed,
+        **options,
+    )

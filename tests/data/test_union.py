@@ -55,7 +55,7 @@ def test_a_split_goes_by_graph():
     assert union.val_mask.tolist() == [False] * 19 + [True] * 5 + [False]
     assert union.test_mask.tolist() == [False] * 24 + [True]
     for split in ((2, 1), (2, 1, 2), (5, -1, 0)):
-        with pytest.raises(InputError, match=r"--graph-split .*must be three .* add up to 4"):
+        with pytest.raises(InputError, match=r"data.graph-split .*must be three .* add up to 4"):
             disjoint_union(pieces(), split)
 
 

@@ -19,7 +19,7 @@ from spgnn.loader.run import main, train
 from spgnn.loader.training import VertexBatches
 from spgnn.testing import run_ranks
 from spgnn.train import train as train_whole
-from spgnn.train.reached import seconds_to
+from spgnn.train.report import seconds_to
 from tests.comm.jobs import Forked
 from tests.train.command import check_refused, without_torch
 from tests.training import TOLERANCE, write_dataset

@@ -146,7 +146,7 @@ def test_auto_takes_wires(tmp_path, monkeypatch):
     config = TrainConfig.of(dataset=write_graphs(tmp_path)[2], hidden=7, dropout=0.5, **flags)
     report = run_ranks(trained, 4, config)[0]
     assert report["plan"]["bytes"] == report["volume"]["total_bytes"]
-    assert report["approximation"]["wires"] == "--bits 4 --delay 1 messages.exact-means True"
+    assert report["approximation"]["codec"] == "--bits 4 --delay 1 messages.exact-means True"
 
 
 def test_the_command_ranks_for_wires(tmp_path, capsys):

@@ -101,7 +101,7 @@ def test_csv_of_a_run_that_is_resumed(tmp_path, monkeypatch):
         found.append(rows(tmp_path / "log" / "history.csv"))
         # As if it had been killed after epoch 5, with a checkpoint of epoch 4.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("spgnn.train.loop.Trainer._save_sometimes", lambda self: None)
+            patch.setattr("spgnn.train.trainer.Trainer._save_sometimes", lambda self: None)
             train(config.but(resume=True, epochs=6), connect())
         found.append(rows(tmp_path / "log" / "history.csv"))
         report = train(config.but(resume=True), connect())

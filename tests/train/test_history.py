@@ -93,8 +93,11 @@ def test_two_layers_with_ghosts_move_no_row(tmp_path, sparse):
     assert report["volume"]["total_bytes"] == report["planned_volume"]["total_bytes"] == 0
     with np.load(path) as file:
         vertices, features = int(file["shape"][0]), 23
-    assert 0 < report["ghosts"]["total_rows"] < 7 * vertices
-    assert report["ghosts"]["total_bytes"] == report["ghosts"]["total_rows"] * features * 4
+    assert 0 < report["recomputed_halo"]["total_rows"] < 7 * vertices
+    assert (
+        report["recomputed_halo"]["total_bytes"]
+        == report["recomputed_halo"]["total_rows"] * features * 4
+    )
     # In 1.5D as well: ghosts take the place of the whole exchange, partial sums included.
     (_, report), *_ = run_ranks(ghosted, 4, path, 2)
     assert report["volume"]["total_bytes"] == 0

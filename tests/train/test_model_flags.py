@@ -14,7 +14,7 @@ from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, prepare, task_of
-from spgnn.train.network import model_of
+from spgnn.train.task import model_of
 from tests.train.command import check_refused
 from tests.train.command import run as command
 from tests.training import run, write_dataset

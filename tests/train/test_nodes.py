@@ -10,7 +10,7 @@ import pytest
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig
-from spgnn.train.nodes import resolved
+from spgnn.train.run import resolved
 from tests.train.command import run
 from tests.train.test_report import losses_of, report_of
 from tests.training import run as train

@@ -12,7 +12,7 @@ from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Training
-from spgnn.train.rates import Rates
+from spgnn.train.trainer import Rates
 from tests.training import reference_history, write_dataset
 from tests.training import run as train
 
@@ -89,7 +89,9 @@ def test_a_resumed_run_is_a_straight_one_bit_for_bit(tmp_path, flags):
         straight = train(config, connect())[1]["history"]
         # Ended after epoch 5.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("spgnn.train.loop.Trainer._is_done", lambda self: len(self.history) >= 5)
+            patch.setattr(
+                "spgnn.train.trainer.Trainer._is_done", lambda self: len(self.history) >= 5
+            )
             train(kept, connect())
         return straight, train(kept.but(resume=True), connect())[1]["history"]
 

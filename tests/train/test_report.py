@@ -18,7 +18,7 @@ from spgnn.data.normalise import add_self_loops
 from spgnn.partition import partition, read_labels, report, write_labels
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig
-from spgnn.train.clock import CATEGORIES
+from spgnn.train.measure import CATEGORIES
 from tests.comm.jobs import MPIEXEC, NEEDS_MPI, PATIENCE, ROOT, Ended
 from tests.data.graphs import rewrite
 from tests.train.command import run
@@ -50,7 +50,7 @@ def test_keys_and_types(tmp_path, ranks):
     found = report_of(tmp_path, *flags)
     contract = {"config", "world_size", "graph", "history", "epoch_seconds", "breakdown_seconds"}
     contract |= {"volume", "planned_volume", "volume_by_level", "planned_volume_by_level"}
-    contract |= {"best", "work", "ghosts", "memory", "partition", "failure", "plan"}
+    contract |= {"best", "work", "recomputed_halo", "memory", "partition", "failure", "plan"}
     contract |= {"runs", "mean", "std", "seconds_to", "approximation"}
     assert set(found) == contract
     assert found["world_size"] == ranks

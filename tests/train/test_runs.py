@@ -11,7 +11,7 @@ import pytest
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, setup, train
-from spgnn.train.repeated import final_scores
+from spgnn.train.report import final_scores
 from tests.train.command import check_refused, run
 from tests.training import write_dataset
 

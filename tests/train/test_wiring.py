@@ -12,8 +12,7 @@ from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import Problem, TrainConfig, Trainer, prepare, task_of, train
 from spgnn.train import report as reporting
-from spgnn.train.nodes import resolved
-from spgnn.train.repeated import of_run
+from spgnn.train.run import of_run, resolved
 from tests.training import write_dataset
 
 EPOCHS = 5
@@ -136,7 +135,7 @@ def check_errors(rank: int, config: TrainConfig) -> None:
         report = trained(config.but(bits=bits, prune=False), problem)
         assert report["volume"] == report["planned_volume"]
         told = report["approximation"]
-        assert told["wires"] == f"--bits {bits}"
+        assert told["codec"] == f"--bits {bits}"
         comm.check_agreement("errors", errors=json.dumps(told))
         errors = found[bits] = told["errors"]
         # Two products move anything: that of X does not.
@@ -153,7 +152,7 @@ def check_errors(rank: int, config: TrainConfig) -> None:
         assert set(each["by"]) == {"rounding", "delay"}
         assert each["error"] == math.hypot(*each["by"].values())
     never = trained(config.but(delay="never"), problem)["approximation"]
-    assert never["wires"] == "--delay never"
+    assert never["codec"] == "--delay never"
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

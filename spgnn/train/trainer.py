@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from statistics import fmean
@@ -23,7 +23,6 @@ from spgnn.progress import ProgressBar
 from spgnn.train import checkpoint
 from spgnn.train.callbacks import Callback
 from spgnn.train.measure import Measurements
-from spgnn.train.rates import Rates
 from spgnn.train.task import Scores, Task
 
 # In one pass over each parameter: a dozen small operators a parameter are a tenth of a short epoch.
@@ -317,3 +316,86 @@ def _not_finite(record: dict[str, Any]) -> str | None:
 def _news(record: dict[str, Any]) -> str:
     val_acc = record.get("val_acc")
     return f"loss {record['loss']:.4f}" + ("" if val_acc is None else f"  val {val_acc:.1%}")
+
+
+class Rates:
+    """What each epoch's rate is.
+
+    Parameters
+    ----------
+    options : Training
+        ``lr``, ``lr_schedule``, ``lr_every``, ``lr_factor``, ``warmup`` and ``epochs``.
+    """
+
+    def __init__(self, options: Training) -> None:
+        self._options = options
+        self._plateau = _Plateau(options.lr_every)
+
+    def factor(self, history: Sequence[Mapping[str, Any]]) -> float:
+        """What the rates of all groups are multiplied by in the epoch after that history.
+
+        Called with longer and longer histories, each of which begins with the one before.
+
+        Raises
+        ------
+        InputError
+            If a plateau has no validation loss to look at.
+        """
+        options, epoch = self._options, len(history)
+        if epoch < options.warmup:
+            return (epoch + 1) / options.warmup
+        after, left = epoch - options.warmup, options.epochs - options.warmup
+        match options.lr_schedule:
+            case "cosine":
+                return (1 + math.cos(math.pi * min(after / left, 1))) / 2
+            case "linear":
+                return max(1 - after / left, 0.0)
+            case "step":
+                return float(options.lr_factor ** (after // options.lr_every))
+            case "plateau":
+                return float(options.lr_factor ** self._plateau.reductions(history))
+        return 1.0
+
+    def apply(
+        self, optimizer: torch.optim.Optimizer, history: Sequence[Mapping[str, Any]]
+    ) -> float:
+        """Set the rates of the epoch after that history; returns that of groups without their own.
+
+        Parameters
+        ----------
+        optimizer : Optimizer
+            Its groups' rates when this is first called are what all later ones are factors of.
+        history : sequence of dict
+        """
+        factor = self.factor(history)
+        for group in optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+        return self._options.lr * factor
+
+
+class _Plateau:
+    """How often the validation loss has not fallen for so many evaluations."""
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+        self._seen = self._waited = self._reductions = 0
+        self._best = math.inf
+
+    def reductions(self, history: Sequence[Mapping[str, Any]]) -> int:
+        for record in history[self._seen :]:
+            if "val_loss" in record:
+                self._look(record["val_loss"])
+        self._seen = len(history)
+        return self._reductions
+
+    def _look(self, loss: float | None) -> None:
+        if loss is None:
+            raise InputError(
+                "--lr-schedule plateau needs a validation loss, and no validation vertex has one"
+            )
+        if loss < self._best:
+            self._best, self._waited = loss, 0
+            return
+        self._waited += 1
+        if self._waited == self._patience:
+            self._reductions, self._waited = self._reductions + 1, 0

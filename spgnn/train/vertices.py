@@ -1,18 +1,20 @@
-"""What a model of vertices is trained towards: a loss and scores, by what the labels are."""
+"""What vertices are learnt towards, by their labels: losses, scores, and the tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.config import RESIDUALS, Aim, check_metric
-from spgnn.data.graph import label_kind
+from spgnn.config import RESIDUALS, Aim, TrainConfig, check_metric
+from spgnn.data.graph import label_kind, labelled
 from spgnn.errors import InputError
+from spgnn.hashing import uniform
+from spgnn.nn.label_input import WithLabels
 from spgnn.nn.loss import (
     UNKNOWN,
     BinaryCrossEntropy,
@@ -23,6 +25,8 @@ from spgnn.nn.loss import (
     label_weights,
 )
 from spgnn.nn.metrics import Score, accuracies, f1_scores, regression_scores, roc_aucs
+from spgnn.train.setup import Problem
+from spgnn.train.task import Criterion, GraphTask, Predictions, Scores, score_name
 
 SPLITS = ("train", "val", "test")
 # What is reported without being asked for.
@@ -32,7 +36,6 @@ _REPORTED = {
     **dict.fromkeys(RESIDUALS, ("mae", "rmse", "r2")),
     "links": ("mrr", "hits@50", "roc-auc"),
 }
-LOWER_IS_BETTER = {"mae", "rmse"}
 _LOSS_OF = {"classes": "softmax", "several": "multilabel", "numbers": "mse"}
 _NEEDED = {
     "softmax": "one class a vertex (y: integers [n])",
@@ -44,36 +47,6 @@ _FOUND = {
     "several": "several labels a vertex",
     "numbers": "numbers",
 }
-
-
-class Criterion(NamedTuple):
-    """The score by which epochs are compared.
-
-    Attributes
-    ----------
-    name : str
-    higher : bool
-        Whether more is better.
-    """
-
-    name: str = "val_loss"
-    higher: bool = False
-
-    @classmethod
-    def of(cls, metric: str) -> Criterion:
-        """The validation score of a ``--metric``; ``auto`` is the validation loss."""
-        if metric == "auto":
-            return cls()
-        return cls(score_name("val", metric), metric not in LOWER_IS_BETTER)
-
-    def better(self, one: float, other: float) -> bool:
-        """Whether one score is better than another; equal ones are not."""
-        return one > other if self.higher else one < other
-
-
-def score_name(split: str, metric: str) -> str:
-    """What a score is called in the history, say ``val_acc`` or ``test_roc_auc``."""
-    return f"{split}_{'acc' if metric == 'accuracy' else metric.replace('-', '_')}"
 
 
 def metrics_of(loss: str, metric: str) -> tuple[str, ...]:
@@ -255,3 +228,127 @@ def _balanced(y: Tensor, training: Tensor, classes: int, comm: Communicator) -> 
         both = (absent > 0) & (present > 0)
         weight = torch.where(both, absent / present.clamp(min=1), 1.0)
     return weight.to(y.device)
+
+
+class NodeClassification(GraphTask):
+    """A model that finds what labels say of each vertex: its class, several labels, or numbers.
+
+    What is minimised, and which scores are reported, is an :class:`Objective`.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    problem : Problem
+    comm : Communicator
+        All ranks.
+
+    Raises
+    ------
+    InputError
+        If labels do not fit the flags, no training vertex has one, or the weights could never fit
+        into memory; on all ranks alike.
+    """
+
+    def __init__(self, config: TrainConfig, problem: Problem, comm: Communicator) -> None:
+        self.objective = Objective.of(
+            config.aim,
+            problem.meta.name,
+            problem.y,
+            problem.masks,
+            classes=problem.classes,
+            comm=comm,
+        )
+        self.criterion = self.objective.criterion
+        self.y = as_taken(self.objective.kind, problem.training.y)
+        super().__init__(config, problem, comm, problem.classes)
+
+    def loss(self, epoch: int) -> Tensor:
+        """A share of the mean over all training vertices. Collective."""
+        rows = self.problem.training
+        outputs = self.model(rows.X, rows.graph, self.begin(epoch))
+        return self.objective.share(outputs, self.y, rows.mask)
+
+    def scores(self) -> Scores:
+        """Validation loss, then scores on train, validation and test. Collective."""
+        return self.objective.scores(self.outputs(), self.comm)
+
+    def outputs(self) -> Tensor:
+        """What the model makes of own vertices, [own rows, columns]. Collective."""
+        found: Tensor = self.model(self.problem.X, self.problem.A)
+        return found
+
+    def predictions(self) -> Predictions:
+        """Scores (float32 [own rows, columns], before softmax or sigmoid), and what follows.
+
+        That is the class (int64), or which labels a vertex has (bool); of numbers, nothing.
+        Collective.
+        """
+        scores = self.outputs().float()
+        arrays = self.objective.decided(scores) | {"scores": scores}
+        return Predictions(self.problem.vertex_ids, arrays)
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """Model, layers, seed, size of the graph, and the loss if it is not over classes."""
+        told, kind = super().signature, self.objective.kind
+        return told if kind == "softmax" else {**told, "loss": kind}
+
+
+class LabelPropagation(NodeClassification):
+    """Labels of a share of the training vertices are shown, those of the others are to be found.
+
+    As Shi et al. (2021, UniMP): an embedding of the labels that are shown is added to the features.
+    Which ones these are is drawn in each epoch, by a hash of (seed, epoch, original id). In
+    evaluation all training labels are shown; so scores on training vertices say little.
+
+    Parameters
+    ----------
+    config, problem, comm
+        As of :class:`NodeClassification`.
+
+    Raises
+    ------
+    InputError
+        As there, or if labels are numbers.
+    """
+
+    def __init__(self, config: TrainConfig, problem: Problem, comm: Communicator) -> None:
+        super().__init__(config, problem, comm)
+        kind = self.objective.kind
+        if kind in RESIDUALS:
+            raise InputError(f"aim.label-propagation needs classes or labels, not --loss {kind}")
+        self.share = config.aim.label_propagation
+        model = WithLabels(self.layers, problem.classes, problem.features, self.seed)
+        self.model = self.network = self.with_labels = model.to(problem.y.device)
+        self._inputs_y = as_taken(kind, problem.training.inputs.y)
+        given = self.objective.masks[0]
+        self._all_shown = _hidden_unless(given & labelled(self.objective.y), self.objective.y)
+
+    def loss(self, epoch: int) -> Tensor:
+        """A share of the mean over the training vertices whose labels are not shown. Collective."""
+        rows, inputs = self.problem.training, self.problem.training.inputs
+        shown = _hidden_unless(inputs.mask & self._drawn(inputs.vertex_ids, epoch), self._inputs_y)
+        asked = rows.mask & ~self._drawn(rows.row_ids, epoch)
+        (total,) = label_weights(self.objective.loss, self.y, [asked], self.comm)
+        outputs = self.with_labels(rows.X, rows.graph, self.begin(epoch), shown)
+        return self.objective.loss.share(outputs, self.y, asked, total)
+
+    def outputs(self) -> Tensor:
+        """What the model makes of own vertices, all training labels shown. Collective."""
+        found: Tensor = self.with_labels(self.problem.X, self.problem.A, shown=self._all_shown)
+        return found
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """As of the base, and that labels are shown."""
+        return {**super().signature, "task": "label propagation"}
+
+    def _drawn(self, vertex_ids: Tensor, epoch: int) -> Tensor:
+        """Whether each vertex's label is shown in an epoch, bool."""
+        draws = uniform(vertex_ids.cpu().numpy(), self.seed, f"labels shown in epoch {epoch}")
+        return torch.from_numpy(draws < self.share).to(vertex_ids.device)
+
+
+def _hidden_unless(shown: Tensor, y: Tensor) -> Tensor:
+    """Labels, −1 where they are not shown."""
+    return torch.where(shown if y.dim() == 1 else shown[:, None], y, UNKNOWN).to(y.dtype)
