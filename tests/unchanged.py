@@ -211,7 +211,6 @@ def check_collectives(comm: Communicator) -> None:
         everyone, part = torch.empty(size * 2, 3), torch.empty(1, 3)
         with unchanged(operand, rows):
             comm.all_gather(operand, everyone, [2] * size)
-            comm.reduce_scatter(rows, part, [1] * size)
             comm.alltoallv(rows, torch.empty(size, 3), ones).wait()
             comm.scatter(rows, part, [1] * size)
         comm.all_reduce(operand).wait()

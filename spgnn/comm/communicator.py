@@ -296,21 +296,6 @@ class Communicator(ABC):
         begun = self._begin("all_reduce", f"all_reduce({_shown(buffer)}, {op})", share, share)
         return self._in_pieces(buffer, begun, lambda piece: self._all_reduce(piece, op), True, True)
 
-    def reduce_scatter(self, parts: Tensor, mine: Tensor, sizes: Sequence[int]) -> None:
-        """Sum block r of everyone's `parts` into rank r's `mine`; the adjoint of all_gather.
-
-        Parameters
-        ----------
-        parts : Tensor [sum(sizes), f]
-        mine : Tensor [sizes[rank], f]
-            Receives the sum, added in rank order, so the result does not depend on timing.
-        sizes : rows of each rank's block
-        """
-        own = sizes[self.rank]
-        received = parts.new_empty((self.size * own, *parts.shape[1:]))
-        self.alltoallv(parts, received, RowCounts(sizes, [own] * self.size, max(sizes))).wait()
-        torch.sum(received.view(self.size, *mine.shape), dim=0, out=mine.detach())
-
     def all_gather(self, mine: Tensor, parts: Tensor, sizes: Sequence[int]) -> None:
         """Collect everyone's `mine` [sizes[rank], f] in `parts` [sum(sizes), f], in rank order."""
         copies = mine.repeat((self.size,) + (1,) * (mine.dim() - 1))

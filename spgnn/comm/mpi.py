@@ -54,6 +54,8 @@ _TYPES = {
 _OPS = {"sum": MPI.SUM, "max": MPI.MAX}
 _WITHOUT_TYPE = (torch.bfloat16, torch.float16)
 Help = Literal["none", "soon", "late"]
+# Between two calls that help MPI; until something changes if it needs no help.
+_HELP_SECONDS: dict[Help, float | None] = {"none": None, "soon": 1e-4, "late": 5e-3}
 
 
 def world_of(place: Place) -> Any:
@@ -132,14 +134,17 @@ class CallRing:
 
 
 class MPIJob(Job):
-    """A job of MPI_COMM_WORLD.
+    """A job of MPI_COMM_WORLD, and a thread that lets MPI work while this rank computes.
+
+    MPI moves long messages only inside its calls. Any call will do; the thread makes one now and
+    then while something is under way and nobody waits for it. For what is hidden behind a product
+    it does so often; for what nobody will wait for soon rarely: every call costs the computation.
 
     Attributes
     ----------
     rings : list of CallRing
         Of each communicator. MPI never ends if something long was sent that nobody has received,
         and may crash if it was thousands of messages.
-    progress : Progress
     """
 
     lifelines: Lifelines
@@ -152,7 +157,10 @@ class MPIJob(Job):
         self.rings: list[CallRing] = []
         self.abandoned: list[Any] = []
         self._control = world.Dup()
-        self.progress = Progress(lambda: self._control.Iprobe(MPI.ANY_SOURCE, _NOTHING))
+        self._helped: dict[Help, int] = {"soon": 0, "late": 0}  # operations under way
+        self._waits = self._over = False
+        self._changed = threading.Condition()
+        self._helper: threading.Thread | None = None
         here = place.local_size == place.size
         host = world.bcast("127.0.0.1" if here else socket.gethostname())
         self.lifelines = Lifelines(self, host, world.bcast, _PATIENCE_SECONDS)
@@ -168,7 +176,7 @@ class MPIJob(Job):
         MPI's own waits keep a processor busy, which ranks that share one need for each other, and
         never give up.
         """
-        self.progress.pause()
+        self._waits = True
         try:
             start = time.monotonic()
             next_look, pause = start + _LOOK_SECONDS, 1e-5
@@ -188,7 +196,9 @@ class MPIJob(Job):
                 if not patient and now - start > self.timeout:
                     raise TimeoutError
         finally:
-            self.progress.resume()
+            with self._changed:
+                self._waits = False
+                self._changed.notify()
 
     def began(self, wait: Wait, blocked: AbstractContextManager[None], help_: Help) -> None:
         """An operation is under way until `wait` has returned.
@@ -197,14 +207,34 @@ class MPIJob(Job):
         it needs to make progress.
         """
         self._under_way[wait] = blocked
-        if help_ != "none":
-            self.progress.began(help_)
+        if help_ == "none" or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+            return
+        with self._changed:
+            self._helped[help_] += 1
+            self._changed.notify()
+        if self._helper is None:
+            self._helper = threading.Thread(target=self._help, name="mpi-progress", daemon=True)
+            self._helper.start()
 
     def ended(self, wait: Wait, help_: Help) -> None:
         """The operation is complete, or given up."""
         del self._under_way[wait]
-        if help_ != "none":
-            self.progress.ended(help_)
+        if self._helped.get(help_):
+            self._helped[help_] -= 1
+
+    @property
+    def help_needed(self) -> Help:
+        """The help that operations need which are under way, and nobody waits for."""
+        if self._waits:
+            return "none"
+        return "soon" if self._helped["soon"] else "late" if self._helped["late"] else "none"
+
+    def _help(self) -> None:
+        while not self._over:
+            with self._changed:
+                self._changed.wait(_HELP_SECONDS[self.help_needed])
+            if self.help_needed != "none" and not self._over:
+                self._control.Iprobe(MPI.ANY_SOURCE, _NOTHING)
 
     def close(self) -> None:
         """Leave after all ranks have come here or have ended.
@@ -226,13 +256,13 @@ class MPIJob(Job):
                 ) from None
             # Others may still find that something of theirs never will be.
             self.poll(self._control.Ibarrier().Test, patient=True)
-        self.progress.stop()
+        self._stop_helping()
         self.lifelines.leave()
 
     def leave(self) -> None:
         """Let the others know that this rank ends; it does so when MPI is finalised."""
         self.lifelines.say_farewell()
-        self.progress.stop()
+        self._stop_helping()
 
     def end(self) -> None:
         """MPI is about to be finalised, which waits for the others in any case."""
@@ -244,80 +274,16 @@ class MPIJob(Job):
         except CommunicationError as error:
             self.fail(str(error))
 
+    def _stop_helping(self) -> None:
+        """MPI must not be called once it is finalised."""
+        with self._changed:
+            self._over = True
+            self._changed.notify()
+        if self._helper is not None:
+            self._helper.join()
+
     def _are_silent(self) -> bool:
         return all([ring.is_silent(self.lifelines.ended) for ring in self.rings])
-
-
-class Progress:
-    """A thread that lets MPI work while this rank computes between begin and wait.
-
-    MPI moves long messages only inside its calls. Any call will do; the thread makes one now and
-    then while something is under way and nobody waits for it. For what is hidden behind a product
-    it does so often; for what nobody will wait for soon rarely: every call costs the computation.
-    """
-
-    SOON_SECONDS, LATE_SECONDS = 1e-4, 5e-3
-
-    def __init__(self, poke: Callable[[], object]) -> None:
-        self._poke = poke
-        self._under_way: dict[Help, int] = {"soon": 0, "late": 0}
-        self._needed, self._in_haste = threading.Event(), threading.Event()
-        self._stopped = False
-        self._thread: threading.Thread | None = None
-        self._possible = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-
-    @property
-    def needed(self) -> Help:
-        """The help that operations need which are under way, and nobody waits for."""
-        if not self._needed.is_set():
-            return "none"
-        return "soon" if self._in_haste.is_set() else "late"
-
-    def began(self, help_: Help) -> None:
-        """An operation is under way."""
-        self._under_way[help_] += 1
-        if self._possible:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="mpi-progress", daemon=True)
-                self._thread.start()
-            self._judge()
-
-    def pause(self) -> None:
-        """Somebody waits, and polls."""
-        self._needed.clear()
-
-    def resume(self) -> None:
-        """Nobody waits any more."""
-        if self._possible:
-            self._judge()
-
-    def ended(self, help_: Help) -> None:
-        """An operation is complete."""
-        self._under_way[help_] -= 1
-        self._judge()
-
-    def stop(self) -> None:
-        """End the thread: MPI must not be called once it is finalised."""
-        self._stopped = True
-        for event in (self._needed, self._in_haste):
-            event.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _judge(self) -> None:
-        soon, late = self._under_way["soon"] > 0, self._under_way["late"] > 0
-        for event, wanted in ((self._in_haste, soon), (self._needed, soon or late)):
-            event.set() if wanted else event.clear()
-
-    def _run(self) -> None:
-        while not self._stopped:
-            self._needed.wait()
-            if self._in_haste.is_set():
-                time.sleep(self.SOON_SECONDS)
-            else:
-                self._in_haste.wait(self.LATE_SECONDS)
-            if self._needed.is_set() and not self._stopped:
-                self._poke()
 
 
 class MPICommunicator(Communicator):

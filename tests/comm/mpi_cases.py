@@ -42,17 +42,17 @@ def main(path: Path, sizes: list[int]) -> None:
 def check_progress(world: Communicator) -> None:
     """MPI is helped with a long exchange also after somebody has waited for something else."""
     assert isinstance(world.job, MPIJob)
-    progress = world.job.progress
+    job = world.job
     late = exchange(world.apart())
     world.barrier()
-    assert progress.needed == "late"
+    assert job.help_needed == "late"
     soon = exchange(world)
     world.barrier()
-    assert progress.needed == "soon"
+    assert job.help_needed == "soon"
     soon.wait()
-    assert progress.needed == "late"
+    assert job.help_needed == "late"
     late.wait()
-    assert progress.needed == "none"
+    assert job.help_needed == "none"
 
 
 def check_under_debug(comm: Communicator) -> None:
