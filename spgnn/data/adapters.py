@@ -88,7 +88,7 @@ class EdgeList:
 
     @property
     def says_more(self) -> bool:
-        """Whether an adjacency cannot say all of it: attributes, repetitions, or an order.
+        """True if an adjacency cannot hold all of it: attributes, repetitions, or an order.
 
         The order of edges means something where they are sorted by target, and only among those of
         one target (an LSTM may take them in turn).
@@ -118,15 +118,15 @@ class EdgeList:
 
     def weights(self) -> npt.NDArray[np.floating] | None:
         """Weights of the edges as a vector, if they have any."""
-        given = self.attributes.get("edge_weight")
-        if given is None:
+        weights = self.attributes.get("edge_weight")
+        if weights is None:
             return None
         edges = len(self.source)
-        if given.is_complex() or given.shape not in ((edges,), (edges, 1)):
+        if weights.is_complex() or weights.shape not in ((edges,), (edges, 1)):
             raise InputError(
-                f"edge_weight must be real numbers [{edges} edges], got {described(given)}"
+                f"edge_weight must be real numbers [{edges} edges], got {described(weights)}"
             )
-        vector = given.reshape(-1)
+        vector = weights.reshape(-1)
         if vector.dtype in (torch.float32, torch.float64):
             return vector.numpy()
         single = narrow_features(vector, "edge_weight")

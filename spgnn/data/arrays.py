@@ -205,9 +205,9 @@ class Archive:
             with self._zip.open(info) as file:
                 raw = file.read(_LONGEST_WORD)
             # Bytes, or UCS-4 of either byte order: in ASCII, zeros are all that differs.
-            found = _WORD.fullmatch(raw)
-            text = b"" if found is None else found[1].replace(b"\0", b"")
-            if found is None or not text.isalnum():
+            match = _WORD.fullmatch(raw)
+            text = b"" if match is None else match[1].replace(b"\0", b"")
+            if match is None or not text.isalnum():
                 raise ValueError("it is no word")
         return text.decode("ascii")
 

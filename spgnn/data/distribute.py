@@ -25,7 +25,7 @@ from spgnn.sparse import CSR, take_rows
 
 @dataclass(frozen=True)
 class Slices:
-    """How parts are cut into one slice for each rank.
+    """The cut of parts into one slice for each rank.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Slices:
 
     @property
     def weighted(self) -> bool:
-        """Whether it takes weights to cut them."""
+        """True if cutting them takes weights."""
         return self.each > self.shares
 
     def cut(self, parts: RowLayout, entries: npt.ArrayLike | None) -> RowLayout:
@@ -52,7 +52,7 @@ class Slices:
 
 @dataclass(frozen=True, eq=False)
 class RankShare:
-    """What one rank of a P/c × c mesh holds of a graph.
+    """The share of one rank of a P/c × c mesh in a graph.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class RankShare:
     data : VertexData
         Their features, labels and masks.
     edge_labels : Tensor int32 [nnz], optional
-        The part of each nonzero of the adjacency, where such were given.
+        The part of each nonzero of the adjacency, if there are any.
     """
 
     meta: GraphMeta
@@ -122,7 +122,7 @@ def of_columns(
 ) -> tuple[Tensor, RowCounts]:
     """For each entry of a block, the number of the vertex in its column. Collective.
 
-    Every remote vertex is asked for once, whatever the number of its entries.
+    Every remote vertex is requested once, whatever the number of its entries.
 
     Parameters
     ----------
@@ -155,24 +155,24 @@ def of_columns(
     return result, counts
 
 
-def induced(share: RankShare, kept: Tensor, comm: Communicator) -> RankShare:
-    """The vertices that are kept, where they are, and the edges between them. Collective.
+def induced(share: RankShare, keep: Tensor, comm: Communicator) -> RankShare:
+    """The vertices of a mask, where they are, and the edges between them. Collective.
 
     Parameters
     ----------
     share : RankShare
         With its adjacency.
-    kept : Tensor bool [own rows]
+    keep : Tensor bool [own rows]
     comm : Communicator
         All ranks.
     """
     assert share.adjacency is not None
-    rows = kept.nonzero()[:, 0]
+    rows = keep.nonzero()[:, 0]
     sizes = torch.zeros(comm.size, dtype=torch.int64)
     sizes[comm.rank] = len(rows)
     comm.all_reduce(sizes).wait()
     layout = RowLayout(np.append(0, np.cumsum(sizes.numpy())))
-    number = torch.full((len(kept),), -1)
+    number = torch.full((len(keep),), -1)
     number[rows] = torch.arange(*layout.range(comm.rank))
     part = take_rows(share.adjacency, rows)
     columns, _ = of_columns(number, part, share.layout, comm)
@@ -180,7 +180,7 @@ def induced(share: RankShare, kept: Tensor, comm: Communicator) -> RankShare:
     adjacency = renumbered(part, stays, columns, layout.rows)
     edge_labels = share.edge_labels
     if edge_labels is not None:
-        in_rows = kept.repeat_interleave(share.adjacency.row_lengths)
+        in_rows = keep.repeat_interleave(share.adjacency.row_lengths)
         edge_labels = edge_labels[in_rows][stays]
     each = comm.size // share.meta.parts
     meta = replace(
@@ -287,8 +287,8 @@ def _balanced_slices(
     received = pairs.new_empty(int(sum(exchanged.recv)), 2)
     comm.alltoallv(pairs.contiguous(), received, exchanged).wait()
     weights = np.zeros(block.rows)
-    found = received.numpy()
-    np.add.at(weights, found[:, 0] - block.first_row, found[:, 1])
+    column, count = received.numpy().T
+    np.add.at(weights, column - block.first_row, count)
     here = slices.cut(RowLayout(np.array([0, block.rows])), weights[order])
     cuts = torch.from_numpy(here.offsets[:-1] + block.first_row)
     all_cuts = cuts.new_empty(comm.size * c)
@@ -331,7 +331,7 @@ def scatter(
         This many neighbouring slices are multiplied together, each rank taking a share of the
         feature columns: these have equally many rows, rather than equally many column entries.
     edge_labels : int32 [nnz] on rank 0, optional
-        The part of each nonzero, in the order of the source; handed over with the rows.
+        The part of each nonzero, in the order of the source; sent with the rows.
 
     Raises
     ------

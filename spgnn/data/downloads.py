@@ -83,7 +83,7 @@ def _received(url: str, target: Path) -> Iterator[tuple[bytes, int]]:
 def _verify(url: str, path: Path, digest: str | None) -> None:
     if digest is None:
         return
-    kind, _, wanted = digest.partition(":")
+    kind, _, expected = digest.partition(":")
     if kind == "git":
         # git hashes a file's content behind a header that names its kind and length.
         hasher = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
@@ -92,9 +92,9 @@ def _verify(url: str, path: Path, digest: str | None) -> None:
     with open(path, "rb") as file:
         while piece := file.read(PIECE):
             hasher.update(piece)
-    if hasher.hexdigest() != wanted:
+    if hasher.hexdigest() != expected:
         raise InputError(
-            f"{url}: not the published file: {kind} is {hasher.hexdigest()}, expected {wanted}"
+            f"{url}: not the published file: {kind} is {hasher.hexdigest()}, expected {expected}"
         )
 
 
@@ -262,7 +262,7 @@ OGB = "http://snap.stanford.edu/ogb/data/nodeproppred"
 
 @dataclass(frozen=True)
 class OgbSet:
-    """Where a set lives, and how its archive is laid out.
+    """The address of a set, and the layout of its archive.
 
     ``digest`` is ``None`` where no published one is known: then only the length and the
     checksums inside the archive are checked.

@@ -276,7 +276,7 @@ def _stated(path: Path, head: Head, what: str) -> int | None:
 
 
 def _direction(path: Path, head: Head) -> tuple[bool, str]:
-    """Whether the graph is directed, and why."""
+    """True if the graph is directed, and the reason."""
     if konect := _KONECT.match(head.comments):
         if konect[1] == "bip":
             raise InputError(

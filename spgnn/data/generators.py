@@ -252,8 +252,8 @@ def generate(text: str, seed: int = 0) -> Graph | None:
     sizes = _RMAT.fullmatch(name)
     if name != "sbm" and name not in STAND_INS and sizes is None:
         return None
-    scale, given = _options(text, name, options) if at else (None, None)
-    seed = seed if given is None else given
+    scale, stated = _options(text, name, options) if at else (None, None)
+    seed = seed if stated is None else stated
     if name == "sbm":
         # Sized for seconds an epoch on a laptop; a three-layer GCN reaches about 90 %.
         graph = block_model(20_000, 300_000, homophily=0.6, signal=0.75, seed=seed)
@@ -261,10 +261,10 @@ def generate(text: str, seed: int = 0) -> Graph | None:
         graph = rmat(int(sizes[1]), int(sizes[2]), seed=seed)
     else:
         graph = stand_in(name, 1.0 if scale is None else scale, seed=seed)
-    if given is None:
+    if stated is None:
         return graph
     between = "@" if scale is None and name not in STAND_INS else ","
-    return replace(graph, name=f"{graph.name}{between}seed={given}")
+    return replace(graph, name=f"{graph.name}{between}seed={stated}")
 
 
 def _options(text: str, name: str, options: str) -> tuple[float | None, int | None]:

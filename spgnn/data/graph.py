@@ -20,7 +20,7 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class VertexData:
-    """What is known of each vertex; any of it may be ``None``.
+    """Features, labels and masks of vertices; any may be ``None``.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ class Graph(VertexData):
 
     @property
     def weighted(self) -> bool:
-        """Whether edges have weights."""
+        """True if edges have weights."""
         return self.adjacency.values is not None
 
     def relabel(self, order: Tensor) -> Graph:
@@ -237,14 +237,14 @@ def _check_ids(vertex_ids: Tensor, rows: int, owner: str) -> None:
 
 
 def vertex_ids_of(record: Graph | GraphBlock) -> Tensor:
-    """Where each vertex of a record stood in the source, int64 [rows]."""
+    """The place of each vertex of a record in the source, int64 [rows]."""
     if record.vertex_ids is None:
         return torch.arange(record.adjacency.shape[0])
     return record.vertex_ids
 
 
 def inverse_permutation(order: Tensor) -> Tensor:
-    """Where each old index went.
+    """The new place of each old index.
 
     Raises
     ------
@@ -277,7 +277,7 @@ def label_kind(y: Tensor) -> LabelKind:
 
 
 def known_labels(y: Tensor) -> Tensor:
-    """Whether each label is known, bool of the shape of y."""
+    """True where a label is known, bool of the shape of y."""
     return ~y.isnan() if y.is_floating_point() else y > UNKNOWN
 
 
@@ -351,7 +351,7 @@ WEIGHT = "a weight that float32 can hold, 0 or 1.4e-45 to 3.4e38 in size"
 
 
 def fits_float32(values: Array) -> npt.NDArray[np.bool_]:
-    """Whether finite values stay finite and do not become 0 in float32, bool [values]."""
+    """True where finite values stay finite and do not become 0 in float32, bool [values]."""
     with np.errstate(over="ignore", under="ignore"):
         single = values.astype(np.float32)
     fits: npt.NDArray[np.bool_] = np.isfinite(single) & ((single != 0) | (values == 0))

@@ -184,16 +184,12 @@ def load_dataset(
         If there is nothing of that name, or it cannot be read.
     """
     text = os.fspath(name_or_path)
-    names = _several(text)
-    if names:
+    if names := _several(text):
         return disjoint_union([load_dataset(name, data_dir, seed, progress) for name in names])
-    generated = generate(text, seed)
-    if generated is not None:
-        return generated
-    path = _located(text, data_dir)
-    if path is None:
-        return download(text, data_dir, progress)
-    return open_shards(path).graph() if os.path.isdir(path) else read_graph(path, progress)
+    place = _find(text, data_dir, seed, progress)
+    if isinstance(place, Graph):
+        return place
+    return open_shards(place).graph() if os.path.isdir(place) else read_graph(place, progress)
 
 
 def open_source(
@@ -204,7 +200,7 @@ def open_source(
     *,
     graph_split: Sequence[int] | None = None,
 ) -> GraphSource:
-    """As `load_dataset`, but rows of features stay where they are until they are asked for.
+    """As `load_dataset`, but rows of features stay where they are until they are needed.
 
     An .npz file and a graph directory hand out rows; any other set is in memory as a whole.
 
@@ -220,18 +216,15 @@ def open_source(
     if names or graph_split is not None:
         graphs = [load_dataset(name, data_dir, seed, progress) for name in names or [text]]
         return MemorySource(disjoint_union(graphs, graph_split))
-    generated = generate(text, seed)
-    if generated is not None:
-        return MemorySource(generated)
-    path = _located(text, data_dir)
-    if path is not None and os.path.isdir(path):
-        return open_shards(path)
-    if path is None:
-        return MemorySource(download(text, data_dir, progress))
-    file = edge_file(path)
+    place = _find(text, data_dir, seed, progress)
+    if isinstance(place, Graph):
+        return MemorySource(place)
+    if os.path.isdir(place):
+        return open_shards(place)
+    file = edge_file(place)
     if file is None:
-        return NpzSource(path)
-    return MemorySource(read_in_memory(path, file, progress), file.decided())
+        return NpzSource(place)
+    return MemorySource(read_in_memory(place, file, progress), file.decided())
 
 
 def download(
@@ -255,9 +248,9 @@ def download(
 
 
 def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Where named sets are looked for."""
-    chosen = data_dir or os.environ.get("SPGNN_DATA")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "spgnn"
+    """The directory of named sets."""
+    home = data_dir or os.environ.get("SPGNN_DATA")
+    return Path(home) if home else Path.home() / ".cache" / "spgnn"
 
 
 def _several(text: str) -> list[str]:
@@ -267,8 +260,13 @@ def _several(text: str) -> list[str]:
     return text.split(BETWEEN)
 
 
-def _located(text: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
-    """The file or directory that is meant, or ``None`` for a set that has to be downloaded."""
+def _find(
+    text: str, data_dir: str | os.PathLike[str] | None, seed: int, progress: Progress | None
+) -> Graph | Path:
+    """A set that is generated or downloaded, or the file or directory that is meant."""
+    generated = generate(text, seed)
+    if generated is not None:
+        return generated
     path = Path(text)
     # os.path answers where Path raises: names that are too long, or that hold a NUL.
     there = os.path.isfile(path) or is_graph_directory(path)
@@ -279,9 +277,9 @@ def _located(text: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
     if os.path.exists(stored):
         return stored
     if text in DOWNLOADS:
-        return None
+        return download(text, data_dir, progress)
     choices = (*GENERATED, *DOWNLOADS)
-    near = meant(text, (*choices, *(kept.stem for kept in home.glob("*.npz"))))
+    near = meant(text, (*choices, *(path.stem for path in home.glob("*.npz"))))
     shown = shortened(text, _SHOWN)
     raise InputError(
         f"no data set '{shown}': neither a file, nor {shortened(str(stored), _SHOWN)}, nor one of "

@@ -173,7 +173,7 @@ def row_normalise_features(x: X, *, in_place: bool = False) -> X:
 
 @dataclass
 class WordCount:
-    """What tells a bag of words from other features, counted a few rows at a time."""
+    """Counts that tell a bag of words from other features, a few rows at a time."""
 
     cells: int = 0
     nonzeros: int = 0

@@ -109,8 +109,8 @@ class GraphArrays:
     def __init__(self, archive: Archive) -> None:
         self.archive, self.path = archive, archive.path
         if "indptr" not in archive and "format" not in archive:
-            found = ", ".join(archive.names[:8]) or "none"
-            raise InputError(f"{self.path}: not a graph: no array 'indptr' (arrays found: {found})")
+            names = ", ".join(archive.names[:8]) or "none"
+            raise InputError(f"{self.path}: not a graph: no array 'indptr' (arrays found: {names})")
         for name in _NO_WEIGHTS:
             if name in archive and "data" not in archive:
                 self.refuse(name, "is not read: weights are the array 'data'")
@@ -146,7 +146,7 @@ class GraphArrays:
         return self.csr("", (self.vertices, self.vertices))
 
     def directed(self) -> bool:
-        """What the file says, or that it does not say."""
+        """As the file says; true if it does not say."""
         if "directed" not in self.archive:
             return True
         array = self.archive.array("directed")
@@ -217,10 +217,10 @@ class GraphArrays:
     def format(self, prefix: str) -> str:
         """The format of a matrix, as SciPy names it."""
         name = f"{prefix}format"
-        found = self.archive.word(name) if name in self.archive else "csr"
-        if found not in _FORMATS:
-            self.refuse(name, f"is '{found}'; known are {', '.join(_FORMATS)}")
-        return found
+        kind = self.archive.word(name) if name in self.archive else "csr"
+        if kind not in _FORMATS:
+            self.refuse(name, f"is '{kind}'; known are {', '.join(_FORMATS)}")
+        return kind
 
     def row_ends(self, name: str, rows: int, entries: int) -> Array:
         """The row offsets of a matrix with that many entries, int64 [rows + 1]."""
@@ -264,7 +264,7 @@ class GraphArrays:
         return block if prefix else without_ones(block)
 
     def converts(self, prefix: str) -> bool:
-        """Whether the arrays of a matrix are not those of a block: of another format, or bool."""
+        """True if a matrix is no CSR of numbers: of another format, or bool."""
         if self.format(prefix) != "csr":
             return True
         if f"{prefix}data" not in self.archive:
@@ -408,7 +408,7 @@ def canonical(
 
 
 def _sorted_within_rows(indptr: Array, indices: Array) -> bool:
-    """Whether columns rise strictly inside every row."""
+    """True if columns rise strictly inside every row."""
     falls = np.flatnonzero(indices[1:] <= indices[:-1]) + 1
     at = np.searchsorted(indptr, falls)
     return bool((indptr[at] == falls).all())
@@ -454,7 +454,7 @@ class NpzSource(GraphSource):
 
     @property
     def random_access(self) -> bool:
-        """Whether features are mapped, or there are none."""
+        """True if features are mapped, or there are none."""
         return self._features is None or self._features.mapped
 
     def structure(self) -> CSR:

@@ -121,7 +121,7 @@ class Grammar:
     blank_rows: bool = False  # whether a line without fields is a row, or nothing
 
     def is_comment(self, line: bytes) -> bool:
-        """Whether a line is a comment."""
+        """True if a line is a comment."""
         first = line.lstrip(self.separators.encode())[:2].decode("latin1")
         return first[:1] != "" and first[0] in self.comments and (first[0] != "/" or first == "//")
 

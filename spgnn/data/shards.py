@@ -99,7 +99,7 @@ class Part:
 
     @property
     def moved(self) -> bool:
-        """Whether vertices stood elsewhere in the source."""
+        """True if vertices stood elsewhere in the source."""
         return "vertex_ids" in self.records
 
     def check(self) -> None:
@@ -170,7 +170,7 @@ class Part:
                 raise self.wrong(f"y[{row}] is {int(y[at])}; it must be in {allowed}")
 
     def vertex_ids(self) -> Tensor:
-        """Where each vertex stood in the source."""
+        """The place of each vertex in the source."""
         if not self.moved:
             return torch.arange(self.first, self.first + self.rows)
         ids = torch.from_numpy(self.array("vertex_ids", "<i8", (self.rows,), writable=True))
@@ -340,7 +340,7 @@ class ShardDirectory(GraphSource):
 
     @property
     def vertex_ids(self) -> Tensor | None:
-        """Where each vertex stood in its source, int64 [n]; ``None`` if none has been moved."""
+        """The place of each vertex in its source, int64 [n]; ``None`` if none has been moved."""
         parts = [self._part(part) for part in range(self.meta.parts)]
         if not any(part.moved for part in parts):
             return None
@@ -414,7 +414,7 @@ def open_shards(directory: AnyPath) -> ShardDirectory:
 
 
 def is_graph_directory(path: AnyPath) -> bool:
-    """Whether a path looks like what `open_shards` opens."""
+    """True if a path looks like a directory that `open_shards` opens."""
     return os.path.exists(Path(path) / META)
 
 
@@ -616,6 +616,6 @@ class PartWriter:
                 self.append(name, array.numpy())
 
     def drop(self, name: str) -> None:
-        """Take an array out again."""
+        """Remove an array."""
         self.arrays.pop(name).close()
         (self._folder / f"{name}.npy").unlink()

@@ -105,7 +105,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def is_count(value: object) -> bool:
-    """Whether a value from JSON is a number of things."""
+    """True if a value from JSON is a number of things."""
     return type(value) is int and 0 <= value <= _LARGEST
 
 
@@ -144,12 +144,12 @@ class GraphSource(ABC):
 
     @property
     def vertex_ids(self) -> Tensor | None:
-        """Where each vertex stood in the graph's own source, int64 [n], if it has been moved."""
+        """The place of each vertex in the graph's own source, int64 [n], if any has been moved."""
         return None
 
     @property
     def random_access(self) -> bool:
-        """Whether a few rows cost about as much as they are of all."""
+        """True if a few rows cost about as much as they are of all."""
         return True
 
     @abstractmethod

@@ -88,14 +88,14 @@ class Pairs:
         may be links, as they are in any graph that is not known.
         """
         others = max(vertices - 1, 1)
-        ids = self.target_ids.numpy(), self.source_ids.numpy()
-        draws = uniform(ids[0], seed, purpose, count, second=ids[1])
-        found = torch.from_numpy((draws * others).astype(np.int64))
-        return found + (found >= self.target_ids[:, None])
+        targets, sources = self.target_ids.numpy(), self.source_ids.numpy()
+        draws = uniform(targets, seed, purpose, count, second=sources)
+        ids = torch.from_numpy((draws * others).astype(np.int64))
+        return ids + (ids >= self.target_ids[:, None])
 
 
 class Divided(NamedTuple):
-    """What each nonzero of a graph is where links are learnt, bool [nnz] each."""
+    """Nonzeros of a graph whose links are learnt, bool [nnz] each."""
 
     splits: tuple[Tensor, Tensor, Tensor]
     stays: Tensor
@@ -104,7 +104,7 @@ class Divided(NamedTuple):
 def divided(
     targets: Tensor, sources: Tensor, shares: tuple[float, float], seed: int, *, directed: bool
 ) -> Divided:
-    """Which nonzeros are held out, and for what: a function of (seed, original ids of both ends).
+    """Nonzeros that are held out: a function of (seed, original ids of both ends).
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def _hold_out(
 
 
 class Directory:
-    """Where each vertex is, by its original id; every rank keeps an even part of it. Collective.
+    """The row of each vertex, by its original id; every rank keeps an even part. Collective.
 
     Parameters
     ----------

@@ -102,7 +102,7 @@ def open_through_disk(
 
 
 def is_edge_file(path: AnyPath) -> bool:
-    """Whether this is a file of edges that is read piece by piece."""
+    """True if this is a file of edges, which is read piece by piece."""
     return os.path.isfile(path) and suffix_of(Path(path)) in EDGE_FILES
 
 

@@ -1,4 +1,4 @@
-"""Who owns which vertex: partitioners, and the truth about any partition."""
+"""Partitioners of vertices, and exact reports of any partition."""
 
 from __future__ import annotations
 

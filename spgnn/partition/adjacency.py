@@ -61,7 +61,7 @@ def integers(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """Where the nonzeros of a square matrix are: row v needs the rows of H its columns name.
+    """The nonzeros of a square matrix: row v needs the rows of H its columns name.
 
     Parameters
     ----------
@@ -107,8 +107,8 @@ class Adjacency:
             raise InputError(f"{vertices} vertices; at most 2³¹ − 1 can be partitioned")
         on_disk = False
         if sp.issparse(A):
-            given, A = A, sp.csr_array(A)
-            if given.format == A.format or not A.has_canonical_format:
+            form, A = A.format, sp.csr_array(A)
+            if form == A.format or not A.has_canonical_format:
                 # One byte an entry, for values say nothing here, and SciPy copies them as well.
                 ones = np.ones(A.nnz, np.bool_)
                 A = sp.csr_array((ones, A.indices, A.indptr), shape=A.shape, copy=True)

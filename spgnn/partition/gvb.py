@@ -155,17 +155,17 @@ def part_bounds(weights: npt.ArrayLike, parts: int, imbalance: npt.ArrayLike) ->
 
 
 def _check_weights(weights: npt.ArrayLike, n: int) -> Int64Array:
-    given = np.asarray(weights)
-    table = given[:, None] if given.ndim == 1 else given
+    array = np.asarray(weights)
+    table = array[:, None] if array.ndim == 1 else array
     if table.ndim != 2 or len(table) != n or not table.shape[1] or table.dtype.kind not in "iuf":
         raise InputError(
-            f"weights must be integers, [{n}] or [{n}, m], got {given.dtype} {list(given.shape)}"
+            f"weights must be integers, [{n}] or [{n}, m], got {array.dtype} {list(array.shape)}"
         )
     if not (table >= 0).all():
         raise InputError("weights must not be negative")
     if table.sum(axis=0, dtype=np.float64).max() >= 2**60:
         raise InputError("weights must be less than 2^60 in all")
-    array: Int64Array = np.ascontiguousarray(table, dtype=np.int64)
-    if not (array == table).all():
+    whole: Int64Array = np.ascontiguousarray(table, dtype=np.int64)
+    if not (whole == table).all():
         raise InputError("weights must be integers")
-    return array
+    return whole

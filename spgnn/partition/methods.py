@@ -28,7 +28,7 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A graph to be partitioned and all that was asked; checked by `partition`.
+    """A graph to be partitioned, and the options; checked by `partition`.
 
     `weights` is int64 [vertices, constraints]: what each part's share of must be balanced.
     """
@@ -147,8 +147,8 @@ def _cut_nets(adjacency: Adjacency) -> tuple[Int64Array, Int32Array]:
     """The column nets that can be cut: those with two pins or more."""
     begin, pins = adjacency.column_nets
     sizes = np.diff(begin)
-    kept = sizes > 1
-    return np.concatenate(([0], np.cumsum(sizes[kept]))), pins[np.repeat(kept, sizes)]
+    keep = sizes > 1
+    return np.concatenate(([0], np.cumsum(sizes[keep]))), pins[np.repeat(keep, sizes)]
 
 
 def gvb(problem: Problem) -> Int32Array:
@@ -254,8 +254,8 @@ def _inside_node(
     share = np.maximum(weights[:, :-1].sum(axis=0) / size, 1e-9)
     slack = np.append(np.maximum(most / share - 1, 0), SEND_SLACK)
     padded = np.concatenate((weights, np.zeros((len(others), weights.shape[1]), np.int64)))
-    found = _gvb(replace(problem, weights=padded), indptr, number[rows.indices], slack)
-    return found[: len(members)]
+    labels = _gvb(replace(problem, weights=padded), indptr, number[rows.indices], slack)
+    return labels[: len(members)]
 
 
 def _needed_elsewhere(adjacency: Adjacency, node_of: Int32Array, nodes: int) -> Int64Array:
