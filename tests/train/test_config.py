@@ -441,3 +441,10 @@ def test_records_are_values():
     assert issubclass(Training, Record)
     assert Training(epochs=3) == Training(epochs=3)
     assert hash(Training(epochs=3)) == hash(Training(epochs=3))
+
+
+def test_the_page_lists_all_options():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([^`]+)` \|", page.partition("\n## Options\n")[2], re.MULTILINE)
+    sections = TrainConfig.sections().values()
+    assert listed == [option.written for record in sections for option in options_of(record)]
