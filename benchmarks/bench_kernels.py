@@ -1,4 +1,4 @@
-"""SpMM on the CPU against torch.sparse, SciPy, DGL and the memory roofline.
+"""SpMM on the CPU against torch.sparse, SciPy and DGL.
 
 All contestants take turns, round after round, so that whatever else the machine does hits them
 alike, and a call that was preempted is repeated. Medians over the rounds are compared and their
@@ -105,13 +105,9 @@ def contestants(
     weighted = CSR.of(A.indptr, A.indices, A.shape, torch.rand(A.nnz))
     X, Y = torch.randn(cols, width), torch.zeros(n, width)
     X16, Y16 = X.bfloat16(), Y.bfloat16()
-    rows = (A.indptr.data_ptr(), A.indices.data_ptr(), n, X.data_ptr(), width, width)
 
     def product() -> None:
         spmm(A, X, out=Y)
-
-    def reading() -> None:
-        _native.touch_rows(*rows, torch.get_num_threads())
 
     calls: dict[str, Callable[[], Any]] = {
         "spgnn": product,
@@ -120,14 +116,12 @@ def contestants(
         "spgnn values allocating": lambda: spmm(weighted, X),
         "spgnn accumulate": lambda: spmm(A, X, out=Y, accumulate=True),
         "spgnn bfloat16": lambda: spmm(A, X16, out=Y16),
-        "gather roofline": reading,
     }
     if not quick:
         calls |= others(matrix, A, X)
     entrants = {name: Contestant(call, threads) for name, call in calls.items()}
-    for name, call in (("spgnn", product), ("gather", reading)):
-        entrants[f"{name} again, 1 thread"] = Contestant(call, 1, call)
-        entrants[f"{name} again"] = Contestant(call, threads, call)
+    entrants["spgnn again, 1 thread"] = Contestant(product, 1, product)
+    entrants["spgnn again"] = Contestant(product, threads, product)
     return entrants
 
 
@@ -241,14 +235,14 @@ def measure(
     }
 
 
-def triad_bandwidth(threads: int) -> float:
+def triad_bandwidth() -> float:
     """Bytes per second of y += 3 x on 256 MiB arrays, best of ten."""
     count = 2**26
     x, y = torch.ones(count), torch.ones(count)
     seconds = []
     for _ in range(10):
         started = time.perf_counter()
-        _native.triad(y.data_ptr(), x.data_ptr(), count, threads)
+        y.add_(x, alpha=3)
         seconds.append(time.perf_counter() - started)
     return 3 * 4 * count / min(seconds)
 
@@ -264,7 +258,7 @@ def machine(threads: int) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": threads,
         "instruction_set": _native.instruction_set(),
-        "triad_bytes_per_second": triad_bandwidth(threads),
+        "triad_bytes_per_second": triad_bandwidth(),
         "commit": commit.stdout.strip(),
         "torch": torch.__version__,
         "scipy": scipy.__version__,
@@ -279,7 +273,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dgl", help="Python interpreter of an environment with DGL 2.1.0")
-    parser.add_argument("--quick", action="store_true", help="spgnn and its rooflines only")
+    parser.add_argument("--quick", action="store_true", help="spgnn only")
     parser.add_argument("--json", type=Path, default=Path("kernels.json"))
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()

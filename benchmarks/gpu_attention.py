@@ -12,10 +12,9 @@ from gpu_operations import HEADS, Line, compare
 from torch import Tensor
 
 from spgnn import CSR
-from spgnn.kernels import AttentionDropout, attention_torch
-from spgnn.kernels.attention_rules import Rules
-from spgnn.kernels.attention_state import FINISHED, Target
-from spgnn.kernels.attention_ways import way
+from spgnn.kernels import AttentionDropout, torch_kernels
+from spgnn.kernels.attention import FINISHED, Rules, Target
+from spgnn.kernels.library import kernels_for
 from spgnn.pattern import Pattern
 from spgnn.sparse import SUM_DTYPE
 
@@ -70,25 +69,25 @@ class Case:
 
     def lines(self, name: str, run: tuple[Clock, int]) -> Iterator[Line]:
         """Both directions, against torch."""
-        ours, heads = way(self.G), self.shape[0]
-        expected = self.forward(attention_torch)
+        ours, heads = kernels_for(self.G), self.shape[0]
+        expected = self.forward(torch_kernels)
         right = self._agree(self.forward(ours), expected)
         calls: Calls = {
-            "baseline": partial(self.forward, attention_torch),
+            "baseline": partial(self.forward, torch_kernels),
             "spgnn": partial(self.forward, ours),
         }
         yield compare(name, self.shape, calls, right, run)
         out, lse = expected[:2]
         D = torch.empty_like(lse)
-        attention_torch.head_products(self.G, out, D)
+        torch_kernels.head_products(self.G, out, D)
         again = torch.empty_like(D)
         ours.head_products(self.G, out, again)
         _ = self.pattern.T  # made once for both
         right = self._agree(
-            (*self.backward(ours, lse, D), again), (*self.backward(attention_torch, lse, D), D)
+            (*self.backward(ours, lse, D), again), (*self.backward(torch_kernels, lse, D), D)
         )
         calls = {
-            "baseline": partial(self.backward, attention_torch, lse, D),
+            "baseline": partial(self.backward, torch_kernels, lse, D),
             "spgnn": partial(self.backward, ours, lse, D),
         }
         assert lse.shape[1] == heads
@@ -126,8 +125,8 @@ def hub_attention(clock: Clock, rounds: int, where: str, nnz: int) -> Iterator[L
         indices = torch.randint(rows, (int(indptr[-1]),), dtype=torch.int32)
         kept.append(Case("GAT", CSR.of(indptr, indices, (rows, rows)).to(where).pattern, HUB_SHAPE))
     even, heavy = kept
-    ours = way(heavy.G)
-    found, expected = heavy.forward(ours), heavy.forward(attention_torch)
+    ours = kernels_for(heavy.G)
+    found, expected = heavy.forward(ours), heavy.forward(torch_kernels)
     calls: Calls = {"baseline": partial(even.forward, ours), "spgnn": partial(heavy.forward, ours)}
     right = heavy._agree(found, expected)
     yield compare("GAT, half of all nonzeros in a row", HUB_SHAPE, calls, right, (clock, rounds))

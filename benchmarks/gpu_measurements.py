@@ -16,8 +16,9 @@ from torch import Tensor
 from spgnn import CSR, kernels
 from spgnn.data import load_dataset
 from spgnn.data.normalise import add_self_loops, degree_scales
-from spgnn.kernels.cuda import cusparse, device
-from spgnn.kernels.cuda import spmm as host
+from spgnn.kernels import torch_kernels
+from spgnn.kernels.cuda import device
+from spgnn.kernels.cuda import operations as host
 from spgnn.kernels.cuda.tiling import TILE_ITEMS, tile_items
 
 TOLERANCE = 1e-5  # of the sum of absolute terms, float32
@@ -97,7 +98,7 @@ def make_blocks(A: CSR, where: str) -> Blocks:
     """From a 0/1 block on the CPU."""
     plain = A.to(where)
     ones = torch.ones(A.nnz, device=where)
-    narrow = cusparse.as_torch(plain, torch.float32)
+    narrow = torch_kernels.as_torch(plain, torch.float32)
     wide = torch.sparse_csr_tensor(
         plain.indptr, plain.indices.long(), ones, A.shape, check_invariants=False
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 _Bytes = npt.NDArray[np.uint8]
 _Int32 = npt.NDArray[np.int32]
@@ -18,6 +19,142 @@ _Progress = Callable[[int, int], None] | None
 def instruction_sets() -> list[str]: ...
 def instruction_set() -> str: ...
 def use_instruction_set(name: str) -> None: ...
+
+# kernels: each writes its result into its last tensors
+
+def spmm(
+    indptr: Tensor,
+    indices: Tensor,
+    values: Tensor | None,
+    row_scale: Tensor | None,
+    col_scale: Tensor | None,
+    X: Tensor,
+    out: Tensor,
+    accumulate: bool,
+) -> None: ...
+def sddmm(
+    indptr: Tensor,
+    indices: Tensor,
+    row_scale: Tensor | None,
+    col_scale: Tensor | None,
+    G: Tensor,
+    X: Tensor,
+    out: Tensor,
+) -> None: ...
+def edge_softmax(indptr: Tensor, scores: Tensor, out: Tensor) -> None: ...
+def row_sums(indptr: Tensor, a: Tensor, b: Tensor | None, out: Tensor) -> None: ...
+def gather_rows(X: Tensor, rows: Tensor, scale: Tensor | None, out: Tensor) -> None: ...
+def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -> None: ...
+def dropout_rows(X: Tensor, vertex_ids: Tensor, key: int, p: float, out: Tensor) -> None: ...
+def update_rows(
+    Z: Tensor,
+    bias: Tensor | None,
+    vertex_ids: Tensor | None,
+    key: int,
+    p: float,
+    act: int,
+    alpha: float,
+    out: Tensor,
+) -> None: ...
+def update_rows_backward(
+    G: Tensor,
+    Y: Tensor | None,
+    vertex_ids: Tensor | None,
+    key: int,
+    p: float,
+    act: int,
+    alpha: float,
+    dZ: Tensor,
+    sums: Tensor,
+) -> None: ...
+def extreme(
+    indptr: Tensor,
+    indices: Tensor,
+    X: Tensor,
+    largest: bool,
+    begun: bool,
+    first_column: int,
+    out: Tensor,
+    arg: Tensor,
+) -> None: ...
+def extreme_adjoint(G: Tensor, arg: Tensor, dX: Tensor) -> None: ...
+def quantise_rows(
+    X: Tensor,
+    bits: int,
+    ids: Tensor,
+    key: int,
+    stochastic: bool,
+    rows: Tensor | None,
+    residual: Tensor | None,
+    lost: Tensor | None,
+    out: Tensor,
+) -> None: ...
+def dequantise_rows(packed: Tensor, bits: int, rows: Tensor | None, out: Tensor) -> None: ...
+def gemm_product(X: Tensor, W: Tensor, out: Tensor) -> None: ...
+def gemm_gradient(G: Tensor, X: Tensor, out: Tensor) -> None: ...
+def cross_entropy(X: Tensor, target: Tensor, out: Tensor) -> None: ...
+def cross_entropy_gradient(G: Tensor, X: Tensor, target: Tensor, out: Tensor) -> None: ...
+
+class AttentionSide:
+    def __init__(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        packed: Tensor,
+        heads: int,
+        width: int,
+        slope: float,
+        order: Tensor | None = None,
+        first: Tensor | None = None,
+        second: Tensor | None = None,
+        first_numbers: Tensor | None = None,
+        second_numbers: Tensor | None = None,
+        vector: Tensor | None = None,
+        edge_scores: Tensor | None = None,
+        edge_features: Tensor | None = None,
+        own_ids: Tensor | None = None,
+        other_ids: Tensor | None = None,
+        by_column: bool = False,
+        key: int = 0,
+        p: float = 0.0,
+    ) -> None: ...
+
+def attention_pack(
+    heads: int, matrices: Sequence[Tensor], numbers: Sequence[Tensor], packed: Tensor
+) -> None: ...
+def attend(
+    side: AttentionSide,
+    like: Tensor,
+    state: Sequence[Tensor | None],
+    ending: int,
+    out: Tensor | None,
+    lse: Tensor | None,
+    v2: bool,
+) -> None: ...
+def attend_backward(
+    side: AttentionSide,
+    kind: int,
+    rows: Tensor,
+    numbers: Tensor | None,
+    vector: Tensor | None,
+    edge_scores: Tensor | None,
+    edge_features: Tensor | None,
+) -> None: ...
+def attention_scatter(
+    side: AttentionSide,
+    loops: Tensor | None,
+    loop_columns: Tensor | None,
+    sums: Tensor,
+    ends: Tensor,
+    vector: Tensor,
+    v2: bool,
+) -> None: ...
+def attention_finish(m: Tensor, n: Tensor, O: Tensor, out: Tensor, lse: Tensor) -> None: ...
+def head_products(G: Tensor, X: Tensor, products: Tensor) -> None: ...
+def advise_huge_pages(memory: Tensor) -> None: ...
+def is_intel() -> bool: ...
+def near_bytes() -> int: ...
+def use_near_bytes(bytes: int) -> None: ...
 
 # pattern.py, hashing.py
 

@@ -22,7 +22,7 @@ from spgnn.attention import (
 )
 from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm, build
-from spgnn.kernels.reference import dropout_keeps
+from spgnn.kernels.torch_kernels import dropout_keeps
 from spgnn.testing import run_ranks
 from tests.matrices import random_matrix, uneven_layout
 from tests.products import moved

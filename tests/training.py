@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from spgnn.comm import Communicator
 from spgnn.data.normalise import WITH_LOOPS
-from spgnn.kernels.reference import dropout_mask
+from spgnn.kernels.torch_kernels import dropout_mask
 from spgnn.nn.attention_conv import EDGES
 from spgnn.nn.dropout import DropoutKeys
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare

@@ -15,9 +15,10 @@ from spgnn.kernels.attention import (
     AttentionState,
     attend_,
     attend_backward,
+    attend_v2_,
+    attend_v2_backward,
     head_products,
 )
-from spgnn.kernels.attention_v2 import attend_v2_, attend_v2_backward
 from spgnn.pattern import Pattern
 
 # Stands for the logarithm of an empty sum: finite, so that differences of two are numbers.

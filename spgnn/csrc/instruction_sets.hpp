@@ -10,7 +10,7 @@ namespace spgnn {
 
 enum class Isa { kBaseline, kAvx2, kAvx512 };
 
-inline std::string name_of(Isa isa) {
+inline const char* name_of(Isa isa) {
   constexpr const char* kNames[] = {"baseline", "avx2", "avx512"};
   return kNames[static_cast<int>(isa)];
 }
@@ -41,7 +41,8 @@ inline Isa& current_isa() {
 
 inline void use_isa(const std::string& name) {
   const auto sets = available_isas();
-  const auto found = std::ranges::find(sets, name, name_of);
+  const auto found =
+      std::ranges::find(sets, name, [](Isa isa) { return std::string(name_of(isa)); });
   if (found == sets.end()) throw std::invalid_argument("no instruction set " + name + " here");
   current_isa() = *found;
 }

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "input_error.hpp"
 #include "instruction_sets.hpp"
 
 namespace nb = nanobind;
@@ -18,13 +19,22 @@ void bind_sampling(nb::module_& m);
 void bind_store(nb::module_& m);
 
 NB_MODULE(_native, m) {
+  nb::register_exception_translator(
+      [](const std::exception_ptr& error, void* input_error) {
+        try {
+          std::rethrow_exception(error);
+        } catch (const spgnn::InputError& bad) {
+          PyErr_SetString(static_cast<PyObject*>(input_error), bad.what());
+        }
+      },
+      nb::object(nb::module_::import_("spgnn.errors").attr("InputError")).release().ptr());
   for (auto* bind : {bind_comm, bind_data, bind_exchange, bind_gvb, bind_kernels, bind_partition,
                      bind_pattern, bind_sampling, bind_store}) {
     bind(m);
   }
   m.def("instruction_sets", [] {
     std::vector<std::string> names;
-    for (const auto isa : spgnn::available_isas()) names.push_back(spgnn::name_of(isa));
+    for (const auto isa : spgnn::available_isas()) names.emplace_back(spgnn::name_of(isa));
     return names;
   });
   m.def("instruction_set", [] { return spgnn::name_of(spgnn::current_isa()); });

@@ -1,23 +1,21 @@
-"""The operations of spgnn that touch every feature or every nonzero, one file each.
+"""The operations of spgnn that touch every feature or every nonzero, one file a family.
 
 Each is a registered torch operator (``torch.ops.spgnn.*``) that runs where its tensors live.
 """
 
+from spgnn.kernels.attention import AttentionDropout
 from spgnn.kernels.attention_operators import attention, attention_v2
-from spgnn.kernels.attention_rules import AttentionDropout
 from spgnn.kernels.cross_entropy import cross_entropy_sum
-from spgnn.kernels.dropout import dropout_rows
 from spgnn.kernels.gemm import (
     add_times_transposed_,
     has_gemm,
     times_transposed,
     transposed_times,
 )
-from spgnn.kernels.quantise import dequantise_rows, packed_bytes, packed_size, quantise_rows
-from spgnn.kernels.rows import gather_rows, scatter_add_rows
-from spgnn.kernels.sddmm import sddmm
+from spgnn.kernels.quantise import dequantise_rows, packed_bytes, quantise_rows
+from spgnn.kernels.rows import dropout_rows, gather_rows, scatter_add_rows
 from spgnn.kernels.softmax import edge_softmax
-from spgnn.kernels.spmm import spmm
+from spgnn.kernels.spmm import sddmm, spmm
 from spgnn.kernels.update import update_rows_
 
 __all__ = [
@@ -32,7 +30,6 @@ __all__ = [
     "gather_rows",
     "has_gemm",
     "packed_bytes",
-    "packed_size",
     "quantise_rows",
     "scatter_add_rows",
     "sddmm",

@@ -7,13 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.kernels.attention import attend_backward, check_attention, head_products
-from spgnn.kernels.attention_rules import AttentionDropout, Rules
-from spgnn.kernels.attention_state import FINISHED, Target
-from spgnn.kernels.attention_v2 import attend_v2_backward, check_attention_v2
-from spgnn.kernels.attention_ways import way
-from spgnn.kernels.library import define_computed as define
-from spgnn.kernels.library import traced
+from spgnn.kernels.attention import (
+    FINISHED,
+    AttentionDropout,
+    Rules,
+    Target,
+    attend_backward,
+    attend_v2_backward,
+    check_attention,
+    check_attention_v2,
+    head_products,
+)
+from spgnn.kernels.library import define, kernels_for, traced
 from spgnn.kernels.recycling import new_rows
 from spgnn.kernels.spmm import make_other_side
 from spgnn.pattern import Pattern
@@ -125,8 +130,7 @@ def _block(pattern: Pattern, ordered: bool) -> tuple[Tensor | None, ...]:
 def _rule(dropout: AttentionDropout | None) -> tuple[Tensor | None, Tensor | None, int, float]:
     if dropout is None or not dropout.p:
         return None, None, 0, 0.0
-    key = (int(dropout.key) + 2**63) % 2**64 - 2**63
-    return dropout.row_ids, dropout.col_ids, key, float(dropout.p)
+    return dropout.row_ids, dropout.col_ids, dropout.signed_key, float(dropout.p)
 
 
 def _dropout(rule: tuple[Any, ...]) -> AttentionDropout | None:
@@ -167,7 +171,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     rules = Rules(slope, edge_scores, _dropout(rule))
     kept = (None, None, None, P, pi) if gradients else (None,) * 5
     target = Target(FINISHED, kept, out, lse)
-    way(Z).attend(_pattern(block, Z.shape[0]), d, s, Z, rules, target)
+    kernels_for(Z).attend(_pattern(block, Z.shape[0]), d, s, Z, rules, target)
     return results
 
 
@@ -198,7 +202,7 @@ def _forward_v2(*arguments: Any) -> tuple[Tensor, ...]:
     block, (x, y, a, features, slope), rule = arguments[:5], arguments[5:10], arguments[10:14]
     out, lse = _empty_v2(*arguments)
     rules, target = Rules(slope, features, _dropout(rule)), Target(FINISHED, (None,) * 5, out, lse)
-    way(y).attend_v2(_pattern(block, y.shape[0]), x, y, a, rules, target)
+    kernels_for(y).attend_v2(_pattern(block, y.shape[0]), x, y, a, rules, target)
     return out, lse
 
 
@@ -276,6 +280,8 @@ define(
     compute=_backward_of_v2,
     fake=_empty_backward_v2,
 )
-for _operator, _saving in ((_attention, _save), (_attention_v2, _save_v2)):
-    _differentiated = _differentiate(f"{_operator._schema.name.partition('::')[2]}_backward")
-    torch.library.register_autograd(_operator, _differentiated, setup_context=_saving)
+for _operator, _name, _saving in (
+    (_attention, "attention_backward", _save),
+    (_attention_v2, "attention_v2_backward", _save_v2),
+):
+    torch.library.register_autograd(_operator, _differentiate(_name), setup_context=_saving)

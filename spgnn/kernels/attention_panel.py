@@ -1,4 +1,3 @@
-# Attention has many operands, and O is the name of its sums in all of its literature.
 """Attention of rows that come block by block, over sources that stay; backward by rows, too.
 
 Sources are packed once, and so are the sums of what rows send to them. A row has all of its scores
@@ -13,11 +12,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spgnn import _native
 from spgnn.errors import InputError
-from spgnn.kernels.attention_calls import Shape, addresses, block, call, dropout_words, own
-from spgnn.kernels.attention_rules import AttentionDropout
-from spgnn.kernels.attention_state import FINISHED, MERGED, STORED, AttentionState, finish
-from spgnn.kernels.library import unit_stride
+from spgnn.kernels.attention import (
+    FINISHED,
+    MERGED,
+    STORED,
+    AttentionDropout,
+    AttentionState,
+    finish,
+)
+from spgnn.kernels.cpu import PackedShape, side
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern, described
 
@@ -63,7 +68,7 @@ class Rows(NamedTuple):
 
 def packed_bytes(heads: int, channels: int, dtype: torch.dtype, *, joint: bool) -> int:
     """Bytes of a source in a panel; of what rows send to it, as many."""
-    return Shape(heads, channels).stride(dtype, 1, 0 if joint else 1)
+    return PackedShape(heads, channels).row_bytes(dtype, 1, 0 if joint else 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,15 +97,16 @@ class AttentionPanel:
             raise InputError(f"a panel is float32 or float64 in memory, got {described(self.a)}")
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> PackedShape:
         """Heads, and the columns of each."""
-        return Shape(*self.a.shape)
+        return PackedShape(*self.a.shape)
 
     def put(self, first: int, Z: Tensor) -> None:
         """Sources from number `first` on, [some, heads * channels]."""
         numbers = [] if self.joint else [self._summed(Z, self.a)]
         if len(Z):
-            self.shape.pack_into(self.packed[first : first + len(Z)], [Z], numbers)
+            packed = self.packed[first : first + len(Z)]
+            _native.attention_pack(self.shape.heads, [Z], numbers, packed)
 
     def attend(self, rows: Rows) -> Tensor:
         """Weighted sums of rows' neighbours [rows, heads * channels]."""
@@ -108,11 +114,11 @@ class AttentionPanel:
         count, like = rows.pattern.shape[0], self.a.new_empty(0, width)
         if rows.loops is None:
             out, lse = new_rows(count, like), self.a.new_empty(count, heads)
-            self._call_attend(rows, rows.pattern, FINISHED, (None,) * 5, (out, lse))
+            self._attend(rows, rows.pattern, FINISHED, (None,) * 5, out, lse)
             return out
         state = AttentionState.new(count, like, heads, gradients=False)
-        self._call_attend(rows, rows.pattern, STORED, state.arrays)
-        self._call_attend(rows, rows.loops.pattern(rows.pattern), MERGED, state.arrays)
+        self._attend(rows, rows.pattern, STORED, state.arrays)
+        self._attend(rows, rows.loops.pattern(rows.pattern), MERGED, state.arrays)
         return finish(state)[0]
 
     def scatter(self, rows: Rows, G: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,25 +139,11 @@ class AttentionPanel:
         a : Tensor [heads, channels]
             In GATv2, the gradient by these rows; else zero, see `vector_gradient`.
         """
-        found, da = torch.zeros_like(rows.ends), torch.zeros_like(self.a)
-        loops = (None, None) if rows.loops is None else rows.loops
-        call(
-            "attention_scatter",
-            self.a.dtype,
-            block(rows.pattern),
-            self.shape.words,
-            self._described,
-            self._own(rows, unit_stride(G)),
-            self._scores,
-            self._dropped(rows),
-            addresses(loops),
-            (sums.data_ptr(), sums.stride(0)),
-            found.data_ptr(),
-            da.data_ptr(),
-            self.joint,
-            self.shape.threads(3 * rows.pattern.nnz),
-        )
-        return found, da
+        ends, da = torch.zeros_like(rows.ends), torch.zeros_like(self.a)
+        there, columns = (None, None) if rows.loops is None else rows.loops
+        here = self._side(rows, rows.pattern, G)
+        _native.attention_scatter(here, there, columns, sums, ends, da, self.joint)
+        return ends, da
 
     def vector_gradient(self, sums: Tensor, first: int, last: int) -> Tensor:
         """The gradient of `a` by sources [first, last), once all rows have sent to them; of GAT."""
@@ -167,46 +159,31 @@ class AttentionPanel:
             by_head.addcmul_(self._numbers(sums[first:last])[:, :, None], self.a[None])
         return dZ
 
-    @property
-    def _described(self) -> tuple[int, int]:
-        return self.packed.data_ptr(), self.packed.stride(0)
-
-    @property
-    def _scores(self) -> tuple[float, int, int, int]:
-        return self.slope, self.a.data_ptr() if self.joint else 0, 0, 0
-
-    def _own(self, rows: Rows, G: Tensor | None) -> tuple[int, ...]:
-        if self.joint:
-            return own(unit_stride(rows.ends), G)
-        return own(None, G, rows.ends)
-
-    def _dropped(self, rows: Rows) -> tuple[object, ...]:
+    def _side(self, rows: Rows, pattern: Pattern, G: Tensor | None) -> _native.AttentionSide:
         dropout = rows.dropout if rows.dropout is not None and rows.dropout.p else None
-        return dropout_words(dropout, by_column=False)
+        return side(
+            pattern,
+            self.shape,
+            self.packed,
+            self.slope,
+            dropout,
+            first=rows.ends if self.joint else None,
+            second=G,
+            first_numbers=None if self.joint else rows.ends,
+            vector=self.a if self.joint else None,
+        )
 
-    def _call_attend(
+    def _attend(
         self,
         rows: Rows,
         pattern: Pattern,
         ending: int,
         arrays: tuple[Tensor | None, ...],
-        finished: tuple[Tensor | None, Tensor | None] = (None, None),
+        out: Tensor | None = None,
+        lse: Tensor | None = None,
     ) -> None:
-        call(
-            "attend",
-            self.a.dtype,
-            block(pattern),
-            self.shape.words,
-            self._described,
-            self._own(rows, None),
-            self._scores,
-            self._dropped(rows),
-            addresses(arrays),
-            ending,
-            *addresses(finished),
-            self.joint,
-            self.shape.threads((1 + self.joint) * pattern.nnz),
-        )
+        here = self._side(rows, pattern, None)
+        _native.attend(here, self.a, arrays, ending, out, lse, self.joint)
 
     def _packed_numbers(self, packed: Tensor) -> Tensor:
         return packed.view(self.a.dtype)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
 
 from spgnn.errors import InputError
+from spgnn.kernels.torch_internals import is_fake
 from spgnn.pattern import Pattern, described
 from spgnn.sparse import CSR, SUM_DTYPE
 
@@ -90,7 +90,7 @@ def check_out(name: str, out: Tensor, rows: int, X: Tensor, learnt: Tensor | Non
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
     """Whether some element of a matrix is also one of another; exact for equal row strides."""
-    if isinstance(a, FakeTensor):
+    if is_fake(a):
         return False
     gap = b.data_ptr() - a.data_ptr()
     first = a if gap > 0 else b

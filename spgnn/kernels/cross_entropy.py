@@ -9,27 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.kernels.library import (
-    Operator,
-    define,
-    native,
-    only_batched,
-    threads,
-    traced,
-    unit_stride,
-)
+from spgnn.kernels.library import Operator, define, kernels_for, only_batched, traced
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import described
 
-_TYPES = {torch.float32: "float32", torch.float64: "float64"}
-_LOSS = {dtype: getattr(native, f"cross_entropy_{name}") for dtype, name in _TYPES.items()}
-_GRADIENT = {
-    dtype: getattr(native, f"cross_entropy_gradient_{name}") for dtype, name in _TYPES.items()
-}
-# What an exponential takes, in multiplications.
-_EXPONENTIAL = 16
-# What torch is told of rows without a target.
-_LEFT_OUT = -100
+_DTYPES = (torch.float32, torch.float64)
 
 
 def cross_entropy_sum(X: Tensor, target: Tensor) -> Tensor:
@@ -49,7 +33,7 @@ def cross_entropy_sum(X: Tensor, target: Tensor) -> Tensor:
     InputError
         If types or shapes do not fit, or there is no such class.
     """
-    if not isinstance(X, Tensor) or X.dim() != 2 or X.dtype not in _TYPES or not X.shape[1]:
+    if not isinstance(X, Tensor) or X.dim() != 2 or X.dtype not in _DTYPES or not X.shape[1]:
         raise InputError(f"X must be float32 or float64 [n, classes], got {described(X)}")
     fits = isinstance(target, Tensor) and target.dtype == torch.int64
     if not fits or target.shape != X.shape[:1] or target.device != X.device:
@@ -57,44 +41,30 @@ def cross_entropy_sum(X: Tensor, target: Tensor) -> Tensor:
             f"target must be int64 [{X.shape[0]}] on {X.device}, got {described(target)}"
         )
     if traced():  # compilers and transforms know torch's own
-        known = torch.where(target < 0, _LEFT_OUT, target)
-        return F.cross_entropy(X, known, reduction="sum", ignore_index=_LEFT_OUT)
+        known = torch.where(target < 0, -100, target)
+        return F.cross_entropy(X, known, reduction="sum", ignore_index=-100)
     return _loss(X, target)
 
 
-def _loss_on_cpu(X: Tensor, target: Tensor, out: Tensor) -> None:
-    X, target = unit_stride(X), target.contiguous()
-    if X.shape[0] and int(target.max()) >= X.shape[1]:
+def _compute_loss(X: Tensor, target: Tensor) -> Tensor:
+    if X.is_cpu and X.shape[0] and int(target.max()) >= X.shape[1]:
         row = int((target >= X.shape[1]).nonzero()[0])
         raise InputError(
             f"target of row {row} is class {int(target[row])}; X has {X.shape[1]} classes"
         )
-    work = _EXPONENTIAL * X.numel()
-    place = X.data_ptr(), X.stride(0)
-    out.fill_(_LOSS[X.dtype](place, tuple(X.shape), target.data_ptr(), threads(work)))
+    out = X.new_empty(())
+    kernels_for(X).cross_entropy(X, target, out)
+    return out
 
 
-def _gradient_on_cpu(G: Tensor, X: Tensor, target: Tensor, out: Tensor) -> None:
-    X, target = unit_stride(X), target.contiguous()
-    _GRADIENT[X.dtype](
-        (X.data_ptr(), X.stride(0)),
-        tuple(X.shape),
-        target.data_ptr(),
-        G.item(),
-        (out.data_ptr(), out.stride(0)),
-        threads(_EXPONENTIAL * X.numel()),
-    )
+def _compute_gradient(G: Tensor, X: Tensor, target: Tensor) -> Tensor:
+    out = _new_gradient(G, X, target)
+    kernels_for(X).cross_entropy_gradient(G, X, target, out)
+    return out
 
 
-def _loss_on_cuda(X: Tensor, target: Tensor, out: Tensor) -> None:
-    known = torch.where(target < 0, _LEFT_OUT, target)
-    out.copy_(F.cross_entropy(X, known, reduction="sum", ignore_index=_LEFT_OUT))
-
-
-def _gradient_on_cuda(G: Tensor, X: Tensor, target: Tensor, out: Tensor) -> None:
-    torch.softmax(X, 1, out=out)
-    known = (target >= 0).to(X.dtype)[:, None]
-    out.scatter_add_(1, target.clamp(min=0)[:, None], -known).mul_(known * G)
+def _new_gradient(G: Tensor, X: Tensor, target: Tensor) -> Tensor:
+    return new_rows(X.shape[0], X)
 
 
 def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -126,9 +96,8 @@ def _batched(info: Any, in_dims: Any, *arguments: Any) -> Any:
 _loss = Operator(
     define(
         "cross_entropy(Tensor X, Tensor target) -> Tensor",
-        cpu=_loss_on_cpu,
-        cuda=_loss_on_cuda,
-        empty=lambda X, target: X.new_empty(()),
+        compute=_compute_loss,
+        fake=lambda X, target: X.new_empty(()),
     ),
     save=_save,
     backward=_backward,
@@ -137,9 +106,8 @@ _loss = Operator(
 _gradient = Operator(
     define(
         "cross_entropy_gradient(Tensor G, Tensor X, Tensor target) -> Tensor",
-        cpu=_gradient_on_cpu,
-        cuda=_gradient_on_cuda,
-        empty=lambda G, X, target: new_rows(X.shape[0], X),
+        compute=_compute_gradient,
+        fake=_new_gradient,
     ),
     save=_save,
     backward=_gradient_backward,

@@ -9,21 +9,12 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.kernels.checks import check_block, check_out
-from spgnn.kernels.library import (
-    by_type,
-    by_types,
-    define_computed,
-    on_cuda,
-    threads,
-    transformed,
-    unit_stride,
-)
+from spgnn.kernels.library import define, kernels_for, transformed
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern, described, index_dtype
+from spgnn.sparse import CSR
 
-_KERNELS, _ADJOINTS = by_types("extreme_rows"), by_type("extreme_adjoint")
-_WIDE = {torch.int32: False, torch.int64: True}
-_on_cuda = on_cuda("extreme")
+_COLUMNS = (torch.int32, torch.int64)
 
 
 def extreme_(
@@ -62,12 +53,14 @@ def extreme_(
         If types, shapes, dtypes or devices do not fit.
     """
     check_block(pattern, X)
+    begun = state is not None
     if state is None:
         state = _empty(pattern.indptr, pattern.indices, X, largest)
-        _run(pattern.indptr, pattern.indices, X, largest, *state, begun=False, first=first_column)
-        return state
-    _check_state(pattern, X, state)
-    _run(pattern.indptr, pattern.indices, X, largest, *state, begun=True, first=first_column)
+    else:
+        _check_state(pattern, X, state)
+    if state[0].numel():
+        block = pattern.indptr, pattern.indices, X
+        kernels_for(X).extreme(*block, largest, begun, first_column, *state)
     return state
 
 
@@ -88,28 +81,27 @@ def add_to_extremes_(dX: Tensor, G: Tensor, arg: Tensor) -> None:
         If shapes or dtypes do not fit.
     """
     fits = dX.is_contiguous() and dX.shape[1:] == G.shape[1:] and arg.shape == G.shape
-    if not fits or dX.dtype != G.dtype or arg.dtype not in _WIDE or dX.is_cuda:
+    if not fits or dX.dtype != G.dtype or arg.dtype not in _COLUMNS or dX.is_cuda:
         raise InputError(
             f"dX must be {G.dtype} [cols, {G.shape[1]}] without gaps on a CPU, columns int32 or "
             f"int64 {list(G.shape)}; got {described(dX)} and {described(arg)}"
         )
     if G.numel():
-        _add(dX, G, arg)
+        kernels_for(G).extreme_adjoint(G, arg, dX)
 
 
-def extreme(A: Any, X: Tensor, largest: bool) -> Tensor:
+def extreme(A: CSR, X: Tensor, largest: bool) -> Tensor:
     """The product of `spmm` with reduction "max" or "min"."""
     if A.values is not None or A.row_scale is not None or A.col_scale is not None:
         raise InputError('reduce="max" and "min" take a matrix without values and scalings')
-    flat = X.flatten(1)
-    out: Tensor = _extreme(A.indptr, A.indices, flat, largest)[0]
+    out: Tensor = _extreme(A.indptr, A.indices, X.flatten(1), largest)[0]
     return out.unflatten(1, X.shape[1:]) if X.dim() == 3 else out
 
 
 def _check_state(pattern: Pattern, X: Tensor, state: tuple[Tensor, Tensor]) -> None:
     out, arg = state
     check_out("state", out, pattern.shape[0], X)
-    if arg.shape != out.shape or arg.dtype not in _WIDE or not arg.is_contiguous():
+    if arg.shape != out.shape or arg.dtype not in _COLUMNS or not arg.is_contiguous():
         raise InputError(
             f"the state's columns must be int32 or int64 {list(out.shape)}, got {described(arg)}"
         )
@@ -117,40 +109,9 @@ def _check_state(pattern: Pattern, X: Tensor, state: tuple[Tensor, Tensor]) -> N
 
 def _compute(indptr: Tensor, indices: Tensor, X: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
     out, arg = _empty(indptr, indices, X, largest)
-    _run(indptr, indices, X, largest, out, arg, begun=False, first=0)
+    if out.numel():
+        kernels_for(X).extreme(indptr, indices, X, largest, False, 0, out, arg)
     return out, arg
-
-
-def _run(
-    indptr: Tensor,
-    indices: Tensor,
-    X: Tensor,
-    largest: bool,
-    out: Tensor,
-    arg: Tensor,
-    *,
-    begun: bool,
-    first: int,
-) -> None:
-    """Write the result, or what this block makes of that of those before it."""
-    if not out.numel():
-        return
-    X = unit_stride(X)
-    if X.is_cuda:
-        _on_cuda(indptr, indices, X, largest, begun, first, out, arg)
-        return
-    _KERNELS[X.dtype, indices.dtype](
-        indptr.data_ptr(),
-        indices.data_ptr(),
-        (X.data_ptr(), X.stride(0)),
-        tuple(out.shape),
-        largest,
-        begun,
-        first,
-        (out.data_ptr(), out.stride(0)),
-        (arg.data_ptr(), _WIDE[arg.dtype]),
-        threads(indices.shape[0] * X.shape[1]),
-    )
 
 
 def _empty(indptr: Tensor, indices: Tensor, X: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
@@ -185,32 +146,21 @@ def _adjoint(G: Tensor, arg: Tensor, length: int) -> Tensor:
     if G.is_cuda:
         return _scattered(G, arg, length)
     dX = new_rows(length, G).zero_()
-    _add(dX, G, arg)
+    kernels_for(G).extreme_adjoint(G, arg, dX)
     return dX
-
-
-def _add(dX: Tensor, G: Tensor, arg: Tensor) -> None:
-    G, arg = unit_stride(G), arg.contiguous()
-    _ADJOINTS[G.dtype](
-        (G.data_ptr(), G.stride(0)),
-        (arg.data_ptr(), _WIDE[arg.dtype]),
-        tuple(G.shape),
-        dX.data_ptr(),
-        threads(G.numel()),
-    )
 
 
 def _empty_adjoint(G: Tensor, arg: Tensor, length: int) -> Tensor:
     return new_rows(length, G)
 
 
-_extreme = define_computed(
+_extreme = define(
     "extreme(Tensor indptr, Tensor indices, Tensor X, bool largest) -> (Tensor, Tensor)",
     compute=_compute,
     fake=_empty,
 )
 torch.library.register_autograd(_extreme, _backward, setup_context=_save)
-_extreme_adjoint = define_computed(
+_extreme_adjoint = define(
     "extreme_adjoint(Tensor G, Tensor arg, SymInt length) -> Tensor",
     compute=_adjoint,
     fake=_empty_adjoint,

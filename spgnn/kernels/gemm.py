@@ -10,15 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.kernels.library import (
-    Operator,
-    define,
-    native,
-    only_batched,
-    threads,
-    traced,
-    unit_stride,
-)
+from spgnn import _native
+from spgnn.kernels.library import Operator, define, kernels_for, only_batched, traced
 from spgnn.kernels.recycling import new_rows
 
 # Fewest rows of X that are worth it.
@@ -37,8 +30,8 @@ def most_columns(instruction_set: str, *, intel: bool, mkl: bool) -> tuple[int, 
 
 
 _MOST_COLUMNS, _MOST_OF_GRADIENT = most_columns(
-    native.instruction_sets()[0],
-    intel=native.is_intel(),
+    _native.instruction_sets()[0],
+    intel=_native.is_intel(),
     mkl=torch.backends.mkl.is_available(),
 )
 
@@ -92,19 +85,24 @@ def _has_kernel(first: Tensor, second: Tensor) -> bool:
     )
 
 
-def _multiply(X: Tensor, W: Tensor, out: Tensor) -> None:
-    X, W = unit_stride(X), W.contiguous()
-    sizes = *X.shape, W.shape[0]
-    work = out.numel() * X.shape[1]
-    place = X.data_ptr(), X.stride(0)
-    native.gemm_product(place, W.data_ptr(), sizes, out.data_ptr(), threads(work))
+def _multiply(X: Tensor, W: Tensor) -> Tensor:
+    out = _new_product(X, W)
+    kernels_for(X).gemm_product(X, W, out)
+    return out
 
 
-def _multiply_transposed(G: Tensor, X: Tensor, out: Tensor) -> None:
-    G, X = unit_stride(G), unit_stride(X)
-    sizes = *X.shape, G.shape[1]
-    places = (G.data_ptr(), G.stride(0)), (X.data_ptr(), X.stride(0))
-    native.gemm_gradient(*places, sizes, out.data_ptr(), threads(G.numel() * X.shape[1]))
+def _new_product(X: Tensor, W: Tensor) -> Tensor:
+    return new_rows(X.shape[0], X.new_empty(0, W.shape[0]))
+
+
+def _multiply_transposed(G: Tensor, X: Tensor) -> Tensor:
+    out = _new_gradient(G, X)
+    kernels_for(X).gemm_gradient(G, X, out)
+    return out
+
+
+def _new_gradient(G: Tensor, X: Tensor) -> Tensor:
+    return G.new_empty(G.shape[1], X.shape[1])
 
 
 def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -135,12 +133,7 @@ def _batched(info: Any, in_dims: Any, *arguments: Any) -> Any:
 
 
 _product = Operator(
-    define(
-        "gemm_product(Tensor X, Tensor W) -> Tensor",
-        cpu=_multiply,
-        cuda=None,
-        empty=lambda X, W: new_rows(X.shape[0], X.new_empty(0, W.shape[0])),
-    ),
+    define("gemm_product(Tensor X, Tensor W) -> Tensor", compute=_multiply, fake=_new_product),
     save=_save,
     backward=_product_backward,
     batched=_batched,
@@ -148,9 +141,8 @@ _product = Operator(
 _gradient = Operator(
     define(
         "gemm_gradient(Tensor G, Tensor X) -> Tensor",
-        cpu=_multiply_transposed,
-        cuda=None,
-        empty=lambda G, X: G.new_empty(G.shape[1], X.shape[1]),
+        compute=_multiply_transposed,
+        fake=_new_gradient,
     ),
     save=_save,
     backward=_gradient_backward,

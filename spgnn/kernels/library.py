@@ -1,4 +1,4 @@
-"""The operators as torch knows them, and the ways to them.
+"""The operators as torch knows them, and who works on them.
 
 Every operation is an operator ``torch.ops.spgnn.*``, so profilers and dispatch modes see its name.
 What can be differentiated is an `Operator`: autograd, transforms and tracers find it there.
@@ -8,112 +8,49 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
 from spgnn.errors import InputError
+from spgnn.kernels.torch_internals import (
+    below_autograd,
+    direct,
+    forward_mode,
+    record,
+    transforms_active,
+)
 
-native: Any = importlib.import_module("spgnn._native")
 _library: Any = torch.library.Library("spgnn", "DEF")
 
-# Below this many multiplications a second thread costs more than it saves.
-SERIAL_LIMIT = 32768
-_NAMES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
-_INDEX_NAMES = {torch.int32: "int32", torch.int64: "int64"}
+
+def kernels_for(tensor: Tensor) -> ModuleType:
+    """The module with a function for each operation on tensors like this one.
+
+    On CPUs the C++ functions, for the instruction set at work; on GPUs those of
+    `spgnn.kernels.cuda`, imported on first use. Arguments have been checked; each function writes
+    its result into its last arguments.
+    """
+    if tensor.is_cuda:
+        module: ModuleType = importlib.import_module("spgnn.kernels.cuda").implementation()
+        return module
+    return importlib.import_module("spgnn.kernels.cpu")
 
 
-def by_type(function: str) -> dict[torch.dtype, Any]:
-    """A C++ function for every dtype."""
-    return {dtype: getattr(native, f"{function}_{name}") for dtype, name in _NAMES.items()}
-
-
-def by_types(function: str) -> dict[tuple[torch.dtype, torch.dtype], Any]:
-    """A C++ function for every dtype and dtype of indices."""
-    return {
-        (dtype, index): getattr(native, f"{function}_{name}_{index_name}")
-        for dtype, name in _NAMES.items()
-        for index, index_name in _INDEX_NAMES.items()
-    }
-
-
-def threads(work: int) -> int:
-    """How many threads so many multiplications are worth."""
-    return 1 if work < SERIAL_LIMIT else torch.get_num_threads()
-
-
-def address(array: Tensor | None) -> int:
-    """Where an array begins; 0 stands for none."""
-    return 0 if array is None else array.data_ptr()
-
-
-def dense(array: Tensor | None) -> Tensor | None:
-    """The array without gaps."""
-    return None if array is None else array.contiguous()
-
-
-def unit_stride(X: Tensor) -> Tensor:
-    """X with neighbouring columns next to each other."""
-    return X if X.stride(-1) == 1 or X.shape[-1] == 1 else X.contiguous()
-
-
-def on_cuda(name: str) -> Callable[..., None]:
-    """The CUDA kernel of that name, imported on first use: CuPy is an optional dependency."""
-
-    def kernel(*arguments: Any) -> None:
-        cuda = importlib.import_module("spgnn.kernels.cuda")
-        getattr(cuda.implementation(), name)(*arguments)
-
-    return kernel
-
-
-def define(
-    schema: str,
-    *,
-    cpu: Callable[..., None],
-    cuda: Callable[..., None] | None,
-    empty: Callable[..., Tensor] | None = None,
-) -> Any:
+def define(schema: str, *, compute: Callable[..., Any], fake: Callable[..., Any] | None) -> Any:
     """Register an operator.
 
     Parameters
     ----------
     schema : str
         Without the namespace.
-    cpu, cuda
-        Kernels: they take the operator's arguments, and then the result that they are to write.
-        ``None`` where nobody calls it on such tensors.
-    empty
-        Makes the result, uninitialised, from the arguments. Also all that tracers ask for. Without
-        it the operator returns nothing.
-
-    Returns
-    -------
-    OpOverload
-    """
-    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    name = schema.partition("(")[0]
-    for device, kernel in (("CPU", cpu), ("CUDA", cuda)):
-        if kernel is not None:
-            _library.impl(name, kernel if empty is None else _making(empty, kernel), device)
-    torch.library.register_fake(f"spgnn::{name}", _nothing if empty is None else empty)
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.spgnn, packet), overload or "default")
-
-
-def define_computed(schema: str, *, compute: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    """Register an operator that makes its results itself, on any device.
-
-    Parameters
-    ----------
-    schema : str
-        Without the namespace.
     compute
-        Returns what the schema says, from the operator's arguments.
+        Makes what the schema says from the operator's arguments, on any device.
     fake
-        The same, uninitialised: all that tracers ask for.
+        The same, uninitialised: all that tracers ask for. ``None`` where nothing is returned.
 
     Returns
     -------
@@ -123,21 +60,9 @@ def define_computed(schema: str, *, compute: Callable[..., Any], fake: Callable[
     name = schema.partition("(")[0]
     for device in ("CPU", "CUDA"):
         _library.impl(name, compute, device)
-    torch.library.register_fake(f"spgnn::{name}", fake)
-    return getattr(torch.ops.spgnn, name).default
-
-
-def _making(empty: Callable[..., Tensor], kernel: Callable[..., None]) -> Callable[..., Tensor]:
-    def make(*arguments: Any) -> Tensor:
-        result = empty(*arguments)
-        kernel(*arguments, result)
-        return result
-
-    return make
-
-
-def _nothing(*arguments: Any) -> None:
-    return None
+    torch.library.register_fake(f"spgnn::{name}", fake or (lambda *arguments: None))
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.spgnn, packet), overload or "default")
 
 
 operators: dict[str, Operator] = {}
@@ -145,7 +70,7 @@ operators: dict[str, Operator] = {}
 
 
 def watched(*arguments: object) -> bool:
-    """Whether somebody looks on: autograd, a transform, a tracer."""
+    """Whether autograd, a transform or a tracer records what happens to these."""
     if traced():
         return True
     if torch.is_grad_enabled():
@@ -162,7 +87,7 @@ def traced() -> bool:
 
 def transformed() -> bool:
     """Whether a transform of torch.func or forward-mode differentiation is at work."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return transforms_active() or forward_mode()
 
 
 class Operator:
@@ -194,26 +119,26 @@ class Operator:
         tangent: Callable[..., Tensor] | None = None,
         in_place: Any = None,
     ) -> None:
-        self.overload, self.in_place = overload, in_place
+        self.overload, self.run = overload, direct(overload)
+        self.run_in_place: Any = None if in_place is None else direct(in_place)
         self.save, self.backward, self.batched = save, backward, batched
         self.tangent = tangent or self._linear
-        operators[overload._schema.name.partition("::")[2]] = self
+        operators[overload.name().partition("::")[2].partition(".")[0]] = self
         torch.library.register_autograd(overload, backward, setup_context=save)
         torch.library.register_vmap(overload, batched)
 
     def __call__(self, *arguments: Any) -> Tensor:
-        """The result, recorded by whoever looks on."""
+        """The result, recorded where somebody watches."""
         result: Tensor
         if torch.compiler.is_compiling():
             result = self.overload(*arguments)
-        elif torch._C._are_functorch_transforms_active():
+        elif transforms_active():
             result = _Recorded.apply(*arguments, self)  # type: ignore[no-untyped-call]
         elif watched(*arguments):
-            # What `apply` does where there are no transforms, without looking at signatures.
-            result = super(Function, _Recorded).apply(*arguments, self)  # type: ignore[no-untyped-call]
+            result = record(_Recorded, *arguments, self)
         else:
-            with torch._C._AutoDispatchBelowAutograd():
-                result = self.overload._op(*arguments)
+            with below_autograd():
+                result = self.run(*arguments)
         return result
 
     def overwriting(self, *arguments: Any) -> Tensor:
@@ -222,10 +147,10 @@ class Operator:
             return self(*arguments)
         result: Tensor = arguments[0]
         if watched(*arguments):
-            result = super(Function, _Overwritten).apply(*arguments, self)  # type: ignore[no-untyped-call]
+            result = record(_Overwritten, *arguments, self)
         else:
-            with torch._C._AutoDispatchBelowAutograd():
-                self.in_place._op(*arguments)
+            with below_autograd():
+                self.run_in_place(*arguments)
         return result
 
     def _linear(self, arguments: Sequence[Any], tangents: Sequence[Tensor | None]) -> Tensor:
@@ -260,18 +185,18 @@ class _Recorded(Function):
 
     @staticmethod
     def forward(*arguments: Any) -> Tensor:
-        with torch._C._AutoDispatchBelowAutograd():
-            result: Tensor = arguments[-1].overload._op(*arguments[:-1])
+        with below_autograd():
+            result: Tensor = arguments[-1].run(*arguments[:-1])
         return result
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         *arguments, ctx.operator = inputs
         ctx.operator.save(ctx, arguments, output)
-        if forward_ad._current_level >= 0:
-            kept = [argument if isinstance(argument, Tensor) else None for argument in arguments]
+        if forward_mode():
+            tensors = [argument if isinstance(argument, Tensor) else None for argument in arguments]
             ctx.others = [None if isinstance(a, Tensor) else a for a in arguments]
-            ctx.save_for_forward(*kept)
+            ctx.save_for_forward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -279,8 +204,8 @@ class _Recorded(Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        kept = zip(ctx.saved_tensors, ctx.others, strict=True)
-        arguments = [other if tensor is None else tensor for tensor, other in kept]
+        saved = zip(ctx.saved_tensors, ctx.others, strict=True)
+        arguments = [other if tensor is None else tensor for tensor, other in saved]
         result: Tensor = ctx.operator.tangent(arguments, tangents[:-1])
         return result
 
@@ -295,8 +220,8 @@ class _Overwritten(_Recorded):
 
     @staticmethod
     def forward(*arguments: Any) -> Tensor:
-        with torch._C._AutoDispatchBelowAutograd():
-            arguments[-1].in_place._op(*arguments[:-1])
+        with below_autograd():
+            arguments[-1].run_in_place(*arguments[:-1])
         result: Tensor = arguments[0]
         return result
 

@@ -12,23 +12,13 @@ from torch import Tensor
 
 from spgnn.errors import InputError, check_integer
 from spgnn.kernels.checks import check_is, check_list, check_out
-from spgnn.kernels.library import (
-    address,
-    by_type,
-    define,
-    dense,
-    native,
-    on_cuda,
-    threads,
-    unit_stride,
-)
-from spgnn.kernels.rows import check_range
+from spgnn.kernels.library import define, kernels_for
+from spgnn.kernels.torch_internals import direct
 from spgnn.pattern import described
 from spgnn.sparse import SUM_DTYPE
 
 BITS = (16, 8, 4, 2, 1)
 HEADER = 4  # bytes of a row's minimum and scale
-_QUANTISE, _DEQUANTISE = by_type("quantise_rows"), by_type("dequantise_rows")
 
 
 def packed_bytes(width: int, bits: int) -> int:
@@ -39,39 +29,13 @@ def packed_bytes(width: int, bits: int) -> int:
     InputError
         If the bits are none of 16, 8, 4, 2 and 1.
     """
-    width = check_integer("width", width, 0)
-    bits = _check_bits(bits)
+    width, bits = check_integer("width", width, 0), _check_bits(bits)
     return 2 * width if bits == 16 else HEADER + (width * bits + 7) // 8
-
-
-def packed_size(width: int, bits: Tensor) -> int:
-    """Bytes of packed rows one after another, each with bits of its own.
-
-    Parameters
-    ----------
-    width : int
-        Columns of each row.
-    bits : Tensor, uint8 [n]
-        16, 8, 4, 2 or 1 for each row.
-
-    Raises
-    ------
-    InputError
-        If some bits are none of these.
-    """
-    check_is("bits", bits, Tensor)
-    if bits.dim() != 1 or bits.dtype != torch.uint8:
-        raise InputError(f"bits must be an integer or uint8 [n], got {described(bits)}")
-    width, on_host = check_integer("width", width, 0), bits.contiguous().cpu()
-    size = native.packed_size(on_host.data_ptr(), len(on_host), width)
-    if size < 0:
-        raise InputError(f"bits must be 16, 8, 4, 2 or 1, got {-1 - size}")
-    return int(size)
 
 
 def quantise_rows(
     X: Tensor,
-    bits: int | Tensor,
+    bits: int,
     ids: Tensor,
     key: int,
     *,
@@ -92,8 +56,7 @@ def quantise_rows(
     Parameters
     ----------
     X : Tensor [n, f] ([any, f] with ``rows``), float32, float64 or bfloat16
-    bits : 16, 8, 4, 2 or 1, or Tensor, uint8 [n]
-        Of all rows, or of each.
+    bits : 16, 8, 4, 2 or 1
     ids : Tensor, int64 [n]
         Global number of the vertex in each row.
     key : int
@@ -105,15 +68,14 @@ def quantise_rows(
         does not arrive (0 where what arrives is not finite).
     lost : Tensor [2], float64, optional
         Sum of (arrived - X)² and sum of X² are added to it.
-    out : Tensor, uint8 [n, packed_bytes(f, bits)], or [packed_size(f, bits)], optional
+    out : Tensor, uint8 [n, packed_bytes(f, bits)], optional
         Where to write.
     rows : Tensor [n], int32 or int64, optional
         The rows of X to pack, in place of all; each may repeat.
 
     Returns
     -------
-    Tensor, uint8
-        A packed row in each row; with a tensor of bits, packed rows one after another.
+    Tensor, uint8 [n, packed_bytes(f, bits)]
 
     Raises
     ------
@@ -121,8 +83,10 @@ def quantise_rows(
         If types, shapes, dtypes or devices do not fit, or bits are none of those.
     """
     _check_matrix(X)
-    count = X.shape[0] if rows is None else _check_list(rows, X)
-    row_bits, all_bits, shape = _layout(count, X.shape[1], bits, X)
+    if rows is not None:
+        check_list("rows", rows, X, torch.int32, torch.int64)
+    count = X.shape[0] if rows is None else rows.shape[0]
+    shape = (count, packed_bytes(X.shape[1], bits))
     check_list("ids", ids, X, torch.int64)
     if ids.shape[0] != count:
         raise InputError(f"ids has {ids.shape[0]} entries for {count} rows")
@@ -135,14 +99,17 @@ def quantise_rows(
         out = X.new_empty(shape, dtype=torch.uint8)
     else:
         _check_array("out", out, shape, torch.uint8, X)
-    into = _quantise if torch.compiler.is_compiling() else _quantise._op
-    into(X, all_bits, row_bits, ids, signed_key, bool(stochastic), rows, residual, lost, out)
+    arguments = X, int(bits), ids, signed_key, bool(stochastic), rows, residual, lost, out
+    if torch.compiler.is_compiling():
+        _quantise(*arguments)
+    else:
+        _run_quantise(*arguments)
     return out
 
 
 def dequantise_rows(
     packed: Tensor,
-    bits: int | Tensor,
+    bits: int,
     width: int,
     dtype: torch.dtype,
     *,
@@ -153,9 +120,9 @@ def dequantise_rows(
 
     Parameters
     ----------
-    packed : Tensor, uint8
+    packed : Tensor, uint8 [n, packed_bytes(width, bits)]
         Of `quantise_rows`.
-    bits : 16, 8, 4, 2 or 1, or Tensor, uint8 [n]
+    bits : 16, 8, 4, 2 or 1
         As there.
     width : int
         Columns of each row.
@@ -177,14 +144,14 @@ def dequantise_rows(
         If types, shapes, dtypes or devices do not fit, or bits are none of those.
     """
     check_is("packed", packed, Tensor)
-    width = check_integer("width", width, 0)
     if dtype not in SUM_DTYPE:
         raise InputError(f"rows are unpacked to float32, float64 or bfloat16, got {dtype}")
-    count = len(bits) if isinstance(bits, Tensor) else len(packed) if packed.dim() else 0
-    row_bits, all_bits, shape = _layout(count, width, bits, packed)
-    _check_array("packed", packed, shape, torch.uint8, packed)
-    if rows is not None and _check_list(rows, packed) != count:
-        raise InputError(f"rows has {rows.shape[0]} entries for {count} packed rows")
+    count, width = len(packed) if packed.dim() else 0, check_integer("width", width, 0)
+    _check_array("packed", packed, (count, packed_bytes(width, bits)), torch.uint8, packed)
+    if rows is not None:
+        check_list("rows", rows, packed, torch.int32, torch.int64)
+        if rows.shape[0] != count:
+            raise InputError(f"rows has {rows.shape[0]} entries for {count} packed rows")
     if out is not None:
         written = count if rows is None or out.dim() == 0 else out.shape[0]
         check_out("out", out, written, packed.new_empty((0, width), dtype=dtype))
@@ -192,8 +159,10 @@ def dequantise_rows(
         out = packed.new_empty((count, width), dtype=dtype)
     else:
         raise InputError("rows are those of out: give both")
-    into = _dequantise if torch.compiler.is_compiling() else _dequantise._op
-    into(packed, all_bits, row_bits, rows, out)
+    if torch.compiler.is_compiling():
+        _dequantise(packed, int(bits), rows, out)
+    else:
+        _run_dequantise(packed, int(bits), rows, out)
     return out
 
 
@@ -216,25 +185,6 @@ def _check_bits(bits: object) -> int:
     return number
 
 
-def _check_list(rows: Tensor, X: Tensor) -> int:
-    check_list("rows", rows, X, torch.int32, torch.int64)
-    return rows.shape[0]
-
-
-def _layout(
-    count: int, width: int, bits: int | Tensor, X: Tensor
-) -> tuple[Tensor | None, int, tuple[int, ...]]:
-    """Bits of each row, or of all; and the shape of so many packed rows."""
-    if not isinstance(bits, Tensor):
-        return None, _check_bits(bits), (count, packed_bytes(width, bits))
-    size = packed_size(width, bits)
-    if bits.device != X.device:
-        raise InputError(f"bits are on {bits.device}, rows on {X.device}")
-    if bits.shape[0] != count:
-        raise InputError(f"bits has {bits.shape[0]} entries for {count} rows")
-    return bits, 0, (size,)
-
-
 def _check_array(
     name: str, array: Tensor, shape: tuple[int, ...], dtype: torch.dtype, X: Tensor
 ) -> None:
@@ -249,52 +199,24 @@ def _check_array(
         raise InputError(f"{name} must be contiguous, got strides {array.stride()}")
 
 
-def _on_cpu(*arguments: Any) -> None:
-    X, all_bits, row_bits, ids, key, stochastic, rows, residual, lost, out = arguments
-    X, ids, row_bits, rows = unit_stride(X), ids.contiguous(), dense(row_bits), dense(rows)
-    check_range(rows, X.shape[0])
-    _QUANTISE[X.dtype](
-        (X.data_ptr(), X.stride(0)),
-        X.shape[1],
-        len(ids),
-        (address(rows), rows is not None and rows.dtype == torch.int64),
-        (all_bits, address(row_bits)),
-        ids.data_ptr(),
-        native.mix64(key % 2**64),
-        stochastic,
-        (address(residual), 0 if residual is None else residual.stride(0)),
-        address(lost),
-        out.data_ptr(),
-        threads(len(ids) * X.shape[1]),
-    )
+def _quantise_into(X: Tensor, *others: Any) -> None:
+    kernels_for(X).quantise_rows(X, *others)
 
 
-def _back_on_cpu(
-    packed: Tensor, all_bits: int, row_bits: Tensor | None, rows: Tensor | None, out: Tensor
-) -> None:
-    row_bits, rows = dense(row_bits), dense(rows)
-    check_range(rows, out.shape[0])
-    count = out.shape[0] if rows is None else rows.shape[0]
-    _DEQUANTISE[out.dtype](
-        packed.data_ptr(),
-        out.shape[1],
-        count,
-        (address(rows), rows is not None and rows.dtype == torch.int64),
-        (all_bits, address(row_bits)),
-        (out.data_ptr(), out.stride(0)),
-        threads(count * out.shape[1]),
-    )
+def _dequantise_into(packed: Tensor, *others: Any) -> None:
+    kernels_for(packed).dequantise_rows(packed, *others)
 
 
 _quantise = define(
-    "quantise_rows(Tensor X, int bits, Tensor? row_bits, Tensor ids, int key, bool stochastic, "
-    "Tensor? rows, Tensor(a!)? residual, Tensor(b!)? lost, Tensor(c!) out) -> ()",
-    cpu=_on_cpu,
-    cuda=on_cuda("quantise_rows"),
+    "quantise_rows(Tensor X, int bits, Tensor ids, int key, bool stochastic, Tensor? rows, "
+    "Tensor(a!)? residual, Tensor(b!)? lost, Tensor(c!) out) -> ()",
+    compute=_quantise_into,
+    fake=None,
 )
+_run_quantise = direct(_quantise)
 _dequantise = define(
-    "dequantise_rows(Tensor packed, int bits, Tensor? row_bits, Tensor? rows, Tensor(a!) out) "
-    "-> ()",
-    cpu=_back_on_cpu,
-    cuda=on_cuda("dequantise_rows"),
+    "dequantise_rows(Tensor packed, int bits, Tensor? rows, Tensor(a!) out) -> ()",
+    compute=_dequantise_into,
+    fake=None,
 )
+_run_dequantise = direct(_dequantise)

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
 
-from spgnn.kernels.library import native
+from spgnn import _native
+from spgnn.kernels.torch_internals import is_fake
 
 # Smaller pieces the C library keeps by itself.
 SMALLEST = 2**25
@@ -29,7 +29,7 @@ LEAST_FILLED = 0.75
 
 def _large_pages(nbytes: int) -> Tensor:
     piece = torch.empty(nbytes, dtype=torch.uint8)
-    native.advise_huge_pages(piece.data_ptr(), nbytes)
+    _native.advise_huge_pages(piece)
     return piece
 
 
@@ -96,7 +96,7 @@ class Keeper:
     def new_rows(self, rows: int, X: Tensor) -> Tensor:
         """Uninitialised [rows, …] with the other lengths, dtype and device of X."""
         shape = (rows, *X.shape[1:])
-        if isinstance(X, FakeTensor) or not X.is_cpu:
+        if is_fake(X) or not X.is_cpu:
             return X.new_empty(shape)
         nbytes = prod(shape) * X.element_size()
         if nbytes < SMALLEST:

@@ -1,4 +1,4 @@
-"""Listed rows of a dense matrix: copied, or added to."""
+"""Listed rows of a dense matrix, copied or added to; and dropout of rows."""
 
 from __future__ import annotations
 
@@ -7,27 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_integer
 from spgnn.kernels.checks import check_dense, check_list, check_out
 from spgnn.kernels.library import (
     Operator,
-    address,
-    by_types,
     define,
-    dense,
-    native,
-    on_cuda,
+    kernels_for,
     only_batched,
     operators,
-    threads,
-    unit_stride,
     watched,
 )
 from spgnn.kernels.recycling import new_rows
+from spgnn.kernels.torch_internals import direct
 from spgnn.sparse import SUM_DTYPE
-
-_GATHER, _SCATTER = by_types("gather_rows"), by_types("scatter_add_rows")
-_IN_RANGE = {torch.int32: native.in_range_int32, torch.int64: native.in_range_int64}
 
 
 def gather_rows(
@@ -64,8 +56,10 @@ def gather_rows(
         return _gather(X, rows, scale)
     else:
         out = new_rows(rows.shape[0], X)
-    into = _gather_into if torch.compiler.is_compiling() else _gather_into._op
-    into(X, rows, scale, out)
+    if torch.compiler.is_compiling():
+        _gather_into(X, rows, scale, out)
+    else:
+        _run_gather_into(X, rows, scale, out)
     return out
 
 
@@ -101,9 +95,51 @@ def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None = 
     if rows.shape[0] != X.shape[0]:
         raise InputError(f"rows has {rows.shape[0]} entries for {X.shape[0]} rows of X")
     check_out("Y", Y, Y.shape[0], X)
-    into = _scatter_into if torch.compiler.is_compiling() else _scatter_into._op
-    into(Y, rows, X, scale)
+    if torch.compiler.is_compiling():
+        _scatter_into(Y, rows, X, scale)
+    else:
+        _run_scatter_into(Y, rows, X, scale)
     return Y
+
+
+def dropout_rows(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> Tensor:
+    """Zero elements at random and scale the rest: ``X / (1 - p)`` where kept, 0 elsewhere.
+
+    Whether element (i, c) is kept is a pure function of ``(key, vertex_ids[i], c)``, the same on
+    every device, rank and number of threads; docs/kernels.md defines it. Differentiable at every
+    order in ``X``: the gradient passes the same mask, made again.
+
+    Parameters
+    ----------
+    X : Tensor [n, f], float32, float64 or bfloat16
+    vertex_ids : Tensor, int64 [n]
+        Global number of the vertex in each row.
+    key : int
+        64 bits (signed or unsigned) made from seed, epoch and layer.
+    p : float
+        Probability of being dropped, in [0, 1); taken to a multiple of 2⁻³².
+
+    Returns
+    -------
+    Tensor [n, f]
+
+    Raises
+    ------
+    InputError
+        If types, shapes, dtypes or devices do not fit, or p is outside [0, 1).
+    """
+    check_dense("X", X)
+    return _dropout(X, vertex_ids, check_dropout(X, vertex_ids, key, p), float(p))
+
+
+def check_dropout(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> int:
+    """Refuse what does not say which elements of X are dropped; the key as a signed integer."""
+    check_list("vertex_ids", vertex_ids, X, torch.int64)
+    if vertex_ids.shape[0] != X.shape[0]:
+        raise InputError(f"vertex_ids has {vertex_ids.shape[0]} entries for {X.shape[0]} rows of X")
+    if not isinstance(p, int | float) or not 0.0 <= p < 1.0:
+        raise InputError(f"p must be in [0, 1), got {p}")
+    return (check_integer("key", key, -(2**63), 2**64 - 1) + 2**63) % 2**64 - 2**63
 
 
 def _check_rows(rows: Tensor, scale: Tensor | None, X: Tensor) -> None:
@@ -123,52 +159,32 @@ def _check_rows(rows: Tensor, scale: Tensor | None, X: Tensor) -> None:
         raise InputError("scale is a constant; it cannot require a gradient")
 
 
-def check_range(rows: Tensor | None, limit: int) -> None:
-    """Refuse a list, on the CPU and without gaps, that names a row which is not there."""
-    if rows is not None and not _IN_RANGE[rows.dtype](rows.data_ptr(), rows.shape[0], limit):
-        outside = rows[(rows < 0) | (rows >= limit)]
-        raise InputError(f"row {int(outside[0])} outside [0, {limit})")
+def _gather_rows_into(X: Tensor, rows: Tensor, scale: Tensor | None, out: Tensor) -> None:
+    kernels_for(X).gather_rows(X, rows, scale, out)
 
 
-def _on_cpu(kernels: Any, X: Tensor, rows: Tensor, scale: Tensor | None, Y: Tensor) -> None:
-    """Listed rows of X to Y, or rows of X to listed rows of Y."""
-    listed = X if kernels is _GATHER else Y
-    X, rows, scale = unit_stride(X), rows.contiguous(), dense(scale)
-    check_range(rows, listed.shape[0])
-    kernels[X.dtype, rows.dtype](
-        X.data_ptr(),
-        X.stride(0),
-        Y.data_ptr(),
-        Y.stride(0),
-        X.shape[1],
-        rows.data_ptr(),
-        rows.shape[0],
-        address(scale),
-        threads(rows.shape[0] * X.shape[1]),
-    )
+def _scatter_rows_into(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -> None:
+    kernels_for(X).scatter_add_rows(Y, rows, X, scale)
 
 
-def _gather_on_cpu(X: Tensor, rows: Tensor, scale: Tensor | None, out: Tensor) -> None:
-    _on_cpu(_GATHER, X, rows, scale, out)
+def _gathered(X: Tensor, rows: Tensor, scale: Tensor | None) -> Tensor:
+    out = _new_gathered(X, rows, scale)
+    _gather_rows_into(X, rows, scale, out)
+    return out
 
 
-def _scatter_on_cpu(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -> None:
-    _on_cpu(_SCATTER, X, rows, scale, Y)
-
-
-def _empty(X: Tensor, rows: Tensor, scale: Tensor | None) -> Tensor:
+def _new_gathered(X: Tensor, rows: Tensor, scale: Tensor | None) -> Tensor:
     return new_rows(rows.shape[0], X)
 
 
-def _empty_adjoint(G: Tensor, rows: Tensor, scale: Tensor | None, length: int) -> Tensor:
+def _scattered(G: Tensor, rows: Tensor, scale: Tensor | None, length: int) -> Tensor:
+    out = _new_scattered(G, rows, scale, length).zero_()
+    _scatter_rows_into(out, rows, G, scale)
+    return out
+
+
+def _new_scattered(G: Tensor, rows: Tensor, scale: Tensor | None, length: int) -> Tensor:
     return new_rows(length, G)
-
-
-def _adjoint(scatter: Any) -> Any:
-    def added_up(G: Tensor, rows: Tensor, scale: Tensor | None, length: int, out: Tensor) -> None:
-        scatter(out.zero_(), rows, G, scale)
-
-    return added_up
 
 
 def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -177,11 +193,11 @@ def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
     ctx.length = X.shape[0]
 
 
-def _backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None]:
+def _gather_backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None]:
     return _scatter(G, *ctx.saved_tensors, ctx.length), None, None
 
 
-def _adjoint_backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None, None]:
+def _scatter_backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None, None]:
     return _gather(G, *ctx.saved_tensors), None, None, None
 
 
@@ -196,35 +212,73 @@ def _batched(name: str) -> Any:
     return batched
 
 
+def _drop(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> Tensor:
+    out = _new_dropped(X, vertex_ids, key, p)
+    kernels_for(X).dropout_rows(X, vertex_ids, key, p, out)
+    return out
+
+
+def _new_dropped(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> Tensor:
+    return new_rows(X.shape[0], X)
+
+
+def _save_dropout(ctx: Any, inputs: Any, output: Tensor) -> None:
+    _, vertex_ids, ctx.key, ctx.p = inputs
+    ctx.save_for_backward(vertex_ids)
+
+
+def _dropout_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+    return _dropout(G, *ctx.saved_tensors, ctx.key, ctx.p), None, None, None
+
+
+def _batched_dropout(
+    info: Any, in_dims: Any, X: Tensor, ids: Tensor, *rule: Any
+) -> tuple[Tensor, int]:
+    """Batches are more rows of the same vertices: they drop the same elements."""
+    only_batched("dropout_rows", in_dims, 0)
+    X = X.movedim(in_dims[0], 0)
+    return _dropout(X.flatten(0, 1), ids.repeat(info.batch_size), *rule).view(X.shape), 0
+
+
 _gather_into = define(
     "gather_rows.out(Tensor X, Tensor rows, Tensor? scale, Tensor(a!) out) -> ()",
-    cpu=_gather_on_cpu,
-    cuda=on_cuda("gather_rows"),
+    compute=_gather_rows_into,
+    fake=None,
 )
+_run_gather_into = direct(_gather_into)
 _scatter_into = define(
     "scatter_add_rows(Tensor(a!) Y, Tensor rows, Tensor X, Tensor? scale) -> ()",
-    cpu=_scatter_on_cpu,
-    cuda=on_cuda("scatter_add_rows"),
+    compute=_scatter_rows_into,
+    fake=None,
 )
+_run_scatter_into = direct(_scatter_into)
 _gather = Operator(
     define(
         "gather_rows(Tensor X, Tensor rows, Tensor? scale) -> Tensor",
-        cpu=_gather_on_cpu,
-        cuda=on_cuda("gather_rows"),
-        empty=_empty,
+        compute=_gathered,
+        fake=_new_gathered,
     ),
     save=_save,
-    backward=_backward,
+    backward=_gather_backward,
     batched=_batched("gather_rows"),
 )
 _scatter = Operator(
     define(
         "gather_rows_adjoint(Tensor G, Tensor rows, Tensor? scale, SymInt length) -> Tensor",
-        cpu=_adjoint(_scatter_on_cpu),
-        cuda=_adjoint(on_cuda("scatter_add_rows")),
-        empty=_empty_adjoint,
+        compute=_scattered,
+        fake=_new_scattered,
     ),
     save=_save,
-    backward=_adjoint_backward,
+    backward=_scatter_backward,
     batched=_batched("gather_rows_adjoint"),
+)
+_dropout = Operator(
+    define(
+        "dropout_rows(Tensor X, Tensor vertex_ids, int key, float p) -> Tensor",
+        compute=_drop,
+        fake=_new_dropped,
+    ),
+    save=_save_dropout,
+    backward=_dropout_backward,
+    batched=_batched_dropout,
 )

@@ -8,24 +8,9 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.kernels.checks import check_is
-from spgnn.kernels.library import (
-    Operator,
-    address,
-    by_type,
-    define,
-    dense,
-    on_cuda,
-    only_batched,
-    operators,
-    threads,
-    with_batch,
-)
+from spgnn.kernels.library import Operator, define, kernels_for, only_batched, operators, with_batch
 from spgnn.pattern import Pattern, described
 from spgnn.sparse import SUM_DTYPE
-
-EXP_WORK = 8  # multiplications that an exponential costs, about
-
-_SOFTMAX, _SUMS = by_type("edge_softmax"), by_type("row_sums")
 
 
 def edge_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
@@ -66,29 +51,16 @@ def _empty(indptr: Tensor, scores: Tensor, *others: Tensor | None) -> Tensor:
     return scores.new_empty(scores.shape)
 
 
-def _softmax_on_cpu(indptr: Tensor, scores: Tensor, out: Tensor) -> None:
-    scores, heads = scores.contiguous(), scores[:1].numel()
-    _SOFTMAX[scores.dtype](
-        indptr.data_ptr(),
-        indptr.shape[0] - 1,
-        heads,
-        scores.data_ptr(),
-        out.data_ptr(),
-        threads(EXP_WORK * scores.numel()),
-    )
+def _make_softmax(indptr: Tensor, scores: Tensor) -> Tensor:
+    out = _empty(indptr, scores)
+    kernels_for(scores).edge_softmax(indptr, scores, out)
+    return out
 
 
-def _sums_on_cpu(indptr: Tensor, a: Tensor, b: Tensor | None, out: Tensor) -> None:
-    a, b, heads = a.contiguous(), dense(b), a[:1].numel()
-    _SUMS[a.dtype](
-        indptr.data_ptr(),
-        indptr.shape[0] - 1,
-        heads,
-        a.data_ptr(),
-        address(b),
-        out.data_ptr(),
-        threads(a.numel()),
-    )
+def _make_sums(indptr: Tensor, a: Tensor, b: Tensor | None) -> Tensor:
+    out = _empty(indptr, a)
+    kernels_for(a).row_sums(indptr, a, b, out)
+    return out
 
 
 def _along(indptr: Tensor, weights: Tensor, change: Tensor) -> Tensor:
@@ -140,10 +112,7 @@ def _batched(name: str) -> Any:
 
 _row_sums = Operator(
     define(
-        "row_sums(Tensor indptr, Tensor a, Tensor? b) -> Tensor",
-        cpu=_sums_on_cpu,
-        cuda=on_cuda("row_sums"),
-        empty=_empty,
+        "row_sums(Tensor indptr, Tensor a, Tensor? b) -> Tensor", compute=_make_sums, fake=_empty
     ),
     save=_save_sums,
     backward=_sums_backward,
@@ -151,10 +120,7 @@ _row_sums = Operator(
 )
 _softmax = Operator(
     define(
-        "edge_softmax(Tensor indptr, Tensor scores) -> Tensor",
-        cpu=_softmax_on_cpu,
-        cuda=on_cuda("edge_softmax"),
-        empty=_empty,
+        "edge_softmax(Tensor indptr, Tensor scores) -> Tensor", compute=_make_softmax, fake=_empty
     ),
     save=_save_softmax,
     backward=_softmax_backward,

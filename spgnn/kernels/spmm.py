@@ -1,7 +1,8 @@
-"""Y = A X: a CSR block times a dense matrix.
+"""Products with a sparse matrix: Y = A X, and its gradient in the values of A (SDDMM).
 
-The operator knows both sides of the block's pattern, so that it can also multiply by the transpose:
-each of the two products is the other's gradient in X, and `sddmm` is that in values.
+The operators know both sides of the block's pattern, so that they can also multiply by the
+transpose: each of the products by A and Aᵀ is the other's gradient in X, and `sddmm` is that in
+values.
 """
 
 from __future__ import annotations
@@ -12,34 +13,27 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
-from spgnn.kernels.checks import check_block, check_is, check_out
+from spgnn.kernels.checks import check_block, check_dense, check_is, check_out
 from spgnn.kernels.extremes import extreme
 from spgnn.kernels.library import (
     Operator,
-    address,
-    by_types,
     define,
-    dense,
-    on_cuda,
+    kernels_for,
     only_batched,
-    operators,
-    threads,
     traced,
     transformed,
-    unit_stride,
     watched,
     with_batch,
 )
 from spgnn.kernels.recycling import new_rows
-from spgnn.pattern import Pattern
+from spgnn.kernels.torch_internals import constant_when_compiled, direct
+from spgnn.pattern import Pattern, described
 from spgnn.sparse import CSR, SUM_DTYPE
 
+REDUCTIONS = ("sum", "mean", "max", "min")
 # X of at most this many columns is scaled as a whole, if its rows are used so often on average.
 SCALED_COLUMNS = 16
 LEAST_USES = 12
-REDUCTIONS = ("sum", "mean", "max", "min")
-
-_KERNELS = by_types("spmm")
 
 
 def spmm(
@@ -98,16 +92,74 @@ def spmm(
         raise InputError("accumulate=True needs out, the tensor to add to")
     elif watched(X, values):
         constant = values is None or not (values.requires_grad or traced())
-        side = other_side(pattern, X, ordered=not constant)
-        kept = constant and values is not None and side[0] is not None
-        numbers = values, A.T.values if kept else None, A.row_scale, A.col_scale
-        return _multiply(pattern.indptr, pattern.indices, *side, *numbers, X, False)
+        side = _other_side(pattern, X, ordered=not constant)
+        known = constant and values is not None and side[0] is not None
+        numbers = values, A.T.values if known else None, A.row_scale, A.col_scale
+        return _spmm(pattern.indptr, pattern.indices, *side, *numbers, X, False)
     else:
         out = new_rows(pattern.shape[0], X)
-    into = _into if torch.compiler.is_compiling() else _into._op
     block = pattern.indptr, pattern.indices, values, A.row_scale, A.col_scale
-    into(*block, X, out, bool(accumulate))
+    if torch.compiler.is_compiling():
+        _spmm_into(*block, X, out, bool(accumulate))
+    else:
+        _run_spmm_into(*block, X, out, bool(accumulate))
     return out
+
+
+def sddmm(A: Pattern | CSR, G: Tensor, X: Tensor) -> Tensor:
+    """``row_scale[i] · col_scale[j] · <G[i], X[j]>`` for every nonzero of A, in row i and column j.
+
+    The gradient of ``spmm(A, X)`` in the values of A, whose own values play no part. Differentiable
+    at every order in ``G`` and ``X``. Bits do not depend on the number of threads.
+
+    Parameters
+    ----------
+    A : Pattern or CSR [rows, cols]
+        A pattern has no scalings.
+    G : Tensor [rows, f] or [rows, heads, f], float32, float64 or bfloat16
+    X : Tensor [cols, f] or [cols, heads, f], dtype of G
+        Any strides.
+
+    Returns
+    -------
+    Tensor [nnz] or [nnz, heads]
+        In the dtype of sums: float32, float64 and float32. Fit to be the values of A.
+
+    Raises
+    ------
+    InputError
+        If types, shapes, dtypes or devices do not fit.
+    """
+    check_is("A", A, CSR, Pattern)
+    check_dense("G", G, (2, 3))
+    check_block(A, X)
+    if G.shape != (A.shape[0], *X.shape[1:]) or G.dtype != X.dtype or G.device != X.device:
+        wanted = [A.shape[0], *X.shape[1:]]
+        raise InputError(
+            f"G must be {X.dtype} {wanted} on {X.device} as X is, got {described(G)} on {G.device}"
+        )
+    pattern = A if isinstance(A, Pattern) else A.pattern
+    scales = (None, None) if isinstance(A, Pattern) else (A.row_scale, A.col_scale)
+    side = _other_side(pattern, X, ordered=True)
+    return _sddmm(pattern.indptr, pattern.indices, *side, *scales, G, X)
+
+
+def make_other_side(pattern: Pattern) -> None:
+    """Make the transpose now: compilers keep what this returns, and look at nothing inside."""
+    _ = pattern.T, pattern.order
+
+
+make_other_side = constant_when_compiled(make_other_side)
+
+
+def _other_side(pattern: Pattern, X: Tensor, ordered: bool) -> tuple[Tensor | None, ...]:
+    """Of the transpose, if a gradient in X may be asked for: indptr, indices, order of values."""
+    if not (X.requires_grad or transformed()):
+        return None, None, None
+    if traced():
+        make_other_side(pattern)
+    T = pattern.T
+    return T.indptr, T.indices, pattern.order if ordered else None
 
 
 def _reduced(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool, reduce: str) -> Tensor:
@@ -118,8 +170,7 @@ def _reduced(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool, reduce: st
         return extreme(A, X, largest=reduce == "max")
     share = A.pattern.row_lengths.clamp_min(1).to(SUM_DTYPE[X.dtype]).reciprocal()
     scale = share if A.row_scale is None else A.row_scale * share
-    Y: Tensor = spmm(CSR(A.pattern, A.values, scale, A.col_scale), X)
-    return Y
+    return spmm(CSR(A.pattern, A.values, scale, A.col_scale), X)
 
 
 def _shared_by_heads(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
@@ -134,134 +185,149 @@ def _shared_by_heads(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) ->
     return out
 
 
-def other_side(pattern: Pattern, X: Tensor, ordered: bool) -> tuple[Tensor | None, ...]:
-    """What the gradient in X takes of the transpose: its indptr, indices and order of values.
-
-    Nothing where no such gradient can be asked for.
-    """
-    if not (X.requires_grad or transformed()):
-        return None, None, None
-    if traced():
-        make_other_side(pattern)
-    T = pattern.T
-    return T.indptr, T.indices, pattern.order if ordered else None
-
-
-def make_other_side(pattern: Pattern) -> None:
-    """Make it now: compilers keep what this returns, and look at nothing inside."""
-    _ = pattern.T, pattern.order
-
-
-# What torch.compiler.assume_constant_result does, without importing the compiler: that takes more
-# than a second, in every process.
-make_other_side._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _on_cpu(*arguments: Any) -> None:
-    indptr, indices, values, row_scale, col_scale, X, out, accumulate = arguments
-    X, rows, columns = unit_stride(X), out.shape[0], out.shape[-1]
-    values, row_scale, col_scale = dense(values), dense(row_scale), dense(col_scale)
-    if col_scale is not None and _worth_scaling(X, indices, col_scale):
+def _multiply_into(
+    indptr: Tensor,
+    indices: Tensor,
+    values: Tensor | None,
+    row_scale: Tensor | None,
+    col_scale: Tensor | None,
+    X: Tensor,
+    out: Tensor,
+    accumulate: bool,
+) -> None:
+    # A narrow X is scaled first, where looking up a factor for every nonzero would cost more.
+    narrow = X.shape[-1] <= SCALED_COLUMNS
+    used = X.is_cpu and indices.shape[0] >= LEAST_USES * X.shape[0]
+    if narrow and used and col_scale is not None and col_scale.dtype == X.dtype:
         spread = col_scale.view(-1, *[1] * (X.dim() - 1))
         X, col_scale = torch.mul(X, spread, out=new_rows(X.shape[0], X)), None
-    heads, x_head, y_head = (X.shape[1], X.stride(1), out.stride(1)) if X.dim() == 3 else (1, 0, 0)
-    _KERNELS[X.dtype, indices.dtype](
-        indptr.data_ptr(),
-        indices.data_ptr(),
-        rows,
-        address(values),
-        heads,
-        address(row_scale),
-        address(col_scale),
-        X.data_ptr(),
-        X.shape[0],
-        X.stride(0),
-        out.data_ptr(),
-        out.stride(0),
-        columns,
-        accumulate,
-        heads,
-        x_head,
-        y_head,
-        threads((indices.shape[0] + rows) * heads * columns),
-    )
+    kernels_for(X).spmm(indptr, indices, values, row_scale, col_scale, X, out, accumulate)
 
 
-def _worth_scaling(X: Tensor, indices: Tensor, scale: Tensor) -> bool:
-    """Whether scaling all rows of X costs less than looking up a factor for every nonzero."""
-    narrow = X.shape[-1] <= SCALED_COLUMNS and X.dtype == scale.dtype
-    return narrow and indices.shape[0] >= LEAST_USES * X.shape[0]
+def _multiply(
+    indptr: Tensor,
+    indices: Tensor,
+    t_indptr: Tensor,
+    t_indices: Tensor,
+    order: Tensor | None,
+    values: Tensor | None,
+    t_values: Tensor | None,
+    row_scale: Tensor | None,
+    col_scale: Tensor | None,
+    X: Tensor,
+    adjoint: bool,
+) -> Tensor:
+    """The product by A or, as its adjoint, by Aᵀ."""
+    out = new_rows((t_indptr if adjoint else indptr).shape[0] - 1, X)
+    if not adjoint:
+        _multiply_into(indptr, indices, values, row_scale, col_scale, X, out, False)
+        return out
+    if t_values is None and values is not None:
+        assert order is not None
+        t_values = values.index_select(0, order)
+    _multiply_into(t_indptr, t_indices, t_values, col_scale, row_scale, X, out, False)
+    return out
 
 
-def _empty(indptr: Tensor, indices: Tensor, *others: Any) -> Tensor:
+def _new_product(indptr: Tensor, indices: Tensor, *others: Any) -> Tensor:
     t_indptr, *_, X, adjoint = others
     return new_rows((t_indptr if adjoint else indptr).shape[0] - 1, X)
 
 
-def _either(multiply: Any) -> Any:
-    """A kernel for the product by A or, as its adjoint, by Aᵀ."""
-
-    def product(*arguments: Any) -> None:
-        *here, t_indptr, t_indices, order, values, t_values = arguments[:7]
-        row_scale, col_scale, X, adjoint, out = arguments[7:]
-        if not adjoint:
-            multiply(*here, values, row_scale, col_scale, X, out, False)
-            return
-        if t_values is None and values is not None:
-            t_values = values.index_select(0, order)
-        multiply(t_indptr, t_indices, t_values, col_scale, row_scale, X, out, False)
-
-    return product
-
-
-def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
+def _save_spmm(ctx: Any, inputs: Any, output: Tensor) -> None:
     *block, X, ctx.adjoint = inputs
     ctx.save_for_backward(*block, X if ctx.needs_input_grad[5] else None)
 
 
-def _backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+def _spmm_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
     *block, X = ctx.saved_tensors
     *sides, _, _, row_scale, col_scale = block
     dX = dvalues = None
     if ctx.needs_input_grad[9]:
-        dX = _multiply(*block, G, not ctx.adjoint)
+        dX = _spmm(*block, G, not ctx.adjoint)
     if ctx.needs_input_grad[5]:
         by_row, by_column = (X, G) if ctx.adjoint else (G, X)
-        dvalues = operators["sddmm"](*sides, row_scale, col_scale, by_row, by_column)
+        dvalues = _sddmm(*sides, row_scale, col_scale, by_row, by_column)
     return *[None] * 5, dvalues, *[None] * 3, dX, None
 
 
-def _batched(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+def _batched_spmm(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
     """Batches are more columns or, where values have them, more heads."""
     only_batched("spmm", in_dims, 5, 9)
     *sides, values, t_values, row_scale, col_scale, X, adjoint = arguments
     if in_dims[5] is None:
         X = with_batch(X, in_dims[9], info, -1)
         block = *sides, values, t_values, row_scale, col_scale
-        Y = _multiply(*block, X.flatten(-2), adjoint)
+        Y = _spmm(*block, X.flatten(-2), adjoint)
         return Y.unflatten(-1, X.shape[-2:]), X.dim() - 1
     values, X = values.movedim(in_dims[5], -1), with_batch(X, in_dims[9], info, -2)
     block = *sides, values.flatten(1), None, row_scale, col_scale
-    Y = _multiply(*block, X.flatten(1, -2), adjoint)
+    Y = _spmm(*block, X.flatten(1, -2), adjoint)
     return Y.unflatten(1, X.shape[1:-1]), X.dim() - 2
 
 
-_into = define(
-    "spmm.out(Tensor indptr, Tensor indices, Tensor? values, Tensor? row_scale, Tensor? col_scale, "
-    "Tensor X, Tensor(a!) out, bool accumulate) -> ()",
-    cpu=_on_cpu,
-    cuda=on_cuda("spmm"),
+def _products(indptr: Tensor, indices: Tensor, *others: Any) -> Tensor:
+    out = _new_products(indptr, indices, *others)
+    kernels_for(out).sddmm(indptr, indices, *others[3:], out)
+    return out
+
+
+def _new_products(indptr: Tensor, indices: Tensor, *others: Any) -> Tensor:
+    X: Tensor = others[-1]
+    return X.new_empty((indices.shape[0], *X.shape[1:-1]), dtype=SUM_DTYPE[X.dtype])
+
+
+def _save_sddmm(ctx: Any, inputs: Any, output: Tensor) -> None:
+    *block, G, X = inputs
+    needs_G, needs_X = ctx.needs_input_grad[7:9]
+    ctx.save_for_backward(*block, G if needs_X else None, X if needs_G else None)
+
+
+def _sddmm_backward(ctx: Any, products: Tensor) -> tuple[Tensor | None, ...]:
+    *sides, row_scale, col_scale, G, X = ctx.saved_tensors
+    block = *sides, products, None, row_scale, col_scale
+    dG = _spmm(*block, X, False) if ctx.needs_input_grad[7] else None
+    dX = _spmm(*block, G, True) if ctx.needs_input_grad[8] else None
+    return *[None] * 7, dG, dX
+
+
+def _batched_sddmm(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+    """Batches are heads."""
+    only_batched("sddmm", in_dims, 7, 8)
+    *block, G, X = arguments
+    G, X = with_batch(G, in_dims[7], info, -2), with_batch(X, in_dims[8], info, -2)
+    products = _sddmm(*block, G.flatten(1, -2), X.flatten(1, -2))
+    return products.unflatten(1, X.shape[1:-1]), X.dim() - 2
+
+
+_SIDES = "Tensor indptr, Tensor indices, Tensor? t_indptr, Tensor? t_indices, Tensor? order"
+_SCALES = "Tensor? row_scale, Tensor? col_scale"
+
+_spmm_into = define(
+    f"spmm.out(Tensor indptr, Tensor indices, Tensor? values, {_SCALES}, Tensor X, "
+    "Tensor(a!) out, bool accumulate) -> ()",
+    compute=_multiply_into,
+    fake=None,
 )
-_multiply = Operator(
+_run_spmm_into = direct(_spmm_into)
+_spmm = Operator(
     define(
-        "spmm(Tensor indptr, Tensor indices, Tensor? t_indptr, Tensor? t_indices, Tensor? order, "
-        "Tensor? values, Tensor? t_values, Tensor? row_scale, Tensor? col_scale, Tensor X, "
-        "bool adjoint) -> Tensor",
-        cpu=_either(_on_cpu),
-        cuda=_either(on_cuda("spmm")),
-        empty=_empty,
+        f"spmm({_SIDES}, Tensor? values, Tensor? t_values, {_SCALES}, Tensor X, bool adjoint) "
+        "-> Tensor",
+        compute=_multiply,
+        fake=_new_product,
     ),
-    save=_save,
-    backward=_backward,
-    batched=_batched,
+    save=_save_spmm,
+    backward=_spmm_backward,
+    batched=_batched_spmm,
+)
+_sddmm = Operator(
+    define(
+        f"sddmm({_SIDES}, {_SCALES}, Tensor G, Tensor X) -> Tensor",
+        compute=_products,
+        fake=_new_products,
+    ),
+    save=_save_sddmm,
+    backward=_sddmm_backward,
+    batched=_batched_sddmm,
 )

@@ -9,21 +9,9 @@ from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
 from spgnn.kernels.checks import check_dense
-from spgnn.kernels.dropout import check_dropout, dropout_rows
-from spgnn.kernels.library import (
-    Operator,
-    address,
-    by_type,
-    define,
-    define_computed,
-    native,
-    on_cuda,
-    only_batched,
-    threads,
-    transformed,
-    unit_stride,
-)
+from spgnn.kernels.library import Operator, define, kernels_for, only_batched, transformed
 from spgnn.kernels.recycling import new_rows
+from spgnn.kernels.rows import check_dropout, dropout_rows
 from spgnn.pattern import described
 from spgnn.sparse import SUM_DTYPE
 
@@ -31,7 +19,6 @@ Act = Literal["relu", "leaky_relu", "elu"]
 # As C++ and CUDA number them.
 ACTS: dict[str | None, int] = {None: 0, "relu": 1, "leaky_relu": 2, "elu": 3}
 _NONE, _RELU, _, _ELU = ACTS.values()
-_UPDATE, _GRADIENTS = by_type("update_rows"), by_type("update_gradients")
 
 
 def update_rows_(
@@ -112,74 +99,22 @@ def _empty(Z: Tensor, *arguments: Any) -> Tensor:
     return new_rows(Z.shape[0], Z)
 
 
-def _rule(vertex_ids: Tensor | None, key: int, p: float) -> tuple[int, int, int, float]:
-    return address(vertex_ids), native.mix64(key % 2**64), round(p * 2**32), 1.0 / (1.0 - p)
+def _updated(Z: Tensor, *rule: Any) -> Tensor:
+    out = _empty(Z)
+    kernels_for(Z).update_rows(Z, *rule, out)
+    return out
 
 
-def _on_cpu(
-    Z: Tensor,
-    bias: Tensor | None,
-    vertex_ids: Tensor | None,
-    key: int,
-    p: float,
-    act: int,
-    alpha: float,
-    out: Tensor,
-) -> None:
-    if not Z.numel():
-        return
-    Z, bias = unit_stride(Z), None if bias is None else bias.contiguous()
-    ids = None if vertex_ids is None else vertex_ids.contiguous()
-    _UPDATE[Z.dtype](
-        (Z.data_ptr(), Z.stride(0)),
-        (out.data_ptr(), out.stride(0)),
-        tuple(Z.shape),
-        address(bias),
-        (act, alpha),
-        _rule(ids, key, p),
-        threads(Z.numel()),
-    )
+def _update_in_place(Z: Tensor, *rule: Any) -> None:
+    kernels_for(Z).update_rows(Z, *rule, Z)
 
 
-def _over_itself(kernel: Any) -> Any:
-    def overwrite(Z: Tensor, *arguments: Any) -> None:
-        kernel(Z, *arguments, Z)
-
-    return overwrite
-
-
-def _gradients(
-    G: Tensor,
-    Y: Tensor | None,
-    vertex_ids: Tensor | None,
-    key: int,
-    p: float,
-    act: int,
-    alpha: float,
-    bias: bool,
-) -> tuple[Tensor, Tensor]:
-    dZ, sums = _empty_gradients(G, Y, vertex_ids, key, p, act, alpha, bias)
+def _gradients(G: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    dZ, sums = _empty_gradients(G, *arguments)
     if not G.numel():
         return dZ, sums.zero_()
-    if G.is_cuda:
-        _gradients_on_cuda(G, Y, vertex_ids, key, p, act, alpha, dZ, sums)
-        return dZ, sums
-    G, ids = unit_stride(G), None if vertex_ids is None else vertex_ids.contiguous()
-    Y = None if Y is None else unit_stride(Y)
-    _GRADIENTS[G.dtype](
-        (G.data_ptr(), G.stride(0)),
-        (0, 0) if Y is None else (Y.data_ptr(), Y.stride(0)),
-        (dZ.data_ptr(), dZ.stride(0)),
-        tuple(G.shape),
-        (act, alpha),
-        _rule(ids, key, p),
-        sums.data_ptr() if bias else 0,
-        threads(G.numel()),
-    )
+    kernels_for(G).update_rows_backward(G, *arguments[:-1], dZ, sums)
     return dZ, sums
-
-
-_gradients_on_cuda = on_cuda("update_rows_backward")
 
 
 def _empty_gradients(G: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -251,23 +186,16 @@ def _batched(info: Any, in_dims: Any, Z: Tensor, bias: Any, ids: Any, *rule: Any
 
 _RULE = "Tensor? bias, Tensor? vertex_ids, int key, float p, int act, float alpha"
 _update = Operator(
-    define(
-        f"update_rows(Tensor Z, {_RULE}) -> Tensor",
-        cpu=_on_cpu,
-        cuda=on_cuda("update_rows"),
-        empty=_empty,
-    ),
+    define(f"update_rows(Tensor Z, {_RULE}) -> Tensor", compute=_updated, fake=_empty),
     in_place=define(
-        f"update_rows.in_place(Tensor(a!) Z, {_RULE}) -> ()",
-        cpu=_over_itself(_on_cpu),
-        cuda=_over_itself(on_cuda("update_rows")),
+        f"update_rows.in_place(Tensor(a!) Z, {_RULE}) -> ()", compute=_update_in_place, fake=None
     ),
     save=_save,
     backward=_backward,
     batched=_batched,
     tangent=_tangent,
 )
-_update_gradients = define_computed(
+_update_gradients = define(
     "update_rows_backward(Tensor G, Tensor? Y, Tensor? vertex_ids, int key, float p, int act, "
     "float alpha, bool bias) -> (Tensor, Tensor)",
     compute=_gradients,

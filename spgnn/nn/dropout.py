@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.errors import InputError
-from spgnn.kernels.reference import dropout_keeps
+from spgnn.kernels.torch_kernels import dropout_keeps
 from spgnn.nn.propagation import LayerMatrix
 from spgnn.sparse import CSR
 

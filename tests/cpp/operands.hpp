@@ -18,8 +18,12 @@ int failures = 0;
 void expect(bool condition, const char* what, const spgnn::KernelTable& table,
             std::int64_t columns) {
   if (condition) return;
-  std::fprintf(stderr, "FAILED on %s with %lld columns: %s\n", table.name,
-               static_cast<long long>(columns), what);
+  const char* set = "some instruction set";
+  for (const auto isa : spgnn::available_isas()) {
+    if (&table == &spgnn::table_of(isa)) set = spgnn::name_of(isa);
+  }
+  std::fprintf(stderr, "FAILED on %s with %lld columns: %s\n", set, static_cast<long long>(columns),
+               what);
   ++failures;
 }
 

@@ -148,7 +148,7 @@ int main() {
     test_all<float>(table, 5);
     test_all<double>(table, 8);
     test_all<Bfloat16>(table, 3);
-    std::printf("%s, attention: %d failures\n", spgnn::name_of(isa).c_str(), failures);
+    std::printf("%s, attention: %d failures\n", spgnn::name_of(isa), failures);
   }
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

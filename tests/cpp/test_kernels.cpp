@@ -37,12 +37,11 @@ void test_spmm(const KernelTable& table, std::int64_t columns, bool long_rows, b
   const bool weighted = scaled || heads > 1;
   for (bool accumulate : {false, true}) {
     std::vector<T> y, first;
-    // Every way to read X, in blocks of all, some and single columns.
-    const std::vector<std::pair<spgnn::Access, int>> ways = {
-        {{false, columns}, 1}, {{false, columns}, 2},       {{false, columns}, 5},
-        {{true, columns}, 1},  {{true, columns}, 5},        {{true, (columns + 2) / 3}, 2},
-        {{true, 16}, 1},       {{true, columns / 8 + 1}, 5}};
-    for (const auto& [access, threads] : ways) {
+    // Both ways to read X.
+    const std::vector<std::pair<std::int64_t, int>> ways = {
+        {0, 1}, {0, 2}, {0, 5}, {std::int64_t{1} << 40, 1}, {std::int64_t{1} << 40, 5}};
+    for (const auto& [near_bytes, threads] : ways) {
+      spgnn::near_bytes() = near_bytes;
       y = start;
       spgnn::spmm<T, Index>(
           table,
@@ -50,7 +49,7 @@ void test_spmm(const KernelTable& table, std::int64_t columns, bool long_rows, b
            weighted ? values.data() : nullptr, heads, scaled ? row_scale.data() : nullptr,
            scaled ? col_scale.data() : nullptr, x.data(), matrix.cols, x_stride, y.data(), y_stride,
            columns, accumulate},
-          {heads, x_head, y_head}, access, threads);
+          {heads, x_head, y_head}, threads);
       if (first.empty()) first = y;
       expect(same_bits(y, first), "spmm depends on threads or on how X is read", table, columns);
     }
@@ -180,35 +179,6 @@ void test_rows(const KernelTable& table, std::int64_t columns) {
   expect(dropout_exact, "dropout changed a kept element", table, columns);
 }
 
-void test_access() {
-  constexpr std::int64_t kMega = 1 << 20;
-  const auto expect_access = [](const spgnn::Access& access, bool near, std::int64_t block,
-                                const char* what) {
-    if (access.near == near && access.block == block) return;
-    std::fprintf(stderr, "FAILED: access to %s\n", what);
-    ++failures;
-  };
-  using spgnn::Maker;
-  const spgnn::Processor intel{Maker::kIntel, 2 * kMega, 300 * kMega};
-  const spgnn::Processor amd{Maker::kAmdAvx2, kMega / 2, 32 * kMega};
-  const spgnn::Processor other{Maker::kOther, kMega, 32 * kMega};
-  using spgnn::choose_access;
-  expect_access(choose_access(other, 10'000, {1, 300}, 4, 400'000), false, 300, "another's X");
-  expect_access(choose_access(intel, 10'000, {1, 16}, 4, 400'000), true, 16, "a narrow X");
-  expect_access(choose_access(intel, 10'000, {1, 300}, 4, 400'000), true, 32, "a wide X");
-  expect_access(choose_access(intel, 10'000, {1, 300}, 8, 400'000), true, 16, "one of doubles");
-  expect_access(choose_access(intel, 10'000, {1, 300}, 4, 40'000), true, 300, "rows used rarely");
-  expect_access(choose_access(intel, 1'000'000, {1, 16}, 4, 40'000'000), false, 16, "a large X");
-  expect_access(choose_access(intel, 0, {1, 300}, 4, 0), true, 300, "no X");
-  expect_access(choose_access(amd, 10'000, {1, 16}, 4, 150'000), true, 16, "a narrow X");
-  expect_access(choose_access(amd, 10'000, {1, 300}, 4, 150'000), true, 32, "a wide X");
-  expect_access(choose_access(amd, 10'000, {1, 300}, 2, 150'000), true, 64, "one of halves");
-  expect_access(choose_access(amd, 10'000, {1, 300}, 4, 40'000), false, 300, "rows used rarely");
-  expect_access(choose_access(amd, 200'000, {1, 300}, 4, 9'000'000), false, 300, "a large X");
-  expect_access(choose_access({Maker::kIntel, 0, 0}, 10'000, {1, 16}, 4, 400'000), false, 16,
-                "no caches");
-}
-
 template <class T>
 void test_all(const KernelTable& table) {
   for (std::int64_t columns : {1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 129, 272, 300}) {
@@ -233,13 +203,12 @@ void test_all(const KernelTable& table) {
 }  // namespace
 
 int main() {
-  test_access();
   for (const auto isa : spgnn::available_isas()) {
     const KernelTable& table = spgnn::table_of(isa);
     test_all<float>(table);
     test_all<double>(table);
     test_all<Bfloat16>(table);
-    std::printf("%s: %d failures\n", spgnn::name_of(isa).c_str(), failures);
+    std::printf("%s: %d failures\n", spgnn::name_of(isa), failures);
   }
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

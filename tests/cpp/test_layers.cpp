@@ -313,7 +313,7 @@ int main() {
     }
     test_gemm(table, 5000, 33, 17);
     test_gemm(table, 900, 1, 1);
-    std::printf("%s, layers: %d failures\n", spgnn::name_of(isa).c_str(), failures);
+    std::printf("%s, layers: %d failures\n", spgnn::name_of(isa), failures);
   }
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

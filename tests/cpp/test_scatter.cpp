@@ -17,15 +17,6 @@ namespace {
 
 using spgnn::KernelTable;
 
-// Of the instruction set of a table.
-const spgnn::WeighingTable& weighing_table(const KernelTable& table) {
-#ifdef SPGNN_X86
-  if (&table == &spgnn::avx512::table) return spgnn::avx512::weighing_table;
-  if (&table == &spgnn::avx2::table) return spgnn::avx2::weighing_table;
-#endif
-  return spgnn::baseline::weighing_table;
-}
-
 // Rows of these lengths, some of which have one more nonzero; ids of both ends.
 struct Graph {
   std::int64_t rows, cols;
@@ -220,7 +211,7 @@ void test(const KernelTable& table, const Graph& graph, std::int64_t heads, std:
     std::vector<T> own(v2 ? a.x.size() : a.d.size()), vector(a.vector.size());
     const spgnn::AttentionSent<T> sent{sums.data(), stride, v2 ? nullptr : own.data(),
                                        v2 ? own.data() : nullptr};
-    spgnn::AttentionScatter<T>(weighing_table(table), operands, loops, sent, v2, threads)
+    spgnn::AttentionScatter<T>(*table.weighing, operands, loops, sent, v2, threads)
         .run(vector.data());
     if (threads == 1) first_sums = sums, first_own = own, first_vector = vector;
     expect(sums == first_sums, "what rows send depends on threads", table, columns);
@@ -281,7 +272,7 @@ int main() {
     const KernelTable& table = spgnn::table_of(isa);
     test_all<float>(table);
     test_all<double>(table);
-    std::printf("%s, scatter: %d failures\n", spgnn::name_of(isa).c_str(), failures);
+    std::printf("%s, scatter: %d failures\n", spgnn::name_of(isa), failures);
   }
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

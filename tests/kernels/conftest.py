@@ -28,10 +28,11 @@ def instruction_set(request):
 
 
 @pytest.fixture
-def access():
-    """A setter of how products read X that is undone after the test."""
-    yield _native.use_access
-    _native.use_access("chosen")
+def use_near_bytes():
+    """A setter of the size up to which X is read without fetching ahead, undone after the test."""
+    before = _native.near_bytes()
+    yield _native.use_near_bytes
+    _native.use_near_bytes(before)
 
 
 @pytest.fixture

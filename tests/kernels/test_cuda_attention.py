@@ -9,18 +9,17 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spgnn.kernels import attention_calls, attention_torch
+from spgnn.kernels import cpu, torch_kernels
 from spgnn.kernels.attention import (
-    AttentionState,
     attend_,
     attend_backward,
+    attend_v2_,
+    attend_v2_backward,
     finish,
     head_products,
-    merge_,
-    row_gradient,
 )
-from spgnn.kernels.attention_v2 import attend_v2_, attend_v2_backward
-from spgnn.kernels.cuda import native, tiling
+from spgnn.kernels.cuda import kernels as native
+from spgnn.kernels.cuda import tiling
 
 from .conftest import random_block
 from .cuda_cases import SKEWED
@@ -30,6 +29,7 @@ from .test_attention import (
     fused,
     gat_operands,
     numbers,
+    row_gradient,
     some_dropout,
     split,
     with_gradients,
@@ -59,9 +59,9 @@ def use(monkeypatch, request):
     def use(chosen):
         if chosen is native:
             request.getfixturevalue("emulated")
-        for user in ("attention", "attention_operators", "attention_state", "attention_v2"):
+        for user in ("attention", "attention_operators"):
             module = import_module(f"spgnn.kernels.{user}")  # two are also names of functions
-            monkeypatch.setattr(module, "way", lambda _: chosen)
+            monkeypatch.setattr(module, "kernels_for", lambda _: chosen)
 
     return use
 
@@ -69,7 +69,7 @@ def use(monkeypatch, request):
 @pytest.fixture(
     params=[
         pytest.param(native, id="kernels", marks=EMULATION),
-        pytest.param(attention_torch, id="torch"),
+        pytest.param(torch_kernels, id="torch"),
     ]
 )
 def way(request, use):
@@ -115,7 +115,7 @@ def test_softmaxes_of_rows(use, way, kind, heads, width, dtype, edges, drops):
     assert_near(out, expected(pattern, *wide, dropout), dtype)
     found = state_of(kind, pattern, operands, dropout=dropout)
     out, lse = finish(found, dtype)
-    use(attention_calls)
+    use(cpu)
     right = state_of(kind, pattern, operands, dropout=dropout)
     assert_same_state(found, right, dtype)
     for one, other in zip((out, lse), finish(right, dtype), strict=True):
@@ -134,21 +134,9 @@ def test_blocks_are_merged(use, way, kind, width):
     else:
         parts = [(first, second[c], third, None) for c in (slice(cut), slice(cut, None))]
     state = state_of(kind, blocks[0], parts[0])
-    merged = state_of(kind, blocks[0], parts[0])
-    other = state_of(kind, blocks[1], parts[1])
     assert state_of(kind, blocks[1], parts[1], state) is state
-    rows = torch.randperm(len(first), generator=torch.Generator().manual_seed(1))
-    shuffled = AttentionState(*(None if a is None else a[rows] for a in other.arrays))
-    bare = AttentionState(*(a[rows] for a in other.arrays[:3]))
-    rescaled = state_of(kind, blocks[0], parts[0])
-    merge_(merged, rows, shuffled)
-    merge_(rescaled, rows.int(), bare)
-    use(attention_calls)
-    right = state_of(kind, pattern, (first, second, third, None))
-    expected = state_of(kind, blocks[0], parts[0])
-    merge_(expected, rows, bare)
-    for one, whole in ((state, right), (merged, right), (rescaled, expected)):
-        assert_same_state(one, whole, SINGLE)
+    use(cpu)
+    assert_same_state(state, state_of(kind, pattern, (first, second, third, None)), SINGLE)
 
 
 @EMULATION
@@ -167,7 +155,7 @@ def test_of_many_levels_of_tiles_and_any_order_of_threads(use, monkeypatch, emul
     }
     for state in found[1:]:
         assert all(map(torch.equal, state.arrays, found[0].arrays))
-    use(attention_calls)
+    use(cpu)
     right = state_of("gat", pattern, operands, dropout=some_dropout(pattern))
     assert_same_state(found[0], right, SINGLE)
 
@@ -185,7 +173,7 @@ def test_operands_with_gaps(use, way, kind):
     else:
         padded = [*padded, third.T.contiguous().T]
     found = fused(kind, pattern, (*padded, None), None)
-    use(attention_calls)
+    use(cpu)
     assert_near(found, fused(kind, pattern, (first, second, third, None), None), SINGLE)
 
 
@@ -201,8 +189,6 @@ def test_nothing_to_attend_to(way, kind, rows, length, width):
     assert out.shape == (rows, 8 * width)
     assert not out.any()
     assert bool((lse == -torch.inf).all()) == (length == 0)
-    merge_(state, None, AttentionState(*(None if a is None else a.clone() for a in state.arrays)))
-    assert not state.O.any()
 
 
 def test_scores_of_minus_infinity(use, way):
@@ -233,7 +219,7 @@ def test_gradients(use, way, kind, heads, width, dtype, edges, drops):
     operands = KINDS[kind][0](pattern, heads, width, dtype, edges)
     dropout = some_dropout(pattern) if drops else None
     G = numbers(9, pattern.shape[0], heads * width, dtype=dtype)
-    use(attention_calls)
+    use(cpu)
     out, lse = finish(state_of(kind, pattern, operands, dropout=dropout), dtype)
     D = head_products(G, out, heads)
     state = state_of(kind, pattern, operands, dropout=dropout)
@@ -258,7 +244,7 @@ def test_operators_differentiate_by_the_same_way(use, way, kind):
     operands = KINDS[kind][0](pattern, 8, 8, SINGLE, True)
     dropout, G = some_dropout(pattern), numbers(9, 30, 64, dtype=SINGLE)
     found = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
-    use(attention_calls)
+    use(cpu)
     right = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
     for one, other in zip((found[0], *found[1]), (right[0], *right[1]), strict=True):
         assert_near(one, other, SINGLE)
@@ -287,7 +273,7 @@ def test_random_blocks(use, monkeypatch, emulated, kind, lengths, shape, edges, 
         dropout = some_dropout(pattern) if drops else None
         G = numbers(seed, len(lengths), heads * width, dtype=SINGLE)
         results = []
-        for chosen in (native, attention_calls):
+        for chosen in (native, cpu):
             use(chosen)
             out, grads = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
             results.append((out, *grads))

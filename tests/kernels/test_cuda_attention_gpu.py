@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from spgnn.kernels import AttentionDropout
-from spgnn.kernels.attention import AttentionState, attend_, finish, merge_
+from spgnn.kernels.attention import attend_, finish
 from spgnn.kernels.cuda import device
 
 from .conftest import DTYPES, random_block
@@ -85,10 +85,5 @@ def test_blocks_are_merged(width):
     left, right = (block.to("cuda") for block in split(pattern, 300))
     whole, _ = finish(attend_(pattern.to("cuda"), d, s, Z))
     state = attend_(left, d, s[:300], Z[:300])
-    merged = attend_(left, d, s[:300], Z[:300])
-    other = attend_(right, d, s[300:], Z[300:])
     attend_(right, d, s[300:], Z[300:], state)
-    rows = torch.randperm(len(SKEWED), generator=torch.Generator().manual_seed(1)).cuda()
-    merge_(merged, rows, AttentionState(*(a[rows] for a in other.arrays)))
-    for one in (state, merged):
-        assert_near(finish(one)[0], whole, torch.float32)
+    assert_near(finish(state)[0], whole, torch.float32)

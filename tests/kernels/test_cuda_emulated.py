@@ -8,8 +8,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spgnn.kernels.cuda import native, tiling
-from spgnn.kernels.cuda import spmm as host
+from spgnn.kernels.cuda import kernels as native
+from spgnn.kernels.cuda import operations as host
+from spgnn.kernels.cuda import tiling
 from spgnn.sparse import SUM_DTYPE
 
 from .cuda_cases import (

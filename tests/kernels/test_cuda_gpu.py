@@ -6,10 +6,11 @@ import torch
 
 from spgnn import kernels
 from spgnn.errors import InputError
-from spgnn.kernels import reference
-from spgnn.kernels.cuda import cusparse, device
+from spgnn.kernels import torch_kernels as cusparse
+from spgnn.kernels.cuda import device
 from spgnn.sparse import SUM_DTYPE
 
+from . import oracle as reference
 from .cuda_cases import (
     PARTS,
     ROUNDING,

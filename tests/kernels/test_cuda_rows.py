@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from spgnn.errors import InputError
-from spgnn.kernels import packed_bytes, packed_size, reference
-from spgnn.kernels.cuda import cusparse, native
+from spgnn.kernels import packed_bytes
+from spgnn.kernels import torch_kernels as cusparse
+from spgnn.kernels.cuda import kernels as native
 from spgnn.sparse import SUM_DTYPE
 
+from . import oracle as reference
 from .cuda_cases import (
     ROUNDING,
     block,
@@ -117,20 +119,17 @@ def test_extremes(dtype, columns, index):
 
 def packed_and_back(module, X, bits, rows, residual, stochastic, dtype):
     """Everything that packing and unpacking write, by one of the implementations."""
-    each = bits if isinstance(bits, torch.Tensor) else None
-    all_bits = 0 if each is not None else bits
-    size = packed_size(X.shape[1], each) if each is not None else 0
     ids = torch.arange(len(rows)) * 1_000_003 + 2**40
-    out = torch.empty(size or (len(rows), packed_bytes(X.shape[1], bits)), dtype=torch.uint8)
+    out = torch.empty(len(rows), packed_bytes(X.shape[1], bits), dtype=torch.uint8)
     residual, lost = residual.clone(), torch.ones(2, dtype=torch.float64)
-    rule = all_bits, each, ids, -7, stochastic, rows
+    rule = bits, ids, -7, stochastic, rows
     module.quantise_rows(X, *rule, residual, lost, out)
     back = matrix(50, X.shape[1], dtype, padding=8)
-    module.dequantise_rows(out, all_bits, each, torch.arange(len(rows)) + 3, back)
+    module.dequantise_rows(out, bits, torch.arange(len(rows)) + 3, back)
     bare = torch.empty_like(out)
     module.quantise_rows(X, *rule, None, None, bare)
     plain = X.new_empty((len(rows), X.shape[1]))
-    module.dequantise_rows(bare, all_bits, each, None, plain)
+    module.dequantise_rows(bare, bits, None, plain)
     return out, residual, back, bare, plain, lost
 
 
@@ -144,8 +143,7 @@ def test_quantised_rows_have_the_bits_of_the_reference(dtype, columns):
     X[6] *= 2.0**-125
     X[7] *= 2.0**126
     rows = torch.cat((torch.arange(10), torch.arange(49, 19, -1))).int()
-    each = torch.tensor([16, 8, 4, 2, 1] * 8, dtype=torch.uint8)
-    for bits in (16, 8, 4, 2, 1, each):
+    for bits in (16, 8, 4, 2, 1):
         for stochastic, listed in ((True, rows), (False, rows.long())):
             case = X, bits, listed, residual, stochastic, dtype
             *found, lost = packed_and_back(native, *case)
@@ -158,16 +156,15 @@ def test_quantised_rows_have_the_bits_of_the_reference(dtype, columns):
 
 
 def test_nothing_to_quantise():
-    each = torch.tensor([16, 4, 1], dtype=torch.uint8)
     X, lost = matrix(3, 0), torch.zeros(2, dtype=torch.float64)
-    out = torch.full((8,), 9, dtype=torch.uint8)
-    native.quantise_rows(X, 0, each, torch.arange(3), 1, True, None, None, lost, out)
+    out = torch.full((3, 4), 9, dtype=torch.uint8)
+    native.quantise_rows(X, 4, torch.arange(3), 1, True, None, None, lost, out)
     assert not out.any()
     assert not lost.any()
-    native.dequantise_rows(out, 0, each, None, X)
+    native.dequantise_rows(out, 4, None, X)
     none = torch.empty(0, 9, dtype=torch.uint8)
-    native.quantise_rows(matrix(0, 5), 8, None, torch.arange(0), 1, True, None, None, None, none)
-    native.dequantise_rows(none, 8, None, None, matrix(0, 5))
+    native.quantise_rows(matrix(0, 5), 8, torch.arange(0), 1, True, None, None, None, none)
+    native.dequantise_rows(none, 8, None, matrix(0, 5))
 
 
 def test_rows_out_of_range():

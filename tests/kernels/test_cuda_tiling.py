@@ -8,8 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn.kernels.cuda import device
-from spgnn.kernels.cuda.kept import PerTensor
-from spgnn.kernels.cuda.shapes import ACCUMULATORS, MOST_PACKS, thread_shape, vector_width
+from spgnn.kernels.cuda.device import (
+    ACCUMULATORS,
+    MOST_PACKS,
+    remembered,
+    thread_shape,
+    vector_width,
+)
 from spgnn.kernels.cuda.tiling import (
     TILE_ITEMS,
     Tiling,
@@ -148,41 +153,40 @@ def test_segments_keep_the_order_of_the_list():
     assert segments.order.tolist() == [4, 1, 5, 0, 2, 3]
 
 
-def test_answers_are_kept_until_the_tensor_is_written_to_or_dies():
-    kept, asked = PerTensor(), []
+def test_answers_are_remembered_until_the_tensor_is_written_to_or_dies():
+    asked, before = [], len(device._remembered)
 
     def make():
         asked.append(1)
         return len(asked)
 
     tensor = torch.arange(3)
-    assert [kept.get(tensor, "a", make), kept.get(tensor, "a", make)] == [1, 1]
-    assert kept.get(tensor, "b", make) == 2
-    assert kept.get(tensor.clone(), "a", make) == 3
+    assert [remembered(tensor, "a", make), remembered(tensor, "a", make)] == [1, 1]
+    assert remembered(tensor, "b", make) == 2
+    assert remembered(tensor.clone(), "a", make) == 3
     tensor[0] = 7
-    assert kept.get(tensor, "a", make) == 4
+    assert remembered(tensor, "a", make) == 4
     del tensor
     gc.collect()
-    assert len(kept._kept) == 0
+    assert len(device._remembered) <= before
 
 
 def test_answers_about_inference_tensors():
-    kept = PerTensor()
     with torch.inference_mode():
         tensor = torch.arange(3)
-        assert kept.get(tensor, "a", lambda: 1) == kept.get(tensor, "a", lambda: 2) == 1
+        assert remembered(tensor, "a", lambda: 1) == remembered(tensor, "a", lambda: 2) == 1
 
 
 def test_answers_are_complete_before_anyone_finds_them(monkeypatch):
     """Another stream that finds an answer does not wait: what makes it must have finished."""
-    kept, tensor, events = PerTensor(), torch.arange(3), []
+    tensor, events = torch.arange(3), []
 
     def finish(where):
-        events.append(("finished", where, dict(kept._kept[tensor][1])))
+        events.append(("finished", where, dict(device._remembered[tensor][1])))
 
     monkeypatch.setattr(device, "finish", finish)
-    assert kept.get(tensor, "a", lambda: events.append("made") or 1) == 1
-    assert kept.get(tensor, "a", lambda: 2) == 1
+    assert remembered(tensor, "a", lambda: events.append("made") or 1) == 1
+    assert remembered(tensor, "a", lambda: 2) == 1
     assert events == ["made", ("finished", tensor.device, {})]
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from spgnn import kernels
-from spgnn.kernels import reference
+
+from . import oracle as reference
 
 DOCS = Path(__file__).parents[2] / "docs" / "kernels.md"
 

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from spgnn import _native, kernels
+from spgnn import kernels
 from spgnn.kernels import (
     add_times_transposed_,
+    cpu,
     gemm,
     times_transposed,
     transposed_times,
@@ -59,13 +60,13 @@ def test_they_are_called_where_they_are_faster(monkeypatch):
     monkeypatch.setattr(gemm, "_MOST_OF_GRADIENT", 16)
     called = []
     for name in ("gemm_product", "gemm_gradient"):
-        kernel = getattr(_native, name)
+        kernel = getattr(cpu, name)
 
         def noted(*arguments, name=name, kernel=kernel):
             called.append(name)
             kernel(*arguments)
 
-        monkeypatch.setattr(_native, name, noted)
+        monkeypatch.setattr(cpu, name, noted)
     X = random_dense(ROWS, 8, 1)
     for rows, f_out, dtype, wanted in (
         (ROWS, 16, torch.float32, ["gemm_product", "gemm_gradient"]),

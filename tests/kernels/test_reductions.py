@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from spgnn import _native
 from spgnn.errors import InputError
-from spgnn.kernels import reference, spmm
+from spgnn.kernels import spmm
 from spgnn.kernels.extremes import extreme_
 from spgnn.sparse import CSR
 
+from . import oracle as reference
 from .conftest import DTYPES, random_block, random_dense, random_heads
 
 

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn.errors import InputError
-from spgnn.kernels import edge_softmax, reference
+from spgnn.kernels import edge_softmax
 
+from . import oracle as reference
 from .conftest import DTYPES, random_block, random_dense
 
 # Of sums; of results, which are rounded once more in bfloat16.

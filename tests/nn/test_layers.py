@@ -18,7 +18,7 @@ from spgnn import CSR, InputError
 from spgnn import nn as ours
 from spgnn.comm import Communicator, connect
 from spgnn.graph import DistGraph
-from spgnn.kernels.reference import dropout_mask
+from spgnn.kernels.torch_kernels import dropout_mask
 from spgnn.nn import DropoutKeys, propagate_
 from spgnn.testing import run_ranks
 from tests.products import moved

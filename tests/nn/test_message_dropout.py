@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import spgnn
 from spgnn import InputError
 from spgnn.comm import connect
-from spgnn.kernels.reference import dropout_keeps
+from spgnn.kernels.torch_kernels import dropout_keeps
 from spgnn.nn import GAT, DropoutKeys, GATConv, GATv2Conv
 from spgnn.nn.attention_conv import MESSAGES
 from spgnn.testing import run_ranks

@@ -14,7 +14,7 @@ from torch import Tensor
 from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm, Plan, Stage, build
-from spgnn.kernels.reference import dropout_mask
+from spgnn.kernels.torch_kernels import dropout_mask
 from spgnn.nn import (
     GCN,
     GIN,

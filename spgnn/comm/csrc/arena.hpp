@@ -52,7 +52,7 @@ class Arena {
   // Calls `body(first, length)` for stretches that are free and may have been touched.
   template <class Body>
   void each_free(Body body) {
-    for (const auto &[first, size] : free_) {
+    for (const auto& [first, size] : free_) {
       const std::size_t last = first + size < top_ ? first + size : top_;
       if (first < last) body(first, last - first);
     }

@@ -5,12 +5,6 @@
 
 namespace spgnn {
 
-// A list of numbers of one of two widths; without either, number i is i.
-struct Numbers {
-  const std::int32_t* narrow;
-  const std::int64_t* wide;
-};
-
 // Rows that are gathered, at byte data + i · stride: matrices [width][padded heads], filled up with
 // zeros to packed_columns(…), then numbers [padded heads].
 struct PackedRows {

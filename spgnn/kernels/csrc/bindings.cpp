@@ -1,228 +1,633 @@
-// Python sees addresses of arrays that the operations of spgnn/kernels have checked.
+// The operations for Python, as spgnn/kernels calls them: checked tensors in, results written.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/vector.h>
 
 #if __has_include(<sys/mman.h>)
 #include <sys/mman.h>
 #endif
 
-#include <optional>
+#include <array>
+#include <bit>
+#include <cmath>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
-#include "access.hpp"
-#include "bindings.hpp"
+#include "attention.hpp"
+#include "cross_entropy.hpp"
 #include "dispatch.hpp"
-#include "roofline.hpp"
+#include "extremes.hpp"
+#include "gemm.hpp"
+#include "input_error.hpp"
+#include "quantise.hpp"
 #include "rows.hpp"
+#include "scatter.hpp"
 #include "sddmm.hpp"
 #include "segments.hpp"
 #include "spmm.hpp"
+#include "tensor.hpp"
+#include "update.hpp"
 
 namespace nb = nanobind;
+using namespace nb::literals;
 
+// Apart from the functions on plain data that they call.
+namespace spgnn::python {
 namespace {
 
-// What tests and benchmarks ask for in place of what the processor and X suggest.
-std::optional<spgnn::Access>& wanted_access() {
-  static std::optional<spgnn::Access> access;
-  return access;
-}
+using Released = nb::gil_scoped_release;
 
-spgnn::Access access_to(std::int64_t x_rows, const spgnn::Shape& x, std::int64_t bytes_of_one,
-                        std::int64_t nonzeros) {
-  static const auto processor = spgnn::Processor::read();
-  if (!wanted_access()) {
-    return spgnn::choose_access(processor, x_rows, x, bytes_of_one, nonzeros);
+// Calls body(T{}) with the type of a tensor's elements.
+template <class Body>
+void with_floats(const Tensor& x, const Body& body) {
+  switch (x.dtype) {
+    case Dtype::kFloat32:
+      return body(float{});
+    case Dtype::kFloat64:
+      return body(double{});
+    case Dtype::kBfloat16:
+      return body(Bfloat16{});
+    default:
+      throw std::invalid_argument("no kernel takes this dtype");
   }
-  auto access = *wanted_access();
-  if (access.block == 0) access.block = x.columns;
-  return access;
+}
+
+template <class Body>
+void with_wide_floats(const Tensor& x, const Body& body) {
+  if (x.dtype == Dtype::kFloat32) return body(float{});
+  if (x.dtype == Dtype::kFloat64) return body(double{});
+  throw std::invalid_argument("no kernel takes this dtype");
+}
+
+// Calls body(T{}, Index{}).
+template <class Body>
+void with_types(const Tensor& x, const Tensor& indices, const Body& body) {
+  with_floats(x, [&](auto element) {
+    if (indices.dtype == Dtype::kInt32) return body(element, std::int32_t{});
+    body(element, std::int64_t{});
+  });
+}
+
+// A list of numbers, or none.
+Numbers numbers(const Tensor& list) {
+  const bool wide = list.dtype == Dtype::kInt64;
+  return {wide ? nullptr : list.as<std::int32_t>(), wide ? list.as<std::int64_t>() : nullptr};
+}
+
+void check_range(const Tensor& list, std::int64_t limit) {
+  const Numbers rows = numbers(list);
+  if (!list || (rows.wide ? in_range(rows.wide, list.rows(), limit)
+                          : in_range(rows.narrow, list.rows(), limit))) {
+    return;
+  }
+  for (std::int64_t i = 0; i < list.rows(); ++i) {
+    const std::int64_t row = rows.wide ? rows.wide[i] : rows.narrow[i];
+    if (row < 0 || row >= limit) {
+      throw InputError("row " + std::to_string(row) + " outside [0, " + std::to_string(limit) +
+                       ")");
+    }
+  }
+}
+
+DropoutRule dropout_rule(std::int64_t key, double p) {
+  return {mix64(static_cast<std::uint64_t>(key)),
+          static_cast<std::uint64_t>(std::nearbyint(p * 4294967296.0)), 1.0 / (1.0 - p)};
+}
+
+Heads heads_of(const Tensor& x, const Tensor& y) {
+  return x.dims == 3 ? Heads{x.shape[1], x.stride[1], y.stride[1]} : Heads{1, 0, 0};
+}
+
+void spmm(const Tensor& indptr, const Tensor& indices, const Dense& values, const Dense& row_scale,
+          const Dense& col_scale, const Rows& x, const Tensor& y, bool accumulate) {
+  const Heads heads = heads_of(x, y);
+  const int threads = threads_for((indices.rows() + y.rows()) * heads.count * y.columns());
+  with_types(x, indices, [&]<class T, class Index>(T, Index) {
+    using S = Sum<T>;
+    const SpmmOperands<T, Index> a{indptr.as<std::int64_t>(),
+                                   indices.as<Index>(),
+                                   y.rows(),
+                                   values.as<S>(),
+                                   heads.count,
+                                   row_scale.as<S>(),
+                                   col_scale.as<S>(),
+                                   x.as<T>(),
+                                   x.rows(),
+                                   x.stride[0],
+                                   y.as<T>(),
+                                   y.stride[0],
+                                   y.columns(),
+                                   accumulate};
+    Released released;
+    spgnn::spmm(current_table(), a, heads, threads);
+  });
+}
+
+void sddmm(const Tensor& indptr, const Tensor& indices, const Dense& row_scale,
+           const Dense& col_scale, const Rows& g, const Rows& x, const Tensor& products) {
+  const Heads heads = heads_of(x, g);
+  const int threads = threads_for(indices.rows() * heads.count * x.columns());
+  with_types(x, indices, [&]<class T, class Index>(T, Index) {
+    using S = Sum<T>;
+    const SddmmOperands<T, Index> a{indptr.as<std::int64_t>(),
+                                    indices.as<Index>(),
+                                    g.rows(),
+                                    row_scale.as<S>(),
+                                    col_scale.as<S>(),
+                                    g.as<T>(),
+                                    g.stride[0],
+                                    x.as<T>(),
+                                    x.stride[0],
+                                    x.columns(),
+                                    products.as<S>(),
+                                    heads.count};
+    Released released;
+    spgnn::sddmm(current_table(), a, heads, threads);
+  });
+}
+
+// Numbers of nonzeros, [nnz] or [nnz, heads].
+std::int64_t heads_of(const Tensor& numbers) { return numbers.dims == 2 ? numbers.shape[1] : 1; }
+
+void edge_softmax(const Tensor& indptr, const Dense& scores, const Tensor& out) {
+  constexpr int kExponential = 8;  // multiplications that it costs, about
+  const int threads = threads_for(kExponential * scores.count());
+  with_floats(scores, [&]<class T>(T) {
+    Released released;
+    softmax(current_table(), indptr.as<std::int64_t>(), indptr.rows() - 1, heads_of(scores),
+            scores.as<const T>(), out.as<T>(), threads);
+  });
+}
+
+void row_sums(const Tensor& indptr, const Dense& a, const Dense& b, const Tensor& out) {
+  const int threads = threads_for(a.count());
+  with_floats(a, [&]<class T>(T) {
+    Released released;
+    spgnn::row_sums(current_table(), indptr.as<std::int64_t>(), indptr.rows() - 1, heads_of(a),
+                    a.as<const T>(), b.as<const T>(), out.as<T>(), threads);
+  });
 }
 
 template <class T, class Index>
-void spmm(Address indptr, Address indices, std::int64_t rows, Address values,
-          std::int64_t value_stride, Address row_scale, Address col_scale, Address x,
-          std::int64_t x_rows, std::int64_t x_stride, Address y, std::int64_t y_stride,
-          std::int64_t columns, bool accumulate, std::int64_t heads, std::int64_t x_head_stride,
-          std::int64_t y_head_stride, int threads) {
-  using S = spgnn::Sum<T>;
-  const spgnn::SpmmOperands<T, Index> operands{at<std::int64_t>(indptr),
-                                               at<Index>(indices),
-                                               rows,
-                                               at<S>(values),
-                                               value_stride,
-                                               at<S>(row_scale),
-                                               at<S>(col_scale),
-                                               at<T>(x),
-                                               x_rows,
-                                               x_stride,
-                                               at<T>(y),
-                                               y_stride,
-                                               columns,
-                                               accumulate};
-  nb::gil_scoped_release released;
-  const auto access = access_to(x_rows, {heads, columns}, sizeof(T), operands.indptr[rows]);
-  spgnn::spmm(spgnn::current_table(), operands, {heads, x_head_stride, y_head_stride}, access, threads);
+RowOperands<T, Index> row_operands(const Tensor& x, const Tensor& y, const Tensor& rows,
+                                   const Tensor& scale) {
+  return {x.as<T>(),   x.stride[0],      y.as<T>(),   y.stride[0],
+          x.columns(), rows.as<Index>(), rows.rows(), scale.as<Sum<T>>()};
 }
 
-template <class T, class Index>
-void sddmm(Address indptr, Address indices, std::int64_t rows, Address row_scale, Address col_scale,
-           Address g, std::int64_t g_stride, Address x, std::int64_t x_stride, std::int64_t columns,
-           Address products, std::int64_t heads, std::int64_t x_head_stride,
-           std::int64_t g_head_stride, int threads) {
-  using S = spgnn::Sum<T>;
-  const spgnn::SddmmOperands<T, Index> operands{at<std::int64_t>(indptr),
-                                                at<Index>(indices),
-                                                rows,
-                                                at<S>(row_scale),
-                                                at<S>(col_scale),
-                                                at<T>(g),
-                                                g_stride,
-                                                at<T>(x),
-                                                x_stride,
-                                                columns,
-                                                at<S>(products),
-                                                heads};
-  nb::gil_scoped_release released;
-  spgnn::sddmm(spgnn::current_table(), operands, {heads, x_head_stride, g_head_stride}, threads);
+void gather_rows(const Rows& x, const Dense& rows, const Dense& scale, const Tensor& y) {
+  check_range(rows, x.rows());
+  const int threads = threads_for(rows.rows() * x.columns());
+  with_types(x, rows, [&]<class T, class Index>(T, Index) {
+    const auto a = row_operands<T, Index>(x, y, rows, scale);
+    Released released;
+    spgnn::gather_rows(current_table(), a, threads);
+  });
 }
+
+void scatter_add_rows(const Tensor& y, const Dense& rows, const Rows& x, const Dense& scale) {
+  check_range(rows, y.rows());
+  const int threads = threads_for(rows.rows() * x.columns());
+  with_types(x, rows, [&]<class T, class Index>(T, Index) {
+    const auto a = row_operands<T, Index>(x, y, rows, scale);
+    Released released;
+    spgnn::scatter_add_rows(current_table(), a, threads);
+  });
+}
+
+void dropout_rows(const Rows& x, const Dense& vertex_ids, std::int64_t key, double p,
+                  const Tensor& y) {
+  const int threads = threads_for(x.count());
+  with_floats(x, [&]<class T>(T) {
+    const auto a = row_operands<T, std::int64_t>(x, y, vertex_ids, {});
+    Released released;
+    spgnn::dropout_rows(current_table(), a, dropout_rule(key, p), threads);
+  });
+}
+
+void update_rows(const Rows& z, const Dense& bias, const Dense& vertex_ids, std::int64_t key,
+                 double p, int act, double alpha, const Tensor& y) {
+  if (z.count() == 0) return;
+  const int threads = threads_for(z.count());
+  with_floats(z, [&]<class T>(T) {
+    const UpdateOperands<T> a{z.as<T>(),
+                              z.stride[0],
+                              y.as<T>(),
+                              y.stride[0],
+                              z.columns(),
+                              z.rows(),
+                              bias.as<Sum<T>>(),
+                              static_cast<Act>(act),
+                              alpha,
+                              vertex_ids.as<std::int64_t>(),
+                              dropout_rule(key, p)};
+    Released released;
+    spgnn::update_rows(current_table(), a, threads);
+  });
+}
+
+void update_rows_backward(const Rows& g, const Rows& y, const Dense& vertex_ids, std::int64_t key,
+                          double p, int act, double alpha, const Tensor& dz, const Tensor& sums) {
+  const int threads = threads_for(g.count());
+  with_floats(g, [&]<class T>(T) {
+    const UpdateGradients<T> a{g.as<T>(),
+                               g.stride[0],
+                               y.as<T>(),
+                               y ? y.stride[0] : 0,
+                               dz.as<T>(),
+                               dz.stride[0],
+                               g.columns(),
+                               g.rows(),
+                               static_cast<Act>(act),
+                               alpha,
+                               vertex_ids.as<std::int64_t>(),
+                               dropout_rule(key, p)};
+    Released released;
+    update_gradients(current_table(), a, sums.count() ? sums.as<Sum<T>>() : nullptr, threads);
+  });
+}
+
+void extreme(const Tensor& indptr, const Tensor& indices, const Rows& x, bool largest, bool begun,
+             std::int64_t first_column, const Tensor& out, const Tensor& arg) {
+  const int threads = threads_for(indices.rows() * x.columns());
+  const bool wide = arg.dtype == Dtype::kInt64;
+  with_types(x, indices, [&]<class T, class Index>(T, Index) {
+    const ExtremeOperands<T, Index> a{indptr.as<std::int64_t>(),
+                                      indices.as<Index>(),
+                                      out.rows(),
+                                      x.as<T>(),
+                                      x.stride[0],
+                                      x.columns(),
+                                      largest,
+                                      begun,
+                                      first_column,
+                                      out.as<T>(),
+                                      out.stride[0],
+                                      wide ? nullptr : arg.as<std::int32_t>(),
+                                      wide ? arg.as<std::int64_t>() : nullptr};
+    Released released;
+    extreme_rows(current_table(), a, threads);
+  });
+}
+
+void extreme_adjoint(const Rows& g, const Dense& arg, const Tensor& dx) {
+  const int threads = threads_for(g.count());
+  with_floats(g, [&]<class T>(T) {
+    const ExtremeAdjoint<T> a{g.as<T>(), g.stride[0], numbers(arg).narrow, numbers(arg).wide,
+                              g.rows(),  g.columns(), dx.as<T>()};
+    Released released;
+    spgnn::extreme_adjoint(current_table(), a, threads);
+  });
+}
+
+void quantise_rows(const Rows& x, int bits, const Dense& ids, std::int64_t key, bool stochastic,
+                   const Dense& rows, const Tensor& residual, const Tensor& lost,
+                   const Tensor& packed) {
+  check_range(rows, x.rows());
+  const int threads = threads_for(ids.rows() * x.columns());
+  with_floats(x, [&]<class T>(T) {
+    const QuantiseOperands<T> a{x.as<T>(),
+                                x.stride[0],
+                                x.columns(),
+                                ids.rows(),
+                                numbers(rows),
+                                bits,
+                                ids.as<std::int64_t>(),
+                                mix64(static_cast<std::uint64_t>(key)),
+                                stochastic,
+                                residual.as<T>(),
+                                residual ? residual.stride[0] : 0,
+                                packed.as<std::uint8_t>()};
+    Released released;
+    spgnn::quantise_rows(current_table(), a, lost.as<double>(), threads);
+  });
+}
+
+void dequantise_rows(const Dense& packed, int bits, const Dense& rows, const Tensor& y) {
+  check_range(rows, y.rows());
+  const std::int64_t count = rows ? rows.rows() : y.rows();
+  const int threads = threads_for(count * y.columns());
+  with_floats(y, [&]<class T>(T) {
+    const DequantiseOperands<T> a{
+        packed.as<std::uint8_t>(), y.columns(), count, numbers(rows), bits, y.as<T>(), y.stride[0]};
+    Released released;
+    spgnn::dequantise_rows(current_table(), a, threads);
+  });
+}
+
+void gemm_product(const Rows& x, const Dense& w, const Tensor& z) {
+  const int threads = threads_for(z.count() * x.columns());
+  const GemmProduct a{x.as<float>(), x.stride[0], x.rows(),      x.columns(),
+                      nullptr,       0,           z.as<float>(), w.rows()};
+  Released released;
+  spgnn::gemm_product(current_table(), a, w.as<float>(), threads);
+}
+
+void gemm_gradient(const Rows& g, const Rows& x, const Tensor& sums) {
+  const int threads = threads_for(g.count() * x.columns());
+  const GemmGradient a{g.as<float>(),
+                       g.stride[0],
+                       x.as<float>(),
+                       x.stride[0],
+                       x.rows(),
+                       g.columns(),
+                       x.columns(),
+                       0,
+                       0,
+                       0};
+  Released released;
+  spgnn::gemm_gradient(current_table(), a, sums.as<float>(), threads);
+}
+
+constexpr int kEntropyWork = 16;  // what an exponential takes, in multiplications
 
 template <class T>
-void edge_softmax(Address indptr, std::int64_t rows, std::int64_t heads, Address scores,
-                  Address softmax, int threads) {
-  nb::gil_scoped_release released;
-  spgnn::softmax(spgnn::current_table(), at<const std::int64_t>(indptr), rows, heads, at<const T>(scores),
-                 at<T>(softmax), threads);
+CrossEntropyOperands<T> cross_entropy_operands(const Tensor& x, const Tensor& target) {
+  return {x.as<T>(), x.stride[0], x.columns(), x.rows(), target.as<std::int64_t>()};
 }
 
+void cross_entropy(const Rows& x, const Dense& target, const Tensor& out) {
+  const int threads = threads_for(kEntropyWork * x.count());
+  with_wide_floats(x, [&]<class T>(T) {
+    const auto a = cross_entropy_operands<T>(x, target);
+    Released released;
+    *out.as<T>() = static_cast<T>(spgnn::cross_entropy(current_table(), a, threads));
+  });
+}
+
+void cross_entropy_gradient(const Tensor& g, const Rows& x, const Dense& target, const Tensor& dx) {
+  const int threads = threads_for(kEntropyWork * x.count());
+  with_wide_floats(x, [&]<class T>(T) {
+    const CrossEntropyGradient<T> a{cross_entropy_operands<T>(x, target), *g.as<T>(), dx.as<T>(),
+                                    dx.stride[0]};
+    Released released;
+    spgnn::cross_entropy_gradient(current_table(), a, threads);
+  });
+}
+
+// Heads as packed rows have them: a power of two, or a multiple of 16.
+std::int64_t padded_heads(std::int64_t heads) {
+  if (heads > 16) return (heads + 15) / 16 * 16;
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(heads)));
+}
+
+// One side of an attention: rows, and packed rows of the other side that their nonzeros gather.
+struct AttentionSide {
+  Tensor indptr, indices, order;
+  Tensor packed;  // uint8 [rows, bytes]
+  std::int64_t heads, width;
+  double slope;
+  Rows own[2];           // [rows, heads * width]
+  Dense own_numbers[2];  // [rows, heads]
+  Dense vector;          // GATv2: [heads, width]
+  Dense edge_scores, edge_features;
+  Dense own_ids, other_ids;  // of dropout, or none
+  bool by_column;            // whether the rows are sources
+  std::int64_t key;
+  double p;
+
+  // So many passes over the features of each nonzero.
+  int threads(std::int64_t passes) const {
+    constexpr std::int64_t kEdge = 8;  // multiplications that a nonzero costs beside those
+    return threads_for(passes * indices.rows() * padded_heads(heads) * (width + kEdge));
+  }
+
+  template <class T>
+  AttentionOperands<T> operands() const {
+    using S = Sum<T>;
+    const DropoutRule rule = dropout_rule(key, p);
+    return {indptr.as<std::int64_t>(),
+            indptr.rows() - 1,
+            numbers(indices),
+            numbers(order),
+            heads,
+            padded_heads(heads),
+            width,
+            static_cast<S>(slope),
+            {packed.as<char>(), packed.stride[0]},
+            {own[0].as<T>(), own[1].as<T>()},
+            {own[0].stride[0], own[1].stride[0]},
+            {own_numbers[0].as<S>(), own_numbers[1].as<S>()},
+            vector.as<S>(),
+            edge_scores.as<S>(),
+            edge_features.as<T>(),
+            {own_ids.as<std::int64_t>(), other_ids.as<std::int64_t>(), by_column, rule.seed,
+             rule.threshold, rule.factor}};
+  }
+};
+
 template <class T>
-void row_sums(Address indptr, std::int64_t rows, std::int64_t heads, Address a, Address b,
-              Address sums, int threads) {
-  nb::gil_scoped_release released;
-  spgnn::row_sums(spgnn::current_table(), at<const std::int64_t>(indptr), rows, heads, at<const T>(a),
-                  at<const T>(b), at<T>(sums), threads);
+const AttentionKernels<T>& attention_kernels() {
+  return std::get<AttentionKernels<T>>(*current_table().attention);
+}
+
+// Matrices and numbers of heads of the rows that others gather, beside each other.
+void attention_pack(std::int64_t heads, const std::vector<Rows>& matrices,
+                    const std::vector<Dense>& numbers_of_heads, const Tensor& packed) {
+  const Tensor& first = matrices[0];
+  const int threads = threads_for(first.count());
+  with_floats(first, [&]<class T>(T) {
+    PackOperands<T> a{heads, padded_heads(heads), first.columns() / heads, {}, {},
+                      {},    packed.as<char>(),   packed.stride[0]};
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      a.matrices[i] = matrices[i].as<T>();
+      a.strides[i] = matrices[i].stride[0];
+    }
+    for (std::size_t i = 0; i < numbers_of_heads.size(); ++i) {
+      a.numbers[i] = numbers_of_heads[i].as<Sum<T>>();
+    }
+    Released released;
+    for_each_rows(first.rows(), threads, [&](Span span) { attention_kernels<T>().pack(a, span); });
+  });
+}
+
+using State = std::array<Tensor, 5>;  // m, n, O, P, pi
+
+template <class S>
+Triples<S> triples(const State& state) {
+  return {state[0].as<S>(), state[1].as<S>(), state[2].as<S>(), state[3].as<S>(), state[4].as<S>()};
+}
+
+// `like` has the dtype of features.
+void attend(const AttentionSide& side, const Tensor& like, const State& state, int ending,
+            const Tensor& out, const Tensor& lse, bool v2) {
+  const int threads = side.threads(1 + v2);
+  with_floats(like, [&]<class T>(T) {
+    const auto a = side.operands<T>();
+    const AttentionTarget<T> target{triples<Sum<T>>(state), static_cast<Ending>(ending),
+                                    out.as<T>(), lse.as<Sum<T>>()};
+    Released released;
+    spgnn::attend(current_table(), a, target, v2, threads);
+  });
+}
+
+// `kind`: of columns, of columns in GATv2, of rows in GATv2.
+void attend_backward(const AttentionSide& side, int kind, const Tensor& rows,
+                     const Tensor& numbers_of_heads, const Tensor& vector,
+                     const Tensor& edge_scores, const Tensor& edge_features) {
+  const int threads = side.threads(kind == 0 ? 2 : 3);
+  with_floats(rows, [&]<class T>(T) {
+    using S = Sum<T>;
+    const auto a = side.operands<T>();
+    const AttentionGradients<T> target{
+        rows.as<T>(),   numbers_of_heads.as<S>(), nullptr,
+        vector.as<S>(), edge_scores.as<S>(),      edge_features.as<T>()};
+    Released released;
+    spgnn::attend_backward(current_table(), a, target, kind, threads);
+  });
+}
+
+// What rows send to their sources is added to packed sums; gradients of the rows' own ends.
+void attention_scatter(const AttentionSide& side, const Dense& loops, const Dense& loop_columns,
+                       const Tensor& sums, const Tensor& ends, const Tensor& vector, bool v2) {
+  const int threads = side.threads(3);
+  with_wide_floats(ends, [&]<class T>(T) {
+    const auto a = side.operands<T>();
+    const AttentionLoops more{loops.as<bool>(), loop_columns.as<std::int64_t>()};
+    const AttentionSent<T> sent{sums.as<char>(), sums.stride[0], v2 ? nullptr : ends.as<T>(),
+                                v2 ? ends.as<T>() : nullptr};
+    Released released;
+    AttentionScatter<T>(*current_table().weighing, a, more, sent, v2, threads).run(vector.as<T>());
+  });
+}
+
+// O / n and m + log n of triples.
+void attention_finish(const Dense& m, const Dense& n, const Dense& o, const Tensor& out,
+                      const Tensor& lse) {
+  const std::int64_t heads = lse.columns(), columns = out.columns();
+  const int threads = threads_for(out.count());
+  with_floats(out, [&]<class T>(T) {
+    using S = Sum<T>;
+    const AttentionTarget<T> target{{}, Ending::kFinished, out.as<T>(), lse.as<S>()};
+    Released released;
+    for_each_rows(lse.rows(), threads, [&](Span span) {
+      for (std::int64_t i = span.begin; i < span.end; ++i) {
+        const Triples<S> row{m.as<S>() + i * heads, n.as<S>() + i * heads, o.as<S>() + i * columns,
+                             nullptr, nullptr};
+        attention_kernels<T>().end(target, i, row, heads, heads ? columns / heads : 0);
+      }
+    });
+  });
+}
+
+// <x[i, h], y[i, h]>; y has the dtype of x, or of its sums.
+void head_products(const Rows& x, const Rows& y, const Tensor& products) {
+  const std::int64_t heads = products.columns();
+  const int threads = threads_for(x.count());
+  with_floats(x, [&]<class T>(T) {
+    using S = Sum<T>;
+    const std::int64_t width = heads ? x.columns() / heads : 0;
+    const auto& kernels = attention_kernels<T>();
+    Released released;
+    for_each_rows(products.rows(), threads, [&](Span span) {
+      for (std::int64_t i = span.begin; i < span.end; ++i) {
+        const T* row = x.as<T>() + i * x.stride[0];
+        S* place = products.as<S>() + i * heads;
+        if (y.dtype == x.dtype) {
+          kernels.head_products(row, y.as<T>() + i * y.stride[0], heads, width, place);
+        } else {
+          kernels.head_products_of_sums(row, y.as<S>() + i * y.stride[0], heads, width, place);
+        }
+      }
+    });
+  });
 }
 
 // Asks for huge pages under a fresh allocation. Gathers from it later miss the TLB less, and its
 // first writes fault less often. A hint: where it is refused or unknown, nothing is lost.
-void advise_huge_pages([[maybe_unused]] Address address, [[maybe_unused]] std::size_t bytes) {
+void advise_huge_pages([[maybe_unused]] const Tensor& memory) {
 #ifdef MADV_HUGEPAGE
-  constexpr std::size_t kHugePage = std::size_t{2} << 20;
-  const Address begin = (address + kHugePage - 1) / kHugePage * kHugePage;
-  const Address end = (address + bytes) / kHugePage * kHugePage;
-  if (begin < end) madvise(at<void>(begin), end - begin, MADV_HUGEPAGE);
+  constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data);
+  const std::uintptr_t begin = (address + kHugePage - 1) / kHugePage * kHugePage;
+  const std::uintptr_t end = (address + memory.count()) / kHugePage * kHugePage;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #endif
 }
 
-// The roofline of a float32 product: the same rows of X read, nothing computed.
-std::uint32_t touch_rows(Address indptr, Address indices, std::int64_t rows, Address x,
-                         std::int64_t x_stride, std::int64_t columns, int threads) {
-  spgnn::SpmmOperands<float, std::int32_t> operands{};
-  operands.indptr = at<std::int64_t>(indptr);
-  operands.indices = at<std::int32_t>(indices);
-  operands.rows = rows;
-  operands.x = at<float>(x);
-  operands.x_stride = x_stride;
-  operands.columns = columns;
-  nb::gil_scoped_release released;
-  return spgnn::touch_rows(spgnn::current_table(), operands, threads);
-}
-
-// STREAM's triad y = y + 3 x on arrays of floats.
-void triad(Address y, Address x, std::int64_t count, int threads) {
-  nb::gil_scoped_release released;
-  spgnn::triad(at<float>(y), at<float>(x), count, threads);
-}
-
-template <class T, class Index>
-spgnn::RowOperands<T, Index> row_operands(Address x, std::int64_t x_stride, Address y,
-                                          std::int64_t y_stride, std::int64_t columns, Address rows,
-                                          std::int64_t count, Address scale) {
-  return {at<T>(x), x_stride,        at<T>(y), y_stride,
-          columns,  at<Index>(rows), count,    at<spgnn::Sum<T>>(scale)};
-}
-
-template <class T, class Index>
-void gather_rows(Address x, std::int64_t x_stride, Address y, std::int64_t y_stride,
-                 std::int64_t columns, Address rows, std::int64_t count, Address scale,
-                 int threads) {
-  auto operands = row_operands<T, Index>(x, x_stride, y, y_stride, columns, rows, count, scale);
-  nb::gil_scoped_release released;
-  spgnn::gather_rows(spgnn::current_table(), operands, threads);
-}
-
-template <class T, class Index>
-void scatter_add_rows(Address x, std::int64_t x_stride, Address y, std::int64_t y_stride,
-                      std::int64_t columns, Address rows, std::int64_t count, Address scale,
-                      int threads) {
-  auto operands = row_operands<T, Index>(x, x_stride, y, y_stride, columns, rows, count, scale);
-  nb::gil_scoped_release released;
-  spgnn::scatter_add_rows(spgnn::current_table(), operands, threads);
-}
-
-template <class T>
-void dropout_rows(Address x, std::int64_t x_stride, Address y, std::int64_t y_stride,
-                  std::int64_t columns, Address vertex_ids, std::int64_t count, std::uint64_t seed,
-                  std::uint64_t threshold, double factor, int threads) {
-  auto operands =
-      row_operands<T, std::int64_t>(x, x_stride, y, y_stride, columns, vertex_ids, count, 0);
-  nb::gil_scoped_release released;
-  spgnn::dropout_rows(spgnn::current_table(), operands, {seed, threshold, factor}, threads);
-}
-
-template <class Index>
-bool in_range(Address rows, std::int64_t count, std::int64_t limit) {
-  nb::gil_scoped_release released;
-  return spgnn::in_range(at<Index>(rows), count, limit);
-}
-
-template <class T, class Index>
-void define_for(nb::module_& m, const std::string& types) {
-  m.def(("spmm_" + types).c_str(), &spmm<T, Index>);
-  m.def(("sddmm_" + types).c_str(), &sddmm<T, Index>);
-  m.def(("gather_rows_" + types).c_str(), &gather_rows<T, Index>);
-  m.def(("scatter_add_rows_" + types).c_str(), &scatter_add_rows<T, Index>);
-}
-
-template <class T>
-void define_for(nb::module_& m, const std::string& type) {
-  define_for<T, std::int32_t>(m, type + "_int32");
-  define_for<T, std::int64_t>(m, type + "_int64");
-  m.def(("dropout_rows_" + type).c_str(), &dropout_rows<T>);
-  m.def(("edge_softmax_" + type).c_str(), &edge_softmax<T>);
-  m.def(("row_sums_" + type).c_str(), &row_sums<T>);
+bool is_intel() {
+#ifdef SPGNN_X86
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
 }
 
 }  // namespace
+}  // namespace spgnn::python
 
 void bind_kernels(nb::module_& m) {
-  define_for<float>(m, "float32");
-  define_for<double>(m, "float64");
-  define_for<spgnn::Bfloat16>(m, "bfloat16");
-  define_attention(m);
-  define_quantise(m);
-  define_update(m);
-  define_extremes(m);
-  define_gemm(m);
-  define_cross_entropy(m);
-  m.def("advise_huge_pages", &advise_huge_pages);
-  m.def("touch_rows", &touch_rows, "Roofline: reads the rows of X that a product reads.");
-  m.def("triad", &triad, "Roofline: y += 3 x.");
-  m.def("in_range_int32", &in_range<std::int32_t>);
-  m.def("in_range_int64", &in_range<std::int64_t>);
-  m.def("mix64", &spgnn::mix64, "The finalizer of SplitMix64.");
-  m.def("is_intel", [] { return spgnn::Processor::read().maker == spgnn::Maker::kIntel; });
-  m.def(
-      "use_access",
-      [](const std::string& name, std::int64_t block) {
-        if (name != "chosen" && name != "far" && name != "near") {
-          throw std::invalid_argument("no access " + name);
-        }
-        wanted_access().reset();
-        if (name != "chosen") wanted_access() = {name == "near", block};
-      },
-      nb::arg("name"), nb::arg("block") = 0,
-      "How products read X: chosen, far (fetched ahead) or near, then in blocks of columns.");
+  namespace of = spgnn::python;
+  using of::AttentionSide, spgnn::Dense, spgnn::Rows, spgnn::Tensor;
+  const auto maybe = [](const char* name) { return nb::arg(name).none(); };
+  m.def("spmm", &of::spmm, "indptr"_a, "indices"_a, maybe("values"), maybe("row_scale"),
+        maybe("col_scale"), "X"_a, "out"_a, "accumulate"_a);
+  m.def("sddmm", &of::sddmm, "indptr"_a, "indices"_a, maybe("row_scale"), maybe("col_scale"), "G"_a,
+        "X"_a, "out"_a);
+  m.def("edge_softmax", &of::edge_softmax, "indptr"_a, "scores"_a, "out"_a);
+  m.def("row_sums", &of::row_sums, "indptr"_a, "a"_a, maybe("b"), "out"_a);
+  m.def("gather_rows", &of::gather_rows, "X"_a, "rows"_a, maybe("scale"), "out"_a);
+  m.def("scatter_add_rows", &of::scatter_add_rows, "Y"_a, "rows"_a, "X"_a, maybe("scale"));
+  m.def("dropout_rows", &of::dropout_rows, "X"_a, "vertex_ids"_a, "key"_a, "p"_a, "out"_a);
+  m.def("update_rows", &of::update_rows, "Z"_a, maybe("bias"), maybe("vertex_ids"), "key"_a, "p"_a,
+        "act"_a, "alpha"_a, "out"_a);
+  m.def("update_rows_backward", &of::update_rows_backward, "G"_a, maybe("Y"), maybe("vertex_ids"),
+        "key"_a, "p"_a, "act"_a, "alpha"_a, "dZ"_a, "sums"_a);
+  m.def("extreme", &of::extreme, "indptr"_a, "indices"_a, "X"_a, "largest"_a, "begun"_a,
+        "first_column"_a, "out"_a, "arg"_a);
+  m.def("extreme_adjoint", &of::extreme_adjoint, "G"_a, "arg"_a, "dX"_a);
+  m.def("quantise_rows", &of::quantise_rows, "X"_a, "bits"_a, "ids"_a, "key"_a, "stochastic"_a,
+        maybe("rows"), maybe("residual"), maybe("lost"), "out"_a);
+  m.def("dequantise_rows", &of::dequantise_rows, "packed"_a, "bits"_a, maybe("rows"), "out"_a);
+  m.def("gemm_product", &of::gemm_product, "X"_a, "W"_a, "out"_a);
+  m.def("gemm_gradient", &of::gemm_gradient, "G"_a, "X"_a, "out"_a);
+  m.def("cross_entropy", &of::cross_entropy, "X"_a, "target"_a, "out"_a);
+  m.def("cross_entropy_gradient", &of::cross_entropy_gradient, "G"_a, "X"_a, "target"_a, "out"_a);
+  nb::class_<AttentionSide>(m, "AttentionSide")
+      .def(
+          "__init__",
+          [](AttentionSide* side, const Tensor& indptr, const Tensor& indices, const Tensor& packed,
+             std::int64_t heads, std::int64_t width, double slope, const Tensor& order,
+             const Rows& first, const Rows& second, const Dense& first_numbers,
+             const Dense& second_numbers, const Dense& vector, const Dense& edge_scores,
+             const Dense& edge_features, const Dense& own_ids, const Dense& other_ids,
+             bool by_column, std::int64_t key, double p) {
+            new (side) AttentionSide{indptr,
+                                     indices,
+                                     order,
+                                     packed,
+                                     heads,
+                                     width,
+                                     slope,
+                                     {first, second},
+                                     {first_numbers, second_numbers},
+                                     vector,
+                                     edge_scores,
+                                     edge_features,
+                                     own_ids,
+                                     other_ids,
+                                     by_column,
+                                     key,
+                                     p};
+          },
+          "indptr"_a, "indices"_a, "packed"_a, "heads"_a, "width"_a, "slope"_a,
+          maybe("order") = nb::none(), maybe("first") = nb::none(), maybe("second") = nb::none(),
+          maybe("first_numbers") = nb::none(), maybe("second_numbers") = nb::none(),
+          maybe("vector") = nb::none(), maybe("edge_scores") = nb::none(),
+          maybe("edge_features") = nb::none(), maybe("own_ids") = nb::none(),
+          maybe("other_ids") = nb::none(), "by_column"_a = false, "key"_a = 0, "p"_a = 0.0);
+  m.def("attention_pack", &of::attention_pack, "heads"_a, "matrices"_a, "numbers"_a, "packed"_a);
+  m.def("attend", &of::attend, "side"_a, "like"_a, "state"_a, "ending"_a, maybe("out"),
+        maybe("lse"), "v2"_a);
+  m.def("attend_backward", &of::attend_backward, "side"_a, "kind"_a, "rows"_a, maybe("numbers"),
+        maybe("vector"), maybe("edge_scores"), maybe("edge_features"));
+  m.def("attention_scatter", &of::attention_scatter, "side"_a, maybe("loops"),
+        maybe("loop_columns"), "sums"_a, "ends"_a, "vector"_a, "v2"_a);
+  m.def("attention_finish", &of::attention_finish, "m"_a, "n"_a, "O"_a, "out"_a, "lse"_a);
+  m.def("head_products", &of::head_products, "G"_a, "X"_a, "products"_a);
+  m.def("advise_huge_pages", &of::advise_huge_pages, "memory"_a);
+  m.def("is_intel", &of::is_intel);
+  m.def("near_bytes", [] { return spgnn::near_bytes(); });
+  m.def("use_near_bytes", [](std::int64_t bytes) { spgnn::near_bytes() = bytes; }, "bytes"_a);
 }

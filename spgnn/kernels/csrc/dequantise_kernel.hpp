@@ -47,7 +47,7 @@ SPGNN_INLINE void unpack_row(const std::uint8_t* from, std::int64_t columns, T* 
   unpack(last, c, lanes);
 }
 
-// Some rows of the same bits, one after another from `from` on.
+// Some rows, one after another from `from` on.
 template <class T, int kBits>
 void unpack_rows(const DequantiseOperands<T>& given, Span rows, const std::uint8_t* from) {
   const DequantiseOperands<T> a = given;  // what is written could not be this copy
@@ -71,13 +71,7 @@ constexpr auto unpack_rows_of(int bits) {
 // All rows of a span, which lie one after another from `from` on.
 template <class T>
 void dequantise_rows(const DequantiseOperands<T>& a, Span rows, const std::uint8_t* from) {
-  for (std::int64_t begin = rows.begin, end; begin < rows.end; begin = end) {
-    const int bits = bits_of(a.bits, begin);
-    end = a.bits.each ? begin + 1 : rows.end;
-    while (end < rows.end && a.bits.each[end] == bits) ++end;
-    unpack_rows_of<T>(bits)(a, {begin, end}, from);
-    from += (end - begin) * packed_bytes(a.columns, bits);
-  }
+  unpack_rows_of<T>(a.bits)(a, rows, from);
 }
 
 }  // namespace spgnn::SPGNN_ISA

@@ -16,14 +16,10 @@ namespace spgnn {
 
 template <class T, class Index>
 struct SpmmKernels {
-  // Finished rows of Y, for the rows and the columns given: x and y point at the first of these.
-  // Only where X is near may they be fewer than all.
-  void (*rows)(const SpmmOperands<T, Index>&, Span rows, Span columns);
-  // The unscaled sum over some nonzeros of one row; x and `sums` point at the first of
-  // `columns`.
-  void (*partial)(const SpmmOperands<T, Index>&, Span nonzeros, Span columns, Sum<T>* sums);
-  // Only reads what the product over these nonzeros reads of X (a roofline for benchmarks).
-  std::uint32_t (*touch)(const SpmmOperands<T, Index>&, Span nonzeros);
+  // Finished rows of Y.
+  void (*rows)(const SpmmOperands<T, Index>&, Span rows);
+  // The unscaled sum over some nonzeros of one row.
+  void (*partial)(const SpmmOperands<T, Index>&, Span nonzeros, Sum<T>* sums);
   // The products of rows that belong to some nonzeros.
   void (*sddmm)(const SddmmOperands<T, Index>&, Span nonzeros);
 };

@@ -20,12 +20,8 @@ SPGNN_INLINE std::int64_t packed_bytes(std::int64_t columns, int bits) {
   return bits == 16 ? 2 * columns : kHeaderBytes + (columns * bits + 7) / 8;
 }
 
-SPGNN_INLINE std::int64_t listed_row(const RowList& rows, std::int64_t i) {
+SPGNN_INLINE std::int64_t listed_row(const Numbers& rows, std::int64_t i) {
   return rows.narrow ? rows.narrow[i] : rows.wide ? rows.wide[i] : i;
-}
-
-SPGNN_INLINE int bits_of(const RowBits& bits, std::int64_t i) {
-  return bits.each ? bits.each[i] : bits.all;
 }
 
 // What all random words have in common. Where nothing is drawn, every word is kOne · kHalves: two
@@ -251,7 +247,7 @@ SPGNN_INLINE void on_columns(std::int64_t columns, Work work) {
   }
 }
 
-// Some rows of the same bits, one after another from `to` on.
+// Some rows, one after another from `to` on.
 template <class T, int kBits, bool kNotes>
 void pack_rows(const QuantiseOperands<T>& given, const Batch<T>& batch, Span rows, std::uint8_t* to,
                LostLanes* lost) {
@@ -340,10 +336,7 @@ void prepare(const QuantiseOperands<T>& a, int count, Batch<T>& batch) {
   using Extremes = RowExtremes<Sum<T>>;
   for (int i = 0; i < count; ++i) batch.x[i] = x_row(a, batch.first + i);
   seed_rows(a, count, batch);
-  if (!a.bits.each && a.bits.all == 16) return;
-  for (int i = 0; a.bits.each && i < count; ++i) {
-    batch.scales.levels[i] = static_cast<Sum<T>>(levels_of(a.bits.each[batch.first + i]));
-  }
+  if (a.bits == 16) return;
   on_columns(a.columns, [&](auto columns) __attribute__((always_inline)) {
     for (int at = 0; at < count; at += Extremes::kLanes) {
       Extremes extremes;
@@ -378,19 +371,14 @@ void quantise_rows(const QuantiseOperands<T>& a, Span rows, std::uint8_t* to, Lo
   const bool listed = a.rows.narrow || a.rows.wide;
   batch.ahead = listed || a.count * row_bytes > kCachedBytes ? most : 0;
   for (std::int64_t i = 0; i < batch.ahead; ++i) fetch_row(a, rows.begin + i, a.columns);
-  for (auto& levels : batch.scales.levels) levels = static_cast<Sum<T>>(levels_of(a.bits.all));
+  for (auto& levels : batch.scales.levels) levels = static_cast<Sum<T>>(levels_of(a.bits));
+  const auto pack =
+      a.residual || lost ? pack_rows_of<T, true>(a.bits) : pack_rows_of<T, false>(a.bits);
   for (batch.first = rows.begin; batch.first < rows.end; batch.first += most) {
     const std::int64_t count = rows.end - batch.first < most ? rows.end - batch.first : most;
     prepare(a, static_cast<int>(count), batch);
-    for (std::int64_t begin = 0, end; begin < count; begin = end) {
-      const int bits = bits_of(a.bits, batch.first + begin);
-      end = a.bits.each ? begin + 1 : count;
-      while (end < count && a.bits.each[batch.first + end] == bits) ++end;
-      const auto pack =
-          a.residual || lost ? pack_rows_of<T, true>(bits) : pack_rows_of<T, false>(bits);
-      pack(a, batch, {begin, end}, to, lost ? &sums : nullptr);
-      to += (end - begin) * packed_bytes(a.columns, bits);
-    }
+    pack(a, batch, {0, count}, to, lost ? &sums : nullptr);
+    to += count * packed_bytes(a.columns, a.bits);
   }
   if (lost) *lost = sums.total();
 }

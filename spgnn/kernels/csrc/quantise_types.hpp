@@ -7,26 +7,14 @@
 
 namespace spgnn {
 
-// 16, 8, 4, 2 or 1 bits for every element: of all rows, or of each where `each` is not null.
-struct RowBits {
-  int all;
-  const std::uint8_t* each;
-};
-
-// Row numbers of either type; both null: row i is row i.
-struct RowList {
-  const std::int32_t* narrow;
-  const std::int64_t* wide;
-};
-
 template <class T>
 struct QuantiseOperands {
   const T* x;
   std::int64_t x_stride;
   std::int64_t columns;
   std::int64_t count;  // of packed rows
-  RowList rows;        // of x
-  RowBits bits;
+  Numbers rows;        // of x
+  int bits;            // 16, 8, 4, 2 or 1
   const std::int64_t* ids;
   std::uint64_t seed;  // mix64(key)
   bool stochastic;
@@ -40,8 +28,8 @@ struct DequantiseOperands {
   const std::uint8_t* packed;
   std::int64_t columns;
   std::int64_t count;
-  RowList rows;  // of y
-  RowBits bits;
+  Numbers rows;  // of y
+  int bits;
   T* y;
   std::int64_t y_stride;
 };

@@ -2,15 +2,16 @@
 // of threads.
 #pragma once
 
+#if __has_include(<unistd.h>)
+#include <unistd.h>
+#endif
+
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <vector>
 
-#include "access.hpp"
 #include "bfloat16.hpp"
-#include "big_array.hpp"
 #include "kernel_table.hpp"
 #include "parallel.hpp"
 
@@ -117,74 +118,36 @@ SpmmOperands<T, Index> head_of(SpmmOperands<T, Index> a, const Heads& heads, std
   return a;
 }
 
-// The product of some columns. x and y of `a` point at the first of them in the first head,
-// `pieces` at the first column of that head.
-template <class T, class Index>
-void multiply_columns(const SpmmKernels<T, Index>& kernels, const Schedule& schedule,
-                      const SpmmOperands<T, Index>& a, const Heads& heads, Span columns,
-                      Sum<T>* pieces, std::int64_t piece_stride, int threads) {
-  for_each_task(schedule.pieces() + schedule.row_tasks(), threads, [&](std::int64_t task) {
-    for (std::int64_t head = 0; head < heads.count; ++head) {
-      const auto one = head_of(a, heads, head);
-      if (task < schedule.pieces()) {
-        Sum<T>* sums = pieces + task * piece_stride + head * a.columns + columns.begin;
-        kernels.partial(one, schedule.nonzeros_of(task), columns, sums);
-      } else {
-        kernels.rows(one, schedule.rows_of(task - schedule.pieces()), columns);
-      }
-    }
-  });
-}
-
-// Columns of X beside each other, each row as long as `columns`.
-template <class T>
-void pack(const T* x, std::int64_t x_stride, std::int64_t rows, std::int64_t columns, T* packed,
-          int threads) {
-  constexpr std::int64_t kTask = 1024, kAhead = 32, kLine = 64 / sizeof(T);
-  for_each_task((rows + kTask - 1) / kTask, threads, [&](std::int64_t task) {
-    const std::int64_t end = std::min((task + 1) * kTask, rows);
-    for (std::int64_t row = task * kTask; row < end; ++row) {
-      const T* later = x + std::min(row + kAhead, rows - 1) * x_stride;
-      for (std::int64_t c = 0; c < columns; c += kLine) __builtin_prefetch(later + c);
-      std::memcpy(packed + row * columns, x + row * x_stride, columns * sizeof(T));
-    }
-  });
-}
-
-// One head, `block` columns at a time, of which the second-level cache holds a packed copy.
-template <class T, class Index>
-void multiply_in_blocks(const SpmmKernels<T, Index>& kernels, const Schedule& schedule,
-                        const SpmmOperands<T, Index>& a, std::int64_t block, BigArray<T>& packed,
-                        Sum<T>* pieces, std::int64_t piece_stride, int threads) {
-  for (std::int64_t begin = 0; begin < a.columns; begin += block) {
-    const Span columns{begin, std::min(begin + block, a.columns)};
-    SpmmOperands<T, Index> part = a;
-    part.x = packed.data();
-    part.x_stride = columns.end - begin;
-    part.y += begin;
-    pack(a.x + begin, a.x_stride, a.x_rows, part.x_stride, packed.data(), threads);
-    multiply_columns(kernels, schedule, part, {1, 0, 0}, columns, pieces, piece_stride, threads);
-  }
+// An X of at most so many bytes is read without fetching ahead: what the second-level cache holds
+// comes soon enough. 0 where it is unknown; tests set it.
+inline std::int64_t& near_bytes() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  static std::int64_t bytes = std::max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0L);
+#else
+  static std::int64_t bytes = 0;
+#endif
+  return bytes;
 }
 
 template <class T, class Index>
-void spmm(const KernelTable& table, SpmmOperands<T, Index> a, const Heads& heads,
-          const Access& access, int threads) {
+void spmm(const KernelTable& table, SpmmOperands<T, Index> a, const Heads& heads, int threads) {
   if (a.rows == 0 || a.columns == 0) return;
   const auto& kernels = std::get<SpmmKernels<T, Index>>(table.spmm);
   const Schedule schedule(a.indptr, a.rows);
   const std::int64_t width = heads.count * a.columns;
   const auto pieces = std::make_unique_for_overwrite<Sum<T>[]>(schedule.pieces() * width);
-  a.near = access.near;
-  if (access.block < a.columns) {
-    BigArray<T> packed(a.x_rows * access.block);
+  a.near = a.x_rows * width * static_cast<std::int64_t>(sizeof(T)) <= near_bytes();
+  for_each_task(schedule.pieces() + schedule.row_tasks(), threads, [&](std::int64_t task) {
     for (std::int64_t head = 0; head < heads.count; ++head) {
-      multiply_in_blocks(kernels, schedule, head_of(a, heads, head), access.block, packed,
-                         pieces.get() + head * a.columns, width, threads);
+      const auto one = head_of(a, heads, head);
+      if (task < schedule.pieces()) {
+        Sum<T>* sums = pieces.get() + task * width + head * a.columns;
+        kernels.partial(one, schedule.nonzeros_of(task), sums);
+      } else {
+        kernels.rows(one, schedule.rows_of(task - schedule.pieces()));
+      }
     }
-  } else {
-    multiply_columns(kernels, schedule, a, heads, {0, a.columns}, pieces.get(), width, threads);
-  }
+  });
   for (std::size_t i = 0; i < schedule.long_rows().size(); ++i) {
     for (std::int64_t head = 0; head < heads.count; ++head) {
       finish_long_row(head_of(a, heads, head), schedule.long_rows()[i], schedule.pieces_of(i),

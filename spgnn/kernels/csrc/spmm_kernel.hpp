@@ -24,8 +24,6 @@ template <class P>
 inline constexpr int kMaxPacks = kVectorRegisters * (P::kVectors == 1 ? 8 : 5) / 16;
 template <>
 inline constexpr int kMaxPacks<NarrowBfloat16Pack> = 1;
-// Most packs of a part of a panel.
-inline constexpr int kPartPacks = 4;
 
 // Nonzeros of a row that are summed pairwise before they reach the accumulators: as many as half of
 // the registers hold, within kMostGroup.
@@ -34,12 +32,6 @@ constexpr int group_size() {
   int group = kMostGroup;
   while (group > 1 && group * kPacks * P::kVectors > kVectorRegisters / 2) group /= 2;
   return group;
-}
-
-template <class P, int... k>
-int group_of(int packs, std::integer_sequence<int, k...>) {
-  static constexpr int groups[] = {group_size<k + 1, P>()...};
-  return groups[packs - 1];
 }
 
 // Rows of Y, and the nonzeros that make them.
@@ -101,7 +93,6 @@ void multiply_panel(const Panel<Rows, Out>& operands) {
 template <class Rows, class Out>
 using PanelFunction = void (*)(const Panel<Rows, Out>&);
 
-// Of panels as wide as kernels cut them by themselves.
 template <class P, class Rows, class Out, bool kTail, bool kWeighted, int... k>
 PanelFunction<Rows, Out> whole_panel(int packs, std::integer_sequence<int, k...>) {
   // Only a row of less than a pack has a tail.
@@ -110,31 +101,8 @@ PanelFunction<Rows, Out> whole_panel(int packs, std::integer_sequence<int, k...>
   return functions[packs - 1];
 }
 
-// Of fewer packs than the panel that they are part of, in whose groups there are kGroup nonzeros.
-template <class P, class Rows, class Out, int kGroup, bool kTail, bool kWeighted, int... k>
-PanelFunction<Rows, Out> part_panel(int packs, std::integer_sequence<int, k...>) {
-  static constexpr PanelFunction<Rows, Out> functions[] = {
-      multiply_panel<P, Rows, Out, k + 1, kGroup, (kTail && k == 0), kWeighted>...};
-  return functions[packs - 1];
-}
-
 template <class P, class Rows, class Out, bool kTail, bool kWeighted>
-PanelFunction<Rows, Out> choose_panel(int packs, int whole) {
-  if constexpr (kMaxPacks<P> > 1 && !std::is_same_v<Rows, FarRows<typename P::Element>>) {
-    constexpr auto kChoices = std::make_integer_sequence<int, kPartPacks>();
-    if (packs < whole) {
-      switch (group_of<P>(whole, std::make_integer_sequence<int, kMaxPacks<P>>())) {
-        case 1:
-          return part_panel<P, Rows, Out, 1, kTail, kWeighted>(packs, kChoices);
-        case 2:
-          return part_panel<P, Rows, Out, 2, kTail, kWeighted>(packs, kChoices);
-        case 4:
-          return part_panel<P, Rows, Out, 4, kTail, kWeighted>(packs, kChoices);
-        default:
-          return part_panel<P, Rows, Out, 8, kTail, kWeighted>(packs, kChoices);
-      }
-    }
-  }
+PanelFunction<Rows, Out> choose_panel(int packs) {
   constexpr auto kChoices = std::make_integer_sequence<int, kMaxPacks<P>>();
   return whole_panel<P, Rows, Out, kTail, kWeighted>(packs, kChoices);
 }
@@ -179,17 +147,17 @@ const Sum<T>* weights_of(const SpmmOperands<T, Index>& a, Span nonzeros, Sum<T>*
   return buffer;
 }
 
-// A panel's packs, or some of them: `columns` of X and Y, of a panel of `whole` packs.
+// `columns` of X and Y in so many packs.
 template <class P, class Rows, class Out>
-void multiply_columns(Panel<Rows, Out> panel, std::int64_t columns, int packs, int whole) {
+void multiply_columns(Panel<Rows, Out> panel, std::int64_t columns, int packs) {
   panel.tail = static_cast<int>(columns - (packs - 1) * P::kLanes);
   const bool tail = panel.tail < P::kLanes;
   if (panel.weights) {
-    (tail ? choose_panel<P, Rows, Out, true, true>(packs, whole)
-          : choose_panel<P, Rows, Out, false, true>(packs, whole))(panel);
+    (tail ? choose_panel<P, Rows, Out, true, true>(packs)
+          : choose_panel<P, Rows, Out, false, true>(packs))(panel);
   } else {
-    (tail ? choose_panel<P, Rows, Out, true, false>(packs, whole)
-          : choose_panel<P, Rows, Out, false, false>(packs, whole))(panel);
+    (tail ? choose_panel<P, Rows, Out, true, false>(packs)
+          : choose_panel<P, Rows, Out, false, false>(packs))(panel);
   }
 }
 
@@ -236,12 +204,12 @@ void multiply_far(const SpmmOperands<T, Index>& a, const Panel<FarRows<T>, Out>&
     panel.x_rows.unaligned = is_aligned(a) ? 0 : bytes;
     panel.y = operands.y + begin;
     point_at_rows(a, nonzeros, a.x + begin, x_rows);
-    multiply_columns<P>(panel, end - begin, panels.packs(i), panels.packs(i));
+    multiply_columns<P>(panel, end - begin, panels.packs(i));
   }
 }
 
 template <class P, class T, class Out, class Index>
-void multiply_near(const SpmmOperands<T, Index>& a, Span columns,
+void multiply_near(const SpmmOperands<T, Index>& a,
                    const Panel<NearRows<T, Index>, Out>& operands) {
   Panel<NearRows<T, Index>, Out> panel = operands;
   const Span nonzeros{panel.indptr[panel.rows.begin], panel.indptr[panel.rows.end]};
@@ -249,46 +217,35 @@ void multiply_near(const SpmmOperands<T, Index>& a, Span columns,
   panel.weights = weights_of(a, nonzeros, buffer);
   const Panels<P> panels(a.columns);
   for (std::int64_t i = 0; i < panels.count(); ++i) {
-    auto [begin, end] = panels.columns(i);
-    const int whole = panels.packs(i);
-    if (columns.begin > begin) begin = columns.begin;
-    if (columns.end < end) end = columns.end;
-    while (begin < end) {
-      const std::int64_t left = (end - begin + P::kLanes - 1) / P::kLanes;
-      const int packs = static_cast<int>(left == whole || left < kPartPacks ? left : kPartPacks);
-      const std::int64_t most = begin + packs * P::kLanes;
-      const std::int64_t taken = (most < end ? most : end) - begin;
-      panel.x_rows = {a.x + (begin - columns.begin), a.indices + nonzeros.begin, a.x_stride};
-      panel.y = operands.y + (begin - columns.begin);
-      multiply_columns<P>(panel, taken, packs, whole);
-      begin += taken;
-    }
+    const auto [begin, end] = panels.columns(i);
+    panel.x_rows = {a.x + begin, a.indices + nonzeros.begin, a.x_stride};
+    panel.y = operands.y + begin;
+    multiply_columns<P>(panel, end - begin, panels.packs(i));
   }
 }
 
 template <class P, class T, class Out, class Index>
-void multiply_packs(const SpmmOperands<T, Index>& a, Span columns,
-                    const Target<Out, Sum<T>>& target) {
+void multiply_packs(const SpmmOperands<T, Index>& a, const Target<Out, Sum<T>>& target) {
   if (a.near) {
-    multiply_near<P>(a, columns, Panel<NearRows<T, Index>, Out>{target});
+    multiply_near<P>(a, Panel<NearRows<T, Index>, Out>{target});
   } else {
     multiply_far<P>(a, Panel<FarRows<T>, Out>{target});
   }
 }
 
 template <class T, class Out, class Index>
-void multiply(const SpmmOperands<T, Index>& a, Span columns, const Target<Out, Sum<T>>& target) {
+void multiply(const SpmmOperands<T, Index>& a, const Target<Out, Sum<T>>& target) {
   if constexpr (std::is_same_v<T, Bfloat16>) {
     if (a.columns <= NarrowBfloat16Pack::kLanes) {
-      multiply_packs<NarrowBfloat16Pack>(a, columns, target);
+      multiply_packs<NarrowBfloat16Pack>(a, target);
       return;
     }
   }
-  multiply_packs<Pack<T>>(a, columns, target);
+  multiply_packs<Pack<T>>(a, target);
 }
 
 template <class T, class Index>
-void spmm_rows(const SpmmOperands<T, Index>& a, Span rows, Span columns) {
+void spmm_rows(const SpmmOperands<T, Index>& a, Span rows) {
   while (rows.begin < rows.end) {
     Span block = rows;
     const std::int64_t first = a.indptr[block.begin];
@@ -296,41 +253,15 @@ void spmm_rows(const SpmmOperands<T, Index>& a, Span rows, Span columns) {
       block.end = block.begin + 1;  // the driver hands over no longer row
       while (a.indptr[block.end + 1] - first <= kBlock) ++block.end;
     }
-    multiply(a, columns,
-             Target<T, Sum<T>>{a.indptr, block, a.row_scale, a.y, a.y_stride, a.accumulate});
+    multiply(a, Target<T, Sum<T>>{a.indptr, block, a.row_scale, a.y, a.y_stride, a.accumulate});
     rows.begin = block.end;
   }
 }
 
 template <class T, class Index>
-void spmm_partial(const SpmmOperands<T, Index>& a, Span nonzeros, Span columns, Sum<T>* sums) {
+void spmm_partial(const SpmmOperands<T, Index>& a, Span nonzeros, Sum<T>* sums) {
   const std::int64_t one_row[] = {nonzeros.begin, nonzeros.end};
-  multiply(a, columns, Target<Sum<T>, Sum<T>>{one_row, {0, 1}, nullptr, sums, 0, false});
-}
-
-// Roofline: reads every cache line that the product reads of X, once per nonzero, in the same order
-// and fetched ahead in the same way, without arithmetic and without writing.
-template <class T, class Index>
-std::uint32_t touch_rows(const SpmmOperands<T, Index>& a, Span nonzeros) {
-  const std::int64_t bytes = a.columns * static_cast<std::int64_t>(sizeof(T));
-  const int lines = lines_of(bytes);
-  const int distance = rows_ahead(lines);
-  const T* x_rows[kBlock + kPointersAhead];
-  WordVector seen{};
-  for (Span block = nonzeros; block.begin < nonzeros.end; block.begin = block.end) {
-    block.end = nonzeros.end - block.begin < kBlock ? nonzeros.end : block.begin + kBlock;
-    point_at_rows(a, block, a.x, x_rows);
-    const Stream coming(a.indices, block.begin + kIndicesAhead);
-    for (std::int64_t e = 0; e < block.end - block.begin; ++e) {
-      prefetch_lines(x_rows[e + distance], lines);
-      if (e % 8 == 0) coming.prefetch(e);
-      const char* x = reinterpret_cast<const char*>(x_rows[e]);
-      for (std::int64_t b = 0; b + kVectorBytes <= bytes; b += kCacheLine) {
-        seen |= load_vector<WordVector>(x + b);
-      }
-    }
-  }
-  return seen[0];
+  multiply(a, Target<Sum<T>, Sum<T>>{one_row, {0, 1}, nullptr, sums, 0, false});
 }
 
 }  // namespace spgnn::SPGNN_ISA

@@ -39,7 +39,7 @@ struct SpmmOperands {
   std::int64_t y_stride;
   std::int64_t columns;
   bool accumulate;
-  bool near = false;  // whether X is read without fetching ahead (see access.hpp)
+  bool near = false;  // whether X is read without fetching ahead (see spmm.hpp)
 };
 
 // products[e] = row_scale[i] · col_scale[j] · <g[i], x[j]> for nonzero e in row i and column j.
@@ -63,6 +63,12 @@ struct SddmmOperands {
 // the other dense matrix y_stride; their values, or products, are neighbours.
 struct Heads {
   std::int64_t count, x_stride, y_stride;
+};
+
+// A list of numbers of one of two widths; without either, number i is i.
+struct Numbers {
+  const std::int32_t* narrow;
+  const std::int64_t* wide;
 };
 
 // Some rows, nonzeros or columns.

@@ -1,25 +1,119 @@
-# Attention has many operands, and O is the name of its sums in all of its literature.
-"""Host side of the kernels of attention, forward, and of what becomes of triples."""
+"""Host side of the kernels of attention."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from spgnn.kernels.attention_rules import Rules
-from spgnn.kernels.attention_state import FINISHED, MERGED, STORED, Target
+from spgnn.kernels.attention import FINISHED, MERGED, STORED, AttentionDropout, Rules, Target
 from spgnn.kernels.cuda import device
-from spgnn.kernels.cuda.device import Argument
-from spgnn.kernels.cuda.heads import HeadShape, dropout_arguments
-from spgnn.kernels.cuda.rows import listed
-from spgnn.kernels.cuda.shapes import instance
-from spgnn.kernels.cuda.spmm import tiling_of
+from spgnn.kernels.cuda.device import (
+    MOST_PACKS,
+    PACK_BYTES,
+    WARP,
+    Argument,
+    dense,
+    dropout_rule,
+    instance,
+    lanes_for,
+    listed,
+    unit_stride,
+    vector_width,
+)
+from spgnn.kernels.cuda.operations import Operand, multiply_into, tiling_of
 from spgnn.kernels.cuda.tiling import CarriedRows
-from spgnn.kernels.library import dense, unit_stride
 from spgnn.pattern import Pattern
 from spgnn.sparse import SUM_DTYPE
+
+SUM_BYTES = 64  # of a thread's running sums; more would not fit into shared memory
+
+
+class HeadShape(NamedTuple):
+    """Who computes a row of heads: ``group`` threads, ``lanes`` of them for each head.
+
+    Each has ``packs`` packs of ``vector`` columns of its head at a time.
+    """
+
+    heads: int
+    width: int
+    vector: int
+    lanes: int
+    group: int
+    packs: int
+
+    @classmethod
+    def of(
+        cls, heads: int, matrices: Sequence[Tensor], sums: Sequence[Tensor | None], arrays: int
+    ) -> HeadShape:
+        """The fewest lanes that hold a head, for a score is made again by each of them.
+
+        Parameters
+        ----------
+        heads : int
+        matrices : sequence of Tensor [rows, heads * width]
+            Of one dtype, read or written by packs.
+        sums : sequence of Tensor
+            Wider ones.
+        arrays : int
+            Of running sums.
+        """
+        width = matrices[0].shape[1] // heads
+        vector = vector_width(*(matrix.unflatten(1, (heads, width)) for matrix in matrices))
+        wide = max(4, matrices[0].element_size())
+        while vector > 1 and not all(_aligned(array, vector) for array in sums):
+            vector //= 2
+        needed = max(1, -(-width // vector))
+        most_packs = min(MOST_PACKS, max(1, SUM_BYTES // (vector * wide * arrays)))
+        lanes = lanes_for(-(-needed // most_packs))
+        sweeps = -(-needed // (lanes * most_packs))
+        group = min(WARP, lanes * lanes_for(heads))
+        return cls(heads, width, vector, lanes, group, -(-needed // (lanes * sweeps)))
+
+    @property
+    def parameters(self) -> tuple[int, int, int, int]:
+        """As the templates take them."""
+        return self.vector, self.lanes, self.group, self.packs
+
+    @property
+    def column_tiles(self) -> int:
+        """How often the columns of a head are swept."""
+        return max(1, -(-self.width // (self.vector * self.lanes * self.packs)))
+
+    @property
+    def tiles(self) -> int:
+        """Second dimension of the grid."""
+        return self.column_tiles * self.head_tiles
+
+    @property
+    def head_tiles(self) -> int:
+        """How many groups the heads of a row take."""
+        return -(-self.heads // (self.group // self.lanes))
+
+    @property
+    def arguments(self) -> tuple[int, int, int]:
+        """As the kernels take them."""
+        return self.heads, self.width, self.column_tiles
+
+    def carry(self, slots: int, arrays: int, numbers: int, like: Tensor) -> Tensor:
+        """Rows that cross tiles: arrays as wide as rows, then numbers of heads."""
+        columns = arrays * self.heads * self.width + numbers * self.heads
+        return like.new_empty((slots, -(-columns // 4) * 4))
+
+
+def _aligned(array: Tensor | None, vector: int) -> bool:
+    if array is None:
+        return True
+    return array.data_ptr() % min(PACK_BYTES, vector * array.element_size()) == 0
+
+
+def dropout_arguments(dropout: AttentionDropout | None) -> tuple[Argument, ...]:
+    """A rule of dropout as the kernels take it."""
+    if dropout is None:
+        return None, None, 0, 0, 1.0
+    return dropout.row_ids, dropout.col_ids, dropout.signed_key, *dropout_rule(dropout.p)
 
 
 def attend(pattern: Pattern, d: Tensor, s: Tensor, Z: Tensor, rules: Rules, target: Target) -> None:
@@ -62,7 +156,7 @@ def _over_rows(
             STORED, tuple(None if a is None else torch.empty_like(a) for a in target.arrays)
         )
         _over_rows(kernel, pattern, operands, matrices, heads, rules, made, *wide)
-        merge(target.arrays, None, made.arrays)
+        _end_triples(made.arrays, target, target.arrays[2])
         return
     tiling = tiling_of(pattern.indptr)
     carry = _carry(tiling.carried, shape, twice, Z)
@@ -124,22 +218,13 @@ def _merge_carried(
         _merge_carried(there, further, shape, target, Z)
 
 
-def merge(
-    into: Sequence[Tensor | None], rows: Tensor | None, other: Sequence[Tensor | None]
-) -> None:
-    """Merge triples (m, n, O, P or None, pi or None) into listed rows of others, in place."""
-    _end_triples([dense(array) for array in other], rows, Target(MERGED, tuple(into)), into[2])
+def attention_finish(m: Tensor, n: Tensor, O: Tensor, out: Tensor, lse: Tensor) -> None:  # noqa: E741
+    """O / n and m + log n of triples."""
+    _end_triples((m, n, O, None, None), Target(FINISHED, (None,) * 5, out, lse), out)
 
 
-def finish(arrays: Sequence[Tensor | None], out: Tensor, lse: Tensor) -> None:
-    """O / n and m + log n of triples (m, n, O, …)."""
-    target = Target(FINISHED, (None,) * 5, out, lse)
-    _end_triples([*arrays[:3], None, None], None, target, out)
-
-
-def _end_triples(
-    arrays: list[Tensor | None], rows: Tensor | None, target: Target, like: Tensor | None
-) -> None:
+def _end_triples(arrays: Sequence[Tensor | None], target: Target, like: Tensor | None) -> None:
+    """Merge triples into others, or finish them."""
     m = arrays[0]
     assert m is not None
     assert like is not None
@@ -152,9 +237,128 @@ def _end_triples(
     device.launch(
         instance("end_triples", like.dtype, twice, *shape.parameters),
         (blocks, shape.head_tiles),
-        (*arrays, *listed(rows), count, heads, shape.width, *_words(target)),
+        (*arrays, count, heads, shape.width, *_words(target)),
     )
 
 
 def _words(target: Target) -> tuple[Argument, ...]:
     return (*target.arrays, target.ending, target.out, target.lse)
+
+
+def attend_backward(
+    pattern: Pattern,
+    d: Tensor,
+    s: Tensor,
+    Z: Tensor,
+    G: Tensor,
+    lse: Tensor,
+    D: Tensor,
+    rules: Rules,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients in Z, s and the scores of edges. Bitwise reproducible on one device."""
+    Z, G = unit_stride(Z), unit_stride(G)
+    dZ = torch.empty_like(Z, memory_format=torch.contiguous_format)
+    ds = torch.empty_like(s, memory_format=torch.contiguous_format)
+    edges = dense(rules.edges)
+    dt = None if edges is None else torch.empty_like(edges)
+    order = listed(None if edges is None else pattern.order)
+    numbers = [array.contiguous() for array in (d, s, lse, D)]
+    shape = HeadShape.of(d.shape[1], [Z, G, dZ], (), arrays=2)
+    operands = (*numbers[:2], Z, Z.stride(0), G, G.stride(0), *numbers[2:], edges, *order)
+    _sum_over_rows("attend_backward", pattern.T, operands, shape, rules, (dZ, ds), (dt,))
+    return dZ, ds, dt
+
+
+def attend_v2_backward(
+    pattern: Pattern,
+    x: Tensor,
+    y: Tensor,
+    a: Tensor,
+    G: Tensor,
+    lse: Tensor,
+    D: Tensor,
+    rules: Rules,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients in x, y, a and the features of edges. Bitwise reproducible on one device."""
+    x, y, G, a = unit_stride(x), unit_stride(y), unit_stride(G), a.contiguous()
+    features = dense(rules.edges)
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format)
+    dy = torch.empty_like(y, memory_format=torch.contiguous_format)
+    dt = None if features is None else torch.empty_like(features)
+    order = listed(None if features is None else pattern.order)
+    matrices = [x, y, G, dx, dy] if features is None else [x, y, G, dx, dy, features]
+    shape = HeadShape.of(a.shape[0], matrices, (a,), arrays=2)
+    both = x, x.stride(0), y, y.stride(0), a, features, G, G.stride(0)
+    operands = *both, lse.contiguous(), D.contiguous()
+    _sum_over_rows(
+        "attend_v2_columns", pattern.T, (*operands, *order), shape, rules, (dy, None), ()
+    )
+    if not len(dx):
+        return dx, dy, torch.zeros_like(a), dt
+    tiles = len(tiling_of(pattern.indptr).tiles) - 1
+    of_tiles = a.new_empty((tiles, *a.shape))
+    _sum_over_rows("attend_v2_rows", pattern, operands, shape, rules, (dx, None), (dt, of_tiles))
+    return dx, dy, of_tiles.sum(0), dt
+
+
+def head_products(G: Tensor, X: Tensor, products: Tensor) -> None:
+    """<G[i, h], X[i, h]> for every row and head."""
+    count, heads = products.shape
+    if not count:
+        return
+    G, X = unit_stride(G), unit_stride(X) if X.dtype == G.dtype else X.contiguous()
+    shape = HeadShape.of(heads, [G, X] if X.dtype == G.dtype else [G], (X,), arrays=2)
+    device.launch(
+        instance("head_products", G.dtype, X.dtype, *shape.parameters),
+        (-(-count // (device.THREADS // shape.group)), shape.head_tiles),
+        (G, G.stride(0), X, X.stride(0), products, count, heads, shape.width),
+    )
+
+
+def _sum_over_rows(
+    kernel: str,
+    pattern: Pattern,
+    operands: Sequence[Argument],
+    shape: HeadShape,
+    rules: Rules,
+    sums: tuple[Tensor, Tensor | None],
+    others: Sequence[Tensor | None],
+) -> None:
+    """Start a kernel that sums rows of gradients, and numbers of their heads, over nonzeros.
+
+    What rows that cross tiles have left is summed up as products are.
+    """
+    rows, numbers = sums
+    if not len(rows):
+        return
+    tiling = tiling_of(pattern.indptr)
+    carry, carried = None, tiling.carried
+    if carried is not None:
+        like = rows.new_empty(0, dtype=SUM_DTYPE[rows.dtype])
+        carry = shape.carry(len(carried.indices), 1, 0 if numbers is None else 1, like)
+    device.launch(
+        instance(kernel, rows.dtype, pattern.indices.dtype, *shape.parameters, tiling.items),
+        (len(tiling.tiles) - 1, shape.tiles),
+        (
+            pattern.indptr,
+            pattern.indices,
+            tiling.tiles,
+            *operands,
+            float(rules.slope),
+            *dropout_arguments(rules.drops),
+            *shape.arguments,
+            *(sums if numbers is not None else (rows,)),
+            *others,
+            carry,
+            0 if carry is None else carry.stride(0),
+        ),
+    )
+    if carry is None or carried is None:
+        return
+    A = Operand(carried.indptr, carried.indices, row_map=carried.rows)
+    columns = rows.shape[1]
+    if columns:
+        multiply_into(A, carried.tiling, carry[:, :columns], rows, accumulate=False)
+    if numbers is not None:
+        its = carry[:, columns : columns + shape.heads]
+        multiply_into(A, carried.tiling, its, numbers, accumulate=False)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from spgnn.errors import InputError
 
@@ -33,7 +34,20 @@ SOURCES = (
 )
 THREADS = 128  # kThreads of types.cuh
 
+WARP = 32
+PACK_BYTES = 16  # most that one load instruction moves
+ACCUMULATORS = 16  # most running sums of a thread; more would spill registers
+MOST_PACKS = 4
+_CPP = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.bfloat16: "spgnn::Bfloat16",
+    torch.int32: "int",
+    torch.int64: "long long",
+}
+
 Argument = Tensor | int | float | None
+T = TypeVar("T")
 
 
 def available() -> bool:
@@ -138,10 +152,102 @@ def _argument(argument: Argument) -> Any:
         return np.uintp(0)
     if isinstance(argument, Tensor):
         tensor = argument.detach()
-        # CuPy's DLPack knows no bfloat16; only the address matters here.
-        return cupy().from_dlpack(tensor.view(torch.int16) if _is_bfloat16(tensor) else tensor)
+        if tensor.dtype == torch.bfloat16:  # which CuPy's DLPack does not know; the address matters
+            tensor = tensor.view(torch.int16)
+        return cupy().from_dlpack(tensor)
     return np.int64(argument) if isinstance(argument, int) else np.float64(argument)
 
 
-def _is_bfloat16(tensor: Tensor) -> bool:
-    return tensor.dtype == torch.bfloat16
+_remembered: Any = WeakTensorKeyDictionary()
+
+
+def remembered(tensor: Tensor, question: object, make: Callable[[], T]) -> T:
+    """The answer of ``make()`` to a question about a tensor, while it lives and is not written to.
+
+    An answer is complete on the device before anyone can find it: another stream or thread that
+    does need not wait.
+    """
+    now = 0 if tensor.is_inference() else tensor._version
+    version, answers = _remembered.get(tensor, (None, {}))
+    if version != now:
+        answers = {}
+        _remembered[tensor] = (now, answers)
+    if question not in answers:
+        answer = make()
+        finish(tensor.device)
+        answers[question] = answer
+    found: T = answers[question]
+    return found
+
+
+class ThreadShape(NamedTuple):
+    """Who computes a row: ``lanes`` threads with ``packs`` packs of ``vector`` columns each."""
+
+    vector: int
+    lanes: int
+    packs: int
+
+    @property
+    def columns(self) -> int:
+        """Columns that a group of threads covers."""
+        return self.vector * self.lanes * self.packs
+
+
+def thread_shape(columns: int, vector: int) -> ThreadShape:
+    """The fewest lanes and packs that cover all columns in as few, equal sweeps as possible."""
+    needed = -(-columns // vector)
+    lanes = lanes_for(needed)
+    most_packs = min(MOST_PACKS, max(1, ACCUMULATORS // vector))
+    sweeps = -(-needed // (lanes * most_packs))
+    return ThreadShape(vector, lanes, -(-needed // (lanes * sweeps)))
+
+
+def lanes_for(items: int) -> int:
+    """Threads that share so many items: a power of two, at most a warp."""
+    return min(WARP, 1 << (items - 1).bit_length())
+
+
+def vector_width(*matrices: Tensor) -> int:
+    """Most elements that all the matrices can be read and written by at once."""
+    width = PACK_BYTES // max(m.element_size() for m in matrices)
+    while width > 1 and not all(_divides(width, m) for m in matrices):
+        width //= 2
+    return width
+
+
+def _divides(width: int, matrix: Tensor) -> bool:
+    *steps, _ = matrix.stride()
+    aligned = matrix.data_ptr() % (width * matrix.element_size()) == 0
+    return aligned and matrix.shape[-1] % width == 0 and all(step % width == 0 for step in steps)
+
+
+def instance(kernel: str, *parameters: torch.dtype | bool | int) -> str:
+    """The C++ name of a template instance."""
+    words = (
+        _CPP[p] if isinstance(p, torch.dtype) else str(p).lower() if isinstance(p, bool) else str(p)
+        for p in parameters
+    )
+    return f"spgnn::{kernel}<{', '.join(words)}>"
+
+
+def unit_stride(X: Tensor) -> Tensor:
+    """X with neighbouring columns next to each other."""
+    return X if X.stride(-1) == 1 or X.shape[-1] == 1 else X.contiguous()
+
+
+def dense(array: Tensor | None) -> Tensor | None:
+    """The array without gaps."""
+    return None if array is None else array.contiguous()
+
+
+def listed(rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """A list as one of 32 bits, or as one of 64 bits."""
+    if rows is None:
+        return None, None
+    rows = rows.contiguous()
+    return (rows, None) if rows.dtype == torch.int32 else (None, rows)
+
+
+def dropout_rule(p: float) -> tuple[int, float]:
+    """Dropped below this of 32 bits, and what is multiplied with else."""
+    return round(p * 2**32), 1.0 / (1.0 - p)

@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <stdexcept>
 #include <string>
+
+#include "input_error.hpp"
 
 namespace spgnn {
 
@@ -34,16 +35,11 @@ struct Adjacency {
   }
 };
 
-// What came from outside is wrong; Python sees spgnn.InputError.
-struct BadAdjacency : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 // A memory-mapped matrix is not read before it is used, so a broken file shows only here.
 inline void require_vertex(std::int32_t column, std::int64_t vertices, std::int64_t row) {
   if (static_cast<std::uint32_t>(column) >= static_cast<std::uint64_t>(vertices)) [[unlikely]] {
-    throw BadAdjacency("row " + std::to_string(row) + " has column index " +
-                       std::to_string(column) + ", outside [0, " + std::to_string(vertices) + ")");
+    throw InputError("row " + std::to_string(row) + " has column index " + std::to_string(column) +
+                     ", outside [0, " + std::to_string(vertices) + ")");
   }
 }
 

@@ -187,15 +187,6 @@ nb::bytes format_labels(Array<std::int32_t> labels) {
 }  // namespace
 
 void bind_partition(nb::module_& m) {
-  nb::register_exception_translator(
-      [](const std::exception_ptr& error, void* input_error) {
-        try {
-          std::rethrow_exception(error);
-        } catch (const spgnn::BadAdjacency& bad) {
-          PyErr_SetString(static_cast<PyObject*>(input_error), bad.what());
-        }
-      },
-      nb::object(nb::module_::import_("spgnn.errors").attr("InputError")).release().ptr());
   m.def("count_volumes", &count_volumes, "indptr"_a, "indices"_a, "labels"_a, "parts"_a,
         "threads"_a, "table_bytes"_a, "progress"_a.none(),
         "(column, row, edge_cut); column and row are (send, receive, blocks), int64.");

@@ -13,18 +13,9 @@ constexpr unsigned kInfinityBits = 0x7f800000u;
 constexpr unsigned kLeastScale = 0x08800000u;  // 2⁻¹¹⁰
 constexpr unsigned kNanHeader = 0x7fc07fc0u;
 
-// Where packed rows lie: all of the same bits, or each with its own and its own place.
-struct PackedRows {
-  long long all, columns;
-  const unsigned char* each;
-  const long long* places;
-
-  __device__ int bits(long long i) const { return static_cast<int>(each ? each[i] : all); }
-  __device__ long long place(long long i) const {
-    if (places) return places[i];
-    return i * (all == 16 ? 2 * columns : kHeaderBytes + (columns * all + 7) / 8);
-  }
-};
+__device__ inline long long packed_bytes(long long columns, int bits) {
+  return bits == 16 ? 2 * columns : kHeaderBytes + (columns * bits + 7) / 8;
+}
 
 // 16 random bits for a column: columns c and c + 16 of each 32 share a word.
 struct RandomHalves {
@@ -176,20 +167,18 @@ __device__ inline void pack_chunk(const Sum<T>* sent, const RowScale<Sum<T>>& sc
 template <class T, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     quantise_rows(const T* x, long long x_stride, const int* narrow_rows,
-                  const long long* wide_rows, long long all_bits, const unsigned char* row_bits,
-                  const long long* places, const long long* ids, long long key,
-                  long long stochastic, T* residual, long long residual_stride, double* lost,
-                  unsigned char* packed, long long count, long long columns) {
+                  const long long* wide_rows, long long all_bits, const long long* ids,
+                  long long key, long long stochastic, T* residual, long long residual_stride,
+                  double* lost, unsigned char* packed, long long count, long long columns) {
   using Real = Sum<T>;
   __shared__ Real shared[kThreads];
   __shared__ double shared_sums[kThreads];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
   const long long i = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
   const bool mine = i < count;
-  const PackedRows rows{all_bits, columns, row_bits, places};
   const T* const own = x + (mine ? listed_row(narrow_rows, wide_rows, i) : 0) * x_stride;
   T* const before = mine && residual ? residual + i * residual_stride : nullptr;
-  const int bits = mine ? rows.bits(i) : 16;
+  const int bits = static_cast<int>(all_bits);
   const Real infinity = __uint_as_float(kInfinityBits);
   Real smallest = columns ? infinity : Real(0), largest = -smallest;
   Real sent[kChunk];
@@ -207,7 +196,7 @@ __global__ void __launch_bounds__(kThreads)
   largest = over_group<kLanes>(largest, shared, [](Real a, Real b) { return a > b ? a : b; });
   Notes<T> notes{own, before};
   if (mine) {
-    unsigned char* const to = packed + rows.place(i);
+    unsigned char* const to = packed + i * packed_bytes(columns, bits);
     const RandomHalves random(key, ids[i], stochastic != 0);
     const RowScale<Real> scale(smallest, largest, bits == 16 ? 1 : bits);
     const bool noting = before || lost;
@@ -235,16 +224,15 @@ __global__ void __launch_bounds__(kThreads)
 // kLanes threads unpack a row, kVector columns at a time.
 template <class T, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
-    dequantise_rows(const unsigned char* packed, long long all_bits, const unsigned char* row_bits,
-                    const long long* places, const int* narrow_rows, const long long* wide_rows,
-                    T* y, long long y_stride, long long count, long long columns) {
+    dequantise_rows(const unsigned char* packed, long long all_bits, const int* narrow_rows,
+                    const long long* wide_rows, T* y, long long y_stride, long long count,
+                    long long columns) {
   using Real = Sum<T>;
   const int thread = static_cast<int>(threadIdx.x);
   const long long i = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
   if (i >= count) return;
-  const PackedRows rows{all_bits, columns, row_bits, places};
-  const int bits = rows.bits(i);
-  const unsigned char* from = packed + rows.place(i);
+  const int bits = static_cast<int>(all_bits);
+  const unsigned char* from = packed + i * packed_bytes(columns, bits);
   T* const own = y + listed_row(narrow_rows, wide_rows, i) * y_stride;
   Real low = 0, scale = 0;
   if (bits != 16 && columns) {

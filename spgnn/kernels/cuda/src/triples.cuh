@@ -181,13 +181,12 @@ struct TripleTarget {
   }
 };
 
-// Triples of all rows, to where the target says: merged into listed rows, or finished.
+// Triples of all rows, to where the target says: merged, or finished.
 template <class T, bool kTwice, int kVector, int kLanes, int kGroup, int kPacks>
 __global__ void __launch_bounds__(kThreads)
     end_triples(Sum<T>* from_m, Sum<T>* from_n, Sum<T>* from_o, Sum<T>* from_p, Sum<T>* from_pi,
-                const int* narrow_rows, const long long* wide_rows, long long count,
-                long long heads, long long width, Sum<T>* m, Sum<T>* n, Sum<T>* o, Sum<T>* p,
-                Sum<T>* pi, long long ending, T* out, Sum<T>* lse) {
+                long long count, long long heads, long long width, Sum<T>* m, Sum<T>* n, Sum<T>* o,
+                Sum<T>* p, Sum<T>* pi, long long ending, T* out, Sum<T>* lse) {
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   const long long i = static_cast<long long>(blockIdx.x) * (kThreads / kGroup) + group;
   if (i >= count) return;
@@ -195,13 +194,12 @@ __global__ void __launch_bounds__(kThreads)
   const Triples<Sum<T>> from{from_m, from_n, from_o, from_p, from_pi, stride, heads};
   const TripleTarget<T, kTwice, kVector, kLanes, kGroup, kPacks> target{
       {m, n, o, p, pi, stride, heads}, ending, out, lse};
-  const long long row = listed_row(narrow_rows, wide_rows, i);
   HeadColumns<kVector, kLanes, kGroup, kPacks> columns(heads, width, 1);
   // The numbers last, for every tile of columns needs those that are there.
   const long long tiles = (width + columns.kTile - 1) / columns.kTile;
   for (long long tile = tiles > 0 ? tiles - 1 : 0; tile >= 0; --tile) {
     columns.begin = tile * columns.kTile;
-    target.write(row, columns, from.template read<kTwice, kVector, kPacks>(i, columns));
+    target.write(i, columns, from.template read<kTwice, kVector, kPacks>(i, columns));
   }
 }
 

@@ -120,7 +120,7 @@ void bind_gvb(nb::module_& m) {
   m.def("gvb_partition", &partition, "indptr"_a, "indices"_a, "weights"_a, "options"_a, "cover"_a,
         "initial"_a.none(), "progress"_a.none());
   m.def("is_canonical", &canonical, "indptr"_a, "indices"_a);
-  m.def("gvb_replay", &replay, "indptr"_a, "indices"_a, "split"_a, "labels"_a, "parts"_a, "vertices"_a,
-        "targets"_a);
+  m.def("gvb_replay", &replay, "indptr"_a, "indices"_a, "split"_a, "labels"_a, "parts"_a,
+        "vertices"_a, "targets"_a);
   m.def("cover_send", &cover_send, "indptr"_a, "indices"_a, "labels"_a, "parts"_a);
 }

@@ -1,2 +1,0 @@
-#define SPGNN_ISA avx512
-#include "cross_entropy_kernel.hpp"

@@ -1,2 +1,0 @@
-#define SPGNN_ISA baseline
-#include "cross_entropy_kernel.hpp"

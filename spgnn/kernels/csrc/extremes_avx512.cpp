@@ -1,2 +1,0 @@
-#define SPGNN_ISA avx512
-#include "extremes_kernel.hpp"

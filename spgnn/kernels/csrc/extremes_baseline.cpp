@@ -1,2 +1,0 @@
-#define SPGNN_ISA baseline
-#include "extremes_kernel.hpp"

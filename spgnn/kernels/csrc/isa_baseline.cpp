@@ -1,2 +1,0 @@
-#define SPGNN_ISA baseline
-#include "isa_table.hpp"

@@ -1,2 +1,0 @@
-#define SPGNN_ISA avx512
-#include "quantise_table.hpp"

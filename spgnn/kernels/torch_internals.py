@@ -1,0 +1,56 @@
+"""All that spgnn uses of torch that is not public.
+
+A product of a small graph takes microseconds, and torch's public way to an operator takes 20 to 50:
+it looks at Python signatures, and calls autograd's own function even where nothing is recorded.
+These shortcuts leave out what would find nothing to do. Each has a public detour, named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensor
+from torch.autograd import Function, forward_ad
+
+
+def below_autograd() -> AbstractContextManager[None]:
+    """Operators run without asking autograd, as under ``torch.no_grad()`` but not through it."""
+    guard: AbstractContextManager[None] = torch._C._AutoDispatchBelowAutograd()
+    return guard
+
+
+def direct(overload: Any) -> Callable[..., Any]:
+    """The overload's own function: ``overload`` without one more call from Python."""
+    function: Callable[..., Any] = overload._op
+    return function
+
+
+def record(node: type[Function], *arguments: Any) -> Any:
+    """``node.apply(*arguments)`` where no transform is at work: it would look at signatures."""
+    return super(Function, node).apply(*arguments)  # type: ignore[misc]
+
+
+def transforms_active() -> bool:
+    """Whether a transform of ``torch.func`` is at work; torch has no public way to ask."""
+    active: bool = torch._C._are_functorch_transforms_active()
+    return active
+
+
+def forward_mode() -> bool:
+    """Whether forward-mode differentiation is at work; torch has no public way to ask."""
+    return forward_ad._current_level >= 0
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Whether a tracer's tensor, which has no memory; torch has no public way to ask."""
+    return isinstance(tensor, FakeTensor)
+
+
+def constant_when_compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """``torch.compiler.assume_constant_result``, without importing the compiler: a second more."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function

@@ -1,2 +1,0 @@
-#define SPGNN_ISA avx2
-#include "lanes_kernel.hpp"
