@@ -55,44 +55,6 @@ def our_threads() -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize("resample", [False, True])
-def test_fields(resample):
-    record = graph(weighted=True)
-    options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "resample": resample}
-    loader = spgnn.NeighborLoader(record, [3, 2], "train_mask", **options)
-    inputs = MASK.nonzero()[:, 0]
-    assert len(loader) == 5
-    A, seen = record.adjacency.to_scipy().toarray(), []
-    rows = torch.arange(N).repeat_interleave(record.adjacency.row_lengths)
-    for number, batch in enumerate(loader):
-        seeds = batch.n_id[: batch.batch_size]
-        assert torch.equal(seeds, batch.input_id)
-        assert (batch.place.epoch, batch.place.number) == (0, number)
-        assert len(batch.n_id.unique()) == len(batch.n_id) == batch.num_nodes
-        assert torch.equal(batch.x, X[batch.n_id])
-        assert torch.equal(batch.y, Y[batch.n_id])
-        assert torch.equal(batch.train_mask, MASK[batch.n_id])
-        source, target = batch.n_id[batch.edge_index]
-        assert torch.equal(rows[batch.e_id], target)
-        assert torch.equal(record.adjacency.indices[batch.e_id].long(), source)
-        assert batch.edge_weight.tolist() == A[target, source].tolist()
-        assert sum(batch.num_sampled_nodes) == batch.num_nodes
-        assert sum(batch.num_sampled_edges) == batch.num_edges == batch.edge_index.shape[1]
-        # A hop's edges end at the vertices that the hop before found, which may have fewer.
-        ends, first = np.cumsum(batch.num_sampled_nodes), 0
-        for hop, (count, fanout) in enumerate(zip(batch.num_sampled_edges, [3, 2], strict=True)):
-            of_hop = batch.edge_index[1, first : first + count]
-            first += count
-            begin = ends[hop - 1] if hop else 0
-            assert bool(((of_hop >= begin) & (of_hop < ends[hop])).all())
-            drawn = torch.bincount(of_hop, minlength=int(ends[hop]))[begin:]
-            whole = record.adjacency.row_lengths[batch.n_id[begin : ends[hop]]]
-            assert torch.equal(drawn, whole.clamp(max=fanout))
-        seen.append(seeds)
-    assert torch.equal(torch.cat(seen).sort().values, inputs)
-    assert not our_threads()
-
-
-@pytest.mark.parametrize("resample", [False, True])
 def test_nothing_changes_a_batch(resample):
     options: dict[str, Any] = {"batch_size": 7, "shuffle": True, "seed": 5, "resample": resample}
     plain = spgnn.NeighborLoader(graph(), [4, 3, 2], "train_mask", num_workers=0, **options)
@@ -313,6 +275,10 @@ def test_transform_and_last_batch():
         ({"input_nodes": [1, 1]}, "input_nodes: a vertex is there twice"),
         ({"input_nodes": ("paper", [1])}, r"input_nodes must be integers \[k\] or a mask"),
         ({"input_nodes": torch.zeros(3, dtype=torch.complex64)}, "got torch.complex64"),
+        (
+            {"sampler": NeighborSampler(graph().adjacency, [2]), "replace": True},
+            "is not for a sampler that is made .*Neighbor",
+        ),
         ({"sampler": 3}, "sampler must be a name or have a method sample, got int"),
         ({"transform": 3}, "transform must be callable, got int"),
         ({"store": 3}, "store must be Rows, got int"),
@@ -348,45 +314,6 @@ def test_seeds_with_trees_of_their_own_may_repeat():
     (batch,) = spgnn.NeighborLoader(data, [-1], disjoint=True, **options)
     first, last = ((batch.batch == seed).sum() for seed in (0, 2))
     assert first == last > 1
-
-
-def test_times_are_integers():
-    geometric = pytest.importorskip("torch_geometric.data")
-    data = geometric.Data(x=X, edge_index=edge_index(), time=torch.rand(N))
-    with pytest.raises(InputError, match=r"time_attr time must be integers \[60\], got float32"):
-        spgnn.NeighborLoader(data, [2], time_attr="time")
-
-
-def test_times_that_do_not_fit():
-    data = rich_data(time=torch.arange(5), edge_time=torch.arange(7))
-    for options, message in (
-        ({"time_attr": "edge_time"}, "times of edges need input_time, those of the seeds"),
-        (
-            {"time_attr": "time", "input_time": "now"},
-            r"input_time must be integers \[5\].* got str",
-        ),
-        ({"time_attr": "time", "input_time": torch.rand(5)}, r"got float32 \[5\]"),
-        ({"time_attr": "time", "input_time": torch.arange(4)}, r"got int64 \[4\]"),
-        ({"time_attr": "norm"}, "times of edges need input_time"),
-        ({"time_attr": "pos"}, r"time_attr pos must be integers \[5\], got float32 \[5, 2, 2\]"),
-    ):
-        with pytest.raises(InputError, match=message):
-            spgnn.NeighborLoader(data, [2], **options)
-
-
-def test_samplers_that_are_made_already_say_how_they_draw():
-    sampler = NeighborSampler(graph().adjacency, [2])
-    for options in ({"replace": True}, {"weight_attr": "w"}, {"subgraph_type": "induced"}):
-        with pytest.raises(InputError, match=r"is not for a sampler that is made .*Neighbor"):
-            spgnn.NeighborLoader(graph(), [2], sampler=sampler, **options)
-
-
-def test_data_that_lacks_something():
-    geometric = pytest.importorskip("torch_geometric.data")
-    with pytest.raises(InputError, match="this Data has no edge_index"):
-        spgnn.NeighborLoader(geometric.Data(x=X), [2])
-    with pytest.raises(InputError, match=r"y must be \[60, …\], a row a vertex, got int64 \[7\]"):
-        spgnn.NeighborLoader(geometric.Data(x=X, edge_index=edge_index(), y=Y[:7]), [2])
 
 
 def test_edges_that_batches_cannot_number():
@@ -469,29 +396,6 @@ def test_all_that_data_holds_is_in_batches_as_it_is_given():
         assert torch.equal(
             batch.layers[-1].edge_type, batch.edge_type[: batch.layers[-1].pattern.nnz]
         )
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"edge_attr": torch.rand(6, 1)}, r"edge_attr must be \[7, …\], .* got float32 \[6, 1\]"),
-        ({"edge_type": [1, 2]}, r"edge_type must be \[7, …\], a row an edge, got list"),
-        ({"edge_weight": torch.tensor(1.0)}, r"edge_weight must be \[7, …\], .* got float32 \[\]"),
-        ({"edge_weight": torch.rand(7, 2)}, r"edge_weight must be \[7\], a number an edge"),
-        ({"x": torch.rand(4, 2), "num_nodes": 5}, r"x must be \[5, …\], a row a vertex"),
-        ({"train_mask": torch.ones(3, dtype=torch.bool)}, r"train_mask must be \[5, …\]"),
-        ({"x": torch.eye(5).to_sparse()}, r"x is sparse \(torch.sparse_coo\): give x.to_dense\(\)"),
-        ({"x": torch.eye(5, requires_grad=True)}, r"x requires a gradient.*: give x.detach\(\)"),
-        (
-            {"edge_index": torch.ones(2, 7, dtype=torch.bool)},
-            r"edge_index must be integers .* bool",
-        ),
-        ({"edge_index": torch.ones(2, 7)}, r"edge_index must be integers .* got float32 \[2, 7\]"),
-    ],
-)
-def test_data_of_the_wrong_shape_is_refused(more, message):
-    with pytest.raises(InputError, match=message):
-        spgnn.NeighborLoader(rich_data(**more), [2])
 
 
 def test_features_of_any_shape():
@@ -668,3 +572,33 @@ def test_what_is_changed_afterwards_changes_no_structure():
             if isinstance(loader, spgnn.LinkNeighborLoader):
                 assert torch.equal(one.edge_label, two.edge_label)
                 assert torch.equal(one.edge_label_index, two.edge_label_index)
+
+
+WRONG_DATA = [
+    ({"edge_attr": torch.rand(6, 1)}, {}, r"edge_attr must be \[7, …\], .* got float32 \[6, 1\]"),
+    ({"edge_type": [1, 2]}, {}, r"edge_type must be \[7, …\], a row an edge, got list"),
+    ({"edge_weight": torch.tensor(1.0)}, {}, r"edge_weight must be \[7, …\], .* float32 \[\]"),
+    ({"edge_weight": torch.rand(7, 2)}, {}, r"edge_weight must be \[7\], a number an edge"),
+    ({"x": torch.rand(4, 2), "num_nodes": 5}, {}, r"x must be \[5, …\], a row a vertex"),
+    ({"y": torch.arange(7)[:3]}, {}, r"y must be \[5, …\], a row a vertex, got int64 \[3\]"),
+    ({"train_mask": torch.ones(3, dtype=torch.bool)}, {}, r"train_mask must be \[5, …\]"),
+    ({"x": torch.eye(5).to_sparse()}, {}, r"x is sparse \(torch.sparse_coo\): give x.to_dense"),
+    ({"x": torch.eye(5, requires_grad=True)}, {}, r"x requires a gradient.*: give x.detach\(\)"),
+    ({"edge_index": torch.ones(2, 7) > 0}, {}, r"edge_index must be integers .* bool"),
+    ({"edge_index": torch.ones(2, 7)}, {}, r"edge_index must be integers .* float32 \[2, 7\]"),
+    ({"edge_index": None}, {}, "this Data has no edge_index"),
+    ({}, {"time_attr": "edge_time"}, "times of edges need input_time, those of the seeds"),
+    ({}, {"time_attr": "norm"}, "times of edges need input_time"),
+    ({}, {"time_attr": "time", "input_time": "now"}, r"integers \[5\].* got str"),
+    ({}, {"time_attr": "time", "input_time": torch.rand(5)}, r"got float32 \[5\]"),
+    ({}, {"time_attr": "time", "input_time": torch.arange(4)}, r"got int64 \[4\]"),
+    ({"time": torch.rand(5)}, {"time_attr": "time"}, r"time must be integers \[5\], got float32"),
+    ({}, {"time_attr": "pos"}, r"time_attr pos must be integers \[5\], got float32 \[5, 2, 2\]"),
+]
+
+
+@pytest.mark.parametrize(("more", "options", "message"), WRONG_DATA)
+def test_data_that_do_not_fit_are_refused(more, options, message):
+    times = {"time": torch.arange(5), "edge_time": torch.arange(7)}
+    with pytest.raises(InputError, match=message):
+        spgnn.NeighborLoader(rich_data(**times | more), [2], **options)

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import spgnn
 from spgnn import CSR
 from spgnn import nn as ours
 from spgnn.data import Graph
 from spgnn.loader import ClusterSampler, SaintSampler
-from spgnn.loader.source import Source, source_of_graph
 from tests.loader.graphs import CLASSES, F_IN, N, directed
 
 X = torch.randn(N, F_IN, generator=torch.Generator().manual_seed(0))
@@ -24,12 +22,6 @@ X = torch.randn(N, F_IN, generator=torch.Generator().manual_seed(0))
 def graph(*, weighted: bool = False) -> Graph:
     A = CSR.from_scipy(directed(weighted=weighted))
     return Graph("small", A, True, x=X, y=torch.arange(N) % CLASSES)
-
-
-def with_times(times: Tensor) -> Source:
-    source = source_of_graph(graph())
-    source.vertices["time"] = times
-    return source
 
 
 WHOLE: list[dict[str, Any]] = [
@@ -73,33 +65,6 @@ def test_factors_of_samplers_count(sampler):
         drawn = A.sum(1, keepdim=True)
         wanted = mean.lin_l(torch.where(drawn > 0, A @ batch.x / drawn.clamp(min=1e-9), 0))
         torch.testing.assert_close(mean(batch.x, block), wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_nothing_later_than_the_seed():
-    times = torch.arange(N).flip(0)
-    loader = spgnn.NeighborLoader(
-        with_times(times), [3, 2], batch_size=7, time_attr="time", shuffle=True
-    )
-    met = 0
-    for batch in loader:
-        seed = batch.n_id[: batch.batch_size][batch.batch]
-        assert bool((batch.time <= times[seed]).all())
-        met += batch.num_edges
-    assert met
-    asked = torch.full((N,), 20)
-    loader = spgnn.NeighborLoader(
-        with_times(times), [3, 2], batch_size=7, time_attr="time", input_time=asked
-    )
-    for batch in loader:
-        assert bool((batch.time[batch.batch_size :] <= 20).all())
-
-
-def test_disjoint_batches_know_their_seeds():
-    for batch in spgnn.NeighborLoader(graph(), [3, 2], batch_size=9, disjoint=True):
-        seeds = batch.batch[: batch.batch_size]
-        assert torch.equal(seeds, torch.arange(batch.batch_size))
-        source, target = batch.edge_index
-        assert torch.equal(batch.batch[source], batch.batch[target])
 
 
 def test_subgraphs_as_batches():

@@ -1,4 +1,4 @@
-"""Options of samplers, and what holds for all of them: threads, permutations, bad input."""
+"""Samplers: threads, permutations and other seeds change nothing; options, and bad input."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from spgnn import CSR
+from spgnn import CSR, _native
 from spgnn.errors import InputError
 from spgnn.loader import (
+    ClusterSampler,
     Draw,
     FastGCNSampler,
     LaborSampler,
@@ -21,7 +24,10 @@ from spgnn.loader import (
     SaintSampler,
 )
 from spgnn.loader.layerwise import parts_of_sums, sums_of_parts
-from tests.loader.graphs import assert_equal, check_shape, random_graph
+from spgnn.loader.sampling import relabel, sampled_rows
+from spgnn.loader.subgraphs import induced
+from spgnn.pattern import Pattern
+from tests.loader.graphs import arrays, assert_equal, check_shape, random_graph, row_of
 
 N = 500
 SEEDS = torch.arange(0, N, 3)
@@ -133,80 +139,6 @@ def test_disjoint_trees_are_samples_of_single_seeds(graph):
     few = NeighborSampler(graph, [6], disjoint=True, edge_ids=True)
     hop = few.sample(torch.tensor([7, 7]), Draw(0)).hops[0]
     assert hop.edge_ids[:6].tolist() != hop.edge_ids[6:].tolist()
-
-
-def test_disjoint_trees_of_many_edges():
-    graph = random_graph(3000, 0.01, 2)
-    seeds = torch.arange(0, 3000, 4)
-    samples = [
-        NeighborSampler(graph, [9, 9], disjoint=True, edge_ids=True, threads=t).sample(
-            seeds, Draw(0)
-        )
-        for t in (1, 12)
-    ]
-    check_shape(graph.pattern, samples[0], seeds)
-    assert_equal(*samples)
-
-
-@pytest.mark.parametrize("strategy", ["uniform", "last"])
-def test_nothing_comes_from_the_future(graph, strategy):
-    rng = np.random.default_rng(0)
-    edge_times = torch.from_numpy(rng.integers(0, 100, graph.nnz))
-    node_times = torch.from_numpy(rng.integers(0, 100, N))
-    sampler = NeighborSampler(
-        graph,
-        [4, 3],
-        edge_times=edge_times,
-        node_times=node_times,
-        temporal_strategy=strategy,
-        edge_ids=True,
-    )
-    now = torch.from_numpy(rng.integers(0, 100, len(SEEDS)))
-    sample = sampler.sample(SEEDS, Draw(1), now)
-    check_shape(graph.pattern, sample, SEEDS)
-    entry_times = torch.maximum(edge_times, node_times[graph.indices.long()])
-    for hop, most in zip(sample.hops, (4, 3), strict=True):
-        for i in range(hop.targets):
-            first, last = graph.indptr[sample.nodes[i] : sample.nodes[i] + 2].tolist()
-            limit = now[sample.batch[i]]
-            past = sorted(t for t in entry_times[first:last].tolist() if t <= limit)
-            drawn = hop.edge_ids[hop.indptr[i] : hop.indptr[i + 1]]
-            assert len(drawn) == min(most, len(past)) == len(drawn.unique())
-            found = sorted(entry_times[drawn].tolist())
-            if strategy == "last":
-                assert found == past[len(past) - len(found) :]
-            else:
-                assert all(t <= limit for t in found)
-    # Without times, those of the seeds.
-    own = NeighborSampler(graph, [4], node_times=node_times)
-    assert_equal(own.sample(SEEDS, Draw(1)), own.sample(SEEDS, Draw(1), node_times[SEEDS]))
-
-
-def test_undirected_hops_hold_all_edges_between_their_nodes(graph):
-    sample = NeighborSampler(graph, [2, 2], directed=False, edge_ids=True).sample(SEEDS, Draw(3))
-    plain = NeighborSampler(graph, [2, 2]).sample(SEEDS, Draw(3))
-    assert torch.equal(sample.nodes, plain.nodes)
-    A, nodes = graph.to_scipy(), sample.nodes.numpy()
-    for hop, drawn in zip(sample.hops, plain.hops, strict=True):
-        assert hop.sources == drawn.sources
-        assert hop.targets == drawn.targets
-        found = np.zeros((hop.targets, hop.sources))
-        rows = np.repeat(np.arange(hop.targets), hop.indptr.diff().numpy())
-        found[rows, hop.indices.numpy()] = graph.values[hop.edge_ids].numpy()
-        whole = A[nodes[: hop.targets]][:, nodes[: hop.sources]].toarray()
-        assert np.array_equal(found, whole.astype(np.float64))
-
-
-def test_edges_of_weight_zero_are_no_edges(graph):
-    weights = graph.values.clone()
-    weights[::2] = 0
-    sample = NeighborSampler(graph, [-1, 5], weights=weights, edge_ids=True).sample(SEEDS, Draw(0))
-    check_shape(graph.pattern, sample, SEEDS)
-    for hop in sample.hops:
-        assert bool((weights[hop.edge_ids] > 0).all())
-    lengths = [int((weights[a:b] > 0).sum()) for a, b in graph.indptr.unfold(0, 2, 1)[SEEDS]]
-    assert sample.hops[0].indptr.diff().tolist() == lengths
-    assert bool((sample.hops[0].weights == 1).all())
 
 
 def test_a_hop_alone_is_that_of_the_sample(graph):
@@ -367,3 +299,248 @@ def test_sums_of_columns_do_not_depend_on_the_order_of_rows():
     ]
     assert np.array_equal(ranks[1] + ranks[2] + ranks[0], whole)
     assert not sums_of_parts(parts_of_sums(columns, 0 * values, 60, 0.0, 4000), 0.0, 4000).any()
+
+
+def test_every_part_of_a_draw_counts_and_nothing_else_does():
+    pattern = random_graph(200, 0.2, 1).pattern
+    sampler = NeighborSampler(pattern, [5, 5])
+    seeds = torch.arange(50)
+    first = sampler.sample(seeds, Draw(1, 2, 3))
+    for other in (Draw(0, 2, 3), Draw(1, 0, 3), Draw(1, 2, 0), Draw(1, 3, 2)):
+        assert not torch.equal(sampler.sample(seeds, other).hops[0].indices, first.hops[0].indices)
+    assert_equal(sampler.sample(seeds, Draw(1, 2, 3)), first)
+    # Hops draw anew.
+    both = [row_of_sample(first, k, 0) for k in (0, 1)]
+    assert both[0] != both[1]
+
+
+def row_of_sample(sample, hop, target):
+    first, last = sample.hops[hop].indptr[target : target + 2].tolist()
+    return sorted(sample.nodes[sample.hops[hop].indices[first:last].long()].tolist())
+
+
+def test_one_hop_of_a_rectangular_pattern_and_the_union():
+    whole = random_graph(120, 0.2, 8)
+    block = CSR.from_scipy(whole.to_scipy()[40:80])
+    ids = torch.arange(120)
+    sampler = NeighborSampler(block, [6], edge_ids=True, vertex_ids=ids, row_ids=ids[40:80])
+    reference = NeighborSampler(whole, [6], edge_ids=True).sample(ids[45:70], Draw(9))
+    indptr, columns, edge_ids, weights = sampler.sample_hop(ids[5:30], 0, Draw(9))
+    assert weights is None
+    assert torch.equal(indptr, reference.hops[0].indptr)
+    assert torch.equal(columns, block.indices[edge_ids])
+    nodes, indices = relabel(ids[45:70], indptr, columns)
+    assert torch.equal(nodes, reference.nodes)
+    assert torch.equal(indices, reference.hops[0].indices)
+    with pytest.raises(InputError, match="square"):
+        sampler.sample(ids[:3], Draw(0))
+
+
+def test_all_neighbours():
+    pattern = random_graph(60, 0.1, 4).pattern
+    sample = NeighborSampler(pattern, [-1]).sample(torch.arange(60), Draw(0))
+    assert torch.equal(sample.hops[0].indptr, pattern.indptr)
+    assert torch.equal(sample.hops[0].indices, pattern.indices)
+    assert torch.equal(sample.nodes, torch.arange(60))
+    assert row_of(pattern, 58) == []
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        (torch.tensor([1, 2, 1]), "seed 1 is given twice"),
+        (torch.tensor([1, 60]), r"seed 60 outside \[0, 60\)"),
+        (torch.tensor([-1]), "seed -1 outside"),
+        (torch.tensor([1], dtype=torch.int32), "seeds must be a tensor, int64"),
+        ([1], "seeds must be a tensor, int64"),
+    ],
+)
+def test_bad_seeds(seeds, said):
+    sampler = NeighborSampler(random_graph(60, 0.1, 4), [3])
+    with pytest.raises(InputError, match=said):
+        sampler.sample(seeds, Draw(0))
+    # Nothing of it is left behind.
+    good = torch.arange(60)
+    fresh = NeighborSampler(random_graph(60, 0.1, 4), [3])
+    assert_equal(sampler.sample(good, Draw(0)), fresh.sample(good, Draw(0)))
+
+
+def test_bad_arguments():
+    graph = random_graph(20, 0.1, 4)
+    with pytest.raises(InputError, match="num_neighbors must be an integer of at least -1"):
+        NeighborSampler(graph, [3, -2])
+    with pytest.raises(InputError, match="num_neighbors must be a list"):
+        NeighborSampler(graph, 3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"vertex_ids must be a tensor, int64 \[20\]"):
+        NeighborSampler(graph, [3], vertex_ids=torch.arange(19))
+    with pytest.raises(InputError, match="threads"):
+        NeighborSampler(graph, [3], threads=0)
+    with pytest.raises(InputError, match="a Pattern or a CSR"):
+        NeighborSampler(graph.to_scipy(), [3])
+    with pytest.raises(InputError, match="hop must be"):
+        NeighborSampler(graph, [3]).sample_hop(torch.arange(3), 1, Draw(0))
+    with pytest.raises(InputError, match="given twice"):
+        relabel(torch.tensor([1, 1]), torch.tensor([0, 1, 2]), torch.tensor([1, 2]))
+    with pytest.raises(InputError, match="end at 3"):
+        relabel(torch.tensor([1, 2]), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 3]))
+
+
+MANY = 4000
+# Fewer than the tasks of a hop and more, and so many that all of them number the columns.
+THREADS = (2, 3, 12)
+
+
+@pytest.fixture(scope="module")
+def large_graph():
+    return random_graph(MANY, 0.004, 6, weighted=True)
+
+
+def sampler_of(large_graph, kind: str, fanouts: list[int], threads: int) -> NeighborSampler:
+    options = {
+        "plain": {},
+        "weighted": {"weights": large_graph.values},
+        "replace": {"replace": True},
+        "disjoint": {"disjoint": True},
+        "once": {"resample": False},
+        "undirected": {"directed": False},
+    }[kind]
+    return NeighborSampler(large_graph, fanouts, edge_ids=True, threads=threads, **options)
+
+
+@pytest.mark.parametrize("kind", ["plain", "weighted", "replace", "disjoint", "once", "undirected"])
+@pytest.mark.parametrize("fanouts", [[6, 4], [-1, -1], [0, 5], [3, 0, 2], [70], []], ids=str)
+def test_batches_of_any_number_of_threads(large_graph, kind, fanouts):
+    # 512 targets are one task.
+    shapes = [torch.arange(0, MANY, MANY // count)[:count] for count in (1, 512, 513, 1600)]
+    shapes += [torch.tensor([], dtype=torch.int64), torch.tensor([MANY - 1, MANY - 2])]
+    one = sampler_of(large_graph, kind, fanouts, 1)
+    others = [sampler_of(large_graph, kind, fanouts, threads) for threads in THREADS]
+    for seeds in shapes:
+        expected = one.sample(seeds, Draw(3))
+        if kind != "undirected":
+            check_shape(large_graph.pattern, expected, seeds)
+        for other in others:
+            assert_equal(other.sample(seeds, Draw(3)), expected)
+
+
+def test_hops_that_are_numbered_afterwards(large_graph):
+    one, *others = (LadiesSampler(large_graph, [900, 900], threads=t) for t in (1, *THREADS))
+    for other in others:
+        seeds = torch.arange(0, MANY, 3)
+        assert_equal(other.sample(seeds, Draw(3)), one.sample(seeds, Draw(3)))
+
+
+def test_arrays_stay_while_others_come_and_go(large_graph):
+    # Batches of very different sizes, some of which are kept and some of which leave memory behind.
+    weighted = {
+        threads: sampler_of(large_graph, "weighted", [9, 9], threads) for threads in (1, 2, 12)
+    }
+    counts = [3, 2000, 700, 40, 1500, 1, 1999, 800]
+    kept = []
+
+    def work(job: int) -> None:
+        seeds = torch.randperm(MANY, generator=torch.Generator().manual_seed(job))
+        sampler = weighted[(1, 2, 12)[job % 3]]
+        sample = sampler.sample(seeds[: counts[job % len(counts)]], Draw(job))
+        found = arrays(sample)
+        if job % 5:
+            kept.append((sample, [array.clone() for array in found]))
+        if job % 7 == 0 and kept:
+            kept.pop(0)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(120)))
+    assert len(kept) > 50
+    for sample, copies in kept:
+        for array, copy in zip(arrays(sample), copies, strict=True):
+            assert torch.equal(array, copy)
+
+
+def check_induced(graph, sample):
+    """All entries between the nodes, and which they are."""
+    (hop, *rest) = sample.hops
+    assert all(other is hop for other in rest)
+    assert hop.targets == hop.sources == sample.seeds == len(sample.nodes)
+    nodes = sample.nodes.numpy()
+    expected = graph.to_scipy()[nodes][:, nodes].toarray()
+    found = np.zeros_like(expected)
+    rows = np.repeat(np.arange(len(nodes)), hop.indptr.diff().numpy())
+    found[rows, hop.indices.numpy()] = graph.values[hop.edge_ids].numpy()
+    assert np.array_equal(found, expected)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(1, 30), st.floats(0, 0.7), st.integers(1, 3), st.data())
+def test_induced(n, density, layers, data):
+    graph = random_graph(n, density, 1, weighted=True)
+    chosen = data.draw(st.lists(st.integers(0, n - 1), unique=True))
+    vertices = torch.tensor(chosen, dtype=torch.int64)
+    sample = induced(
+        sampled_rows(graph, threads=2), vertices, layers=layers, edge_ids=True, threads=2
+    )
+    assert torch.equal(sample.nodes, vertices)
+    assert len(sample.hops) == layers
+    check_induced(graph, sample)
+
+
+def test_clusters():
+    graph = random_graph(90, 0.1, 1, weighted=True)
+    labels = torch.arange(90) % 7
+    sampler = ClusterSampler(graph, labels, layers=2, edge_ids=True)
+    assert sampler.clusters == 7
+    for chosen in ([3], [5, 0, 2], []):
+        sample = sampler.sample(torch.tensor(chosen, dtype=torch.int64), Draw(0))
+        expected = [v for c in chosen for v in range(90) if v % 7 == c]
+        assert sample.nodes.tolist() == expected
+        check_induced(graph, sample)
+    with pytest.raises(InputError, match=r"cluster 7 outside \[0, 7\)"):
+        sampler.sample(torch.tensor([7]), Draw(0))
+    with pytest.raises(InputError, match="vertices: seed 1 is given twice"):
+        sampler.sample(torch.tensor([1, 1]), Draw(0))
+    with pytest.raises(InputError, match="labels must be a tensor, int64"):
+        ClusterSampler(graph, labels[:5])
+    with pytest.raises(InputError, match="labels must not be negative"):
+        ClusterSampler(graph, labels - 1)
+
+
+OTHERS = [name for name in _native.instruction_sets() if name != "baseline"]
+# Rows that are taken whole, nearly whole, fetched whole, by place, and too long for one number.
+DEGREES = [3, 6, 7, 9, 12, 14, 20, 40, 64, 65, 100, 300, 1000, 1100, 5000, 13000]
+
+
+@pytest.fixture
+def use_instruction_set():
+    """A setter of the instruction set that is undone after the test."""
+    yield _native.use_instruction_set
+    _native.use_instruction_set(_native.instruction_sets()[0])
+
+
+def pattern_and_weights(skewed: bool) -> tuple[Pattern, torch.Tensor]:
+    degrees = np.tile(DEGREES, 12)
+    indptr = np.concatenate(([0], np.cumsum(degrees)))
+    indices = np.concatenate([np.arange(degree) for degree in degrees]).astype(np.int32)
+    shape = (len(degrees), int(max(degrees)))
+    pattern = Pattern(torch.from_numpy(indptr), torch.from_numpy(indices), shape)
+    rng = np.random.default_rng(0)
+    weights = rng.random(len(indices)) + 0.01
+    return pattern, torch.from_numpy(weights ** (30 if skewed else 1))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("skewed", [False, True], ids=["even", "skewed"])
+def test_samples_are_the_same(use_instruction_set, name, skewed):
+    pattern, weights = pattern_and_weights(skewed)
+    targets = torch.arange(pattern.shape[0])
+    for k in (1, 2, 5, 7, 8, 10, 15, 16, 24, 25):
+        sampler = NeighborSampler(pattern, [k], weights=weights)
+        drawn = {}
+        for instructions in ("baseline", name):
+            use_instruction_set(instructions)
+            drawn[instructions] = sampler.sample_hop(targets, 0, Draw(k))
+        for expected, found in zip(drawn["baseline"], drawn[name], strict=True):
+            assert (expected is None and found is None) or torch.equal(expected, found)
+
+
+def test_unknown_instruction_sets_are_named(use_instruction_set):
+    with pytest.raises(ValueError, match="no instruction set sse9 here"):
+        use_instruction_set("sse9")
