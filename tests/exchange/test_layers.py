@@ -15,7 +15,7 @@ from spgnn.exchange import Algorithm, Layered, build, build_all, layered
 from spgnn.exchange import layers as module
 from spgnn.layout import RowLayout
 from spgnn.testing import run_ranks
-from tests.exchange.test_plan import same
+from tests.exchange.test_plans import same
 from tests.matrices import block_row, random_matrix, uneven_layout
 
 N = 41

@@ -25,7 +25,7 @@ from spgnn.exchange.rounds import (
     rounds_of,
 )
 from spgnn.testing import run_ranks
-from tests.exchange.test_plan import same
+from tests.exchange.test_plans import same
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import cases, check
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spgnn import CSR, Axes, DistMatrix, Mesh, RowLayout
+from spgnn import Axes, DistMatrix, Mesh, RowLayout
 from spgnn.comm import Communicator, connect
 from spgnn.exchange import EXACT, Algorithm, Exact, Executor, Plan, Step, build_all
 from spgnn.exchange.plan import Turn, Turned
@@ -161,47 +161,3 @@ def check_executor(rank: int) -> None:
 
 def test_stages_between_two_turns_are_run_like_any_others():
     run_ranks(check_executor, 8)
-
-
-def check_some_rows(rank: int) -> None:
-    """A plan makes the rows it was given: every third one, and on one rank none."""
-    comm = connect()
-    n = 26
-    A = random_matrix(n, 0.2, 0, weighted=True)
-    for algorithm in (
-        Algorithm("feature", 2),
-        Algorithm("2d"),
-        Algorithm("3d"),
-        Algorithm("3d", 4),
-    ):
-        layout = uneven_layout(n, comm.size, seed=1)
-        axes = algorithm.axes(comm.size)
-        wanted = [
-            np.arange(*layout.range(r))[:: 3 if r != 2 else 10**6][r == 2 :]
-            for r in range(comm.size)
-        ]
-        scale = torch.linspace(1, 2, n, dtype=torch.float64)
-        plans = build_all(
-            [
-                algorithm.scheme(
-                    CSR.from_scipy(A[wanted[r]]), layout, r, scale[slice(*layout.range(r))].clone()
-                )
-                for r in range(comm.size)
-            ],
-            axes,
-        )
-        matrix = DistMatrix(plans[rank], layout, Mesh.build(comm, axes))
-        own = slice(*layout.range(rank))
-        rng = np.random.default_rng(0)
-        H, G = rng.standard_normal((2, n, 5))
-        kept = np.concatenate(wanted)
-        dense = A.toarray() * scale.numpy()
-        Z_local = matrix.forward(torch.from_numpy(H[own].copy()))
-        np.testing.assert_allclose(Z_local, (dense @ H)[wanted[rank]], rtol=1e-12, atol=1e-12)
-        dH_local = matrix.adjoint(torch.from_numpy(G[wanted[rank]]))
-        expected = (dense[kept].T @ G[kept])[own]
-        np.testing.assert_allclose(dH_local, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_plans_of_some_rows():
-    run_ranks(check_some_rows, 8)

@@ -23,7 +23,7 @@ from spgnn.plan.tracing import trace
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, prepare, task_of
 from spgnn.train.report import assemble
-from tests.exchange.test_plan import schemes
+from tests.exchange.test_plans import schemes
 from tests.plan.configurations import predicted, random_configurations, write_graphs
 from tests.training import run
 
@@ -71,7 +71,8 @@ def test_bytes_of_three_hundred_configurations(tmp_path, ranks):
 @pytest.mark.parametrize("cover", COVERS)
 def test_a_census_is_the_sum_of_its_plans(ranks, c, node, cover):
     axes = Axes.grid(ranks, c)
-    plans = build_all(schemes(ranks, c, ("sparsity-aware", cover), True), axes)
+    algorithm = Algorithm("1d" if c == 1 else "1.5d", c, cover=cover)
+    plans = build_all(schemes(algorithm, ranks)[0], axes)
     census = count(plans, axes, node)
     for adjoint in (False, True):
         sent, received, messages = census.traffic(5, torch.float64, adjoint=adjoint)
