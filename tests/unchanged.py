@@ -21,8 +21,8 @@ from spgnn.nn import BatchNorm, GraphNorm, LayerNorm, PairNorm
 from spgnn.nn.loss import CrossEntropy, count_labelled
 from spgnn.nn.metrics import accuracies, f1_scores, regression_scores, roc_aucs
 from spgnn.nn.ranked import hits, mean_reciprocal_rank
+from tests.exchange.coded import begin, with_codec
 from tests.matrices import block_row, random_matrix
-from tests.wires.single import begin, with_codec
 
 N, WIDTH = 22, 3
 

@@ -19,10 +19,9 @@ from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm, Codec, CodecSetting, Step
 from spgnn.exchange.approximation import Errors
 from spgnn.testing import run_ranks
+from tests.exchange.coded import ALONE, begin, sending_to_itself, with_codec
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import moved
-from tests.wires.single import N as ALONE
-from tests.wires.single import begin, sending_to_itself, with_codec
 
 N, HEADS, CHANNELS, EPOCHS = 26, 2, 3, 3
 WIDTH = HEADS * CHANNELS
