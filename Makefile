@@ -6,22 +6,27 @@ EXTRAS := dev,mpi,partition,plot,pyg,docs,yaml
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt \
 	$(shell find spgnn -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
 
+# `make train` needs no more than the package; everything else needs the extras as well.
+PIP := $(BIN)/python -m pip install --progress-bar off --constraint constraints.txt
+
 .PHONY: build train test tests test-slow docs wheel lint format clean
 
-build: $(VENV)/.built
+build: $(VENV)/.built $(VENV)/.extras
 
 $(VENV)/.tools: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		scikit-build-core nanobind cmake ninja torch
+	$(PIP) scikit-build-core nanobind cmake ninja torch
 	touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(SOURCES)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--no-build-isolation --editable '.[$(EXTRAS)]'
+	$(PIP) --no-build-isolation --editable .
 	touch $@
 
-train: build
+$(VENV)/.extras: pyproject.toml constraints.txt | $(VENV)/.built
+	$(PIP) --no-build-isolation --editable '.[$(EXTRAS)]'
+	touch $@
+
+train: $(VENV)/.built
 	$(BIN)/python experiments/gcn.py --nproc 4 --dataset sbm --json build/train.json
 
 # Two processes, for the ranks of a test mostly wait for one another.

@@ -79,7 +79,11 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
                 _interrupt(ranks)
                 return 128 + end.number
             finally:
-                _kill(ranks)
+                for pid in ranks:
+                    os.kill(pid, signal.SIGKILL)
+                for pid in ranks:
+                    os.waitpid(pid, 0)
+                ranks.clear()
     except AskedToEnd as end:  # It came when all ranks had ended.
         return 128 + end.number
     finally:
@@ -96,8 +100,20 @@ def _start(body: Callable[[], int | None], ranks: dict[int, int], nproc: int, th
             "is the loopback interface up, and does the sandbox or firewall allow it?"
         )
         return _BAD_INPUT
-    environment = _described(listener, nproc)
-    _preload()
+    port = listener.getsockname()[1]
+    environment = {
+        "WORLD_SIZE": str(nproc),
+        "LOCAL_WORLD_SIZE": str(nproc),
+        "MASTER_ADDR": LOCALHOST,
+        "MASTER_PORT": str(port),
+        # As under torchrun: the store lives in the parent and every rank is its client.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    # What every rank would import later, on pages that all share: the first optimiser imports
+    # torch._dynamo and with it sympy, which is seconds and 100 MB for each rank.
+    importlib.import_module("torch._dynamo")
+    gc.collect()
+    gc.freeze()
     _flush()
     # What comes meanwhile waits until all ranks are noted and can be ended in good order.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDINGS, signal.SIGCHLD))
@@ -117,7 +133,14 @@ def _start(body: Callable[[], int | None], ranks: dict[int, int], nproc: int, th
                 os._exit(TERMINATED)  # asked to end at its very end
             ranks[pid] = rank
         # After the forks, because its server thread would not survive them.
-        store = _store(listener)
+        store = TCPStore(
+            LOCALHOST,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=REACH_SECONDS),
+            master_listen_fd=listener.detach(),
+        )
     except (OSError, RuntimeError) as error:
         _say(
             f"{len(ranks)} of {nproc} ranks could start ({_reason(error)}): start fewer, or raise "
@@ -152,39 +175,6 @@ def _listen(nproc: int) -> socket.socket:
     return listener
 
 
-def _described(listener: socket.socket, nproc: int) -> dict[str, str]:
-    """Variables that describe the job to all ranks."""
-    return {
-        "WORLD_SIZE": str(nproc),
-        "LOCAL_WORLD_SIZE": str(nproc),
-        "MASTER_ADDR": LOCALHOST,
-        "MASTER_PORT": str(listener.getsockname()[1]),
-        # As under torchrun: the store lives in the parent and every rank is its client.
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }
-
-
-def _store(listener: socket.socket) -> TCPStore:
-    return TCPStore(
-        LOCALHOST,
-        listener.getsockname()[1],
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=REACH_SECONDS),
-        master_listen_fd=listener.detach(),
-    )
-
-
-def _preload() -> None:
-    """Import once what every rank would import later, and keep it on shared pages.
-
-    The first optimiser imports torch._dynamo and with it sympy: seconds and 100 MB for each rank.
-    """
-    importlib.import_module("torch._dynamo")
-    gc.collect()
-    gc.freeze()
-
-
 def _fork() -> int:
     with warnings.catch_warnings():
         # Python warns of threads in the parent; those are idle BLAS workers.
@@ -201,6 +191,12 @@ def _run_rank(
 ) -> None:
     """Everything a forked rank does; never returns."""
     status = 1
+
+    def leave() -> None:  # as exit handlers do elsewhere; those of the parent must not run here
+        comm = world()
+        if comm is not None:
+            comm.leave()
+
     try:
         die_with_parent(parent)
         # Ctrl-C on a terminal reaches all processes; the parent decides, and asks by SIGTERM.
@@ -211,7 +207,7 @@ def _run_rank(
         os.environ["OMP_NUM_THREADS"] = str(threads)
         status = body() or 0
         say("", end="")
-        _leave()
+        leave()
     except AskedToEnd:
         status = TERMINATED
     except SystemExit as exit_:
@@ -219,7 +215,7 @@ def _run_rank(
             status = exit_.code or 0
         else:
             print(f"error: rank {rank}: {exit_.code}", file=sys.stderr)
-        _leave()
+        leave()
     except (InputError, CommunicationError) as error:
         print(f"error: rank {rank}: {error}", file=sys.stderr)
     except BaseException:
@@ -233,13 +229,6 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, AttributeError):  # its disk is full, or it was closed
             stream.flush()
-
-
-def _leave() -> None:
-    """Exit handlers do this elsewhere; a fork must not run those of its parent."""
-    comm = world()
-    if comm is not None:
-        comm.leave()
 
 
 def _supervise(ranks: dict[int, int]) -> int:
@@ -288,11 +277,3 @@ def _interrupt(ranks: dict[int, int]) -> None:
         for pid in [pid for pid in ranks if _status(pid) is not None]:
             del ranks[pid]
         time.sleep(0.02)
-
-
-def _kill(ranks: dict[int, int]) -> None:
-    for pid in ranks:
-        os.kill(pid, signal.SIGKILL)
-    for pid in ranks:
-        os.waitpid(pid, 0)
-    ranks.clear()
