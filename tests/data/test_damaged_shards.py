@@ -141,7 +141,7 @@ def test_a_directory_that_is_no_graph(tmp_path):
         open_shards(tmp_path)
     with pytest.raises(InputError, match="nowhere: no such directory"):
         open_shards(tmp_path / "nowhere")
-    for text in ("", "[]", "{", "null", "[" * 100_000, "9" * 5000, "{}"):
+    for text in ("", "[]", "{", "null", "[" * 100_000, '{"a": ' * 50_000, "9" * 5000, "{}"):
         (tmp_path / "meta.json").write_text(text)
         with pytest.raises(InputError, match=r"meta\.json: not (JSON|a JSON|the description)"):
             open_shards(tmp_path)
@@ -166,16 +166,21 @@ def test_directories_of_earlier_versions_are_refused_with_the_way_out(tmp_path):
         ("vertices", 60.0),
         ("vertices", True),
         ("edges", 10**400),
+        ("edges", -1),
         ("edges", "9"),
         ("classes", None),
         ("name", 5),
         ("name", "x" * 2000),
         ("name", "\ud800"),
+        ("name", "\x1b[31m"),
         ("directed", 1),
         ("offsets", [0, 60, 30]),
         ("offsets", [0, "30", 60]),
         ("offsets", [0, 10**30, 60]),
         ("offsets", [60]),
+        ("offsets", []),
+        ("offsets", [[0], 60]),
+        ("offsets", [0, 59]),
         ("offsets", 7),
         ("offsets", {"0": 1}),
         ("splits", [[[]]]),

@@ -66,22 +66,13 @@ def test_all_files_are_written_and_fit_together(graph_file, tmp_path, capsys):
     assert sorted(os.listdir(tmp_path)) == sorted(["graph.npz", *files])
 
 
-def test_labels_from_anywhere_are_reported(graph_file, tmp_path):
+def test_labels_from_anywhere_are_reported_and_compared(graph_file, tmp_path):
     labels = tmp_path / "labels"
     labels.write_text("\n".join(str(v % 3) for v in range(200)))
-    assert main([graph_file, "--parts", "4", "--labels", str(labels), "--json",
-                 str(tmp_path / "j")]) == 0  # fmt: skip
-    record = json.loads((tmp_path / "j").read_text())
-    assert record["method"] == "labels"
-    assert record["empty_parts"] == 1
-
-
-def test_labels_from_anywhere_are_compared(graph_file, tmp_path):
-    labels = tmp_path / "labels"
-    labels.write_text("\n".join(str(v % 4) for v in range(200)))
     assert main([graph_file, "--parts", "4", "--labels", str(labels), "--compare", "gvb,block",
                  "--json", str(tmp_path / "j")]) == 0  # fmt: skip
     record = json.loads((tmp_path / "j").read_text())
+    assert (record["method"], record["empty_parts"]) == ("labels", 1)
     assert [other["method"] for other in record["compared"]] == ["gvb", "block"]
     assert record["compared"][0]["total_volume"] < record["total_volume"]
 
