@@ -41,8 +41,7 @@ __all__ = [
 ]
 __version__ = "0.7.0"
 
-# Imported when they are first asked for: rooms, and the names above, each from its room.
-_ROOMS = ("attention", "comm", "data", "kernels", "nn", "partition", "testing", "train")
+# The room of each name; like all rooms, it is imported when it is first asked for.
 _HOMES = {
     "CSR": "sparse",
     "Axes": "layout",
@@ -67,10 +66,14 @@ if not TYPE_CHECKING:  # mypy would take it for the origin of the names above
         if name in _HOMES:
             globals()[name] = value = getattr(import_module(f"spgnn.{_HOMES[name]}"), name)
             return value
-        if name in _ROOMS:
-            return import_module(f"spgnn.{name}")
+        try:
+            if not name.startswith("_"):
+                return import_module(f"spgnn.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"spgnn.{name}":
+                raise
         raise AttributeError(f"module 'spgnn' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ROOMS})
+    return sorted({*globals(), *__all__})
