@@ -22,7 +22,7 @@ from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern, described
 from spgnn.sparse import SUM_DTYPE
 
-STORED, MERGED, FINISHED = range(3)  # Ending of attention_types.hpp and attention.cuh
+STORED, MERGED, FINISHED = range(3)  # Ending of types.hpp and attention.cuh
 
 
 @dataclass(frozen=True, eq=False)

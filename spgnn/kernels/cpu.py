@@ -41,7 +41,7 @@ from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern
 from spgnn.sparse import SUM_DTYPE
 
-COLUMNS, COLUMNS_V2, ROWS_V2 = range(3)  # Side of attention_backward_kernel.hpp
+COLUMNS, COLUMNS_V2, ROWS_V2 = range(3)  # Side of attention_table.cpp
 
 
 class PackedShape(NamedTuple):

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bfloat16.hpp"
-#include "dispatch.hpp"
+#include "kernel_table.hpp"
 #include "spmm.hpp"
 
 namespace {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "attention.hpp"
-#include "dispatch.hpp"
+#include "kernel_table.hpp"
 #include "operands.hpp"
-#include "segments.hpp"
+#include "spmm.hpp"
 
 namespace {
 

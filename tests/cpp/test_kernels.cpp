@@ -7,10 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "dispatch.hpp"
+#include "kernel_table.hpp"
 #include "operands.hpp"
 #include "rows.hpp"
-#include "sddmm.hpp"
 #include "spmm.hpp"
 
 namespace {

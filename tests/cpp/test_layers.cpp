@@ -8,13 +8,9 @@
 #include <random>
 #include <vector>
 
-#include "cross_entropy.hpp"
-#include "dispatch.hpp"
-#include "extremes.hpp"
-#include "gemm.hpp"
+#include "kernel_table.hpp"
 #include "operands.hpp"
 #include "rows.hpp"
-#include "update.hpp"
 
 namespace {
 

@@ -9,9 +9,9 @@
 
 #include "derived.hpp"
 #include "gvb/cover.hpp"
-#include "levels.hpp"
 #include "minimum_volume.hpp"
 #include "stream.hpp"
+#include "vertex_cut.hpp"
 #include "volume.hpp"
 
 namespace {

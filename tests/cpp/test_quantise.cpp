@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "bfloat16.hpp"
-#include "dispatch.hpp"
+#include "kernel_table.hpp"
 #include "operands.hpp"
-#include "quantise.hpp"
+#include "rows.hpp"
 
 namespace {
 

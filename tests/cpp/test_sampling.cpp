@@ -9,9 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "labor.hpp"
 #include "lanes.hpp"
-#include "layerwise.hpp"
 #include "negatives.hpp"
 #include "neighbors.hpp"
 #include "order.hpp"

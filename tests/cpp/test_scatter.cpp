@@ -8,10 +8,10 @@
 #include <random>
 #include <vector>
 
-#include "dispatch.hpp"
+#include "attention.hpp"
+#include "kernel_table.hpp"
 #include "operands.hpp"
 #include "rows.hpp"
-#include "scatter.hpp"
 
 namespace {
 

@@ -1,25 +1,198 @@
+// Exchange through shared memory: pages that peers read, slots that say what lies where.
 #pragma once
 
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "arena.hpp"
-#include "post.hpp"
-#include "shared_pages.hpp"
-
 namespace spgnn {
+
+// Which stretches of a length of memory are taken. The lowest that is free is given out, so that
+// as few pages as possible are ever touched.
+class Arena {
+ public:
+  Arena(std::size_t first, std::size_t last) : end_(last), top_(first) {
+    free_[first] = last - first;
+  }
+
+  // 0 if there is no room.
+  std::size_t take(std::size_t length) {
+    length = rounded(length);
+    for (auto stretch = free_.begin(); stretch != free_.end(); ++stretch) {
+      const auto [first, size] = *stretch;
+      if (size < length) continue;
+      free_.erase(stretch);
+      if (size > length) free_[first + length] = size - length;
+      taken_ += length;
+      if (first + length > top_) top_ = first + length;
+      return first;
+    }
+    return 0;
+  }
+
+  void release(std::size_t first, std::size_t length) {
+    length = rounded(length);
+    taken_ -= length;
+    auto next = free_.lower_bound(first);
+    if (next != free_.end() && first + length == next->first) {
+      length += next->second;
+      next = free_.erase(next);
+    }
+    if (next != free_.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == first) {
+        before->second += length;
+        return;
+      }
+    }
+    free_[first] = length;
+  }
+
+  std::size_t taken() const { return taken_; }
+
+  // Calls `body(first, length)` for stretches that are free and may have been touched.
+  template <class Body>
+  void each_free(Body body) {
+    for (const auto& [first, size] : free_) {
+      const std::size_t last = first + size < top_ ? first + size : top_;
+      if (first < last) body(first, last - first);
+    }
+    if (!free_.empty() && std::prev(free_.end())->first + std::prev(free_.end())->second == end_) {
+      top_ = std::prev(free_.end())->first;
+    }
+  }
+
+ private:
+  static std::size_t rounded(std::size_t length) { return (length + 63) / 64 * 64; }
+
+  std::map<std::size_t, std::size_t> free_;
+  std::size_t end_;
+  std::size_t top_;
+  std::size_t taken_ = 0;
+};
+
+// What every rank's shared memory begins with, and what it says there of each operation.
+
+constexpr std::size_t kChannels = 4096;  // groups of ranks that a rank may be in
+constexpr std::size_t kSlots = 64;       // operations of a group that nobody has to wait for yet
+
+using Number = std::uint64_t;
+
+// One operation of this rank in a group. Its number says that the rest can be read.
+struct Slot {
+  std::atomic<Number> number;  // 0: never used
+  std::uint64_t record;        // where
+};
+
+struct ChannelTable {
+  std::atomic<std::uint64_t> key;
+  Slot slots[kSlots];
+};
+
+struct Header {
+  std::uint64_t token;
+  // Rises when there is something to look at. Whoever sleeps until then counts himself.
+  std::atomic<std::uint32_t> bell;
+  std::atomic<std::uint32_t> sleepers;
+  std::atomic<std::uint32_t> channels;
+  ChannelTable tables[kChannels];
+};
+
+// What a rank has for one of its peers.
+struct Part {
+  std::uint64_t first;
+  std::uint64_t length;
+};
+
+// What a rank has for its peers; one part for each rank of the group follows.
+struct Record {
+  std::atomic<std::uint32_t> left;  // that have not read theirs
+  std::uint32_t kind;
+
+  Part* parts() { return reinterpret_cast<Part*>(this + 1); }
+};
+
+static_assert(std::atomic<Number>::is_always_lock_free);
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+static_assert(sizeof(std::atomic<std::uint32_t>) == 4, "futexes are of 32 bits");
+
+constexpr std::size_t kArena = (sizeof(Header) + 4095) / 4096 * 4096;
+
+// Memory that other processes of this machine map as well. It has no name in any file system, so
+// it is gone with the last process that has it, however that ends.
+class SharedPages {
+ public:
+  SharedPages() = default;
+
+  // Of this process. Pages take memory once they are written; the length only has to be enough.
+  static SharedPages make(std::size_t length) {
+    const int file = memfd_create("spgnn", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, static_cast<off_t>(length)) != 0) {
+      if (file >= 0) close(file);
+      return {};
+    }
+    return SharedPages(file, length);
+  }
+
+  // Of another process, in which the file has that number. Empty if the system does not allow it.
+  static SharedPages of(long process, int number, std::size_t length) {
+    const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(number);
+    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    return file < 0 ? SharedPages() : SharedPages(file, length);
+  }
+
+  SharedPages(SharedPages&& other) noexcept { *this = std::move(other); }
+  SharedPages& operator=(SharedPages&& other) noexcept {
+    std::swap(file_, other.file_);
+    std::swap(data_, other.data_);
+    std::swap(length_, other.length_);
+    return *this;
+  }
+  ~SharedPages() {
+    if (data_ != nullptr) munmap(data_, length_);
+    if (file_ >= 0) close(file_);
+  }
+
+  explicit operator bool() const { return data_ != nullptr; }
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  int file() const { return file_; }
+
+  // Let the system have the memory of what nobody will read again.
+  void give_back(std::size_t first, std::size_t length) {
+    fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
+              static_cast<off_t>(length));
+  }
+
+ private:
+  SharedPages(int file, std::size_t length) : file_(file), length_(length) {
+    void* data = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    if (data != MAP_FAILED) data_ = data;
+  }
+
+  int file_ = -1;
+  void* data_ = nullptr;
+  std::size_t length_ = 0;
+};
 
 // Bytes for each rank of a group; those of one follow those of the rank before.
 struct Stretches {

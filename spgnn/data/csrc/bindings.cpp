@@ -5,7 +5,7 @@
 #include <string>
 
 #include "numbers.hpp"
-#include "row_writer.hpp"
+#include "random_graphs.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

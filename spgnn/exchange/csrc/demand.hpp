@@ -1,18 +1,127 @@
-// What a rank needs of its peers for its rows of A: L, R and the demand.
+// What a rank needs of its peers, from its own rows alone.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <stdexcept>
 #include <vector>
 
-#include "column_set.hpp"
 #include "minimum_cover.hpp"
-#include "owners.hpp"
 
 namespace spgnn {
+
+// A set of column numbers that knows how many of its members come before any of them.
+
+// Bits in leaves of kLeafColumns columns, made when first needed: memory follows the columns that
+// occur, not the width of the matrix.
+class ColumnSet {
+ public:
+  explicit ColumnSet(std::int64_t columns) : leaves_(columns / kLeafColumns + 1) {}
+
+  void insert(std::int64_t column) {
+    auto& leaf = leaves_[column >> kLeafBits];
+    if (!leaf) leaf = std::make_unique<Leaf>();
+    leaf->bits[word_of(column)] |= bit_of(column);
+  }
+
+  // Counts members; nothing may be inserted after that.
+  std::int64_t finish() {
+    std::int64_t members = 0;
+    for (auto& leaf : leaves_) {
+      if (!leaf) continue;
+      for (int word = 0; word < kWords; ++word) {
+        leaf->before[word] = members;
+        members += std::popcount(leaf->bits[word]);
+      }
+    }
+    return members;
+  }
+
+  // How many members are below a member.
+  std::int64_t rank(std::int64_t column) const {
+    const Leaf& leaf = *leaves_[column >> kLeafBits];
+    const int word = word_of(column);
+    return leaf.before[word] + std::popcount(leaf.bits[word] & (bit_of(column) - 1));
+  }
+
+  // Calls visit(column) for all members, from the least to the greatest.
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for (std::size_t i = 0; i < leaves_.size(); ++i) {
+      if (!leaves_[i]) continue;
+      for (int word = 0; word < kWords; ++word) {
+        for (std::uint64_t bits = leaves_[i]->bits[word]; bits; bits &= bits - 1) {
+          visit(static_cast<std::int64_t>(i) * kLeafColumns + word * 64 + std::countr_zero(bits));
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kLeafBits = 10;
+  static constexpr std::int64_t kLeafColumns = std::int64_t{1} << kLeafBits;
+  static constexpr int kWords = kLeafColumns / 64;
+  struct Leaf {
+    std::uint64_t bits[kWords]{};
+    std::int64_t before[kWords];
+  };
+
+  static int word_of(std::int64_t column) { return static_cast<int>(column >> 6) & (kWords - 1); }
+  static std::uint64_t bit_of(std::int64_t column) { return std::uint64_t{1} << (column & 63); }
+
+  std::vector<std::unique_ptr<Leaf>> leaves_;
+};
+
+// A rank's rows of a matrix, and who owns their columns.
+
+// This rank's rows, with columns of the whole matrix.
+template <class Index>
+struct Rows {
+  const std::int64_t* indptr;
+  const Index* indices;
+  std::int64_t rows;
+  std::int64_t nonzeros() const { return indptr[rows]; }
+};
+
+// Which peer of a group owns a column. Parts own neighbouring columns; some parts are no peers.
+class Owners {
+ public:
+  // offsets: first column of each part, and the end; members: the parts that are peers, rising.
+  Owners(const std::int64_t* offsets, std::int64_t parts, const std::int64_t* members,
+         std::int64_t peers)
+      : offsets_(offsets), peers_(peers), peer_(parts, -1) {
+    for (std::int64_t peer = 0; peer < peers; ++peer) {
+      peer_[members[peer]] = static_cast<std::int32_t>(peer);
+    }
+    // A few buckets a part: walking on from the first part of a bucket takes a step or two.
+    while ((offsets[parts] >> shift_) > 4 * parts) ++shift_;
+    std::int64_t part = 0;
+    for (std::int64_t bucket = 0; bucket <= offsets[parts] >> shift_; ++bucket) {
+      while (part + 1 < parts && offsets[part + 1] <= bucket << shift_) ++part;
+      first_part_.push_back(static_cast<std::int32_t>(part));
+    }
+  }
+
+  std::int64_t columns() const { return offsets_[peer_.size()]; }
+  std::int64_t peers() const { return peers_; }
+  bool all_are_peers() const { return peers_ == static_cast<std::int64_t>(peer_.size()); }
+  std::int64_t part_of(std::int64_t column) const {
+    std::int64_t part = first_part_[column >> shift_];
+    while (offsets_[part + 1] <= column) ++part;
+    return part;
+  }
+  std::int32_t peer_of_part(std::int64_t part) const { return peer_[part]; }
+  std::int64_t first_of_part(std::int64_t part) const { return offsets_[part]; }
+
+ private:
+  const std::int64_t* offsets_;
+  std::int64_t peers_;
+  std::vector<std::int32_t> peer_, first_part_;
+  int shift_ = 0;
+};
 
 // An array whose elements nobody has set yet.
 template <class T>

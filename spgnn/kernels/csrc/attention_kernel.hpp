@@ -2,8 +2,7 @@
 // row.
 #pragma once
 
-#include "attention_neighbours.hpp"
-#include "attention_triples.hpp"
+#include "attention_rows.hpp"
 
 namespace spgnn::SPGNN_ISA {
 

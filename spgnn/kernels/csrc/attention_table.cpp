@@ -1,7 +1,244 @@
-// The attention of one instruction set.
-#include "attention_backward_kernel.hpp"
+// Attention: gradients, and the table of one instruction set.
+
+#include "attention_kernel.hpp"
 
 namespace spgnn::SPGNN_ISA {
+
+// The inner loops of attention, backward: scores are made again, and the gradients of a row summed
+// over its nonzeros. Rows are those of the transpose but for GATv2's gradients in x and a.
+
+enum class Side { kColumns, kColumnsV2, kRowsV2 };
+
+// Own rows, and what is packed of the others:
+//   kColumns    z; s                 G | d, lse, D
+//   kColumnsV2  y                    x, G | lse, D
+//   kRowsV2     x, G; lse, D         y
+template <class T, int kCount, Side kSide>
+struct AttentionBackward : Neighbours<T, kCount> {
+  using Base = Neighbours<T, kCount>;
+  using S = typename Base::S;
+  using V = typename Base::V;
+  using P = typename Base::P;
+  static constexpr int L = Base::L;
+  static constexpr bool kV2 = kSide != Side::kColumns;
+  static constexpr bool kOfRows = kSide == Side::kRowsV2;
+  using Base::a, Base::room, Base::at, Base::columns, Base::packs, Base::period, Base::factors;
+
+  S* scores = room.template take<S>(kAttentionChunk * a.padded + 16);
+  S* products = room.template take<S>(kAttentionChunk * a.padded + 16);
+  S* lse = room.template take<S>(kAttentionChunk * a.padded + 16);
+  S* inner = room.template take<S>(kAttentionChunk * a.padded + 16);  // D
+  S* numbers[2] = {room.template take<S>(period), room.template take<S>(period)};
+  S* number_sums = room.template take<S>(period);
+  S* own[2] = {room.template take_zeros<S>(columns), room.template take_zeros<S>(columns)};
+  S* t = room.template take_zeros<S>(columns);
+  S* vector = room.template take_zeros<S>(columns);
+  S* sum = room.template take<S>(columns);
+  S* edge = room.template take<S>(columns);
+  S* plain = room.template take<S>(columns);
+
+  AttentionBackward(const AttentionOperands<T>& operands, char* memory) : Base(operands, memory) {
+    if constexpr (kV2) interleave(a.a, a.heads, a.padded, a.width, vector);
+  }
+
+  // Packs of the two ends' features: what scores are made of, and what is summed.
+  [[gnu::always_inline]] V argument(const T* row, std::int64_t k) const {
+    return load_vector<V>(own[0] + k * L) + load_wide<S>(row + k * L) + load_vector<V>(t + k * L);
+  }
+  [[gnu::always_inline]] V product(const T* row, std::int64_t k) const {
+    constexpr int kGradient = kOfRows ? 1 : 0;
+    const T* other = kSide == Side::kColumnsV2 ? row + columns : row;
+    return load_vector<V>(own[kGradient] + k * L) * load_wide<S>(other + k * L);
+  }
+
+  void take_edge_features(std::int64_t nonzero) {
+    if (!kV2 || !a.edge_features) return;
+    const std::int64_t number = number_at(a.order, nonzero) * a.heads * a.width;
+    interleave(a.edge_features + number, a.heads, a.padded, a.width, t);
+  }
+
+  void gather(const char* const* rows, Span nonzeros) {
+    const std::int64_t count = nonzeros.end - nonzeros.begin;
+    constexpr int kMatrices = kSide == Side::kColumnsV2 ? 2 : 1;
+    constexpr int kNumbers = kOfRows ? 0 : kV2 ? 2 : 3;
+    const int lines = lines_of(kMatrices * columns * static_cast<std::int64_t>(sizeof(T)) +
+                               kNumbers * a.padded * static_cast<std::int64_t>(sizeof(S)));
+    for (std::int64_t e = 0; e < count; ++e) {
+      prefetch_lines(rows[e + kAttentionAhead], lines);
+      const T* row = this->matrix(rows[e]);
+      const S* others = reinterpret_cast<const S*>(row + kMatrices * columns);
+      const std::int64_t place = e * a.padded;
+      if constexpr (kV2) {
+        take_edge_features(nonzeros.begin + e);
+        this->sum_packs(scores + place, [&](std::int64_t k) {
+          const V both = argument(row, k);
+          return (both > 0 ? both : both * a.slope) * load_vector<V>(vector + k * L);
+        });
+      } else {
+        this->for_each_part(
+            [&](std::int64_t h) { store_part(scores + place + h, load_part<P>(others + h)); });
+        if (a.edge_scores) {
+          const S* score = a.edge_scores + number_at(a.order, nonzeros.begin + e) * a.heads;
+          for (std::int64_t h = 0; h < a.heads; ++h) scores[place + h] += score[h];
+        }
+        others += a.padded;
+      }
+      if constexpr (!kOfRows) {
+        this->for_each_part([&](std::int64_t h) {
+          store_part(lse + place + h, load_part<P>(others + h));
+          store_part(inner + place + h, load_part<P>(others + a.padded + h));
+        });
+      }
+      this->sum_packs(products + place, [&](std::int64_t k) { return product(row, k); });
+    }
+  }
+
+  // Weights of a chunk go to `scores`, gradients of scores (GAT: of LeakyReLU's arguments) to
+  // `products`; adds these up.
+  void make_gradients(std::int64_t count) {
+    const bool drops = a.dropout.own_ids != nullptr;
+    this->for_each_vector(count, [&](std::int64_t i, std::int64_t h) {
+      V score = load_vector<V>(scores + i), slope = V{} + S(1);
+      if constexpr (!kV2) {
+        score += load_vector<V>(numbers[0] + h);
+        slope = score > 0 ? slope : a.slope + V{};
+        score = score > 0 ? score : score * a.slope;
+      }
+      const V normaliser = load_vector<V>(kOfRows ? numbers[0] + h : lse + i);
+      // Scores of −∞ have no weight, nor have rows of nothing else.
+      constexpr S kLeast = -static_cast<S>(__builtin_inf());
+      const V difference = score == kLeast ? score : score - normaliser;
+      V weight = exp_of_negatives<S>(difference);
+      V g = load_vector<V>(products + i);
+      const V factor = drops ? load_vector<V>(factors + i) : V{} + S(1);
+      g = weight * (g * factor - load_vector<V>(kOfRows ? numbers[1] + h : inner + i)) * slope;
+      g = first_lanes<S>(g, count * a.padded - i);
+      store_vector(scores + i, weight * factor);
+      store_vector(products + i, g);
+      if constexpr (!kV2) store_vector(number_sums + h, load_vector<V>(number_sums + h) + g);
+    });
+  }
+
+  // GATv2: what the gradients of scores give x (or y) and a.
+  void add_scores(const char* const* rows, Span nonzeros, const AttentionGradients<T>& gradients) {
+    for (std::int64_t e = nonzeros.begin; e < nonzeros.end; ++e) {
+      take_edge_features(e);
+      const T* row = this->matrix(rows[e - nonzeros.begin]);
+      const S* g = products + (e - nonzeros.begin) * a.padded;
+      for (std::int64_t k = 0; k < packs; ++k) {
+        const V both = argument(row, k), of_score = this->weights_of(g, k);
+        V change = of_score * load_vector<V>(vector + k * L);
+        change = both > 0 ? change : change * a.slope;
+        store_vector(sum + k * L, load_vector<V>(sum + k * L) + change);
+        if constexpr (kOfRows) {
+          const V relu = both > 0 ? both : both * a.slope;
+          S* place = gradients.a + k * L;
+          store_vector(place, load_vector<V>(place) + of_score * relu);
+          if (gradients.edge_features) store_vector(edge + k * L, change);
+        }
+      }
+      if (kOfRows && gradients.edge_features) {
+        separate(edge, a.heads, a.padded, a.width, plain);
+        T* place = gradients.edge_features + number_at(a.order, e) * a.heads * a.width;
+        for (std::int64_t c = 0; c < a.heads * a.width; ++c) place[c] = narrow<T>(plain[c]);
+      }
+    }
+  }
+
+  void write_edge_scores(Span nonzeros, S* edges) const {
+    for (std::int64_t e = nonzeros.begin; e < nonzeros.end; ++e) {
+      const S* g = products + (e - nonzeros.begin) * a.padded;
+      std::memcpy(edges + number_at(a.order, e) * a.heads, g, a.heads * sizeof(S));
+    }
+  }
+
+  void sum_row(const AttentionGradients<T>& gradients, std::int64_t row, const char* const* rows,
+               Span nonzeros) {
+    interleave(a.own[0] + row * a.own_stride[0], a.heads, a.padded, a.width, own[0]);
+    if constexpr (kOfRows) {
+      interleave(a.own[1] + row * a.own_stride[1], a.heads, a.padded, a.width, own[1]);
+      this->repeat_heads(a.own_numbers[1] + row * a.heads, numbers[1]);
+    }
+    if constexpr (kSide != Side::kColumnsV2) {
+      this->repeat_heads(a.own_numbers[0] + row * a.heads, numbers[0]);
+    }
+    for (std::int64_t c = 0; c < columns; ++c) sum[c] = 0;
+    for (std::int64_t i = 0; i < period; ++i) number_sums[i] = 0;
+    for (Span chunk = nonzeros; chunk.begin < nonzeros.end; chunk.begin = chunk.end) {
+      const bool last = nonzeros.end - chunk.begin <= kAttentionChunk;
+      chunk.end = last ? nonzeros.end : chunk.begin + kAttentionChunk;
+      const std::int64_t count = chunk.end - chunk.begin;
+      const char* const* others = rows + (chunk.begin - nonzeros.begin);
+      if (a.dropout.own_ids) this->make_factors(row, chunk);
+      gather(others, chunk);
+      make_gradients(count);
+      if (gradients.edge_scores) write_edge_scores(chunk, gradients.edge_scores);
+      if constexpr (!kOfRows) {
+        const std::int64_t offset = kSide == Side::kColumnsV2 ? columns : 0;
+        this->template add_rows<false>(others, count, offset, scores, nullptr, sum, nullptr);
+      }
+      if constexpr (kV2) add_scores(others, chunk, gradients);
+    }
+    for (std::int64_t i = a.padded; i < period; ++i) number_sums[i % a.padded] += number_sums[i];
+    separate(sum, a.heads, a.padded, a.width, plain);
+  }
+
+  void run(const AttentionGradients<T>& gradients, Span rows, const std::int64_t* indptr) {
+    const std::int64_t first = indptr[0], width = a.heads * a.width;
+    this->point_at({first, indptr[rows.end - rows.begin]});
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+      const Span nonzeros{indptr[row - rows.begin], indptr[row - rows.begin + 1]};
+      sum_row(gradients, row, at + (nonzeros.begin - first), nonzeros);
+      if (gradients.sums) {
+        S* sums = gradients.sums + row * (width + a.heads);
+        std::memcpy(sums, plain, width * sizeof(S));
+        std::memcpy(sums + width, number_sums, a.heads * sizeof(S));
+        continue;
+      }
+      T* place = gradients.rows + row * width;
+      for (std::int64_t c = 0; c < width; ++c) place[c] = narrow<T>(plain[c]);
+      if constexpr (!kV2) {
+        std::memcpy(gradients.numbers + row * a.heads, number_sums, a.heads * sizeof(S));
+      }
+    }
+  }
+};
+
+template <class T, Side kSide, int kCount>
+void attend_backward_by_heads(const AttentionOperands<T>& a, const AttentionGradients<T>& gradients,
+                              Span rows, const std::int64_t* indptr, char* room) {
+  AttentionBackward<T, kCount, kSide>(a, room).run(gradients, rows, indptr);
+}
+
+template <class T, Side kSide>
+void attend_backward(const AttentionOperands<T>& a, const AttentionGradients<T>& gradients,
+                     Span rows, const std::int64_t* indptr, char* room) {
+#define SPGNN_CALL(count) \
+  attend_backward_by_heads<T, kSide, count>(a, gradients, rows, indptr, room)
+  SPGNN_BY_HEADS(T, a.padded, SPGNN_CALL)
+#undef SPGNN_CALL
+}
+
+// <x[h], y[h]> of one row.
+template <class T, class U>
+void head_products(const T* x, const U* y, std::int64_t heads, std::int64_t width,
+                   Sum<T>* products) {
+  using S = Sum<T>;
+  constexpr int kSums = 8;  // side by side
+  for (std::int64_t h = 0; h < heads; ++h) {
+    S sums[kSums] = {};
+    std::int64_t c = h * width;
+    const std::int64_t end = c + width;
+    for (; c + kSums <= end; c += kSums) {
+      for (int i = 0; i < kSums; ++i) sums[i] += widen(x[c + i]) * widen(y[c + i]);
+    }
+    for (int i = 0; c + i < end; ++i) sums[i] += widen(x[c + i]) * widen(y[c + i]);
+    for (int half = kSums / 2; half > 0; half /= 2) {
+      for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+    }
+    products[h] = sums[0];
+  }
+}
 
 template <class T>
 inline constexpr AttentionKernels<T> kAttention{

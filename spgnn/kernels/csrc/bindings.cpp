@@ -15,19 +15,11 @@
 #include <vector>
 
 #include "attention.hpp"
-#include "cross_entropy.hpp"
-#include "dispatch.hpp"
-#include "extremes.hpp"
-#include "gemm.hpp"
 #include "input_error.hpp"
-#include "quantise.hpp"
+#include "kernel_table.hpp"
 #include "rows.hpp"
-#include "scatter.hpp"
-#include "sddmm.hpp"
-#include "segments.hpp"
 #include "spmm.hpp"
 #include "tensor.hpp"
-#include "update.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

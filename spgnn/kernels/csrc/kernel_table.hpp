@@ -1,16 +1,10 @@
-// What every instruction set provides, as tables of function pointers.
+// What every instruction set provides, as tables of function pointers, and the table at work.
 #pragma once
 
 #include <tuple>
 
-#include "attention_types.hpp"
-#include "cross_entropy_types.hpp"
-#include "extremes_types.hpp"
-#include "gemm_types.hpp"
-#include "quantise_types.hpp"
-#include "scatter_types.hpp"
+#include "instruction_sets.hpp"
 #include "types.hpp"
-#include "update_types.hpp"
 
 namespace spgnn {
 
@@ -156,5 +150,17 @@ namespace avx512 {
 extern const KernelTable table;
 }
 #endif
+
+// The kernels of an instruction set.
+
+inline const KernelTable& table_of(Isa isa) {
+#ifdef SPGNN_X86
+  if (isa == Isa::kAvx512) return avx512::table;
+  if (isa == Isa::kAvx2) return avx2::table;
+#endif
+  return baseline::table;
+}
+
+inline const KernelTable& current_table() { return table_of(current_isa()); }
 
 }  // namespace spgnn

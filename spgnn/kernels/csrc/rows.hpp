@@ -1,8 +1,10 @@
-// Gather, scatter-add and dropout of listed rows on threads.
+// Operations on rows, on threads.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
+#include <vector>
 
 #include "kernel_table.hpp"
 #include "parallel.hpp"
@@ -60,6 +62,211 @@ void dropout_rows(const KernelTable& table, const RowOperands<T, std::int64_t>& 
                   const DropoutRule& rule, int threads) {
   const auto& kernel = std::get<DropoutKernel<T>>(table.dropout);
   for_each_span(a, threads, [&](Span listed) { kernel(a, rule, listed); });
+}
+
+// Bias, activation and dropout of rows, and their gradient, on threads.
+
+// Rows of a task: by their width alone, so that sums do not depend on the number of threads.
+template <class T>
+std::int64_t update_task(std::int64_t columns) {
+  const std::int64_t row_bytes = std::max<std::int64_t>(1, columns * sizeof(T));
+  return std::max<std::int64_t>(16, (std::int64_t{64} << 10) / row_bytes);
+}
+
+template <class T>
+void update_rows(const KernelTable& table, const UpdateOperands<T>& a, int threads) {
+  const auto& kernels = std::get<UpdateKernels<T>>(*table.update);
+  const std::int64_t rows = update_task<T>(a.columns);
+  for_each_task((a.count + rows - 1) / rows, threads, [&](std::int64_t task) {
+    kernels.update(a, {task * rows, std::min((task + 1) * rows, a.count)});
+  });
+}
+
+// `sums` [columns], if not null: of dx, by columns.
+template <class T>
+void update_gradients(const KernelTable& table, const UpdateGradients<T>& a, Sum<T>* sums,
+                      int threads) {
+  const auto& kernels = std::get<UpdateKernels<T>>(*table.update);
+  const std::int64_t rows = update_task<T>(a.columns);
+  const std::int64_t tasks = (a.count + rows - 1) / rows;
+  std::vector<Sum<T>> partial(sums ? tasks * a.columns : 0);
+  for_each_task(tasks, threads, [&](std::int64_t task) {
+    kernels.gradients(a, {task * rows, std::min((task + 1) * rows, a.count)},
+                      sums ? partial.data() + task * a.columns : nullptr);
+  });
+  if (!sums) return;
+  std::vector<double> total(a.columns);
+  for (std::int64_t task = 0; task < tasks; ++task) {
+    for (std::int64_t c = 0; c < a.columns; ++c) total[c] += partial[task * a.columns + c];
+  }
+  std::transform(total.begin(), total.end(), sums,
+                 [](double sum) { return static_cast<Sum<T>>(sum); });
+}
+
+// Softmax cross-entropy and its gradient, on threads.
+
+// Rows of a task: by their width alone, so that sums do not depend on the number of threads.
+inline std::int64_t cross_entropy_task(std::int64_t columns) {
+  return std::max<std::int64_t>(16, 16384 / std::max<std::int64_t>(1, columns));
+}
+
+template <class T>
+double cross_entropy(const KernelTable& table, const CrossEntropyOperands<T>& a, int threads) {
+  const auto& kernels = std::get<CrossEntropyKernels<T>>(*table.cross_entropy);
+  const std::int64_t rows = cross_entropy_task(a.columns);
+  const std::int64_t tasks = (a.count + rows - 1) / rows;
+  std::vector<double> losses(tasks);
+  for_each_task(tasks, threads, [&](std::int64_t task) {
+    losses[task] = kernels.loss(a, {task * rows, std::min((task + 1) * rows, a.count)});
+  });
+  return std::accumulate(losses.begin(), losses.end(), 0.0);
+}
+
+template <class T>
+void cross_entropy_gradient(const KernelTable& table, const CrossEntropyGradient<T>& a,
+                            int threads) {
+  const auto& kernels = std::get<CrossEntropyKernels<T>>(*table.cross_entropy);
+  const std::int64_t rows = cross_entropy_task(a.of.columns);
+  for_each_task((a.of.count + rows - 1) / rows, threads, [&](std::int64_t task) {
+    kernels.gradient(a, {task * rows, std::min((task + 1) * rows, a.of.count)});
+  });
+}
+
+// The largest and smallest of listed rows, and their adjoint, on threads.
+
+// Every row is by itself: tasks are neighbouring rows of about as many nonzeros.
+template <class T, class Index>
+void extreme_rows(const KernelTable& table, const ExtremeOperands<T, Index>& a, int threads) {
+  constexpr std::int64_t kTask = 2048;  // nonzeros, and rows
+  const auto& kernels = std::get<ExtremeKernels<T, Index>>(*table.extremes);
+  // What the rows before one weigh, which grows from row to row.
+  const auto weight = [&](std::int64_t row) { return a.indptr[row] + row; };
+  const std::int64_t tasks = (weight(a.rows) + kTask - 1) / kTask;
+  const auto first_row = [&](std::int64_t task) {
+    std::int64_t low = 0, high = a.rows;
+    while (low < high) {
+      const std::int64_t middle = low + (high - low) / 2;
+      if (weight(middle) < task * kTask) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  };
+  for_each_task(tasks, threads, [&](std::int64_t task) {
+    kernels.extremes(a, {first_row(task), first_row(task + 1)});
+  });
+}
+
+// A task has some columns of all rows, so sums do not depend on the number of threads.
+template <class T>
+void extreme_adjoint(const KernelTable& table, const ExtremeAdjoint<T>& a, int threads) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  const auto& kernels = std::get<ExtremeKernels<T, std::int32_t>>(*table.extremes);
+  const std::int64_t each =
+      std::max<std::int64_t>(kLine, (a.columns + threads - 1) / threads / kLine * kLine);
+  for_each_task((a.columns + each - 1) / each, threads, [&](std::int64_t task) {
+    kernels.adjoint(a, {task * each, std::min((task + 1) * each, a.columns)});
+  });
+}
+
+// Dense products of many rows with a matrix of few, on threads.
+
+inline std::int64_t whole_tiles(std::int64_t count, std::int64_t tile) {
+  return (count + tile - 1) / tile * tile;
+}
+
+// z [count, columns] = x wᵀ, with w [columns, depth].
+inline void gemm_product(const KernelTable& table, GemmProduct a, const float* w, int threads) {
+  constexpr std::int64_t kRows = 64 * kGemmRows;
+  const auto& kernels = *table.gemm;
+  const std::int64_t panel = kGemmVectors * kernels.lanes;
+  a.padded = whole_tiles(a.columns, kernels.lanes);
+  std::vector<float> packed(a.depth * a.padded);
+  for (std::int64_t first = 0; first < a.columns; first += panel) {
+    const std::int64_t width = std::min(panel, a.padded - first);
+    float* to = packed.data() + first * a.depth;
+    for (std::int64_t j = 0, end = std::min(width, a.columns - first); j < end; ++j) {
+      for (std::int64_t k = 0; k < a.depth; ++k) to[k * width + j] = w[(first + j) * a.depth + k];
+    }
+  }
+  a.w = packed.data();
+  for_each_task((a.count + kRows - 1) / kRows, threads, [&](std::int64_t task) {
+    kernels.product(a, {task * kRows, std::min((task + 1) * kRows, a.count)});
+  });
+}
+
+// sums [columns, depth] = gᵀ x. Tasks depend on the shapes alone, and so do the bits.
+inline void gemm_gradient(const KernelTable& table, GemmGradient a, float* sums, int threads) {
+  constexpr std::int64_t kRows = 2048, kMostTasks = 64, kFewestTasks = 8;
+  constexpr std::int64_t kPartialFloats = 1 << 22, kPanelFloats = 1 << 16, kMostInPanel = 256;
+  const auto& kernels = *table.gemm;
+  a.sums_height = whole_tiles(a.columns, kGemmRows);
+  a.sums_stride = whole_tiles(a.depth, kGemmVectors * kernels.lanes);
+  const std::int64_t size = a.sums_height * a.sums_stride, width = a.sums_height + a.sums_stride;
+  a.panel = std::clamp<std::int64_t>(kPanelFloats / width, 32, kMostInPanel);
+  const auto most = std::clamp(kPartialFloats / size, kFewestTasks, kMostTasks);
+  const std::int64_t rows = std::max(kRows, (a.count + most - 1) / most);
+  const std::int64_t tasks = (a.count + rows - 1) / rows;
+  std::vector<float> partial(tasks * size);
+  for_each_task(tasks, threads, [&](std::int64_t task) {
+    std::vector<float> room(a.panel * width);
+    kernels.gradient(a, {task * rows, std::min((task + 1) * rows, a.count)}, room.data(),
+                     partial.data() + task * size);
+  });
+  for_each_task(a.columns, size * tasks < 1 << 16 ? 1 : threads, [&](std::int64_t j) {
+    std::vector<double> total(a.depth);
+    for (std::int64_t task = 0; task < tasks; ++task) {
+      const float* row = partial.data() + task * size + j * a.sums_stride;
+      for (std::int64_t k = 0; k < a.depth; ++k) total[k] += row[k];
+    }
+    std::copy(total.begin(), total.end(), sums + j * a.depth);
+  });
+}
+
+// Rows in few bits, on threads.
+
+inline std::int64_t packed_row_bytes(std::int64_t columns, int bits) {
+  return bits == 16 ? 2 * columns : 4 + (columns * bits + 7) / 8;
+}
+
+// Calls work(number of a span, span, its first packed byte) for spans of about 64 KiB of unpacked
+// rows, at least sixteen; spans do not depend on the number of threads.
+template <class Work>
+void for_each_span(std::int64_t rows, std::int64_t columns, std::int64_t bytes_of_one, int bits,
+                   int threads, const Work& work) {
+  const std::int64_t row_bytes = columns * bytes_of_one + 1;
+  const std::int64_t each =
+      std::max<std::int64_t>(16, (std::int64_t{64} << 10) / row_bytes / 16 * 16);
+  for_each_task((rows + each - 1) / each, threads, [&](std::int64_t i) {
+    work(i, Span{i * each, std::min((i + 1) * each, rows)},
+         i * each * packed_row_bytes(columns, bits));
+  });
+}
+
+// Adds what was lost of every span, in their order, to `lost` unless it is null.
+template <class T>
+void quantise_rows(const KernelTable& table, const QuantiseOperands<T>& a, double* lost,
+                   int threads) {
+  const auto& kernel = std::get<QuantiseKernels<T>>(*table.quantise).quantise;
+  std::vector<Lost> of_spans(lost ? (a.count + 15) / 16 : 0);
+  for_each_span(a.count, a.columns, sizeof(T), a.bits, threads,
+                [&](std::int64_t i, Span rows, std::int64_t begin) {
+                  kernel(a, rows, a.packed + begin, lost ? &of_spans[i] : nullptr);
+                });
+  for (const Lost& one : of_spans) {
+    lost[0] += one.error;
+    lost[1] += one.size;
+  }
+}
+
+template <class T>
+void dequantise_rows(const KernelTable& table, const DequantiseOperands<T>& a, int threads) {
+  const auto& kernel = std::get<QuantiseKernels<T>>(*table.quantise).dequantise;
+  for_each_span(
+      a.count, a.columns, sizeof(T), a.bits, threads,
+      [&](std::int64_t, Span rows, std::int64_t begin) { kernel(a, rows, a.packed + begin); });
 }
 
 }  // namespace spgnn

@@ -2,7 +2,7 @@
 // weights again, and sends to its sources what these get. Nothing of forward is needed:
 // D_i = Σ_j α_ij <g_i, z_j> is made of the products that the gradients of scores need anyway.
 #include "attention_kernel.hpp"
-#include "scatter_types.hpp"
+#include "types.hpp"
 
 namespace spgnn::SPGNN_ISA {
 

@@ -1,6 +1,5 @@
 // The table of one instruction set.
 #include "rows_kernel.hpp"
-#include "sddmm_kernel.hpp"
 #include "segments_kernel.hpp"
 #include "spmm_kernel.hpp"
 

@@ -1,8 +1,10 @@
-// Plain data that the drivers and the instruction-set-specific kernels share. No functions here:
-// code compiled for AVX-512 must never stand in for the same inline function of another file.
+// Plain data that the drivers and the instruction-set-specific kernels share. No functions that are
+// not constant expressions: code compiled for AVX-512 must never stand in for the same inline
+// function of another file.
 #pragma once
 
 #include <cstdint>
+#include <tuple>
 
 namespace spgnn {
 
@@ -93,6 +95,320 @@ struct DropoutRule {
   std::uint64_t seed;       // mix64(key)
   std::uint64_t threshold;  // dropped where the 32-bit hash is below it
   double factor;            // 1 / (1 - p)
+};
+
+// Plain data of attention, which drivers and kernels share.
+
+// Rows that are gathered, at byte data + i · stride: matrices [width][padded heads], filled up with
+// zeros to packed_columns(…), then numbers [padded heads].
+struct PackedRows {
+  const char* data;
+  std::int64_t stride;
+};
+
+constexpr std::int64_t packed_columns(std::int64_t padded, std::int64_t width) {
+  return (padded * width + 15) / 16 * 16;
+}
+
+// Which weights are dropped: a hash of the edge's ends.
+struct EdgeDropout {
+  const std::int64_t *own_ids, *other_ids;  // null: none is
+  bool by_column;                           // whether the rows of the operands are sources
+  std::uint64_t seed, threshold;            // as in DropoutRule
+  double factor;
+};
+
+// One side of an attention: own rows, and for each of their nonzeros a row of the other side.
+template <class T>
+struct AttentionOperands {
+  const std::int64_t* indptr;
+  std::int64_t rows;
+  Numbers indices;
+  Numbers order;  // of each nonzero, among the numbers of edges
+  std::int64_t heads, padded, width;
+  Sum<T> slope;
+  PackedRows others;
+  const T* own[2];  // plain rows [heads][width]
+  std::int64_t own_stride[2];
+  const Sum<T>* own_numbers[2];  // plain [rows, heads]
+  const Sum<T>* a;               // GATv2: [heads, width]
+  const Sum<T>* edge_scores;     // [nonzeros, heads], or null
+  const T* edge_features;        // GATv2: [nonzeros, heads · width], or null
+  EdgeDropout dropout;
+};
+
+// Running triples of rows, plain.
+template <class S>
+struct Triples {
+  S *m, *n, *o;
+  S *p, *pi;  // or null
+};
+
+enum class Ending { kStored, kMerged, kFinished };
+
+// Where triples go. Finished ones are normalised: sums to `out`, m + log n to `lse`, and p and pi.
+template <class T>
+struct AttentionTarget {
+  Triples<Sum<T>> triples;
+  Ending ending;
+  T* out;
+  Sum<T>* lse;
+};
+
+// Gradients in what own rows hold.
+template <class T>
+struct AttentionGradients {
+  T* rows;              // [rows, heads · width]
+  Sum<T>* numbers;      // GAT: [rows, heads]
+  Sum<T>* sums;         // if not null, both go here instead, as sums: [rows, heads · width + heads]
+  Sum<T>* a;            // GATv2, by row: [width][padded heads], added to
+  Sum<T>* edge_scores;  // as those of the operands
+  T* edge_features;
+};
+
+// What is packed: matrices and numbers beside each other.
+template <class T>
+struct PackOperands {
+  std::int64_t heads, padded, width;
+  const T* matrices[2];
+  std::int64_t strides[2];
+  const Sum<T>* numbers[3];
+  char* packed;
+  std::int64_t stride;
+};
+
+inline constexpr std::int64_t kAttentionTask = 2048;  // most nonzeros of a row, or a piece of one
+inline constexpr std::int64_t kAttentionChunk = 128;  // nonzeros whose weights are made at a time
+inline constexpr std::int64_t kAttentionAhead = 16;   // rows to have on their way
+
+// Bytes that a kernel works in.
+constexpr std::int64_t attention_room(std::int64_t padded, std::int64_t width,
+                                      std::int64_t bytes_of_sum) {
+  const std::int64_t pointers = 8 * (2 * kAttentionTask + kAttentionAhead);
+  const std::int64_t scores = kAttentionTask * padded + 16;
+  const std::int64_t chunks = 6 * (kAttentionChunk * padded + 16);
+  const std::int64_t rows = 12 * (packed_columns(padded, width) + 16) + 16 * (padded + 16);
+  return 64 * 40 + pointers + bytes_of_sum * (scores + chunks + rows);
+}
+
+// Plain data of attention backward by rows, which drivers and kernels share.
+
+// One more nonzero of some rows, after those of the pattern.
+struct AttentionLoops {
+  const bool* there;            // [rows], or null: there are none
+  const std::int64_t* columns;  // [rows]
+};
+
+// What rows send to the sources that they weigh, and the gradients of the rows' own ends.
+template <class T>
+struct AttentionSent {
+  char* sums;  // of sources, rows as they are packed: matrix and, in GAT, numbers of scores
+  std::int64_t stride;
+  Sum<T>* numbers;  // GAT: [rows, heads], added to
+  T* rows;          // GATv2: [rows, heads · width], added to
+};
+
+// Nonzeros of some rows, one after another: columns, weights and gradients of scores [nonzeros,
+// padded heads]. Those of row rows.begin + i are begins[i] to begins[i + 1].
+template <class S>
+struct WeighedRows {
+  Span rows;
+  const std::int64_t* begins;
+  std::int64_t* columns;
+  S *weights, *changes;
+};
+
+// What is asked: to weigh rows; to summarise a long one, and to weigh a piece of it, which is all
+// that there is then; to add what was weighed to every source of an owner.
+enum class Ask { kRows, kSummary, kPiece, kScatter };
+template <class S>
+struct WeighingTask {
+  Ask ask;
+  Span rows;   // of these
+  Span piece;  // of the nonzeros of a row
+  S* summary;  // of a row: [3, padded heads]
+  S* a;        // GATv2: [width][padded heads], added to
+  std::uint32_t owner, owners;
+};
+
+inline constexpr std::int64_t kWeighed = 1024;  // nonzeros whose products are kept
+
+constexpr std::int64_t weighing_room(std::int64_t padded, std::int64_t width,
+                                     std::int64_t bytes_of_sum) {
+  const std::int64_t pointers = 8 * (2 * kAttentionTask + kAttentionAhead + kWeighed);
+  const std::int64_t numbers = 3 * (kWeighed * padded + 16) + kAttentionChunk * padded + 16;
+  const std::int64_t rows = 8 * (packed_columns(padded, width) + 16) + 8 * (padded + 16);
+  return 64 * 40 + pointers + bytes_of_sum * (numbers + rows);
+}
+
+template <class T>
+struct WeighingKernels {
+  // GAT's rows, which send to their columns, and GATv2's. `room` is memory to work in.
+  void (*weigh[2])(const AttentionOperands<T>&, const AttentionLoops&, const AttentionSent<T>&,
+                   const WeighedRows<Sum<T>>&, const WeighingTask<Sum<T>>&, char* room);
+};
+
+using WeighingTable = std::tuple<WeighingKernels<float>, WeighingKernels<double>>;
+
+// Plain data for rows in few bits (see types.hpp for why there are no functions here).
+
+template <class T>
+struct QuantiseOperands {
+  const T* x;
+  std::int64_t x_stride;
+  std::int64_t columns;
+  std::int64_t count;  // of packed rows
+  Numbers rows;        // of x
+  int bits;            // 16, 8, 4, 2 or 1
+  const std::int64_t* ids;
+  std::uint64_t seed;  // mix64(key)
+  bool stochastic;
+  T* residual;  // or null
+  std::int64_t residual_stride;
+  std::uint8_t* packed;
+};
+
+template <class T>
+struct DequantiseOperands {
+  const std::uint8_t* packed;
+  std::int64_t columns;
+  std::int64_t count;
+  Numbers rows;  // of y
+  int bits;
+  T* y;
+  std::int64_t y_stride;
+};
+
+// Sum of (arrived − x)², sum of x².
+struct Lost {
+  double error, size;
+};
+
+// Plain data for bias, activation and dropout in one pass (see types.hpp for why there are no
+// functions here).
+
+// What is made of a number x. Where it is not positive: 0, alpha · x, alpha · (exp(x) − 1).
+enum class Act : int { kNone, kRelu, kLeakyRelu, kElu };
+
+// y = dropout(act(x + bias)), each step rounded to T; y may be x.
+template <class T>
+struct UpdateOperands {
+  const T* x;
+  std::int64_t x_stride;
+  T* y;
+  std::int64_t y_stride;
+  std::int64_t columns;
+  std::int64_t count;  // of rows
+  const Sum<T>* bias;  // or null
+  Act act;
+  double alpha;
+  const std::int64_t* vertex_ids;  // or null: nothing is dropped
+  DropoutRule rule;
+};
+
+// dx = g · factor · act′ where it was kept, else 0; and the sums of its columns.
+template <class T>
+struct UpdateGradients {
+  const T* g;
+  std::int64_t g_stride;
+  const T* y;  // the result; or null, without an activation
+  std::int64_t y_stride;
+  T* dx;
+  std::int64_t dx_stride;
+  std::int64_t columns;
+  std::int64_t count;
+  Act act;
+  double alpha;
+  const std::int64_t* vertex_ids;  // or null: nothing is dropped, or a ReLU's y says what was
+  DropoutRule rule;                // of which the factor counts with y as well
+};
+
+// Plain data for the largest or smallest of listed rows (see types.hpp for why there are no
+// functions here).
+
+// out[i, c] = max or min of x[j, c] over the nonzeros (i, j), arg[i, c] = first_column + the first
+// j that has it. What is no number comes before all that are; rows without nonzeros have 0 and −1.
+template <class T, class Index>
+struct ExtremeOperands {
+  const std::int64_t* indptr;
+  const Index* indices;
+  std::int64_t rows;
+  const T* x;
+  std::int64_t x_stride;
+  std::int64_t columns;
+  bool largest;
+  bool begun;  // whether out and arg are those of blocks before this one
+  std::int64_t first_column;
+  T* out;
+  std::int64_t out_stride;
+  std::int32_t* narrow_arg;  // [rows, columns], or null:
+  std::int64_t* wide_arg;
+};
+
+// dx[arg[i, c], c] += g[i, c] in the order of i, where arg is not negative.
+template <class T>
+struct ExtremeAdjoint {
+  const T* g;
+  std::int64_t g_stride;
+  const std::int32_t* narrow_arg;
+  const std::int64_t* wide_arg;
+  std::int64_t rows;
+  std::int64_t columns;
+  T* dx;  // [columns of A, columns]
+};
+
+// Plain data for dense products of many rows with a matrix of few (see types.hpp for why there are
+// no functions here).
+
+// A tile of sums that stays in registers: so many rows of so many vectors.
+inline constexpr std::int64_t kGemmRows = 6, kGemmVectors = 2;
+
+// z[i, j] = Σ_k x[i, k] w[k, j] for j < padded, with zeros from `columns` on. w lies in panels of a
+// tile's columns, the last of which may be half as wide: [depth, columns of the panel] each.
+struct GemmProduct {
+  const float* x;
+  std::int64_t x_stride;
+  std::int64_t count;  // of rows
+  std::int64_t depth;
+  const float* w;
+  std::int64_t padded;
+  float* z;  // [count, columns]
+  std::int64_t columns;
+};
+
+// The sum over rows i of g[i, j] x[i, k], for j < columns and k < depth.
+struct GemmGradient {
+  const float* g;
+  std::int64_t g_stride;
+  const float* x;
+  std::int64_t x_stride;
+  std::int64_t count;
+  std::int64_t columns;
+  std::int64_t depth;
+  std::int64_t panel;        // rows that are summed up at a time
+  std::int64_t sums_height;  // columns and depth, whole tiles of them
+  std::int64_t sums_stride;
+};
+
+// Plain data for softmax cross-entropy (see types.hpp for why there are no functions here).
+
+// Of the rows whose target is not negative: Σ log Σ_c exp(x[i, c]) − x[i, target[i]].
+template <class T>
+struct CrossEntropyOperands {
+  const T* x;
+  std::int64_t x_stride;
+  std::int64_t columns;
+  std::int64_t count;  // of rows
+  const std::int64_t* target;
+};
+
+// dx[i, c] = factor (softmax(x[i])[c] − [c = target[i]]), 0 where the target is negative.
+template <class T>
+struct CrossEntropyGradient {
+  CrossEntropyOperands<T> of;
+  T factor;
+  T* dx;
+  std::int64_t dx_stride;
 };
 
 }  // namespace spgnn

@@ -2,7 +2,7 @@
 // they are short and lie one after another, or some columns of one row.
 #include "exponential.hpp"
 #include "rows_kernel.hpp"
-#include "update_types.hpp"
+#include "types.hpp"
 
 namespace spgnn::SPGNN_ISA {
 

@@ -3,7 +3,6 @@
 
 #include "derived.hpp"
 #include "label_file.hpp"
-#include "levels.hpp"
 #include "minimum_volume.hpp"
 #include "stream.hpp"
 #include "vertex_cut.hpp"

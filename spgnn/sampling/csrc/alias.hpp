@@ -9,7 +9,6 @@
 #include "buffer.hpp"
 #include "hash.hpp"
 #include "parallel.hpp"
-#include "prefetch.hpp"
 #include "rows.hpp"
 
 namespace spgnn {

@@ -7,8 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "labor.hpp"
-#include "layerwise.hpp"
 #include "negatives.hpp"
 #include "neighbors.hpp"
 #include "order.hpp"

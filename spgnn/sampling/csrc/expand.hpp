@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "buffer.hpp"
 #include "induced.hpp"
 #include "numbering.hpp"
-#include "pool.hpp"
 #include "rows.hpp"
 
 namespace spgnn {

@@ -11,13 +11,10 @@
 #include "buffer.hpp"
 #include "choose.hpp"
 #include "hash.hpp"
-#include "in_turn.hpp"
+#include "numbering.hpp"
 #include "parallel.hpp"
-#include "prefetch.hpp"
 #include "rows.hpp"
-#include "tables.hpp"
 #include "weighted.hpp"
-#include "weighted_lanes.hpp"
 
 namespace spgnn {
 

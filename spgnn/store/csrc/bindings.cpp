@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 
-#include "belady_table.hpp"
 #include "cache_table.hpp"
 #include "reading_pool.hpp"
 #include "row_reader.hpp"

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "data_file.hpp"
 #include "read_queue.hpp"
 
 namespace spgnn {

@@ -1,19 +1,392 @@
-// Coarsening, of graphs and hypergraphs alike: cluster vertices that belong together, contract the
-// clusters, and so on; and the way back.
+// Coarsening: which vertices become one, and the coarser hypergraph.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "contract.hpp"
-#include "edge_matching.hpp"
-#include "net_clustering.hpp"
+#include "cut_graph.hpp"
+#include "groups.hpp"
+#include "hypergraph.hpp"
 #include "random.hpp"
+#include "vertices.hpp"
 
 namespace spgnn::gvb {
+
+// Contraction: clusters of vertices become the vertices of a coarser graph or hypergraph.
+
+// A cluster weighs what its vertices do.
+inline WeightedVertices contract_weights(const WeightedVertices& fine,
+                                         const std::vector<Vertex>& coarse_of, Vertex count) {
+  const std::int64_t m = fine.constraints;
+  WeightedVertices coarse{count, fine.constraints, std::vector<std::int64_t>(count * m, 0)};
+  for (Vertex v = 0; v < fine.num_vertices; ++v) {
+    const auto weight = fine.weight_of(v);
+    for (std::int64_t c = 0; c < m; ++c) coarse.vertex_weight[coarse_of[v] * m + c] += weight[c];
+  }
+  return coarse;
+}
+
+// Edges between the same clusters become one, those inside a cluster vanish.
+inline CutGraph contract(const CutGraph& fine, const std::vector<Vertex>& coarse_of, Vertex count) {
+  CutGraph coarse{contract_weights(fine, coarse_of, count)};
+  const Members members(coarse_of, count);
+  coarse.edges.reserve(fine.edges.size() / 2);
+  EdgeCollector collector(coarse);
+  for (Vertex c = 0; c < count; ++c) {
+    for (Vertex v : members.of(c)) {
+      for (const auto [to, w] : fine.edges_of(v)) {
+        if (coarse_of[to] != c) collector.add(coarse_of[to], w);
+      }
+    }
+    collector.close_vertex();
+  }
+  return coarse;
+}
+
+// Nets of one pin vanish, equal nets (same pins, same root if roots matter) become one.
+class NetContraction {
+ public:
+  NetContraction(const Hypergraph& fine, const std::vector<Vertex>& coarse_of, Vertex count,
+                 bool rooted)
+      : fine_(fine),
+        coarse_of_(coarse_of),
+        rooted_(rooted),
+        coarse_{contract_weights(fine, coarse_of, count)},
+        last_net_(count, -1) {}
+
+  Hypergraph operator()() {
+    std::size_t slots = 16;
+    while (slots < static_cast<std::size_t>(fine_.num_nets()) * 2) slots *= 2;
+    slot_.assign(slots, -1);
+    for (Net e = 0; e < fine_.num_nets(); ++e) {
+      // A scattered and a gathered net are never equal.
+      if (e == fine_.num_scatter) {
+        coarse_.num_scatter = coarse_.num_nets();
+        std::fill(slot_.begin(), slot_.end(), -1);
+      }
+      add_net(e);
+    }
+    if (fine_.num_scatter == fine_.num_nets()) coarse_.num_scatter = coarse_.num_nets();
+    coarse_.pins.shrink_to_fit();
+    slot_ = {};
+    coarse_.build_incidence();
+    return std::move(coarse_);
+  }
+
+ private:
+  void add_net(Net e) {
+    const auto first = coarse_.pins.size();
+    for (Vertex v : fine_.pins_of(e)) {
+      const Vertex pin = coarse_of_[v];
+      if (last_net_[pin] == e) continue;
+      last_net_[pin] = e;
+      coarse_.pins.push_back(pin);
+    }
+    if (coarse_.pins.size() - first < 2 || merged(first, fine_.net_weight[e])) {
+      coarse_.pins.resize(first);
+    } else {
+      coarse_.close_net(fine_.net_weight[e]);
+    }
+  }
+
+  // Whether there is such a net already, which then takes the weight. Nets with the same 64-bit key
+  // are taken to be equal; a false match would only blur a coarse level, never the result, which is
+  // measured on the finest.
+  bool merged(std::size_t first, std::int32_t weight) {
+    const std::size_t size = coarse_.pins.size() - first;
+    std::uint64_t key = rooted_ ? mix(static_cast<std::uint64_t>(coarse_.pins[first]) << 32) : size;
+    for (auto i = first; i < coarse_.pins.size(); ++i) key += mix(coarse_.pins[i]);
+    std::size_t slot = mix(key) & (slot_.size() - 1);
+    for (; slot_[slot] >= 0; slot = (slot + 1) & (slot_.size() - 1)) {
+      if (key_[slot_[slot]] != key) continue;
+      coarse_.net_weight[slot_[slot]] += weight;
+      return true;
+    }
+    slot_[slot] = coarse_.num_nets();
+    key_.push_back(key);
+    return false;
+  }
+
+  const Hypergraph& fine_;
+  const std::vector<Vertex>& coarse_of_;
+  const bool rooted_;
+  Hypergraph coarse_;
+  std::vector<Net> last_net_, slot_;
+  std::vector<std::uint64_t> key_;
+};
+
+inline Hypergraph contract(const Hypergraph& fine, const std::vector<Vertex>& coarse_of,
+                           Vertex count, bool rooted) {
+  return NetContraction(fine, coarse_of, count, rooted)();
+}
+
+// Clusters in the making: every vertex begins as one of its own, and singletons join others.
+
+struct CoarsenOptions {
+  Bound max_weight;              // of a cluster
+  std::int32_t max_members = 2;  // vertices that become one in one step
+  // Clusters may not span two of these groups (labels of a partition to be kept).
+  const std::vector<Part>* groups = nullptr;
+  // Of hypergraphs only:
+  std::int64_t pair_budget = 16;  // rated pairs per pin: bounds which nets are rated in full
+  bool rooted = true;             // false: roots do not matter (only λ counts)
+};
+
+class Clusters {
+ public:
+  Clusters(const WeightedVertices& vertices, const CoarsenOptions& options)
+      : num_vertices_(vertices.num_vertices),
+        constraints_(vertices.constraints),
+        options_(options),
+        leader_(vertices.num_vertices),
+        members_(vertices.num_vertices, 1),
+        weight_(vertices.vertex_weight) {
+    std::iota(leader_.begin(), leader_.end(), 0);
+  }
+
+  // Only singletons join, so a leader never changes its own.
+  Vertex leader(Vertex v) const { return leader_[v]; }
+  std::int32_t members(Vertex cluster) const { return members_[cluster]; }
+  std::int64_t weight(Vertex cluster) const { return weight_[cluster * constraints_]; }
+  bool alone(Vertex u) const { return members_[u] == 1; }
+
+  bool fits(Vertex u, Vertex cluster) const {
+    if (members_[cluster] >= options_.max_members) return false;
+    for (std::int64_t c = 0; c < constraints_; ++c) {
+      if (weight_[u * constraints_ + c] + weight_[cluster * constraints_ + c] >
+          options_.max_weight[c]) {
+        return false;
+      }
+    }
+    return options_.groups == nullptr || (*options_.groups)[u] == (*options_.groups)[cluster];
+  }
+
+  void join(Vertex u, Vertex cluster) {
+    leader_[u] = cluster;
+    ++members_[cluster];
+    members_[u] = 0;
+    for (std::int64_t c = 0; c < constraints_; ++c) {
+      weight_[cluster * constraints_ + c] += weight_[u * constraints_ + c];
+    }
+  }
+
+  // Leaves of a hub that is full, and vertices without neighbours, would stall coarsening: those
+  // with the same favourite are joined to each other (two-hop matching, as in KaMinPar).
+  // favourite(u): the vertex that u would have liked to join, -1 where there is none.
+  template <class Favourite>
+  void pair_by_favourite(const std::vector<Vertex>& order, const Favourite& favourite) {
+    std::vector<Vertex> waiting(static_cast<std::size_t>(num_vertices_) + 1, -1);
+    for (Vertex u : order) {
+      if (!alone(u)) continue;
+      const Vertex liked = favourite(u);
+      Vertex& partner = waiting[liked < 0 ? num_vertices_ : liked];
+      if (partner >= 0 && fits(u, partner)) {
+        join(u, partner);
+        if (liked >= 0) partner = -1;
+      } else {
+        partner = u;
+      }
+    }
+  }
+
+  // The cluster of each vertex, numbered in order of first appearance; and how many there are.
+  std::pair<std::vector<Vertex>, Vertex> numbered() && {
+    const auto count = static_cast<Vertex>(number_in_order(leader_));
+    return {std::move(leader_), count};
+  }
+
+ private:
+  Vertex num_vertices_;
+  std::int64_t constraints_;
+  const CoarsenOptions& options_;
+  std::vector<Vertex> leader_;
+  std::vector<std::int32_t> members_;  // of a leader's cluster; 0 for those who joined one
+  std::vector<std::int64_t> weight_;   // [vertices × constraints], of a leader's cluster
+};
+
+// Pairs of vertices along heavy edges.
+
+// Every vertex is matched with the free neighbour at its heaviest edge (Karypis & Kumar 1998).
+class EdgeMatching {
+ public:
+  EdgeMatching(const CutGraph& graph, const CoarsenOptions& options, Random& random)
+      : graph_(graph),
+        random_(random),
+        pairs_(graph, options),
+        favourite_(graph.num_vertices, -1) {}
+
+  std::pair<std::vector<Vertex>, Vertex> operator()() {
+    const std::vector<Vertex> order = light_degrees_first();
+    for (Vertex u : order) {
+      if (pairs_.alone(u)) match(u);
+    }
+    pairs_.pair_by_favourite(order, [&](Vertex u) { return favourite_[u]; });
+    return std::move(pairs_).numbered();
+  }
+
+ private:
+  // In random order hubs would take the neighbours that leaves have no alternative to.
+  std::vector<Vertex> light_degrees_first() {
+    constexpr std::int64_t kClasses = 64;
+    std::vector<Vertex> shuffled(graph_.num_vertices), order(graph_.num_vertices);
+    std::iota(shuffled.begin(), shuffled.end(), 0);
+    random_.shuffle(shuffled);
+    std::vector<std::int64_t> next(kClasses + 1, 0);
+    const auto degree_class = [&](Vertex v) {
+      return std::min(kClasses - 1, std::ssize(graph_.edges_of(v)));
+    };
+    for (Vertex v : shuffled) ++next[degree_class(v) + 1];
+    for (std::int64_t d = 0; d < kClasses; ++d) next[d + 1] += next[d];
+    for (Vertex v : shuffled) order[next[degree_class(v)]++] = v;
+    return order;
+  }
+
+  void match(Vertex u) {
+    Vertex best = -1;
+    std::int32_t best_weight = 0, heaviest = 0;
+    for (const auto [v, weight] : graph_.edges_of(u)) {
+      if (weight > heaviest) {
+        heaviest = weight;
+        favourite_[u] = v;
+      }
+      if (weight > best_weight && pairs_.alone(v) && pairs_.fits(u, v)) {
+        best = v;
+        best_weight = weight;
+      }
+    }
+    if (best >= 0) pairs_.join(u, best);
+  }
+
+  const CutGraph& graph_;
+  Random& random_;
+  Clusters pairs_;
+  std::vector<Vertex> favourite_;
+};
+
+// The pair, or single vertex, that each vertex is in, numbered from 0; and how many there are.
+inline std::pair<std::vector<Vertex>, Vertex> cluster(const CutGraph& graph,
+                                                      const CoarsenOptions& options,
+                                                      Random& random) {
+  return EdgeMatching(graph, options, random)();
+}
+
+// Clusters of vertices that share nets.
+
+// Every vertex joins the neighbouring cluster with the highest rating Σ w(e) / (|e| − 1) over
+// common nets (heavy edge, Çatalyürek & Aykanat 1999), stars of size two and more at once.
+class NetClustering {
+ public:
+  NetClustering(const Hypergraph& h, const CoarsenOptions& options, Random& random)
+      : h_(h),
+        random_(random),
+        clusters_(h, options),
+        rating_(h.num_vertices, 0.0F),
+        favourite_(h.num_vertices, -1) {
+    choose_size_limit(options.pair_budget);
+  }
+
+  std::pair<std::vector<Vertex>, Vertex> operator()() {
+    std::vector<Vertex> order(h_.num_vertices);
+    std::iota(order.begin(), order.end(), 0);
+    random_.shuffle(order);
+    for (Vertex u : order) {
+      if (clusters_.alone(u)) join_best(u);
+    }
+    clusters_.pair_by_favourite(
+        order, [&](Vertex u) { return favourite_[u] < 0 ? -1 : clusters_.leader(favourite_[u]); });
+    return std::move(clusters_).numbered();
+  }
+
+ private:
+  // Rating all pairs of a net costs |e|²; larger nets only rate the pairs with their root.
+  void choose_size_limit(std::int64_t pair_budget) {
+    std::vector<std::int64_t> pins_of_size(kSizeClasses, 0);
+    for (Net e = 0; e < h_.num_nets(); ++e) {
+      pins_of_size[std::min<std::int64_t>(h_.size(e), kSizeClasses - 1)] += h_.size(e);
+    }
+    std::int64_t pairs = 0;
+    const auto budget = pair_budget * std::ssize(h_.pins);
+    size_limit_ = 2;
+    for (std::int64_t size = 2; size < kSizeClasses; ++size) {
+      pairs += pins_of_size[size] * size;
+      if (pairs > budget) break;
+      size_limit_ = size;
+    }
+  }
+
+  void rate(Vertex v, float score) {
+    const Vertex cluster = clusters_.leader(v);
+    if (rating_[cluster] == 0.0F) rated_.push_back(cluster);
+    rating_[cluster] += score;
+  }
+
+  void rate_neighbours(Vertex u) {
+    rated_.clear();
+    for (Net e : h_.nets_of(u)) {
+      const std::int64_t size = h_.size(e);
+      const float score = static_cast<float>(h_.net_weight[e]) / static_cast<float>(size - 1);
+      if (size <= size_limit_) {
+        for (Vertex v : h_.pins_of(e)) rate(v, score);
+      } else if (h_.root(e) != u) {
+        rate(h_.root(e), score);
+      } else if (size <= kLargestStar) {
+        for (Vertex v : h_.pins_of(e)) rate(v, score);
+      }
+    }
+  }
+
+  // Light clusters first, so that those of hubs do not take up all there is around them.
+  float preference(Vertex cluster) const {
+    return 1.0F / std::sqrt(std::sqrt(static_cast<float>(clusters_.weight(cluster) + 1)));
+  }
+
+  void join_best(Vertex u) {
+    rate_neighbours(u);
+    Vertex best = -1;
+    float best_rating = 0.0F, top_rating = 0.0F;
+    for (Vertex cluster : rated_) {
+      const float rating = rating_[cluster] * preference(cluster);
+      rating_[cluster] = 0.0F;
+      if (cluster == u) continue;
+      if (rating > top_rating) {
+        top_rating = rating;
+        favourite_[u] = cluster;
+      }
+      if (rating < best_rating || !clusters_.fits(u, cluster)) continue;
+      const auto members = [&](Vertex c) { return clusters_.members(c); };
+      const bool better = rating > best_rating || members(cluster) < members(best);
+      const bool tie = !better && members(cluster) == members(best) && (random_.next() & 1);
+      if (better || tie) {
+        best = cluster;
+        best_rating = rating;
+      }
+    }
+    if (best >= 0) clusters_.join(u, best);
+  }
+
+  static constexpr std::int64_t kSizeClasses = 1024;
+  static constexpr std::int64_t kLargestStar = 4096;
+
+  const Hypergraph& h_;
+  Random& random_;
+  Clusters clusters_;
+  std::vector<float> rating_;
+  std::vector<Vertex> rated_, favourite_;
+  std::int64_t size_limit_ = 2;
+};
+
+// The cluster of each vertex, numbered from 0; and how many there are.
+inline std::pair<std::vector<Vertex>, Vertex> cluster(const Hypergraph& h,
+                                                      const CoarsenOptions& options,
+                                                      Random& random) {
+  return NetClustering(h, options, random)();
+}
 
 template <class Graph>
 struct Level {
@@ -99,5 +472,98 @@ template <class Graph>
 const Graph& coarsest(const Graph& graph, const std::vector<Level<Graph>>& levels) {
   return levels.empty() ? graph : levels.back().coarse;
 }
+
+// Communities of a graph: groups with more edge weight inside than chance would put there.
+
+// Greedy modularity (Blondel et al. 2008, "Louvain"): each vertex joins the neighbouring community
+// that gains most; communities become the vertices of a coarser graph, until hardly any join.
+class Communities {
+ public:
+  explicit Communities(Random& random) : random_(random) {}
+
+  // The community of each vertex, numbered from 0.
+  std::vector<Vertex> operator()(const CutGraph& graph) {
+    volume_.assign(graph.num_vertices, 0.0);
+    for (Vertex v = 0; v < graph.num_vertices; ++v) {
+      for (const auto [u, w] : graph.edges_of(v)) volume_[v] += w;
+    }
+    total_ = std::accumulate(volume_.begin(), volume_.end(), 0.0);
+    std::vector<Vertex> community(graph.num_vertices);
+    std::iota(community.begin(), community.end(), 0);
+    CutGraph coarse;
+    const CutGraph* finest = &graph;
+    while (true) {
+      join(*finest);
+      const Vertex count = number_communities();
+      for (Vertex& c : community) c = community_[c];
+      if (count > kStalled * finest->num_vertices) return community;
+      coarse = contract(*finest, community_, count);
+      finest = &coarse;
+    }
+  }
+
+ private:
+  static constexpr int kRounds = 6;
+  static constexpr double kWorthARound = 0.01;  // share of vertices that moved
+  static constexpr double kStalled = 0.95;
+
+  // Lets the vertices of one level choose, starting from a community for each.
+  void join(const CutGraph& graph) {
+    const Vertex n = graph.num_vertices;
+    community_.resize(n);
+    std::iota(community_.begin(), community_.end(), 0);
+    std::vector<double> sum = volume_;
+    weight_to_.assign(n, 0.0);
+    std::vector<Vertex> order = community_;
+    random_.shuffle(order);
+    for (int round = 0; round < kRounds; ++round) {
+      Vertex moved = 0;
+      for (Vertex v : order) {
+        const Vertex own = community_[v];
+        sum[own] -= volume_[v];
+        community_[v] = best_for(graph, v, sum);
+        sum[community_[v]] += volume_[v];
+        moved += community_[v] != own;
+      }
+      if (moved < kWorthARound * n) return;
+    }
+  }
+
+  // sum: the volumes of the communities without v.
+  Vertex best_for(const CutGraph& graph, Vertex v, const std::vector<double>& sum) {
+    near_.clear();
+    for (const auto [u, w] : graph.edges_of(v)) {
+      const Vertex c = community_[u];
+      if (weight_to_[c] == 0) near_.push_back(c);
+      weight_to_[c] += w;
+    }
+    const auto gain = [&](Vertex c) { return weight_to_[c] - volume_[v] * sum[c] / total_; };
+    Vertex best = community_[v];
+    double best_gain = gain(best);
+    for (Vertex c : near_) {
+      if (gain(c) <= best_gain) continue;
+      best_gain = gain(c);
+      best = c;
+    }
+    for (Vertex c : near_) weight_to_[c] = 0;
+    return best;
+  }
+
+  Vertex number_communities() {
+    const auto count = static_cast<Vertex>(number_in_order(community_));
+    std::vector<double> volume(count, 0.0);
+    for (std::size_t v = 0; v < community_.size(); ++v) volume[community_[v]] += volume_[v];
+    volume_ = std::move(volume);
+    return count;
+  }
+
+  Random& random_;
+  // Of the vertices of a level: weight of their edges, inner ones twice.
+  std::vector<double> volume_;
+  double total_ = 0;
+  std::vector<Vertex> community_;  // on this level
+  std::vector<double> weight_to_;  // from a vertex to each community
+  std::vector<Vertex> near_;
+};
 
 }  // namespace spgnn::gvb

@@ -10,8 +10,8 @@
 
 #include "coarsen.hpp"
 #include "random.hpp"
-#include "recursive_bisection.hpp"
 #include "refine_greedy.hpp"
+#include "two_way.hpp"
 
 namespace spgnn::gvb {
 

@@ -12,12 +12,11 @@
 #include <vector>
 
 #include "coarsen.hpp"
-#include "communities.hpp"
 #include "cut_partition.hpp"
 #include "options.hpp"
 #include "parallel.hpp"
-#include "recursive_bisection.hpp"
 #include "refine.hpp"
+#include "two_way.hpp"
 
 namespace spgnn::gvb {
 

@@ -1,22 +1,508 @@
-// What refines the volumes of a partition, level by level, and in the end its peaks; and the score
-// that partitions are compared by.
+// Refinement by moves of vertices: balance, the peak, Fiduccia-Mattheyses.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
+#include "heap.hpp"
 #include "options.hpp"
-#include "rebalance.hpp"
-#include "refine_fm.hpp"
+#include "random.hpp"
 #include "refine_greedy.hpp"
-#include "relieve.hpp"
-#include "volume_moves.hpp"
 #include "volume_state.hpp"
 
 namespace spgnn::gvb {
+
+// Brings every part within its bound, at the least cost in volume.
+
+class Rebalancer {
+ public:
+  Rebalancer(VolumeState& state, const Bound& max_weight)
+      : state_(state), max_weight_(max_weight), finder_(state, max_weight) {}
+
+  // True if all parts are within bounds afterwards.
+  bool run() {
+    for (int round = 0; round < kRounds; ++round) {
+      bool balanced = true;
+      for (Part p = 0; p < state_.parts(); ++p) balanced &= state_.weights().within(p, max_weight_);
+      if (balanced) return true;
+      std::vector<std::vector<Vertex>> members(state_.parts());
+      for (Vertex v = 0; v < state_.hypergraph().num_vertices; ++v) {
+        if (overload(state_.part(v)) > 0) members[state_.part(v)].push_back(v);
+      }
+      // After half the rounds only the fit counts: weights are packed, heaviest first.
+      const bool pack = round >= kRounds / 2;
+      for (Part p = 0; p < state_.parts(); ++p) {
+        relieve(p, members[p], pack);
+        if (pack) exchange(p, members[p]);
+      }
+    }
+    return false;
+  }
+
+ private:
+  static constexpr int kRounds = 8;
+
+  // Largest share by which a part exceeds a bound.
+  double overload(Part p) const {
+    double worst = -1;
+    for (int c = 0; c < state_.hypergraph().constraints; ++c) {
+      worst = std::max(worst, load(p, c) - 1);
+    }
+    return worst;
+  }
+
+  double load(Part p, int c) const {
+    const auto bound = static_cast<double>(std::max<std::int64_t>(1, max_weight_[c]));
+    return static_cast<double>(state_.weights()(p, c)) / bound;
+  }
+
+  struct Candidate {
+    double key;
+    Vertex v;
+  };
+
+  void relieve(Part p, const std::vector<Vertex>& members, bool pack) {
+    if (overload(p) <= 0) return;
+    std::vector<Candidate> candidates;
+    for (Vertex v : members) {
+      const double share = relief(p, v);
+      if (share <= 0) continue;
+      if (pack) {
+        candidates.push_back({share, v});
+        continue;
+      }
+      const Move move = finder_.best(v);
+      const double gain = move.to >= 0 ? move.gain : finder_.gain(v, lightest(v));
+      candidates.push_back({gain >= 0 ? gain * 1e6 : gain / share, v});
+    }
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.key > b.key; });
+    for (const Candidate& candidate : candidates) {
+      if (overload(p) <= 0) return;
+      if (relief(p, candidate.v) <= 0) continue;
+      Move move = pack ? Move{} : finder_.best(candidate.v);
+      if (move.to < 0) move.to = lightest(candidate.v);
+      if (move.to == p || !improves(candidate.v, p, move.to)) continue;
+      state_.move(candidate.v, move.to);
+    }
+  }
+
+  // Where p holds several vertices so heavy that no part has room for one, the lightest part takes
+  // one and makes room by sending its own on.
+  void exchange(Part p, const std::vector<Vertex>& members) {
+    if (overload(p) <= 0) return;
+    Vertex heaviest = -1;
+    for (Vertex v : members) {
+      if (state_.part(v) == p && (heaviest < 0 || relief(p, v) > relief(p, heaviest))) heaviest = v;
+    }
+    if (heaviest < 0) return;
+    const Part q = lightest(heaviest);
+    if (q == p || !room_for(heaviest, q)) return;
+    std::vector<Vertex> others;
+    for (Vertex v = 0; v < state_.hypergraph().num_vertices; ++v) {
+      if (state_.part(v) == q) others.push_back(v);
+    }
+    state_.move(heaviest, q);
+    relieve(q, others, false);
+  }
+
+  // Whether v would fit in q if all room of the other parts took weight from there.
+  bool room_for(Vertex v, Part q) const {
+    const auto weight = state_.hypergraph().weight_of(v);
+    for (int c = 0; c < state_.hypergraph().constraints; ++c) {
+      std::int64_t room = max_weight_[c] - state_.weights()(q, c) - weight[c];
+      for (Part p = 0; p < state_.parts(); ++p) {
+        const std::int64_t left = state_.weights()(p, c) - (p == state_.part(v) ? weight[c] : 0);
+        if (p != q) room += std::max<std::int64_t>(0, max_weight_[c] - left);
+      }
+      if (weight[c] > max_weight_[c] || room < 0) return false;
+    }
+    return true;
+  }
+
+  // Weight of v in the constraints its part exceeds, as a share of the bounds.
+  double relief(Part p, Vertex v) const {
+    double sum = 0;
+    const auto weight = state_.hypergraph().weight_of(v);
+    for (int c = 0; c < state_.hypergraph().constraints; ++c) {
+      if (state_.weights()(p, c) <= max_weight_[c]) continue;
+      sum += static_cast<double>(weight[c]) /
+             static_cast<double>(std::max<std::int64_t>(1, max_weight_[c]));
+    }
+    return sum;
+  }
+
+  // The part whose fullest constraint would stay lowest with v.
+  Part lightest(Vertex v) const {
+    Part best = 0;
+    double best_load = 1e300;
+    for (Part p = 0; p < state_.parts(); ++p) {
+      if (p == state_.part(v)) continue;
+      const double loaded = load_with(p, v);
+      if (loaded < best_load) {
+        best_load = loaded;
+        best = p;
+      }
+    }
+    return best;
+  }
+
+  double load_with(Part p, Vertex v) const {
+    double worst = 0;
+    const auto weight = state_.hypergraph().weight_of(v);
+    for (int c = 0; c < state_.hypergraph().constraints; ++c) {
+      const auto bound = static_cast<double>(std::max<std::int64_t>(1, max_weight_[c]));
+      worst = std::max(worst, load(p, c) + static_cast<double>(weight[c]) / bound);
+    }
+    return worst;
+  }
+
+  // A move helps if the target fits, or at least ends below where the source was.
+  bool improves(Vertex v, Part from, Part to) const {
+    return finder_.fits(v, to) || load_with(to, v) < overload(from) + 1;
+  }
+
+  VolumeState& state_;
+  const Bound& max_weight_;
+  MoveFinder finder_;
+};
+
+// Where refinement starts: the vertices whose move can pay.
+
+// Those with a cut net; no other can gain by a move.
+inline std::vector<Vertex> boundary(const VolumeState& state) {
+  const Hypergraph& h = state.hypergraph();
+  std::vector<Vertex> found;
+  for (Vertex v = 0; v < h.num_vertices; ++v) {
+    const auto nets = h.nets_of(v);
+    if (std::any_of(nets.begin(), nets.end(),
+                    [&](Net e) { return state.counts().lambda(e) > 1; })) {
+      found.push_back(v);
+    }
+  }
+  return found;
+}
+
+// Those of the boundary whose move can take a row off a part where a row costs more than `price`:
+// its own vertices, and vertices elsewhere that alone make it send (or receive) a row.
+inline std::vector<Vertex> near_expensive_parts(const VolumeState& state, double price) {
+  const Hypergraph& h = state.hypergraph();
+  const PinCounts& counts = state.counts();
+  const auto expensive = [&](Part p) { return state.price(p) + state.receive_price(p) > price; };
+  std::vector<Vertex> found;
+  for (Vertex v = 0; v < h.num_vertices; ++v) {
+    const Part own = state.part(v);
+    const bool inside = expensive(own);
+    const auto relieves = [&](Net e) {
+      const PinCounts::Record& net = counts.net(e);
+      return net.lambda > 1 && (inside || (expensive(net.root_part) && counts.lone(e, own)));
+    };
+    const auto nets = h.nets_of(v);
+    if (std::any_of(nets.begin(), nets.end(), relieves)) found.push_back(v);
+  }
+  return found;
+}
+
+// Localised k-way Fiduccia–Mattheyses search: climbs out of local minima, keeps the best prefix.
+
+// Searches grow from a few boundary vertices each (Sanders & Schulz 2011); every move of a search
+// is made, also a losing one, and undone at the end unless a later prefix paid for it.
+class LocalSearch {
+ public:
+  LocalSearch(VolumeState& state, const Bound& max_weight, std::int32_t patience, Random& random)
+      : state_(state),
+        finder_(state, max_weight),
+        random_(random),
+        patience_(patience),
+        heap_(state.hypergraph().num_vertices),
+        status_(state.hypergraph().num_vertices, kFree),
+        stamp_(state.hypergraph().num_vertices, 0) {}
+
+  // Ends early once the searches have cost `budget` units of work.
+  void run(int max_passes, std::int64_t budget) {
+    budget_ = finder_.work() + budget;
+    for (int pass = 0; pass < max_passes && finder_.work() < budget_; ++pass) {
+      const double before = state_.cost();
+      run_pass(boundary(state_));
+      if (state_.cost() > before * (1 - kWorthAPass)) break;
+    }
+  }
+
+  // One pass that starts from the vertices of `seeds` alone.
+  void run_from(std::vector<Vertex> seeds, std::int64_t budget) {
+    budget_ = finder_.work() + budget;
+    run_pass(std::move(seeds));
+  }
+
+ private:
+  enum Status : std::uint8_t { kFree, kSeen, kMoved };
+  static constexpr std::size_t kSeeds = 8;
+  static constexpr std::int64_t kLargestNet = 128;
+  static constexpr int kWidest = 32;  // vertices queued by one move
+  static constexpr double kWorthAPass = 2e-3;
+
+  void run_pass(std::vector<Vertex> seeds) {
+    std::fill(status_.begin(), status_.end(), kFree);
+    random_.shuffle(seeds);
+    std::size_t next = 0;
+    while (next < seeds.size() && finder_.work() < budget_) {
+      for (std::size_t found = 0; next < seeds.size() && found < kSeeds; ++next) {
+        if (status_[seeds[next]] != kFree) continue;
+        queue(seeds[next]);
+        ++found;
+      }
+      search();
+    }
+  }
+
+  void search() {
+    moves_.clear();
+    std::size_t best = 0;
+    double best_cost = state_.cost();
+    while (!heap_.empty() && moves_.size() < best + patience_) {
+      const Vertex v = heap_.top();
+      const Move move = finder_.best(v);
+      if (move.to < 0) {
+        heap_.remove(v);
+        continue;
+      }
+      // Keys only fall behind; a stale one is put right when it comes up.
+      if (move.gain < heap_.key(v) - 1e-9) {
+        heap_.set(v, move.gain);
+        if (heap_.top() != v) continue;
+      }
+      heap_.remove(v);
+      moves_.push_back({v, state_.part(v)});
+      status_[v] = kMoved;
+      apply(v, move.to);
+      if (state_.cost() < best_cost - 1e-7) {
+        best_cost = state_.cost();
+        best = moves_.size();
+      }
+    }
+    for (; moves_.size() > best; moves_.pop_back()) {
+      state_.move(moves_.back().first, moves_.back().second);
+      status_[moves_.back().first] = kSeen;
+    }
+    heap_.clear();
+  }
+
+  // Moves v and queues the vertices whose gain this can have raised.
+  void apply(Vertex v, Part to) {
+    const Part from = state_.part(v);
+    state_.move(v, to);
+    const Hypergraph& h = state_.hypergraph();
+    ++now_;
+    int queued = 0;
+    for (Net e : h.nets_of(v)) {
+      if (h.size(e) > kLargestNet) continue;
+      const bool entered = state_.counts().lone(e, to);
+      const bool lone = state_.counts().lone(e, from);
+      if (!entered && !lone) continue;
+      for (Vertex u : h.pins_of(e)) {
+        if (status_[u] == kMoved || stamp_[u] == now_) continue;
+        if (!entered && state_.part(u) != from) continue;
+        stamp_[u] = now_;
+        queue(u);
+        if (++queued == kWidest) return;
+      }
+    }
+  }
+
+  void queue(Vertex v) {
+    const Move move = finder_.best(v);
+    if (status_[v] == kFree) status_[v] = kSeen;
+    if (move.to >= 0) heap_.set(v, move.gain);
+  }
+
+  VolumeState& state_;
+  MoveFinder finder_;
+  Random& random_;
+  std::size_t patience_;
+  std::int64_t budget_ = 0;
+  VertexHeap<double> heap_;
+  std::vector<std::uint8_t> status_;
+  std::vector<std::int32_t> stamp_;
+  std::int32_t now_ = 0;
+  std::vector<std::pair<Vertex, Part>> moves_;
+};
+
+// Takes volume off the parts that send most, by moves that make room for themselves.
+
+// Where weights are tight no single move fits, and the part with the maximum keeps it. Here a
+// vertex moves anyway, and its new part sends vertices on until it is within its bound; the chain
+// stays if it lowered the cost.
+class Reliever {
+ public:
+  Reliever(VolumeState& state, const Bound& max_weight)
+      : state_(state), max_weight_(max_weight), finder_(state, max_weight) {}
+
+  // Goes through the parts by falling volume, as long as that helps and the budget lasts.
+  void run(std::int64_t budget) {
+    const Part tried_at_once = std::min(state_.parts(), std::max<Part>(2, state_.parts() / 4));
+    list_members();
+    std::vector<Part> order(state_.parts());
+    std::iota(order.begin(), order.end(), 0);
+    for (int round = 0; round < kRounds; ++round) {
+      std::stable_sort(order.begin(), order.end(), [&](Part a, Part b) {
+        return state_.price(a) + state_.receive_price(a) >
+               state_.price(b) + state_.receive_price(b);
+      });
+      bool helped = false;
+      for (Part i = 0; i < tried_at_once; ++i) {
+        if (finder_.work() > budget) return;
+        helped |= relieve(order[i]);
+      }
+      if (!helped) return;
+    }
+  }
+
+ private:
+  static constexpr int kRounds = 24;
+  static constexpr std::size_t kCandidates = 6, kChain = 48;
+
+  struct Candidate {
+    double key;
+    Vertex v;
+    Part to;
+  };
+
+  void list_members() {
+    members_.assign(state_.parts(), {});
+    for (Vertex v = 0; v < state_.hypergraph().num_vertices; ++v) {
+      members_[state_.part(v)].push_back(v);
+    }
+  }
+
+  // Members of p; those that have left since are dropped on the way.
+  const std::vector<Vertex>& members(Part p) {
+    std::erase_if(members_[p], [&](Vertex v) { return state_.part(v) != p; });
+    return members_[p];
+  }
+
+  bool relieve(Part p) {
+    std::vector<Candidate> best;
+    for (Vertex v : members(p)) {
+      const Move move = finder_.best_anywhere(v);
+      if (move.to >= 0 && move.gain > 0) best.push_back({move.gain, v, move.to});
+    }
+    keep_largest(best, kCandidates);
+    for (const Candidate& candidate : best) {
+      const double before = state_.cost();
+      chain_.clear();
+      make(candidate.v, candidate.to);
+      if (make_room(candidate.to, candidate.v) && state_.cost() < before) {
+        for (const auto& [v, from] : chain_) members_[state_.part(v)].push_back(v);
+        return true;
+      }
+      for (; !chain_.empty(); chain_.pop_back()) {
+        state_.move(chain_.back().first, chain_.back().second);
+      }
+    }
+    return false;
+  }
+
+  // Sends vertices from q to parts with room, cheapest first per weight, until q keeps its bound.
+  bool make_room(Part q, Vertex newcomer) {
+    if (within(q)) return true;
+    std::vector<Candidate> leaving;
+    for (Vertex u : members(q)) {
+      const Move move = finder_.best(u);
+      const double share = share_of(u);
+      if (u == newcomer || move.to < 0 || share <= 0) continue;
+      leaving.push_back({move.gain >= 0 ? move.gain : move.gain / share, u, move.to});
+    }
+    keep_largest(leaving, kChain);
+    for (const Candidate& candidate : leaving) {
+      if (!finder_.fits(candidate.v, candidate.to)) continue;
+      make(candidate.v, candidate.to);
+      if (within(q)) return true;
+    }
+    return false;
+  }
+
+  static void keep_largest(std::vector<Candidate>& candidates, std::size_t count) {
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.key > b.key; });
+    candidates.resize(std::min(candidates.size(), count));
+  }
+
+  void make(Vertex v, Part to) {
+    chain_.push_back({v, state_.part(v)});
+    state_.move(v, to);
+  }
+
+  bool within(Part p) const { return state_.weights().within(p, max_weight_); }
+
+  double share_of(Vertex v) const {
+    double sum = 0;
+    for (int c = 0; std::int64_t weight : state_.hypergraph().weight_of(v)) {
+      sum += static_cast<double>(weight) /
+             static_cast<double>(std::max<std::int64_t>(1, max_weight_[c++]));
+    }
+    return sum;
+  }
+
+  VolumeState& state_;
+  const Bound& max_weight_;
+  MoveFinder finder_;
+  std::vector<std::vector<Vertex>> members_;
+  std::vector<std::pair<Vertex, Part>> chain_;  // vertices moved, and where they were
+};
+
+// Moves that lower the potential of a partition's volumes, as GreedyRefiner wants them.
+
+class VolumeMoves {
+ public:
+  static constexpr bool kQueuedAtFirst = false;
+
+  VolumeMoves(VolumeState& state, const Bound& max_weight)
+      : state_(state), finder_(state, max_weight) {}
+
+  std::vector<Vertex> boundary() const { return gvb::boundary(state_); }
+
+  void begin_round() { before_ = state_.cost(); }
+  bool end_round() const {
+    constexpr double kWorthARound = 1e-3;
+    return state_.cost() <= before_ * (1 - kWorthARound);
+  }
+
+  Part try_move(Vertex v) {
+    if (finder_.hopeless(v)) return -1;
+    const Move move = finder_.best(v);
+    if (move.to < 0 || move.gain <= 1e-9) return -1;
+    const Part from = state_.part(v);
+    const double before = state_.cost();
+    state_.move(v, move.to);
+    if (state_.cost() < before) return from;
+    state_.move(v, from);
+    return -1;
+  }
+
+  // Pins of nets that are new in v's part, and of nets that have one pin left where it came from.
+  template <class Visit>
+  void for_affected(Vertex v, Part from, const Visit& visit) const {
+    constexpr std::int64_t kLargestNet = 256;
+    const Hypergraph& h = state_.hypergraph();
+    for (Net e : h.nets_of(v)) {
+      if (h.size(e) > kLargestNet) continue;
+      const bool entered = state_.counts().lone(e, state_.part(v));
+      if (!entered && !state_.counts().lone(e, from)) continue;
+      for (Vertex u : h.pins_of(e)) {
+        if (entered || state_.part(u) == from) visit(u);
+      }
+    }
+  }
+
+ private:
+  VolumeState& state_;
+  MoveFinder finder_;
+  double before_ = 0;
+};
 
 // How much the maximum counts beside the average: little before the last stage, which lowers it,
 // while the total hardly falls any more.

@@ -1,6 +1,4 @@
-// Two-way partitioning, whatever is cut: bounds of the two sides, refinement after Fiduccia &
-// Mattheyses (1982), and the multilevel scheme around it. What a cut costs is a `Cut`: EdgeCut of
-// cut_bisection.hpp for graphs, NetCut of net_bisection.hpp for hypergraphs.
+// Bisection, of a graph by cut edges and of a hypergraph by cut nets, and again of the halves.
 #pragma once
 
 #include <algorithm>
@@ -8,11 +6,14 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "coarsen.hpp"
+#include "cut_graph.hpp"
 #include "heap.hpp"
+#include "hypergraph.hpp"
 #include "random.hpp"
 
 namespace spgnn::gvb {
@@ -291,5 +292,234 @@ Sides bisect_levels(const typename Cut::Graph& graph, const CoarsenOptions& coar
     TwoWayRefiner<Cut>(finer, bounds, sides, random).run(options.passes, options.patience);
   });
 }
+
+// Two-way partitions of a graph: the cost of cut edges, and a multilevel bisection for it.
+
+// The weight of the edges between the sides, as TwoWayRefiner wants it.
+class EdgeCut {
+ public:
+  using Graph = CutGraph;
+  static constexpr bool kStartFits = true;
+
+  EdgeCut(const CutGraph& graph, const Sides& side) : graph_(graph), side_(side) {}
+
+  std::int64_t measure(std::vector<std::int64_t>& gain) const {
+    std::int64_t twice = 0;  // every edge is seen from both ends
+    for (Vertex v = 0; v < graph_.num_vertices; ++v) {
+      for (const auto [u, w] : graph_.edges_of(v)) {
+        gain[v] += side_[u] == side_[v] ? -w : w;
+        if (side_[u] != side_[v]) twice += w;
+      }
+    }
+    return twice / 2;
+  }
+
+  bool on_boundary(Vertex v) const {
+    const auto edges = graph_.edges_of(v);
+    const auto crosses = [&](const CutGraph::Edge& edge) { return side_[edge.to] != side_[v]; };
+    return std::any_of(edges.begin(), edges.end(), crosses);
+  }
+
+  template <class Change>
+  void move(Vertex v, int to, const Change& change) const {
+    for (const auto [u, w] : graph_.edges_of(v)) {
+      change(u, side_[u] == to ? -2 * std::int64_t{w} : 2 * std::int64_t{w});
+    }
+  }
+
+ private:
+  const CutGraph& graph_;
+  const Sides& side_;
+};
+
+// Splits a graph in two sides of at most `bounds`, side 0 aiming at weight `target`.
+inline Sides bisect(const CutGraph& graph, const Bounds& bounds,
+                    const std::vector<std::int64_t>& target, const BisectionOptions& options,
+                    Random& random) {
+  constexpr Vertex kCoarsest = 80;
+  CoarsenOptions coarsening;
+  for (std::int64_t total : graph.total_weight()) {
+    coarsening.max_weight.push_back(total * 3 / 2 / kCoarsest + 1);
+  }
+  return bisect_levels<EdgeCut>(graph, coarsening, kCoarsest, bounds, target, options, random);
+}
+
+// The subgraph of one side; vertices keep their order.
+inline CutGraph induced(const CutGraph& graph, const Sides& side, int s) {
+  std::vector<Vertex> id;
+  CutGraph half{vertices_of_side(graph, side, s, id)};
+  for (Vertex v = 0; v < graph.num_vertices; ++v) {
+    if (side[v] != s) continue;
+    for (const auto [u, w] : graph.edges_of(v)) {
+      if (side[u] == s) half.edges.push_back({id[u], w});
+    }
+    half.begin.push_back(std::ssize(half.edges));
+  }
+  return half;
+}
+
+// Two-way partitions of a hypergraph: the cost of cut nets, and a multilevel bisection for it.
+
+// The weight of the nets with pins on both sides, as TwoWayRefiner wants it.
+class NetCut {
+ public:
+  using Graph = Hypergraph;
+  static constexpr bool kStartFits = false;
+
+  NetCut(const Hypergraph& h, const Sides& side) : h_(h), side_(side), count_(h.num_nets()) {
+    for (Net e = 0; e < h.num_nets(); ++e) {
+      for (Vertex v : h.pins_of(e)) ++count_[e][side[v]];
+    }
+  }
+
+  std::int64_t measure(std::vector<std::int64_t>& gain) const {
+    std::int64_t cut = 0;
+    for (Net e = 0; e < h_.num_nets(); ++e) {
+      if (is_cut(e)) cut += h_.net_weight[e];
+    }
+    for (Vertex v = 0; v < h_.num_vertices; ++v) {
+      const int s = side_[v];
+      for (Net e : h_.nets_of(v)) {
+        if (count_[e][s] == 1) gain[v] += h_.net_weight[e];
+        if (count_[e][1 - s] == 0) gain[v] -= h_.net_weight[e];
+      }
+    }
+    return cut;
+  }
+
+  bool on_boundary(Vertex v) const {
+    const auto nets = h_.nets_of(v);
+    return std::any_of(nets.begin(), nets.end(), [&](Net e) { return is_cut(e); });
+  }
+
+  template <class Change>
+  void move(Vertex v, int to, const Change& change) {
+    const int from = 1 - to;
+    for (Net e : h_.nets_of(v)) {
+      const std::int64_t w = h_.net_weight[e];
+      auto& count = count_[e];
+      if (count[to] == 0) {
+        change_all(e, v, w, change);
+      } else if (count[to] == 1) {
+        change_lone(e, v, to, -w, change);
+      }
+      --count[from];
+      ++count[to];
+      if (count[from] == 0) {
+        change_all(e, v, -w, change);
+      } else if (count[from] == 1) {
+        change_lone(e, v, from, w, change);
+      }
+    }
+  }
+
+ private:
+  bool is_cut(Net e) const { return count_[e][0] > 0 && count_[e][1] > 0; }
+
+  template <class Change>
+  void change_all(Net e, Vertex except, std::int64_t by, const Change& change) const {
+    for (Vertex u : h_.pins_of(e)) {
+      if (u != except) change(u, by);
+    }
+  }
+
+  template <class Change>
+  void change_lone(Net e, Vertex except, int s, std::int64_t by, const Change& change) const {
+    for (Vertex u : h_.pins_of(e)) {
+      if (u == except || side_[u] != s) continue;
+      change(u, by);
+      return;
+    }
+  }
+
+  const Hypergraph& h_;
+  const Sides& side_;
+  std::vector<std::array<std::int32_t, 2>> count_;  // pins of each net on either side
+};
+
+// Splits h in two sides of at most `bounds`, side 0 aiming at weight `target`.
+inline Sides bisect(const Hypergraph& h, const Bounds& bounds,
+                    const std::vector<std::int64_t>& target, const BisectionOptions& options,
+                    Random& random) {
+  constexpr Vertex kCoarsest = 120;
+  CoarsenOptions coarsening;
+  coarsening.rooted = false;
+  coarsening.pair_budget = 12;
+  for (std::int64_t total : h.total_weight()) coarsening.max_weight.push_back(total / 40 + 1);
+  return bisect_levels<NetCut>(h, coarsening, kCoarsest, bounds, target, options, random);
+}
+
+// The part of h on one side; nets keep their pins there.
+inline Hypergraph induced(const Hypergraph& h, const Sides& side, int s) {
+  std::vector<Vertex> id;
+  Hypergraph half{vertices_of_side(h, side, s, id)};
+  for (Net e = 0; e < h.num_nets(); ++e) {
+    for (Vertex v : h.pins_of(e)) {
+      if (id[v] >= 0) half.pins.push_back(id[v]);
+    }
+    half.close_net(h.net_weight[e]);
+  }
+  half.num_scatter = half.num_nets();
+  half.build_incidence();
+  return half;
+}
+
+// k parts by one bisection after another.
+
+// Graph: CutGraph or Hypergraph, each with a `bisect` and an `induced` of its own.
+template <class Graph>
+class RecursiveBisection {
+ public:
+  // max_weight: bound of a part per constraint. options.tries are those of the first bisection; the
+  // later ones are many and decide less, so they get fewer: as many as the root of their share.
+  RecursiveBisection(std::vector<std::int64_t> max_weight, BisectionOptions options)
+      : max_weight_(std::move(max_weight)), options_(options) {}
+
+  std::vector<Part> operator()(const Graph& graph, Part parts, const Random& random) {
+    labels_.assign(graph.num_vertices, 0);
+    whole_ = parts;
+    std::vector<Vertex> all(graph.num_vertices);
+    std::iota(all.begin(), all.end(), 0);
+    split(graph, all, 0, parts, random);
+    return std::move(labels_);
+  }
+
+ private:
+  // Labels `vertices` (vertex i of the graph is vertices[i] of the whole) with
+  // [first, first + parts).
+  void split(const Graph& graph, const std::vector<Vertex>& vertices, Part first, Part parts,
+             const Random& random) {
+    if (parts == 1 || graph.num_vertices == 0) {
+      for (Vertex v : vertices) labels_[v] = first;
+      return;
+    }
+    const Part left = parts / 2;
+    Random own = random.split(static_cast<std::uint64_t>(first) << 20 | parts);
+    const auto [bounds, target] = bounds_of_sides(graph.total_weight(), max_weight_, left, parts);
+    const Sides side = bisect(graph, bounds, target, options_for(parts), own);
+    for (int s = 0; s < 2; ++s) {
+      std::vector<Vertex> members;
+      for (Vertex v = 0; v < graph.num_vertices; ++v) {
+        if (side[v] == s) members.push_back(vertices[v]);
+      }
+      split(induced(graph, side, s), members, s == 0 ? first : first + left,
+            s == 0 ? left : parts - left, random);
+    }
+  }
+
+  BisectionOptions options_for(Part parts) const {
+    constexpr int kLeast = 6;
+    const double share = std::sqrt(static_cast<double>(parts) / whole_);
+    BisectionOptions options = options_;
+    options.tries =
+        std::min(options.tries, std::max(kLeast, static_cast<int>(options.tries * share)));
+    return options;
+  }
+
+  std::vector<std::int64_t> max_weight_;
+  BisectionOptions options_;
+  Part whole_ = 1;
+  std::vector<Part> labels_;
+};
 
 }  // namespace spgnn::gvb

@@ -1,17 +1,187 @@
-// A k-way partition with its volumes, kept up to date under moves of single vertices.
+// Volumes of parts while vertices move, and which move is best.
 #pragma once
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <utility>
 #include <vector>
 
 #include "hypergraph.hpp"
-#include "pin_counts.hpp"
-#include "potential.hpp"
 
 namespace spgnn::gvb {
+
+// Φ(e, p): how many pins of net e lie in part p, kept only where it is positive.
+
+// Everything a move looks up about a net lies in one record. A net with at least k pins holds a bit
+// per part, set where the count is positive, and k counters; a smaller one a short list of
+// (part, count) packed in 32 bits: its counts fit in 16 bits as k does.
+class PinCounts {
+ public:
+  static constexpr Part kMaxParts = 1 << 16;
+
+  struct Record {
+    std::int64_t begin;
+    std::int32_t lambda;
+    std::int32_t weight;
+    Vertex root;
+    Part root_part;
+  };
+
+  PinCounts(const Hypergraph& h, const std::vector<Part>& part, Part parts)
+      : parts_(parts),
+        words_((parts + 31) / 32),
+        record_(static_cast<std::size_t>(h.num_nets()) + 1) {
+    std::int64_t begin = 0;
+    for (Net e = 0; e < h.num_nets(); ++e) {
+      record_[e] = {begin, 0, h.net_weight[e], h.root(e), part[h.root(e)]};
+      begin += h.size(e) < parts ? h.size(e) : words_ + parts;
+    }
+    record_[h.num_nets()].begin = begin;
+    pool_.assign(begin, 0);
+    for (Net e = 0; e < h.num_nets(); ++e) {
+      for (Vertex v : h.pins_of(e)) add(e, part[v]);
+    }
+  }
+
+  const Record& net(Net e) const { return record_[e]; }
+  void prefetch(Net e) const { __builtin_prefetch(&record_[e]); }
+  std::int32_t lambda(Net e) const { return record_[e].lambda; }
+  void set_root_part(Net e, Part p) { record_[e].root_part = p; }
+
+  // Both return the count before.
+  std::uint32_t add(Net e, Part p) {
+    std::uint32_t* list = pool_.data() + record_[e].begin;
+    std::int32_t& lambda = record_[e].lambda;
+    if (dense(e)) {
+      const std::uint32_t before = list[words_ + p]++;
+      if (before == 0) {
+        ++lambda;
+        list[p / 32] |= 1u << p % 32;
+      }
+      return before;
+    }
+    for (std::int32_t i = 0; i < lambda; ++i) {
+      if (list[i] >> 16 == static_cast<std::uint32_t>(p)) return list[i]++ & 0xffff;
+    }
+    list[lambda++] = one_pin_in(p);
+    return 0;
+  }
+
+  std::uint32_t remove(Net e, Part p) {
+    std::uint32_t* list = pool_.data() + record_[e].begin;
+    std::int32_t& lambda = record_[e].lambda;
+    if (dense(e)) {
+      const std::uint32_t before = list[words_ + p]--;
+      if (before == 1) {
+        --lambda;
+        list[p / 32] &= ~(1u << p % 32);
+      }
+      return before;
+    }
+    std::int32_t i = 0;
+    while (list[i] >> 16 != static_cast<std::uint32_t>(p)) ++i;
+    const std::uint32_t before = list[i]-- & 0xffff;
+    if (before == 1) list[i] = list[--lambda];
+    return before;
+  }
+
+  bool dense(Net e) const { return record_[e + 1].begin - record_[e].begin > parts_; }
+  // One counter per part, of a dense net.
+  const std::uint32_t* counters(Net e) const { return pool_.data() + record_[e].begin + words_; }
+
+  // Whether part p holds exactly one pin of the net.
+  bool lone(Net e, Part p) const {
+    const std::uint32_t* list = pool_.data() + record_[e].begin;
+    if (dense(e)) return list[words_ + p] == 1;
+    return std::find(list, list + record_[e].lambda, one_pin_in(p)) != list + record_[e].lambda;
+  }
+
+  // Calls f(p) for every part of the net.
+  template <class F>
+  void for_parts(Net e, F&& f) const {
+    visit_parts(e, 0, f);
+  }
+
+  // The same; whether part `own` holds exactly one pin is found on the way.
+  template <class F>
+  bool visit_parts(Net e, Part own, F&& f) const {
+    const std::uint32_t* list = pool_.data() + record_[e].begin;
+    if (dense(e)) {
+      for (Part i = 0; i < words_; ++i) {
+        for (std::uint32_t bits = list[i]; bits != 0; bits &= bits - 1) {
+          f(32 * i + std::countr_zero(bits));
+        }
+      }
+      return list[words_ + own] == 1;
+    }
+    bool lone = false;
+    for (const std::uint32_t *entry = list, *end = list + record_[e].lambda; entry != end;
+         ++entry) {
+      lone |= *entry == one_pin_in(own);
+      f(static_cast<Part>(*entry >> 16));
+    }
+    return lone;
+  }
+
+ private:
+  static std::uint32_t one_pin_in(Part p) { return static_cast<std::uint32_t>(p) << 16 | 1; }
+
+  Part parts_, words_;
+  std::vector<Record> record_;  // one more than nets
+  std::vector<std::uint32_t> pool_;
+};
+
+// What a partition is judged by: total volume, and a price that rises with a part's own volume.
+
+// Part p with send volume S costs S + α·T/β·(S/T)^β, T a level of reference: with T the average and
+// β = 8, balanced parts pay for their volume alone, a part well above T ever more (the idea of
+// Acer, Selvitopi, Aykanat 2016, who re-weight parts by their share, as one smooth function). With
+// T the maximum and β = 64 only the parts close to it pay more. With the option `receive`, received
+// rows are priced by the second term likewise.
+struct Potential {
+  double alpha = 0.0;
+  double reference = 1.0;
+  double receive_alpha = 0.0;
+  double receive_reference = 1.0;
+  int squarings = 3;  // β = 2^squarings
+  double knee =
+      std::numeric_limits<double>::infinity();  // the price is constant from S = knee·T on
+
+  double send_cost(std::int64_t s) const {
+    return static_cast<double>(s) + alpha * excess(s, reference);
+  }
+  double send_price(std::int64_t s) const { return 1.0 + alpha * slope(s, reference); }
+  bool prices_receive() const { return receive_alpha > 0; }
+  double receive_cost(std::int64_t r) const { return receive_alpha * excess(r, receive_reference); }
+  double receive_price(std::int64_t r) const { return receive_alpha * slope(r, receive_reference); }
+
+  // No row costs more than `extra` above its one row: k is what a row of the fullest part costs
+  // where average and maximum count alike.
+  void limit_price(double extra) {
+    if (alpha > 0) knee = std::pow(extra / alpha, 1.0 / ((1 << squarings) - 1));
+  }
+
+ private:
+  double excess(std::int64_t volume, double level) const {
+    const double x = static_cast<double>(volume) / level, bent = std::min(x, knee);
+    return level * power(bent) * (bent / (1 << squarings) + (x - bent));
+  }
+  double slope(std::int64_t volume, double level) const {
+    return power(std::min(static_cast<double>(volume) / level, knee));
+  }
+  // x^(β − 1)
+  double power(double x) const {
+    double product = x;
+    for (int i = 1; i < squarings; ++i) {
+      x *= x;
+      product *= x;
+    }
+    return product;
+  }
+};
 
 class VolumeState {
  public:
@@ -149,6 +319,209 @@ class VolumeState {
   double cost_ = 0;
   double lowest_price_ = 0, highest_price_ = 0;
   double lowest_receive_price_ = 0, highest_receive_price_ = 0;
+};
+
+// Where a vertex should go: the change of the potential, for all neighbouring parts at once.
+
+struct Move {
+  double gain = -1e300;  // estimate at present prices, positive = better
+  Part to = -1;
+};
+
+class MoveFinder {
+ public:
+  MoveFinder(const VolumeState& state, const Bound& max_weight)
+      : state_(state),
+        max_weight_(max_weight),
+        saved_(state.parts(), 0.0),
+        touched_(static_cast<std::size_t>(state.parts()) + 1) {}
+
+  bool fits(Vertex v, Part to) const { return state_.weights().fits(v, to, max_weight_); }
+
+  // The best move to a part that already holds a pin of one of v's nets and has room.
+  Move best(Vertex v) {
+    return best_of(v, [&](Part q) { return fits(v, q); });
+  }
+
+  // The same whether it has room or not.
+  Move best_anywhere(Vertex v) {
+    return best_of(v, [](Part) { return true; });
+  }
+
+  // Whether no move of v can lower the cost, by a bound that looks at no part but v's own: nets
+  // wholly inside it cost their row wherever v goes, and only nets that v alone holds there save
+  // one. Cheap, and true of most vertices.
+  bool hopeless(Vertex v) {
+    const PinCounts& counts = state_.counts();
+    const Part from = state_.part(v);
+    double bound = 0;
+    const auto nets = state_.hypergraph().nets_of(v);
+    for (std::size_t i = 0; i < nets.size(); ++i) {
+      const Net e = nets[i];
+      if (i + kAhead < nets.size()) counts.prefetch(nets[i + kAhead]);
+      const PinCounts::Record& net = counts.net(e);
+      const double w = net.weight;
+      const bool scattered = state_.scattered(e);
+      const bool inside = net.lambda == 1;
+      const bool leaves = !inside && counts.lone(e, from);
+      if (net.root == v) {
+        const double rows = net.lambda - 1;
+        bound += w * rows * root_price(scattered, from);
+        bound -= w * (rows + inside - leaves) * lowest_root_price(scattered);
+        if (!leaves) bound -= w * root_price(!scattered, from);
+        if (!inside) bound += w * highest_root_price(!scattered);
+      } else if (inside) {
+        bound -= w * (root_price(scattered, from) + lowest_root_price(!scattered));
+      } else if (leaves) {
+        bound += w * (root_price(scattered, net.root_part) + root_price(!scattered, from));
+      }
+    }
+    work_ += kWorkPerNet * static_cast<std::int64_t>(state_.hypergraph().nets_of(v).size());
+    return bound <= 0;
+  }
+
+  // Pin counts looked at so far: the measure of effort, the same on every machine.
+  std::int64_t work() const { return work_; }
+
+  // The gain of one particular move, whether it fits or not.
+  double gain(Vertex v, Part to) {
+    const Terms terms = collect(v);
+    const double gain = saved_[to] - terms.at(to, state_);
+    std::fill(saved_.begin(), saved_.end(), 0.0);
+    return gain;
+  }
+
+ private:
+  template <class Allowed>
+  Move best_of(Vertex v, Allowed&& allowed) {
+    const Terms terms = collect(v);
+    Move move;
+    const Part from = state_.part(v);
+    const auto consider = [&](Part q) {
+      const double gain = saved_[q] - terms.at(q, state_);
+      saved_[q] = 0;
+      if (gain > move.gain && q != from && allowed(q)) move = {gain, q};
+    };
+    if (all_touched_) {
+      for (Part q = 0; q < state_.parts(); ++q) {
+        if (saved_[q] != 0) consider(q);
+      }
+    } else {
+      for (std::int32_t i = 0; i < num_touched_; ++i) consider(touched_[i]);
+    }
+    return move;
+  }
+
+  // The cost of moving to a part none of v's nets touches is fixed + Σ prices of that part times
+  // these weights; saved_[q] is what the nets save that q is already part of.
+  struct Terms {
+    double fixed = 0;
+    double sends = 0, receives = 0;  // rows the new part would send and receive
+    double at(Part q, const VolumeState& state) const {
+      return fixed + sends * state.price(q) + receives * state.receive_price(q);
+    }
+  };
+
+  // With the column objective most terms vanish, and this is where most of the time goes.
+  Terms collect(Vertex v) {
+    return state_.only_sends_cost() ? collect<false>(v) : collect<true>(v);
+  }
+
+  template <bool kReceives>
+  Terms collect(Vertex v) {
+    const PinCounts& counts = state_.counts();
+    const Part from = state_.part(v);
+    Terms terms;
+    Savings savings{saved_.data(), touched_.data()};
+    for (Net e : state_.hypergraph().nets_of(v)) {
+      const PinCounts::Record& net = counts.net(e);
+      const double w = net.weight;
+      const bool scattered = !kReceives || state_.scattered(e);
+      // A net wholly inside has no other part to save anything in, and counts need not be read.
+      const bool inside = net.lambda == 1;
+      work_ += net.lambda + kWorkPerNet;
+      if (net.root == v) {
+        const bool leaves = !inside && counts.visit_parts(e, from, [&](Part q) {
+          savings.add(
+              q, w * (kReceives ? state_.price(q) + state_.receive_price(q) : state_.price(q)));
+        });
+        (scattered ? terms.sends : terms.receives) += w * (net.lambda - leaves);
+        terms.fixed -= w * (net.lambda - 1) * root_price(scattered, from);
+        if (kReceives && !leaves) terms.fixed += w * root_price(!scattered, from);
+      } else {
+        const double price = root_price(scattered, net.root_part);
+        const bool leaves =
+            !inside && save_all<kReceives>(e, from, w * price, w, scattered, savings);
+        if (kReceives) (scattered ? terms.receives : terms.sends) += w;
+        terms.fixed += w * price;
+        if (leaves) terms.fixed -= w * (kReceives ? price + root_price(!scattered, from) : price);
+      }
+    }
+    num_touched_ = savings.num_touched;
+    all_touched_ = savings.all_touched;
+    return terms;
+  }
+
+  // What is saved in each part, and which parts these are.
+  struct Savings {
+    double* saved;
+    Part* touched;
+    std::int32_t num_touched = 0;
+    bool all_touched = false;
+
+    // Without a branch: whether a part is new here is anyone's guess.
+    void add(Part q, double by) {
+      touched[num_touched] = q;
+      num_touched += saved[q] == 0;
+      saved[q] += by;
+    }
+  };
+
+  // Each part of net e saves `fixed`, and what it would be paying as one that is not the root.
+  // Returns whether part `from` holds one pin of the net.
+  template <bool kReceives>
+  bool save_all(Net e, Part from, double fixed, double w, bool scattered, Savings& savings) {
+    const PinCounts& counts = state_.counts();
+    if (kReceives && !(scattered && !state_.potential().prices_receive())) {
+      return counts.visit_parts(
+          e, from, [&](Part q) { savings.add(q, fixed + w * root_price(!scattered, q)); });
+    }
+    if (!counts.dense(e)) {
+      return counts.visit_parts(e, from, [&](Part q) { savings.add(q, fixed); });
+    }
+    savings.all_touched = true;
+    double* saved = savings.saved;
+    if (counts.lambda(e) < state_.parts() / kManyParts) {
+      return counts.visit_parts(e, from, [&](Part q) { saved[q] += fixed; });
+    }
+    const std::uint32_t* count = counts.counters(e);
+    for (Part q = 0; q < state_.parts(); ++q) saved[q] += count[q] != 0 ? fixed : 0.0;
+    return count[from] == 1;
+  }
+
+  double root_price(bool scattered, Part p) const {
+    return scattered ? state_.price(p) : state_.receive_price(p);
+  }
+
+  double lowest_root_price(bool scattered) const {
+    return scattered ? state_.lowest_price() : state_.lowest_receive_price();
+  }
+  double highest_root_price(bool scattered) const {
+    return scattered ? state_.highest_price() : state_.highest_receive_price();
+  }
+
+  static constexpr std::int64_t kWorkPerNet = 4;
+  static constexpr std::size_t kAhead = 8;  // nets whose records are on their way from memory
+  // A net in more than one of so many parts is faster read part by part than bit by bit.
+  static constexpr Part kManyParts = 3;
+
+  const VolumeState& state_;
+  const Bound& max_weight_;
+  std::int64_t work_ = 0;
+  std::vector<double> saved_;
+  std::vector<Part> touched_;
+  std::int32_t num_touched_ = 0;
+  bool all_touched_ = false;
 };
 
 }  // namespace spgnn::gvb
