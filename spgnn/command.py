@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import io
-import math
 import os
 import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn
 
-from spgnn.errors import ERASE, InputError, meant, shortened, unknown
+from spgnn.errors import ERASE, InputError, shortened
 from spgnn.signals import TERMINATED, AskedToEnd, termination_raises
 
 if TYPE_CHECKING:
@@ -22,96 +20,7 @@ if TYPE_CHECKING:
 BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two as shells have them: 128 + signal
 LARGEST = 2**31 - 1
 _SHOWN = 40
-# Flags of other launchers for what is --nproc here, which no spelling suggests.
-_RANKS = ("--ranks", "--num-ranks", "--np", "-np", "-n", "--processes", "--world-size")
 _WIDEST = 10_000  # of a table where no terminal sets a limit
-
-
-class Parser(argparse.ArgumentParser):
-    """A wrong flag is one clear line, not a page of usage, with the one that was probably meant."""
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the command line.
-
-        Raises
-        ------
-        InputError
-        """
-        _, unrecognized, flags = message.partition("unrecognized arguments: ")
-        given = flags.partition(" ")[0].partition("=")[0]
-        if given in _RANKS and "--nproc" in self._flags():
-            raise InputError(f"{message}; did you mean '--nproc'?")
-        if unrecognized and given in self._flags():
-            raise InputError(f"{message}; {given} is a flag of another command")
-        raise InputError(message + (meant(given, self._flags()) if unrecognized else ""))
-
-    def _parse_optional(self, arg_string: str) -> Any:
-        """For argparse, several numbers, as in ``-1,-1``, are no flag."""
-        if re.fullmatch(r"-\d+(,-?\d+)+", arg_string, re.ASCII):
-            return None
-        return super()._parse_optional(arg_string)
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Choices, those of subcommands too: an answer to typing errors."""
-        if action.choices is not None and value not in action.choices:
-            named = "command" if action.dest == argparse.SUPPRESS else action.dest
-            flag = "/".join(action.option_strings) or str(action.metavar or named)
-            raise unknown(flag, value, map(str, action.choices))
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help so that an output which cannot be written is an error like any other."""
-        if message and file is sys.stdout:
-            say(message, end="")
-        else:
-            super()._print_message(message, file)
-
-    def _flags(self) -> list[str]:
-        """All flags, those of subcommands as well."""
-        found = list(self._option_string_actions)
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for parser in action.choices.values():
-                    found += parser._option_string_actions
-        return found
-
-
-class at_least:
-    """The type of a flag: an integer in [low, high]."""
-
-    def __init__(self, low: int, high: int = LARGEST) -> None:
-        self.low, self.high = low, high
-
-    def __call__(self, text: str) -> int:
-        """The integer, or argparse's own error."""
-        try:
-            value = int(text)
-        except ValueError:
-            value = self.low - 1
-        if not self.low <= value <= self.high:
-            wanted = f"≥ {self.low}" if value < self.low else f"≤ {self.high}"
-            raise argparse.ArgumentTypeError(
-                f"'{shortened(text, _SHOWN)}' must be an integer {wanted}"
-            )
-        return value
-
-
-class real:
-    """The type of a flag: a finite number in [low, high)."""
-
-    def __init__(self, low: float, high: float = math.inf) -> None:
-        self.low, self.high = low, high
-
-    def __call__(self, text: str) -> float:
-        """The number, or argparse's own error."""
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not self.low <= value < self.high:
-            raise argparse.ArgumentTypeError(
-                f"'{shortened(text, _SHOWN)}' must be in [{self.low}, {self.high})"
-            )
-        return value
 
 
 _BYTES = re.compile(r"(\d{1,18}(?:\.\d{0,18})?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
@@ -130,13 +39,6 @@ def nbytes(text: str) -> int:
     number, unit, binary = found.groups()
     power = " kmgt".index(unit.lower()) if unit else 0
     return int(Fraction(number) * (1024 if binary else 1000) ** power)
-
-
-def nonempty(given: str) -> str:
-    """The type of a flag: a name or a path, which cannot be empty."""
-    if not given or "\0" in given:
-        raise argparse.ArgumentTypeError("an empty name, or one with a NUL in it")
-    return given
 
 
 class OutputError(InputError):

@@ -9,7 +9,8 @@ import pytest
 from rich.table import Table
 
 from spgnn import InputError
-from spgnn.command import Parser, at_least, counted, nbytes, nonempty, real, run, say, show_table
+from spgnn.command import counted, nbytes, run, say, show_table
+from spgnn.config import TrainConfig
 from spgnn.train import main as train
 from tests.comm.jobs import Forked
 
@@ -114,7 +115,7 @@ def test_characters_that_a_terminal_does_not_have(tmp_path):
 
 def test_help_is_output_like_any_other(tmp_path):
     def body() -> int:
-        Parser(prog="x").parse_args(["--help"])
+        TrainConfig.read(["--help"])
         return 0
 
     ended = Forked(with_streams(lambda: run(body), "full", "open"), tmp_path).wait()
@@ -130,15 +131,6 @@ def test_tables_are_as_wide_as_they_need_where_no_terminal_sets_a_limit(capsys):
     assert f"{'x' * 100} │ {'y' * 150}" in lines[1]
 
 
-def test_flags_of_other_launchers():
-    parser = Parser(prog="x", allow_abbrev=False)
-    parser.add_argument("--nproc")
-    parser.add_argument("--runs")
-    for given in ("--ranks", "--np", "-n"):
-        with pytest.raises(InputError, match=r"did you mean '--nproc'\?"):
-            parser.parse_args([given, "2"])
-
-
 def test_numbers_of_things():
     assert [counted(n, "rank") for n in (0, 1, 2, 1000)] == [
         "0 ranks",
@@ -146,23 +138,6 @@ def test_numbers_of_things():
         "2 ranks",
         "1,000 ranks",
     ]
-
-
-def test_flags():
-    parser = Parser(prog="x")
-    parser.add_argument("--n", type=at_least(1))
-    parser.add_argument("--p", type=real(0, 1))
-    parser.add_argument("--file", type=nonempty)
-    given = ["--n", "7", "--p", "0.5", "--file", "x"]
-    assert vars(parser.parse_args(given)) == {"n": 7, "p": 0.5, "file": "x"}
-    for name in ("", "a\0b"):
-        with pytest.raises(InputError, match="--file: an empty name"):
-            parser.parse_args([f"--file={name}"])
-    wrong = {"--n": ["0", "-1", "x", "9" * 5000, str(2**31)], "--p": ["1", "-0.1", "nan", "x"]}
-    for flag, texts in wrong.items():
-        for text in texts:
-            with pytest.raises(InputError, match=f"{flag}: '.*' must be"):
-                parser.parse_args([f"{flag}={text}"])
 
 
 @pytest.mark.parametrize(
@@ -187,24 +162,3 @@ def test_bytes(text, read):
 def test_what_is_no_number_of_bytes(text):
     with pytest.raises(InputError, match=r"'.*' must be bytes, as in 4096, 20MB or 2GiB"):
         nbytes(text)
-
-
-def test_typing_errors_are_answered_with_what_was_meant():
-    parser = Parser(prog="x")
-    parser.add_argument("--output")
-    parser.add_argument("--cover", choices=("column", "row"))
-    commands = parser.add_subparsers()
-    below = commands.add_parser("below")
-    below.add_argument("--seed")
-    assert parser.parse_args(["--cover", "row", "below"]).cover == "row"
-    for arguments, said in (
-        (["--outptu=x"], "unrecognized arguments: --outptu=x; did you mean '--output'"),
-        (["below", "--seeed", "1"], "did you mean '--seed'"),
-        (["--zzz"], r"unrecognized arguments: --zzz$"),
-        (["below", "--output", "x"], "--output x; --output is a flag of another command$"),
-        (["belov"], "command belov: choose one of below; did you mean 'below'"),
-        (["x" * 5000], r"^command x+…x+: choose one of below$"),
-        (["--cover", "colunm"], "--cover colunm: choose one of column, row; did you mean 'column'"),
-    ):
-        with pytest.raises(InputError, match=said):
-            parser.parse_args(arguments)

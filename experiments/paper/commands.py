@@ -11,14 +11,12 @@ from typing import Any
 from paper.fit import compared, summary
 from paper.graphs import DATASETS, shape_of
 from paper.options import (
-    add_model_options,
-    add_options,
     caption,
     graphs,
     machine_of,
     model_of,
-    names,
     partitions_of,
+    read,
 )
 from paper.output import Output, can_draw, show
 from paper.published import (
@@ -32,10 +30,9 @@ from paper.published import (
 from paper.schemes import AWARE, GVB, METIS, OBLIVIOUS, PARTITIONERS, SCALING, Scheme
 from paper.times import Point, points
 from paper.volumes import METHODS, Row, volumes
-from spgnn.command import Parser, at_least, run
+from spgnn.command import run
 from spgnn.progress import ProgressBar
 
-FEATURES = 300
 TABLE2_RANKS = (16, 32, 64, 128, 256)
 COMPARED = (*METHODS, "block", "stream", "kahypar", "mtkahypar")
 
@@ -317,10 +314,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Make one table or figure; returns the exit status."""
 
     def body() -> None:
-        options = _parser().parse_args(arguments)
+        about = {name: what for name, (what, _) in COMMANDS.items()}
+        options = read(arguments, about, COMPARED)
         output = Output(Path(options.output), options.command)
         with ProgressBar() as progress:
-            options.make(options, output, progress)
+            COMMANDS[options.command][1](options, output, progress)
         print(f"written: {', '.join(str(p) for p in (output.csv, output.svg) if p.exists())}")
         if not can_draw():
             print("no SVG: pip install 'spgnn[plot]'")
@@ -328,26 +326,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(body)
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="icpp24.py", description=__doc__, allow_abbrev=False)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def add(
-        name: str, what: str, make: Callable[[argparse.Namespace, Output, ProgressBar], None]
-    ) -> Parser:
-        command: Parser = commands.add_parser(name, help=what, allow_abbrev=False)
-        add_options(command)
-        command.set_defaults(make=make)
-        return command
-
-    add("datasets", "the graphs, and what stands for them", make_datasets)
-    table2 = add("table2", "volumes under METIS and gvb on Amazon", make_table2)
-    table2.add_argument(
-        "--methods", type=names(COMPARED), default=list(METHODS), metavar="METHOD,…"
-    )
-    table2.add_argument("--width", type=at_least(1), default=FEATURES, help="of H, for megabytes")
-    table2.add_argument("--published", metavar="FILE", help="CSV of the paper's own rows")
-    for name, figure in FIGURES.items():
-        add_model_options(add(name, figure.what, make_figure))
-    add_model_options(add("fit", "predictions beside the authors' job logs", make_fit))
-    return parser
+COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace, Output, ProgressBar], None]]] = {
+    "datasets": ("the graphs, and what stands for them", make_datasets),
+    "table2": ("volumes under METIS and gvb on Amazon", make_table2),
+    **{name: (figure.what, make_figure) for name, figure in FIGURES.items()},
+    "fit": ("predictions beside the authors' job logs", make_fit),
+}

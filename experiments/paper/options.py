@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from paper.graphs import DATASETS, DEFAULT_SCALES, PaperGraph, real_graph, stand_in_of
 from paper.times import Model
-from spgnn.command import at_least, real
-from spgnn.errors import meant, shortened
+from paper.volumes import METHODS
+from spgnn.errors import InputError, check_choice
+from spgnn.options import Record, flag, positional, read_options
 from spgnn.partition.methods import PRESETS
 from spgnn.plan import Machine, read_machine
 from spgnn.plan.partitions import Partitions, cache_directory
@@ -20,49 +22,67 @@ MACHINE = Path(__file__).parents[1] / "machines" / "perlmutter_a100.json"
 MOST_RANKS = 4096
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What all commands take."""
-    add = parser.add_argument
-    add("--output", default="icpp24", metavar="DIR", help="default: %(default)s")
-    add("--datasets", type=names(DATASETS), metavar="NAME,…", help=f"of {', '.join(DATASETS)}")
-    add("--dataset", metavar="FILE", help="a real graph instead: a file or a set's name")
-    add("--scale", type=real(0), metavar="S", help="of the stand-ins; the defaults take minutes")
-    add("--full", action="store_true", help="stand-ins as large as the originals")
-    add("--ranks", type=rank_list, metavar="P,…", help="numbers of ranks")
-    add("--preset", choices=PRESETS, default="fast", help="of gvb (default: %(default)s)")
-    add("--imbalance", type=real(0, 1000), default=0.05, metavar="E")
-    add("--seed", type=at_least(0), default=0)
-    add("--cache", metavar="DIR", help="where partitions are kept")
-    add("--data-dir", metavar="DIR", help="where named sets live")
+@dataclass(frozen=True)
+class Options(Record):
+    """What all tables and figures take."""
+
+    command: Annotated[str, positional("the table or figure")]
+    output: Annotated[str, flag("where it goes", "DIR")] = "icpp24"
+    datasets: Annotated[str | None, flag(f"of {', '.join(DATASETS)}", "NAME,…")] = None
+    dataset: Annotated[str | None, flag("a real graph: a file or a set's name", "FILE")] = None
+    scale: Annotated[float | None, flag("of the stand-ins; the defaults take minutes")] = None
+    full: Annotated[bool, flag("stand-ins as large as the originals")] = False
+    ranks: Annotated[str | None, flag("numbers of ranks", "P,…")] = None
+    preset: Annotated[str, flag("of gvb", choices=PRESETS)] = "fast"
+    imbalance: Annotated[float, flag("of the partition", high=1000)] = 0.05
+    seed: Annotated[int, flag("of the partition")] = 0
+    cache: Annotated[str | None, flag("where partitions are kept", "DIR")] = None
+    data_dir: Annotated[str | None, flag("where named sets live", "DIR")] = None
+    methods: Annotated[str, flag("table2: of the partitioner", "METHOD,…")] = ",".join(METHODS)
+    width: Annotated[int, flag("table2: of H, for megabytes", low=1)] = 300
+    published: Annotated[str | None, flag("table2: CSV of the paper's own rows", "FILE")] = None
+    machine: Annotated[str, flag("default: Perlmutter's A100 nodes", "FILE")] = str(MACHINE)
+    layers: Annotated[int, flag("of the model", low=1, high=1000)] = 3
+    hidden: Annotated[int, flag("width of the layers between", low=1)] = 16
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """What figures of seconds take besides."""
-    add = parser.add_argument
-    add("--machine", default=str(MACHINE), metavar="FILE", help="default: Perlmutter's A100 nodes")
-    add("--layers", type=at_least(1, 1000), default=3, metavar="L")
-    add("--hidden", type=at_least(1), default=16, metavar="F")
+def read(
+    arguments: Sequence[str] | None, commands: Mapping[str, str], methods: Sequence[str]
+) -> argparse.Namespace:
+    """The options of a command line, lists as lists.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+    commands : mapping of str to str
+        Names of tables and figures, and what they are.
+    methods : sequence of str
+        That may be compared.
+
+    Raises
+    ------
+    InputError
+    """
+    about = "; ".join(f"{name}: {what}" for name, what in commands.items())
+    given = read_options([Options], arguments, program="icpp24.py", about=about)
+    options = argparse.Namespace(**vars(Options(**given)))
+    check_choice("COMMAND", options.command, commands)
+    options.methods = _names("--methods", options.methods, methods)
+    if options.datasets is not None:
+        options.datasets = _names("--datasets", options.datasets, DATASETS)
+    if options.ranks is not None:
+        words = options.ranks.split(",")
+        options.ranks = sorted({int(word) for word in words if word.isascii() and word.isdigit()})
+        if len(options.ranks) < len(set(words)) or not 2 <= options.ranks[0] <= MOST_RANKS:
+            raise InputError(f"--ranks {','.join(words)}: must be numbers from 2 to {MOST_RANKS}")
+    return options
 
 
-class names:
-    """The type of a flag: some of the names there are, each once."""
-
-    def __init__(self, choices: Sequence[str]) -> None:
-        self.choices = choices
-
-    def __call__(self, text: str) -> list[str]:
-        """The names, or argparse's own error (it would hide what an InputError says)."""
-        for name in text.split(","):
-            if name not in self.choices:
-                said = f"choose of {', '.join(self.choices)}{meant(name, self.choices)}"
-                raise argparse.ArgumentTypeError(f"'{shortened(name, 40)}': {said}")
-        return list(dict.fromkeys(text.split(",")))
-
-
-def rank_list(text: str) -> list[int]:
-    """The type of a flag: numbers of ranks, rising."""
-    one = at_least(2, MOST_RANKS)
-    return sorted({one(part) for part in text.split(",")})
+def _names(named: str, text: str, choices: Sequence[str]) -> list[str]:
+    """Some of the names there are, each once."""
+    for name in text.split(","):
+        check_choice(named, name, choices)
+    return list(dict.fromkeys(text.split(",")))
 
 
 def graphs(options: argparse.Namespace, datasets: Iterable[str]) -> Iterator[PaperGraph]:

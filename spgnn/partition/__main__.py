@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.command import Parser, at_least, counted, real, run, say
+from spgnn.command import counted, run, say
 from spgnn.data.load import data_directory, load_dataset
 from spgnn.data.shards import open_shards
 from spgnn.errors import InputError, check_choice, memory_for
 from spgnn.files import check_writable, write_file
+from spgnn.options import Record, flag, positional, read_options
 from spgnn.partition import (
     BALANCES,
     METHODS,
@@ -38,23 +39,62 @@ from spgnn.partition.adjacency import (
     check_nodes,
     check_parts,
 )
+from spgnn.partition.gvb import Objective, Preset
 from spgnn.partition.labels import read_edge_labels, read_labels, write_edge_labels
-from spgnn.partition.methods import OBJECTIVES, PRESETS
 from spgnn.partition.plot import check_plot, plot_volumes
 from spgnn.partition.volume import Report, Volumes
 from spgnn.progress import ProgressBar
 
 LIBRA = "libra"  # gives parts to nonzeros, and then to vertices
-# The flags that name a file to write, and what it will hold.
-OUTPUTS = {
-    "--output": "write the labels, one a line (METIS's format)",
-    "--edges": "write the part of each nonzero (.npy)",
-    "--sizes": "write the number of vertices of each part",
-    "--permutation": "write the original vertex ids in order of their part",
-    "--json": "write the report",
-    "--plot": "draw send and receive volumes and the block heat map",
-}
+# The flags that name a file to write.
+OUTPUTS = ("--output", "--edges", "--sizes", "--permutation", "--json", "--plot")
 _UNEVEN = 0.5  # from here on, an imbalance of vertices has a remark
+
+
+@dataclass(frozen=True)
+class Options(Record):
+    """What the command is told."""
+
+    graph: Annotated[
+        str, positional(".mtx, .txt, .csv, .graph, .npz (text also .gz), or a graph directory")
+    ]
+    parts: Annotated[int, flag("number of parts", "K", low=1)]
+    method: Annotated[
+        str,
+        flag("libra is a vertex cut: it gives parts to nonzeros", choices=(*METHODS, LIBRA)),
+    ] = "gvb"
+    objective: Annotated[
+        Objective, flag("of gvb: rows moved when columns pay, or under minimum covers")
+    ] = "column"
+    imbalance: Annotated[float, flag("of the parts", high=LARGEST_IMBALANCE)] = 0.05
+    seed: Annotated[int, flag("of the method", high=LARGEST_SEED)] = 0
+    preset: Annotated[Preset, flag("of gvb")] = "default"
+    balance: Annotated[str, flag("of nnz, vertices, train", "LIST")] = "nnz"
+    receive: Annotated[bool, flag("gvb: minimise the maximum receive volume too")] = False
+    nodes: Annotated[int | None, flag("gvb: K/N parts for each of N nodes", "N", low=1)] = None
+    refine_from: Annotated[str | None, flag("start from these labels (gvb, stream)", "FILE")] = None
+    labels: Annotated[str | None, flag("only report on these labels", "FILE")] = None
+    edge_labels: Annotated[str | None, flag("only report on this vertex cut (.npy)", "FILE")] = None
+    compare: Annotated[str | None, flag("further methods for the table", "M,M,…")] = None
+    features: Annotated[
+        int | None, flag("report bytes too, for rows of F float32 numbers", "F", low=1)
+    ] = None
+    minimum: Annotated[
+        bool | None, flag("count minimum covers; default: unless the graph is on disk")
+    ] = None
+    threads: Annotated[int | None, flag("default: all cores", "T", low=1, high=MOST_THREADS)] = None
+    output: Annotated[str | None, flag("write the labels, one a line (METIS's format)", "FILE")] = (
+        None
+    )
+    edges: Annotated[str | None, flag("write the part of each nonzero (.npy)", "FILE")] = None
+    sizes: Annotated[str | None, flag("write the number of vertices of each part", "FILE")] = None
+    permutation: Annotated[
+        str | None, flag("write the original vertex ids in order of their part", "FILE")
+    ] = None
+    json: Annotated[str | None, flag("write the report", "FILE")] = None
+    plot: Annotated[
+        str | None, flag("draw send and receive volumes and the block heat map", "FILE")
+    ] = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str] | None) -> None:
-    options = _parser().parse_args(arguments)
+    about = "Partition a graph and report exactly what its training would move."
+    given = read_options([Options], arguments, program="spgnn-partition", about=about)
+    options = Options(**given)
     _check_names(options)
     _check_outputs(options)
     with ProgressBar() as progress:
@@ -81,65 +123,7 @@ def _command(arguments: Sequence[str] | None) -> None:
         _print_reports(reports, options.features)
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="spgnn-partition",
-        description="Partition a graph and report exactly what its training would move.",
-    )
-    add = parser.add_argument
-    add(
-        "graph",
-        metavar="GRAPH",
-        help=".mtx, .txt, .csv, .graph, .npz (text also .gz), or a directory with a graph on disk",
-    )
-    add("--parts", type=at_least(1), required=True, metavar="K", help="number of parts")
-    add(
-        "--method",
-        default="gvb",
-        choices=[*METHODS, LIBRA],
-        help="default: gvb; libra is a vertex cut, which gives parts to nonzeros",
-    )
-    add(
-        "--objective",
-        default="column",
-        choices=OBJECTIVES,
-        help="what gvb minimises: rows moved when columns pay, or under minimum covers",
-    )
-    add(
-        "--imbalance",
-        type=real(0, LARGEST_IMBALANCE),
-        default=0.05,
-        metavar="E",
-        help="default: 0.05",
-    )
-    add("--seed", type=at_least(0, LARGEST_SEED), default=0)
-    add("--preset", default="default", choices=PRESETS)
-    add("--balance", default="nnz", metavar="LIST", help="of nnz, vertices, train; default: nnz")
-    add("--receive", action="store_true", help="gvb: minimise the maximum receive volume too")
-    add("--nodes", type=at_least(1), metavar="N", help="gvb: K/N parts for each of N nodes")
-    add("--refine-from", metavar="FILE", help="start from these labels (gvb, stream)")
-    add("--labels", metavar="FILE", help="only report on these labels")
-    add("--edge-labels", metavar="FILE", help="only report on this vertex cut (.npy)")
-    add("--compare", metavar="M,M,…", help="further methods for the table")
-    add(
-        "--features",
-        type=at_least(1),
-        metavar="F",
-        help="report bytes too, for rows of F float32 numbers",
-    )
-    add(
-        "--minimum",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="count minimum covers (default: unless the graph is on disk)",
-    )
-    add("--threads", type=at_least(1, MOST_THREADS), metavar="T", help="default: all cores")
-    for flag, written in OUTPUTS.items():
-        add(flag, metavar="FILE", help=written)
-    return parser
-
-
-def _check_names(options: argparse.Namespace) -> None:
+def _check_names(options: Options) -> None:
     for name in options.balance.split(","):
         check_choice("--balance", name, BALANCES)
     if options.compare is not None:
@@ -169,14 +153,14 @@ def _read(path: str) -> tuple[Any, npt.NDArray[np.bool_] | None]:
 
 
 def _results(
-    options: argparse.Namespace,
+    options: Options,
     matrix: Any,
     train_mask: npt.NDArray[np.bool_] | None,
     progress: ProgressBar,
 ) -> tuple[Int32Array, list[Report], Int32Array | None]:
     """Labels, the reports of them and of what is compared, and edge labels if they matter."""
     parts, vertices = options.parts, matrix.shape[0]
-    shared = {"threads": options.threads, "progress": progress}
+    shared: dict[str, Any] = {"threads": options.threads, "progress": progress}
     counting = {"nodes": options.nodes, "minimum": options.minimum, **shared}
 
     def by_method(name: str, **chosen: Any) -> tuple[Int32Array, Report]:
@@ -199,7 +183,7 @@ def _results(
         edges = None
         if options.edge_labels is not None:
             edges = read_edge_labels(options.edge_labels, len(matrix.indices), parts)
-        limits = {"imbalance": options.imbalance, "seed": options.seed}
+        limits: dict[str, Any] = {"imbalance": options.imbalance, "seed": options.seed}
         return cut_vertices(matrix, parts, labels=labels, edges=edges, **limits, **shared)
 
     compared = [] if options.compare is None else options.compare.split(",")
@@ -230,7 +214,7 @@ def _results(
     return labels, reports, None if vertex_cut is None else vertex_cut.edges
 
 
-def _check_outputs(options: argparse.Namespace) -> None:
+def _check_outputs(options: Options) -> None:
     """Refuse what would fail, or overwrite what is read, only after the long work."""
     sources = [
         ("the graph", options.graph),
@@ -240,11 +224,11 @@ def _check_outputs(options: argparse.Namespace) -> None:
         ("--refine-from", options.refine_from),
     ]
     taken = [(what, path) for what, path in sources if path is not None and os.path.exists(path)]
-    for flag in OUTPUTS:
-        path = getattr(options, flag.removeprefix("--"))
+    for named in OUTPUTS:
+        path = getattr(options, named.removeprefix("--"))
         if path is None:
             continue
-        check_writable(path, flag)
+        check_writable(path, named)
         for other, known in taken:
             if os.path.exists(path) and os.path.exists(known):
                 # One file, or a file below a directory that is read.
@@ -253,14 +237,14 @@ def _check_outputs(options: argparse.Namespace) -> None:
             else:
                 same = os.path.realpath(path) == os.path.realpath(known)
             if same:
-                raise InputError(f"{flag} {path}: would overwrite {other}; name another file")
-        taken.append((flag, path))
+                raise InputError(f"{named} {path}: would overwrite {other}; name another file")
+        taken.append((named, path))
     if options.plot is not None:
         check_plot(options.plot)
 
 
 def _write_outputs(
-    options: argparse.Namespace,
+    options: Options,
     labels: Int32Array,
     reports: list[Report],
     volumes: Volumes | None,
@@ -268,22 +252,22 @@ def _write_outputs(
 ) -> None:
     """Write all that was asked for; what cannot be written does not keep the rest from it."""
     failures = []
-    for flag in OUTPUTS:
-        path = getattr(options, flag.removeprefix("--"))
+    for named in OUTPUTS:
+        path = getattr(options, named.removeprefix("--"))
         if path is None:
             continue
-        what = f"{flag} {path}"
+        what = f"{named} {path}"
         try:
-            if flag == "--output":
+            if named == "--output":
                 write_labels(path, labels, what)
-            elif flag == "--edges":
+            elif named == "--edges":
                 assert edges is not None
                 write_edge_labels(path, edges, options.parts, what)
-            elif flag == "--sizes":
+            elif named == "--sizes":
                 write_labels(path, part_sizes(labels, options.parts), what)
-            elif flag == "--permutation":
+            elif named == "--permutation":
                 write_labels(path, permutation(labels), what)
-            elif flag == "--json":
+            elif named == "--json":
                 write_file(path, [_record(options, reports)], what)
             else:
                 assert volumes is not None
@@ -297,7 +281,7 @@ def _write_outputs(
         raise InputError("; ".join(failures))
 
 
-def _record(options: argparse.Namespace, reports: list[Report]) -> bytes:
+def _record(options: Options, reports: list[Report]) -> bytes:
     first = reports[0]
     record: dict[str, Any] = {**first, "graph": options.graph}
     if options.features is not None:

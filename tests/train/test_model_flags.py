@@ -82,7 +82,7 @@ def schemes_of(config: TrainConfig) -> list[TrainConfig]:
     for scheme in SCHEMES:
         one, model = config.but(**scheme), config.model
         allowed = not (model.aggregate == "max" and scheme)
-        if scheme.get("ghosts"):
+        if scheme.get("recompute_halo"):
             allowed &= not (model.attends or model.drops_features)
         if allowed:
             one.check(4)

@@ -13,7 +13,7 @@ from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, Training
 from spgnn.train import train as command
-from spgnn.train.checkpoint import FILE
+from spgnn.train.checkpoint import FILE, read_weights
 from tests.train.command import check_refused, run
 from tests.train.test_task import Line
 from tests.training import dense_layer, dense_matrix, write_dataset
@@ -32,9 +32,7 @@ def dense_scores(graph, weights, model: str) -> np.ndarray:
     names = {"gcn": ["lin.weight", "bias"], "sage": ["lin_l.weight", "lin_l.bias", "lin_r.weight"]}
     for layer in range(3):
         H = torch.relu(H) if layer else H
-        given = [
-            torch.from_numpy(weights[f"weight/convs.{layer}.{k}"]).double() for k in names[model]
-        ]
+        given = [weights[f"convs.{layer}.{name}"].double() for name in names[model]]
         if model == "gcn":
             given[0] = given[0].T
         H = dense_layer(model, A, H, *given)
@@ -57,7 +55,8 @@ def test_predictions_are_those_of_a_dense_model(tmp_path, model, flags, ranks):
     config = config.but(predictions=out, checkpoint=tmp_path / "run", **flags)
     report = run_ranks(lambda rank: command(config, connect()), ranks)[0]
     assert report["failure"] is None
-    with np.load(out) as file, np.load(tmp_path / "run" / FILE) as weights, np.load(graph) as data:
+    weights, _ = read_weights(tmp_path / "run" / FILE)
+    with np.load(out) as file, np.load(graph) as data:
         assert sorted(file.files) == ["class", "scores"]
         found, classes = file["scores"], file["class"]
         assert (found.dtype, classes.dtype) == (np.float32, np.int64)

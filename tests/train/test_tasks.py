@@ -82,22 +82,3 @@ def test_the_command_predicts_links(tmp_path):
     assert found["volume"] == found["planned_volume"]
     assert found["volume"]["total_bytes"] > 0
     assert found["graph"]["classes"] == 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--task", "links", "--loss", "mse"], "--loss needs --task vertices, not links"),
-        (["--metric", "mrr"], "--metric mrr needs --task links, not auto"),
-        (["--task", "links", "--metric", "accuracy"], "--metric accuracy needs --loss softmax"),
-        (["--set", "aim.label-smoothing=1"], "aim.label-smoothing must be in"),
-        (
-            ["--plan", "auto", "--set", "aim.inductive=true"],
-            "--plan knows training on the whole graph",
-        ),
-        (["--metric", "r2"], "--metric r2 needs --loss mse"),
-    ],
-)
-def test_what_cannot_be_is_one_line(tmp_path, flags, said):
-    path = write_dataset(tmp_path / "graph.npz")
-    check_refused(run(tmp_path, "--dataset", path, *flags), said, status=2)

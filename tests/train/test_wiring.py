@@ -160,6 +160,6 @@ def test_errors_are_reported(tmp_path, ranks):
     config = base(tmp_path)
     if ranks == 1:  # nothing travels
         found = trained(config.but(bits=4))["approximation"]
-        assert found == {"wires": "--bits 4", "errors": []}
+        assert found == {"codec": "--bits 4", "errors": []}
         return
     run_ranks(check_errors, ranks, config)
