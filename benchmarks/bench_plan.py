@@ -28,7 +28,8 @@ from spgnn.data import load_dataset
 from spgnn.data.normalise import add_self_loops
 from spgnn.data.shards import partition_order
 from spgnn.data.structure import slice_rows
-from spgnn.exchange import build_all, grid
+from spgnn.exchange import build_all
+from spgnn.exchange.schemes import grid
 from spgnn.partition import partition
 from spgnn.sparse import CSR
 

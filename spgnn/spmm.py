@@ -18,17 +18,17 @@ from spgnn.exchange import (
     CodecSetting,
     Cover,
     Executor,
-    Peers,
     Plan,
     Schedule,
     Step,
     Strategy,
-    Workspace,
     build,
 )
 from spgnn.exchange.codecs import Codecs, codecs_of
 from spgnn.exchange.codecs import named as named_rows
 from spgnn.exchange.compression import CodecLayer
+from spgnn.exchange.executor import Workspace
+from spgnn.exchange.peers import Peers
 from spgnn.exchange.plan import Volume
 from spgnn.exchange.schemes import checked_labels
 from spgnn.halo import Halo

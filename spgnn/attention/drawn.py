@@ -10,8 +10,9 @@ from torch import Tensor
 
 from spgnn.attention.pieces import Pieces, columns_where, rows_where
 from spgnn.attention.records import Ids
-from spgnn.exchange import Hop, Stage
+from spgnn.exchange import Stage
 from spgnn.exchange.compression import Subset
+from spgnn.exchange.plan import Hop
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR, take_rows
 

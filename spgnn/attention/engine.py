@@ -16,9 +16,10 @@ from spgnn.attention.scores import Scores
 from spgnn.attention.ways import Load, Way
 from spgnn.attention.wired import Wired
 from spgnn.errors import InputError
-from spgnn.exchange import EXACT, Carried, CodecSetting, Executor, Plan, Step, Workspace
+from spgnn.exchange import EXACT, Carried, CodecSetting, Executor, Plan, Step
 from spgnn.exchange.codecs import Codecs
 from spgnn.exchange.compression import CodecLayer
+from spgnn.exchange.executor import Workspace
 from spgnn.exchange.needs import Communicators
 
 

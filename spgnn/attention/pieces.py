@@ -18,9 +18,9 @@ from torch import Tensor
 
 from spgnn.comm import RowCounts
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm, Hop, Names, Plan, Route, Stage
+from spgnn.exchange import Algorithm, Plan, Stage
 from spgnn.exchange.compression import Subset
-from spgnn.exchange.plan import Messages
+from spgnn.exchange.plan import Hop, Messages, Names, Route
 from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR, SUM_DTYPE

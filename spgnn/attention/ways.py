@@ -11,7 +11,9 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.attention.pieces import Partials
 from spgnn.comm import Communicator
-from spgnn.exchange import Carried, Handle, Route, Step, Transport
+from spgnn.exchange import Carried, Step
+from spgnn.exchange.plan import Route
+from spgnn.exchange.transport import Handle, Transport
 from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR, SUM_DTYPE
 

@@ -11,12 +11,14 @@ from spgnn.attention.drawn import Drawn, Marks, left_out
 from spgnn.attention.passes import Pass
 from spgnn.attention.pieces import Partials, Pieces
 from spgnn.attention.ways import ENDS, LATE, ROWS, Way
-from spgnn.exchange import CodecSetting, Executor, Plan, Route, Step, Transport, Workspace
+from spgnn.exchange import CodecSetting, Executor, Plan, Step
 from spgnn.exchange.approximation import Errors
 from spgnn.exchange.codecs import attention_codec, delay_alone
 from spgnn.exchange.compression import chosen, pair_names
-from spgnn.exchange.executor import Exchange
+from spgnn.exchange.executor import Exchange, Workspace
 from spgnn.exchange.needs import Communicators
+from spgnn.exchange.plan import Route
+from spgnn.exchange.transport import Transport
 
 FETCH, SUMS, FOLD = 0, 1, 1 + len((ROWS, ENDS, LATE))
 """What the first wire of each exchange is called in a step."""

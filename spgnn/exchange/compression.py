@@ -115,10 +115,6 @@ class Quantise(CodecLayer):
     use; so what arrives is unbiased. With feedback, the rounding error of a row is added to the row
     that is sent in its place in the next epoch (Seide et al., Interspeech'14), and rows are rounded
     to the nearest: no single one is unbiased then anyway.
-
-    Parameters
-    ----------
-    setting : CodecSetting
     """
 
     def __init__(self, setting: CodecSetting) -> None:
@@ -474,14 +470,7 @@ def _add_means(rows: Tensor, means: Tensor, counts: Int64Array, out: Tensor, *, 
 
 
 class Then:
-    """A handle after which something is to be done, once.
-
-    Parameters
-    ----------
-    handle : Handle, optional
-    then : callable
-        Called when the rows have arrived.
-    """
+    """A handle after which something is to be done, once."""
 
     def __init__(self, handle: Handle | None, then: Callable[[], object]) -> None:
         self._handle, self._then = handle, then
@@ -580,14 +569,7 @@ def chosen(names: Tensor, key: int, share: float) -> Tensor:
 
 
 def hashed(names: Tensor, key: int) -> Tensor:
-    """A number for each name: uniform over all of int64, the same wherever it is drawn.
-
-    Parameters
-    ----------
-    names : Tensor int64 [rows]
-    key : int
-        64 bits.
-    """
+    """A number for each name: uniform over all of int64, the same wherever it is drawn."""
     z = names ^ _signed(key)
     z += _signed(GOLDEN)
     for shift, factor in _MIXING:

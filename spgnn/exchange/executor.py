@@ -352,16 +352,7 @@ class Returning:
 
 
 class Turning:
-    """Runs a :class:`Turned`: turn, multiply shares of the columns, turn back.
-
-    Parameters
-    ----------
-    stage : Turned
-    first : int
-        The number of its first hop in the plan.
-    executor : Executor
-        Whose communicators and buffers it uses.
-    """
+    """Runs a :class:`Turned`: turn, multiply shares of the columns, turn back."""
 
     def __init__(self, stage: Turned, first: int, executor: Executor) -> None:
         self._stage, self._first, self._executor = stage, first, executor

@@ -200,19 +200,7 @@ class Cargo:
 def solve(response: Received, here: Place, cover: Cover) -> tuple[Cargo, Int64Array]:
     """The least that has to cross to this node from those that this rank looks after.
 
-    Parameters
-    ----------
-    response : Received
-        Of :meth:`Entries.to_solvers`: the nonzeros of all ranks of this node.
-    here : Place
-    cover : {"column", "row", "minimum"}
-        What covers the nonzeros between two nodes.
-
-    Returns
-    -------
-    cargo : Cargo
-    agent : int64 [things]
-        The rank that carries each thing on both sides.
+    With the agent of each thing: the rank that carries it on both sides.
     """
     ((rows, columns, values),) = response.arrays
     assert rows is not None
@@ -297,21 +285,6 @@ def hierarchical(
 
     With several replicas these are ranks of one node, so that partial sums of whole block rows are
     added inside nodes.
-
-    Parameters
-    ----------
-    block : CSR [rows, n]
-        The rank's rows of A, or those of them that are wanted. Global columns; may carry values
-        and a ``row_scale``.
-    layout : RowLayout
-        Rows of H over all ranks.
-    axes : Axes
-        Of :meth:`Axes.of_nodes`.
-    rank : int
-    cover : {"column", "row", "minimum"}
-        What covers the nonzeros between two nodes, and those between two ranks of one node.
-    column_scale : Tensor [own rows], optional
-        Scaling of the columns this rank owns, applied where a row of H leaves its owner.
 
     Raises
     ------
@@ -404,17 +377,10 @@ def _needed(things: Cargo, here: Place, cover: Cover) -> Needs:
 
 
 def _collected(cargo: Cargo, here: Place, own: int, cover: Cover) -> tuple[CSR, CSR, Needs]:
-    """How an agent gets together what it has to send.
+    """An agent's own share of each thing it sends, which collected rows are added, and its needs.
 
-    Returns
-    -------
-    send : CSR [things, own rows]
-        Its own share of each thing.
-    relay : CSR [things, collected rows]
-        Which collected rows are added to it.
-    needs : Needs
-        What it collects from the ranks of its node. A row of H is collected once, wherever it
-        goes; a partial sum is one row from each rank that has a share in it.
+    A row of H is collected once, wherever it goes; a partial sum is one row from each rank that has
+    a share in it.
     """
     things, n = len(cargo.key), here.ranks.rows
     thing = np.repeat(np.arange(things), cargo.lengths)

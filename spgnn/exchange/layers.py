@@ -127,16 +127,7 @@ def layered(
 def _last_rows(
     block: CSR, wanted: Tensor | None, *, multiplies: bool
 ) -> Scheme[tuple[Tensor, bool]]:
-    """Own rows that the last layer makes, and whether it works on the whole matrix.
-
-    Parameters
-    ----------
-    block : CSR [own rows, n]
-    wanted : Tensor int64, optional
-        As of `layered`.
-    multiplies : bool
-        Whether any layer multiplies.
-    """
+    """Own rows that the last layer makes, and whether it works on the whole matrix."""
     own = block.shape[0]
     everything = torch.arange(own)
     rows = everything if wanted is None else wanted
@@ -186,20 +177,6 @@ def narrowed(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, 
 
     What other ranks ask of this one is in its send matrices, so the columns that are left are what
     *any* rank needs of this one's rows.
-
-    Parameters
-    ----------
-    plan : Plan
-    kept : Tensor int64
-        Columns that stay in any case.
-    most : float
-        Leave the plan as it is if more than this share of its columns would stay.
-
-    Returns
-    -------
-    plan : Plan
-    columns : Tensor int64 [columns left]
-        Which ones they are, rising.
     """
     first, *rest = plan.stages
     used = torch.zeros(plan.shape[1], dtype=torch.bool)

@@ -101,17 +101,7 @@ def grid(
 
 
 def turned(stages: tuple[Factor, ...], owned: Int64Array, made: Int64Array, me: int) -> Plan:
-    """A plan of stages in which each rank of a group multiplies a share of the columns.
-
-    Parameters
-    ----------
-    stages : tuple of Stage
-        Of all rows of the group.
-    owned, made : int64 [ranks of the group]
-        Rows of H that each of them has, and rows that it is to make.
-    me : int
-        Which of them this rank is.
-    """
+    """A plan of stages in which each rank of a group multiplies a share of the columns."""
     return Plan((Turned(Turn("feature", me, owned), stages, Turn("feature", me, made)),))
 
 
@@ -150,14 +140,7 @@ def _expand_and_fold(
 
 
 def of_block_row(block: CSR, layout: RowLayout, c: int) -> Scheme[tuple[Int64Array, CSR]]:
-    """From own rows of all columns to all rows of the block row, in the columns of this replica.
-
-    Returns
-    -------
-    made : int64 [replicas]
-        Rows of each replica.
-    block : CSR
-    """
+    """From own rows of all columns to all rows of the block row, in the columns of this replica."""
     if c == 1:
         return np.array([block.shape[0]]), block
     rows = block.shape[0]
@@ -180,13 +163,6 @@ def fold(made: Int64Array, me: int) -> tuple[Stage, ...]:
 
     Each rank keeps its own rows, sends the others theirs, and adds what it gets. No stage at all
     where there is one replica.
-
-    Parameters
-    ----------
-    made : int64 [replicas]
-        Rows that each of them keeps.
-    me : int
-        Which of them this rank is.
     """
     copies = len(made) - 1
     if not copies:
@@ -224,23 +200,6 @@ def vertex_cut(
     has two stages: rank p receives the rows of H in whose columns it has nonzeros (*expand*),
     multiplies, and sends the sums of rows that it does not own to their owners, who add them
     (*fold*). The owner of a row handed its nonzeros out, so it knows what comes back.
-
-    Parameters
-    ----------
-    block : CSR [rows, n]
-        The rank's rows of A, or those of them that are wanted, with global columns; may carry
-        values and a ``row_scale``, which travel with the nonzeros.
-    layout : RowLayout
-        Rows of H over all ranks.
-    rank : int
-    labels : Tensor, integers in [0, ranks), [nnz], optional
-        The rank that multiplies each nonzero. By default the owner of an endpoint: nonzero (i, j)
-        goes to the owner of j if column j has fewer nonzeros than row i, else it stays with the
-        owner of i.
-    cover : {"column", "row", "minimum"}
-        What covers the nonzeros a rank multiplies in the columns of another.
-    column_scale : Tensor [own rows], optional
-        Scaling of the columns this rank owns.
 
     Raises
     ------

@@ -64,13 +64,7 @@ class Handle(Protocol):
 
 
 class View(ABC):
-    """Rows that a codec keeps anyway: readers may look at them, others get a copy, once.
-
-    Parameters
-    ----------
-    out : Tensor [rows, f]
-        Where others want them.
-    """
+    """Rows that a codec keeps anyway: readers may look at them, others get a copy, once."""
 
     def __init__(self, out: Tensor) -> None:
         self._out, self._waited = out, False

@@ -15,7 +15,8 @@ from torch import Tensor
 from spgnn.comm import Communicator, RowCounts, on_every_rank
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice
-from spgnn.exchange import exchange_needs, needs_of, swap_counts, swap_rows
+from spgnn.exchange import exchange_needs, needs_of, swap_rows
+from spgnn.exchange.needs import swap_counts
 from spgnn.graph import DistGraph
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.loader.hops import NeighborGrowth, RowEntries, WholeRowGrowth, check_counts

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spgnn.errors import InputError
-from spgnn.exchange import ALGOS, COVERS, Algorithm
+from spgnn.exchange import COVERS, Algorithm
+from spgnn.exchange.algorithm import ALGOS
 from spgnn.nn import Order
 from spgnn.plan.network import Network
 

@@ -11,16 +11,8 @@ import torch
 
 from spgnn import DistMatrix, InputError
 from spgnn.comm import connect
-from spgnn.exchange import (
-    COVERS,
-    Algorithm,
-    Codec,
-    CodecSetting,
-    Exact,
-    Executor,
-    Step,
-    carried_by_level,
-)
+from spgnn.exchange import COVERS, Algorithm, Codec, CodecSetting, Executor, Step, carried_by_level
+from spgnn.exchange.transport import Exact
 from spgnn.testing import run_ranks
 from tests.exchange.coded import distributed, land, with_codec
 from tests.matrices import random_matrix, uneven_layout

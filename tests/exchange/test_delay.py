@@ -12,9 +12,11 @@ import torch
 
 from spgnn import RowLayout
 from spgnn.comm import RowCounts, connect
-from spgnn.exchange import Algorithm, Codec, CodecSetting, Exact, Route, Step
+from spgnn.exchange import Algorithm, Codec, CodecSetting, Step
 from spgnn.exchange.compression import ExactMeans
 from spgnn.exchange.delay import Never
+from spgnn.exchange.plan import Route
+from spgnn.exchange.transport import Exact
 from spgnn.testing import run_ranks
 from tests.exchange.coded import ALONE, alone, begin, distributed, land, with_codec
 from tests.matrices import random_matrix

@@ -14,7 +14,8 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from spgnn import Axes, RowLayout
 from spgnn._native import choose_agents
 from spgnn.data import load_dataset
-from spgnn.exchange import COVERS, Algorithm, Plan, Traffic, build_all
+from spgnn.exchange import COVERS, Algorithm, Plan, build_all
+from spgnn.exchange.plan import Traffic
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import by_level
 

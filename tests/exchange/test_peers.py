@@ -13,9 +13,9 @@ import torch
 
 from spgnn import Axes, DistMatrix, InputError, Mesh, RowLayout, kernels
 from spgnn.comm import RowCounts, connect
-from spgnn.exchange import COVERS, EXACT, Algorithm, Exact, Peers, build, build_all
+from spgnn.exchange import COVERS, EXACT, Algorithm, build, build_all
 from spgnn.exchange import rounds as rounds_
-from spgnn.exchange.peers import memory
+from spgnn.exchange.peers import Peers, memory
 from spgnn.exchange.rounds import (
     LEAST_OF_PAIR,
     Rounds,
@@ -24,6 +24,7 @@ from spgnn.exchange.rounds import (
     partner,
     rounds_of,
 )
+from spgnn.exchange.transport import Exact
 from spgnn.testing import run_ranks
 from tests.exchange.test_plans import same
 from tests.matrices import block_row, random_matrix, uneven_layout

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from spgnn import CSR, Axes, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import connect
-from spgnn.exchange import COVERS, Algorithm, Plan, Stage, build, build_all, grid
+from spgnn.exchange import COVERS, Algorithm, Plan, Stage, build, build_all
 from spgnn.exchange.plan import Turned, Volume
+from spgnn.exchange.schemes import grid
 from spgnn.partition import report
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout

@@ -9,8 +9,10 @@ import torch
 
 from spgnn import CSR, Axes, DistMatrix, Mesh, RowLayout, kernels
 from spgnn.comm import RowCounts, connect
-from spgnn.exchange import Codec, CodecSetting, Exact, Hop, Plan, Stage, Step
+from spgnn.exchange import Codec, CodecSetting, Plan, Stage, Step
 from spgnn.exchange.approximation import Errors
+from spgnn.exchange.plan import Hop
+from spgnn.exchange.transport import Exact
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from spgnn import Axes, DistMatrix, Mesh, RowLayout
 from spgnn.comm import Communicator, connect
-from spgnn.exchange import EXACT, Algorithm, Exact, Executor, Plan, Step, build_all
+from spgnn.exchange import EXACT, Algorithm, Executor, Plan, Step, build_all
 from spgnn.exchange.plan import Turn, Turned
+from spgnn.exchange.transport import Exact
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import moved

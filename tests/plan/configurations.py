@@ -11,7 +11,9 @@ import scipy.sparse as sp
 from spgnn.data import open_source
 from spgnn.data.normalise import add_self_loops
 from spgnn.errors import InputError
-from spgnn.exchange import ALGOS, COVERS, STRATEGIES
+from spgnn.exchange import COVERS
+from spgnn.exchange.algorithm import ALGOS
+from spgnn.exchange.schemes import STRATEGIES
 from spgnn.partition import partition
 from spgnn.plan import Prediction, Subject, predict
 from spgnn.plan.config import links_of, network_of
