@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -36,35 +38,31 @@ def test_a_typo_is_answered_with_what_was_meant():
     assert len(str(unknown("--cover", "c" * 5000, ("column",)))) < LONGEST_LINE
 
 
-def repr_or_long(value: object) -> str:
-    return "long" if isinstance(value, int) and value > 9 else repr(value)
-
-
-@pytest.mark.parametrize("value", [2, np.int64(2), np.uint8(2)])
-def test_integers(value):
-    assert check_integer("k", value, 1) == 2
-    assert type(check_integer("k", value, 1, 2)) is int
-
-
-@pytest.mark.parametrize("value", [2.0, "2", None, True, 0, 3, [2], 10**5000], ids=repr_or_long)
-def test_what_is_no_integer_in_range(value):
-    with pytest.raises(InputError, match=r"k must be an integer in \[1, 2\], got "):
-        check_integer("k", value, 1, 2)
-
-
-@pytest.mark.parametrize("value", [0, 1.0, np.float32(0.5), np.int64(1)])
-def test_numbers(value):
-    assert check_number("p", value, 0, 1) == value
-    assert type(check_number("p", value, 0, 1)) is float
-
-
 @pytest.mark.parametrize(
-    "value", [-0.1, 1.1, float("nan"), float("inf"), "1", None, True, [1], 10**5000, 1j],
-    ids=repr_or_long,
-)  # fmt: skip
-def test_what_is_no_number_in_range(value):
-    with pytest.raises(InputError, match=r"p must be a number in \[0, 1\], got "):
-        check_number("p", value, 0, 1)
+    ("check", "kind", "right", "wrong"),
+    [
+        (
+            lambda value: check_integer("k", value, 1, 2),
+            int,
+            [2, np.int64(2), np.uint8(2)],
+            [2.0, "2", None, True, 0, 3, [2], 10**5000],
+        ),
+        (
+            lambda value: check_number("k", value, 1, 2),
+            float,
+            [1, 1.0, np.float32(1.5), np.int64(2)],
+            [0.9, 2.1, math.nan, math.inf, "1", None, True, [1], 10**5000, 1j],
+        ),
+    ],
+)
+def test_numbers_in_a_range(check, kind, right, wrong):
+    for value in right:
+        assert check(value) == value
+        assert type(check(value)) is kind
+    for value in wrong:
+        with pytest.raises(InputError, match=r"k must be an? (integer|number) in \[1, 2\], got "):
+            check(value)
+    assert check_integer("k", 9, 1) == 9
 
 
 @pytest.mark.parametrize(

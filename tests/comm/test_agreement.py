@@ -25,8 +25,6 @@ from spgnn.testing import run_ranks
 from tests.comm.jobs import MPIEXEC, Forked, needs_mpi, run_program
 from tests.comm.misbehaving import QUARRELS, all_reduce, alltoallv, quarrel
 
-pytestmark = pytest.mark.usefixtures("clean_environment")
-
 
 def outcome(work: Callable[[], Any]) -> Any:
     """What it returns, or the line with which it is refused."""

@@ -36,7 +36,6 @@ from tests.comm.jobs import (
 )
 from tests.comm.misbehaving import MESSAGE
 
-pytestmark = pytest.mark.usefixtures("clean_environment")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 UNDER_MPI = [str(MPIEXEC), "-n", "2", sys.executable]
 BOUND_SECONDS = 10.0

@@ -17,12 +17,11 @@ from spgnn.comm.place import seconds as seconds_of
 from spgnn.testing import run_ranks
 from tests.comm.jobs import Forked
 
-pytestmark = pytest.mark.usefixtures("clean_environment")
-
 
 @pytest.fixture
 def given(monkeypatch):
-    """Sets variables of the environment."""
+    """Sets variables of the environment, which has none of a launcher's (tests/conftest.py)."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
     def give(environment: dict[str, str]) -> None:
         for name, value in environment.items():

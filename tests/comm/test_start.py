@@ -46,7 +46,6 @@ JOINING = importlib.import_module("spgnn.comm.connect")
 LAUNCHER = importlib.import_module("spgnn.comm.launch")
 INTERFACE = "GLOO_SOCKET_IFNAME"
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
-pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 # The local launcher.
