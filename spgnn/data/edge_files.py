@@ -258,8 +258,14 @@ class EdgeList(EdgeFile):
             len(names),
         )
         check_vertices(str(self.path), max(self._nodes, len(names)))
-        unnamed = self._largest + 1 + np.arange(max(self._nodes - len(names), 0))
-        return np.concatenate((names, unnamed))
+        missing = max(self._nodes - len(names), 0)
+        if missing > np.iinfo(np.int64).max - self._largest:
+            raise InputError(
+                f"{self.path}: ids reach {self._largest}; no larger ones are left for the "
+                f"{missing} vertices that no edge names"
+            )
+        unnamed = np.arange(missing, dtype=np.int64) + 1
+        return np.concatenate((names, self._largest + unnamed if missing else unnamed))
 
 
 def _no_edges(path: Path) -> InputError:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -297,23 +297,58 @@ def _record(options: Options, reports: list[Report]) -> bytes:
     return json.dumps(record, indent=2, allow_nan=False).encode() + b"\n"
 
 
+# Lines of the table: name, place in a report, form. Those whose place no report has are left out.
+_TABLE = (
+    ("total volume (rows)", "total_volume", "rows"),
+    ("max send", "max_send", "rows"),
+    ("average send", "avg_send", "mean"),
+    ("max receive", "max_recv", "rows"),
+    ("send imbalance", "send_imbalance", "share"),
+    ("receive imbalance", "recv_imbalance", "share"),
+    ("cover row", "cover_volume.row", "rows"),
+    ("cover minimum", "cover_volume.minimum", "rows"),
+    ("  its max send", "covers.minimum.max_send", "rows"),
+    ("edge cut (nonzeros)", "edge_cut", "rows"),
+    ("nnz imbalance", "nnz_imbalance", "share"),
+    ("vertex imbalance", "vertex_imbalance", "share"),
+    ("seconds", "seconds", "number"),
+    ("peak memory", "peak_rss_bytes", "bytes"),
+    ("between nodes (rows)", "levels.between.total", "rows"),
+    ("  max send", "levels.between.max_send", "rows"),
+    ("  once a part", "levels.between_flat.total", "rows"),
+    ("inside nodes", "levels.inside.total", "rows"),
+    ("  max send", "levels.inside.max_send", "rows"),
+    ("vertex cut: parts a vertex", "vertex_cut.replication", "number"),
+    ("  expand (rows)", "vertex_cut.expand.total", "rows"),
+    ("  fold", "vertex_cut.fold.total", "rows"),
+    ("  max send, together", "vertex_cut.together.max_send", "rows"),
+    ("  send imbalance", "vertex_cut.together.send_imbalance", "share"),
+    ("  nnz imbalance", "vertex_cut.nnz_imbalance", "share"),
+    ("  vertex imbalance", "vertex_cut.vertex_imbalance", "share"),
+)
+_BYTES = (
+    ("total bytes", "total_volume"),
+    ("max send bytes", "max_send"),
+    ("max receive bytes", "max_recv"),
+)
+
+
 def _print_reports(reports: list[Report], features: int | None) -> None:
     """One column of figures per report, on stdout."""
     rows = [("", [result["method"] for result in reports])]
-    rows += [(name, [show(result) for result in reports]) for name, show in _FIGURES]
-    for key, lines in (("levels", _LEVELS), ("vertex_cut", _CUT)):
-        if any(key in result for result in reports):
-            rows += [
-                (name, [given(result) if key in result else "–" for result in reports])
-                for name, given in lines
-            ]
+    for name, place, form in _TABLE:
+        first_key, *keys = place.split(".")
+        if any(first_key in result for result in reports):
+            cells = []
+            for result in reports:
+                value = result.get(first_key)
+                for key in keys:
+                    value = None if value is None else value.get(key)
+                cells.append(_shown(value, form))
+            rows.append((name, cells))
     if features is not None:
-        row = 4 * features
-        rows += [
-            ("total bytes", [_size(result["total_volume"] * row) for result in reports]),
-            ("max send bytes", [_size(result["max_send"] * row) for result in reports]),
-            ("max receive bytes", [_size(result["max_recv"] * row) for result in reports]),
-        ]
+        for name, key in _BYTES:
+            rows.append((name, [_shown(result[key] * 4 * features, "bytes") for result in reports]))
     first = reports[0]
     say(f"{first['vertices']:,} vertices, {first['edges']:,} nonzeros, {first['parts']} parts")
     name_width = max(len(name) for name, _ in rows)
@@ -326,10 +361,27 @@ def _print_reports(reports: list[Report], features: int | None) -> None:
             say(f"{result['method']}: {remark}")
 
 
+def _shown(value: Any, form: str) -> str:
+    if value is None:
+        return "–"
+    if form != "bytes":
+        return {
+            "rows": f"{value:,}",
+            "mean": f"{value:,.1f}",
+            "number": f"{value:.2f}",
+            "share": f"{100 * value:.1f} %",
+        }[form]
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
+
+
 def _remarks(result: Report) -> list[str]:
     remarks = []
     if not result.get("imbalance_met", True):
-        asked = _percent(result["imbalance_asked"])
+        asked = _shown(result["imbalance_asked"], "share")
         remarks.append(f"the asked imbalance of {asked} is not met")
     if result["empty_parts"]:
         remarks.append(counted(result["empty_parts"], "empty part"))
@@ -340,62 +392,6 @@ def _remarks(result: Report) -> list[str]:
             "number of vertices (--balance nnz,vertices evens both)"
         )
     return remarks
-
-
-def _rows(count: int | None) -> str:
-    return "–" if count is None else f"{count:,}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _size(count: int) -> str:
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:.3g} TB"
-
-
-_FIGURES: tuple[tuple[str, Callable[[Report], str]], ...] = (
-    ("total volume (rows)", lambda r: _rows(r["total_volume"])),
-    ("max send", lambda r: _rows(r["max_send"])),
-    ("average send", lambda r: f"{r['avg_send']:,.1f}"),
-    ("max receive", lambda r: _rows(r["max_recv"])),
-    ("send imbalance", lambda r: _percent(r["send_imbalance"])),
-    ("receive imbalance", lambda r: _percent(r["recv_imbalance"])),
-    ("cover row", lambda r: _rows(r["cover_volume"]["row"])),
-    ("cover minimum", lambda r: _rows(r["cover_volume"]["minimum"])),
-    (
-        "  its max send",
-        lambda r: _rows(r["covers"]["minimum"]["max_send"] if "minimum" in r["covers"] else None),
-    ),
-    ("edge cut (nonzeros)", lambda r: _rows(r["edge_cut"])),
-    ("nnz imbalance", lambda r: _percent(r["nnz_imbalance"])),
-    ("vertex imbalance", lambda r: _percent(r["vertex_imbalance"])),
-    ("seconds", lambda r: f"{r['seconds']:.2f}"),
-    ("peak memory", lambda r: _size(r["peak_rss_bytes"])),
-)
-
-_LEVELS: tuple[tuple[str, Callable[[Report], str]], ...] = (
-    ("between nodes (rows)", lambda r: _rows(r["levels"]["between"]["total"])),
-    ("  max send", lambda r: _rows(r["levels"]["between"]["max_send"])),
-    ("  once a part", lambda r: _rows(r["levels"]["between_flat"]["total"])),
-    ("inside nodes", lambda r: _rows(r["levels"]["inside"]["total"])),
-    ("  max send", lambda r: _rows(r["levels"]["inside"]["max_send"])),
-)
-
-_CUT: tuple[tuple[str, Callable[[Report], str]], ...] = (
-    ("vertex cut: parts a vertex", lambda r: f"{r['vertex_cut']['replication']:.2f}"),
-    ("  expand (rows)", lambda r: _rows(r["vertex_cut"]["expand"]["total"])),
-    ("  fold", lambda r: _rows(r["vertex_cut"]["fold"]["total"])),
-    ("  max send, together", lambda r: _rows(r["vertex_cut"]["together"]["max_send"])),
-    ("  send imbalance", lambda r: _percent(r["vertex_cut"]["together"]["send_imbalance"])),
-    ("  nnz imbalance", lambda r: _percent(r["vertex_cut"]["nnz_imbalance"])),
-    ("  vertex imbalance", lambda r: _percent(r["vertex_cut"]["vertex_imbalance"])),
-)
 
 
 if __name__ == "__main__":

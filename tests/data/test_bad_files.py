@@ -49,6 +49,7 @@ EDGES = {
     f"0,1,{NINES}\n": ", line 1: '9+…9+' is too large or too small",
     "0,1,0x10\n": ", line 1: '0x10' is not a number",
     f"# Edges: {NINES}\n0 1\n": "'9+…9+' is not a number of edges",
+    f"# Nodes: 3\n0 {2**63 - 1}\n": ": ids reach 9223372036854775807; no larger ones are left",
     f"# Nodes: {10**15}\n0 1\n": ": 10{15} vertices: needs .* GiB of memory",
 }
 METIS = {
