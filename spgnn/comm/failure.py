@@ -404,13 +404,15 @@ class Lifelines:
 
     def _hear(self, line: socket.socket, news: dict[int, dict[str, int]]) -> None:
         """Read what has come on a line; farewells are added to `news`."""
+        unread = self._unread.get(line)
+        if unread is None:  # turned away a moment ago
+            return
         try:
             heard = line.recv(1 << 16, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
             heard = b""
-        unread = self._unread[line]
         unread += heard
         peer = next((peer for peer, one in list(self._lines.items()) if one is line), None)
         if peer is None:
