@@ -92,18 +92,17 @@ void check(const Graph<Index>& graph, const Setting& setting, const spgnn::Sampl
     const bool is_new = met.emplace(root(i), sampled.nodes[i]).second;
     require(is_new || i < std::ssize(setting.seeds), "a node is there twice");
   }
-  std::int64_t targets = std::ssize(setting.seeds), fresh = 0;
+  std::int64_t targets = std::ssize(setting.seeds);
   for (std::size_t k = 0; k < sampled.hops.size(); ++k) {
     const spgnn::SampledHop& hop = sampled.hops[k];
-    const std::int64_t first = options.resample ? 0 : fresh;
-    require(hop.indptr.size() == targets - first + 1 && hop.indptr[0] == 0, "a hop lacks rows");
-    for (std::int64_t i = first; i < targets; ++i) {
+    require(hop.indptr.size() == targets + 1 && hop.indptr[0] == 0, "a hop lacks rows");
+    for (std::int64_t i = 0; i < targets; ++i) {
       const std::int64_t row = sampled.nodes[i], end = graph.indptr[row + 1];
       std::int64_t there = 0;
       for (std::int64_t e = graph.indptr[row]; e < end; ++e) {
         there += setting.limits.empty() || graph.times[e] <= setting.limits[root(i)];
       }
-      const std::int64_t begin = hop.indptr[i - first], until = hop.indptr[i - first + 1];
+      const std::int64_t begin = hop.indptr[i], until = hop.indptr[i + 1];
       const bool repeats = options.replace && options.strategy != Strategy::latest;
       require(!options.directed || until - begin == wanted(setting.fanouts[k], there, repeats),
               "a row has another number of entries");
@@ -120,7 +119,6 @@ void check(const Graph<Index>& graph, const Setting& setting, const spgnn::Sampl
         require(drawn.insert(e).second || repeats, "an edge was drawn twice");
       }
     }
-    fresh = targets;
     targets = hop.sources;
   }
   require(targets == sampled.nodes.size(), "nodes that no hop found");
@@ -136,7 +134,7 @@ void draw_neighbors(const Graph<Index>& graph, spgnn::Tables& tables, std::mt199
     options.strategy = static_cast<Strategy>(number % 3);
     options.replace = bit(0);
     options.directed = bit(1) || bit(2);
-    options.resample = !options.directed || bit(3);
+    options.resample = bit(3);
     options.edge_ids = bit(4);
     const bool timed = options.strategy == Strategy::latest || bit(5);
     options.disjoint = timed || rng() % 2;
