@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -83,38 +85,30 @@ def cases(ranks: int) -> Iterator[Case]:
             )
 
 
-@dataclass(frozen=True, eq=False)
-class Operands:
+def operands(case: Case) -> SimpleNamespace:
     """Of the whole graph, float64; those that are differentiated require it."""
+    rng = np.random.default_rng(case.n)
+    width = case.heads * case.channels
 
-    Z: Tensor
-    a: Tensor
-    ends: Tensor
-    G: Tensor
-    ids: Tensor
-    pattern: Tensor
+    def drawn(*shape: int) -> Tensor:
+        # Numbers that every dtype holds exactly.
+        return torch.from_numpy(np.round(rng.standard_normal(shape) * 8) / 8)
 
-    @classmethod
-    def of(cls, case: Case) -> Operands:
-        rng = np.random.default_rng(case.n)
-        width = case.heads * case.channels
-        A = random_matrix(case.n, 0.2, case.n, weighted=case.weighted)
-
-        def drawn(*shape: int) -> Tensor:
-            # Numbers that every dtype holds exactly.
-            return torch.from_numpy(np.round(rng.standard_normal(shape) * 8) / 8)
-
-        return cls(
-            drawn(case.n, width).requires_grad_(),
-            drawn(case.heads, case.channels).requires_grad_(),
-            drawn(case.n, width if case.joint else case.heads).requires_grad_(),
-            drawn(case.n, width),
-            torch.from_numpy(rng.permutation(case.n)) + 2**33,
-            torch.from_numpy(A.toarray() != 0),
-        )
+    return SimpleNamespace(
+        Z=drawn(case.n, width).requires_grad_(),
+        a=drawn(case.heads, case.channels).requires_grad_(),
+        ends=drawn(case.n, width if case.joint else case.heads).requires_grad_(),
+        G=drawn(case.n, width),
+        ids=torch.from_numpy(rng.permutation(case.n)) + 2**33,
+        pattern=torch.from_numpy(matrix_of(case).toarray() != 0),
+    )
 
 
-def dense(case: Case, whole: Operands) -> Tensor:
+def matrix_of(case: Case) -> sp.csr_array:
+    return random_matrix(case.n, 0.2, case.n, weighted=case.weighted)
+
+
+def dense(case: Case, whole: SimpleNamespace) -> Tensor:
     """As the papers write it, [n, heads * channels]."""
     Z = whole.Z.view(case.n, case.heads, case.channels)
     if case.joint:
@@ -137,7 +131,7 @@ def dense(case: Case, whole: Operands) -> Tensor:
 
 def check(comm: Communicator, case: Case) -> None:
     """Rows and gradients; and the bytes of both directions. Collective."""
-    whole = Operands.of(case)
+    whole = operands(case)
     expected = dense(case, whole)
     layout = RowLayout.even(case.n, comm.size) if case.even else uneven_layout(case.n, comm.size, 3)
     own = np.arange(*layout.range(comm.rank))
@@ -145,7 +139,7 @@ def check(comm: Communicator, case: Case) -> None:
     made = own[chosen[own]]
     (expected * whole.G)[torch.from_numpy(chosen)].sum().backward()
 
-    A = random_matrix(case.n, 0.2, case.n, weighted=case.weighted)
+    A = matrix_of(case)
     mesh = Mesh.build(comm, case.algorithm.axes(comm.size))
     scheme = case.algorithm.scheme(CSR.from_scipy(A[made]), layout, comm.rank)
     matrix = DistMatrix(build(scheme, mesh).ready(), layout, mesh)
@@ -194,40 +188,19 @@ def check(comm: Communicator, case: Case) -> None:
         assert counted == bytes_, case
 
 
-def check_cases(rank: int, every: int) -> int:
-    comm = connect()
-    chosen = list(cases(comm.size))[::every]
-    for case in chosen:
-        check(comm, case)
-    return len(chosen)
-
-
-@pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 1), (3, 1), (4, 1), (8, 1)])
-def test_attention_is_that_of_one_dense_process(ranks, every):
-    checked = run_ranks(check_cases, ranks, every)
-    assert checked == [len(list(cases(ranks))[::every])] * ranks
-
-
-def single_cases(ranks: int) -> list[Case]:
-    """Other dtypes than that of most oracles, in every direction that rows travel."""
-    grid = Algorithm("1.5d", 2) if ranks % 2 == 0 else Algorithm(cover="row")
-    return [
-        Case(23, algorithm, 4, 4, joint, 0.3, dtype=dtype)
-        for algorithm in (Algorithm(), Algorithm(cover="minimum"), grid)
-        for joint in (False, True)
-        for dtype in (torch.float32, torch.bfloat16)
-    ]
-
-
-def check_dtypes(rank: int) -> None:
-    comm = connect()
-    for case in single_cases(comm.size):
-        check(comm, case)
-
-
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_attention_of_other_dtypes(ranks):
-    run_ranks(check_dtypes, ranks)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def test_attention_is_that_of_one_dense_process(ranks):
+    chosen = list(cases(ranks))
+    if ranks in (1, 4):
+        # Other dtypes, in every direction that rows travel.
+        grid = Algorithm("1.5d", 2) if ranks % 2 == 0 else Algorithm(cover="row")
+        ways = Algorithm(), Algorithm(cover="minimum"), grid
+        chosen += [
+            Case(23, algorithm, 4, 4, joint, 0.3, dtype=dtype)
+            for algorithm, joint in product(ways, (False, True))
+            for dtype in (torch.float32, torch.bfloat16)
+        ]
+    run_ranks(lambda rank: [check(connect(), case) for case in chosen], ranks)
 
 
 def built(comm: Communicator, **how: object) -> DistMatrix:
