@@ -33,8 +33,9 @@ from spgnn.plan.machine import Machine
 from spgnn.plan.measure import measure
 from spgnn.plan.search import Planned
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, prepare, task_of
+from spgnn.train import TrainConfig, Trainer, prepare
 from spgnn.train.planned import ranked
+from spgnn.train.run import task_of
 
 ROOT = Path(__file__).parents[1]
 GRAPHS = (

@@ -41,7 +41,9 @@ import torch
 from spgnn.comm import Communicator, connect, guarded, ranks_here
 from spgnn.memory import FreedMemory, give_back_freed
 from spgnn.testing import Throttled, throttled
-from spgnn.train import GraphTask, TrainConfig, Trainer, prepare, task_of
+from spgnn.train import TrainConfig, Trainer, prepare
+from spgnn.train.run import task_of
+from spgnn.train.task import GraphTask
 
 ROOT = Path(__file__).parents[1]
 COMPUTE, EXACT, DELAYED, CENTRED = WAYS = ("compute alone", "exact", "delay 1", "centred")

@@ -15,7 +15,7 @@ import sys
 # Read when torch is imported, hence before it.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-from spgnn.train import main
+from spgnn.train.run import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -338,7 +338,7 @@ def check_degrees(degree: npt.NDArray[np.float64], ids: Tensor | int = 0) -> Non
         raise InputError(
             f"vertex {vertex} has degree {degree[row]:g}, the sum of the weights of its in-edges: "
             "normalisation needs 0 or more; give weights that are not negative, or normalise "
-            "nothing (--normalisation none, GCNConv(normalize=False))"
+            "nothing (data.normalisation none, GCNConv(normalize=False))"
         )
 
 

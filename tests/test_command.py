@@ -11,7 +11,7 @@ from rich.table import Table
 from spgnn import InputError
 from spgnn.command import counted, nbytes, run, say, show_table
 from spgnn.config import TrainConfig
-from spgnn.train import main as train
+from spgnn.train.run import main as train
 from tests.comm.jobs import Forked
 
 

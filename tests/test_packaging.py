@@ -143,7 +143,7 @@ def test_an_installed_wheel_trains(installed):
         textwrap.dedent("""\
         import sys
         import spgnn
-        from spgnn.train import main
+        from spgnn.train.run import main
 
         assert "site-packages" in spgnn.__file__, spgnn.__file__
         sys.exit(main(sys.argv[1:]))

@@ -14,7 +14,7 @@ import pytest
 from spgnn import progress
 from spgnn.errors import ERASE
 from spgnn.progress import ProgressBar, working
-from spgnn.train import main
+from spgnn.train.run import main
 from tests.comm.jobs import PATIENCE, wait_for
 
 

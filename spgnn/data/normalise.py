@@ -194,7 +194,7 @@ class WordCount:
 
 
 def is_bag_of_words(x: Tensor | CSR | None) -> bool:
-    """The rule of ``--feature-norm auto``: no feature is negative and at most half are nonzero.
+    """The rule of ``data.feature-norm=auto``: no feature is negative and at most half are nonzero.
 
     Word counts and TF-IDF are like that; embeddings and measured attributes are dense or have
     negative entries. Rows are normalised for such sets, as Kipf & Welling did.

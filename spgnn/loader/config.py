@@ -102,7 +102,7 @@ class Storage(Record):
     pack: Annotated[
         int,
         key(
-            "of disk, in --store-dir: copies of each batch's rows in one stretch, written before "
+            "of disk, in store-dir: copies of each batch's rows in one stretch, written before "
             "its epoch; --cache then keeps the rows of most batches",
             "BYTES",
             in_bytes=True,

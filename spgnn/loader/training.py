@@ -35,7 +35,7 @@ from spgnn.nn.block import Block, block_pattern
 from spgnn.nn.pairs import pairs_cross_entropy
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
-from spgnn.train import Scores, Task, Trainer
+from spgnn.train import Task, Trainer
 from spgnn.train.callbacks import Callback
 from spgnn.train.links import HELD_OUT, LinkJudge, LinkModel, purpose_of
 from spgnn.train.setup import (
@@ -48,7 +48,7 @@ from spgnn.train.setup import (
 from spgnn.train.setup import (
     features_of as features_of_share,
 )
-from spgnn.train.task import Predictions, decaying_first
+from spgnn.train.task import Predictions, Scores, decaying_first
 from spgnn.train.trainer import OPTIMIZERS
 from spgnn.train.vertices import Objective, as_taken
 

@@ -391,7 +391,7 @@ class _Plateau:
     def _look(self, loss: float | None) -> None:
         if loss is None:
             raise InputError(
-                "--lr-schedule plateau needs a validation loss, and no validation vertex has one"
+                "training.lr-schedule plateau needs a validation loss: no validation vertex has one"
             )
         if loss < self._best:
             self._best, self._waited = loss, 0

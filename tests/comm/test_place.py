@@ -165,7 +165,7 @@ def test_times_must_be_numbers(given, text):
     ],
 )
 def test_the_command_says_so_in_one_line(tmp_path, environment):
-    from spgnn.train import main
+    from spgnn.train.run import main
 
     ended = Forked(lambda: main(["--dataset", "sbm"]), tmp_path, environment).wait()
     name = next(name for name in (*environment, "MASTER_PORT") if name in ended.err)

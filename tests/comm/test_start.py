@@ -28,7 +28,7 @@ from spgnn import InputError
 from spgnn.comm import connect, launch, world
 from spgnn.comm.failure import Job, Lifelines
 from spgnn.testing import run_ranks
-from spgnn.train import main
+from spgnn.train.run import main
 from tests.comm.jobs import (
     MPIEXEC,
     PATIENCE,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spgnn.parts.network import Network
-from spgnn.train import main
+from spgnn.train.run import main
 from tests.comm.jobs import Ended, Forked, slowness
 from tests.parts.runs import SMALL
 from tests.train.command import without_torch

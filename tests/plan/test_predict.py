@@ -21,8 +21,9 @@ from spgnn.plan.network import Network
 from spgnn.plan.pairs import LinkTask
 from spgnn.plan.tracing import trace
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, prepare, task_of
+from spgnn.train import TrainConfig, Trainer, prepare
 from spgnn.train.report import assemble
+from spgnn.train.run import task_of
 from tests.exchange.test_plans import schemes
 from tests.plan.configurations import predicted, random_configurations, write_graphs
 from tests.training import run

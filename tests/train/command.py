@@ -8,7 +8,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from spgnn.train import main
+from spgnn.train.run import main
 from tests.comm.jobs import Ended, Forked
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from spgnn.comm import launch
-from spgnn.train import TrainConfig, main
+from spgnn.train import TrainConfig
 from spgnn.train.checkpoint import FILE
-from spgnn.train.run import run_rank
+from spgnn.train.run import main, run_rank
 from tests.comm.jobs import PATIENCE, Ended, Forked, wait_for
 from tests.train.checkpoints import contents
 from tests.train.command import check_refused, run, without_torch

@@ -20,7 +20,8 @@ from spgnn.loader.config import MiniBatchConfig
 from spgnn.loader.run import train as train_batches
 from spgnn.plan.config import PlanConfig
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, Training, main, prepare, train
+from spgnn.train import TrainConfig, Trainer, Training, prepare, train
+from spgnn.train.run import main
 from tests.comm.jobs import Ended
 from tests.train.command import check_refused, run
 from tests.training import write_dataset

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, prepare, task_of
+from spgnn.train import TrainConfig, Trainer, prepare
+from spgnn.train.run import task_of
 from spgnn.train.task import model_of
 from tests.train.command import check_refused
 from tests.train.command import run as command

@@ -141,5 +141,5 @@ def test_adamw_decays_apart_from_the_gradient(tmp_path):
 
 def test_plateau_needs_a_validation_loss():
     rates = Rates(Training(lr_schedule="plateau"))
-    with pytest.raises(InputError, match="--lr-schedule plateau needs a validation loss"):
+    with pytest.raises(InputError, match=r"training\.lr-schedule plateau needs a validation loss"):
         rates.factor([{"val_loss": None}])

@@ -10,9 +10,10 @@ import pytest
 
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from spgnn.train import Problem, TrainConfig, Trainer, prepare, task_of, train
+from spgnn.train import TrainConfig, Trainer, prepare, train
 from spgnn.train import report as reporting
-from spgnn.train.run import of_run, resolved
+from spgnn.train.run import of_run, resolved, task_of
+from spgnn.train.setup import Problem
 from tests.training import write_dataset
 
 EPOCHS = 5
