@@ -12,13 +12,13 @@ from typing import Annotated, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.command import counted, run, say
+from spgnn.command import plural, run, say
 from spgnn.data.graph import MASKS, GraphBlock, LabelKind, label_kind, labelled
 from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
 from spgnn.data.shards import ShardDirectory, check_parts, write_shards
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource
 from spgnn.data.through_disk import open_through_disk
-from spgnn.errors import InputError, meant, shortened, unknown
+from spgnn.errors import InputError, shortened, suggestion, unknown
 from spgnn.files import check_new_directory, scratch_directory
 from spgnn.inference.cli import run_infer
 from spgnn.options import Record, flag, positional, read_options
@@ -233,7 +233,7 @@ def _cut(source: GraphSource, options: Shard, progress: ProgressBar) -> None:
 
 
 def _say_cut(source: GraphSource, options: Shard) -> None:
-    say(f"{options.output}: {source.meta.vertices:,} vertices in {counted(options.parts, 'part')}")
+    say(f"{options.output}: {source.meta.vertices:,} vertices in {plural(options.parts, 'part')}")
 
 
 def _labels(source: GraphSource, options: Shard) -> npt.NDArray[np.int32] | None:
@@ -257,7 +257,7 @@ def _labels(source: GraphSource, options: Shard) -> npt.NDArray[np.int32] | None
         known = ", ".join(METHODS)
         raise InputError(
             f"--partition {shortened(options.partition, 60)}: neither a file nor one of {known}"
-            f"{meant(options.partition, METHODS)}"
+            f"{suggestion(options.partition, METHODS)}"
         )
     return read_labels(options.partition, source.meta.vertices, options.parts)
 

@@ -159,7 +159,7 @@ class _Diagnostics(io.TextIOWrapper):
             super().flush()
 
 
-def counted(count: int, one: str, several: str | None = None) -> str:
+def plural(count: int, one: str, several: str | None = None) -> str:
     """A number of things: ``1 rank``, ``2 ranks``."""
     return f"{count:,} {one if count == 1 else several or f'{one}s'}"
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from spgnn.attention import check_attention
 from spgnn.comm import BACKENDS
-from spgnn.errors import InputError, meant
+from spgnn.errors import InputError, suggestion
 from spgnn.exchange import Algo, Codec, Cover, Schedule, Strategy
 from spgnn.exchange import Algorithm as Distribution
 from spgnn.exchange.approximation import BITS
@@ -145,7 +145,7 @@ class Algorithm(Record):
             return 1
         size = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
         if size < 1:
-            hint = meant(text, ("none", "auto"))
+            hint = suggestion(text, ("none", "auto"))
             raise InputError(f"--hierarchy {text}: must be none, auto or a number from 1{hint}")
         return size
 
@@ -193,7 +193,7 @@ class Messages(Record):
         if self.delay == NEVER:
             return None
         if not (self.delay.isascii() and self.delay.isdigit() and len(self.delay) < 10):
-            hint = meant(self.delay, (NEVER,))
+            hint = suggestion(self.delay, (NEVER,))
             raise InputError(
                 f"--delay {self.delay}: must be a number of epochs from 0, or never{hint}"
             )
@@ -430,7 +430,7 @@ class Aim(Record):
         except ValueError:
             weights = ()
         if not all(0 <= weight < math.inf for weight in weights) or not sum(weights):
-            hint = meant(text, ("none", "balanced"))
+            hint = suggestion(text, ("none", "balanced"))
             wanted = "must be none, balanced, or a weight for each class, as in 1,2.5,1"
             raise InputError(f"aim.class-weights {text}: {wanted}{hint}")
         return weights

@@ -50,10 +50,10 @@ def shortened(text: str, most: int) -> str:
 def unknown(what: str, value: object, choices: Iterable[str]) -> InputError:
     """The error for a name of a flag or argument `what` that is none of the choices."""
     known, given = list(choices), shortened(str(value), _LONGEST_NAME)
-    return InputError(f"{what} {given}: choose one of {', '.join(known)}{meant(given, known)}")
+    return InputError(f"{what} {given}: choose one of {', '.join(known)}{suggestion(given, known)}")
 
 
-def meant(given: str, choices: Iterable[str]) -> str:
+def suggestion(given: str, choices: Iterable[str]) -> str:
     """``; did you mean 'NAME'?`` if one of the choices is near what was given, or nothing."""
     near = get_close_matches(shortened(given, _LONGEST_NAME), list(choices), n=1)
     return f"; did you mean '{near[0]}'?" if near else ""

@@ -24,7 +24,7 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
 from rich.console import Console
 
 from spgnn.command import LARGEST, nbytes, say
-from spgnn.errors import InputError, check_choice, check_integer, meant, shortened, unknown
+from spgnn.errors import InputError, check_choice, check_integer, shortened, suggestion, unknown
 
 _SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 _LARGEST_FILE = 1 << 28
@@ -403,7 +403,7 @@ def _setting(text: str, options: Iterable[Option]) -> tuple[Option, str]:
     if not equals:
         raise InputError(f"--set {text}: must be SECTION.KEY=VALUE, as in training.clip=1")
     if option is None:
-        raise InputError(f"--set {text}: unknown key '{name}'{meant(name, by_key)}")
+        raise InputError(f"--set {text}: unknown key '{name}'{suggestion(name, by_key)}")
     return option, value
 
 
@@ -427,7 +427,7 @@ def _entries(
         known = [n for n, option in by_name.items() if section in ("", option.section)]
         if name not in known:
             where = f" of [{section}]" if section else ""
-            near = meant(name, known if section else [*known, *sections])
+            near = suggestion(name, known if section else [*known, *sections])
             raise InputError(f"{what}: unknown key '{written}'{where}{near}")
         if name in seen:
             raise InputError(f"{what}: {written} is there twice")

@@ -9,7 +9,7 @@ import pytest
 from rich.table import Table
 
 from spgnn import InputError
-from spgnn.command import counted, nbytes, run, say, show_table
+from spgnn.command import nbytes, plural, run, say, show_table
 from spgnn.config import TrainConfig
 from spgnn.train.run import main as train
 from tests.comm.jobs import Forked
@@ -132,7 +132,7 @@ def test_tables_are_as_wide_as_they_need_where_no_terminal_sets_a_limit(capsys):
 
 
 def test_numbers_of_things():
-    assert [counted(n, "rank") for n in (0, 1, 2, 1000)] == [
+    assert [plural(n, "rank") for n in (0, 1, 2, 1000)] == [
         "0 ranks",
         "1 rank",
         "2 ranks",

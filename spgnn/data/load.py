@@ -23,7 +23,7 @@ from spgnn.data.reading import PACKED, check_regular, unpacked
 from spgnn.data.shards import is_graph_directory, open_shards
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.data.structure import stack_rows
-from spgnn.errors import InputError, meant, shortened, unknown
+from spgnn.errors import InputError, shortened, suggestion, unknown
 from spgnn.pattern import index_dtype
 from spgnn.progress import Progress
 from spgnn.sparse import CSR
@@ -76,7 +76,7 @@ def edge_file(path: Path) -> EdgeFile | None:
     if suffix not in FORMATS or (suffix == ".npz" and path.suffix.lower() in PACKED):
         raise InputError(
             f"{path}: unknown format; known are {', '.join(FORMATS)} (text also with "
-            f"{', '.join(PACKED)}){meant(suffix, FORMATS)}"
+            f"{', '.join(PACKED)}){suggestion(suffix, FORMATS)}"
         )
     return None if suffix == ".npz" else EDGE_FILES[suffix](path)
 
@@ -279,7 +279,7 @@ def _find(
     if text in DOWNLOADS:
         return download(text, data_dir, progress)
     choices = (*GENERATED, *DOWNLOADS)
-    near = meant(text, (*choices, *(path.stem for path in home.glob("*.npz"))))
+    near = suggestion(text, (*choices, *(path.stem for path in home.glob("*.npz"))))
     shown = shortened(text, _SHOWN)
     raise InputError(
         f"no data set '{shown}': neither a file, nor {shortened(str(stored), _SHOWN)}, nor one of "

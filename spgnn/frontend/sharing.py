@@ -19,7 +19,7 @@ from spgnn.data.normalise import add_self_loops
 from spgnn.data.shards import is_graph_directory
 from spgnn.data.source import MemorySource
 from spgnn.data.splits import seeded_split
-from spgnn.errors import InputError, meant, memory_for
+from spgnn.errors import InputError, memory_for, suggestion
 from spgnn.exchange import Algorithm
 from spgnn.partition import METHODS, partition, read_labels
 from spgnn.partition.adjacency import Int32Array
@@ -162,7 +162,7 @@ def _labels(
             return read_labels(method, A.shape[0], parts), None
         known = ", ".join(METHODS)
         raise InputError(
-            f"--partition {method}: neither a file nor one of {known}{meant(method, METHODS)}"
+            f"--partition {method}: neither a file nor one of {known}{suggestion(method, METHODS)}"
         )
     # Only gvb knows what is sent where the cheaper of rows and columns is.
     minimum = how.algorithm.cover == "minimum" and method == "gvb"

@@ -12,7 +12,7 @@ import torch
 from rich.table import Table
 
 from spgnn.comm import Communicator
-from spgnn.command import counted, show_table
+from spgnn.command import plural, show_table
 from spgnn.files import write_file
 from spgnn.loader.cache import CachedRows, hits
 from spgnn.loader.config import MiniBatchConfig
@@ -159,8 +159,8 @@ def show(report: Report) -> None:
     graph, config = report["graph"], report["config"]
     table = Table(
         title=f"{graph['name']}: {graph['vertices']:,} vertices, {graph['edges']:,} edges, "
-        f"{counted(report['world_size'], 'rank')}, {config['sampler']} {config['num_neighbors']}, "
-        f"{counted(report['batches_per_epoch'], 'batch', 'batches')} of {config['batch_size']}",
+        f"{plural(report['world_size'], 'rank')}, {config['sampler']} {config['num_neighbors']}, "
+        f"{plural(report['batches_per_epoch'], 'batch', 'batches')} of {config['batch_size']}",
         show_header=False,
         title_justify="left",
     )

@@ -13,7 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from spgnn import kernels
 from spgnn.comm import Communicator
-from spgnn.errors import InputError, check_integer, meant
+from spgnn.errors import InputError, check_integer, suggestion
 from spgnn.nn.block import Block
 from spgnn.nn.features import Features, Propagated, features_beside
 from spgnn.nn.propagation import LayerGraph, comm_of, own_rows
@@ -266,7 +266,7 @@ def check_options(layer: nn.Module, given: dict[str, Any], **defaults: Any) -> N
         taken = [key for key in signature(kind.__init__).parameters if key != "self"][:-1]
         if name in known:
             raise InputError(f"{kind.__name__}: {name}={value!r} is not supported")
-        raise InputError(f"{kind.__name__} has no option {name}{meant(name, taken)}")
+        raise InputError(f"{kind.__name__} has no option {name}{suggestion(name, taken)}")
 
 
 def _find_widths(layer: Convolution, given: tuple[Any, ...], named: dict[str, Any]) -> None:

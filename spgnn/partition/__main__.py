@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.command import counted, run, say
+from spgnn.command import plural, run, say
 from spgnn.data.load import data_directory, load_dataset
 from spgnn.data.shards import open_shards
 from spgnn.errors import InputError, check_choice, memory_for
@@ -384,7 +384,7 @@ def _remarks(result: Report) -> list[str]:
         asked = _shown(result["imbalance_asked"], "share")
         remarks.append(f"the asked imbalance of {asked} is not met")
     if result["empty_parts"]:
-        remarks.append(counted(result["empty_parts"], "empty part"))
+        remarks.append(plural(result["empty_parts"], "empty part"))
     if result["vertex_imbalance"] > _UNEVEN and result["nnz_imbalance"] < _UNEVEN:
         largest = 1 + result["vertex_imbalance"]
         remarks.append(

@@ -7,7 +7,7 @@ import math
 import types
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from spgnn.errors import InputError, meant, shortened
+from spgnn.errors import InputError, shortened, suggestion
 
 
 def read_record(kind: Any, value: Any, where: str, name: str = "") -> Any:
@@ -42,7 +42,7 @@ def read_record(kind: Any, value: Any, where: str, name: str = "") -> Any:
     for key in value:
         if key not in hints:
             full = f"{name}.{key}" if name else str(key)
-            raise InputError(f"{where}: {full} is not known{meant(str(key), hints)}")
+            raise InputError(f"{where}: {full} is not known{suggestion(str(key), hints)}")
     return kind(**found)
 
 

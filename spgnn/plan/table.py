@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from spgnn.command import counted, say, show_table
+from spgnn.command import plural, say, show_table
 from spgnn.plan.choose import Choice
 from spgnn.plan.machine import Level, Machine
 
@@ -17,7 +17,7 @@ _WIDTH = 140  # of tables that go into a file
 def show_choice(choice: Choice, record: dict[str, Any], top: int, *, estimated: bool) -> None:
     """Print the best plans for one number of ranks, why they are where they are, and commands."""
     table = Table(
-        title=f"{counted(choice.ranks, 'rank')}: {counted(len(choice.plans), 'plan')}"
+        title=f"{plural(choice.ranks, 'rank')}: {plural(len(choice.plans), 'plan')}"
         + (", λ̄ estimated from a sample of vertices" if estimated else ""),
         title_justify="left",
     )

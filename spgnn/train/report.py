@@ -12,7 +12,7 @@ import torch
 from rich.table import Table
 
 from spgnn.comm import Communicator
-from spgnn.command import counted, show_table
+from spgnn.command import plural, show_table
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.exchange.approximation import DIRECTIONS, relative_errors
@@ -308,7 +308,7 @@ def show(report: Report) -> None:
     graph, config, last = report["graph"], report["config"], (report["history"] or [{}])[-1]
     table = Table(
         title=f"{graph['name']}: {graph['vertices']:,} vertices, {graph['edges']:,} edges, "
-        f"{counted(report['world_size'], 'rank')}, {config['algo']}, c = {config['c']}",
+        f"{plural(report['world_size'], 'rank')}, {config['algo']}, c = {config['c']}",
         show_header=False,
         title_justify="left",
     )

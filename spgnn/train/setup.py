@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator, Mesh, from_rank_zero, on_every_rank
-from spgnn.command import counted
+from spgnn.command import plural
 from spgnn.config import TrainConfig
 from spgnn.data import GraphMeta, GraphSource, open_source
 from spgnn.data.distribute import RankShare, induced
@@ -216,7 +216,7 @@ def share_of(
                 graph_split=data.graphs_of_splits,
             )
 
-    what = f"partitioning {data.dataset} into {counted(parts, 'part')}"
+    what = f"partitioning {data.dataset} into {plural(parts, 'part')}"
     with working(what, shown=comm.rank == 0):
         return scattered_share(data.dataset, opened, placement, comm)
 
