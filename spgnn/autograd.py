@@ -169,14 +169,14 @@ class _BesideItself(torch.autograd.Function):
 
 
 class _Procedure(torch.autograd.Function):
-    """A number that is computed in a way of its own, and so are the gradients behind it."""
+    """A tensor whose gradient is handed to a procedure."""
 
     @staticmethod
     def forward(
-        ctx: Any, anchor: Tensor, value: Tensor, backward: Callable[[Tensor], None]
+        ctx: Any, anchor: Tensor, values: list[Tensor], backward: Callable[[Tensor], None]
     ) -> Tensor:
         ctx.procedure = backward
-        return value.clone()
+        return values.pop()  # it is no input, so whoever gets it may write over it
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
@@ -185,18 +185,17 @@ class _Procedure(torch.autograd.Function):
 
 
 def with_backward(value: Tensor, backward: Callable[[Tensor], None]) -> Tensor:
-    """A number whose gradients a procedure makes.
+    """The same tensor, whose gradient is handed to a procedure.
 
     Parameters
     ----------
     value : Tensor
-        A scalar.
+        Without a history; given away.
     backward : callable
-        Called once in backward, with the gradient of the number; it adds to the parameters' own
-        gradients.
+        Called in backward with the gradient of the tensor.
     """
     anchor = torch.zeros((), dtype=value.dtype, requires_grad=True)
-    found: Tensor = _Procedure.apply(anchor, value, backward)  # type: ignore[no-untyped-call]
+    found: Tensor = _Procedure.apply(anchor, [value], backward)  # type: ignore[no-untyped-call]
     return found
 
 

@@ -32,6 +32,10 @@ class Operands:
         self._compared = 0
         self._known: set[tuple[object, ...]] = set()
 
+    def restarted(self) -> Operands:
+        """The same rules for products that are counted from the first one."""
+        return Operands(self._comm, self._policy)
+
     def next(self, dense: object, rows: int, *, exact: bool = False, **facts: object) -> Step:
         """Check an operand; the step of the product that is about to begin. Collective.
 

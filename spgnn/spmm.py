@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.attention import Attention, Weighed
+from spgnn.attention import Attention
 from spgnn.autograd import named, product
 from spgnn.comm import Mesh, on_every_rank
 from spgnn.errors import InputError
@@ -37,8 +37,6 @@ from spgnn.operands import Operands
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, side_by_side
 
-Noted = tuple[int, torch.dtype, Step] | Weighed
-
 
 class DistMatrix:
     """A sparse matrix A over the ranks of a mesh; ``A @ H`` is differentiable in H.
@@ -63,11 +61,6 @@ class DistMatrix:
         Buffers shared with other matrices, which may not be multiplied at the same time.
     setting : CodecSetting, optional
         Of its codec; the rows of the plan have names then. See :meth:`set_codec`.
-
-    Attributes
-    ----------
-    record : list of (width, dtype, step), or Weighed
-        What was multiplied on the meta device: such products move nothing and are only noted.
     """
 
     def __init__(
@@ -85,7 +78,6 @@ class DistMatrix:
         self.layout, self.mesh = layout, mesh
         self.overlap, self.schedule, self.buffer = overlap, schedule, buffer
         self.rows, self.columns = plan.shape
-        self.record: list[Noted] = []
         self.handle = named(self)
         self._arrange(plan, setting, workspace)
 
@@ -323,9 +315,6 @@ class DistMatrix:
         """``A·H`` without autograd; without a step, exact. Collective."""
         if step is None:
             step = self.operands.next(H_local, self.columns, exact=True)
-        if H_local.is_meta:
-            self.record.append((H_local.shape[1], H_local.dtype, step))
-            return H_local.new_empty(self.rows, H_local.shape[1])
         if self.codecs is not None and not step.exact:
             step = self._begun(H_local, step)
         return self.executor.forward(H_local, step)
@@ -334,9 +323,6 @@ class DistMatrix:
         """``Aᵀ·G``: the same plan run backwards; same counts, same bytes. Collective."""
         if step is None:
             step = self.operands.next(G_local, self.rows, exact=True).reversed()
-        if G_local.is_meta:
-            self.record.append((G_local.shape[1], G_local.dtype, step))
-            return G_local.new_empty(self.columns, G_local.shape[1])
         if self.codecs is not None and not step.exact:
             step = self._begun(G_local, step)
         return self.executor.adjoint(G_local.contiguous(), step)

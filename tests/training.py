@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from spgnn.comm import Communicator
 from spgnn.data.normalise import WITH_LOOPS
 from spgnn.kernels.torch_kernels import dropout_mask
-from spgnn.nn.attention_conv import EDGES
-from spgnn.nn.dropout import DropoutKeys
+from spgnn.nn.layers import EDGES
+from spgnn.nn.rowwise import DropoutKeys
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
 from spgnn.train import report as reporting
 from spgnn.train.run import resolved

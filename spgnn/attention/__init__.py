@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spgnn.attention.engine import Attention
 from spgnn.attention.library import Weighed
-from spgnn.attention.operator import EdgeDropout, Weighing, attend, attend_v2
+from spgnn.attention.operator import EdgeDropout, attend, attend_v2
 from spgnn.attention.pieces import Pieces, check_attention, pieces
 from spgnn.attention.scores import head_scores
 
@@ -13,7 +13,6 @@ __all__ = [
     "EdgeDropout",
     "Pieces",
     "Weighed",
-    "Weighing",
     "attend",
     "attend_v2",
     "check_attention",

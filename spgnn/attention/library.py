@@ -48,16 +48,19 @@ class Matrix(Protocol):
     Attributes
     ----------
     handle : int
-    rows, columns : int
     operands : Operands
-    record : list
     """
 
     handle: int
-    rows: int
-    columns: int
     operands: Operands
-    record: list[Any]
+
+    @property
+    def rows(self) -> int:
+        """Rows this rank makes."""
+
+    @property
+    def columns(self) -> int:
+        """Rows of the operand that this rank holds."""
 
     @property
     def attention(self) -> Attention:

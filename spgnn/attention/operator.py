@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from spgnn.attention.library import COMPILED, NO_CODEC, Matrix, Weighed, agreed
+from spgnn.attention.library import COMPILED, NO_CODEC, Matrix, agreed
 from spgnn.errors import InputError
 from spgnn.sparse import SUM_DTYPE
 
@@ -34,29 +34,6 @@ class EdgeDropout:
     key: int
     sources: Tensor
     targets: Tensor | None = None
-
-
-class Weighing(NamedTuple):
-    """What is asked of a matrix whose rows are made elsewhere.
-
-    Attributes
-    ----------
-    Z, ends, a : Tensor
-        As `attend` takes Z_local, d and a; or `attend_v2` Y_local, X and a, if `joint`.
-    slope : float
-    p : float
-        Of dropout of weights; 0: none are dropped.
-    key : int
-    joint : bool
-    """
-
-    Z: Tensor
-    ends: Tensor
-    a: Tensor
-    slope: float
-    p: float
-    key: int
-    joint: bool
 
 
 def attend(
@@ -161,10 +138,6 @@ def _called(
     if dropout is not None and dropout.p:
         sources, targets, p = dropout.sources, dropout.targets, float(dropout.p)
         key = (dropout.key + 2**63) % 2**64 - 2**63
-    if getattr(A, "made_elsewhere", False):
-        elsewhere: Any = A
-        found: Tensor = elsewhere.attended(Weighing(Z, ends, a, slope, p, key, joint))
-        return found
     gradients = torch.is_grad_enabled() and any(
         array is not None and array.requires_grad for array in operands
     )
@@ -174,8 +147,6 @@ def _called(
         _check_dropout(A, dropout)
         step = agreed(A, Z, a, edges, sources, targets, joint, slope, p, key, gradients)
         epoch, number = step.epoch, NO_CODEC if step.exact else step.product
-        if Z.is_meta:
-            A.record.append(Weighed(Z.shape[1], Z.dtype, False, len(a), joint, number))
     # Rows are handed over as they lie: kernels and exchanges want them without gaps.
     Z, ends = Z.contiguous(), ends.contiguous()
     made = torch.ops.spgnn.attend(

@@ -29,16 +29,17 @@ Float64 = npt.NDArray[np.float64]
 X = TypeVar("X", bound=Tensor | CSR)
 
 
-def add_self_loops(block: CSR, first_row: int = 0) -> CSR:
+def add_self_loops(block: CSR, first_row: int = 0, weight: float = 1) -> CSR:
     """B + I on rows [first_row, first_row + rows): every diagonal entry exists exactly once.
 
     Parameters
     ----------
     block : CSR [rows, n]
-        Canonical, global columns. In a weighted block a missing loop gets weight 1 and an
-        existing one keeps its own.
+        Canonical, global columns. In a weighted block a missing loop gets `weight` and an existing
+        one keeps its own.
     first_row : int
         Global index of row 0.
+    weight : float
 
     Returns
     -------
@@ -55,8 +56,10 @@ def add_self_loops(block: CSR, first_row: int = 0) -> CSR:
     grown[1:] += np.cumsum(missing)
     at = place[missing]
     values = block.values
+    if values is None and weight != 1:
+        values = torch.ones(block.nnz)
     if values is not None:
-        values = torch.from_numpy(np.insert(values.numpy(), at, 1))
+        values = torch.from_numpy(np.insert(values.numpy(), at, weight))
     indices = np.insert(indices, at, diagonal[missing].astype(indices.dtype))
     return CSR.of(torch.from_numpy(grown), torch.from_numpy(indices), block.shape, values)
 

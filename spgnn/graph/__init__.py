@@ -1,8 +1,8 @@
-"""A graph distributed over ranks: its vertices, its halo, its matrices."""
+"""A graph distributed over ranks, and the protocol by which layers ask a graph for aggregations."""
 
 from __future__ import annotations
 
 from spgnn.graph.distgraph import DistGraph
-from spgnn.graph.matrices import MatrixKind
+from spgnn.graph.protocol import Aggregation, Graph, LayerGraph
 
-__all__ = ["DistGraph", "MatrixKind"]
+__all__ = ["Aggregation", "DistGraph", "Graph", "LayerGraph"]

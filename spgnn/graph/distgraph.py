@@ -18,7 +18,8 @@ from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Codec
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.edges import Edges, edges_of_pattern
-from spgnn.graph.matrices import GraphMatrices, MatrixKind
+from spgnn.graph.matrices import GraphMatrices
+from spgnn.graph.protocol import Graph, LocalEdges, Normalisation
 from spgnn.graph.sums import added
 from spgnn.graph.tracked import tracked
 from spgnn.graph.trained import Trained
@@ -30,7 +31,7 @@ from spgnn.spmm import DistMatrix
 FloatsOrIntegers = TypeVar("FloatsOrIntegers", Tensor, Tensor | CSR)
 
 
-class DistGraph(Trained):
+class DistGraph(Trained, Graph):
     """One rank's vertices of a graph that is distributed over all ranks.
 
     Made by :func:`spgnn.distribute`. Row i of everything here is the vertex that stood at
@@ -89,7 +90,7 @@ class DistGraph(Trained):
     ) -> None:
         self._share = share
         self._given_edges = edges
-        self.comm = comm
+        self.comm: Communicator = comm
         self.algorithm = algorithm
         self._codecs = GraphCodecs(Codec(), comm, 0) if codecs is None else codecs
         self._matrices = GraphMatrices(
@@ -103,7 +104,7 @@ class DistGraph(Trained):
         self.y: Tensor | None = data.y
         self.attributes = dict(attributes or {})
         self._shared, self._left_out = shared or {}, left_out or {}
-        self.vertex_ids = share.vertex_ids
+        self.vertex_ids: Tensor = share.vertex_ids
         self.train_mask, self.val_mask = data.train_mask, data.val_mask
         self.test_mask = data.test_mask
         self.device = torch.device("cpu")
@@ -173,16 +174,16 @@ class DistGraph(Trained):
         """Vertices of this rank."""
         return len(self.vertex_ids)
 
-    def matrix(self, normalisation: MatrixKind = "none") -> DistMatrix:
+    def matrix(self, normalisation: Normalisation = "none") -> DistMatrix:
         """The adjacency as a distributed matrix; ``A @ H`` is differentiable. Collective.
 
         It is built when it is first asked for, and kept.
 
         Parameters
         ----------
-        normalisation : {"sym", "row", "none", "loops"}
-            D^-1/2 (A + I) D^-1/2; D^-1 A, the mean of the neighbours; A; A + I. Row =
-            destination.
+        normalisation : {"sym", "row", "none", "loops", "plain", "improved"}
+            D^-1/2 (A + I) D^-1/2; D^-1 A, the mean of the neighbours; A; A + I; D^-1/2 A D^-1/2;
+            the first with A + 2 I. Row = destination.
 
         Raises
         ------
@@ -310,6 +311,20 @@ class DistGraph(Trained):
     def edge_attr(self) -> Tensor | None:
         """Features of these edges, [local edges, …], if the source had any."""
         return self.edge_attributes.get("edge_attr")
+
+    @property
+    def edge_type(self) -> Tensor | None:
+        """Types of these edges, integers [local edges], if the source had any."""
+        return self.edge_attributes.get("edge_type")
+
+    def local_edges(self) -> LocalEdges:
+        """The same edges, and the halo that their sources are rows of. Collective."""
+        return LocalEdges(self.halo, self.local_edge_index)
+
+    @property
+    def edge_order(self) -> Tensor:
+        """Sources and destinations of the edges that `edge_attr` is of."""
+        return self.local_edge_index
 
     def sum(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The sum over the vertices of all ranks, the same on each; differentiable. Collective.

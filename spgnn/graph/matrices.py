@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator, Mesh, on_every_rank
 from spgnn.data.distribute import RankShare
-from spgnn.data.normalise import Normalisation
+from spgnn.data.normalise import Normalisation as Scaling
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange import Algorithm
 from spgnn.exchange.compression import State
 from spgnn.graph.codecs import GraphCodecs
+from spgnn.graph.protocol import Normalisation
 from spgnn.graph.rows import normalised, with_single_loops
 from spgnn.spmm import DistMatrix
 
-MatrixKind = Literal["sym", "row", "none", "loops"]
-MATRICES: tuple[str, ...] = get_args(MatrixKind)
-# Whether every vertex gets a self-loop, and how rows and columns are scaled.
-_MADE: dict[str, tuple[bool, Normalisation]] = {
-    "sym": (True, "sym"),
-    "row": (False, "row"),
-    "none": (False, "none"),
-    "loops": (True, "none"),
+MATRICES: tuple[str, ...] = get_args(Normalisation)
+# The weight of a self-loop that a vertex without one gets, and how rows and columns are scaled.
+_RECIPES: dict[str, tuple[int, Scaling]] = {
+    "sym": (1, "sym"),
+    "row": (0, "row"),
+    "none": (0, "none"),
+    "loops": (1, "none"),
+    "plain": (0, "sym"),
+    "improved": (2, "sym"),
 }
 
 
@@ -69,7 +71,7 @@ class GraphMatrices:
         """Whether it is built already."""
         return kind in self._built
 
-    def get(self, kind: MatrixKind) -> DistMatrix:
+    def get(self, kind: Normalisation) -> DistMatrix:
         """The matrix of a kind. Collective when it is built.
 
         Raises
@@ -80,7 +82,7 @@ class GraphMatrices:
         if kind not in self._built:
             check_choice("matrix", kind, MATRICES)
             self._comm.check_agreement("graph.matrix", normalisation=kind)
-            loops, scaling = _MADE[kind]
+            loops, scaling = _RECIPES[kind]
             share, rank = self._share_for(kind), self._comm.rank
             rows = on_every_rank(self._comm, lambda: normalised(share, rank, scaling, loops=loops))
             built = rows.matrix(self._share.layout, self.mesh, self._algorithm)
@@ -95,7 +97,7 @@ class GraphMatrices:
 
     def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
         """Codecs go on from a state. Collective."""
-        self._codecs.load(state, lambda kind: self.get(cast(MatrixKind, kind)), self._device)
+        self._codecs.load(state, lambda kind: self.get(cast(Normalisation, kind)), self._device)
 
     def to(self, target: torch.device | torch.dtype) -> None:
         """Move what is built, and build on this device, for operands of this dtype, from now on."""
@@ -105,10 +107,10 @@ class GraphMatrices:
         else:
             self._device = target
 
-    def _share_for(self, kind: MatrixKind) -> RankShare:
+    def _share_for(self, kind: Normalisation) -> RankShare:
         """What a matrix is made of, where edges between the same vertices are one entry of it."""
         share = self._share
-        if not self._parallel or kind in ("none", "row"):
+        if not self._parallel or kind in ("none", "row", "plain"):
             return share
         if kind == "loops":
             raise InputError(

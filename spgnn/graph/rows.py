@@ -54,7 +54,7 @@ class NormalisedRows:
         )
 
 
-def normalised(share: RankShare, rank: int, kind: Normalisation, *, loops: bool) -> NormalisedRows:
+def normalised(share: RankShare, rank: int, kind: Normalisation, *, loops: int) -> NormalisedRows:
     """Own rows of the adjacency, or of A + I, normalised.
 
     Parameters
@@ -64,8 +64,8 @@ def normalised(share: RankShare, rank: int, kind: Normalisation, *, loops: bool)
     rank : int
     kind : {"sym", "row", "none"}
         See :func:`spgnn.data.normalise.degree_scales`.
-    loops : bool
-        Whether every vertex gets a self-loop.
+    loops : int
+        The weight of the self-loop that a vertex without one gets; 0: none.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def normalised(share: RankShare, rank: int, kind: Normalisation, *, loops: bool)
     assert share.adjacency is not None
     block = share.adjacency
     if loops:
-        block = add_self_loops(block, share.layout.range(rank)[0])
+        block = add_self_loops(block, share.layout.range(rank)[0], loops)
     edge_labels = _edge_labels(share, block, rank)
     row_scale, own_scale = degree_scales(block, kind, share.vertex_ids)
     return NormalisedRows(block.with_scales(row_scale, None), own_scale, edge_labels)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
+from spgnn.graph.block import Block, block_pattern
 from spgnn.loader.sampling import Hop, Sample
 from spgnn.loader.source import Record, entries_of
 from spgnn.nn import DropoutKeys
-from spgnn.nn.block import Block, block_pattern
 from spgnn.sparse import CSR
 
 _BLOCK_TABLES = ("edge_attr", "edge_type")

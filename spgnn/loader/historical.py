@@ -19,6 +19,7 @@ from spgnn.command import LARGEST
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.graph import DistGraph
+from spgnn.graph.block import Block, block_pattern
 from spgnn.loader.batch import Place
 from spgnn.loader.hops import RowEntries
 from spgnn.loader.modes import Options, seed_order
@@ -39,7 +40,6 @@ from spgnn.loader.ranks import (
 from spgnn.loader.sampling import Draw, Hop, Sample, SampleCounts, relabel
 from spgnn.loader.threads import in_order
 from spgnn.nn import DropoutKeys, Stack
-from spgnn.nn.block import Block, block_pattern
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
@@ -401,11 +401,13 @@ class PartialHop:
 class PartialBlock(Block):
     """A block some of whose columns are rows of a cache: the layer before makes the others."""
 
+    is_complete = False
+
     def __init__(self, arrive: Callable[[Tensor], Tensor], *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._arrive = arrive
 
-    def arrived(self, made: Tensor) -> Tensor:
+    def complete(self, made: Tensor) -> Tensor:
         """All columns [columns, f], of the rows that the layer before made."""
         return self._arrive(made)
 

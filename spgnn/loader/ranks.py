@@ -18,13 +18,13 @@ from spgnn.errors import InputError, check_choice
 from spgnn.exchange import exchange_needs, needs_of, swap_rows
 from spgnn.exchange.needs import swap_counts
 from spgnn.graph import DistGraph
+from spgnn.graph.block import Degrees
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.loader.hops import NeighborGrowth, RowEntries, WholeRowGrowth, check_counts
 from spgnn.loader.layerwise import VertexSampler, parts_of_sums, squares_of, sums_of_parts
 from spgnn.loader.rows import Counts, Pending, Rows, check_ids, copy_rows
 from spgnn.loader.sampling import Draw, NeighborSampler, Sample, SamplerName
 from spgnn.loader.threads import last, running
-from spgnn.nn.block import Degrees
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, take_rows
 
@@ -317,7 +317,7 @@ class Metadata:
     ----------
     columns : dict of Tensor [rows, …]
         ``ids``, the original ones; ``edges``, the number of in-edges in the whole graph; ``weight``
-        and ``bare`` as in `spgnn.nn.block.Degrees`, where they say more; ``y``, if labels are
+        and ``bare`` as in `spgnn.graph.block.Degrees`, where they say more; ``y``, if labels are
         known.
     """
 

@@ -15,9 +15,9 @@ from spgnn.data.graph import MASKS, Graph
 from spgnn.errors import InputError
 from spgnn.frontend.sources import kind_of, opener
 from spgnn.graph import DistGraph
+from spgnn.graph.block import Degrees
 from spgnn.loader.disk_pattern import DiskPattern
 from spgnn.loader.rows import MemoryRows, Rows
-from spgnn.nn.block import Degrees
 from spgnn.pattern import Pattern, described, index_dtype
 from spgnn.sparse import CSR
 

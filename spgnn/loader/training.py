@@ -20,6 +20,7 @@ from spgnn.data.splits import Pairs
 from spgnn.errors import InputError, check_integer, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.graph import DistGraph
+from spgnn.graph.block import Block, block_pattern
 from spgnn.loader.batch import Batch
 from spgnn.loader.config import MiniBatchConfig
 from spgnn.loader.dataset import Dataset
@@ -31,8 +32,7 @@ from spgnn.loader.rows import Counts, MemoryRows, Rows
 from spgnn.loader.sampling import relabel
 from spgnn.loader.source import Source
 from spgnn.nn import MODELS, BatchNorm, Stack
-from spgnn.nn.block import Block, block_pattern
-from spgnn.nn.pairs import pairs_cross_entropy
+from spgnn.nn.links import pairs_cross_entropy
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 from spgnn.train import Task, Trainer
@@ -90,7 +90,7 @@ def outputs_of(model: Stack, source: Source) -> Tensor:
                 kernels.gather_rows(H, nodes) if layer else next(features_of(x, [nodes], Counts()))
             )
             assert isinstance(rows, Tensor)
-            parts.append(model.made_by(layer, rows, block))
+            parts.append(model.run_layer(layer, rows, block))
         H = torch.cat(parts)
     return H
 

@@ -1,23 +1,26 @@
-"""Layers, models and losses on distributed matrices."""
+"""Layers, models and losses on distributed graphs."""
 
 from __future__ import annotations
 
+from spgnn.graph.features import Features, Propagated, densified, propagate_
 from spgnn.nn.convolution import Convolution
-from spgnn.nn.dropout import DropoutKeys
-from spgnn.nn.dry_run import Recorded, RecordedAttention, RecordedProduct, recorded_products
-from spgnn.nn.features import Features, Propagated, densified, propagate_
-from spgnn.nn.gat import GAT, GATConv, GATv2, GATv2Conv
-from spgnn.nn.gcn import GCN, ORDERS, GCNConv, Order
-from spgnn.nn.gin import GIN, GINConv, GINEConv
-from spgnn.nn.graph_conv import GraphConv
-from spgnn.nn.jumping import JUMPS
+from spgnn.nn.gat import GATConv, GATv2Conv
+from spgnn.nn.layers import (
+    APPNP,
+    GCN2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
+    LGConv,
+    SAGEConv,
+    SGConv,
+    TAGConv,
+)
 from spgnn.nn.loss import count_labelled, masked_cross_entropy
 from spgnn.nn.metrics import accuracies
 from spgnn.nn.mlp import MLP
-from spgnn.nn.models import MODELS
-from spgnn.nn.norm import BatchNorm, GraphNorm, LayerNorm, Norm, PairNorm
-from spgnn.nn.norms import NORMS
-from spgnn.nn.powers import APPNP, GCN2Conv, LGConv, SGConv, TAGConv
+from spgnn.nn.models import GAT, GCN, GIN, JUMPS, MODELS, GATv2, GraphSAGE, Order, Stack
+from spgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, PairNorm
 from spgnn.nn.precision import (
     PRECISIONS,
     Precision,
@@ -26,18 +29,8 @@ from spgnn.nn.precision import (
     stored_in,
     weights_of,
 )
-from spgnn.nn.propagation import (
-    Graph,
-    HasMatrices,
-    LayerGraph,
-    Matrices,
-    Normalised,
-    Propagation,
-    matrices_of,
-)
-from spgnn.nn.rgcn import RGCNConv
-from spgnn.nn.sage import GraphSAGE, SAGEConv
-from spgnn.nn.stack import Stack
+from spgnn.nn.relational import GINEConv, RGCNConv
+from spgnn.nn.rowwise import DropoutKeys
 
 __all__ = [
     "APPNP",
@@ -48,7 +41,6 @@ __all__ = [
     "MLP",
     "MODELS",
     "NORMS",
-    "ORDERS",
     "PRECISIONS",
     "BatchNorm",
     "Convolution",
@@ -61,26 +53,17 @@ __all__ = [
     "GCNConv",
     "GINConv",
     "GINEConv",
-    "Graph",
     "GraphConv",
     "GraphNorm",
     "GraphSAGE",
-    "HasMatrices",
     "LGConv",
-    "LayerGraph",
     "LayerNorm",
-    "Matrices",
     "Norm",
-    "Normalised",
     "Order",
     "PairNorm",
     "Precision",
     "Propagated",
-    "Propagation",
     "RGCNConv",
-    "Recorded",
-    "RecordedAttention",
-    "RecordedProduct",
     "SAGEConv",
     "SGConv",
     "Stack",
@@ -90,10 +73,8 @@ __all__ = [
     "densified",
     "dtype_of",
     "masked_cross_entropy",
-    "matrices_of",
     "multiplied_in",
     "propagate_",
-    "recorded_products",
     "stored_in",
     "weights_of",
 ]

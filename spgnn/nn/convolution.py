@@ -1,8 +1,7 @@
-"""What all layers on a graph are, and the linear maps in them."""
+"""Layers on a graph: what all of them are, and the linear maps in them."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from inspect import signature
 from typing import Any
@@ -14,73 +13,138 @@ from torch.nn.parameter import UninitializedParameter
 from spgnn import kernels
 from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_integer, suggestion
-from spgnn.nn.block import Block
-from spgnn.nn.features import Features, Propagated, features_beside
-from spgnn.nn.propagation import LayerGraph, comm_of, own_rows
+from spgnn.graph.features import Features, times, width_of
+from spgnn.graph.protocol import Aggregation, AnyGraph, Graph, as_graph
+from spgnn.nn.norm import Stage, run_stages
+from spgnn.nn.rowwise import DropoutKeys
 from spgnn.operands import check_strided
 from spgnn.sparse import CSR
 
 
 class Convolution(nn.Module):
-    """Base of layers on a graph.
+    """Base of layers on a graph: an aggregation, and what is done to its result.
 
-    A layer whose ``in_channels`` are −1 finds them when it is first called. Its matrices are then
-    drawn on rank 0 and sent to the others.
+    A layer describes its aggregation in `aggregation`, goes on from the result in `update`, and
+    names the bias that comes last (`shift`) and the modules after that (`tail`). All but the
+    aggregation itself treats rows independently; norms in the tail look at all vertices. A layer
+    that aggregates more than once has a `forward` of its own.
+
+    With ``in_channels=-1`` a layer finds its width in its first call. Its matrices are then drawn
+    on rank 0 and sent to the others.
 
     Attributes
     ----------
-    propagates : bool
-        Whether a layer may be given A·X in the place of X: it begins with a product with A.
-    looks_at_itself : bool
-        Whether it then needs X beside A·X, for a weight of the vertex itself.
-    takes_all_rows : bool
-        Whether a norm in it takes statistics over all vertices.
-    drops_edges : bool
-        Whether it is called with keys as well, for a dropout of its own.
-    updates : bool
-        Whether it is called with an :class:`~spgnn.nn.update.Update` as well, where one comes after
-        its bias: it ends with that. Not inherited by a class with a ``forward`` of its own.
+    accepts_propagated : bool
+        Whether a layer may be given A·X in place of X: its aggregation is a sum.
+    uses_own_rows : bool
+        Whether it needs the vertex's own row as well as the sum.
+    uses_keys : bool
+        Whether it drops something itself in training, and needs keys for that.
+    uses_edges : bool
+        Whether it takes features of edges.
     """
 
-    propagates = True
-    looks_at_itself = False
-    takes_all_rows = False
-    drops_edges = False
-    updates = False
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "forward" in vars(cls) and "updates" not in vars(cls):
-            cls.updates = False
+    accepts_propagated = False
+    uses_own_rows = False
+    uses_keys = False
+    uses_edges = False
 
     def __init__(self) -> None:
         super().__init__()
         self.register_forward_pre_hook(_find_widths, with_kwargs=True)
 
-    @abstractmethod
-    def forward(self, H_local: Features, graph: LayerGraph) -> Tensor:
+    def aggregation(
+        self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
+    ) -> Aggregation:
+        """The request for `graph`, of the rows H [columns, f_in] that the layer is given."""
+        raise NotImplementedError
+
+    def update(self, Z: Tensor, H: Features, graph: Graph) -> Tensor:
+        """Rows of the layer, of the aggregated ones [rows, f]; by default the same.
+
+        Parameters
+        ----------
+        Z : Tensor [rows, f]
+            May be overwritten.
+        H : Tensor [columns, f_in], CSR, or Propagated
+            For layers that look at ``graph.own(H)``.
+        graph : Graph
+        """
+        return Z
+
+    @property
+    def shift(self) -> Tensor | None:
+        """The bias, if it is added to the result of `update`."""
+        bias = getattr(self, "bias", None)
+        return bias if isinstance(bias, Tensor) else None
+
+    def tail(self) -> Sequence[Stage]:
+        """Modules after the bias; those that are norms look at the vertices of all ranks."""
+        return ()
+
+    def forward(
+        self,
+        H_local: Features,
+        graph: AnyGraph,
+        edge_attr: Tensor | None = None,
+        keys: DropoutKeys | None = None,
+    ) -> Tensor:
         """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
 
-        Z_local must be a tensor of its own, which the next layer may overwrite.
+        Parameters
+        ----------
+        H_local : Tensor [columns, f_in], CSR, or Propagated
+        graph : Graph, or DistMatrix
+        edge_attr : Tensor [local edges, edge_dim], optional
+            In the order of ``graph.edge_index``; by default ``graph.edge_attr``. Only for layers
+            that take features of edges.
+        keys : DropoutKeys, optional
+            Only for layers that drop edges or messages, in training.
+
+        Returns
+        -------
+        Tensor [rows, f_out]
+            A tensor of its own, which the next layer may overwrite.
         """
+        on = as_graph(graph)
+        self.check_edges(edge_attr)
+        Z = on.aggregate(self.aggregation(H_local, on, edge_attr, keys))
+        return run_stages(self.tail(), self.update(Z, H_local, on), on, self.shift)
+
+    @property
+    def aggregates_once(self) -> bool:
+        """Whether the layer is one `aggregation`, its `update`, and what follows; no more."""
+        return type(self).forward is Convolution.forward
+
+    def check_edges(self, edge_attr: Tensor | None) -> None:
+        """Refuse features of edges, where the layer does not take them.
+
+        Raises
+        ------
+        InputError
+        """
+        if edge_attr is not None and not self.uses_edges:
+            raise InputError(
+                f"{type(self).__name__} takes no features of edges; weights belong to the graph"
+            )
 
     def reset(self, generator: torch.Generator | None = None) -> None:
-        """Draw all matrices anew (Glorot & Bengio 2010, uniform); all else is left as it is."""
+        """Draw all matrices again (Glorot & Bengio 2010, uniform); all else is left as it is."""
         for parameter in self.parameters():
             if parameter.dim() >= 2:
                 glorot_(parameter, generator)
 
     def reset_parameters(self) -> None:
-        """Begin anew: matrices from torch's own generator, biases zero, modules in it by their own.
+        """Initialise: matrices from torch's own generator, biases zero, other modules themselves.
 
         Where ranks' generators differ, ``graph.replicate(model)`` makes them the same again.
         """
         if not any(lazy_parts(self)):
-            begin_anew(self)
+            initialise(self)
             self.reset()
 
     def restore(self) -> None:
-        """What it holds itself and is no matrix, as it began: a bias is zero."""
+        """Initialise what is no matrix: a bias is zero."""
         bias = getattr(self, "bias", None)
         if isinstance(bias, Tensor):
             nn.init.zeros_(bias)
@@ -134,8 +198,8 @@ class Linear(nn.Linear):
         super()._save_to_state_dict(destination, prefix, keep_vars or self.is_lazy)
 
 
-def begin_anew(module: nn.Module) -> None:
-    """Layers and linear maps in it as they began, but for matrices; other modules by themselves."""
+def initialise(module: nn.Module) -> None:
+    """Biases zero in its layers and linear maps; other modules reset themselves."""
     for part in module.modules():
         if isinstance(part, Convolution):
             part.restore()
@@ -160,37 +224,25 @@ def glorot_(matrix: Tensor, generator: torch.Generator | None = None) -> None:
         matrix.uniform_(-bound, bound, generator=generator)
 
 
-def multiplies_first(H_local: Tensor, f_out: int, graph: LayerGraph) -> bool:
-    """Whether A (H W) moves fewer bytes than (A H) W, with W [f_in, f_out].
-
-    Each costs the width that travels, forward and backward; but the input needs no gradient, so
-    (A X) W has no product in backward. Of a block, where nothing travels, operations count.
-    """
-    f_in = H_local.shape[1]
-    if isinstance(graph, Block):
-        return graph.multiplies_first(f_in, f_out, gradient=H_local.requires_grad)
-    if not torch.is_grad_enabled():
-        return f_out <= f_in
-    return 2 * f_out <= f_in * (2 if H_local.requires_grad else 1)
-
-
 def lazy_parts(module: nn.Module) -> Iterator[Linear]:
     """Linear layers in it whose f_in is not known yet."""
     return (part for part in module.modules() if isinstance(part, Linear) and part.is_lazy)
 
 
-def width_of(H_local: Features) -> int:
-    """Columns of features, however they are stored."""
-    return int((H_local.AX_local if isinstance(H_local, Propagated) else H_local).shape[1])
+def linear_of(layer: Linear, H: Tensor | CSR) -> Tensor:
+    """A linear layer of dense or sparse rows."""
+    if isinstance(H, Tensor):
+        mapped: Tensor = layer(H)
+        return mapped
+    mapped = times(H, layer.weight)
+    return mapped if layer.bias is None else mapped + layer.bias
 
 
-def linear_of_own(linear: nn.Module, H: Features, on: LayerGraph) -> Tensor:
-    """A linear map of the vertices whose rows a layer makes."""
-    assert isinstance(linear, Linear)
+def linear_of_own(layer: Linear, H: Features, graph: Graph) -> Tensor:
+    """A linear layer of the vertices whose rows a layer on a graph makes."""
     if isinstance(H, CSR):
-        return own_rows(on, kernels.spmm(H, linear.weight.T)) + linear.bias
-    made: Tensor = linear(features_beside(H) if isinstance(H, Propagated) else own_rows(on, H))
-    return made
+        return graph.own(linear_of(layer, H))
+    return linear_of(layer, graph.own(H))
 
 
 def layer_widths(
@@ -279,9 +331,9 @@ def _find_widths(layer: Convolution, given: tuple[Any, ...], named: dict[str, An
     for part in lazy:
         part.materialise(width_of(H_local))
     layer.reset()
-    comm = comm_of(graph)
+    comm = as_graph(graph).comm
     if comm is not None and not lazy[0].weight.is_meta:
-        same_as_rank_zero(layer, comm)
+        copy_from_rank_zero(layer, comm)
 
 
 def _check_features(layer: str, H_local: Tensor) -> None:
@@ -295,7 +347,7 @@ def _check_features(layer: str, H_local: Tensor) -> None:
         )
 
 
-def same_as_rank_zero(module: nn.Module, comm: Communicator) -> None:
+def copy_from_rank_zero(module: nn.Module, comm: Communicator) -> None:
     """Overwrite parameters with those of rank 0. Collective."""
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     comm.check_agreement(f"the parameters of {type(module).__name__}", **shapes)

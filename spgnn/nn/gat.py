@@ -1,37 +1,240 @@
-"""Graph attention networks (Veličković et al. 2018; Brody et al. 2022) on a distributed matrix."""
+"""Layers that weigh their neighbours: GAT (Veličković et al. 2018), GATv2 (Brody et al. 2022)."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from spgnn.attention import attend, attend_v2, head_scores
+from spgnn.attention import head_scores
 from spgnn.autograd import autocast
-from spgnn.errors import InputError
-from spgnn.nn.attention_conv import AttentionConv, mapped, mapped_of_own
+from spgnn.errors import InputError, check_choice, check_number
+from spgnn.graph.features import Features
+from spgnn.graph.protocol import (
+    Aggregation,
+    AttentionScores,
+    DroppedEdges,
+    Graph,
+    Matrix,
+    Normalisation,
+)
 from spgnn.nn.convolution import (
     Convolution,
+    check_channels,
+    check_options,
+    lazy_parts,
     linear,
+    linear_of,
+    linear_of_own,
 )
-from spgnn.nn.dropout import DropoutKeys
-from spgnn.nn.propagation import (
-    Graph,
-    LayerGraph,
-    LayerMatrix,
-    by_layer,
-    own_rows,
-)
-from spgnn.nn.stack import Stack
+from spgnn.nn.layers import EDGES
+from spgnn.nn.rowwise import DropoutKeys, dropout, keys_on
 from spgnn.sparse import CSR, SUM_DTYPE
+
+MESSAGES = 1 << 14  # keys of dropped messages are apart from those of features and edges
+FILLS = ("add", "sum", "mean", "min", "max", "mul")
+_REDUCED = {"add": "sum", "min": "amin", "max": "amax", "mul": "prod"}
+
+
+class AttentionConv(Convolution):
+    """Base of both: heads, self-loops, edge features, skip and bias.
+
+    Parameters
+    ----------
+    in_channels : int
+        −1 finds them in the first call.
+    out_channels : int
+        Of each head.
+    heads : int
+    concat : bool
+        Whether heads stand side by side, [heads · out_channels]; else they are averaged.
+    negative_slope : float
+        Of LeakyReLU.
+    dropout : float
+        Of attention weights: a function of the edge's original ends and the head.
+    add_self_loops : bool
+        Ask the graph for A + I; a matrix is taken as it is.
+    edge_dim : int, optional
+        Width of edge features; they need 1D and column cover.
+    fill_value : float, Tensor or str
+        Edge features of self-loops that are added, or how those of a vertex's other edges are
+        reduced: add, mean, min, max, mul.
+    bias, residual : bool
+    message_dropout : float
+        Of each element of a vertex's row, after scores were computed from all of it, as the
+        authors' own implementation of GAT does; PyG's has none. The same mask for all neighbours, a
+        function of the vertex.
+    options
+        Of PyG's message passing; only their defaults.
+
+    Attributes
+    ----------
+    heads : int
+    number : int
+        Of the layer in its model, to tell the dropout of layers apart.
+    """
+
+    uses_keys = True
+    uses_edges = True
+    messages_last: ClassVar[bool]  # whether dropped messages are the last columns of each head
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: float | Tensor | str = "mean",
+        bias: bool = True,
+        residual: bool = False,
+        *,
+        message_dropout: float = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        check_options(self, options)
+        name = type(self).__name__
+        check_channels(name, in_channels=in_channels, out_channels=out_channels, heads=heads)
+        if isinstance(fill_value, str):
+            check_choice(f"{name} fill_value", fill_value, FILLS)
+        self.out_channels, self.heads, self.concat = out_channels, heads, concat
+        self.negative_slope = check_number(f"{name} negative_slope", negative_slope, 0, 1e6)
+        self.dropout = check_number(f"{name} dropout", dropout, 0, 1)
+        if self.dropout == 1:
+            raise InputError(f"{name}: dropout of all edges leaves nothing")
+        self.message_dropout = check_number(f"{name} message_dropout", message_dropout, 0, 1)
+        if self.message_dropout == 1:
+            raise InputError(f"{name}: dropout of all messages leaves nothing")
+        self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
+        self.number = 0
+        width = heads * out_channels
+        self.lin_edge = None if edge_dim is None else linear(edge_dim, width, bias=False)
+        total = width if concat else out_channels
+        self.res = linear(in_channels, total, bias=False) if residual else None
+        self.bias = nn.Parameter(torch.zeros(total)) if bias else None
+        self.uses_own_rows = residual
+        self._edge_order = EdgeOrder()
+        self._add_weights(in_channels, width, bias=bias)
+        if not any(lazy_parts(self)):
+            self.reset()
+
+    @abstractmethod
+    def _add_weights(self, in_channels: int, width: int, *, bias: bool) -> None:
+        """Add the weights of features and scores."""
+
+    @property
+    def normalisation(self) -> Normalisation:
+        """The matrix over whose nonzeros neighbours are weighed."""
+        return "loops" if self.add_self_loops else "none"
+
+    @property
+    def shift(self) -> None:
+        """None: the bias is added in `update`."""
+        return None
+
+    def aggregation(
+        self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
+    ) -> Aggregation:
+        """Weighted sums over neighbours.
+
+        Raises
+        ------
+        InputError
+            If features are propagated already; if features of edges are missing, or there is no
+            weight for them.
+        """
+        if not isinstance(H, Tensor | CSR):
+            raise InputError("attention weighs features themselves; A·X adds them up already")
+        if edge_attr is None and self.edge_dim is not None:
+            edge_attr = graph.edge_attr
+        if (edge_attr is None) != (self.edge_dim is None):
+            raise InputError(
+                f"{type(self).__name__} with edge_dim={self.edge_dim} needs "
+                + ("no edge_attr" if self.edge_dim is None else "edge_attr")
+            )
+        edges = None
+        if edge_attr is not None and self.lin_edge is not None:
+            fill, A = (
+                self.fill_value if self.add_self_loops else None,
+                graph.matrix(self.normalisation),
+            )
+            edges = self.lin_edge(self._edge_order.features(graph, A, edge_attr, fill))
+        operand, scores = self._scored(H, graph, edges, keys)
+        dropped = self.dropped(graph, keys)
+        return Aggregation(
+            operand,
+            normalisation=self.normalisation,
+            reduce="attention",
+            scores=scores,
+            dropped=dropped,
+        )
+
+    def update(self, Z: Tensor, H: Features, graph: Graph) -> Tensor:
+        """Heads side by side or averaged, the skip, and the bias."""
+        out = self.messages_of(Z)
+        if not self.concat:
+            out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
+        if self.res is not None:
+            out = out + linear_of_own(self.res, H, graph)
+        if self.bias is not None:
+            out = out + self.bias.to(out.dtype)
+        # The gradient needs the result of attention; the next layer may overwrite what it is given.
+        untouched = self.concat and self.res is None and self.bias is None
+        return out.clone() if untouched else out
+
+    @abstractmethod
+    def _scored(
+        self, H: Tensor | CSR, graph: Graph, edges: Tensor | None, keys: DropoutKeys | None
+    ) -> tuple[Tensor, AttentionScores]:
+        """The rows that are weighed, and how."""
+
+    def messages(self, rows: Tensor, graph: Graph, keys: DropoutKeys | None) -> Tensor | None:
+        """The messages [columns, heads, channels] where they are not the rows that are scored.
+
+        Rows without data stand for those of training: they tell what moves there.
+        """
+        if not self.message_dropout or not (rows.is_meta or keys is not None):
+            return None
+        if keys is not None:
+            keys = keys_on(keys, graph.vertex_ids)
+        dropped = dropout(rows, self.message_dropout, keys, self.number | MESSAGES)
+        assert isinstance(dropped, Tensor)
+        return self.by_head(dropped)
+
+    def messages_of(self, Z: Tensor) -> Tensor:
+        """Of the result of attention, the columns that are messages."""
+        by_head, width = self.by_head(Z), self.out_channels
+        if by_head.shape[2] == width:
+            return Z
+        return (by_head[..., -width:] if self.messages_last else by_head[..., :width]).flatten(1)
+
+    def by_head(self, rows: Tensor) -> Tensor:
+        """Rows of all heads side by side as [rows, heads, columns of each]."""
+        return rows.view(len(rows), self.heads, rows.shape[1] // self.heads)
+
+    def dropped(self, graph: Graph, keys: DropoutKeys | None) -> DroppedEdges | None:
+        """Dropout of the edges of a graph; none without keys."""
+        if keys is None or not self.dropout:
+            return None
+        return DroppedEdges(self.dropout, keys.key(self.number | EDGES), keys.vertex_ids)
+
+    def extra_repr(self) -> str:
+        """Widths of a head, and how many there are."""
+        return f"{self.out_channels}, heads={self.heads}, concat={self.concat}"
 
 
 class GATConv(AttentionConv):
     """``z'_i = Σ_j α_ij W h_j + b`` with ``α_i = softmax LeakyReLU(a_d·W h_i + a_s·W h_j)``.
 
-    Parameters are those of PyG's layer of that name, and so are their names. One row of W H
-    travels, whatever the number of heads; scores are made where they are needed.
+    Parameters are those of PyG's layer, and so are their names. One row of W H travels, whatever
+    the number of heads; scores are computed where they are needed.
 
     Parameters
     ----------
@@ -39,50 +242,38 @@ class GATConv(AttentionConv):
         See :class:`AttentionConv`.
     """
 
-    def _make(self, in_channels: int, width: int, *, bias: bool) -> None:
+    messages_last = False
+
+    def _add_weights(self, in_channels: int, width: int, *, bias: bool) -> None:
         shape = 1, self.heads, self.out_channels
         self.lin = linear(in_channels, width, bias=False)
         self.att_src = nn.Parameter(torch.zeros(shape))
         self.att_dst = nn.Parameter(torch.zeros(shape))
         self.att_edge = None if self.edge_dim is None else nn.Parameter(torch.zeros(shape))
 
-    def _attend(
-        self,
-        H_local: Tensor | CSR,
-        graph: LayerGraph,
-        A: LayerMatrix,
-        edges: Tensor | None,
-        keys: DropoutKeys | None,
-    ) -> Tensor:
-        Z_local, a = autocast(mapped(self.lin, H_local)), self.att_src[0]
-        wide = SUM_DTYPE.get(Z_local.dtype, Z_local.dtype)
-        d = head_scores(own_rows(graph, Z_local), self.att_dst[0].to(wide))
-        scores = None
+    def _scored(
+        self, H: Tensor | CSR, graph: Graph, edges: Tensor | None, keys: DropoutKeys | None
+    ) -> tuple[Tensor, AttentionScores]:
+        Z, a = autocast(linear_of(self.lin, H)), self.att_src[0]
+        wide = SUM_DTYPE.get(Z.dtype, Z.dtype)
+        d = head_scores(graph.own(Z), self.att_dst[0].to(wide))
+        of_edges = None
         if edges is not None and self.att_edge is not None:
-            scores = head_scores(edges, self.att_edge[0].to(wide))
-        messages = self.messages(Z_local, graph, keys)
+            of_edges = head_scores(edges, self.att_edge[0].to(wide))
+        messages = self.messages(Z, graph, keys)
         if messages is not None:
-            # Scores were made of all of the row: they travel as one more column of each head.
-            s = head_scores(Z_local, a.to(wide)).to(Z_local.dtype)
-            Z_local = torch.cat((messages, s[..., None]), 2).flatten(1)
+            # Scores are of the whole row: they travel as one more column of each head.
+            s = head_scores(Z, a.to(wide)).to(Z.dtype)
+            Z = torch.cat((messages, s[..., None]), 2).flatten(1)
             a = nn.functional.pad(torch.zeros_like(a), (0, 1), value=1.0)
-        out = attend(
-            A,
-            Z_local,
-            a,
-            d,
-            slope=self.negative_slope,
-            edge_scores=scores,
-            dropout=self.dropped(graph, keys),
-        )
-        return out if messages is None else self.by_head(out)[..., :-1].flatten(1)
+        return Z, AttentionScores(a, d, self.negative_slope, edges=of_edges)
 
 
 class GATv2Conv(AttentionConv):
     """The same with ``α_i = softmax a·LeakyReLU(W_r h_i + b_r + W_l h_j + b_l)``.
 
-    Parameters are those of PyG's layer of that name, and so are their names: ``lin_l`` of sources,
-    which is also what is weighed, and ``lin_r`` of destinations.
+    Parameters are those of PyG's layer, and so are their names: ``lin_l`` of sources, which is also
+    what is weighed, and ``lin_r`` of destinations.
 
     Parameters
     ----------
@@ -91,6 +282,8 @@ class GATv2Conv(AttentionConv):
     share_weights : bool
         Whether sources and destinations have the same matrix.
     """
+
+    messages_last = True
 
     def __init__(
         self,
@@ -127,119 +320,122 @@ class GATv2Conv(AttentionConv):
             **options,
         )
 
-    def _make(self, in_channels: int, width: int, *, bias: bool) -> None:
+    def _add_weights(self, in_channels: int, width: int, *, bias: bool) -> None:
         self.lin_l = linear(in_channels, width, bias=bias)
         self.lin_r = self.lin_l
         if not self.share_weights:
             self.lin_r = linear(in_channels, width, bias=bias)
         self.att = nn.Parameter(torch.zeros(1, self.heads, self.out_channels))
 
-    def _attend(
-        self,
-        H_local: Tensor | CSR,
-        graph: LayerGraph,
-        A: LayerMatrix,
-        edges: Tensor | None,
-        keys: DropoutKeys | None,
-    ) -> Tensor:
-        Y_local, a = autocast(mapped(self.lin_l, H_local)), self.att[0]
-        if self.share_weights:
-            X_own = own_rows(graph, Y_local)
-        else:
-            X_own = autocast(mapped_of_own(self.lin_r, graph, H_local))
-        messages = self.messages(Y_local, graph, keys)
+    def _scored(
+        self, H: Tensor | CSR, graph: Graph, edges: Tensor | None, keys: DropoutKeys | None
+    ) -> tuple[Tensor, AttentionScores]:
+        Y, a = autocast(linear_of(self.lin_l, H)), self.att[0]
+        X = graph.own(Y) if self.share_weights else autocast(linear_of_own(self.lin_r, H, graph))
+        messages = self.messages(Y, graph, keys)
         if messages is not None:
-            # What is weighed travels beside what is scored, in columns that a does not look at.
-            Y_local = torch.cat((self.by_head(Y_local), messages), 2).flatten(1)
-            X_own, a = self._with_zeros(X_own), nn.functional.pad(a, (0, self.out_channels))
+            # Messages travel next to the rows that are scored, in columns that a does not look at.
+            Y = torch.cat((self.by_head(Y), messages), 2).flatten(1)
+            X, a = self._with_zeros(X), nn.functional.pad(a, (0, self.out_channels))
             edges = None if edges is None else self._with_zeros(edges)
-        out = attend_v2(
-            A,
-            Y_local,
-            a,
-            X_own,
-            slope=self.negative_slope,
-            edge_features=edges,
-            dropout=self.dropped(graph, keys),
-        )
-        return out if messages is None else self.by_head(out)[..., self.out_channels :].flatten(1)
+        return Y, AttentionScores(a, X, self.negative_slope, joint=True, edges=edges)
 
     def _with_zeros(self, rows: Tensor) -> Tensor:
-        """Rows with as many zeros beside the columns of each head."""
+        """Rows with as many zeros next to the columns of each head."""
         return nn.functional.pad(self.by_head(rows), (0, self.out_channels)).flatten(1)
 
 
-class GAT(Stack):
-    """Layers of :class:`GATConv`, or of :class:`GATv2Conv`; as PyG's, dropout is of edges as well.
+@dataclass(eq=False)
+class EdgeOrder:
+    """Puts features of a graph's edges into the order of a matrix, and adds those of self-loops.
 
-    Heads stand side by side but in the layer that makes the output, which averages them. So hidden
-    widths have to be multiples of their number.
-
-    Parameters
-    ----------
-    in_channels, hidden_channels, num_layers, …
-        See :class:`Stack`.
-    options
-        ``heads``; ``out_heads`` of the layer that makes the output, by default as many;
-        ``attention_dropout`` of edges, by default as of features; ``message_dropout``, by default
-        none; ``concat``, ``v2``, and what else the layers take.
+    Remembers the last graph: to find its edges one by one takes longer than a layer.
     """
 
-    convolution: ClassVar[type[AttentionConv]] = GATConv
+    _seen: tuple[Tensor, Matrix, Tensor] | None = field(default=None, repr=False)
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        for number, layer in enumerate(self.convolutions):
-            assert isinstance(layer, AttentionConv)
-            layer.number = number
-
-    def fetch_ids(self, graph: Graph, vertex_ids: Tensor) -> None:
-        """Fetch what dropout has to know of other ranks' vertices; else the first call does.
-
-        Collective.
+    def features(
+        self,
+        graph: Graph,
+        A: Matrix,
+        edge_attr: Tensor,
+        fill: float | Tensor | str | None,
+    ) -> Tensor:
+        """Features of the nonzeros of own rows, [nonzeros, f].
 
         Parameters
         ----------
-        graph : as for a call
-        vertex_ids : Tensor int64 [own rows]
-            Those of the keys, the same object.
+        graph : Graph
+            Features are those of the edges of ``graph.edge_order``, or of the nonzeros of
+            ``A.local_pattern``, in their order.
+        A : Matrix
+        edge_attr : Tensor [edges] or [edges, f]
+        fill : number, Tensor [f], or how features of a vertex's other edges are reduced; optional
+            Features of self-loops, where the layer adds them; existing ones are replaced.
+
+        Raises
+        ------
+        InputError
+            If there is not one feature vector for each edge, or A has them on several ranks.
         """
-        keys = DropoutKeys(vertex_ids, 0, 0)
-        for layer, on in zip(self.convs, by_layer(graph, len(self.convs)), strict=True):
-            assert isinstance(layer, AttentionConv)
-            dropped = layer.dropped(on, keys)
-            if dropped is not None:
-                layer.matrix(on).attention.ids(dropped.sources, dropped.targets)
-
-    def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
-        """A layer of these widths."""
-        heads, out_heads = options.pop("heads", 1), options.pop("out_heads", None)
-        dropped = options.pop("attention_dropout", None)
-        kind = GATv2Conv if options.pop("v2", False) else self.convolution
-        concat = options.pop("concat", True) and not last
-        if last and out_heads is not None:
-            heads = out_heads
-        if concat and f_out % heads:
+        A.attention.check_edges(None, wanted=True)
+        attr = edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr
+        index = graph.edge_order
+        if index is None:
+            A.attention.check_edges(attr)
+            return attr
+        if attr.shape[0] != index.shape[1]:
             raise InputError(
-                f"{type(self).__name__}: {heads} heads side by side need hidden_channels that are "
-                f"a multiple of it, got {f_out}"
+                f"this rank has {index.shape[1]} edges, there are features of {attr.shape[0]}"
             )
-        made: Any = kind
-        try:
-            found: Convolution = made(
-                f_in,
-                f_out // heads if concat else f_out,
-                heads,
-                concat,
-                dropout=self.dropout if dropped is None else dropped,
-                **options,
+        places = self._places(index, A, loops=fill is not None)
+        if not len(attr):  # all of them are loops that are made
+            attr = attr.new_zeros(1, attr.shape[1])
+        found = attr.index_select(0, places.clamp(min=0))
+        if fill is None:
+            return found
+        loops = places < 0
+        rows = _rows(A)
+        made = _of_loops(found[~loops], rows[~loops], rows[loops], A.rows, fill)
+        return found.masked_scatter(loops[:, None], made.to(found.dtype))
+
+    def _places(self, index: Tensor, A: Matrix, *, loops: bool) -> Tensor:
+        """The edge of each nonzero, −1 for self-loops that are made."""
+        if self._seen is not None and self._seen[0] is index and self._seen[1] is A:
+            return self._seen[2]
+        pattern, rows = A.local_pattern, _rows(A)
+        columns, width = pattern.indices.long(), pattern.shape[1]
+        wanted, given = rows * width + columns, index[1] * width + index[0]
+        order = given.argsort(stable=True)
+        ranked = given[order]
+        at = torch.searchsorted(ranked, wanted).clamp(max=max(len(given) - 1, 0))
+        found = ranked[at] == wanted if len(given) else torch.zeros_like(wanted, dtype=torch.bool)
+        places = torch.where(found, order[at], -1) if len(given) else torch.full_like(wanted, -1)
+        if loops:
+            places = places.masked_fill(rows == columns, -1)
+        elif not bool(found.all()) or len(given) != len(wanted):
+            raise InputError(
+                "edge features of a graph with several edges between the same vertices: coalesce "
+                "them, or give edge_index to a layer of PyG"
             )
-        except TypeError as error:
-            raise InputError(f"{type(self).__name__}: {error}") from None
-        return found
+        self._seen = index, A, places
+        return places
 
 
-class GATv2(GAT):
-    """Layers of :class:`GATv2Conv`."""
+def _rows(A: Matrix) -> Tensor:
+    pattern = A.local_pattern
+    rows = torch.arange(pattern.shape[0], device=pattern.device)
+    return rows.repeat_interleave(pattern.row_lengths)
 
-    convolution = GATv2Conv
+
+def _of_loops(
+    attr: Tensor, rows: Tensor, loops: Tensor, count: int, fill: float | Tensor | str
+) -> Tensor:
+    """Features of the self-loops of some vertices, made of those of their other edges."""
+    if not isinstance(fill, str):
+        value = torch.as_tensor(fill, dtype=attr.dtype, device=attr.device)
+        return value.expand(len(loops), attr.shape[1])
+    how = _REDUCED.get(fill, fill)
+    made = attr.new_full((count, attr.shape[1]), 1.0 if fill == "mul" else 0.0)
+    places = rows[:, None].expand_as(attr)
+    return made.scatter_reduce(0, places, attr, how, include_self=fill == "mul")[loops]

@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spgnn.errors import InputError
+from spgnn.graph.features import Features
+from spgnn.graph.protocol import AnyGraph
 from spgnn.nn.convolution import glorot_
-from spgnn.nn.dropout import DropoutKeys
-from spgnn.nn.features import Features
 from spgnn.nn.loss import UNKNOWN
-from spgnn.nn.propagation import Graph
+from spgnn.nn.rowwise import DropoutKeys
 
 
 class WithLabels(nn.Module):
@@ -38,7 +38,7 @@ class WithLabels(nn.Module):
     def forward(
         self,
         x: Features,
-        graph: Graph,
+        graph: AnyGraph,
         keys: DropoutKeys | None = None,
         shown: Tensor | None = None,
     ) -> Tensor:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
 
-from spgnn.nn.activation import Activation, activated
+from spgnn.graph.protocol import as_graph
 from spgnn.nn.convolution import linear
-from spgnn.nn.norm import Norm, Where
-from spgnn.nn.norms import applied, norm_of
+from spgnn.nn.norm import Norm, NormGraph, Stage, norm_of, run_stages
+from spgnn.nn.rowwise import Activation, activated
 
 
 class MLP(nn.Module):
@@ -20,7 +21,7 @@ class MLP(nn.Module):
     Parameters
     ----------
     widths : sequence of int
-        Of its input, of what each linear layer makes.
+        Of its input, then of the result of each linear layer.
     act : callable or None
     act_first : bool
         Whether the activation comes before the norm.
@@ -46,19 +47,17 @@ class MLP(nn.Module):
             norm_of(norm, width, norm_kwargs or {}) for width in widths[1:-1]
         )
 
-    def forward(self, x: Tensor, graph: Where) -> Tensor:
+    def forward(self, x: Tensor, graph: NormGraph) -> Tensor:
         """X [rows, widths[0]] to [rows, widths[-1]]. Collective if a norm is."""
-        return self.rest(self.lins[0](x), graph)
+        return run_stages([self.lins[0], *self.stages()], x, as_graph(graph))
 
-    def rest(self, Z: Tensor, graph: Where) -> Tensor:
-        """What comes after the first linear layer, of what that made; Z is overwritten."""
+    def stages(self) -> list[Stage]:
+        """All that comes after the first linear layer; the result of that is overwritten."""
+        found: list[Stage] = []
         for norm, lin in zip(self.norms, self.lins[1:], strict=True):
-            owned = True
-            if self.act_first:
-                Z = activated(self.act, Z, owned=True)
-            if not isinstance(norm, nn.Identity):
-                Z, owned = applied(norm, Z, graph), isinstance(norm, Norm)
-            if not self.act_first:
-                Z = activated(self.act, Z, owned=owned)
-            Z = lin(Z)
-        return Z
+            bare = isinstance(norm, nn.Identity)
+            owned = self.act_first or bare or isinstance(norm, Norm)
+            act = partial(activated, self.act, owned=owned)
+            middle = [] if bare else [norm]
+            found += [act, *middle, lin] if self.act_first else [*middle, act, lin]
+        return found

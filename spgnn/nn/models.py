@@ -1,12 +1,572 @@
-"""The models that can be asked for by name."""
+"""Models: layers, with norms, activations, dropout and skips between them."""
 
 from __future__ import annotations
 
-from spgnn.nn.gat import GAT, GATv2
-from spgnn.nn.gcn import GCN
-from spgnn.nn.gin import GIN
-from spgnn.nn.sage import GraphSAGE
-from spgnn.nn.stack import Stack
+import sys
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import torch
+from torch import Tensor, nn
+
+from spgnn.errors import InputError, check_choice, check_number
+from spgnn.graph.features import Features, Propagated, width_of
+from spgnn.graph.protocol import AnyGraph, Graph, graphs_for
+from spgnn.nn.convolution import (
+    Convolution,
+    Linear,
+    glorot_,
+    initialise,
+    layer_widths,
+    lazy_parts,
+    linear_of_own,
+)
+from spgnn.nn.gat import AttentionConv, GATConv, GATv2Conv
+from spgnn.nn.layers import GCNConv, GINConv, PaperGCNConv, SAGEConv
+from spgnn.nn.mlp import MLP
+from spgnn.nn.norm import Norm, Skip, Stage, needs_all_rows, norm_of, run_stages
+from spgnn.nn.rowwise import (
+    Activation,
+    DropoutKeys,
+    Rule,
+    Update,
+    activated,
+    activation_of,
+    dropout,
+    keys_on,
+    rule_of,
+)
+from spgnn.private import in_backward
+
+Order = Literal["auto", "paper"]
+Jumps = Literal["last", "cat", "max", "lstm"]
+JUMPS = ("none", "last", "cat", "max", "lstm")
+
+
+class JumpingKnowledge(nn.Module):
+    """All layers' rows to one; parameters and their names are those of PyG's.
+
+    Parameters
+    ----------
+    mode : {"last", "cat", "max", "lstm"}
+        The last one; side by side; the largest of each column; a sum weighted by a bidirectional
+        LSTM.
+    widths : sequence of int
+        Of the layers; all alike, but for ``last`` and ``cat``.
+
+    Attributes
+    ----------
+    width : int
+        Of its result.
+    """
+
+    def __init__(self, mode: str, widths: Sequence[int]) -> None:
+        super().__init__()
+        if mode in ("max", "lstm") and len(set(widths)) > 1:
+            raise InputError(f"jk={mode} needs layers of one width, got {list(widths)}")
+        self.mode = mode
+        self.width = sum(widths) if mode == "cat" else widths[-1]
+        if mode == "lstm":
+            inner = len(widths) * widths[0] // 2
+            self.lstm = nn.LSTM(widths[0], inner, bidirectional=True, batch_first=True)
+            self.att = nn.Linear(2 * inner, 1)
+
+    def forward(self, made: Sequence[Tensor]) -> Tensor:
+        """A list of [rows, f], one a layer, to [rows, width]."""
+        if self.mode == "last":
+            return made[-1]
+        if self.mode == "cat":
+            return torch.cat(list(made), dim=-1)
+        if self.mode == "max":
+            return torch.stack(list(made), dim=-1).max(dim=-1)[0]
+        x = torch.stack(list(made), dim=1)
+        share = torch.softmax(self.att(self.lstm(x)[0]).squeeze(-1), dim=-1)
+        return (x * share.unsqueeze(-1)).sum(dim=1)
+
+
+class Stack(nn.Module):
+    """Layers with norms, activations, dropout and skip connections between them.
+
+    Arguments, their order and the names of parameters are those of PyG's ``BasicGNN``, so either
+    loads the other's ``state_dict``. Weights are replicated: the same seed gives the same ones on
+    every rank and at any P.
+
+    Parameters
+    ----------
+    in_channels : int
+        Features; −1 finds them in the first call.
+    hidden_channels : int, or a sequence of one width a hidden layer
+    num_layers : int
+    out_channels : int, optional
+        By default as many as the last hidden layer would have.
+    dropout : float
+        Probability, on the result of each hidden layer.
+    act : str, callable or None
+        Activation; see :func:`spgnn.nn.rowwise.activation_of`.
+    act_first : bool, whether it comes before the norm
+    act_kwargs : dict, optional
+    norm : str, Module or None
+        ``batch``, ``layer``, ``graph``, ``pair``; see :func:`spgnn.nn.norm.norm_of`.
+    norm_kwargs : dict, optional
+    jk : {"last", "cat", "max", "lstm"}, optional
+        All layers are hidden ones, and a linear layer makes the output of the last of them, or of
+        all together (Xu et al. 2018).
+    residual : bool
+        Adds a linear map of each layer's input to its result, as tuned full-batch GCNs do (Luo et
+        al. 2024). PyG's models have none but GAT, which hands it to its layers.
+    input_dropout : bool
+        Whether features are dropped as well.
+    seed : int
+        Of the weights: matrices are drawn from it (Glorot & Bengio 2010, uniform), and all else is
+        left as the layer made it.
+    options
+        For every layer.
+
+    Attributes
+    ----------
+    convolution : type of Convolution
+        The class of the layers.
+    """
+
+    convolution: ClassVar[type[Convolution]]
+    act: Activation | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int | Sequence[int],
+        num_layers: int,
+        out_channels: int | None = None,
+        dropout: float = 0.0,
+        act: str | Activation | None = "relu",
+        act_first: bool = False,
+        act_kwargs: dict[str, Any] | None = None,
+        norm: str | nn.Module | type[nn.Module] | None = None,
+        norm_kwargs: dict[str, Any] | None = None,
+        jk: Jumps | Literal["none"] | None = None,
+        *,
+        residual: bool = False,
+        input_dropout: bool = False,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.dropout = check_number("dropout", dropout, 0, 1)
+        self.input_dropout = input_dropout
+        self.act = activation_of(act, act_kwargs or {})
+        self.act_first = act_first
+        self.jk_mode = None if jk is None or jk == "none" else jk
+        check_choice("jk", jk or "none", JUMPS)
+        widths = layer_widths(in_channels, hidden_channels, num_layers, out_channels, self.jk_mode)
+        self.in_channels, self.num_layers = widths[0], num_layers
+        self.out_channels = widths[-1] if out_channels is None else out_channels
+        self.hidden_channels = hidden_channels
+        self._norm = norm if isinstance(norm, str) else None  # as in PyG; a module would be a part
+        self._norm_kwargs = norm_kwargs or {}
+        ends = out_channels is not None and self.jk_mode is None
+        self.convs = nn.ModuleList(
+            self.init_conv(f_in, f_out, last=ends and number == num_layers - 1, **options)
+            for number, (f_in, f_out) in enumerate(pairwise(widths))
+        )
+        hidden = widths[1:] if self.jk_mode else widths[1:-1]
+        self.norms = nn.ModuleList(norm_of(norm, width, norm_kwargs or {}) for width in hidden)
+        self.norms.extend([nn.Identity()] * (num_layers - len(hidden)))
+        if self.jk_mode is not None:
+            self.jk = JumpingKnowledge(self.jk_mode, widths[1:])
+            self.lin = Linear(self.jk.width, self.out_channels)
+        self.residuals = nn.ModuleList(
+            [Linear(f_in, f_out) for f_in, f_out in pairwise(widths)] if residual else []
+        )
+        self.seed, self._drawn, self._calls, self._replayed = seed, False, 0, 0
+        self._draw()
+
+    def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
+        """A layer of these widths.
+
+        Parameters
+        ----------
+        f_in, f_out : int
+        last : bool, whether it makes the output
+        options
+            Those that the model was given.
+        """
+        kind: Any = self.convolution
+        try:
+            layer: Convolution = kind(f_in, f_out, **options)
+        except TypeError as error:
+            raise InputError(f"{type(self).__name__}: {error}") from None
+        return layer
+
+    @classmethod
+    def of(cls, widths: Sequence[int], **options: Any) -> Self:
+        """A model of these widths: features, those of the hidden layers, classes."""
+        first, *hidden, last = widths
+        if options.get("jk") not in (None, "none"):
+            hidden.append(hidden[-1] if hidden else last)
+        layers = len(widths) - 1
+        return cls(first, hidden, layers, last, **options)
+
+    @classmethod
+    def size(cls, widths: Sequence[int], **options: Any) -> int:
+        """Numbers in the parameters of a model of these widths; nothing is allocated."""
+        try:
+            with torch.device("meta"):
+                model = cls.of(widths, **options)
+        except RuntimeError:  # a matrix of more bytes than 64 bits can count
+            return sys.maxsize
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    @property
+    def convolutions(self) -> list[Convolution]:
+        """The layers."""
+        return [layer for layer in self.convs if isinstance(layer, Convolution)]
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether a norm takes statistics over all vertices: then no layer may leave rows out."""
+        return needs_all_rows(self)
+
+    @property
+    def accepts_propagated(self) -> bool:
+        """Whether the first layer may be given A·X, computed once, in place of X."""
+        return self.convolutions[0].accepts_propagated
+
+    @property
+    def keeps_features(self) -> bool:
+        """Whether X is needed as well as A·X."""
+        return self.convolutions[0].uses_own_rows or len(self.residuals) > 0
+
+    def parameters_by_layer(self) -> list[list[nn.Parameter]]:
+        """Parameters of each layer, with its norm and its skip; and, last, of all else."""
+        parts = [self.convs, self.norms, self.residuals]
+        by_layer: list[list[nn.Parameter]] = [
+            [p for part in layer for p in part.parameters()]
+            for layer in zip(*(part for part in parts if len(part)), strict=True)
+        ]
+        known = {id(p) for layer in by_layer for p in layer}
+        return [*by_layer, [p for p in self.parameters() if id(p) not in known]]
+
+    def reset(self, generator: torch.Generator | None = None) -> None:
+        """Draw all matrices again, layer after layer; biases zero, norms as they began."""
+        for layer in self.convolutions:
+            layer.reset(generator)
+        for part in self.norms:
+            if isinstance(part, Norm):
+                part.reset_parameters()
+        others = [*self.residuals, *([self.jk, self.lin] if self.jk_mode else [])]
+        for parameter in (p for part in others for p in part.parameters()):
+            if parameter.dim() >= 2:
+                glorot_(parameter, generator)
+            else:
+                nn.init.zeros_(parameter)
+
+    def reset_parameters(self) -> None:
+        """Initialise: matrices from torch's own generator, all else as it began."""
+        if not any(lazy_parts(self)):
+            initialise(self)
+            self.reset()
+
+    def _draw(self) -> None:
+        if not any(lazy_parts(self)):
+            self.reset(torch.Generator().manual_seed(self.seed))
+            self._drawn = True
+
+    def _find_widths(self, X_local: Features) -> None:
+        """Shapes of what waited for the first features; weights of the seed, as without waiting."""
+        self.in_channels = width_of(X_local)
+        for part in lazy_parts(self):
+            part.materialise(self.in_channels)
+        self._draw()
+
+    def forward(self, x: Features, graph: AnyGraph, keys: DropoutKeys | None = None) -> Tensor:
+        """Logits [rows of the last layer, classes]. Collective.
+
+        Parameters
+        ----------
+        x : Tensor or CSR [columns of the first layer, features], or Propagated
+            Propagated features have the rows that the first layer makes. They cannot be dropped:
+            A·dropout(X) changes every epoch.
+        graph : Graph, DistMatrix, or a sequence of one Graph for each layer
+            Each layer of a sequence is given the rows that the one before it made. The blocks of a
+            mini-batch are such a sequence: ``batch.layers``.
+        keys : DropoutKeys, optional
+            Of the masks, in training. Without them, they are the graph's ids of vertices, the
+            model's seed, and the number of the call.
+
+        Raises
+        ------
+        InputError
+            In training with dropout, if there are neither keys nor ids of vertices.
+        """
+        if not self._drawn and any(lazy_parts(self)):
+            self._find_widths(x)
+        graphs = graphs_for(graph, len(self.convs))
+        keys = self._keys(keys, graphs[0])
+        outputs: list[Tensor] = []
+        H: Features = x
+        following: DropoutKeys | None = None
+        for number, on in enumerate(graphs):
+            if following is None:
+                H = self.entering(number, H, on, keys)
+            if number and self.jk_mode:
+                outputs = [on.own(made) for made in (*outputs, _dense(H))]
+            following = self._keys_after(number, graphs, keys)
+            H = self.run_layer(number, H, on, keys, following)
+            if not self._fuses(number):
+                following = None
+        assert isinstance(H, Tensor)
+        if self.jk_mode is None:
+            return H
+        if following is None:
+            H = _dense(dropout(H, self.dropout, keys_on(keys, graphs[-1].row_ids), len(graphs)))
+        logits: Tensor = self.lin(self.jk([*outputs, H]))
+        return logits
+
+    def entering(self, number: int, H: Features, on: Graph, keys: DropoutKeys | None) -> Features:
+        """The rows that a layer is given, after dropout, of those that the layer before made."""
+        if number and isinstance(H, Tensor):
+            H = on.complete(H)
+        if isinstance(H, Propagated) or not (number or self.input_dropout):
+            return H
+        return dropout(H, self.dropout, keys_on(keys, on.vertex_ids), number)
+
+    def run_layer(
+        self,
+        number: int,
+        H: Features,
+        on: Graph,
+        keys: DropoutKeys | None = None,
+        following: DropoutKeys | None = None,
+    ) -> Tensor:
+        """One layer with its skip, norm and activation. Collective.
+
+        Parameters
+        ----------
+        number : int, from 0
+        H : Tensor or CSR [columns, f], or Propagated
+            Dropped already; see `entering`.
+        on : Graph
+        keys : DropoutKeys, optional
+            Of the layer's own dropout.
+        following : DropoutKeys, optional
+            Of the dropout that comes after the layer, with the ids of its rows.
+        """
+        layer = self.convolutions[number]
+        if layer._forward_hooks or not layer.aggregates_once:
+            # Whoever looks at the layer, or has a forward of its own, sees all of it.
+            Z = layer(H, on, keys=keys) if layer.uses_keys else layer(H, on)
+            return run_stages(self.stages(number, H, on, following), Z, on)
+        Z = on.aggregate(layer.aggregation(H, on, None, keys if layer.uses_keys else None))
+        Z = layer.update(Z, H, on)
+        stages = [*layer.tail(), *self.stages(number, H, on, following)]
+        return run_stages(stages, Z, on, layer.shift)
+
+    def stages(
+        self, number: int, H: Features, on: Graph, following: DropoutKeys | None = None
+    ) -> list[Stage]:
+        """All that comes after a layer's own tail: skip, activation, norm, dropout."""
+        found: list[Stage] = []
+        if len(self.residuals):
+            found.append(Skip(self._skipped(number, H, on)))
+        if number == self.num_layers - 1 and self.jk_mode is None:
+            return found
+        norm = self.norms[number]
+        bare = isinstance(norm, nn.Identity)
+        ours = bare or isinstance(norm, Norm)
+        if self.act is None and following is None:
+            return found if bare else [*found, norm]
+        if self._fuses(number):
+            update = Update(rule_of(self.act) or Rule(), self.dropout, following, number + 1)
+            return [*found, update] if bare else [*found, norm, update]
+        if self.act_first:
+            found += [partial(activated, self.act, owned=True), *([] if bare else [norm])]
+        else:
+            found += [*([] if bare else [norm]), partial(activated, self.act, owned=ours)]
+        return found
+
+    def _skipped(self, number: int, H: Features, on: Graph) -> Tensor:
+        layer = self.residuals[number]
+        assert isinstance(layer, Linear)
+        return linear_of_own(layer, H, on)
+
+    def _fuses(self, number: int) -> bool:
+        """Whether activation and the dropout that follows are one pass over the rows.
+
+        Not where another activation is asked for, or a norm follows it.
+        """
+        norm, last = self.norms[number], number == self.num_layers - 1 and self.jk_mode is None
+        ends = isinstance(norm, nn.Identity) or (isinstance(norm, Norm) and not self.act_first)
+        return not last and ends and rule_of(self.act) is not None
+
+    def _keys_after(
+        self, number: int, graphs: Sequence[Graph], keys: DropoutKeys | None
+    ) -> DropoutKeys | None:
+        """Of the dropout after a layer, if the rows it makes are all that is dropped there."""
+        if keys is None or not self.dropout:
+            return None
+        if number + 1 == len(graphs):
+            return keys_on(keys, graphs[number].row_ids)
+        following = graphs[number + 1]
+        return keys_on(keys, following.vertex_ids) if following.is_complete else None
+
+    def _keys(self, keys: DropoutKeys | None, graph: Graph) -> DropoutKeys | None:
+        """Those of this call; none outside training."""
+        drops = self.dropout or any(
+            getattr(c, "dropout", 0) or getattr(c, "message_dropout", 0) for c in self.convs
+        )
+        if not self.training or not drops:
+            return None
+        if keys is not None:
+            return keys
+        if graph.vertex_ids is None:
+            raise InputError(
+                "dropout is a function of the vertex, and a matrix does not know its vertices: "
+                "give keys=DropoutKeys(vertex_ids, seed, epoch), or a graph with vertex_ids; "
+                "model.eval() drops nothing"
+            )
+        return DropoutKeys(graph.vertex_ids, self.seed, self._call())
+
+    def _call(self) -> int:
+        """The number of this call; a recomputation in backward has that of the first time."""
+        if not in_backward():
+            self._calls += 1
+        elif self._calls - self._replayed > 1:
+            raise InputError(
+                "a checkpointed model that is called several times a step needs keys: give "
+                "keys=DropoutKeys(vertex_ids, seed, epoch)"
+            )
+        else:
+            self._replayed = self._calls
+        return self._calls - 1
+
+
+def _dense(H: Features) -> Tensor:
+    assert isinstance(H, Tensor)
+    return H
+
+
+class GCN(Stack):
+    """Layers of :class:`GCNConv`; parameters are those of :class:`Stack`, options the layers'.
+
+    ``order="paper"`` computes what the code of the ICPP'24 paper does; see :class:`PaperGCNConv`.
+    """
+
+    convolution = GCNConv
+
+    def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
+        """A layer of these widths."""
+        order = options.pop("order", "auto")
+        check_choice("order", order, get_args(Order))
+        if order == "auto":
+            return super().init_conv(f_in, f_out, last=last, **options)
+        return PaperGCNConv(f_in, f_out, **options)
+
+
+class GraphSAGE(Stack):
+    """Layers of :class:`SAGEConv`; parameters are those of :class:`Stack`, options the layers'."""
+
+    convolution = SAGEConv
+
+
+class GIN(Stack):
+    """Layers of :class:`GINConv` around two linear ones; other parameters are those of `Stack`.
+
+    As in the paper, ε begins at 0. Between the two are the model's activation, and its norm if that
+    is given by name.
+    """
+
+    convolution = GINConv
+
+    def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> GINConv:
+        """A layer around a perceptron of two layers."""
+        inner = MLP(
+            [f_in, f_out, f_out],
+            act=self.act,
+            act_first=self.act_first,
+            norm=self._norm,
+            norm_kwargs=self._norm_kwargs,
+        )
+        return GINConv(inner, **options)
+
+
+class GAT(Stack):
+    """Layers of :class:`GATConv`, or of :class:`GATv2Conv`; as PyG's, dropout is of edges as well.
+
+    Heads stand side by side but in the layer that makes the output, which averages them. So hidden
+    widths have to be multiples of their number.
+
+    Parameters
+    ----------
+    in_channels, hidden_channels, num_layers, …
+        See :class:`Stack`.
+    options
+        ``heads``; ``out_heads`` of the layer that makes the output, by default as many;
+        ``attention_dropout`` of edges, by default as of features; ``message_dropout``, by default
+        none; ``concat``, ``v2``, and what else the layers take.
+    """
+
+    convolution: ClassVar[type[AttentionConv]] = GATConv
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for number, layer in enumerate(self.convolutions):
+            assert isinstance(layer, AttentionConv)
+            layer.number = number
+
+    def fetch_ids(self, graph: AnyGraph, vertex_ids: Tensor) -> None:
+        """Fetch the ids of other ranks' vertices that dropout needs; else the first call does.
+
+        Collective.
+
+        Parameters
+        ----------
+        graph : as for a call
+        vertex_ids : Tensor int64 [own rows]
+            Those of the keys, the same object.
+        """
+        keys = DropoutKeys(vertex_ids, 0, 0)
+        for layer, on in zip(self.convs, graphs_for(graph, len(self.convs)), strict=True):
+            assert isinstance(layer, AttentionConv)
+            dropped = layer.dropped(on, keys)
+            if dropped is not None:
+                ids = on.edge_dropout(dropped)
+                on.matrix(layer.normalisation).attention.ids(ids.sources, ids.targets)
+
+    def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
+        """A layer of these widths."""
+        heads, out_heads = options.pop("heads", 1), options.pop("out_heads", None)
+        dropped = options.pop("attention_dropout", None)
+        kind = GATv2Conv if options.pop("v2", False) else self.convolution
+        concat = options.pop("concat", True) and not last
+        if last and out_heads is not None:
+            heads = out_heads
+        if concat and f_out % heads:
+            raise InputError(
+                f"{type(self).__name__}: {heads} heads side by side need hidden_channels that are "
+                f"a multiple of it, got {f_out}"
+            )
+        convolution: Any = kind
+        try:
+            layer: Convolution = convolution(
+                f_in,
+                f_out // heads if concat else f_out,
+                heads,
+                concat,
+                dropout=self.dropout if dropped is None else dropped,
+                **options,
+            )
+        except TypeError as error:
+            raise InputError(f"{type(self).__name__}: {error}") from None
+        return layer
+
+
+class GATv2(GAT):
+    """Layers of :class:`GATv2Conv`."""
+
+    convolution = GATv2Conv
+
 
 MODELS: dict[str, type[Stack]] = {
     "gcn": GCN,

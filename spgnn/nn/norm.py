@@ -1,8 +1,10 @@
-"""Norms over the vertices of all ranks, with the names and parameters of PyG's."""
+"""Norms over the vertices of all ranks, with the names and parameters of PyG's; and stages."""
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,12 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spgnn.comm import Communicator
-from spgnn.errors import InputError, check_choice
-from spgnn.nn.moments import Moments, moments
-from spgnn.nn.propagation import Graph, comm_of, own_of
+from spgnn.errors import InputError, check_choice, unknown
+from spgnn.graph.moments import Moments
+from spgnn.graph.protocol import AnyGraph, Graph, as_graph
+from spgnn.nn.rowwise import Update
 from spgnn.operands import FIRST_COMPARED
 
-Where = Graph | Communicator
+NormGraph = AnyGraph | Communicator
+# What runs between two aggregations, on rows [n, f]: row-wise modules and functions, and norms.
+Stage = nn.Module | Callable[[Tensor], Tensor]
 
 
 class Norm(nn.Module):
@@ -24,13 +29,13 @@ class Norm(nn.Module):
 
     Attributes
     ----------
-    takes_all_rows : bool
-        Whether the statistics are over all vertices: then a rank may not leave rows out.
+    needs_all_rows : bool
+        Whether statistics are over all vertices: then no rank may leave rows out.
     takes_graph : bool
         Always; what has it is called with the graph beside x.
     """
 
-    takes_all_rows = True
+    needs_all_rows = True
     takes_graph = True
 
     def __init__(self) -> None:
@@ -38,36 +43,31 @@ class Norm(nn.Module):
         self._compared = 0
 
     @abstractmethod
-    def forward(self, x: Tensor, graph: Where, shift: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Tensor:
         """X [rows, f] to the same shape.
 
         Parameters
         ----------
         x : Tensor [rows, f]
-        graph : what a layer works on, or a Communicator
-            Says over which ranks. Of a Propagation with ghosts, own rows alone are counted, and all
-            rows are normalised alike.
+        graph : Graph, DistMatrix or Communicator
+            Says over which ranks. With a recomputed halo, own rows alone are counted, and all rows
+            are normalised alike.
         shift : Tensor [f], optional
-            What is to be added to all rows of x. What a norm takes off again has a gradient of 0
-            then. As a sum over x + shift it is rounding, other at any number of ranks, and an
-            optimiser that divides by the size of gradients makes whole steps of it.
+            A bias that is added to all rows of x. What a norm subtracts again then has a gradient
+            of exactly 0. As a sum over x + shift it would be rounding, different at each number of
+            ranks, and an optimiser that divides by the size of gradients makes whole steps of it.
         """
 
     @property
-    def asks_moments(self) -> bool:
+    def needs_moments(self) -> bool:
         """Whether it takes statistics over all vertices when it is called, as it is now."""
-        return self.takes_all_rows
+        return self.needs_all_rows
 
     def remember(self, found: Moments) -> None:
-        """Take moments of all vertices into running ones, if there are any.
+        """Update running moments, if there are any, with those of at least two vertices.
 
-        In training a norm does so itself, but where the graph gives it the moments
-        (``given_moments``): whoever does may ask it several times.
-
-        Parameters
-        ----------
-        found : Moments
-            Of at least two vertices.
+        In training a norm does so itself, unless ``graph.updates_norms`` is False: then whoever
+        runs it several times for one step does.
         """
 
     def reset_parameters(self) -> None:
@@ -75,29 +75,21 @@ class Norm(nn.Module):
         for name, parameter in self.named_parameters():
             nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
 
-    def _moments(self, x: Tensor, graph: Where, shift: Tensor | None = None) -> Moments:
+    def _moments(self, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Moments:
         """Of x + shift."""
-        found = self._unshifted(x, graph)
-        if shift is None:
-            return found
-        # Whatever looks at the mean alone looks at what has been taken off.
-        return replace(found, centre=found.centre + shift, mean=found.mean + 0 * shift)
-
-    def _unshifted(self, x: Tensor, graph: Where) -> Moments:
-        given = getattr(graph, "given_moments", None)
-        if given is not None:
-            found: Moments = given(self, x)
-            return found
-        comm = None if x.is_meta else comm_of(graph)
-        if comm is not None and comm.size == 1:
-            comm = None
-        if comm is not None and self._compared < FIRST_COMPARED:
+        on = as_graph(graph)
+        comm = on.comm
+        if comm is not None and comm.size > 1 and self._compared < FIRST_COMPARED:
             # A norm that some ranks alone call would wait for the others for ever.
             self._compared += 1
             comm.check_agreement(
                 type(self).__name__, width=x.shape[1], dtype=x.dtype, training=self.training
             )
-        return moments(x, own_of(graph), comm)
+        found = on.moments(x)
+        if shift is None:
+            return found
+        # Whatever looks at the mean alone looks at what has been taken off.
+        return replace(found, centre=found.centre + shift, mean=found.mean + 0 * shift)
 
     def extra_repr(self) -> str:
         """Its width, if it has one."""
@@ -168,7 +160,7 @@ class BatchNorm(Norm):
         self.allow_single_element = allow_single_element
         self.module = _Running(in_channels, affine, track_running_stats, device)
 
-    def forward(self, x: Tensor, graph: Where, shift: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Tensor:
         """X [rows, f] to the same shape. Collective in training.
 
         Raises
@@ -188,7 +180,7 @@ class BatchNorm(Norm):
             assert held.running_var is not None
             scale = self._scale(held.running_var)
             return _scaled(x, _less(held.running_mean, shift), scale, held.bias)
-        if self.training and not hasattr(graph, "given_moments"):
+        if self.training and as_graph(graph).updates_norms:
             self.remember(found)
         return _scaled(found.centred, found.mean, self._scale(found.variance), held.bias)
 
@@ -197,7 +189,7 @@ class BatchNorm(Norm):
         return scale if self.module.weight is None else scale * self.module.weight
 
     @property
-    def asks_moments(self) -> bool:
+    def needs_moments(self) -> bool:
         """In evaluation, running ones do."""
         return self.training or self.module.running_mean is None
 
@@ -263,12 +255,12 @@ class LayerNorm(Norm):
         super().__init__()
         check_choice("LayerNorm mode", mode, ("graph", "node"))
         self.in_channels, self.eps, self.mode = in_channels, eps, mode
-        self.takes_all_rows = mode == "graph"
+        self.needs_all_rows = mode == "graph"
         made = torch.ones(in_channels, device=device), torch.zeros(in_channels, device=device)
         self.weight = nn.Parameter(made[0]) if affine else None
         self.bias = nn.Parameter(made[1]) if affine else None
 
-    def forward(self, x: Tensor, graph: Where, shift: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Tensor:
         """X [rows, f] to the same shape. Collective in mode ``graph``."""
         if self.mode == "node":
             x = x if shift is None else x + shift
@@ -301,7 +293,7 @@ class GraphNorm(Norm):
         self.bias = nn.Parameter(torch.zeros(in_channels, device=device))
         self.mean_scale = nn.Parameter(torch.ones(in_channels, device=device))
 
-    def forward(self, x: Tensor, graph: Where, shift: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Tensor:
         """X [rows, f] to the same shape. Collective."""
         found = self._moments(x, graph, shift)
         left = (1 - self.mean_scale) * (found.centre + found.mean)
@@ -326,7 +318,7 @@ class PairNorm(Norm):
         super().__init__()
         self.scale, self.scale_individually, self.eps = scale, scale_individually, eps
 
-    def forward(self, x: Tensor, graph: Where, shift: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Tensor:
         """X [rows, f] to the same shape. Collective."""
         found = self._moments(x, graph, shift)
         if self.scale_individually:
@@ -346,3 +338,169 @@ def _scaled(x: Tensor, mean: Tensor, scale: Tensor, bias: Tensor | None) -> Tens
     """``(x − mean)·scale + bias`` in one pass over x."""
     shift = -mean * scale
     return torch.addcmul(shift if bias is None else shift + bias, x, scale)
+
+
+_NORMS: dict[str, type[nn.Module]] = {
+    "batch": BatchNorm,
+    "layer": LayerNorm,
+    "graph": GraphNorm,
+    "pair": PairNorm,
+}
+NORMS = tuple(_NORMS)
+
+
+def norm_of(
+    norm: str | nn.Module | type[nn.Module] | None, width: int, options: dict[str, Any]
+) -> nn.Module:
+    """A norm of its name; ``Identity`` of none.
+
+    Parameters
+    ----------
+    norm : str, Module, class or None
+        ``batch``, ``layer``, ``graph``, ``pair``, or PyG's names in any spelling (``BatchNorm``,
+        ``batch_norm``). A module is copied; a class is made of the width.
+    width : int
+    options : dict
+        For the norm.
+
+    Raises
+    ------
+    InputError
+        If there is no such norm, or it does not know an option; if a module would take statistics
+        over one rank's rows.
+    """
+    if isinstance(norm, nn.Module):
+        check_local(norm)
+        return copy.deepcopy(norm)
+    if norm is None or norm == "none":
+        return nn.Identity()
+    kind = norm
+    if isinstance(norm, str):
+        name = norm.lower().replace("_", "").replace("-", "").removesuffix("norm")
+        if name not in _NORMS:
+            raise unknown("norm", norm, ("none", *_NORMS))
+        kind = _NORMS[name]
+    assert isinstance(kind, type)
+    given = () if kind is PairNorm else (width,)
+    try:
+        made = kind(*given, **options)
+    except TypeError as error:
+        raise InputError(f"norm {kind.__name__}: {error}") from None
+    check_local(made)
+    return made
+
+
+class Skip:
+    """The stage of a skip connection: it adds rows.
+
+    Parameters
+    ----------
+    rows : Tensor [rows, f]
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+
+    def __call__(self, Z: Tensor) -> Tensor:
+        """``Z + rows``."""
+        return Z + self.rows
+
+
+def flatten_stages(stages: Iterable[Stage]) -> list[Stage]:
+    """The stages with each Sequential opened, so that a norm is a stage of its own."""
+    found: list[Stage] = []
+    for stage in stages:
+        if isinstance(stage, nn.Sequential) and not stage._forward_hooks:
+            found += flatten_stages(stage)
+        else:
+            found.append(stage)
+    return found
+
+
+def run_stages(
+    stages: Sequence[Stage],
+    Z: Tensor,
+    graph: Graph,
+    shift: Tensor | None = None,
+    stop: int | None = None,
+) -> Tensor:
+    """Run stages on rows, after a bias that is still to be added. Collective if a norm is.
+
+    Parameters
+    ----------
+    stages : sequence of Stage
+    Z : Tensor [rows, f]
+        May be overwritten.
+    graph : Graph
+    shift : Tensor [f], optional
+        The bias. The first stage gets it where it can take it: a norm, or an `Update`.
+    stop : int, optional
+        Stop before this stage and return the rows that it would be given, which are without the
+        bias if the stage takes that.
+    """
+    for place, stage in enumerate(stages):
+        waits = isinstance(stage, Update) or takes_shift(stage)
+        if isinstance(stage, Skip):  # sums commute: a norm that follows gets the bias
+            waits = any(map(takes_shift, stages[place + 1 : place + 2]))
+        if shift is not None and not waits:
+            # In place: nobody keeps the product itself.
+            Z, shift = Z.add_(shift.to(Z.dtype)), None
+        if place == stop:
+            return Z
+        Z = run_stage(stage, Z, graph, shift)
+        shift = shift if isinstance(stage, Skip) else None
+    return Z if shift is None else Z.add_(shift.to(Z.dtype))
+
+
+def run_stage(stage: Stage, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Tensor:
+    """Run one stage; norms in it, and in a Sequential, look at all ranks."""
+    if isinstance(stage, Norm) and x.dtype in (torch.bfloat16, torch.float16):
+        # Statistics, and what they are taken of, are float32.
+        wide: Tensor = _shifted(stage, x.float(), graph, shift)
+        return wide.to(x.dtype)
+    if isinstance(stage, Update):
+        return stage(x, shift)
+    if isinstance(stage, Skip):
+        return stage(x)
+    if getattr(stage, "takes_graph", False):
+        return _shifted(stage, x, graph, shift)
+    if isinstance(stage, nn.Sequential):
+        for part in stage:
+            x = run_stage(part, x, graph)
+        return x
+    made: Tensor = stage(x)
+    return made
+
+
+def _shifted(module: Any, x: Tensor, graph: NormGraph, shift: Tensor | None) -> Tensor:
+    made: Tensor = module(x, graph) if shift is None else module(x, graph, shift)
+    return made
+
+
+def takes_shift(stage: Stage) -> bool:
+    """Whether it is a norm of ours, which takes the bias apart."""
+    return type(stage) in _NORMS.values()
+
+
+def check_local(module: nn.Module) -> None:
+    """Refuse what takes statistics over the rows of one rank, where ours look at all.
+
+    Raises
+    ------
+    InputError
+    """
+    for part in module.modules():
+        kind = type(part)
+        theirs = kind.__module__.startswith("torch_geometric.nn.norm")
+        local = theirs and getattr(part, "mode", "") == "node"
+        batch = isinstance(part, nn.modules.batchnorm._BatchNorm)
+        if (batch and not isinstance(part, nn.SyncBatchNorm)) or (theirs and not local):
+            raise InputError(
+                f"{kind.__module__.partition('.')[0]}'s {kind.__name__} takes statistics over the "
+                "rows of one rank; spgnn.nn has BatchNorm, LayerNorm, GraphNorm and PairNorm"
+            )
+
+
+def needs_all_rows(module: nn.Module) -> bool:
+    """Whether any norm in it takes statistics over all vertices."""
+    return any(isinstance(part, Norm) and part.needs_all_rows for part in module.modules())

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import torch
 
-from spgnn.nn.features import Features, Propagated
+from spgnn.graph.features import Features, Propagated
 from spgnn.sparse import CSR
 
 Precision = Literal["float32", "bfloat16", "float64"]

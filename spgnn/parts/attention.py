@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from spgnn.attention import Weighing
+from spgnn.graph.protocol import AttentionScores, DroppedEdges
 from spgnn.kernels.attention import AttentionDropout
 from spgnn.kernels.attention_panel import AttentionPanel, Loops, Rows, packed_bytes
 from spgnn.parts.heads import Heads
@@ -33,8 +33,9 @@ class Attending:
     matrix : PartMatrix
         Its values do not count.
     heads : Heads
-    asked : Weighing
-        Of it the vector, and all that is no tensor.
+    scores : AttentionScores
+        Of them the vector, slope and kind; destinations come with the rows.
+    dropped : DroppedEdges, optional
     ids : Tensor int64 [k + received], optional
         Original ids of the columns, where weights are dropped.
 
@@ -45,10 +46,16 @@ class Attending:
     """
 
     def __init__(
-        self, matrix: PartMatrix, heads: Heads, asked: Weighing, ids: Tensor | None
+        self,
+        matrix: PartMatrix,
+        heads: Heads,
+        scores: AttentionScores,
+        dropped: DroppedEdges | None,
+        ids: Tensor | None,
     ) -> None:
         self._matrix, self._heads, self._ids = matrix, heads, ids
-        self._rule = asked._replace(a=asked.a.detach())
+        self._vector, self._slope, self._joint = scores.vector.detach(), scores.slope, scores.joint
+        self._dropped = dropped
         self.of_vector: Tensor | None = None
 
     def products(
@@ -100,7 +107,7 @@ class Attending:
         dZ : Tensor [own rows that are columns, heads · channels]
         """
         matrix, channels = self._matrix, self._heads.channels
-        of_vector = self.of_vector = torch.zeros_like(self._rule.a)
+        of_vector = self.of_vector = torch.zeros_like(self._vector)
 
         def of(first: int, last: int) -> Iterator[tuple[int, Tensor]]:
             sources, ids = self._sources(Z, first, last), self._ids_of(first, last)
@@ -115,7 +122,7 @@ class Attending:
                 found = found if chosen is None else found[chosen]
                 of_ends.write_panel(part, self._ends_of(first, last)[0], found)
             pieces = self._pieces(Z)
-            if not self._rule.joint:
+            if not self._joint:
                 for low, high in pieces:
                     of_heads += sources.vector_gradient(sums, low, high)
             back = self._sent_back(sources, sums, pieces, Z.rows)
@@ -127,11 +134,11 @@ class Attending:
 
     def _sources(self, Z: Table, first: int, last: int) -> AttentionPanel:
         """Columns of all rows that others are made of, packed. Collective."""
-        matrix, rule, channels = self._matrix, self._rule, self._heads.channels
-        a = rule.a[first // channels : last // channels].contiguous()
-        stride = packed_bytes(a.shape[0], channels, a.dtype, joint=rule.joint)
+        matrix, channels = self._matrix, self._heads.channels
+        a = self._vector[first // channels : last // channels].contiguous()
+        stride = packed_bytes(a.shape[0], channels, a.dtype, joint=self._joint)
         packed = memory_rows(Z.rows + matrix.halo_rows, stride, torch.uint8)
-        found = AttentionPanel(packed, a, rule.slope, rule.joint)
+        found = AttentionPanel(packed, a, self._slope, self._joint)
         if matrix.received is None:
             for part in range(Z.parts):
                 found.put(Z.bounds[part], Z.read_panel(part, first, last))
@@ -179,9 +186,10 @@ class Attending:
         if matrix.loops is not None:
             begin, end = matrix.blocks.bounds[part : part + 2]
             loops = Loops(matrix.loops[begin:end] > 0, diagonal)
-        if ids is not None and self._ids is not None:
-            rule = self._rule
-            dropout = AttentionDropout(rule.key, rule.p, self._ids[diagonal], ids)
+        if ids is not None and self._ids is not None and self._dropped is not None:
+            # The kernel takes a signed key.
+            key, p = (self._dropped.key + 2**63) % 2**64 - 2**63, self._dropped.p
+            dropout = AttentionDropout(key, p, self._ids[diagonal], ids)
         return Rows(pattern, self._spread(ends, part, self._ends_of(*columns)), loops, dropout)
 
     def _ids_of(self, first: int, last: int) -> Tensor | None:

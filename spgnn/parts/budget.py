@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
+from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.parts.live import Tables
 from spgnn.parts.room import Places
 from spgnn.parts.sizes import Sizes
 from spgnn.parts.spare import Spare
 
+Recompute = Literal["auto", "never", "always"]
+# What libraries take once they are used: thread pools, buffers, code that is loaded late.
+LIBRARIES = 96 << 20
 MOST_PARTS = 4096
 SPILLED_PARTS = 8  # where nothing says how many
 # What goes to the disk first: what is read and written least often for its size.
@@ -43,6 +48,53 @@ class Budget:
     places: Places
     bytes: int
     again: frozenset[int] = frozenset()
+
+
+def recomputed(
+    looks: Sequence[bool], recompute: Recompute, decided: Callable[[frozenset[int]], Budget]
+) -> Budget:
+    """The budget, and for which layers the rows they look at are computed again, not kept.
+
+    ``auto`` keeps them in memory. Where they would go to the disk, it computes them again of the
+    products before them, if these are in memory; and where nothing can be kept, too. The numbers
+    are the same, to the bit.
+
+    Parameters
+    ----------
+    looks : sequence of bool
+        Whether each layer looks at its own rows again.
+    recompute : {"auto", "never", "always"}
+    decided : callable
+        The budget for a set of layers, the same on all ranks. Collective.
+
+    Raises
+    ------
+    InputError
+        If the memory is too small.
+    """
+    looking = [number for number, looks_at in enumerate(looks) if number and looks_at]
+    if recompute == "always" or not looking:
+        return decided(frozenset(looking))
+    try:
+        budget = decided(frozenset())
+    except InputError:
+        if recompute == "never":
+            raise
+        return decided(frozenset(looking))
+    spilled = budget.places.on_disk
+    if recompute == "never" or "taken" not in spilled or "product" in spilled:
+        return budget
+    # The product of the first layer may be A·X, which is on the disk then.
+    return decided(frozenset(n for n in looking if n > 1 or "propagated" not in spilled))
+
+
+def agreed(comm: Communicator, mine: Budget) -> Budget:
+    """The same on all ranks: the most parts, the narrowest panels that any of them asks for."""
+    depth = comm.agree(len(mine.places.on_disk))
+    widest = 1 << 40
+    panel = -comm.agree(-(mine.places.panel_bytes or widest))
+    places = Places(frozenset(ORDER[:depth]), 0 if panel == widest else panel)
+    return Budget(comm.agree(mine.parts), places, mine.bytes, mine.again)
 
 
 def decide(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.nn.moments import Moments
+from spgnn.graph.moments import Moments
 from spgnn.nn.norm import Norm
 
 

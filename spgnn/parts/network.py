@@ -30,7 +30,7 @@ from spgnn.parts.matrix import NewTable
 from spgnn.parts.moments import Gathered, Returned
 from spgnn.parts.pieces import Pieces
 from spgnn.parts.room import Room
-from spgnn.parts.segments import Segments, Taken
+from spgnn.parts.segments import ChunkRows, Segments
 from spgnn.parts.table import Table
 
 # The share of a loss that some rows have: (part, rows of it or None for all, outputs).
@@ -245,7 +245,7 @@ class Network(Pieces):
         """How often all parts of a layer are gone through, forward or backward."""
         return 1 + self.segments.norms(number)
 
-    def _into_norms(self, at: Piece, H: Tensor, made: Tensor, product: Taken) -> None:
+    def _into_norms(self, at: Piece, H: Tensor, made: Tensor, product: ChunkRows) -> None:
         """Keep the gradient of what a layer makes, until that of its last norm's moments is known.
 
         It takes the place of what the next layer sends back beside its product, a part of it.
@@ -284,7 +284,7 @@ class Network(Pieces):
     def forget(self) -> None:
         """Give up what was kept for `backward`."""
         self._kept.forget()
-        for known in (self._known, self._asked, self._attending):
+        for known in (self._known, self._stopped_at, self._attending):
             known.clear()
         self._returned = Returned()  # of an epoch that was broken off
 
@@ -296,7 +296,7 @@ class Network(Pieces):
         for part in range(len(layers.bounds) - 1):
             X = self.vertices.features.rows(part)
             stopped = self._stopped(0, X, part, None, keys)
-            self._keep_ends(layers, 0, part, stopped.asked, layers.chosen(0, part))
+            self._keep_ends(layers, 0, part, stopped.scores, layers.chosen(0, part))
             outgoing = stopped.operand
             self._operand_learns = outgoing.requires_grad
             if table is None:
@@ -334,9 +334,11 @@ class Network(Pieces):
         matrix, reduction = layers.matrices[number], self.segments.reduction(number)
         heads = self.segments.heads(number)
         if heads is not None:
-            asked = self._asked[number]
-            ids = self.vertices.ids_of_columns(matrix) if asked.p else None
-            attending = self._attending[number] = Attending(matrix, heads, asked, ids)
+            stopped = self._stopped_at[number]
+            assert stopped.scores is not None
+            ids = None if stopped.dropped is None else self.vertices.ids_of_columns(matrix)
+            attending = Attending(matrix, heads, stopped.scores, stopped.dropped, ids)
+            self._attending[number] = attending
             yield from attending.products(operand, self._kept.ends[number], panel, new)
         elif reduction is None:
             yield from matrix.products(operand, panel, new)

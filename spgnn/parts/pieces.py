@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from spgnn.attention import Weighing
+from spgnn.graph.features import Features, Propagated
+from spgnn.graph.protocol import AttentionScores
 from spgnn.nn import DropoutKeys
-from spgnn.nn.features import Features, Propagated
 from spgnn.nn.norm import Norm
 from spgnn.parts.attention import Attending
 from spgnn.parts.heads import Heads
@@ -17,7 +18,7 @@ from spgnn.parts.kept import Kept
 from spgnn.parts.layers import Layers, Piece, Vertices
 from spgnn.parts.moments import Known
 from spgnn.parts.room import Room
-from spgnn.parts.segments import Segments, Stopped, Taken
+from spgnn.parts.segments import ChunkRows, Segments, Stopped
 from spgnn.parts.table import Table
 from spgnn.sparse import CSR, take_rows
 
@@ -42,7 +43,7 @@ class Pieces:
         self.segments, self.vertices, self.room = segments, vertices, room
         self.again, self._keeps, self._learns = again, False, False
         self._kept = Kept(room, segments.head_count)
-        self._asked: dict[int, Weighing] = {}
+        self._stopped_at: dict[int, Stopped] = {}  # without rows
         self._attending: dict[int, Attending] = {}
         self._known: dict[int, list[Known]] = {}
         self._widths: dict[int, int] = {}
@@ -55,12 +56,17 @@ class Pieces:
         keys: DropoutKeys | None,
         H_in: Features | None = None,
         leaf: int = -1,
-    ) -> tuple[Tensor, Taken]:
+    ) -> tuple[Tensor, ChunkRows]:
         """What a layer makes, of its product or the one that was kept."""
         H_in = self._input(at, keys) if H_in is None else H_in
         Z, ids = self._product(at, Z), self.vertices.ids_of(at.part, at.chosen)
         known = self._known.get(at.number, [])
-        return self.segments.layer(at.number, H_in, Z, ids, _of(keys, ids), known, leaf)
+        first = self._is_first(at.number)
+        return self.segments.layer(at.number, H_in, Z, ids, _of(keys, ids), first, known, leaf)
+
+    def _is_first(self, number: int) -> bool:
+        """Whether a layer's weight is in what it multiplies."""
+        return number in self._stopped_at and self._stopped_at[number].first
 
     def _before_norm(
         self, at: Piece, Z: Tensor | None, keys: DropoutKeys | None
@@ -69,7 +75,9 @@ class Pieces:
         H_in, Z = self._input(at, keys), self._product(at, Z)
         ids, known = self.vertices.ids_of(at.part, at.chosen), self._known.get(at.number, [])
         with self._as_made:
-            norm, x = self.segments.before_norm(at.number, H_in, Z, ids, _of(keys, ids), known)
+            norm, x = self.segments.before_norm(
+                at.number, H_in, Z, ids, _of(keys, ids), self._is_first(at.number), known
+            )
         return norm, x.detach()
 
     @property
@@ -147,7 +155,7 @@ class Pieces:
             cuts = at.layers.matrices[following].row_bounds
             self._kept.into(self._kept.taken, following, "taken", cuts, own).write(at.part, own)
         found = self._stopped(following, H, at.part, at.chosen, keys)
-        self._keep_ends(at.layers, following, at.part, found.asked, at.inside)
+        self._keep_ends(at.layers, following, at.part, found.scores, at.inside)
         return found.operand.detach()
 
     def _keep_ends(
@@ -155,17 +163,15 @@ class Pieces:
         layers: Layers,
         number: int,
         part: int,
-        asked: Weighing | None,
+        scores: AttentionScores | None,
         inside: Tensor | None,
     ) -> None:
         """What rows say of their own scores, where a layer weighs their neighbours."""
         heads = self.segments.heads(number)
-        if asked is None or heads is None:
+        if scores is None or heads is None:
             return
-        self._asked[number] = asked._replace(
-            Z=asked.Z[:0].detach(), ends=asked.ends[:0].detach(), a=asked.a.detach()
-        )
-        ends, cuts = _picked(asked.ends, inside).detach(), layers.matrices[number].row_bounds
+        cuts = layers.matrices[number].row_bounds
+        ends = _picked(scores.destinations, inside).detach()
         panel = self._panel_of_ends(heads)
         table = self._kept.into(self._kept.ends, number, "taken", cuts, ends, panel=panel)
         table.write(part, ends)
@@ -192,6 +198,11 @@ class Pieces:
         """What a layer multiplies or weighs, of some rows of a part; scaled."""
         ids = self.vertices.ids_of(part, chosen)
         found = self.segments.stopped(number, H, ids, _of(keys, ids))
+        scores = found.scores
+        if scores is not None:
+            none = scores.destinations[:0].detach()
+            scores = replace(scores, destinations=none, vector=scores.vector.detach())
+        self._stopped_at[number] = found._replace(operand=found.operand[:0].detach(), scores=scores)
         scale = self.vertices.scale(self.vertices.column_scale, part, chosen)
         return found if scale is None else found._replace(operand=found.operand * scale)
 
@@ -199,13 +210,13 @@ class Pieces:
         self, number: int, part: int, stopped: Stopped, inside: Tensor | None, dO: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
         """What a layer multiplies or weighs, and how, and the gradients of that."""
-        ends, gradients, asked = [stopped.operand], [dO], stopped.asked
-        if asked is not None:
-            ends.append(_picked(asked.ends, inside))
+        ends, gradients, scores = [stopped.operand], [dO], stopped.scores
+        if scores is not None:
+            ends.append(_picked(scores.destinations, inside))
             gradients.append(self._kept.of_ends[number].read(part))
             of_vector = self._attending[number].of_vector
             if of_vector is not None:  # once, and not in every part
-                ends.append(asked.a)
+                ends.append(scores.vector)
                 gradients.append(of_vector)
                 self._attending[number].of_vector = None
         return ends, gradients

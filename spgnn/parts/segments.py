@@ -1,152 +1,115 @@
-"""A model's layers on some rows, with the products between them taken apart.
+"""A model's layers on some rows of a rank, with the products between them computed elsewhere.
 
-A layer is called twice. The first call ends where it multiplies with the graph's matrix, and says
-with what: the *operand*. The second gets the product in its place, and goes on. So any layer whose
-rows depend on each other through one product alone can be worked through part by part, and it does
-not know. What both calls make is recorded by autograd as ever, for these rows.
+Of a layer, everything but its aggregation treats rows independently. So the rows that are
+multiplied are computed chunk by chunk (`stopped`), the product streams by, and the layer goes on
+from it, chunk by chunk (`layer`), with norms that are given the moments of all vertices. Autograd
+records both as ever, for these rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spgnn.attention import Weighing
-from spgnn.autograd import named, product
+from spgnn.autograd import with_backward
 from spgnn.errors import InputError
-from spgnn.exchange import Step
+from spgnn.graph.features import Features, Propagated, times
+from spgnn.graph.moments import Moments
+from spgnn.graph.protocol import (
+    Aggregation,
+    AttentionScores,
+    DroppedEdges,
+    Graph,
+    Matrix,
+    Normalisation,
+)
 from spgnn.nn import DropoutKeys, Stack
-from spgnn.nn.aggregation import Extreme
-from spgnn.nn.attention_conv import AttentionConv
 from spgnn.nn.convolution import Convolution
-from spgnn.nn.dropout import dropout
-from spgnn.nn.features import Features, Propagated
-from spgnn.nn.gat import GATv2Conv
-from spgnn.nn.moments import Moments, moments
-from spgnn.nn.norm import Norm
-from spgnn.nn.propagation import HasMatrices, LayerGraph, Normalised
+from spgnn.nn.gat import AttentionConv, GATv2Conv
+from spgnn.nn.norm import Norm, Stage, flatten_stages, run_stages
+from spgnn.nn.rowwise import dropout
 from spgnn.parts.heads import Heads
 from spgnn.parts.moments import Known
 from spgnn.sparse import CSR
-from spgnn.spmm import DistMatrix
+
+Extreme = Literal["max", "min"]
 
 
 class Stopped(NamedTuple):
-    """Where a layer stops in its first call.
+    """The aggregation that a layer asks for, of some rows.
 
     Attributes
     ----------
     operand : Tensor [rows, f]
-        What is multiplied, or weighed.
-    asked : Weighing, optional
-        How, if it is weighed.
+        The rows that are multiplied or weighed.
+    first : bool
+        Whether the layer's weight is in them already.
+    scores : AttentionScores, optional
+        With attention.
+    dropped : DroppedEdges, optional
+        With attention, in training.
     """
 
     operand: Tensor
-    asked: Weighing | None = None
+    first: bool = False
+    scores: AttentionScores | None = None
+    dropped: DroppedEdges | None = None
 
 
-class _Found(BaseException):
-    """Ends the first call of a layer."""
-
-    def __init__(self, stopped: Stopped) -> None:
-        self.stopped = stopped
-
-
-class _Asked(BaseException):
-    """Ends a call of a layer at a norm whose moments are not known yet: what that takes."""
-
-    def __init__(self, norm: Norm, x: Tensor) -> None:
-        self.norm, self.x = norm, x
-
-
-class Taken(HasMatrices):
-    """A graph whose only matrix gives what was multiplied elsewhere; linear, as autograd asks for.
+class ChunkRows(Graph):
+    """Some rows of a rank: what a layer asks before and after its product.
 
     Parameters
     ----------
-    ids : Tensor int64 [rows]
-        Original ids of the vertices.
-    Z : Tensor [rows, f], optional
-        The product; without, whoever multiplies is stopped.
-    known : sequence of Known, optional
-        Moments over all vertices, for the norms of the layer in their order. The norm that comes
-        after the last of them is stopped. Without, norms look at these rows alone.
+    vertex_ids : Tensor int64 [rows]
+    known : sequence of Known
+        Moments over all vertices, for the norms of the layer in their order.
     leaf : int
         Of which of them gradients are asked for; −1: of none.
 
     Attributes
     ----------
     leaves : list of Tensor [f]
-        Mean and variance of that one, once the norm was there.
+        Mean and variance of that one, once the norm has run.
     gradient : Tensor or None
-        Of the product, once it is known.
-    made_elsewhere : bool
-        What is multiplied needs a history of its own: a layer may not take it into one of its own.
+        Of the product, after backward.
     """
 
-    made_elsewhere = True
+    updates_norms = False
 
-    def __init__(
-        self,
-        ids: Tensor,
-        Z: Tensor | None = None,
-        known: Sequence[Known] | None = None,
-        leaf: int = -1,
-    ) -> None:
-        self._known, self._leaf, self._asked = known, leaf, 0
+    def __init__(self, vertex_ids: Tensor, known: Sequence[Known] = (), leaf: int = -1) -> None:
+        self.vertex_ids = self._ids = vertex_ids
         self.leaves: list[Tensor] = []
-        self.vertex_ids = ids
-        self.rows = self.columns = len(ids)
-        self.handle = named(self)
         self.gradient: Tensor | None = None
-        self._Z = Z
+        self._known, self._leaf, self._norms = known, leaf, 0
 
-    def given_moments(self, norm: Norm, x: Tensor) -> Moments:
-        """Moments for the next norm, which takes these rows [rows, f]."""
-        if self._known is None:
-            found = moments(x, None, None)
-            # Some rows that are tried, perhaps a single one.
-            return replace(found, count=max(found.count, 2))
-        number, self._asked = self._asked, self._asked + 1
-        if number == len(self._known):
-            raise _Asked(norm, x)
+    def nobody(self) -> ChunkRows:
+        """No rows."""
+        return ChunkRows(self._ids[:0])
+
+    def matrix(self, normalisation: Normalisation = "none") -> Matrix:
+        """There is none: products are computed elsewhere."""
+        raise InputError("a layer that aggregates several times cannot be worked through in chunks")
+
+    def moments(self, x: Tensor) -> Moments:
+        """Moments over all vertices for the next norm, which is given these rows [rows, f]."""
+        number, self._norms = self._norms, self._norms + 1
         found, leaves = self._known[number].of(x, leaf=number == self._leaf)
         self.leaves += leaves
         return found
 
-    def matrix(self, normalised: Normalised) -> DistMatrix:
-        """Itself; the rows are those of the matrix that the caller multiplies with."""
-        return cast(DistMatrix, self)
+    def given(self, Z: Tensor) -> Tensor:
+        """The product, as autograd sees it: its gradient is kept."""
+        if not torch.is_grad_enabled():
+            return Z
 
-    def next_step(self, H: Tensor) -> Step:
-        """Stop here, in the first call."""
-        if self._Z is None:
-            raise _Found(Stopped(H))
-        return Step(0, 0, 0, False)
+        def keep(gradient: Tensor) -> None:
+            self.gradient = gradient
 
-    def attended(self, asked: Weighing) -> Tensor:
-        """Weighed sums, as a product is given."""
-        if self._Z is None:
-            raise _Found(Stopped(asked.Z, asked))
-        return product(self, asked.Z)
-
-    def forward(self, H: Tensor, step: Step) -> Tensor:
-        """The product; what it is multiplied with does not matter any more."""
-        # Given away: it will know its origin, which knows this object.
-        Z, self._Z = self._Z, None
-        assert Z is not None
-        self._shape = H.shape
-        return Z
-
-    def adjoint(self, G: Tensor, step: Step) -> Tensor:
-        """Keep the gradient; the rows that were multiplied get theirs elsewhere."""
-        self.gradient = G
-        return G.new_zeros(self._shape)
+        return with_backward(Z, keep)
 
 
 class Segments:
@@ -197,7 +160,7 @@ class Segments:
 
     def looks_at_itself(self, number: int) -> bool:
         """Whether a layer needs its input's rows again, beside the product."""
-        return self.model.convolutions[number].looks_at_itself or len(self.model.residuals) > 0
+        return self.model.convolutions[number].uses_own_rows or len(self.model.residuals) > 0
 
     def reduction(self, number: int) -> Extreme | None:
         """What a layer makes of neighbours, if it is no product with the matrix."""
@@ -235,10 +198,10 @@ class Segments:
         )
 
     def norms(self, number: int) -> int:
-        """How often a layer asks for moments over all vertices, as the model is now."""
+        """Norms of a layer that need moments over all vertices, as the model is now."""
         parts = (self.model.convs[number], self.model.norms[number])
         every = (module for part in parts for module in part.modules())
-        return sum(isinstance(module, Norm) and module.asks_moments for module in every)
+        return sum(isinstance(module, Norm) and module.needs_moments for module in every)
 
     def operands(self, widths: Sequence[int], *, sparse: bool) -> list[Tensor]:
         """What each layer multiplies in training, of no vertices: its width, and if it learns.
@@ -268,12 +231,12 @@ class Segments:
         return self.stopped(number, H, ids, keys).operand
 
     def stopped(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Stopped:
-        """What a layer multiplies or weighs, of these rows [rows, f]."""
-        try:
-            self.model.advance(number, H, cast(LayerGraph, Taken(ids)), keys)
-        except _Found as found:
-            return found.stopped
-        raise AssertionError("the layer has multiplied nothing")
+        """The rows that a layer multiplies or weighs, of those it is given [rows, f]."""
+        rows = ChunkRows(ids)
+        H = self.model.entering(number, H, rows, keys)
+        request = self._request(number, H, rows, keys)
+        operand, first = rows.operand(request)
+        return Stopped(operand, first, request.scores, request.dropped)
 
     def layer(
         self,
@@ -282,34 +245,35 @@ class Segments:
         Z: Tensor | None,
         ids: Tensor,
         keys: DropoutKeys | None,
-        known: Sequence[Known] | None = None,
+        first: bool,
+        known: Sequence[Known] = (),
         leaf: int = -1,
-    ) -> tuple[Tensor, Taken]:
-        """What a layer makes of these rows, given the product.
+    ) -> tuple[Tensor, ChunkRows]:
+        """The rows of a layer, of the product.
 
         Parameters
         ----------
         number : int
         H : Tensor [rows, f] or Propagated
-            What it takes. Where it does not look at it again, its rows are not looked at.
+            The rows that it is given. No rows where it does not look at them again.
         Z : Tensor [rows, f'], optional
-            The product; ``None`` if features are propagated.
+            The product, which is overwritten; ``None`` if features are propagated.
         ids : Tensor int64 [rows]
         keys : DropoutKeys, optional
+        first : bool
+            Whether the layer's weight is in the product already.
         known, leaf
-            Of its norms, as of `Taken`.
+            Of its norms, as of `ChunkRows`.
 
         Returns
         -------
         H : Tensor [rows, f'']
-        product
+        rows : ChunkRows
             Has the gradient of Z after backward.
         """
-        if not isinstance(H, Propagated) and not self.looks_at_itself(number):
-            assert isinstance(H, Tensor)
-            H, ids = H[:0].detach().requires_grad_(H.requires_grad), ids[:0]
-        on = Taken(ids, Z, known, leaf)
-        return self.model.advance(number, H, cast(LayerGraph, on), keys), on
+        rows = ChunkRows(ids, known, leaf)
+        Z, stages, shift = self._after(number, H, Z, rows, keys, first)
+        return run_stages(stages, Z, rows, shift), rows
 
     def before_norm(
         self,
@@ -318,22 +282,63 @@ class Segments:
         Z: Tensor | None,
         ids: Tensor,
         keys: DropoutKeys | None,
+        first: bool,
         known: Sequence[Known],
     ) -> tuple[Norm, Tensor]:
-        """What the first norm takes whose moments are not known, of these rows [rows, f].
+        """The first norm whose moments are not known, and the rows that it is given.
 
         Parameters
         ----------
-        number, H, Z, ids, keys
+        number, H, Z, ids, keys, first
             As of `layer`.
         known : sequence of Known
             Of the norms before it.
         """
-        try:
-            self.layer(number, H, Z, ids, keys, known)
-        except _Asked as found:
-            return found.norm, found.x
-        raise AssertionError("the layer has asked for no more moments")
+        rows = ChunkRows(ids, known)
+        Z, stages, shift = self._after(number, H, Z, rows, keys, first)
+        norms = [
+            (place, stage)
+            for place, stage in enumerate(stages)
+            if isinstance(stage, Norm) and stage.needs_moments
+        ]
+        place, norm = norms[len(known)]
+        return norm, run_stages(stages, Z, rows, shift, stop=place)
+
+    def _request(
+        self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None
+    ) -> Aggregation:
+        layer = self.model.convolutions[number]
+        return layer.aggregation(H, rows, None, keys if layer.uses_keys else None)
+
+    def _after(
+        self,
+        number: int,
+        H: Features,
+        Z: Tensor | None,
+        rows: ChunkRows,
+        keys: DropoutKeys | None,
+        first: bool,
+    ) -> tuple[Tensor, list[Stage], Tensor | None]:
+        """The rows of a layer after its update, the stages that follow, and its bias."""
+        model, layer = self.model, self.model.convolutions[number]
+        rows_given = rows
+        if not isinstance(H, Propagated) and not self.looks_at_itself(number):
+            assert isinstance(H, Tensor)
+            H, rows_given = H[:0].detach().requires_grad_(H.requires_grad), rows.nobody()
+        H = model.entering(number, H, rows_given, keys)
+        request = self._request(number, H, rows_given, keys)
+        if Z is None:
+            Z = rows.aggregate(request)
+        else:
+            operand = Z
+            if request.self_loop is not None and request.weight is not None and first:
+                assert not isinstance(request.operand, Propagated)
+                operand = times(request.operand, request.weight)
+            elif request.self_loop is not None:
+                operand = request.dense
+            Z = rows.combine(request, rows.given(Z), operand, first=first)
+        Z = layer.update(Z, H, rows_given)
+        return Z, flatten_stages([*layer.tail(), *model.stages(number, H, rows_given)]), layer.shift
 
 
 def check_model(model: Stack) -> None:
@@ -351,7 +356,7 @@ def check_model(model: Stack) -> None:
                     f"{kind}: --parts and --spill know attention without edge features or a skip "
                     "of its own, and with self-loops"
                 )
-        elif not layer.propagates and not reduction_of(layer):
+        elif not layer.aggregates_once or not (layer.accepts_propagated or reduction_of(layer)):
             raise InputError(
                 f"{kind}: --parts and --spill need layers that are a product with the graph's "
                 "matrix, the largest neighbour or attention"

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,11 +24,11 @@ from torch import Tensor
 from spgnn.data.graph import labelled
 from spgnn.data.shards import is_graph_directory, open_shards
 from spgnn.data.source import GraphSource
+from spgnn.direct import DirectFile, Transfers
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
-from spgnn.parts.again import LIBRARIES, Speeds, candidates, disk_speed
-from spgnn.parts.budget import Budget, decide, merged, needed
+from spgnn.parts.budget import LIBRARIES, Budget, decide, merged, needed, recomputed
 from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places
 from spgnn.parts.segments import Segments
@@ -161,18 +163,23 @@ class OutOfCore:
         price : Prediction
         """
         ahead, exact = self._sizes(one, setting, network)
-        speeds = Speeds(self.disk, _row_seconds(network, machine))
-        found = [self._budgets(ahead, again) for again in candidates(ahead[0].looks, "auto")]
-        fitting = [budgets for budgets in found if budgets is not None]
-        if not fitting:
+        best = list[Budget]()
+
+        def decided(again: frozenset[int]) -> Budget:
+            best[:] = self._budgets(ahead, again)
+            return best[0]
+
+        try:
+            recomputed(ahead[0].looks, "auto", decided)
+        except InputError:
             return None
-        best = min(fitting, key=lambda budgets: _slowest(speeds, ahead, budgets))
         forecasts = [Forecast.of_sizes(*pair) for pair in zip(exact, best, strict=True)]
         moved = [forecast.bytes() for forecast in forecasts]
         slow = machine.slowdown(one.ranks)
         # All ranks of a node share its disk.
         here = min(one.ranks, machine.ranks_a_node)
-        again = slow * max(speeds.remaking(f) + _backward(speeds, f) for f in forecasts)
+        each_row = _row_seconds(network, machine)
+        again = slow * max(_recomputing(f, each_row) for f in forecasts)
         seconds = {**(price.seconds or {}), "again": again}
         moving = here * max(each.bytes for each in moved) / self.disk
         seconds["disk"] = max(0.0, moving - sum(seconds.values()))
@@ -190,16 +197,13 @@ class OutOfCore:
         setup = np.zeros_like(price.setup)
         return made, replace(price, memory=memory, setup=setup, seconds=seconds)
 
-    def _budgets(self, sizes: Sequence[Sizes], again: frozenset[int]) -> list[Budget] | None:
+    def _budgets(self, sizes: Sequence[Sizes], again: frozenset[int]) -> list[Budget]:
         """Of all ranks, which agree on parts and on what lies on the disk."""
         itself = self.idle + LIBRARIES
         memory = None if self.memory is None else self.memory - itself
-        try:
-            found = merged(
-                [decide(one, memory, None, spill=True, itself=itself, again=again) for one in sizes]
-            )
-        except InputError:
-            return None
+        found = merged(
+            [decide(one, memory, None, spill=True, itself=itself, again=again) for one in sizes]
+        )
         return [
             replace(budget, bytes=needed(one, budget.parts, budget.places, again))
             for one, budget in zip(sizes, found, strict=True)
@@ -309,7 +313,7 @@ def speed_of(spill: str) -> float:
         If nothing can be written there.
     """
     with scratch_directory(spill, f"--spill {spill}") as directory:
-        return disk_speed(directory)
+        return _disk_speed(directory)
 
 
 def layer_rows(
@@ -350,14 +354,29 @@ def _count(mask: Mask | None, own: slice, rows: int) -> int:
     return rows if mask is None else int(mask[own].sum())
 
 
-def _slowest(speeds: Speeds, sizes: Sequence[Sizes], budgets: Sequence[Budget]) -> float:
-    return max(speeds.seconds(Forecast.of_sizes(*one)) for one in zip(sizes, budgets, strict=True))
+def _disk_speed(directory: Path) -> float:
+    """Bytes a second of one long transfer there and back."""
+    path, values = directory / "speed", np.zeros(1 << 24, np.uint8)
+    begin = perf_counter()
+    file = DirectFile(path, Transfers(), create=True)
+    file.write(0, values)
+    file.read(0, len(values))
+    spent = perf_counter() - begin
+    file.close()
+    path.unlink()
+    return 2 * len(values) / max(spent, 1e-9)
 
 
-def _backward(speeds: Speeds, forecast: Forecast) -> float:
-    """Seconds of making layers again of their products: all but the last."""
-    rows = [layer.rows for layer in forecast.layers[:-1]]
-    return sum(n * each for n, each in zip(rows, speeds.row_seconds, strict=False))
+def _recomputing(forecast: Forecast, row_seconds: Sequence[float]) -> float:
+    """Seconds of computing layers again of their products: all but the last, and inputs."""
+    layers = forecast.layers
+    inputs = [0.0] * len(layers)
+    for number in sorted(forecast.again):
+        # A row that the layer before makes; and the input of that, in its turn.
+        before = layers[number - 1].rows * row_seconds[number - 1]
+        inputs[number] = before + inputs[number - 1]
+    seconds = sum(forecast.uses(number) * each for number, each in enumerate(inputs))
+    return seconds + sum(n.rows * each for n, each in zip(layers[:-1], row_seconds, strict=False))
 
 
 def _row_seconds(network: Network, machine: Machine) -> tuple[float, ...]:

@@ -20,7 +20,7 @@ from spgnn.data.splits import Pairs, divided
 from spgnn.exchange import Plan, build_all, fetch
 from spgnn.exchange.needs import BYTES_OF_COLUMN, BYTES_OF_COUNTS
 from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout
-from spgnn.nn.decoder import DotProduct, HadamardMLP
+from spgnn.nn.links import DotProduct, HadamardMLP
 from spgnn.pattern import Selection
 from spgnn.plan.census import Census, count
 from spgnn.plan.hops import LEVELS, Moved, Nodes

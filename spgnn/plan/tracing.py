@@ -14,16 +14,19 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spgnn.attention import Weighed
-from spgnn.autograd import named
+from spgnn.autograd import product
 from spgnn.exchange import Step as Count
-from spgnn.nn import DropoutKeys, Features, Propagated, Propagation, dtype_of, masked_cross_entropy
-from spgnn.nn.pairs import ScoredPairs, pairs_cross_entropy
+from spgnn.graph.dry import DryMatrix, dry_attention
+from spgnn.graph.features import Features, Propagated
+from spgnn.graph.moments import Moments, moments
+from spgnn.graph.protocol import Aggregation, Graph, Matrix, Normalisation
+from spgnn.nn import DropoutKeys, dtype_of, masked_cross_entropy
+from spgnn.nn.links import ScoredPairs, pairs_cross_entropy
 from spgnn.pattern import Pattern
 from spgnn.plan.network import Network
 from spgnn.plan.steps import Dense, Epoch, Extreme, Kind, Pass, Product, Sparse, Step, Weighing
 from spgnn.plan.weighed import BESIDE
 from spgnn.sparse import CSR, SUM_DTYPE
-from spgnn.spmm import DistMatrix
 
 # The model is tried on a rank with MOST_ROWS - l rows where layer l begins, so that the length of a
 # dimension says of which rows it is. Nothing of that size has data, but for sparse features. Of
@@ -53,10 +56,7 @@ def trace(network: Network) -> Epoch:
     ]
     X = _features(network)
     keys = DropoutKeys(ids[0], 0, 0)
-    layers = [
-        Propagation(cast(DistMatrix, _Recorder(layer, steps, network)), ids[layer])
-        for layer in range(count)
-    ]
+    layers = [_Layer(_Recorder(layer, steps, network), ids[layer]) for layer in range(count)]
     model = network.model().to(dtype_of(network.dtype))
     if isinstance(X, CSR):
         model.input_dropout = False  # masks of what is stored depend on data
@@ -108,16 +108,43 @@ def _place(layers: int, layer: int, which: str) -> int:
     return layers + 1 + len(BESIDE) * layer + BESIDE.index(which)
 
 
-class _Recorder:
-    """Stands for the distributed matrix of a layer, and notes what is multiplied with it."""
+class _Layer(Graph):
+    """What one layer works on: nothing has data."""
+
+    def __init__(self, recorder: _Recorder, vertex_ids: Tensor) -> None:
+        self._recorder, self.vertex_ids = recorder, vertex_ids
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that the layer makes."""
+        return self._recorder.rows
+
+    def matrix(self, normalisation: Normalisation = "none") -> Matrix:
+        """There is none."""
+        raise AssertionError("a plan knows sums, largest neighbours and attention")
+
+    def linear(self, normalisation: Normalisation) -> _Recorder:
+        """What notes products."""
+        return self._recorder
+
+    def moments(self, x: Tensor) -> Moments:
+        """Moments without data."""
+        return moments(x, None, None)
+
+    def _reduced(self, request: Aggregation, operand: Tensor) -> Tensor:
+        if request.reduce == "attention":
+            return dry_attention(self._recorder, request, 0)
+        return product(self._recorder, operand)
+
+
+class _Recorder(DryMatrix):
+    """The matrix of a layer, of which there is a shape alone; notes its products as steps."""
 
     def __init__(self, layer: int, steps: list[Step], network: Network) -> None:
-        self.columns, self.rows = MOST_ROWS - layer, MOST_ROWS - layer - 1
-        self.handle = named(self)
+        super().__init__(MOST_ROWS - layer - 1, MOST_ROWS - layer)
         self._layer, self._steps, self._network = layer, steps, network
         self._kept: list[Tensor] = []
-        # What attention asks of a matrix.
-        self.operands = self.record = self
+        self.record = self
         sizes = {name: _size(network.layers, layer, name) for name in BESIDE}
         self.pieces = SimpleNamespace(
             fetched=sizes["received"],
@@ -128,24 +155,8 @@ class _Recorder:
 
     @property
     def attention(self) -> _Recorder:
-        """What runs it."""
+        """The sizes of attention over it."""
         return self
-
-    def next(self, *operands: object, **facts: object) -> Count:
-        """Nobody counts."""
-        return Count()
-
-    next_step = next
-
-    def check_edges(self, edges: Tensor | None) -> None:
-        """There are none."""
-
-    def check(self, *operands: object, **facts: object) -> None:
-        """All ranks are this one."""
-
-    def knows(self, *ids: object) -> bool:
-        """Names of rows move before training."""
-        return True
 
     def append(self, told: Weighed) -> None:
         """Note a layer of attention, or its gradient."""

@@ -21,18 +21,9 @@ from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
 from spgnn.nn import DropoutKeys, Stack, weights_of
-from spgnn.parts.again import (
-    LIBRARIES,
-    TRIED_ROWS,
-    Speeds,
-    candidates,
-    choose,
-    disk_speed,
-    row_seconds,
-)
 from spgnn.parts.attention import received_ids
 from spgnn.parts.blocks import Stretch
-from spgnn.parts.budget import Budget, decide, spare
+from spgnn.parts.budget import LIBRARIES, Budget, agreed, decide, recomputed, spare
 from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
 from spgnn.parts.kept import release
 from spgnn.parts.layers import Layers, Source, Vertices
@@ -149,19 +140,18 @@ class InParts(Task):
         self.room = Room(Places(), directory, dtype, self.counts)
 
         def decided(again: frozenset[int]) -> Budget:
-            spill = directory is not None
-            return decide(
-                self.sizes, memory, asked or None, spill=spill, itself=itself, again=again
+            spill, sizes = directory is not None, self.sizes
+            mine = on_every_rank(
+                comm,
+                lambda: decide(
+                    sizes, memory, asked or None, spill=spill, itself=itself, again=again
+                ),
             )
+            return agreed(comm, mine)
 
-        self.choice = choose(
-            comm,
-            self.sizes,
-            self._tried(),
-            decided,
-            lambda: Speeds(disk_speed(directory), self._row_seconds(segments, found, rows, dtype)),
-        )
-        self.budget = self.choice.budget
+        # Inference keeps nothing.
+        recompute = "never" if self._outputs is not None else storage.recompute
+        self.budget = recomputed(self.sizes.looks, recompute, decided)
         self.room = Room(self.budget.places, directory, dtype, self.counts)
         self._spare = spare(self.sizes, self.budget, memory, itself)
         self._spare.keep()
@@ -232,24 +222,6 @@ class InParts(Task):
             return self.everything
         looks = [segments.looks_at_itself(number) for number in range(segments.layers)]
         return reached(self.whole, wanted, segments.layers, looks, self.comm)
-
-    def _tried(self) -> list[frozenset[int]]:
-        """Layers for which what they look at may be made again."""
-        storage = self.config.storage
-        # What costs nothing to keep is kept; inference keeps nothing.
-        kept = not storage.spill and not storage.memory and storage.recompute == "auto"
-        how = "never" if kept or self._outputs is not None else storage.recompute
-        return candidates(self.sizes.looks, how)
-
-    def _row_seconds(
-        self, segments: Segments, found: Found, rows: int, dtype: torch.dtype
-    ) -> tuple[float, ...]:
-        tried = min(rows, TRIED_ROWS)
-        source = self._source(found, (0, tried), dtype)
-        sizes, first = self.sizes, lambda: source.rows(0)
-        return row_seconds(
-            segments, sizes.widths, sizes.operands, first=first, rows=tried, dtype=dtype
-        )
 
     def _feature_columns(self, memory: int | None) -> int:
         """Of a panel while A·X is made, the same on all ranks."""

@@ -15,9 +15,8 @@ from spgnn.config import Aim, TrainConfig
 from spgnn.data.splits import Directory, Pairs
 from spgnn.errors import InputError
 from spgnn.exchange import Carried, Step, build, fetch, request_bytes
-from spgnn.nn import RecordedProduct
-from spgnn.nn.decoder import DotProduct, HadamardMLP
-from spgnn.nn.pairs import ScoredPairs, pairs_cross_entropy
+from spgnn.graph.dry import RecordedProduct
+from spgnn.nn.links import DotProduct, HadamardMLP, ScoredPairs, pairs_cross_entropy
 from spgnn.nn.ranked import areas, hits, mean_reciprocal_rank
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
@@ -154,10 +153,11 @@ class LinkPrediction(GraphTask):
         drawn = self._scored(self.pairs[0], self.negatives, f"negatives of epoch {epoch}")
         Z_local = self.layers(rows.X, rows.graph, self.begin(epoch))
         scores = drawn.scores(Z_local, self.decoder)
-        travels = autocast(Z_local)
+        travels, A = autocast(Z_local), drawn.sources
+        assert isinstance(A, DistMatrix)
         for adjoint in (False, True)[: 1 + travels.requires_grad]:
             width, dtype = travels.shape[1], travels.dtype
-            self.beside.append(RecordedProduct(drawn.sources, width, dtype, Step(adjoint=adjoint)))
+            self.beside.append(RecordedProduct(A, width, dtype, Step(adjoint=adjoint)))
         return pairs_cross_entropy(*scores) / ((1 + self.negatives) * self.counts[0])
 
     def scores(self) -> Scores:

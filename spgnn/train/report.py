@@ -75,7 +75,7 @@ def _storage(task: InParts) -> Report:
     Amplification is what was transferred, whole pages, over what would have been asked for if all
     columns of every operand were in memory at once.
     """
-    forecast, moved, speeds = task.forecast, task.moved, task.choice.speeds
+    forecast, moved = task.forecast, task.moved
     planned, least = forecast.bytes(), forecast.in_one_panel.bytes()
     transferred = moved.moved_in + moved.moved_out
     mine = [planned.read, planned.written, moved.read, moved.written, transferred]
@@ -87,9 +87,6 @@ def _storage(task: InParts) -> Report:
         "on_disk": sorted(task.budget.places.on_disk),
         "panel_bytes": task.budget.places.panel_bytes,
         "recomputed_layers": sorted(task.budget.again),
-        "disk_bytes_per_second": None
-        if speeds is None or task.room.directory is None
-        else speeds.disk,
         **{f"{name}_bytes": total for name, total in zip(names, totals, strict=True)},
         "amplification": totals[-1] / needed if needed else None,
     }

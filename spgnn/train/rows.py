@@ -14,7 +14,8 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.exchange import Layered, Plan, build, layered, swap_rows
-from spgnn.nn import Features, Matrices, Propagated, Propagation
+from spgnn.graph.features import Features, Propagated
+from spgnn.graph.protocol import LayerGraph, Matrices
 from spgnn.sparse import CSR, take_rows
 from spgnn.spmm import DistMatrix
 
@@ -45,7 +46,7 @@ class TrainingRows:
 
     Attributes
     ----------
-    graph : DistMatrix, or a Propagation for each layer
+    graph : DistMatrix, or a LayerGraph for each layer
     X : Tensor or CSR [columns of the first layer, features], or Propagated
     y : Tensor [rows of the last layer] or [rows of the last layer, columns]
     mask : Tensor bool [rows of the last layer]
@@ -160,7 +161,7 @@ def training_rows(
         own_ids = vertex_ids[(vertices[inner] - begin).to(device)]
         return own_ids if inner.all() else torch.cat((own_ids, ghost_ids))
 
-    graph = _propagations(plans, A, vertex_ids, ids_of, propagated)
+    graph = _layer_graphs(plans, A, vertex_ids, ids_of, propagated)
     X_train = _rows_of(X, first)
     if plans.ghosts is not None:
         assert isinstance(X, Propagated)
@@ -181,28 +182,28 @@ def _is_whole(plans: Layered, propagated: bool) -> bool:
     return not alone and all(layer is None for layer in plans.layers)
 
 
-def _propagations(
+def _layer_graphs(
     plans: Layered,
     A: DistMatrix,
     vertex_ids: Tensor,
     ids_of: Callable[[Tensor], Tensor],
     propagated: bool,
-) -> list[Propagation]:
+) -> list[LayerGraph]:
     """One for each layer; all matrices share their buffers, since one product runs at a time."""
-    found, device = [], vertex_ids.device
+    found, device = list[LayerGraph](), vertex_ids.device
     for number, layer in enumerate(plans.layers):
         if layer is not None:
             matrix = A.another(layer.plan.to(device).ready())
             targets = None if layer.targets is None else layer.targets.to(device)
-            found.append(Propagation(matrix, ids_of(layer.columns), targets))
+            found.append(LayerGraph(matrix, ids_of(layer.columns), targets))
         elif number or not propagated:
-            found.append(Propagation(A, vertex_ids))
+            found.append(LayerGraph(A, vertex_ids))
         else:
             ids = ids_of(plans.first)
             ghosts = 0 if plans.ghosts is None else plans.ghosts.volume.receive
             # Norms count own rows, and ask for all ranks where there is no matrix to ask.
             comm = A.mesh.everyone
-            found.append(Propagation(None, ids, own=len(ids) - ghosts, comm=comm))
+            found.append(LayerGraph(None, ids, own_rows=len(ids) - ghosts, comm=comm))
     return found
 
 

@@ -11,15 +11,14 @@ from torch import Tensor, nn
 
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
+from spgnn.graph.dry import Recorded, recorded_products
 from spgnn.memory import check_memory
 from spgnn.nn import (
     GAT,
     MODELS,
     DropoutKeys,
-    Recorded,
     Stack,
     dtype_of,
-    recorded_products,
 )
 from spgnn.progress import Progress
 from spgnn.train.checkpoint import TaskState

@@ -11,8 +11,8 @@ from spgnn.config import Messages
 from spgnn.exchange import Carried, CodecSetting, carried_by_level
 from spgnn.exchange.approximation import Errors, Policy
 from spgnn.exchange.compression import CodecLayer
+from spgnn.graph.protocol import matrices_of
 from spgnn.layout import Int64Array
-from spgnn.nn import matrices_of
 from spgnn.spmm import DistMatrix
 from spgnn.train.checkpoint import TaskState, fingerprint
 from spgnn.train.rows import TrainingRows
@@ -90,8 +90,8 @@ class Wiring:
         self.matrices, graph = matrices_of(training.graph), training.graph
         ids = [training.vertex_ids]
         if isinstance(graph, Sequence):
-            sources = {id(layer.A): layer.sources for layer in graph}
-            ids = [sources[id(A)] for A in self.matrices]
+            known = {id(g.A): g.vertex_ids for g in graph if g.vertex_ids is not None}
+            ids = [known[id(A)] for A in self.matrices]
         self.errors = [Errors() for _ in self.matrices]
         for number, (A, own) in enumerate(zip(self.matrices, ids, strict=True)):
             setting = CodecSetting(codec, self.errors[number], seed, number, self.policy)

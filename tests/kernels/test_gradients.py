@@ -8,7 +8,7 @@ import torch
 from spgnn import _native
 from spgnn.errors import InputError
 from spgnn.kernels import edge_softmax, sddmm, spmm
-from spgnn.nn.dropout import DropoutKeys, dropout
+from spgnn.nn.rowwise import DropoutKeys, dropout
 from spgnn.sparse import CSR
 
 from . import oracle as reference

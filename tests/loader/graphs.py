@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from spgnn import CSR
-from spgnn.nn.block import Block, Degrees, block_pattern
+from spgnn.graph.block import Block, Degrees, block_pattern
 from spgnn.pattern import Pattern
 from tests.matrices import random_matrix
 

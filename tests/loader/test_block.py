@@ -12,8 +12,8 @@ import spgnn
 from spgnn import CSR, InputError
 from spgnn import nn as ours
 from spgnn.exchange import Step
+from spgnn.graph.block import Block, Degrees, block_pattern
 from spgnn.nn import DropoutKeys
-from spgnn.nn.block import Block, Degrees, block_pattern
 from tests.loader.graphs import CLASSES, F_IN, N, attributes, directed, whole_blocks
 
 SEEDS = torch.tensor([7, 5, 31, 0, 58, 12])

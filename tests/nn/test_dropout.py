@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spgnn import CSR, InputError
 from spgnn.nn import DropoutKeys
-from spgnn.nn.dropout import dropout
+from spgnn.nn.rowwise import dropout
 
 ROWS, COLUMNS, P = 400, 50, 0.3
 IDS = torch.arange(ROWS)

@@ -14,15 +14,8 @@ import spgnn
 from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import SoloCommunicator, connect
 from spgnn.exchange import Algorithm, Plan, Stage, build
-from spgnn.nn import (
-    GAT,
-    DropoutKeys,
-    GATConv,
-    GATv2,
-    GATv2Conv,
-    Propagated,
-    Propagation,
-)
+from spgnn.graph import LayerGraph
+from spgnn.nn import GAT, DropoutKeys, GATConv, GATv2, GATv2Conv, Propagated
 from spgnn.testing import run_ranks
 from tests.matrices import random_matrix, uneven_layout
 
@@ -179,7 +172,7 @@ def check_storage(rank: int, kind: str) -> int:
     scheme = Algorithm(cover="minimum").scheme(CSR.from_scipy(ADJACENCY[wanted]), layout, comm.rank)
     A = DistMatrix(build(scheme, mesh).ready(), layout, mesh)
     vertices = torch.from_numpy(own) + 100
-    reach = Propagation(A, vertices, torch.from_numpy(wanted - layout.range(comm.rank)[0]))
+    reach = LayerGraph(A, vertices, torch.from_numpy(wanted - layout.range(comm.rank)[0]))
     options = {"heads": 2, "residual": True, "dropout": 0.4}
     reference = ours(kind, theirs(kind, add_self_loops=False, **options), **options)
     whole = alone()

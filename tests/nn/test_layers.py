@@ -221,7 +221,7 @@ def check_edges_dropped(rank: int) -> Tensor:
     data = graph_data("", F_IN)
     graph = distributed(data, comm)
     keys = DropoutKeys(graph.vertex_ids, 1, 2)
-    z = ours.APPNP(2, 0.1, dropout=0.5)(graph.x, graph, keys)
+    z = ours.APPNP(2, 0.1, dropout=0.5)(graph.x, graph, keys=keys)
     whole = torch.zeros(N, F_IN)
     whole[graph.vertex_ids] = z
     comm.all_reduce(whole).wait()
@@ -265,10 +265,10 @@ def test_features_in_every_storage(case):
     torch.testing.assert_close(layer(sparse, graph), expected)
     kind = {"GCNConv": "sym", "SGConv": "sym", "SAGEConv": "row"}.get(case.name, "none")
     propagated = propagate_(graph.matrix(kind), x.clone(), keep=True)
-    if layer.propagates:
+    if layer.accepts_propagated:
         torch.testing.assert_close(layer(propagated, graph), expected)
     else:
-        with pytest.raises(InputError, match=r"needs? X, not A·X"):
+        with pytest.raises(InputError, match=r"needs? X, and not A·X"):
             layer(propagated, graph)
 
 

@@ -13,7 +13,7 @@ from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.kernels.torch_kernels import dropout_keeps
 from spgnn.nn import GAT, DropoutKeys, GATConv, GATv2Conv
-from spgnn.nn.attention_conv import MESSAGES
+from spgnn.nn.gat import MESSAGES
 from spgnn.testing import run_ranks
 
 from .test_gat import ADJACENCY, N, data, features

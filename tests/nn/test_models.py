@@ -274,14 +274,14 @@ def test_what_setting_up_has_to_know():
     def of(kind: type[Stack], **options: Any) -> Stack:
         return kind(F_IN, HIDDEN, 2, CLASSES, **options)
 
-    assert of(ours.GCN, norm="batch").takes_all_rows
-    assert of(ours.GIN, norm="pair").takes_all_rows
-    assert not of(ours.GCN, norm="layer", norm_kwargs={"mode": "node"}).takes_all_rows
+    assert of(ours.GCN, norm="batch").needs_all_rows
+    assert of(ours.GIN, norm="pair").needs_all_rows
+    assert not of(ours.GCN, norm="layer", norm_kwargs={"mode": "node"}).needs_all_rows
     assert of(ours.GraphSAGE).keeps_features
     assert not of(ours.GCN).keeps_features
     assert of(ours.GCN, residual=True).keeps_features
-    assert of(ours.GraphSAGE).propagates
-    assert not of(ours.GraphSAGE, aggr="max").propagates
+    assert of(ours.GraphSAGE).accepts_propagated
+    assert not of(ours.GraphSAGE, aggr="max").accepts_propagated
     model = of(ours.GIN, norm="batch", jk="cat", residual=True)
     by_layer = model.parameters_by_layer()
     assert [p for layer in by_layer for p in layer] != []

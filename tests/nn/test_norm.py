@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from spgnn import InputError
 from spgnn.autograd import all_reduced
 from spgnn.comm import connect
-from spgnn.nn import BatchNorm, GraphNorm, LayerNorm, Norm, PairNorm, Propagation
+from spgnn.graph import LayerGraph
+from spgnn.nn import BatchNorm, GraphNorm, LayerNorm, Norm, PairNorm
 from spgnn.testing import run_ranks
 from tests.matrices import uneven_layout
 
@@ -164,7 +165,7 @@ def check_ghosts(rank: int) -> None:
     ghosts = torch.arange(N)[: own.start : 2]
     x = torch.cat((rows(1)[own], rows(1)[ghosts]))
     count = own.stop - own.start
-    on = Propagation(None, torch.arange(len(x)), own=count, comm=comm)
+    on = LayerGraph(None, torch.arange(len(x)), own_rows=count, comm=comm)
     for name, options in CASES:
         z = made(OURS[name], name, options)(x, on)
         whole = made(getattr(geometric, name), name, options)(rows(1))

@@ -14,6 +14,8 @@ from torch import Tensor
 from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm, Plan, Stage, build
+from spgnn.graph import LayerGraph
+from spgnn.graph.dry import recorded_products
 from spgnn.kernels.torch_kernels import dropout_mask
 from spgnn.nn import (
     GCN,
@@ -23,10 +25,8 @@ from spgnn.nn import (
     GCNConv,
     GraphSAGE,
     Propagated,
-    Propagation,
     SAGEConv,
     Stack,
-    recorded_products,
 )
 from spgnn.testing import run_ranks
 from tests.matrices import random_matrix, uneven_layout
@@ -142,15 +142,15 @@ class Setting:
         scheme = self.algorithm.scheme(block, self.layout, self.comm.rank)
         return DistMatrix(build(scheme, self.mesh).ready(), self.layout, self.mesh)
 
-    def reach(self) -> Propagation:
+    def reach(self) -> LayerGraph:
         """The last layer: only labelled vertices."""
         targets = torch.from_numpy(self.labelled - self.own[:1].sum())
-        return Propagation(self.rows(self.labelled), original_ids()[self.own], targets)
+        return LayerGraph(self.rows(self.labelled), original_ids()[self.own], targets)
 
-    def whole(self) -> Propagation:
-        return Propagation(self.rows(self.own), original_ids()[self.own])
+    def whole(self) -> LayerGraph:
+        return LayerGraph(self.rows(self.own), original_ids()[self.own])
 
-    def ghosts(self) -> tuple[Propagated, Propagation, Propagation]:
+    def ghosts(self) -> tuple[Propagated, LayerGraph, LayerGraph]:
         """A·X of own vertices, reversed, and of ghosts; a second layer that needs nothing else."""
         A = adjacency()
         needed = np.unique(A[self.own].indices)
@@ -160,8 +160,8 @@ class Setting:
         second = DistMatrix(Plan((Stage(local),)).ready(), self.layout, self.mesh)
         targets = torch.arange(len(self.own)).flip(0)
         ids = original_ids()[rows]
-        first = Propagation(None, ids, own=len(self.own), comm=self.comm)
-        return AX, first, Propagation(second, ids, targets)
+        first = LayerGraph(None, ids, own_rows=len(self.own), comm=self.comm)
+        return AX, first, LayerGraph(second, ids, targets)
 
 
 def check(rank: int, kind: str, algorithm: Algorithm) -> int:
@@ -220,7 +220,7 @@ def test_layers_on_rows_of_their_own(ranks, algorithm):
 def test_a_matrix_stands_for_every_layer(kind):
     here = Setting(connect(), Algorithm())
     model, A, keys = made(kind, P_DROP), here.rows(here.own), DropoutKeys(original_ids(), 4, 5)
-    layers = [Propagation(A, original_ids())] * 3
+    layers = [LayerGraph(A, original_ids())] * 3
     first, second = model(features(), A, keys), model(features(), layers, keys)
     assert torch.equal(first, second)
     # Layers share it, so it is recorded once.
@@ -233,7 +233,7 @@ def test_a_matrix_stands_for_every_layer(kind):
 def test_lists_that_cannot_be(kind):
     here = Setting(connect(), Algorithm())
     model, whole = made(kind, 0.0), here.whole()
-    with pytest.raises(InputError, match="3 layers needs as many propagations, got 2"):
+    with pytest.raises(InputError, match="3 layers needs as many graphs, got 2"):
         model(features(), [whole, whole])
     with pytest.raises(InputError, match="without a matrix needs features that are propagated"):
-        model(features(), [Propagation(None, original_ids()), whole, whole])
+        model(features(), [LayerGraph(None, original_ids()), whole, whole])

@@ -12,16 +12,8 @@ from torch import Tensor, nn
 
 from spgnn import CSR, DistMatrix, InputError, Mesh
 from spgnn.comm import Communicator, connect
-from spgnn.nn import (
-    GIN,
-    Convolution,
-    GINConv,
-    GraphSAGE,
-    Propagated,
-    SAGEConv,
-    propagate_,
-    recorded_products,
-)
+from spgnn.graph.dry import recorded_products
+from spgnn.nn import GIN, Convolution, GINConv, GraphSAGE, Propagated, SAGEConv, propagate_
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
 
@@ -177,7 +169,7 @@ def test_epsilon_is_a_constant_or_learned():
 @pytest.mark.parametrize("model", [GraphSAGE, GIN])
 def test_propagated_features_need_their_own_rows(model):
     A, _ = distributed(connect(), "gin")
-    with pytest.raises(InputError, match="need X beside A·X"):
+    with pytest.raises(InputError, match="need X as well as A·X"):
         model(3, 2, 1).double()(Propagated(features(3)), A)
 
 

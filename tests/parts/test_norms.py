@@ -8,15 +8,15 @@ import torch
 
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
+from spgnn.graph.moments import moments
 from spgnn.inference.cli import infer_to_file
 from spgnn.inference.config import InferConfig
-from spgnn.nn.moments import moments
 from spgnn.nn.norm import BatchNorm, GraphNorm, LayerNorm, PairNorm
 from spgnn.parts.budget import ORDER, Budget
 from spgnn.parts.moments import Gathered, Returned
 from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places
-from spgnn.parts.segments import Taken
+from spgnn.parts.segments import ChunkRows
 from spgnn.testing import run_ranks
 from spgnn.train import in_parts
 from spgnn.train.in_parts import InParts
@@ -103,14 +103,14 @@ def test_gradients_are_those_of_all_rows(norm, dtype, offset):
     torch.testing.assert_close(known.variance, reached.variance, rtol=1e-6, atol=0.0)
     nobody = torch.empty(0, dtype=torch.int64)
     for piece in pieces:
-        on = Taken(nobody, None, [known], 0)
+        on = ChunkRows(nobody, [known], 0)
         made = norm(x[piece].requires_grad_(), on)
         torch.testing.assert_close(made.double(), expected[piece], rtol=1e-4, atol=2e-5)
         returned.add(made, G[piece], on.leaves)
     known.gradient = returned.over_ranks(None)
     for piece in pieces:
         rows = x[piece].clone().requires_grad_()
-        norm(rows, Taken(nobody, None, [known])).backward(G[piece])
+        norm(rows, ChunkRows(nobody, [known])).backward(G[piece])
         found, right = rows.grad.double(), whole.grad[piece]
         torch.testing.assert_close(found, right, rtol=1e-4, atol=2e-5)
 

@@ -13,7 +13,8 @@ from spgnn import Axes
 from spgnn.comm import connect
 from spgnn.data import open_source
 from spgnn.exchange import COVERS, Algorithm, build_all
-from spgnn.nn import GCN, recorded_products
+from spgnn.graph.dry import recorded_products
+from spgnn.nn import GCN
 from spgnn.plan import Subject, predict, read_machine
 from spgnn.plan.census import count
 from spgnn.plan.machine import Overhead

@@ -8,8 +8,7 @@ import torch
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
-from spgnn.parts.again import Speeds, candidates, choose
-from spgnn.parts.budget import Budget, decide
+from spgnn.parts.budget import Budget, decide, recomputed
 from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places
 from spgnn.parts.sizes import Sizes
@@ -70,29 +69,25 @@ def test_sizes_foretell_what_the_built_tables_move(tmp_path):
             task.close()
 
 
-def test_the_cheaper_one_is_chosen():
-    """With a fast disk it is kept, with a slow one made again, where products are in memory."""
-
-    def chosen(disk: float, places: Places) -> frozenset[int]:
-        speeds = Speeds(disk, (1e-7,) * 4)
-        budgets = [Budget(4, places, 0, again) for again in candidates(SAGE.looks, "auto")]
-        seconds = {b.again: speeds.seconds(Forecast.of_sizes(SAGE, b)) for b in budgets}
-        found = choose(
-            connect("gloo"),
-            SAGE,
-            candidates(SAGE.looks, "auto"),
-            lambda again: Budget(4, places, 0, again),
-            lambda: speeds,
-        )
-        assert seconds[found.budget.again] == min(seconds.values())
-        return found.budget.again
-
-    some = Places(SPILLED.on_disk - {"product"})
-    assert chosen(1e12, some) == frozenset()
-    # A·X and X are on the disk, too: to make the first layer again they would be read again.
-    assert chosen(1e8, some) == {2, 3}
-    # Of a product on the disk and what that layer looked at, two are read in the place of one.
-    assert chosen(1e8, SPILLED) == frozenset()
+@pytest.mark.parametrize(
+    ("on_disk", "expected"),
+    [
+        ((), ()),
+        (("propagated", "skipped"), ()),
+        (("skipped", "taken"), (1, 2, 3)),
+        # The first layer's A·X would be read again.
+        (("propagated", "skipped", "taken"), (2, 3)),
+        # Of a product on the disk and its layer's input, two would be read instead of one.
+        (("propagated", "skipped", "taken", "product"), ()),
+    ],
+)
+def test_inputs_are_recomputed_where_they_would_be_spilled(on_disk, expected):
+    places = Places(frozenset(on_disk))
+    found = recomputed(SAGE.looks, "auto", lambda again: Budget(4, places, 0, again))
+    assert found.again == frozenset(expected)
+    for how, layers in (("never", ()), ("always", (1, 2, 3))):
+        found = recomputed(SAGE.looks, how, lambda again: Budget(4, places, 0, again))
+        assert found.again == frozenset(layers)
 
 
 def test_bytes_of_making_again():
@@ -107,37 +102,18 @@ def test_bytes_of_making_again():
 
 
 def test_memory_decides_where_there_is_no_disk():
-    """What does not fit when it is kept is made again."""
-    needs = [
-        decide(SAGE, None, 4, spill=False, again=a).bytes for a in candidates(SAGE.looks, "auto")
-    ]
-    assert needs == sorted(needs, reverse=True)
-    assert needs[-1] < needs[0]
-    found = choose(
-        connect("gloo"),
-        SAGE,
-        candidates(SAGE.looks, "auto"),
-        lambda again: decide(SAGE, needs[-1], 4, spill=False, again=again),
-        lambda: Speeds(float("inf"), (1e-7,) * 4),
-    )
-    assert found.budget.again
-    assert found.budget.bytes <= needs[-1]
-    with pytest.raises(InputError, match="--memory: 1 MiB are too few"):
-        choose(
-            connect("gloo"),
-            SAGE,
-            candidates(SAGE.looks, "never"),
-            lambda again: decide(SAGE, 10**6, 4, spill=False, again=again),
-            lambda: Speeds(1.0, (1.0,) * 4),
-        )
+    """What does not fit when it is kept is computed again."""
 
+    def within(memory: int | None, again: frozenset[int]) -> Budget:
+        return decide(SAGE, memory, 4, spill=False, again=again)
 
-def test_a_run_measures_its_disk(tmp_path):
-    flags = {**SMALL, "epochs": 1, "model": "sage", "chunks": 2, "spill": str(tmp_path)}
-    (found,) = reports(0, [flags])
-    check_bytes(found["storage"])
-    assert found["storage"]["disk_bytes_per_second"] > 0
-    assert not list(tmp_path.iterdir())
+    kept, again = (within(None, layers).bytes for layers in (frozenset(), frozenset((1, 2, 3))))
+    assert again < kept
+    found = recomputed(SAGE.looks, "auto", lambda layers: within(again, layers))
+    assert found.again
+    assert found.bytes <= again
+    with pytest.raises(InputError, match="are too few"):
+        recomputed(SAGE.looks, "never", lambda layers: within(again, layers))
 
 
 def test_inference_keeps_nothing_to_make_again(tmp_path):

@@ -1,4 +1,4 @@
-"""What is made of features once, before training: A·X, or dense ones of sparse."""
+"""Features as a first layer takes them: dense, sparse, or multiplied by A once, before training."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spgnn import kernels
 from spgnn.errors import InputError
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
@@ -14,18 +15,34 @@ from spgnn.spmm import DistMatrix
 
 @dataclass(frozen=True)
 class Propagated:
-    """A·X, made once; a first layer that gets it needs no exchange.
+    """A·X, computed once; a first layer that gets it needs no exchange.
 
     Attributes
     ----------
     AX_local : Tensor [rows, f]
-        Rows that the first layer makes: own ones, then ghosts if there are any.
+        Rows that the first layer makes: own ones, then those of a recomputed halo.
     X_local : Tensor [rows, f], optional
-        X of the same vertices, for layers with a weight of its own for the vertex itself.
+        X of the same vertices, for layers with a weight for the vertex itself.
     """
 
     AX_local: Tensor
     X_local: Tensor | None = None
+
+    @property
+    def own(self) -> Tensor:
+        """X of the vertices whose A·X it is.
+
+        Raises
+        ------
+        InputError
+            If X was not kept.
+        """
+        if self.X_local is None:
+            raise InputError(
+                "layers with a weight for the vertex itself need X as well as A·X: "
+                "propagate_(…, keep=True)"
+            )
+        return self.X_local
 
     def to(self, device: torch.device | str) -> Propagated:
         """The same on a device."""
@@ -36,44 +53,39 @@ class Propagated:
 Features = Tensor | CSR | Propagated
 
 
+def width_of(H: Features) -> int:
+    """Columns of features, however they are stored."""
+    return int((H.AX_local if isinstance(H, Propagated) else H).shape[1])
+
+
+def times(H: Tensor | CSR, W: Tensor) -> Tensor:
+    """``H Wᵀ`` of dense or sparse rows H [n, f_in] and W [f_out, f_in]."""
+    return kernels.spmm(H, W.T) if isinstance(H, CSR) else kernels.times_transposed(H, W)
+
+
 def propagate_(
     A: DistMatrix, X_local: Tensor, columns: int = 32, *, keep: bool = False
 ) -> Propagated:
-    """A·X, made `columns` at a time and written over X. Collective.
+    """A·X, computed `columns` at a time and written over X. Collective.
 
-    A second feature matrix may not fit beside the first, and neither may received rows of full
-    width.
+    A second feature matrix may not fit in memory, and neither may received rows of full width.
 
     Parameters
     ----------
     A : DistMatrix
     X_local : Tensor [own rows, f]
         Overwritten, unless it is kept.
+    columns : int
     keep : bool
-        Make a second matrix, and keep X beside it.
+        Write into a second matrix, and keep X.
     """
     AX_local = torch.empty_like(X_local) if keep else X_local
     columns = min(columns, A.executor.widest(X_local.dtype) or columns)
     for first in range(0, X_local.shape[1], columns):
-        chunk = slice(first, first + columns)
-        AX_local[:, chunk] = A.forward(X_local[:, chunk].contiguous())
+        part = slice(first, first + columns)
+        AX_local[:, part] = A.forward(X_local[:, part].contiguous())
     A.executor.workspace.release()
     return Propagated(AX_local, X_local if keep else None)
-
-
-def features_beside(propagated: Propagated) -> Tensor:
-    """X of the vertices whose A·X it is.
-
-    Raises
-    ------
-    InputError
-        If it was not kept.
-    """
-    if propagated.X_local is None:
-        raise InputError(
-            "layers with a weight for the vertex itself need X beside A·X: propagate_(…, keep=True)"
-        )
-    return propagated.X_local
 
 
 def densified(X_local: CSR) -> Tensor:

@@ -1,22 +1,31 @@
-"""What a layer works on in a mini-batch: a rectangular matrix from neighbours to targets."""
+"""One hop of a mini-batch: a rectangular matrix from sampled neighbours to targets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from spgnn.nn.local import LocalMatrix
+from spgnn import kernels
+from spgnn.attention import Attention
+from spgnn.autograd import named, product
+from spgnn.comm import SoloCommunicator
+from spgnn.errors import InputError
+from spgnn.exchange import Plan, Stage, Step
+from spgnn.graph.protocol import Aggregation, Graph, LocalEdges, Normalisation
+from spgnn.kernels.recycling import new_rows
+from spgnn.operands import Operands
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, check_degrees
 
-Kind = Literal["sym", "row", "none", "loops", "plain", "improved"]
-# What a nonzero of a product costs beside a multiplication of a dense one.
+# A nonzero of a product costs so many multiplications of a dense one.
 _GATHERED = 8
+
+
+_ALONE = SoloCommunicator()
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +52,7 @@ class Degrees:
         return Degrees(self.edges[columns], self.weight[columns], bare)
 
 
-class Block:
+class Block(Graph):
     """Sampled in-edges of some vertices, as layers take a graph.
 
     Its columns are the vertices that a layer is given, the first of which are its rows, those that
@@ -68,9 +77,6 @@ class Block:
         What else is known of each edge: ``edge_attr``, ``edge_type``.
     """
 
-    edge_attr: Tensor | None
-    edge_type: Tensor | None
-
     def __init__(
         self,
         pattern: Pattern,
@@ -81,33 +87,69 @@ class Block:
         degrees: Callable[[], Degrees] | None = None,
         attributes: dict[str, Tensor] | None = None,
     ) -> None:
-        self.pattern, self.vertex_ids = pattern, vertex_ids
-        self.rows, self.columns = pattern.shape
-        self.edge_weight, self.factors = edge_weight, factors
-        found = attributes or {}
-        self.edge_attr, self.edge_type = found.get("edge_attr"), found.get("edge_type")
+        self.pattern = pattern
+        self.vertex_ids: Tensor = vertex_ids
+        self._edge_weight, self.factors = edge_weight, factors
+        self._attributes = attributes or {}
         self._find_degrees = degrees
         self._matrices: dict[str, LocalMatrix] = {}
 
     def __repr__(self) -> str:
         return f"Block([{self.rows}, {self.columns}], {self.pattern.nnz} edges)"
 
-    def matrix(self, kind: Kind = "none") -> LocalMatrix:
-        """The block with or without self-loops and scalings, as a graph's matrices of that name."""
-        if kind not in self._matrices:
-            self._matrices[kind] = self._made(kind)
-        return self._matrices[kind]
+    @property
+    def rows(self) -> int:
+        """Vertices whose rows the layer makes."""
+        return self.pattern.shape[0]
+
+    num_rows = rows
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """Weights of the graph, float32 [edges]."""
+        return self._edge_weight
+
+    @property
+    def edge_attr(self) -> Tensor | None:
+        """Features of its edges."""
+        return self._attributes.get("edge_attr")
+
+    @property
+    def edge_type(self) -> Tensor | None:
+        """Types of its edges."""
+        return self._attributes.get("edge_type")
+
+    @property
+    def columns(self) -> int:
+        """Vertices whose rows the layer is given."""
+        return self.pattern.shape[1]
+
+    def matrix(self, normalisation: Normalisation = "none") -> LocalMatrix:
+        """The block with or without self-loops and scalings."""
+        if normalisation not in self._matrices:
+            self._matrices[normalisation] = self._made(normalisation)
+        return self._matrices[normalisation]
 
     def halo(self, H: Tensor) -> Tensor:
         """All that its rows need: H itself [columns, f]."""
         return H
 
-    def arrived(self, made: Tensor) -> Tensor:
-        """What the layer takes [columns, f], of the rows that the layer before it made: the same.
+    def local_edges(self) -> LocalEdges:
+        """Its edges, of which all rows are at hand."""
+        return LocalEdges(self.halo, self.local_edge_index)
 
-        Where some of its columns come from elsewhere, a subclass adds them.
-        """
-        return made
+    @property
+    def edge_order(self) -> Tensor:
+        """Columns and rows of the edges that ``edge_attr`` is of."""
+        return self.local_edge_index
+
+    def _fused(self, request: Aggregation, H: Tensor, W: Tensor, R: Tensor) -> Tensor | None:
+        f_out, f_in = W.shape
+        if self.multiplies_first(f_in, f_out, gradient=H.requires_grad):
+            return super()._fused(request, H, W, R)
+        both = product(self.matrix(request.normalisation).beside_own(f_in), H)
+        zeros = W.new_zeros(f_out, both.shape[1] - 2 * f_in)
+        return kernels.times_transposed(both, torch.cat((W, R, zeros), 1))
 
     @cached_property
     def local_edge_index(self) -> Tensor:
@@ -142,14 +184,13 @@ class Block:
             found = self._find_degrees()
             return Degrees(found.edges.to(device), found.weight.to(device), moved(found.bare))
 
-        known = {"edge_attr": self.edge_attr, "edge_type": self.edge_type}
         return Block(
             self.pattern.to(device),
             self.vertex_ids.to(device),
             edge_weight=moved(self.edge_weight),
             factors=moved(self.factors),
             degrees=None if self._find_degrees is None else degrees,
-            attributes={name: t.to(device) for name, t in known.items() if t is not None},
+            attributes={name: t.to(device) for name, t in self._attributes.items()},
         )
 
     @cached_property
@@ -190,7 +231,7 @@ class Block:
         edges = degrees.edges[: self.rows].float()
         return None if torch.equal(edges, self._drawn) else edges / self._drawn.clamp(min=1)
 
-    def _made(self, kind: Kind) -> LocalMatrix:
+    def _made(self, kind: Normalisation) -> LocalMatrix:
         block = CSR(self.pattern, self._values)
         if kind == "loops":
             return LocalMatrix(CSR(self._with_loops()))
@@ -258,3 +299,140 @@ def block_pattern(indptr: Tensor, indices: Tensor, columns: int) -> Pattern:
     """A pattern of arrays that a sampler made."""
     kept = indices.to(index_dtype(columns))
     return Pattern.trusted(indptr, kept.contiguous(), (len(indptr) - 1, columns))
+
+
+class LocalMatrix:
+    """``B + diag(d)`` on one process, B [rows, columns] with rows ≤ columns.
+
+    Row i and column i are the same vertex, so the diagonal needs no place in the pattern.
+
+    Parameters
+    ----------
+    block : CSR [rows, columns]
+    diagonal : Tensor float32 [rows], optional
+    """
+
+    def __init__(self, block: CSR, diagonal: Tensor | None = None) -> None:
+        self.block, self.diagonal = block, diagonal
+        self.rows, self.columns = block.shape
+        self.operands = Operands(_ALONE)
+        self.handle = named(self)
+        self._as: dict[torch.dtype, tuple[CSR, Tensor | None]] = {}
+        self._beside: dict[int, BesideOwn] = {}
+
+    def next_step(self, H_local: Tensor) -> Step:
+        """Check an operand.
+
+        Raises
+        ------
+        InputError
+            If it has not one row for each column.
+        """
+        return _checked(H_local, self.block)
+
+    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+        """``B·H + d·H``, without autograd."""
+        block, diagonal = self._in(H_local)
+        Z = kernels.spmm(block, H_local)
+        return Z if diagonal is None else Z.addcmul_(H_local[: self.rows], diagonal)
+
+    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+        """``Bᵀ·G + d·G``, without autograd."""
+        block, diagonal = self._in(G_local)
+        dH = kernels.spmm(block.T, G_local)
+        if diagonal is not None:
+            dH[: self.rows].addcmul_(G_local, diagonal)
+        return dH
+
+    def halo(self, H_local: Tensor, *, exact: bool = True) -> Tensor:
+        """All that its rows need: H itself, which is exact in any case."""
+        _ = self.next_step(H_local)
+        return H_local
+
+    @property
+    def local_pattern(self) -> Pattern:
+        """Its nonzeros, those of the diagonal apart."""
+        return self.block.pattern
+
+    def local_matrix(self) -> CSR:
+        """The matrix as one block.
+
+        Raises
+        ------
+        InputError
+            If it has a diagonal apart.
+        """
+        if self.diagonal is not None:
+            raise InputError("the edges of a batch cannot be dropped where self-loops are added")
+        return self.block
+
+    @cached_property
+    def attention(self) -> Attention:
+        """What runs attention over the nonzeros."""
+        return Attention(Plan((Stage(self.block, None, ()),)), {"everyone": _ALONE})
+
+    def beside_own(self, width: int) -> BesideOwn:
+        """What has the rows' own vertices beside what is made of neighbours, of so wide an H."""
+        if width not in self._beside:
+            assert self.diagonal is None
+            self._beside[width] = BesideOwn(self.block, width)
+        return self._beside[width]
+
+    def _in(self, like: Tensor) -> tuple[CSR, Tensor | None]:
+        """The block and its diagonal for operands of a dtype."""
+        found = self._as.get(like.dtype)
+        if found is None:
+            block = self.block.to(like.dtype)
+            column = None if self.diagonal is None else self.diagonal[:, None].to(like.dtype)
+            found = self._as[like.dtype] = block, column
+        return found
+
+
+class BesideOwn:
+    """H to ``[A·H, own rows of H]``, side by side.
+
+    One dense product then maps both, and the gradient in H is one sum. Columns of zeros make their
+    number a multiple of 16, which dense products like.
+
+    Parameters
+    ----------
+    block : CSR [rows, columns]
+        A.
+    width : int
+        f.
+    """
+
+    def __init__(self, block: CSR, width: int) -> None:
+        self.block = block
+        self.rows, self.columns = block.shape
+        self.width, self.wide = width, -(-2 * width // 16) * 16
+        self.handle = named(self)
+
+    def next_step(self, H_local: Tensor) -> Step:
+        """Check an operand."""
+        return _checked(H_local, self.block)
+
+    def forward(self, H_local: Tensor, step: Step) -> Tensor:
+        """H [columns, f] to [rows, 2 f and a few], without autograd."""
+        f = self.width
+        both = new_rows(self.rows, H_local.new_empty(0, self.wide))
+        kernels.spmm(self.block.to(H_local.dtype), H_local, out=both[:, :f])
+        both[:, f : 2 * f] = H_local[: self.rows]
+        both[:, 2 * f :] = 0
+        return both
+
+    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
+        """The gradient in H of one in all columns, without autograd."""
+        f = self.width
+        dH = kernels.spmm(self.block.T.to(G_local.dtype), G_local[:, :f])
+        dH[: self.rows] += G_local[:, f : 2 * f]
+        return dH
+
+
+def _checked(H_local: Tensor, block: CSR) -> Step:
+    """Refuse what a block does not multiply."""
+    if H_local.dim() != 2 or H_local.shape[0] != block.shape[1]:
+        shape, given = list(block.shape), list(H_local.shape)
+        hops = "; layers of several hops take a batch's own graph" if len(given) == 2 else ""
+        raise InputError(f"a block {shape} multiplies {shape[1]} rows, got {given}{hops}")
+    return Step()

@@ -1,4 +1,7 @@
-"""Relational graph convolutions (Schlichtkrull et al. 2018): one exchange for all relations."""
+"""Layers that look at each edge: relations (RGCN) and features of edges (GINE).
+
+Both fetch one halo and work on the edges of own rows: 1D with column covers.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from spgnn import kernels
 from spgnn.errors import InputError, check_choice, check_integer
-from spgnn.nn.aggregation import pattern_extremes
-from spgnn.nn.convolution import (
-    Convolution,
-    check_channels,
-    check_options,
-    glorot_,
-    multiplies_first,
-)
-from spgnn.nn.edges import check_edge_rows, local_edges
-from spgnn.nn.features import Features, Propagated
-from spgnn.nn.propagation import LayerGraph, own_rows
+from spgnn.graph.features import Features
+from spgnn.graph.protocol import AnyGraph, as_graph, dense
+from spgnn.nn.convolution import Convolution, check_channels, check_options, glorot_, linear
+from spgnn.nn.layers import GINConv, first_linear
+from spgnn.nn.norm import check_local, run_stage
+from spgnn.nn.rowwise import DropoutKeys
 from spgnn.sparse import CSR
 
 RelationalAggregation = Literal["mean", "sum", "add", "max"]
@@ -63,10 +61,11 @@ class Relations:
         return cls(block.to(on), tuple(torch.from_numpy(part).to(on) for part in targets))
 
     def summed(self, H: Tensor, aggr: str) -> Tensor:
-        """What each relation makes of its neighbours of each target: [stacked rows, f]."""
+        """Each relation's aggregate of the neighbours of each of its targets, [stacked rows, f]."""
         block, H = self.stacked, H.float() if H.dtype == torch.float16 else H
         if aggr == "max":
-            return pattern_extremes(block.pattern, H, "max")
+            largest: Tensor = kernels.spmm(CSR(block.pattern), H, reduce="max")
+            return largest
         block = block.to(torch.float64 if H.dtype == torch.float64 else torch.float32)
         if aggr == "mean":
             lengths = block.row_lengths.to(H.dtype if H.dtype == torch.float64 else torch.float32)
@@ -77,7 +76,7 @@ class Relations:
             block = block.with_scales(1 / lengths, None)
         return kernels.spmm(block, H)
 
-    def parts(self, stacked: Tensor) -> list[Tensor]:
+    def split(self, stacked: Tensor) -> list[Tensor]:
         """Rows of each relation."""
         return list(stacked.split([len(rows) for rows in self.targets]))
 
@@ -107,7 +106,7 @@ class RGCNConv(Convolution):
         Has no effect.
     bias : bool
     options
-        Of PyG's message passing; none but their defaults.
+        Of PyG's message passing; only their defaults.
     """
 
     propagates = False
@@ -155,47 +154,53 @@ class RGCNConv(Convolution):
         self.reset()
 
     def forward(
-        self, H_local: Features, graph: LayerGraph, edge_type: Tensor | None = None
+        self,
+        H_local: Features,
+        graph: AnyGraph,
+        edge_type: Tensor | None = None,
+        keys: DropoutKeys | None = None,
     ) -> Tensor:
         """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
 
         Parameters
         ----------
         H_local : Tensor [columns, f_in]
-        graph : LayerGraph
-            1D with column covers.
+        graph : Graph or DistMatrix
         edge_type : Tensor of integers [local edges], optional
             In the order of ``graph.edge_index`` (of a matrix: its nonzeros, row by row); by default
             ``graph.edge_type``.
+        keys
+            Has no effect.
 
         Raises
         ------
         InputError
             If H is sparse or propagated; if there are no types, or some are out of range.
         """
-        if isinstance(H_local, CSR | Propagated):
-            raise InputError("RGCNConv needs dense X; make sparse ones so, once: nn.densified(X)")
-        edges = local_edges(graph)
-        given = getattr(graph, "edge_type", None) if edge_type is None else edge_type
+        H, on = dense(H_local, "RGCNConv"), as_graph(graph)
+        edges = on.local_edges()
+        given = on.edge_type if edge_type is None else edge_type
         types = check_edge_rows("RGCNConv", "edge_type", given, edges.index)
         inner = self.num_bases is not None and self.aggr != "max"
-        inner = inner and multiplies_first(H_local, self.weight.shape[0] * self.out_channels, graph)
-        halo = edges.halo(self._times_bases(H_local) if inner else H_local)
+        if inner:
+            bases_width = self.weight.shape[0] * self.out_channels
+            inner = on.multiplies_first(H.shape[1], bases_width, gradient=H.requires_grad)
+        halo = edges.halo(self._times_bases(H) if inner else H)
         relations = self._relations(edges.index, types, len(halo))
-        own = own_rows(graph, H_local)
+        own = on.own(H)
         Z_local = (
             own.new_zeros(len(own), self.out_channels)
             if self.root is None
             else kernels.times_transposed(own, self.root.T)
         )
-        made = relations.parts(relations.summed(halo, self.aggr))
-        for relation, (part, targets) in enumerate(zip(made, relations.targets, strict=True)):
-            message = self._combined(part, relation) if inner else self._mapped(part, relation)
+        summed = relations.split(relations.summed(halo, self.aggr))
+        for relation, (rows, targets) in enumerate(zip(summed, relations.targets, strict=True)):
+            message = self._combined(rows, relation) if inner else self._mapped(rows, relation)
             Z_local = Z_local.index_add(0, targets, message.to(Z_local.dtype))
         return Z_local if self.bias is None else Z_local + self.bias.to(Z_local.dtype)
 
     def reset(self, generator: torch.Generator | None = None) -> None:
-        """Draw all matrices anew (Glorot & Bengio 2010, uniform)."""
+        """Draw all matrices again (Glorot & Bengio 2010, uniform)."""
         for parameter in (self.weight, self.comp, self.root):
             if parameter is not None:
                 glorot_(parameter, generator)
@@ -235,3 +240,112 @@ class RGCNConv(Convolution):
             _relations[types] = known
         found: Relations = known[2]
         return found
+
+
+class GINEConv(Convolution):
+    """``z_i = nn((1 + ε) h_i + Σ_j relu(h_j + e_ji W))`` (Hu et al. 2020), with features of edges.
+
+    Parameters are those of PyG's layer of that name, and so are their names: ``nn``, ``eps`` and
+    ``lin`` (of the edges).
+
+    Parameters
+    ----------
+    nn : Module
+        As GINConv's.
+    eps : float
+    train_eps : bool
+    edge_dim : int, optional
+        Width of the edges' features; without it they are as wide as H, and there is no W.
+    options
+        Of PyG's message passing; only their defaults.
+    """
+
+    eps: Tensor
+
+    def __init__(
+        self,
+        nn: torch.nn.Module,
+        eps: float = 0.0,
+        train_eps: bool = False,
+        edge_dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        inner = GINConv(nn, eps, train_eps, **options)
+        self.nn, self.needs_all_rows = inner.nn, inner.needs_all_rows
+        self.initial_eps = inner.initial_eps
+        self.lin = None
+        if edge_dim is not None:
+            first = first_linear(nn)[0]
+            if first is None:
+                raise InputError("GINEConv: edge_dim needs an nn that begins with a linear layer")
+            self.lin = linear(edge_dim, first.in_features)
+        if train_eps:
+            self.eps = torch.nn.Parameter(inner.eps.detach())
+        else:
+            self.register_buffer("eps", inner.eps)
+
+    def reset_parameters(self) -> None:
+        """As GINConv's, and the matrix of the edges."""
+        GINConv.reset_parameters(self)  # type: ignore[arg-type]
+
+    def restore(self) -> None:
+        """Initialise ε."""
+        torch.nn.init.constant_(self.eps, self.initial_eps)
+
+    def forward(
+        self,
+        H_local: Features,
+        graph: AnyGraph,
+        edge_attr: Tensor | None = None,
+        keys: DropoutKeys | None = None,
+    ) -> Tensor:
+        """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
+
+        Parameters
+        ----------
+        H_local : Tensor [columns, f_in]
+        graph : Graph or DistMatrix
+        edge_attr : Tensor [local edges, edge_dim], optional
+            In the order of ``graph.edge_index``; by default ``graph.edge_attr``.
+        keys
+            Has no effect.
+
+        Raises
+        ------
+        InputError
+            If H is sparse or propagated; if there are no features of edges, or of another width.
+        """
+        H, on = dense(H_local, "GINEConv"), as_graph(graph)
+        if self.training and on.comm is not None and on.comm.size > 1:
+            check_local(self)
+        edges = on.local_edges()
+        given = on.edge_attr if edge_attr is None else edge_attr
+        attr = check_edge_rows("GINEConv", "edge_attr", given, edges.index)
+        attr = attr if self.lin is None else self.lin(attr)
+        if attr.shape[1:] != H.shape[1:]:
+            raise InputError(
+                f"GINEConv: edges have {list(attr.shape[1:])} features, vertices "
+                f"{list(H.shape[1:])}; edge_dim adds a linear layer"
+            )
+        source, target = edges.index
+        messages = torch.relu(edges.halo(H)[source] + attr)
+        own = on.own(H)
+        summed = ((1 + self.eps) * own).index_add(0, target, messages)
+        return run_stage(self.nn, summed, on)
+
+
+def check_edge_rows(layer: str, name: str, given: object, index: Tensor) -> Tensor:
+    """One row for each local edge, which a layer has to be given.
+
+    Raises
+    ------
+    InputError
+    """
+    if not isinstance(given, Tensor) or given.shape[:1] != index.shape[1:]:
+        found = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        raise InputError(
+            f"{layer}: {name} must be a tensor with one row for each of this rank's "
+            f"{index.shape[1]} edges, as edge_index orders them; got {found}"
+        )
+    return given

@@ -1,0 +1,525 @@
+"""What layers ask of a graph: one aggregation over neighbours, own rows, moments over vertices.
+
+A layer describes an aggregation, ``Z = reduce_A(H) Wᵀ + s · H_own Wᵀ + H_own Rᵀ``, and a graph
+carries it out, whether it is distributed, a sampled block, worked through in chunks, or only asked
+what would move. Which of (A H) W and A (H W) is computed is the graph's choice: it knows what
+travels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from spgnn import kernels
+from spgnn.attention import Attention, EdgeDropout, attend, attend_v2
+from spgnn.autograd import Linear, autocast, product, product_beside_itself
+from spgnn.comm import Communicator
+from spgnn.errors import InputError
+from spgnn.graph.features import Features, Propagated, times
+from spgnn.graph.moments import Moments, moments
+from spgnn.kernels.library import transformed
+from spgnn.kernels.torch_kernels import dropout_keeps
+from spgnn.operands import Operands
+from spgnn.pattern import Pattern
+from spgnn.sparse import CSR
+from spgnn.spmm import DistMatrix
+
+# D^-1/2 (A + I) D^-1/2; D^-1 A, the mean; A as it is; A + I; D^-1/2 A D^-1/2; the first of A + 2 I.
+Normalisation = Literal["sym", "row", "none", "loops", "plain", "improved"]
+Reduction = Literal["sum", "max", "min", "attention"]
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionScores:
+    """How neighbours are scored, ``α_i = softmax_j(score_ij)``.
+
+    Attributes
+    ----------
+    vector : Tensor [heads, channels]
+    destinations : Tensor [rows, heads], or [rows, heads · channels] if joint
+        What the row i says of its scores.
+    slope : float
+        Of LeakyReLU below 0.
+    joint : bool
+        ``<a, LeakyReLU(x_i + y_j + t_ij)>`` (GATv2), else ``LeakyReLU(d_i + <a, z_j> + t_ij)``.
+    edges : Tensor [edges, heads] or [edges, heads · channels], optional
+        t_ij, in the order of the matrix's ``local_pattern``.
+    """
+
+    vector: Tensor
+    destinations: Tensor
+    slope: float
+    joint: bool = False
+    edges: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class DroppedEdges:
+    """Dropout of nonzeros, a function of the two vertices.
+
+    Attributes
+    ----------
+    p : float
+    key : int
+        64 bits made from seed, epoch and layer.
+    vertex_ids : Tensor int64 [columns]
+        Original ids, for graphs that do not know them.
+    """
+
+    p: float
+    key: int
+    vertex_ids: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregation:
+    """One aggregation, ``Z = reduce_A(H) Wᵀ + s · H_own Wᵀ + H_own Rᵀ``.
+
+    Attributes
+    ----------
+    operand : Tensor [columns, f], CSR, or Propagated
+        H.
+    weight : Tensor [f_out, f], optional
+        W; a sparse H needs one.
+    root : Tensor [f_out, f], optional
+        R, the weight of the vertex itself.
+    self_loop : Tensor [1], optional
+        s, which is added to the diagonal of A.
+    normalisation : {"sym", "row", "none", "loops", "plain", "improved"}
+        Of A.
+    reduce : {"sum", "max", "min", "attention"}
+        Values of A count in sums alone; a row without neighbours is 0.
+    scores : AttentionScores, optional
+        With attention.
+    dropped : DroppedEdges, optional
+    """
+
+    operand: Features
+    weight: Tensor | None = None
+    root: Tensor | None = None
+    self_loop: Tensor | None = None
+    normalisation: Normalisation = "none"
+    reduce: Reduction = "sum"
+    scores: AttentionScores | None = None
+    dropped: DroppedEdges | None = None
+
+    @property
+    def dense(self) -> Tensor:
+        """The operand, which has to be a dense tensor.
+
+        Raises
+        ------
+        InputError
+            If it is sparse, or multiplied by A already.
+        """
+        what = "attention" if self.reduce == "attention" else f"this layer ({self.reduce})"
+        return dense(self.operand, what)
+
+
+def dense(H: Features, layer: str) -> Tensor:
+    """Features that have to be a dense tensor, H itself.
+
+    Raises
+    ------
+    InputError
+        If H is sparse or propagated.
+    """
+    if isinstance(H, CSR):
+        raise InputError(
+            f"{layer} needs dense features; make sparse ones dense once: nn.densified(X)"
+        )
+    if isinstance(H, Propagated):
+        raise InputError(f"{layer} needs X, and not A·X, which adds its rows up already")
+    return H
+
+
+class Matrix(Linear, Protocol):
+    """A matrix that aggregations run on.
+
+    Attributes
+    ----------
+    operands : Operands
+    """
+
+    operands: Operands
+
+    @property
+    def attention(self) -> Attention:
+        """Attention over its nonzeros."""
+
+    @property
+    def local_pattern(self) -> Pattern:
+        """Its nonzeros [rows, columns of the halo]."""
+
+    def local_matrix(self) -> CSR:
+        """The same with values and scalings. Collective."""
+
+    def halo(self, H_local: Tensor, *, exact: bool = False) -> Tensor:
+        """H_local [columns, f] to the rows that `local_pattern` refers to. Collective."""
+
+
+@dataclass(frozen=True, eq=False)
+class LocalEdges:
+    """Edges of one rank: sources are rows of the halo, targets are rows that a layer makes.
+
+    Attributes
+    ----------
+    halo : callable
+        H_local [columns, f] to [columns + received, f]; one exchange. Collective.
+    index : Tensor int64 [2, edges]
+        Sources and targets.
+    """
+
+    halo: Callable[[Tensor], Tensor]
+    index: Tensor
+
+
+class Graph(ABC):
+    """What one or several layers work on.
+
+    Attributes
+    ----------
+    comm : Communicator or None
+        All ranks; ``None`` if there is one only.
+    vertex_ids : Tensor int64 [columns] or None
+        Original ids of the rows that a layer is given. Dropout is a function of them.
+    updates_norms : bool
+        Whether a norm in training updates its running moments when it is called.
+    """
+
+    comm: Communicator | None = None
+    vertex_ids: Tensor | None = None
+    updates_norms: bool = True
+
+    @property
+    def edge_attr(self) -> Tensor | None:
+        """Features of its edges, [local edges, …], if there are any."""
+        return None
+
+    @property
+    def edge_type(self) -> Tensor | None:
+        """Types of its edges, integers [local edges], if there are any."""
+        return None
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """Weights of its edges, [local edges], if there are any."""
+        return None
+
+    @abstractmethod
+    def matrix(self, normalisation: Normalisation = "none") -> Matrix:
+        """A, normalised. Collective when it is asked for first."""
+
+    def linear(self, normalisation: Normalisation) -> Linear:
+        """A as sums need it. Collective when it is asked for first."""
+        return self.matrix(normalisation)
+
+    def aggregate(self, request: Aggregation) -> Tensor:
+        """Carry an aggregation out: Z [rows, f_out], a tensor of its own. Collective.
+
+        Differentiable; at every order where the request is linear.
+
+        Raises
+        ------
+        InputError
+            If features are sparse or propagated where that cannot be; if rows do not travel whole
+            and the request needs it.
+        """
+        H, W, R = request.operand, request.weight, request.root
+        if isinstance(H, Propagated) and request.reduce == "sum":
+            Z = H.AX_local
+            if request.self_loop is not None:
+                Z = torch.addcmul(Z, H.own, request.self_loop)
+            return self.add_root(Z if W is None else times(Z, W), H, R)
+        linear = request.reduce == "sum" and request.dropped is None
+        if linear and W is not None and R is not None and isinstance(H, Tensor):
+            fused = self._fused(request, H, W, R)
+            if fused is not None:
+                return fused
+        operand, first = self.operand(request)
+        if linear:
+            Z = product(self.linear(request.normalisation), operand)
+        else:
+            Z = self._reduced(request, operand)
+        return self.combine(request, Z, operand, first=first)
+
+    def operand(self, request: Aggregation) -> tuple[Tensor, bool]:
+        """The rows that are reduced, H or H Wᵀ, and whether it is the latter."""
+        H, W = request.operand, request.weight
+        if request.reduce == "sum" and W is not None and not isinstance(H, Propagated):
+            f_out, f_in = W.shape
+            if isinstance(H, CSR) or self.multiplies_first(f_in, f_out, gradient=H.requires_grad):
+                return times(H, W), True
+        return request.dense, False
+
+    def combine(self, request: Aggregation, Z: Tensor, operand: Tensor, *, first: bool) -> Tensor:
+        """What comes after the reduction: self-loop, weight and root. Z is overwritten."""
+        if request.self_loop is not None:
+            Z = Z.addcmul_(self.own(operand), request.self_loop)
+        if request.weight is not None and not first:
+            Z = times(Z, request.weight)
+        return self.add_root(Z, request.operand, request.root)
+
+    def add_root(self, Z: Tensor, H: Features, R: Tensor | None) -> Tensor:
+        """``Z + H_own Rᵀ``, for the vertices whose rows Z has; Z is overwritten."""
+        if R is None:
+            return Z
+        if Z.dtype == torch.float16:
+            Z = Z.float()  # as all operands under torch.autocast
+        if isinstance(H, CSR):
+            return Z.add_(self.own(times(H, R)))
+        return kernels.add_times_transposed_(Z, autocast(self.own(H)), autocast(R))
+
+    def multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
+        """Whether A (H W) moves fewer bytes than (A H) W, with W [f_in, f_out].
+
+        Each costs the width that travels, forward and backward; but where the input needs no
+        gradient, (A X) W has no product in backward.
+        """
+        if not torch.is_grad_enabled():
+            return f_out <= f_in
+        return 2 * f_out <= f_in * (2 if gradient else 1)
+
+    def own(self, H: Tensor | Propagated) -> Tensor:
+        """Of the rows that a layer is given [columns, …], those that it makes [rows, …]."""
+        if isinstance(H, Propagated):
+            return H.own
+        return H if self.num_rows is None else H[: self.num_rows]
+
+    @property
+    def num_rows(self) -> int | None:
+        """Rows that a layer makes; ``None``: as many as it is given."""
+        return None
+
+    @property
+    def row_ids(self) -> Tensor | None:
+        """Original ids of the rows that a layer makes."""
+        return None if self.vertex_ids is None else self.own(self.vertex_ids)
+
+    is_complete = True  # whether a layer is given the very rows that the layer before it made
+
+    def complete(self, made: Tensor) -> Tensor:
+        """The rows that the layer is given, where the layer before it made these."""
+        return made
+
+    def moments(self, x: Tensor) -> Moments:
+        """Mean and variance of each column over the rows of all ranks. Collective."""
+        return moments(x, None, None if self.comm is None or self.comm.size == 1 else self.comm)
+
+    def for_layers(self, count: int) -> Sequence[Graph]:
+        """What each of so many layers works on."""
+        return [self] * count
+
+    def local_edges(self) -> LocalEdges:
+        """Edges of own rows one by one, in the order of ``edge_attr``.
+
+        Raises
+        ------
+        InputError
+            If rows do not travel whole: a graph must be 1D with column covers.
+        """
+        A = self.matrix("none")
+        pattern = A.local_pattern
+        rows = torch.arange(pattern.shape[0], device=pattern.device)
+        rows = rows.repeat_interleave(pattern.row_lengths)
+        return LocalEdges(A.halo, torch.stack((pattern.indices.long(), rows)))
+
+    @property
+    def edge_order(self) -> Tensor | None:
+        """Sources and targets of the edges that ``edge_attr`` is of; ``None``: of the nonzeros."""
+        return None
+
+    def edge_dropout(self, dropped: DroppedEdges) -> EdgeDropout:
+        """Dropout of attention weights, with the ids of this graph's rows."""
+        ids = dropped.vertex_ids if self.vertex_ids is None else self.vertex_ids
+        return EdgeDropout(dropped.p, dropped.key, ids)
+
+    def _reduced(self, request: Aggregation, operand: Tensor) -> Tensor:
+        """The rows of a reduction that is no plain product."""
+        if request.reduce == "sum" and request.dropped is not None:
+            A = self.matrix(request.normalisation)
+            ids = self.edge_dropout(request.dropped).sources
+            return product_with_dropout(A, operand, ids, request.dropped)
+        if request.reduce != "attention":
+            # Of equal elements the first among `local_pattern`'s columns gets the gradient.
+            A = self.matrix("none")
+            largest: Tensor = kernels.spmm(
+                CSR(A.local_pattern), A.halo(operand), reduce=request.reduce
+            )
+            return largest
+        A, scores = self.matrix(request.normalisation), request.scores
+        assert scores is not None
+        dropout = None if request.dropped is None else self.edge_dropout(request.dropped)
+        vector, own, slope = scores.vector, scores.destinations, scores.slope
+        if scores.joint:
+            return attend_v2(
+                A, operand, vector, own, slope=slope, edge_features=scores.edges, dropout=dropout
+            )
+        return attend(
+            A, operand, vector, own, slope=slope, edge_scores=scores.edges, dropout=dropout
+        )
+
+    def _fused(self, request: Aggregation, H: Tensor, W: Tensor, R: Tensor) -> Tensor | None:
+        """Both products added into one result, forward and backward, where that can be."""
+        if transformed():
+            return None
+        first = self.multiplies_first(W.shape[1], W.shape[0], gradient=H.requires_grad)
+        A = self.linear(request.normalisation)
+        return product_beside_itself(A, H, W, R, first=first)
+
+
+def product_with_dropout(
+    A: Matrix, H_local: Tensor, vertex_ids: Tensor, dropped: DroppedEdges
+) -> Tensor:
+    """``A·H`` with each nonzero of A dropped with probability p, the rest scaled. Collective.
+
+    Whether a nonzero is dropped is a function of the two vertices, so it is the same at any P.
+
+    Parameters
+    ----------
+    A : Matrix
+        1D with column covers: whole rows of H have to arrive.
+    H_local : Tensor [columns, f]
+    vertex_ids : Tensor int64 [columns]
+    dropped : DroppedEdges
+    """
+    ids = A.halo(vertex_ids[:, None].double(), exact=True)[:, 0].long()
+    B, p = A.local_matrix(), dropped.p
+    rows = torch.arange(B.shape[0], device=ids.device).repeat_interleave(B.row_lengths)
+    kept = dropout_keeps(ids[rows], ids[B.indices.long()], dropped.key, p)
+    values = kept.to(H_local.dtype) / (1 - p)
+    values = values if B.values is None else values * B.values
+    return kernels.spmm(B.with_values(values), A.halo(H_local))
+
+
+class LayerGraph(Graph):
+    """The rows of one layer: it may make fewer than the rank owns, or those of a recomputed halo.
+
+    Parameters
+    ----------
+    A : DistMatrix, optional
+        Rows [rows] that the layer makes of the rows [columns] that the layer before it made; it
+        stands for whatever normalisation is asked for. Without a matrix, features have to be
+        propagated.
+    vertex_ids : Tensor int64 [columns], optional
+        Original ids: own vertices, then those of a recomputed halo. Without a matrix, ids of the
+        rows that the layer makes.
+    targets : Tensor int64 [rows], optional
+        Which column each row is; ``None`` if row i is column i.
+    own_rows : int, optional
+        How many of its rows are own ones, if the last ones are of a recomputed halo: norms count
+        own rows alone.
+    comm : Communicator, optional
+        All ranks, where there is no matrix to ask.
+    """
+
+    def __init__(
+        self,
+        A: DistMatrix | None,
+        vertex_ids: Tensor | None = None,
+        targets: Tensor | None = None,
+        own_rows: int | None = None,
+        comm: Communicator | None = None,
+    ) -> None:
+        self.A, self.vertex_ids, self.targets = A, vertex_ids, targets
+        self.own_rows = own_rows
+        self.comm = comm if A is None else A.mesh.everyone
+
+    def on(self, A: DistMatrix) -> LayerGraph:
+        """The same rows of another matrix."""
+        return LayerGraph(A, self.vertex_ids, self.targets, self.own_rows)
+
+    def matrix(self, normalisation: Normalisation = "none") -> Matrix:
+        """The only one.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        if self.A is None:
+            raise InputError("a layer without a matrix needs features that are propagated already")
+        return self.A
+
+    @property
+    def num_rows(self) -> int | None:
+        """Rows that the layer makes."""
+        return None if self.A is None else self.A.rows
+
+    @property
+    def row_ids(self) -> Tensor | None:
+        """Original ids of the rows that the layer makes."""
+        ids = self.vertex_ids
+        if ids is None or self.A is None:
+            return ids
+        return ids[: self.A.rows] if self.targets is None else ids[self.targets]
+
+    def moments(self, x: Tensor) -> Moments:
+        """Mean and variance over the own rows of all ranks. Collective."""
+        comm = None if self.comm is None or self.comm.size == 1 else self.comm
+        return moments(x, self.own_rows, comm)
+
+    def edge_dropout(self, dropped: DroppedEdges) -> EdgeDropout:
+        """Dropout of attention weights, with the ids of this layer's rows."""
+        return replace(super().edge_dropout(dropped), targets=self.targets)
+
+    def own(self, H: Tensor | Propagated) -> Tensor:
+        """Of the rows that the layer is given, those that it makes."""
+        if self.targets is None or isinstance(H, Propagated):
+            return super().own(H)
+        return kernels.gather_rows(H, self.targets)
+
+    def _fused(self, request: Aggregation, H: Tensor, W: Tensor, R: Tensor) -> Tensor | None:
+        return super()._fused(request, H, W, R) if self.targets is None else None
+
+
+AnyGraph = Graph | DistMatrix | Sequence[Graph]
+Matrices = DistMatrix | Sequence[LayerGraph]
+
+
+def as_graph(graph: object) -> Graph:
+    """A graph as layers take it; a matrix of the caller's own stands for any normalisation.
+
+    Raises
+    ------
+    InputError
+        If it is none, as the edge_index that layers of PyG take.
+    """
+    if isinstance(graph, Graph):
+        return graph
+    if isinstance(graph, DistMatrix):
+        return LayerGraph(graph)
+    if isinstance(graph, Communicator):
+        return LayerGraph(None, comm=graph)
+    raise InputError(
+        "layers of spgnn.nn are called with x and the graph that spgnn.distribute returns, got "
+        f"a {type(graph).__name__} for the graph: edge_index is what layers of PyG take"
+    )
+
+
+def graphs_for(graph: object, layers: int) -> Sequence[Graph]:
+    """What each of so many layers works on: one graph, or a sequence of one for each.
+
+    Raises
+    ------
+    InputError
+        If there are more or fewer graphs than layers.
+    """
+    if not isinstance(graph, Sequence):
+        return as_graph(graph).for_layers(layers)
+    if len(graph) != layers:
+        raise InputError(f"a model of {layers} layers needs as many graphs, got {len(graph)}")
+    return [as_graph(one) for one in graph]
+
+
+def matrices_of(graph: Matrices) -> list[DistMatrix]:
+    """The matrices of all layers, each once."""
+    if isinstance(graph, DistMatrix):
+        return [graph]
+    return list({id(layer.A): layer.A for layer in graph if layer.A is not None}.values())

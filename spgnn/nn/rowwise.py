@@ -1,0 +1,187 @@
+"""What is done to each row apart from the others: activation, dropout, and both with a bias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules import activation
+
+from spgnn import kernels
+from spgnn.errors import InputError, unknown
+from spgnn.kernels.torch_kernels import dropout_keeps
+from spgnn.kernels.update import Act
+from spgnn.sparse import CSR, SUM_DTYPE
+
+Activation = Callable[[Tensor], Tensor]
+_KNOWN = {
+    name.lower(): kind
+    for name, kind in vars(activation).items()
+    if isinstance(kind, type) and issubclass(kind, nn.Module) and name in activation.__all__
+} | {"swish": nn.SiLU}
+
+
+def activation_of(act: str | Activation | None, options: dict[str, Any]) -> Activation | None:
+    """The activation with a name; a callable stands for itself, and ``None`` for none.
+
+    Parameters
+    ----------
+    act : str, callable or None
+        A class of ``torch.nn.modules.activation`` in any spelling (``relu``, ``LeakyReLU``,
+        ``leaky_relu``), or ``swish``.
+    options : dict
+        For that class.
+
+    Raises
+    ------
+    InputError
+        If there is no such activation, or it does not know an option.
+    """
+    if act is None or not isinstance(act, str):
+        return act
+    name = act.lower().replace("_", "").replace("-", "").replace(" ", "")
+    if name not in _KNOWN:
+        raise unknown("act", act, _KNOWN)
+    try:
+        made: Activation = _KNOWN[name](**options)
+    except TypeError as error:
+        raise InputError(f"act {act}: {error}") from None
+    return made
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An activation as :func:`spgnn.kernels.update_rows_` names it; none without a name."""
+
+    name: Act | None = None
+    alpha: float = 0.0
+
+    def __call__(self, Z: Tensor) -> Tensor:
+        """Of a tensor of any kind that nobody else needs."""
+        match self.name:
+            case "relu":
+                return torch.relu_(Z)
+            case "leaky_relu":
+                return F.leaky_relu(Z, self.alpha)
+            case "elu":
+                return F.elu(Z, self.alpha)
+        return Z
+
+
+def rule_of(act: Activation | None) -> Rule | None:
+    """How the fused update makes it, ``None`` if it does not: those whose result says enough."""
+    if act is None:
+        return Rule()
+    if type(act) is nn.ReLU:
+        return Rule("relu")
+    if type(act) is nn.LeakyReLU and act.negative_slope > 0:
+        return Rule("leaky_relu", act.negative_slope)
+    if type(act) is nn.ELU and act.alpha > 0:
+        return Rule("elu", act.alpha)
+    return None
+
+
+def activated(act: Activation | None, Z: Tensor, *, owned: bool) -> Tensor:
+    """The activation of Z, which is overwritten where that is possible.
+
+    Parameters
+    ----------
+    owned : bool
+        Whether nobody else needs Z: not even the gradient of what made it.
+    """
+    if act is None:
+        return Z
+    if owned and type(act) is nn.ReLU:
+        # The gradient of ReLU needs its result alone.
+        return torch.relu_(Z)
+    return act(Z)
+
+
+@dataclass(frozen=True)
+class DropoutKeys:
+    """The keys of the dropout masks of one training step.
+
+    Parameters
+    ----------
+    vertex_ids : Tensor int64 [rows]
+        Original ids of the vertices, one for each row that is dropped.
+    seed, epoch : int
+        With the layer, they make the key of the counter-based generator: the mask of a value is
+        a pure function of (seed, epoch, layer, vertex, column), hence the same at any P.
+    """
+
+    vertex_ids: Tensor
+    seed: int
+    epoch: int
+
+    def key(self, layer: int) -> int:
+        """A 64-bit key; distinct for distinct (seed, epoch, layer) of less than 2²⁴, 2²⁴, 2¹⁶."""
+        return ((self.seed & 0xFFFFFF) << 40) | ((self.epoch & 0xFFFFFF) << 16) | (layer & 0xFFFF)
+
+
+def keys_on(keys: DropoutKeys | None, ids: Tensor | None) -> DropoutKeys | None:
+    """The same keys for other vertices: a row of a recomputed halo is dropped as at its owner."""
+    return keys if keys is None or ids is None else replace(keys, vertex_ids=ids)
+
+
+def dropout(X: Tensor | CSR, p: float, keys: DropoutKeys | None, layer: int) -> Tensor | CSR:
+    """Zero each feature with probability p and scale the rest by 1 / (1 - p).
+
+    Parameters
+    ----------
+    X : Tensor or CSR [rows, f]
+        A stored zero and a missing one are dropped alike, so sparse and dense features train alike.
+    p : float in [0, 1)
+    keys : DropoutKeys or None
+        ``None`` outside training: nothing is dropped.
+    layer : int
+    """
+    if p == 0 or keys is None:
+        return X
+    if isinstance(X, CSR):
+        if X.values is None:
+            raise InputError("sparse features need values")
+        vertices = keys.vertex_ids.repeat_interleave(X.row_lengths)
+        kept = dropout_keeps(vertices, X.indices.long(), keys.key(layer), p)
+        return replace(X, values=torch.where(kept, X.values * (1 / (1 - p)), 0.0))
+    return kernels.dropout_rows(X, keys.vertex_ids, keys.key(layer), p)
+
+
+@dataclass(frozen=True)
+class Update:
+    """``dropout(act(Z + b))``, in one pass over the rows.
+
+    Attributes
+    ----------
+    act : Rule
+        Of the activation.
+    p : float
+        Of the dropout that the next layer begins with.
+    keys : DropoutKeys, optional
+        Of the vertices of these rows; without, nothing is dropped.
+    layer : int
+        The next one.
+    """
+
+    act: Rule
+    p: float = 0.0
+    keys: DropoutKeys | None = None
+    layer: int = 0
+
+    def __call__(self, Z: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Rows [n, f], which are overwritten, and a bias [f] that is added first."""
+        if Z.dim() != 2 or Z.dtype not in SUM_DTYPE:
+            Z = Z if bias is None else Z.add_(bias.to(Z.dtype))
+            made = dropout(self.act(Z), self.p, self.keys, self.layer)
+            assert isinstance(made, Tensor)
+            return made
+        bias = None if bias is None else bias.to(SUM_DTYPE[Z.dtype])
+        given: dict[str, Any] = {"act": self.act.name, "alpha": self.act.alpha}
+        if self.keys is not None and self.p:
+            ids, key = self.keys.vertex_ids, self.keys.key(self.layer)
+            given |= {"vertex_ids": ids, "key": key, "p": self.p}
+        return kernels.update_rows_(Z, bias, **given)
