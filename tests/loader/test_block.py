@@ -156,7 +156,7 @@ def test_several_hops_of_one_block_are_refused():
     for layer in (ours.SGConv(F_IN, 3, K=2), ours.APPNP(2, 0.1), ours.TAGConv(F_IN, 3)):
         with pytest.raises(InputError, match="several hops"):
             layer(x, block)
-    with pytest.raises(InputError, match="2 layers needs as many blocks, got 1"):
+    with pytest.raises(InputError, match="2 layers needs as many graphs, got 1"):
         ours.GCN(F_IN, 8, 2, 3)(x, [block])
 
 
