@@ -19,6 +19,7 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.graph.modules import refuse_callers
+from spgnn.kernels.torch_internals import plain_tensors
 
 EDGES, REVERSED, SOURCES = "edges", "reversed edges", "sources"
 
@@ -61,7 +62,7 @@ class TrackedIndex(Tensor):
     ) -> Any:
         """Do what is right on all ranks, or refuse."""
         kwargs = kwargs or {}
-        with torch._C.DisableTorchFunctionSubclass():
+        with plain_tensors():
             handler = _HANDLERS.get(_name(func))
             found = NotImplemented if handler is None else handler(func, args, kwargs)
         if found is NotImplemented:
@@ -89,7 +90,7 @@ def _name(func: Callable[..., Any]) -> str:
 def _plain(value: Any) -> Any:
     """The same without memory, also inside lists and tuples."""
     if isinstance(value, TrackedIndex):
-        with torch._C.DisableTorchFunctionSubclass():
+        with plain_tensors():
             return value.as_subclass(Tensor)
     if isinstance(value, list | tuple) and type(value) in (list, tuple):
         return type(value)(_plain(one) for one in value)

@@ -54,3 +54,14 @@ def constant_when_compiled(function: Callable[..., None]) -> Callable[..., None]
     """``torch.compiler.assume_constant_result``, without importing the compiler: a second more."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def in_backward() -> bool:
+    """Whether autograd is at work, as where ``torch.utils.checkpoint`` runs a forward again."""
+    return torch._C._current_graph_task_id() >= 0
+
+
+def plain_tensors() -> AbstractContextManager[None]:
+    """Within it subclasses of Tensor are tensors, and nothing asks them what to do."""
+    guard: AbstractContextManager[None] = torch._C.DisableTorchFunctionSubclass()
+    return guard

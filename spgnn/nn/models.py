@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from spgnn.errors import InputError, check_choice, check_number
 from spgnn.graph.features import Features, Propagated, width_of
 from spgnn.graph.protocol import AnyGraph, Graph, graphs_for
+from spgnn.kernels.torch_internals import in_backward
 from spgnn.nn.convolution import (
     Convolution,
     Linear,
@@ -38,7 +39,6 @@ from spgnn.nn.rowwise import (
     keys_on,
     rule_of,
 )
-from spgnn.private import in_backward
 
 Order = Literal["auto", "paper"]
 Jumps = Literal["last", "cat", "max", "lstm"]
