@@ -254,7 +254,7 @@ STORED += [Case("SAGEConv", (F_IN, 3)), Case("GraphConv", (F_IN, 3)), Case("TAGC
 STORED += [Case("GINConv", (perceptron,)), Case("SGConv", (F_IN, 3), {"K": 2})]
 
 
-@pytest.mark.parametrize("case", STORED, ids=str)
+@pytest.mark.parametrize("case", STORED, ids=lambda case: f"{case.name}{dict(case.options)}")
 def test_features_in_every_storage(case):
     """Sparse ones, and A·X made once where the layer begins with a product."""
     graph = distributed(graph_data("", F_IN), connect())
@@ -275,7 +275,7 @@ def test_features_in_every_storage(case):
 @pytest.mark.parametrize(
     "case",
     [case for case in CASES if case.edges in ("", "types") and case.name != "GCN2Conv"],
-    ids=str,
+    ids=lambda case: f"{case.name}{dict(case.options)}",
 )
 def test_layers_can_be_checkpointed(case):
     """Recomputed in backward, in both ways of torch's, with the same gradients."""
