@@ -79,7 +79,7 @@ class _Apply(torch.autograd.Function):
 
 
 def in_own_dtype(device: str) -> AbstractContextManager[object]:
-    """Where torch.autocast changes nothing, on a type of devices."""
+    """A context in which torch.autocast changes nothing, on a type of devices."""
     if not torch.amp.is_autocast_available(device):
         return nullcontext()
     return torch.autocast(device, enabled=False)
@@ -266,7 +266,7 @@ def product_beside_itself(
 
 
 def autocast(operand: Any) -> Any:
-    """What torch.autocast makes of the operand of a product, where it is on.
+    """The operand of a product as torch.autocast casts it, where it is on.
 
     Kernels know no float16, and sum in float32 anyway: its products are float32, and so are rows
     that travel for them.

@@ -1,4 +1,4 @@
-"""What is multiplied: checked here, and with the other ranks."""
+"""Operands of products: checked here, and with the other ranks."""
 
 from __future__ import annotations
 

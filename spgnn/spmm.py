@@ -264,7 +264,7 @@ class DistMatrix:
 
     @cached_property
     def attention(self) -> Attention:
-        """What runs attention over the nonzeros of A: see :func:`spgnn.attention.attend`.
+        """Attention over the nonzeros of A: see :func:`spgnn.attention.attend`.
 
         Raises
         ------
@@ -351,12 +351,12 @@ class DistMatrix:
 
     @property
     def named_codecs(self) -> dict[str, CodecLayer]:
-        """What its rows go through, and those of attention over it if there is any, by name."""
+        """Its codecs, and those of attention over it if there is any, by name."""
         codecs: dict[str, object] = {}
         if self.codecs is not None:
             codecs |= {str(number): codec for number, codec in enumerate(self.codecs.hops)}
         if "attention" in self.__dict__:
-            codecs |= {f"attention-{n}": wire for n, wire in self.attention.wires.items()}
+            codecs |= {f"attention-{n}": codec for n, codec in self.attention.codecs.items()}
         return {name: codec for name, codec in codecs.items() if isinstance(codec, CodecLayer)}
 
     def _with(self, plan: Plan) -> DistMatrix:

@@ -1,4 +1,4 @@
-"""Attention over a distributed matrix, forward and backward: what is asked, and by which wires."""
+"""Attention over a distributed matrix, forward and backward: what is asked, and by which codecs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from spgnn.attention.codecs import AttentionCodecs
 from spgnn.attention.drawn import Drawn
 from spgnn.attention.passes import EdgeParts, Pass
 from spgnn.attention.pieces import Pieces, pieces
 from spgnn.attention.records import Forward, Gradients, Ids, Rate
 from spgnn.attention.scores import Scores
 from spgnn.attention.ways import Load, Way
-from spgnn.attention.wired import Wired
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Carried, CodecSetting, Executor, Plan, Step
 from spgnn.exchange.codecs import Codecs
@@ -34,7 +34,7 @@ class Attention:
     workspace : Workspace, optional
         Buffers to share with what never runs at the same time.
     setting : CodecSetting, optional
-        Of approximate wires; the rows of the plan have names then.
+        Of a codec; the rows of the plan have names then.
 
     Attributes
     ----------
@@ -59,8 +59,10 @@ class Attention:
         self.pieces: Pieces = pieces(plan)
         self.rows, self.columns = plan.shape
         self._mesh, self._workspace = mesh, workspace
-        self._wired = None if setting is None else Wired(self.pieces, mesh, workspace, setting)
-        self._codecs = None if setting is None else Codecs(setting, self.wires.values())
+        self._coded = (
+            None if setting is None else AttentionCodecs(self.pieces, mesh, workspace, setting)
+        )
+        self._uses = None if setting is None else Codecs(setting, self.codecs.values())
         self._ids: tuple[Tensor, Tensor | None, Ids] | None = None
 
     @cached_property
@@ -78,19 +80,19 @@ class Attention:
         return Drawn(parts), Pass(parts, exchange, sums, fold)
 
     @property
-    def wires(self) -> dict[int, CodecLayer]:
+    def codecs(self) -> dict[int, CodecLayer]:
         """Those that approximate, by what they are called in a step."""
-        wired = {} if self._wired is None else self._wired.wires
-        return {number: wire for number, wire in wired.items() if isinstance(wire, CodecLayer)}
+        codecs = {} if self._coded is None else self._coded.codecs
+        return {number: codec for number, codec in codecs.items() if isinstance(codec, CodecLayer)}
 
     def _at(self, step: Step) -> tuple[Drawn, Pass]:
-        return self._exact if self._wired is None or step.exact else self._wired.at(step)
+        return self._exact if self._coded is None or step.exact else self._coded.at(step)
 
     def _begun(self, Z: Tensor, scores: Scores, step: Step) -> Step:
-        if self._codecs is None or step.exact:
+        if self._uses is None or step.exact:
             return step
         facts, whole_rows = (Z.shape[1], scores.heads, Z.dtype), scores.whole_rows
-        return self._codecs.begin(step, lambda at: self.carried(*facts, at, whole_rows=whole_rows))
+        return self._uses.begin(step, lambda at: self.carried(*facts, at, whole_rows=whole_rows))
 
     @property
     def edges(self) -> int:
@@ -142,7 +144,7 @@ class Attention:
         if exact.sums is not None:
             asked = exact.sums.back(Load(None, (rows,)), EXACT).wait()[0][:, 0]
         if exact.exchange is not None:
-            # Rows of two numbers that float64 holds exactly: whatever the wire is, it knows rows.
+            # Rows of two numbers that float64 holds exactly: whatever the codec is, it knows rows.
             halves = torch.stack((sources >> 32, sources & 0xFFFFFFFF), 1).double()
             received = halves.new_empty(parts.fetched, 2)
             high, low = exact.exchange.begin(halves, EXACT, received).wait().long().unbind(1)
@@ -158,7 +160,7 @@ class Attention:
     def carried(
         self, width: int, heads: int, dtype: torch.dtype, step: Step, *, whole_rows: bool
     ) -> Iterator[Carried]:
-        """What a step moves, exchange by exchange, as the wires carry it.
+        """What a step moves, exchange by exchange, as codecs carry it.
 
         Parameters
         ----------
@@ -201,8 +203,8 @@ class Attention:
             Whether to keep what these need.
         """
         drawn, run = self._at(step)
-        if self._wired is not None and not step.exact:
-            self._wired.measure(Z, drawn, step)
+        if self._coded is not None and not step.exact:
+            self._coded.measure(Z, drawn, step)
         return run.forward(
             Z,
             ends,

@@ -43,7 +43,7 @@ class Partials:
     places : Tensor int64 [received partials]
         The row of each: of it its maker has to know the destination's side of the score.
     names : Names, optional
-        Of them, for wires that draw.
+        Of them, for codecs that draw.
     part : Route, optional
         Their route, if they are some of others.
     """

@@ -18,7 +18,7 @@ from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR, SUM_DTYPE
 
 ROWS, ENDS, LATE = range(3)
-"""Wires of a way: of what softmaxes weigh, of whole destinations, and of what is late with rows."""
+"""Codecs of a way: of weighed rows, of whole destinations, and of what is late with rows."""
 
 
 class Load(NamedTuple):
@@ -27,7 +27,7 @@ class Load(NamedTuple):
     Attributes
     ----------
     rows : Tensor [n, heads * channels], optional
-        What a wire may approximate.
+        What a codec may approximate.
     now : tensors [n, heads]
         Of scores: always as they are, and of this step.
     late : tensors [n, heads]
@@ -87,21 +87,21 @@ class Way:
     partials : Partials
     comm : Communicator
         Of its axis.
-    wires : mapping from `ROWS`, `ENDS` and `LATE` to Transport, optional
+    codecs : mapping from `ROWS`, `ENDS` and `LATE` to Transport, optional
         Without, all that belongs to a row travels together, as it is.
     first : int
-        What the first of these wires is called in a step.
+        What the first of these codecs is called in a step.
     """
 
     def __init__(
         self,
         partials: Partials,
         comm: Communicator,
-        wires: Mapping[int, Transport] | None = None,
+        codecs: Mapping[int, Transport] | None = None,
         first: int = 0,
     ) -> None:
         self.partials = partials
-        self._comm, self._wires, self._first = comm, wires, first
+        self._comm, self._codecs, self._first = comm, codecs, first
         self._adding = CSR(partials.received)
         there = partials.route
         self._routes = there, there.reversed()
@@ -133,22 +133,22 @@ class Way:
             counts, wide = route.counts, SUM_DTYPE[dtype]
             sent, received = (n * (now * wide.itemsize) for n in (counts.send, counts.recv))
             for columns, kind, which in ((rows, dtype, line), (late, wide, LATE)):
-                if self._wires is None or not columns:
+                if self._codecs is None or not columns:
                     row_bytes = columns * kind.itemsize
                     moved = counts.send * row_bytes, counts.recv * row_bytes
                 else:
                     at = step.at(self._first + which)
-                    moved = self._wires[which].bytes(route, columns, kind, at)
+                    moved = self._codecs[which].bytes(route, columns, kind, at)
                 sent, received = sent + moved[0], received + moved[1]
             yield Carried(self.partials.axis, sent, received)
 
     @staticmethod
     def _line(step: Step, *, back: bool) -> int:
-        """Which wire: what goes there in a step returns in its adjoint."""
+        """Which codec: what goes there in a step returns in its adjoint."""
         return ROWS if back == step.adjoint else ENDS
 
     def _sent(self, load: Load, route: Route, line: int, step: Step) -> Sent:
-        if self._wires is None:
+        if self._codecs is None:
             return self._together(load.tensors, route)
         parts = []
         if load.rows is not None:
@@ -167,10 +167,10 @@ class Way:
         return Sent((flight,), lambda: unpacked(arriving, tensors), (leaving,))
 
     def _on_wire(self, rows: Tensor, route: Route, which: int, step: Step) -> Sent:
-        assert self._wires is not None
+        assert self._codecs is not None
         rows = rows.contiguous()
         arriving, at = new_rows(route.counts.received, rows), step.at(self._first + which)
-        flight = self._wires[which].begin(rows, arriving, route, self._comm, at)
+        flight = self._codecs[which].begin(rows, arriving, route, self._comm, at)
         return Sent((flight,), lambda: [arriving], (rows,))
 
 

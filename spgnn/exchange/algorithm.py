@@ -1,4 +1,4 @@
-"""Which scheme: the answer to "who computes what", with what it takes to follow it on P ranks."""
+"""The answer to "who computes what": which scheme, and its mesh, parts and plans on P ranks."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Algorithm:
         self._check_schedule()
 
     def axes(self, ranks: int) -> Axes:
-        """How ranks are arranged."""
+        """The mesh of the ranks."""
         if self.node_size > 1:
             return Axes.of_nodes(ranks, self.node_size, self.c)
         return Axes.grid(ranks, *self.copies(ranks))
@@ -124,7 +124,7 @@ class Algorithm:
         *,
         edge_labels: Tensor | None = None,
     ) -> Scheme[Plan]:
-        """What one rank does to get its plan.
+        """The scheme of one rank.
 
         Parameters
         ----------

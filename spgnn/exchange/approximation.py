@@ -36,7 +36,7 @@ GOLDEN, ODD = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
 
 @dataclass(frozen=True)
 class Codec:
-    """How messages are compressed or delayed; by default they are exact.
+    """A way to compress or delay messages; by default they are exact.
 
     Attributes
     ----------
@@ -166,37 +166,37 @@ class Codec:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing is approximated."""
+        """True if nothing is approximated."""
         return replace(self, exact_means=None, epochs=0) == Codec()
 
     @property
     def sends_means(self) -> bool:
-        """Whether the mean of each message travels exactly, where attention does not forbid it."""
+        """True if the mean of each message travels exactly, where attention does not forbid it."""
         if self.exact_means is not None:
             return self.exact_means
         return bool(self.delay) or self.samples
 
     @property
     def quantises(self) -> bool:
-        """Whether rows may travel in fewer bits."""
+        """True if rows may travel in fewer bits."""
         return any(bits < 32 for _, bits in self.bits)
 
     @property
     def samples(self) -> bool:
-        """Whether rows may be left out."""
+        """True if rows may be left out."""
         return any(share < 1 for _, share in self.sampling)
 
     @property
     def remembers(self) -> bool:
-        """Whether anything of one epoch is kept for another."""
+        """True if anything of one epoch is kept for another."""
         return bool(self.delay or self.feedback or self.fresh)
 
     def is_exact(self, epoch: int) -> bool:
-        """Whether this is one of the last epochs, which are exact."""
+        """True if this is one of the last epochs, which are exact."""
         return bool(self.epochs and self.exact_last) and epoch >= self.epochs - self.exact_last
 
     def passes(self, epoch: int) -> bool:
-        """Whether rows of this epoch arrive as they are, and at once."""
+        """True if rows of this epoch arrive as they are, and at once."""
         if self.is_exact(epoch):
             return True
         if self.delay is None or self.fresh:
@@ -275,7 +275,7 @@ class Policy:
         self._moved: list[Callable[[], Iterator[Carried]]] = []
 
     def approximates(self, rows: object) -> bool:
-        """Whether a product of these rows, which is about to begin, is approximate.
+        """True if a product of these rows, which is about to begin, is approximate.
 
         Raises
         ------
@@ -315,7 +315,7 @@ class Policy:
         self._moved.append(carried)
 
     def traffic(self) -> Traffic:
-        """What the approximate products of this epoch have moved on this rank."""
+        """Bytes that the approximate products of this epoch have moved on this rank."""
         carried = (each for moved in self._moved for each in moved())
         return sum((each.traffic() for each in carried), Traffic())
 
@@ -337,7 +337,7 @@ class Errors:
 
     @staticmethod
     def measured(epoch: int) -> bool:
-        """Whether errors are looked at: in the first epochs, then now and then."""
+        """True if errors are looked at: in the first epochs, then now and then."""
         return epoch < MEASURED_EVERY or epoch % MEASURED_EVERY == 0
 
     def account(self, cause: str, step: Step, device: torch.device) -> Tensor:

@@ -63,7 +63,7 @@ class CodecLayer(Transport):
 
     @property
     def remembers(self) -> bool:  # type: ignore[override]
-        """Whether it keeps anything of one product for another."""
+        """True if it keeps anything of one product for another."""
         return self.inner.remembers
 
     def begin(
@@ -89,7 +89,7 @@ class CodecLayer(Transport):
             self.inner.forget()
 
     def state(self) -> State:
-        """What it keeps, by name; collective if rows are under way.
+        """Its state, by name; collective if rows are under way.
 
         A codec that loads it goes on as this one would. Tensors are those that the codec uses.
         """
@@ -126,7 +126,7 @@ class Quantise(CodecLayer):
 
     @property
     def remembers(self) -> bool:  # type: ignore[override]
-        """Whether rounding errors are kept."""
+        """True if rounding errors are kept."""
         return self._feedback
 
     def begin(
@@ -344,7 +344,7 @@ class Fresh(CodecLayer):
         }
 
     def _moves(self, rows: Tensor, last: Tensor, step: Step) -> Tensor:
-        """Which rows are to be sent, bool [rows]: also those of which nothing can be said."""
+        """Rows to send, bool [rows]: also those of which nothing can be said."""
         distance, norm = rows.new_empty(2, len(rows))
         for first in range(0, len(rows), self.BLOCK):
             block = slice(first, first + self.BLOCK)
@@ -377,7 +377,7 @@ def bytes_of_bits(counts: RowCounts) -> RowCounts:
 
 
 def _places_of_bits(rows: Int64Array, nbytes: Int64Array) -> Tensor:
-    """Where the bit of each row lies, where those of each peer begin with a byte."""
+    """The place of each row's bit, where those of each peer begin with a byte."""
     begins, filled = np.cumsum(rows) - rows, 8 * (np.cumsum(nbytes) - nbytes)
     return torch.from_numpy(np.repeat(filled - begins, rows) + np.arange(int(rows.sum())))
 
@@ -401,7 +401,7 @@ class ExactMeans(CodecLayer):
         self._buffer: Tensor | None = None
 
     def send_buffer(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
-        """Where the inner codec wants rows: the mean is subtracted there."""
+        """The inner codec's buffer: the mean is subtracted there."""
         self._buffer = self.inner.send_buffer(rows, like, step)
         return self._buffer
 
@@ -564,7 +564,7 @@ def pair_names(route: Route, *, adjoint: bool) -> Tensor:
 
 
 def chosen(names: Tensor, key: int, share: float) -> Tensor:
-    """Which rows are drawn, each with the same probability, below 1; bool [rows]."""
+    """A draw of rows, each with the same probability, below 1; bool [rows]."""
     return hashed(names, key) < int(share * 2**64) - 2**63
 
 

@@ -50,7 +50,7 @@ class Parcel:
 
 @dataclass(eq=False)
 class Line:
-    """What is kept of the same product of all epochs, in one direction.
+    """State of the same product of all epochs, in one direction.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Delay(CodecLayer):
         self._buffer: Tensor | None = None
 
     def send_buffer(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
-        """Where all rows of a step may be kept until they have arrived, epochs later."""
+        """A buffer in which all rows of a step stay until they have arrived, epochs later."""
         line, codec = self._lines.get(product_name(step)), self.setting.codec
         if line is None or not codec.delay_at(step.epoch) or codec.bins > 1:
             return None

@@ -84,7 +84,7 @@ class Executor:
             self.forward, self.adjoint = alone.forward, alone.adjoint  # type: ignore[method-assign]
 
     def runners(self, stages: Iterable[Factor], first: int = 0) -> list[Exchange | Turning]:
-        """What runs some stages, the first hop of which has this number in the plan."""
+        """Runners of some stages, the first hop of which has this number in the plan."""
         runners: list[Exchange | Turning] = []
         for stage in stages:
             if isinstance(stage, Turned):
@@ -95,7 +95,7 @@ class Executor:
         return runners
 
     def transport(self, hop: int, step: Step) -> Transport:
-        """What carries the rows of a hop of the plan in a step."""
+        """The transport of a hop of the plan in a step."""
         return self.transports[hop] if step.exact else self.codecs[hop]
 
     def check(self, width: int, dtype: torch.dtype) -> None:
@@ -106,7 +106,7 @@ class Executor:
         return None
 
     def carried(self, width: int, dtype: torch.dtype, step: Step) -> Iterator[Carried]:
-        """What one product moves, exchange by exchange, as the transports carry it."""
+        """Bytes of one product, exchange by exchange, as the transports carry it."""
         hops = enumerate(self.plan.hops)
         for moved in self.plan.messages(width, adjoint=step.adjoint):
             if not moved.coded:
@@ -118,7 +118,7 @@ class Executor:
             yield Carried(moved.axis, *bytes_)
 
     def exchange(self, stage: Stage, first: int = 0) -> Exchange:
-        """What runs ``L + R·Π·S``, and can be taken apart for what is not a product."""
+        """The runner of ``L + R·Π·S``, which can be taken apart for halos and attention."""
         return Exchange(stage, first, self)
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
@@ -134,7 +134,7 @@ class Executor:
         return G_local
 
     def _between(self, number: int, like: Tensor) -> Tensor | None:
-        """Where the rows that stage `number` hands to the next one lie; ``None`` at either end.
+        """A buffer for the rows that stage `number` hands to the next one; ``None`` at either end.
 
         They are made in every product and nobody else sees them. Taken from the system anew, each
         page of them would cost a fault.
@@ -307,7 +307,7 @@ class Arriving:
 
 
 class Returning:
-    """What belongs to rows of others, on its way back to them."""
+    """Gradients of rows of others, on their way back to them."""
 
     def __init__(self, exchange: Exchange, R_G: Tensor, step: Step, out: Tensor | None) -> None:
         self._handles: list[tuple[Handle, Hop, Tensor]] = []

@@ -43,7 +43,7 @@ Values = npt.NDArray[Any] | None
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where a rank sits among nodes of neighbouring ranks.
+    """The place of a rank among nodes of neighbouring ranks.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Place:
         return cls(layout, layout.grouped(layout.parts // axes.size(NODE)), *where, size)
 
     def local_of(self, rows: Int64Array) -> Int64Array:
-        """Which rank of its node owns each of some rows of the whole matrix."""
+        """The rank of its node that owns each of some rows of the whole matrix."""
         ranks_a_node = self.ranks.parts // self.nodes.parts
         # Neighbouring ranks are replicas first, and differ along "local" then.
         return self.ranks.owner(rows) % ranks_a_node // (ranks_a_node // self.size)
@@ -231,7 +231,7 @@ def solve(response: Received, here: Place, cover: Cover) -> tuple[Cargo, Int64Ar
 
 
 def paid_by_rows(row: Int64Array, column: Int64Array, cover: Cover) -> npt.NDArray[np.bool_]:
-    """Which nonzeros are covered by their row; rows rise."""
+    """Nonzeros that are covered by their row, bool; rows rise."""
     if cover != "minimum":
         return np.full(len(column), cover == "row")
     known, number = np.unique(column, return_inverse=True)
@@ -243,7 +243,7 @@ def paid_by_rows(row: Int64Array, column: Int64Array, cover: Cover) -> npt.NDArr
 
 
 def stretches(lengths: Int64Array, order: Int64Array) -> Int64Array:
-    """Where the elements of some stretches lie, stretch after stretch in the order given."""
+    """Places of the elements of some stretches, stretch after stretch in the order given."""
     begin = np.cumsum(lengths) - lengths
     taken = lengths[order]
     shift = begin[order] - (np.cumsum(taken) - taken)
@@ -329,7 +329,7 @@ def _two_levels(
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What of other nodes a rank receives for itself: keys as in `Cargo`, and where each lies."""
+    """Things of other nodes that a rank receives: keys as in `Cargo`, and their places."""
 
     key: Int64Array
     place: Int64Array
@@ -433,7 +433,7 @@ def _distributed(arrived: Cargo, before: int, here: Place, own: int) -> Scheme[t
 
 
 def _remote(entries: Entries, found: Found, R: CSR, hops: Sequence[Hop], block: CSR) -> CSR:
-    """What a rank does with what it received: from other nodes, then from its own, by `R`."""
+    """R of the stage: of rows from other nodes, then from its own, by `R`."""
     before = sum(hop.volume.receive for hop in hops)
     is_row = found.key >= 0
     by_key = np.argsort(found.key[is_row])

@@ -139,7 +139,7 @@ def _last_rows(
 
 
 def _nearly_all(block: CSR, rows: Tensor) -> Scheme[bool]:
-    """Whether some rows of all ranks together are not worth a plan of their own."""
+    """True if some rows of all ranks together are not worth a plan of their own."""
     total = yield from gather_number(EVERYONE, block.nnz)
     kept = yield from gather_number(EVERYONE, int(block.row_lengths[rows].sum()))
     return bool(kept.sum() > (1 - WORTHWHILE) * total.sum())
@@ -207,5 +207,5 @@ def narrowed(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, 
 
 
 def _places(rows: Tensor, columns: Tensor) -> Tensor | None:
-    """Where rows lie among columns, all of which rise; ``None`` where row i is column i."""
+    """Places of rows among columns, all of which rise; ``None`` where row i is column i."""
     return None if len(rows) == len(columns) else torch.searchsorted(columns, rows)

@@ -223,7 +223,7 @@ class Needs:
 
     @property
     def sums(self) -> Tensor | None:
-        """Which rows are sums of several, bool [rows in all]; ``None`` if all are rows of H.
+        """Rows that are sums of several, bool [rows in all]; ``None`` if all are rows of H.
 
         A partial sum of one nonzero is a row of H, times a value.
         """

@@ -126,7 +126,7 @@ class Peers(Executor):
         return super().adjoint(G_local, step)
 
     def exchange(self, stage: Stage, first: int = 0) -> Exchange:
-        """What runs a stage: group by group, if it is in rounds."""
+        """The runner of a stage: group by group, if it is in rounds."""
         return Grouped(stage, first, self) if stage.grouped else super().exchange(stage, first)
 
     def pieces(self, exchange: Exchange, row_bytes: int) -> list[Piece]:
@@ -256,7 +256,7 @@ def least_budget(plan: Plan, width: int, dtype: torch.dtype) -> int:
 
 
 def memory(plan: Plan, width: int, dtype: torch.dtype, budget: int) -> dict[str, int]:
-    """What :meth:`Plan.memory` says, of products in groups: pieces of R and S beside the whole.
+    """:meth:`Plan.memory` of products in groups: pieces of R and S beside the whole.
 
     Products of another width come in other groups, with other pieces.
     """

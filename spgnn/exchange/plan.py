@@ -39,7 +39,7 @@ class Volume:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one rank puts on one axis of the mesh in one product."""
+    """Bytes and messages of one rank along one axis of the mesh in one product."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -105,7 +105,7 @@ class Messages:
 def carried_by_level(
     exchanges: Iterable[Carried], axes: Axes, rank: int, *, node_size: int
 ) -> dict[Level, Traffic]:
-    """What exchanges move inside nodes, and between them; of any scheme.
+    """Bytes of exchanges inside nodes, and between them; of any scheme.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def carried_by_level(
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """What both ends call the rows of an exchange, so that they draw the same of them.
+    """Names of the rows of an exchange that both ends know, so that they draw alike.
 
     A row of H has the original id of its vertex. A partial sum has a number of its sender's own.
 
@@ -149,7 +149,7 @@ class Names:
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """Which rows go where in one exchange, in one direction.
+    """The rows to and from each peer in one exchange, in one direction.
 
     Attributes
     ----------
@@ -236,7 +236,7 @@ class Hop:
     part: Route | None = None
 
     def route(self, *, adjoint: bool = False) -> Route:
-        """Which rows go where; or, in the adjoint, come back."""
+        """The route of the rows; or, in the adjoint, of those that come back."""
         return self._returned if adjoint else self._sent
 
     @property
@@ -286,7 +286,7 @@ class Hop:
 
     @property
     def near(self) -> bool:
-        """Whether its rows stay inside a node, so that waiting for them is short."""
+        """True if its rows stay inside a node, so that waiting for them is short."""
         return self.axis == LOCAL
 
     @cached_property
@@ -324,7 +324,7 @@ class Stage:
 
     @cached_property
     def received(self) -> tuple[int, ...]:
-        """Where the rows of each hop begin among all that are received, and the end."""
+        """The beginnings of each hop's rows among all that are received, and the end."""
         ends = [0]
         for hop in self.hops:
             ends.append(ends[-1] + hop.volume.receive)
@@ -332,7 +332,7 @@ class Stage:
 
     @cached_property
     def adds_received(self) -> bool:
-        """Whether R does nothing to what is received: it is added as it is."""
+        """True if R does nothing to what is received: it is added as it is."""
         return self.remote is not None and is_identity(self.remote)
 
     @cached_property
@@ -342,12 +342,12 @@ class Stage:
 
     @property
     def grouped(self) -> bool:
-        """Whether its rows can come from a few peers at a time."""
+        """True if its rows can come from a few peers at a time."""
         return len(self.hops) == 1 and self.hops[0].rounds is not None
 
     @cached_property
     def rearranges(self) -> bool:
-        """Whether L and S name every column once: the adjoint puts rows in place, adding none."""
+        """True if L and S name every column once: the adjoint puts rows in place, adding none."""
         if len(self.hops) != 1 or self.hops[0].relay is not None:
             return False
         kept, sent = self.local_run, self.hops[0].run
@@ -372,7 +372,7 @@ class Stage:
         return width
 
     def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:
-        """What one product of some width moves, exchange by exchange."""
+        """Messages of one product of some width, exchange by exchange."""
         yield from (hop.messages(width, adjoint=adjoint) for hop in self.hops)
 
     def buffers(self, width: int) -> int:
@@ -439,7 +439,7 @@ class Turn:
         return RowCounts(self.own * shares, self.rows * int(shares[self.me]), largest)
 
     def messages(self, width: int, *, back: bool) -> Messages:
-        """What a turn moves, or a turn back: elements, to and from the others."""
+        """Messages of a turn, or a turn back: elements, to and from the others."""
         apart = np.arange(len(self.rows)) != self.me
         counts = self.counts(width).reversed() if back else self.counts(width)
         return Messages(self.axis, counts.send * apart, counts.recv * apart, 1, coded=False)
@@ -482,7 +482,7 @@ class Turned:
         return self.before.share(width)
 
     def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:
-        """What one product of some width moves: both turns, and the stages between."""
+        """Messages of one product of some width: both turns, and the stages between."""
         yield self.before.messages(width, back=adjoint)
         for stage in self.stages:
             yield from stage.messages(self.before.share(width), adjoint=adjoint)
@@ -553,7 +553,7 @@ class Plan:
         *,
         adjoint: bool = False,
     ) -> dict[str, Traffic]:
-        """What one product moves, by axis of the mesh, of rows that travel as they are.
+        """Bytes of one exact product, by axis of the mesh.
 
         Parameters
         ----------
@@ -571,7 +571,7 @@ class Plan:
         return found
 
     def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:
-        """What one product of some width moves, exchange by exchange."""
+        """Messages of one product of some width, exchange by exchange."""
         for stage in self.stages:
             yield from stage.messages(width, adjoint=adjoint)
 
@@ -619,5 +619,5 @@ def run_of(block: CSR) -> int | None:
 
 
 def is_identity(block: CSR) -> bool:
-    """Whether a block only names all rows in their order."""
+    """True if a block only names all rows in their order."""
     return run_of(block) == 0 and block.shape[0] == block.shape[1]

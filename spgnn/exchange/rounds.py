@@ -59,7 +59,7 @@ def partner(rank: int, round_: int, ranks: int) -> int | None:
 
 @dataclass(frozen=True)
 class Rounds:
-    """What ranks agreed on for one hop.
+    """The rounds of one hop, on which ranks have agreed.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ def bytes_of_row(width: int, dtype: torch.dtype) -> int:
 
 
 def under_way(budget: int) -> int:
-    """How many groups are under way at a time: one or two."""
+    """Groups that are under way at a time: one or two."""
     return 1 if budget < SMALL_BUDGET else 2
 
 

@@ -115,7 +115,7 @@ class Transport(Protocol):
         """
 
     def send_buffer(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
-        """Where to put the rows to send, if they are kept for longer than they are under way.
+        """A buffer for the rows to send, if they are kept for longer than they are under way.
 
         The transport owns it from then on; ``None``: anywhere.
         """
@@ -181,5 +181,5 @@ class _Handles:
 
 
 def transport_of(hop: Hop) -> Transport:
-    """How the rows of a hop travel exactly."""
+    """The exact transport of a hop."""
     return Broadcast() if hop.broadcast else Exact()

@@ -21,7 +21,7 @@ _EPOCH, _PLACE = "epoch", "place"
 
 
 class GraphCodecs:
-    """What the codecs of all matrices of one graph share.
+    """The codec, policy and errors of all matrices of one graph.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class GraphCodecs:
 
 
 def checked(codec: Codec | Mapping[str, Any] | None, algorithm: Algorithm, planned: bool) -> Codec:
-    """What is asked of the codecs of a graph.
+    """The codec that is asked of a graph.
 
     Raises
     ------

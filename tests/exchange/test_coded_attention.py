@@ -1,4 +1,4 @@
-"""Attention on approximate wires: exact where it should be, its bytes, its gradient, its mean."""
+"""Attention on codecs: exact where it should be, its bytes, its gradient, its mean."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SAMPLED = {
     "falling": Codec(sampling=((0, 1.0), (1, 0.3))),
     "never": Codec(delay=None),
 }
-WIRES = SAMPLED | {
+CODECS = SAMPLED | {
     "8 bits": Codec(((0, 8),)),
     "feedback": Codec(((0, 2), (2, 8)), feedback=True),
     "late": Codec(delay=2, bins=2, smoothing=0.3),
@@ -91,7 +91,7 @@ class Trial:
         return Operands(Z.to(self.dtype), self.a.to(self.dtype), ends.to(self.dtype), G)
 
     def on(self, asked: Codec, epochs: int = 0, errors: Errors | None = None) -> DistMatrix:
-        """The matrix on approximate wires."""
+        """The matrix on codecs."""
         setting = CodecSetting(replace(asked, epochs=epochs), errors or Errors(), seed=5)
         return with_codec(self.exact, setting, self.ids)
 
@@ -126,9 +126,9 @@ def check_schemes(_: int, schemes: dict[str, Algorithm], checks: list[Check]) ->
 
 
 def check_exact(trial: Trial, what: str) -> None:
-    """At their exact settings, wires hand on rows as they are."""
+    """At their exact settings, codecs hand on rows as they are."""
     expected = trial.attended(trial.exact, trial.operands)
-    for name, asked in WIRES.items():
+    for name, asked in CODECS.items():
         matrices = [trial.on(replace(asked, exact_last=1), 1)]
         matrices += [trial.on(asked)] if name in ("falling", "late") else []
         for A in matrices:
@@ -137,8 +137,8 @@ def check_exact(trial: Trial, what: str) -> None:
 
 
 def check_bytes(trial: Trial, what: str) -> None:
-    """The ledger counts what wires say, in both directions; without rows nothing moves."""
-    for name, asked in WIRES.items():
+    """The ledger counts what codecs say, in both directions; without rows nothing moves."""
+    for name, asked in CODECS.items():
         A = trial.on(asked)
         trial.attended(A, trial.operands)  # numbers of vertices, which travel once
         for epoch in range(1, EPOCHS):
@@ -153,8 +153,8 @@ def check_bytes(trial: Trial, what: str) -> None:
                     said += each.sent.sum(), each.received.sum()
             assert counted == tuple(said), (what, name, epoch)
             assert name != "never" or counted == (0, 0)
-        for wire in A.attention.wires.values():
-            wire.land()
+        for codec in A.attention.codecs.values():
+            codec.land()
 
 
 def check_gradient(trial: Trial, what: str) -> None:
@@ -214,12 +214,12 @@ def check_dtypes(_: int) -> None:
     for dtype, joint in ((torch.float32, True), (torch.bfloat16, False)):
         trial = Trial(comm, SCHEMES["1.5d"], joint=joint, dtype=dtype)
         for name in ("falling", "late, few bits", "fresh"):
-            A = trial.on(WIRES[name])
+            A = trial.on(CODECS[name])
             for epoch in range(EPOCHS):
                 found = trial.attended(A, trial.drawn(), epoch)
                 assert all(x.dtype == dtype and x.isfinite().all() for x in found)
-            for wire in A.attention.wires.values():
-                wire.land()
+            for codec in A.attention.codecs.values():
+                codec.land()
 
 
 def test_other_dtypes():
@@ -247,22 +247,22 @@ def test_never_is_attention_within_a_rank():
 
 
 def check_resumed(_: int, algorithm: Algorithm) -> None:
-    """What the wires of attention keep is all that a run needs to go on."""
+    """What the codecs of attention keep is all that a run needs to go on."""
     for name in ("feedback", "late", "late, few bits", "fresh", "sampled, few bits"):
         trial = Trial(connect(), algorithm, joint=True)
-        first, second = trial.on(WIRES[name]), trial.on(WIRES[name])
+        first, second = trial.on(CODECS[name]), trial.on(CODECS[name])
         for epoch in range(2 * EPOCHS):
             if epoch == EPOCHS:
-                for number, wire in second.attention.wires.items():
-                    kept = first.attention.wires[number].state()
-                    wire.load({key: tensor.clone() for key, tensor in kept.items()})
+                for number, codec in second.attention.codecs.items():
+                    kept = first.attention.codecs[number].state()
+                    codec.load({key: tensor.clone() for key, tensor in kept.items()})
             given = trial.drawn()
             found = trial.attended(first, given, epoch)
             if epoch >= EPOCHS:
                 again = trial.attended(second, given, epoch)
                 assert all(map(torch.equal, found, again)), (name, epoch)
-        for wire in (*first.attention.wires.values(), *second.attention.wires.values()):
-            wire.land()
+        for codec in (*first.attention.codecs.values(), *second.attention.codecs.values()):
+            codec.land()
 
 
 @pytest.mark.parametrize("scheme", [pytest.param("minimum", marks=pytest.mark.slow), "1.5d"])
@@ -288,8 +288,8 @@ def check_scores(z: np.ndarray) -> None:
 
 def sums_of(A: DistMatrix, given: Operands, exact: Tensor, seed: int, *, joint: bool) -> np.ndarray:
     """What rows are divided by, as a share of what it should be, and what is divided."""
-    A.attention._wired._setting = replace(A.attention._wired._setting, seed=seed)
-    A.attention._wired._sampled.clear()
+    A.attention._coded._setting = replace(A.attention._coded._setting, seed=seed)
+    A.attention._coded._sampled.clear()
     scores = (Joint if joint else Added)(given.a, 0.2)
     made = A.attention.forward(given.Z, given.ends, scores, Step(), gradients=False)
     share = torch.exp(made.lse - exact)
@@ -340,8 +340,8 @@ def test_gradients_that_return_are_right_on_average():
     truth = exact.attention.backward(G, Z, ends, scores, made, step=Step())
     errors = []
     for seed in range(2000):
-        for wire in A.attention.wires.values():
-            wire.setting = replace(setting, seed=seed)
+        for codec in A.attention.codecs.values():
+            codec.setting = replace(setting, seed=seed)
         found = A.attention.backward(G, Z, ends, scores, made, step=Step())
         errors.append((found.Z - truth.Z).numpy())
         assert torch.equal(found.ends, truth.ends)

@@ -194,10 +194,10 @@ def copies(rank: int) -> list[int]:
         operand = H.float() if other.plan.stages[0].local.values.dtype == torch.float32 else H
         found = other.forward(operand).double()
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    (wire,) = other.executor.transports
-    assert isinstance(wire, Counting)
-    assert 0 < wire.most <= 300
-    return [wire.messages]
+    (codec,) = other.executor.transports
+    assert isinstance(codec, Counting)
+    assert 0 < codec.most <= 300
+    return [codec.messages]
 
 
 def test_copies_keep_the_schedule():

@@ -1,4 +1,4 @@
-"""The executor: steps that wires see, hops that build on each other, and what a failure leaves."""
+"""The executor: steps that codecs see, hops that build on each other, and what a failure leaves."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ class Recording(Exact):
         return super().begin(rows, out, route, comm, step)
 
 
-def matrix_with(wires: list, c: int) -> DistMatrix:
+def matrix_with(codecs: list, c: int) -> DistMatrix:
     comm = connect()
     layout = RowLayout.even(N, comm.size)
     block = block_row(random_matrix(N, 0.2, 0, weighted=True), *layout.range(comm.rank))
     matrix = DistMatrix.build(block, layout, Mesh.grid(comm, c))
     matrix.set_codec(CodecSetting(Codec(), Errors()), torch.arange(matrix.columns))
-    matrix.executor.codecs = wires[: len(matrix.plan.hops)]
+    matrix.executor.codecs = codecs[: len(matrix.plan.hops)]
     return matrix
 
 
 def steps_of(rank: int) -> list[tuple]:
-    wires = [Recording(), Recording()]
-    matrix = matrix_with(wires, c=2)
+    codecs = [Recording(), Recording()]
+    matrix = matrix_with(codecs, c=2)
     for epoch in (3, 4):
         matrix.codecs.setting.policy.begin_epoch(epoch)
         H = torch.ones(matrix.own_rows, 2, dtype=torch.float64, requires_grad=True)
         Z = matrix @ (matrix @ H).relu()
         (dH,) = torch.autograd.grad(Z.square().sum(), H, create_graph=True)
         dH.sum().backward()
-    assert all(step.hop == number for number, wire in enumerate(wires) for step in wire.steps)
-    return [[(s.epoch, s.product, s.adjoint) for s in wire.steps] for wire in wires]
+    assert all(step.hop == number for number, codec in enumerate(codecs) for step in codec.steps)
+    return [[(s.epoch, s.product, s.adjoint) for s in codec.steps] for codec in codecs]
 
 
 def test_wires_know_epoch_product_and_direction():

@@ -124,20 +124,20 @@ def matrix_of(comm: Communicator, algorithm: Algorithm) -> tuple[DistMatrix, sli
 
 
 def check_executor(rank: int) -> None:
-    """Wires, dtypes, buffers, and what is only recorded, between two turns."""
+    """Transports, dtypes, buffers, and what is only recorded, between two turns."""
     comm = connect()
     A, own = matrix_of(comm, Algorithm("3d"))
     dense = random_matrix(26, 0.2, 0, weighted=True).toarray()
     H = np.random.default_rng(0).standard_normal((26, 5))
     H_local = torch.from_numpy(H[own].copy())
-    wires = [Recording(), Recording()]
+    codecs = [Recording(), Recording()]
     recorded = DistMatrix(A.plan, A.layout, A.mesh, overlap=False)
-    recorded.executor.transports[:] = wires
+    recorded.executor.transports[:] = codecs
     Z_local = A.forward(H_local)
     assert torch.equal(recorded.forward(H_local), Z_local)
     assert torch.equal(recorded.adjoint(Z_local), A.adjoint(Z_local))
     share = 3 - rank % 2
-    assert [wire.seen for wire in wires] == [[(share, False), (share, True)]] * 2
+    assert [codec.seen for codec in codecs] == [[(share, False), (share, True)]] * 2
     held = sum(buffer.nbytes for buffer in A.executor.workspace._buffers.values())
     assert held == A.plan.memory(5, torch.float64)["buffers"]
     single = A.to(torch.float32)

@@ -1,4 +1,4 @@
-"""Attention on approximate wires."""
+"""Attention on a codec."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from spgnn.exchange.plan import Route
 from spgnn.exchange.transport import Transport
 
 FETCH, SUMS, FOLD = 0, 1, 1 + len((ROWS, ENDS, LATE))
-"""What the first wire of each exchange is called in a step."""
+"""Numbers of the first codec of each exchange in a step."""
 
 
-class Wired:
-    """What runs attention where others' rows are approximate.
+class AttentionCodecs:
+    """Attention on approximate rows of others.
 
-    Rows of heads × channels go on wires. Scores do not: they are few, and stand under an
+    Rows of heads × channels go through codecs. Scores do not: they are few, and stand under an
     exponential. A sample is one of sources and of partial softmaxes; the edges of the others are
     left out, and the weight of each that is drawn is 1/p times as large, in the sum and in what it
     is divided by.
@@ -42,7 +42,7 @@ class Wired:
 
     Attributes
     ----------
-    wires : dict
+    codecs : dict
         By what each is called in a step.
 
     Raises
@@ -61,22 +61,22 @@ class Wired:
         setting.codec.check_attention()
         self._pieces, self._mesh, self._workspace = pieces, mesh, workspace
         self._setting = setting
-        self.wires: dict[int, Transport] = {}
+        self.codecs: dict[int, Transport] = {}
         if pieces.fetch is not None:
-            self.wires[FETCH] = attention_codec(setting)
+            self.codecs[FETCH] = attention_codec(setting)
         # What is late with rows is no error of its own.
         silent = replace(setting, errors=Errors())
         for first, way in ((SUMS, pieces.sums), (FOLD, pieces.fold)):
             if way is not None:
                 for which in (ROWS, ENDS):
-                    self.wires[first + which] = attention_codec(setting)
-                self.wires[first + LATE] = delay_alone(silent)
+                    self.codecs[first + which] = attention_codec(setting)
+                self.codecs[first + LATE] = delay_alone(silent)
         self._all = self._pass(Drawn(pieces), 1.0)
         self._none = self._pass(Drawn.none(pieces), 1.0)
         self._sampled: dict[int, tuple[int, float, tuple[Drawn, Pass]]] = {}
 
     def at(self, step: Step) -> tuple[Drawn, Pass]:
-        """What takes part in a product, or its adjoint."""
+        """The pieces that take part in a product, or its adjoint."""
         share = self._share(step.epoch)
         if share in (0.0, 1.0):
             return self._all if share else self._none
@@ -124,12 +124,12 @@ class Wired:
     def _exchange(self, parts: Pieces) -> Exchange | None:
         if parts.fetch is None:
             return None
-        plan, wires = Plan((parts.fetch,)), [self.wires[FETCH]]
-        executor = Executor(plan, self._mesh, wires, workspace=self._workspace)
+        plan, codecs = Plan((parts.fetch,)), [self.codecs[FETCH]]
+        executor = Executor(plan, self._mesh, codecs, workspace=self._workspace)
         return executor.exchange(parts.fetch)
 
     def _way(self, partials: Partials | None, first: int) -> Way | None:
         if partials is None:
             return None
-        wires = {which: self.wires[first + which] for which in (ROWS, ENDS, LATE)}
-        return Way(partials, self._mesh[partials.axis], wires, first)
+        codecs = {which: self.codecs[first + which] for which in (ROWS, ENDS, LATE)}
+        return Way(partials, self._mesh[partials.axis], codecs, first)
