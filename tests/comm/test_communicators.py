@@ -153,7 +153,7 @@ def test_no_thread_of_gloo_outlives_training(tmp_path, ranks):
     """
     data = ["--dataset", str(write_dataset(tmp_path / "graph.npz")), "--partition", "random"]
     options = ["--threads", "1", "--epochs", "1", "--algo", "1.5d", "--c", "2"]
-    program = "from spgnn.train import main\nmain()\nassert threads() == 0"
+    program = "from spgnn.train.run import main\nmain()\nassert threads() == 0"
     run_in_fresh_ranks(tmp_path, ranks, program, *data, *options)
 
 
