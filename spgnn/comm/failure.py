@@ -277,8 +277,8 @@ class Lifelines:
                 line = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
             except OSError as error:
                 raise StartError(
-                    f"rank {job.rank} cannot connect to rank 0 at {host}:{port} ({error}); does a "
-                    "firewall close all ports but the store's?"
+                    f"rank {job.rank} cannot connect to rank 0 at {host}:{port} ({error}): is "
+                    "there a firewall between them?"
                 ) from None
             line.settimeout(None)
             self._welcome(line)
