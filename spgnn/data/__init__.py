@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from spgnn.data.adapters import from_dgl, from_ogb, from_pyg, from_scipy
 from spgnn.data.graph import Graph, GraphBlock
-from spgnn.data.load import load_dataset, open_source, read_graph
+from spgnn.data.load import load_dataset, open_source
 from spgnn.data.shards import open_shards, write_shards
-from spgnn.data.source import GraphMeta, GraphSource
+from spgnn.data.source import GraphSource
 from spgnn.data.through_disk import open_through_disk
 
 __all__ = [
     "Graph",
     "GraphBlock",
-    "GraphMeta",
     "GraphSource",
     "from_dgl",
     "from_ogb",
@@ -22,6 +21,5 @@ __all__ = [
     "open_shards",
     "open_source",
     "open_through_disk",
-    "read_graph",
     "write_shards",
 ]

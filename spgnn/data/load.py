@@ -169,7 +169,7 @@ def load_dataset(
         ``sbm``, the built-in set; ``rmat-SCALE-FACTOR``; a stand-in such as ``reddit-like@0.01``;
         each of them also with a seed, ``sbm@seed=3`` or ``reddit-like@0.01,seed=3``; a name that
         can be downloaded (`DOWNLOADS`); the name of an .npz file in ``data_dir``; a file that
-        `spgnn.data.read_graph` reads; or a graph directory (`spgnn.data.open_shards`). Several,
+        `read_graph` reads; or a graph directory (`spgnn.data.open_shards`). Several,
         joined by ``+``, are one graph without edges between them.
     data_dir : path, optional
         Where named sets are looked for and downloads are kept: by default the directory named by

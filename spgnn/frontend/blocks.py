@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator, on_every_rank
-from spgnn.data import GraphBlock, GraphMeta
+from spgnn.data import (
+    GraphBlock,
+)
 from spgnn.data.distribute import RankShare
 from spgnn.data.graph import MASKS, VertexData, label_columns
 from spgnn.data.normalise import is_bag_of_words
+from spgnn.data.source import GraphMeta
 from spgnn.errors import InputError
 from spgnn.frontend.sharing import Placement
 from spgnn.layout import RowLayout

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
-from spgnn.data import GraphMeta
 from spgnn.data.distribute import RankShare
+from spgnn.data.source import GraphMeta
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Codec
 from spgnn.graph.codecs import GraphCodecs

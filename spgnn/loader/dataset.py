@@ -12,10 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.data import Graph, GraphMeta, GraphSource, open_source
+from spgnn.data import (
+    Graph,
+    GraphSource,
+    open_source,
+)
 from spgnn.data.graph import labelled, vertex_ids_of
 from spgnn.data.normalise import check_weights, row_normalise_features
 from spgnn.data.shards import ShardDirectory
+from spgnn.data.source import GraphMeta
 from spgnn.data.splits import Pairs, held_out_of, seeded_split
 from spgnn.errors import InputError
 from spgnn.files import atomic_file, scratch_directory

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from spgnn import kernels
 from spgnn.comm import Communicator, SoloCommunicator, broadcast_value, on_every_rank
 from spgnn.config import Training
-from spgnn.data import GraphMeta
 from spgnn.data.graph import inverse_permutation, labelled
+from spgnn.data.source import GraphMeta
 from spgnn.data.splits import Pairs
 from spgnn.errors import InputError, check_integer, memory_for
 from spgnn.exchange import Algorithm

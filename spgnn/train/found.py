@@ -14,9 +14,12 @@ from torch import Tensor
 
 from spgnn.comm import Communicator, from_rank_zero, on_every_rank
 from spgnn.config import TrainConfig
-from spgnn.data import GraphMeta, open_shards
+from spgnn.data import (
+    open_shards,
+)
 from spgnn.data.graph import VertexData, labelled
 from spgnn.data.shards import ShardDirectory
+from spgnn.data.source import GraphMeta
 from spgnn.data.through_disk import is_edge_file, open_through_disk
 from spgnn.direct import Transfers
 from spgnn.errors import InputError

@@ -13,7 +13,10 @@ from torch import Tensor
 from spgnn.comm import Communicator, Mesh, from_rank_zero, on_every_rank
 from spgnn.command import plural
 from spgnn.config import TrainConfig
-from spgnn.data import GraphMeta, GraphSource, open_source
+from spgnn.data import (
+    GraphSource,
+    open_source,
+)
 from spgnn.data.distribute import RankShare, induced
 from spgnn.data.graph import VertexData, labelled
 from spgnn.data.normalise import (
@@ -22,6 +25,7 @@ from spgnn.data.normalise import (
     check_weights,
     row_normalise_features,
 )
+from spgnn.data.source import GraphMeta
 from spgnn.data.splits import Pairs, held_out, seeded_split
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Layered

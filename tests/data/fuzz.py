@@ -27,9 +27,14 @@ import numpy as np
 import scipy.io
 import torch
 
-from spgnn.data import Graph, open_shards, read_graph, write_shards
+from spgnn.data import (
+    Graph,
+    open_shards,
+    write_shards,
+)
 from spgnn.data.generators import block_model
 from spgnn.data.graph import MASKS
+from spgnn.data.load import read_graph
 from spgnn.data.npz import write_npz
 from spgnn.errors import LONGEST_LINE, InputError
 from spgnn.sparse import CSR

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spgnn import InputError
-from spgnn.data import read_graph
+from spgnn.data.load import read_graph
 from tests.data.graphs import MTX, put
 
 NINES = "9" * 5000

@@ -12,10 +12,15 @@ import pytest
 import scipy.sparse as sp
 
 from spgnn import InputError, memory
-from spgnn.data import load_dataset, open_shards, open_source, read_graph, write_shards
+from spgnn.data import (
+    load_dataset,
+    open_shards,
+    open_source,
+    write_shards,
+)
 from spgnn.data import reading as text
 from spgnn.data.arrays import ArrayRecord, ArrayWriter
-from spgnn.data.load import EDGE_FILES
+from spgnn.data.load import EDGE_FILES, read_graph
 from spgnn.data.shards import PART, write_part
 from spgnn.data.through_disk import open_through_disk
 from spgnn.partition import read_labels

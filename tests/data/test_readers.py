@@ -25,9 +25,9 @@ from spgnn.data import (
     open_shards,
     open_source,
     open_through_disk,
-    read_graph,
     write_shards,
 )
+from spgnn.data.load import read_graph
 from tests.data.graphs import MTX, assert_canonical, put
 
 LARGE = 2**24 + 1  # the first integer that float32 rounds

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spgnn import InputError
-from spgnn.data import read_graph
 from spgnn.data import reading as text
+from spgnn.data.load import read_graph
 from spgnn.data.reading import Grammar
 from tests.data.graphs import MTX, adjacencies, assert_canonical, put
 

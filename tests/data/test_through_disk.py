@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 
 from spgnn import InputError
 from spgnn.__main__ import main
-from spgnn.data import open_shards, read_graph, write_shards
+from spgnn.data import (
+    open_shards,
+    write_shards,
+)
 from spgnn.data import reading as text
 from spgnn.data import through_disk as sorting
+from spgnn.data.load import read_graph
 from spgnn.data.npz import write_npz
 from spgnn.data.source import MemorySource
 from spgnn.data.structure import row_ranges
