@@ -7,12 +7,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from spgnn.autograd import named
+from spgnn.autograd import Operands, named
 from spgnn.comm import Mesh
 from spgnn.errors import InputError
 from spgnn.exchange import Executor, Plan, Stage, Step
 from spgnn.exchange.codecs import Codecs
-from spgnn.operands import Operands
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 

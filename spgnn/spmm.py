@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.attention import Attention
-from spgnn.autograd import named, product
+from spgnn.autograd import Operands, named, product
 from spgnn.comm import Mesh, on_every_rank
 from spgnn.errors import InputError
 from spgnn.exchange import (
@@ -33,7 +33,6 @@ from spgnn.exchange.plan import Volume
 from spgnn.exchange.schemes import checked_labels
 from spgnn.halo import Halo
 from spgnn.layout import RowLayout
-from spgnn.operands import Operands
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, side_by_side
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
+from spgnn.autograd import FIRST_COMPARED
 from spgnn.comm import connect
-from spgnn.operands import FIRST_COMPARED
 from spgnn.testing import run_ranks
 from tests import unchanged
 from tests.matrices import block_row, random_matrix

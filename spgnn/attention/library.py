@@ -10,9 +10,8 @@ from torch import Tensor
 from spgnn.attention.engine import Attention
 from spgnn.attention.records import Forward, Rate
 from spgnn.attention.scores import Added, Joint, Kept, Scores
-from spgnn.autograd import in_own_dtype, with_name
+from spgnn.autograd import Operands, in_own_dtype, with_name
 from spgnn.exchange import EXACT, Step
-from spgnn.operands import Operands
 
 # In place of a product's number: it is exact; and nobody has compared the operands yet.
 NO_CODEC, COMPILED = -1, -2

@@ -422,7 +422,7 @@ def local_product(stage: Stage, H_local: Tensor, out: Tensor | None = None) -> T
     """``L·H``; rows of H themselves, rather than a copy, where L only names neighbouring ones."""
     if (first := stage.local_run) is None:
         return kernels.spmm(stage.local, H_local, out=out)
-    return H_local[first : first + stage.local.shape[0]]
+    return H_local[first : first + stage.local.pattern.shape[0]]
 
 
 def adjoint_product(
@@ -444,7 +444,7 @@ def lying_ready(hop: Hop, H_local: Tensor) -> Tensor | None:
     first = hop.run
     if first is None or hop.relay is not None or not H_local.is_contiguous():
         return None
-    return H_local[first : first + hop.send.shape[0]]
+    return H_local[first : first + hop.send.pattern.shape[0]]
 
 
 def packed(hop: Hop, H_local: Tensor, out: Tensor) -> Tensor:

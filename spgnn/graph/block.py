@@ -11,13 +11,12 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.attention import Attention
-from spgnn.autograd import named, product
+from spgnn.autograd import Operands, named, product
 from spgnn.comm import SoloCommunicator
 from spgnn.errors import InputError
 from spgnn.exchange import Plan, Stage, Step
 from spgnn.graph.protocol import Aggregation, Graph, LocalEdges, Normalisation
 from spgnn.kernels.recycling import new_rows
-from spgnn.operands import Operands
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, check_degrees
 

@@ -18,14 +18,13 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.attention import Attention, EdgeDropout, attend, attend_v2
-from spgnn.autograd import Linear, autocast, product, product_beside_itself
+from spgnn.autograd import Linear, Operands, autocast, product, product_beside_itself
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.graph.features import Features, Propagated, times
 from spgnn.graph.moments import Moments, moments
 from spgnn.kernels.library import transformed
 from spgnn.kernels.torch_kernels import dropout_keeps
-from spgnn.operands import Operands
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spgnn.autograd import check_strided
 from spgnn.errors import InputError
-from spgnn.operands import check_strided
 
 
 def added(t: Tensor, mask: Tensor | None, own_rows: int, halo_rows: int | None) -> Tensor:

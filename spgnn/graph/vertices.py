@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.autograd import check_strided
 from spgnn.comm import Communicator, RowCounts, broadcast_value, on_rank_zero
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array, RowLayout
-from spgnn.operands import check_strided
 
 _DTYPES = {str(dtype): dtype for dtype in (torch.bool, torch.uint8, torch.int8, torch.int16)}
 _DTYPES |= {str(dtype): dtype for dtype in (torch.int32, torch.int64, torch.bfloat16)}

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from spgnn import kernels
+from spgnn.autograd import check_strided
 from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_integer, suggestion
 from spgnn.graph.features import Features, times, width_of
 from spgnn.graph.protocol import Aggregation, AnyGraph, Graph, as_graph
 from spgnn.nn.norm import Stage, run_stages
 from spgnn.nn.rowwise import DropoutKeys
-from spgnn.operands import check_strided
 from spgnn.sparse import CSR
 
 

@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spgnn.autograd import FIRST_COMPARED
 from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_choice, unknown
 from spgnn.graph.moments import Moments
 from spgnn.graph.protocol import AnyGraph, Graph, as_graph
 from spgnn.nn.rowwise import Update
-from spgnn.operands import FIRST_COMPARED
 
 NormGraph = AnyGraph | Communicator
 # What runs between two aggregations, on rows [n, f]: row-wise modules and functions, and norms.
