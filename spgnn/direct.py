@@ -54,7 +54,7 @@ def page_buffer(nbytes: int) -> Bytes:
 
 
 def keep_pages(most: int | None) -> None:
-    """How many bytes of pages there may be, in use and kept.
+    """Set the most bytes of pages, in use and kept.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class Transfers:
         return Transfers(self.read, self.written, self.moved_in, self.moved_out)
 
     def since(self, before: Transfers) -> Transfers:
-        """What was transferred after `before` was copied."""
+        """Transfers after `before` was copied."""
         return Transfers(
             self.read - before.read,
             self.written - before.written,

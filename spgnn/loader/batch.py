@@ -23,7 +23,7 @@ _BLOCK_TABLES = ("edge_attr", "edge_type")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a batch stands.
+    """The place of a batch in a run.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ class Model(OfWhole):
 
 @dataclass(frozen=True)
 class Sampling(Record):
-    """Which neighbourhoods a step sees."""
+    """Sampled neighbourhoods."""
 
     sampler: Annotated[SamplerName, flag("of neighbourhoods")] = "neighbor"
     num_neighbors: Annotated[
@@ -84,7 +84,7 @@ class Sampling(Record):
 
 @dataclass(frozen=True)
 class Storage(Record):
-    """Where features lie."""
+    """Features in memory or on a disk."""
 
     store: Annotated[
         Literal["memory", "disk"],
@@ -140,7 +140,7 @@ class Storage(Record):
 
 @dataclass(frozen=True)
 class Distribution(Record):
-    """What ranks hold, and what they know of each other's vertices."""
+    """Parts of the graph that ranks hold, and the modes of their batches."""
 
     distributed: Annotated[
         Literal["none", "exact", "local", "historical", "cluster"],
@@ -207,7 +207,7 @@ class Distribution(Record):
 
 @dataclass(frozen=True)
 class Comparison(Record):
-    """What is trained beside, for time to accuracy."""
+    """Full-graph training to compare with, for time to accuracy."""
 
     compare: Annotated[
         Literal["none", "full"], rare("full: the same model on the whole graph in every step")
@@ -219,7 +219,7 @@ class Comparison(Record):
 
 @dataclass(frozen=True)
 class Training(Usual):
-    """How long, with which steps, and what is kept of it."""
+    """Epochs, optimiser, early stopping and checkpoints."""
 
     epochs: Annotated[int, flag("number of epochs", low=1)] = 10
     lr: Annotated[float, flag("learning rate")] = 0.003

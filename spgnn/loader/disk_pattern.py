@@ -267,7 +267,7 @@ class DiskColumns:
 
 
 def degrees_of(pattern: Pattern | CSR | DiskPattern) -> Tensor:
-    """How many rows name each vertex (its out-degree), int64 [cols]: scores of ``"degree"``."""
+    """Out-degrees, the number of rows that name a vertex, int64 [cols]: scores of ``"degree"``."""
     indptr = pattern.indptr.numpy()
     total = torch.zeros(pattern.shape[1], dtype=torch.int64)
     first, n = 0, len(indptr) - 1

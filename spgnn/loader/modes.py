@@ -19,9 +19,10 @@ from spgnn.errors import InputError, check_integer
 from spgnn.graph import DistGraph
 from spgnn.hashing import uniform
 from spgnn.loader.batch import Batch, Place
-from spgnn.loader.hops import RowEntries
-from spgnn.loader.ranks import Boundary, RankGraph, RankSampler, Table, mask_of, take
-from spgnn.loader.sampling import Draw, Hop, Sample, SampleCounts, relabel, union_of
+from spgnn.loader.hops import ClusterGrowth
+from spgnn.loader.rank_sampler import RankSampler
+from spgnn.loader.ranks import Boundary, RankGraph, Table, mask_of, take
+from spgnn.loader.sampling import Draw, SampleCounts, union_of
 from spgnn.loader.source import Record
 from spgnn.loader.threads import in_turns, last
 from spgnn.nn.loss import UNKNOWN
@@ -275,43 +276,3 @@ def cluster_labels(block: CSR, boundary: Boundary, count: int, seed: int = 0) ->
     compact = CSR(boundary.compact(block)).to_scipy()[:, : boundary.own]
     labels, _ = partition(compact, count, seed=seed, balance=("vertices",), minimum=False)
     return torch.from_numpy(labels).long()
-
-
-class ClusterGrowth:
-    """A sample of clusters and all vertices within some hops of them, as one square matrix."""
-
-    def __init__(self, seeds: Tensor, draw: Draw, *, hops: int, layers: int) -> None:
-        self.nodes = self.targets = seeds
-        self._seeds, self._hops, self._layers = len(seeds), hops, layers
-        self._rows: list[RowEntries] = []
-
-    def take(self, rows: RowEntries, hop: int) -> None:
-        """The whole rows of the targets."""
-        self._rows.append(rows)
-        if hop + 1 < self._hops:
-            known = len(self.nodes)
-            before = rows.indptr.new_zeros(known - len(self.targets))
-            indptr = torch.cat((before, rows.indptr))
-            self.nodes, _ = relabel(self.nodes, indptr, rows.columns)
-            self.targets = self.nodes[known:]
-
-    def result(self) -> tuple[Sample, Tensor | None]:
-        """Rows of the vertices hop by hop, with those columns that are among them."""
-        nodes, seeds = self.nodes, self._seeds
-        lengths = torch.cat([part.indptr.diff() for part in self._rows])
-        columns = torch.cat([part.columns for part in self._rows])
-        by_number = nodes.argsort()
-        place = torch.searchsorted(nodes[by_number], columns).clamp_(max=max(len(nodes) - 1, 0))
-        inside = nodes[by_number[place]] == columns
-        before = torch.zeros(len(columns) + 1, dtype=torch.int64)
-        torch.cumsum(inside, 0, out=before[1:])
-        indptr = before[torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))]
-        indices = by_number[place[inside]].int()
-        known = [part.edges for part in self._rows if part.edges is not None]
-        edges = torch.cat(known)[inside] if known else None
-        numbers = None if edges is None else torch.arange(len(edges))
-        square = Hop(indptr, indices, numbers, None, len(nodes))
-        end = int(indptr[seeds])
-        of_seeds = None if numbers is None else numbers[:end]
-        first = Hop(indptr[: seeds + 1], indices[:end], of_seeds, None, len(nodes))
-        return Sample(nodes, seeds, [first, *[square] * (self._layers - 1)]), edges

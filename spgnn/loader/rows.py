@@ -96,7 +96,7 @@ class Rows(ABC):
 
     @property
     def fetches_together(self) -> bool:
-        """Whether `prefetch` fetches all that it announces at once, and is collective."""
+        """True if `prefetch` fetches all that it announces at once, and is collective."""
         return False
 
     @property
@@ -306,7 +306,7 @@ class DiskRows(Rows):
 
     @property
     def direct(self) -> bool:
-        """Whether reads go past the page cache."""
+        """True if reads go past the page cache."""
         return self._reader.alignment > 1
 
     def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:

@@ -27,7 +27,7 @@ SamplerName = Literal["neighbor", "labor", "ladies", "fastgcn"]
 
 @dataclass(frozen=True)
 class Draw:
-    """Which draw this is: every number that a sampler draws is a hash of it.
+    """The key of a draw: every number that a sampler draws is a hash of it.
 
     The rest of what is hashed are the original id of a vertex, a column and, where each hop draws
     for itself, the hop. So a batch does not depend on threads, ranks, the partition, or on what is

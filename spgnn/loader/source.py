@@ -1,4 +1,4 @@
-"""What batches are drawn from on one process: a graph, and tables of its vertices and edges."""
+"""A graph on one process that batches are drawn from: structure, and tables of its entries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STRUCTURE = ("edge_index", "adj", "adj_t", "num_nodes")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Record:
-    """What a batch can look up of its graph.
+    """Tables that a batch can look up of its graph.
 
     Attributes
     ----------
@@ -341,7 +341,7 @@ def _dimension(name: str, table: Tensor) -> int:
 
 
 def is_integer(tensor: Tensor) -> bool:
-    """Whether entries are integers; truth values are none."""
+    """True if entries are integers; truth values are none."""
     fractions = tensor.is_floating_point() or tensor.is_complex()
     return not fractions and tensor.dtype != torch.bool
 

@@ -24,7 +24,7 @@ def in_order(
     ahead: int,
     together: int = 1,
 ) -> Generator[Ready, None, None]:
-    """What becomes of the numbers 0 … count − 1, in order.
+    """Results for the numbers 0 … count − 1, in order.
 
     Each is made by any of some threads; one more thread finishes them, several together, in order.
     Whatever is raised anywhere comes out of the iterator at once, before what is ready. Closing the

@@ -381,7 +381,7 @@ def loader_options(config: MiniBatchConfig, comm: Communicator) -> dict[str, Any
 
 
 def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
-    """What decides which batches there are, in words; the usual is left out."""
+    """Options that decide which batches there are, in words; the usual is left out."""
     how, where = config.sampling, config.distribution
     if where.distributed == "cluster":
         return (

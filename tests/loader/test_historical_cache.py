@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spgnn.errors import InputError
-from spgnn.loader.historical import EmbeddingCache
+from spgnn.loader.stale import EmbeddingCache
 
 
 class Slow:

@@ -8,8 +8,8 @@ import torch
 
 from spgnn import InputError
 from spgnn.comm import connect
-from spgnn.loader.historical import Push
 from spgnn.loader.ranks import Boundary
+from spgnn.loader.stale import Push
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
 
