@@ -1,19 +1,24 @@
-"""Batches that stop at the halo: exact where nothing is missing or out of date."""
+"""Stale embeddings: caches and pushes against brute force, batches that nothing old is in."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from spgnn import InputError
+from spgnn.comm import connect
 from spgnn.loader import Draw, History, NeighborLoader
 from spgnn.loader.historical import hidden_widths
+from spgnn.loader.ranks import Boundary
+from spgnn.loader.stale import EmbeddingCache, Push
 from spgnn.nn import GCN, GIN, GraphSAGE
 from spgnn.testing import run_ranks
 from tests.loader.graphs import CLASSES, F_IN, N
 from tests.loader.test_ranks import distributed as given_on
 from tests.loader.test_ranks import loader_of
+from tests.matrices import block_row, random_matrix, uneven_layout
 
 MODELS = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN}
 ALL = [-1, -1, -1]
@@ -213,3 +218,170 @@ def check_ahead(rank: int) -> None:
 
 def test_local_batches_may_be_made_ahead():
     run_ranks(check_ahead, 2)
+
+
+class Slow:
+    """Vertex to (turn, iteration, row); the least (turn, position in its put) is evicted."""
+
+    def __init__(self, capacity: int, life: int) -> None:
+        self.capacity, self.life, self.turn = capacity, life, 0
+        self.kept: dict[int, tuple[tuple[int, int], int, list[float]]] = {}
+
+    def put(self, vertices: list[int], rows: list[list[float]], made: int) -> None:
+        self.turn += 1
+        taken = list(zip(vertices, rows, strict=True))[: self.capacity]
+        for vertex, _ in taken:
+            if vertex in self.kept:
+                self.kept[vertex] = ((self.turn, 0), *self.kept[vertex][1:])
+        for place, (vertex, row) in enumerate(taken):
+            if vertex not in self.kept and len(self.kept) == self.capacity:
+                del self.kept[min(self.kept, key=lambda v: self.kept[v][0])]
+            self.kept[vertex] = ((self.turn, place), made, row)
+
+    def find(self, vertex: int, now: int) -> list[float] | None:
+        if vertex not in self.kept:
+            return None
+        _, made, row = self.kept[vertex]
+        return row if now - made <= self.life else None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_oldest_rows_are_evicted_first(seed):
+    rng = np.random.default_rng(seed)
+    vertices, capacity, life = 30, int(rng.integers(0, 34)), int(rng.integers(0, 9))
+    cache = EmbeddingCache(vertices, 2, capacity, life)
+    slow = Slow(min(capacity, vertices), life)
+    asked = found = ages = 0
+    for now in range(60):
+        given = rng.permutation(vertices)[: rng.integers(0, 20)]
+        rows = rng.random((len(given), 2), np.float32)
+        cache.put(torch.from_numpy(given), torch.from_numpy(rows), now)
+        slow.put(given.tolist(), rows.tolist(), now)
+        wanted = torch.from_numpy(rng.integers(0, vertices, 12))
+        slots = cache.find(wanted, now + 2)
+        expected = [slow.find(vertex, now + 2) for vertex in wanted.tolist()]
+        assert (slots >= 0).tolist() == [row is not None for row in expected]
+        held = cache.rows(slots[slots >= 0]).tolist()
+        assert held == [row for row in expected if row is not None]
+        asked += len(wanted)
+        found += len(held)
+        kept = [vertex for vertex in wanted.tolist() if slow.find(vertex, now + 2)]
+        ages += sum(now + 2 - slow.kept[vertex][1] for vertex in kept)
+        assert len(cache) == len(slow.kept)
+    assert vars(cache.hits) == {"requested": asked, "found": found, "ages": ages}
+
+
+def test_a_cache_without_room_finds_nothing():
+    cache = EmbeddingCache(3, 2, 0, 5)
+    cache.put(torch.tensor([1]), torch.ones(1, 2), 0)
+    assert cache.find(torch.tensor([1, 2]), 0).tolist() == [-1, -1]
+    assert vars(cache.hits) == {"requested": 2, "found": 0, "ages": 0}
+
+
+def test_sizes_that_cannot_be():
+    with pytest.raises(InputError, match="capacity"):
+        EmbeddingCache(3, 2, -1, 5)
+    with pytest.raises(InputError, match="life"):
+        EmbeddingCache(3, 2, 1, -5)
+
+
+VERTICES, ITERATIONS = 60, 7
+WIDTHS = (3, 5)
+
+
+def drawn(rank: int, iteration: int, own: int) -> np.ndarray:
+    """Own rows that a rank makes in an iteration; sometimes none."""
+    rng = np.random.default_rng(100 * rank + iteration)
+    return rng.permutation(own)[: rng.integers(0, own + 1) if own else 0]
+
+
+def contents(rows: np.ndarray, iteration: int, layer: int) -> torch.Tensor:
+    return torch.from_numpy(
+        (rows[:, None] + 1000.0 * iteration + 0.25 * layer + np.zeros(WIDTHS[layer])).astype(
+            np.float32
+        )
+    )
+
+
+def expected(A, layout, rank, degrees, most, pause) -> dict[tuple[int, int], list[int]]:
+    """(layer, iteration) to the rows of others that a rank gets of them, by brute force."""
+    first, last = layout.range(rank)
+    columns = np.unique(A[first:last].indices)
+    found: dict[tuple[int, int], list[int]] = {}
+    for layer in range(2):
+        sent: dict[int, int] = {}
+        for iteration in range(ITERATIONS):
+            got = found[layer, iteration] = []
+            for peer in range(layout.parts):
+                low, high = layout.range(peer)
+                if peer == rank or low == high:
+                    continue
+                made = low + drawn(peer, iteration + 50 * layer, high - low)
+                wanted = [v for v in made if v in columns]
+                wanted = [v for v in wanted if iteration - sent.get(v, -99) >= pause]
+                wanted.sort(key=lambda v: (-degrees[v], v))
+                got += wanted[:most]
+                sent |= dict.fromkeys(wanted[:most], iteration)
+    return found
+
+
+def check_push(rank: int, parts: int, delay: int, most: int, pause: int) -> None:
+    comm = connect()
+    A = random_matrix(VERTICES, 0.05, 3, weighted=False)
+    layout = uneven_layout(VERTICES, parts, 2)
+    first, last = layout.range(rank)
+    boundary = Boundary.build(block_row(A, first, last), layout, comm)
+    degrees = np.diff(A.indptr)
+    before = comm.ledger.copy()
+    push = Push(
+        boundary,
+        WIDTHS,
+        torch.float32,
+        delay=delay,
+        most=most,
+        degrees=torch.from_numpy(degrees[first:last]),
+        comm=comm,
+        pause=pause,
+    )
+    coming = expected(A, layout, rank, degrees, most, pause)
+    for now in range(ITERATIONS):
+        seen = {}
+        for layer, made, halo, rows in push.arrived(now):
+            assert made == now - delay
+            seen[layer] = made
+            rows_of = boundary.halo[halo].numpy()
+            assert sorted(rows_of.tolist()) == sorted(coming[layer, made])
+            assert torch.equal(rows, contents(rows_of, made, layer))
+        assert len(seen) == (2 if now >= delay else 0)
+        made_now = [drawn(rank, now + 50 * layer, last - first) for layer in range(2)]
+        push.begin(
+            now,
+            [
+                (torch.from_numpy(rows), contents(first + rows, now, layer))
+                for layer, rows in enumerate(made_now)
+            ],
+        )
+    push.drain()
+    moved = comm.ledger.since(before).of("alltoall")
+    assert (push.sent_bytes, push.received_bytes) == (moved.sent_bytes, moved.received_bytes)
+    with pytest.raises(InputError, match="widths"):
+        push.begin(99, [(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3))])
+
+
+def check_pushes(rank: int, parts: int) -> None:
+    for delay, most, pause in ((1, VERTICES, 1), (2, 3, 1), (3, VERTICES, 3), (1, 2, 2), (5, 0, 1)):
+        check_push(rank, parts, delay, most, pause)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_rows_arrive_in_time_and_in_full(parts):
+    run_ranks(check_pushes, parts, parts)
+
+
+def test_a_delay_is_one_at_least():
+    comm = connect()
+    A = random_matrix(8, 0.2, 0, weighted=False)
+    layout = uneven_layout(8, 1, 0)
+    boundary = Boundary.build(block_row(A, 0, 8), layout, comm)
+    with pytest.raises(InputError, match="delay"):
+        Push(boundary, [1], torch.float32, delay=0, most=1, degrees=torch.ones(8), comm=comm)
