@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -149,139 +150,115 @@ def _pattern(block: tuple[Tensor, ...], cols: int) -> Pattern:
     return pattern
 
 
-def _new(block: tuple[Tensor, ...], Z: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    rows = block[0].shape[0] - 1
-    return new_rows(rows, Z), Z.new_empty((rows, heads), dtype=SUM_DTYPE[Z.dtype])
+def _features(operands: Any, joint: bool) -> Tensor:
+    """Of (d, s, Z) or (x, y, a): the rows that are summed."""
+    rows: Tensor = operands[1 if joint else 2]
+    return rows
 
 
-def _empty(*arguments: Any) -> tuple[Tensor, ...]:
-    block, (d, _, Z), gradients = arguments[:5], arguments[5:8], arguments[-1]
-    out, lse = _new(block, Z, d.shape[1])
-    if not gradients:
+def _empty(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
+    block, operands = arguments[:5], arguments[5:8]
+    Z, rows = _features(operands, joint), block[0].shape[0] - 1
+    heads = operands[2].shape[0] if joint else operands[0].shape[1]
+    out, lse = new_rows(rows, Z), Z.new_empty((rows, heads), dtype=SUM_DTYPE[Z.dtype])
+    if joint:
+        return out, lse
+    if not arguments[14]:
         return out, lse, lse.new_empty(0), lse.new_empty(0)
     sums = out.new_empty((0, out.shape[1]), dtype=lse.dtype)
-    return out, lse, new_rows(out.shape[0], sums), torch.empty_like(lse)
+    return out, lse, new_rows(rows, sums), torch.empty_like(lse)
 
 
-def _forward(*arguments: Any) -> tuple[Tensor, ...]:
-    block, (d, s, Z, edge_scores, slope), rule = arguments[:5], arguments[5:10], arguments[10:14]
-    gradients = arguments[14]
-    results = _empty(*arguments)
-    out, lse, P, pi = results
-    rules = Rules(slope, edge_scores, _dropout(rule))
-    kept = (None, None, None, P, pi) if gradients else (None,) * 5
-    target = Target(FINISHED, kept, out, lse)
-    kernels_for(Z).attend(_pattern(block, Z.shape[0]), d, s, Z, rules, target)
+def _forward(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
+    block, operands, (edges, slope) = arguments[:5], arguments[5:8], arguments[8:10]
+    Z, results = _features(operands, joint), _empty(joint, *arguments)
+    more = results[2:] if not joint and arguments[14] else (None, None)
+    target = Target(FINISHED, (None, None, None, *more), *results[:2])
+    attend = kernels_for(Z).attend_v2 if joint else kernels_for(Z).attend
+    rules = Rules(slope, edges, _dropout(arguments[10:14]))
+    attend(_pattern(block, Z.shape[0]), *operands, rules, target)
     return results
 
 
-def _backward_of(*arguments: Any) -> tuple[Tensor, ...]:
-    block, (d, s, Z, edge_scores, slope), rule = arguments[:5], arguments[5:10], arguments[10:14]
-    G, out, lse, P, pi = arguments[14:]
-    heads = d.shape[1]
-    options = {"slope": slope, "edge_scores": edge_scores, "dropout": _dropout(rule)}
-    D = head_products(G, out, heads)
-    # Over all nonzeros of a row, α (<g, z> − D) adds up to 0: the term in `slope` is none.
-    dd = (head_products(G, P, heads) - D * pi) * (1 - slope)
-    pattern = _pattern(block, Z.shape[0])
-    dZ, ds, dt = attend_backward(pattern, d, s, Z, G, lse, D, **options)
-    return dd, ds, dZ, d.new_empty(0) if dt is None else dt
-
-
-def _empty_backward(*arguments: Any) -> tuple[Tensor, ...]:
-    d, s, Z, edge_scores = arguments[5:9]
-    dt = d.new_empty(0) if edge_scores is None else torch.empty_like(edge_scores)
-    return torch.empty_like(d), torch.empty_like(s), new_rows(Z.shape[0], Z), dt
-
-
-def _empty_v2(*arguments: Any) -> tuple[Tensor, ...]:
-    return _new(arguments[:5], arguments[6], arguments[7].shape[0])
-
-
-def _forward_v2(*arguments: Any) -> tuple[Tensor, ...]:
-    block, (x, y, a, features, slope), rule = arguments[:5], arguments[5:10], arguments[10:14]
-    out, lse = _empty_v2(*arguments)
-    rules, target = Rules(slope, features, _dropout(rule)), Target(FINISHED, (None,) * 5, out, lse)
-    kernels_for(y).attend_v2(_pattern(block, y.shape[0]), x, y, a, rules, target)
-    return out, lse
-
-
-def _backward_of_v2(*arguments: Any) -> tuple[Tensor, ...]:
-    block, (x, y, a, features, slope), rule = arguments[:5], arguments[5:10], arguments[10:14]
-    G, out, lse = arguments[14:]
-    options = {"slope": slope, "edge_features": features, "dropout": _dropout(rule)}
-    D = head_products(G, out, a.shape[0])
-    pattern = _pattern(block, y.shape[0])
-    dx, dy, da, dt = attend_v2_backward(pattern, x, y, a, G, lse, D, **options)
-    return dx, dy, da, x.new_empty(0) if dt is None else dt
-
-
-def _empty_backward_v2(*arguments: Any) -> tuple[Tensor, ...]:
-    x, y, a, features = arguments[5:9]
-    dt = x.new_empty(0) if features is None else torch.empty_like(features)
-    return new_rows(x.shape[0], x), new_rows(y.shape[0], y), torch.empty_like(a), dt
-
-
-def _save(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
-    *block, d, s, Z, edge_scores, ctx.slope, row_ids, col_ids, ctx.key, ctx.p, _ = inputs
-    kept = (*block, d, s, Z, edge_scores, row_ids, col_ids, *output)
-    ctx.save_for_backward(*kept)
-    ctx.set_materialize_grads(False)
-
-
-def _save_v2(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
-    *block, x, y, a, features, ctx.slope, row_ids, col_ids, ctx.key, ctx.p = inputs
-    ctx.save_for_backward(*block, x, y, a, features, row_ids, col_ids, *output)
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(operator: str) -> Any:
-    """The gradients by an operator of its own, which compilers see as one."""
-
-    def backward(ctx: Any, G: Tensor | None, *others: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved, constants = ctx.saved_tensors, (None,) * 5
-        rule, results = saved[9:11], saved[11:]
-        if G is None:
-            return (None,) * len(ctx.needs_input_grad)
-        first, second, third, edges = getattr(torch.ops.spgnn, operator)(
-            *saved[:9], ctx.slope, *rule, ctx.key, ctx.p, G, *results
+def _backward_of(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
+    """Gradients in the three operands and the edges."""
+    block, operands, (edges, slope) = arguments[:5], arguments[5:8], arguments[8:10]
+    dropout, (G, out, lse, *more) = _dropout(arguments[10:14]), arguments[14:]
+    D = head_products(G, out, lse.shape[1])
+    pattern = _pattern(block, _features(operands, joint).shape[0])
+    of_rows = pattern, *operands, G, lse, D
+    if joint:
+        *gradients, dt = attend_v2_backward(
+            *of_rows, slope=slope, edge_features=edges, dropout=dropout
         )
-        of_edges = None if saved[8] is None else edges
-        rest = (None,) * (len(ctx.needs_input_grad) - 9)
-        return (*constants, first, second, third, of_edges, *rest)
+    else:
+        P, pi = more
+        # Over all nonzeros of a row, α (<g, z> − D) adds up to 0: the term in `slope` is none.
+        dd = (head_products(G, P, lse.shape[1]) - D * pi) * (1 - slope)
+        dZ, ds, dt = attend_backward(*of_rows, slope=slope, edge_scores=edges, dropout=dropout)
+        gradients = [dd, ds, dZ]
+    return *gradients, operands[0].new_empty(0) if dt is None else dt
 
-    return backward
+
+def _empty_backward(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
+    first, second, third, edges = arguments[5:9]
+    dt = first.new_empty(0) if edges is None else torch.empty_like(edges)
+    if joint:
+        return (
+            new_rows(len(first), first),
+            new_rows(len(second), second),
+            torch.empty_like(third),
+            dt,
+        )
+    return torch.empty_like(first), torch.empty_like(second), new_rows(len(third), third), dt
+
+
+def _save(joint: bool, ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
+    *arrays, ctx.slope, row_ids, col_ids, ctx.key, ctx.p = inputs if joint else inputs[:-1]
+    ctx.save_for_backward(*arrays, row_ids, col_ids, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(
+    backward: Any, ctx: Any, G: Tensor | None, *others: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """The gradients by an operator of its own, which compilers see as one."""
+    saved = ctx.saved_tensors
+    if G is None:
+        return (None,) * len(ctx.needs_input_grad)
+    *gradients, edges = backward(
+        *saved[:9], ctx.slope, *saved[9:11], ctx.key, ctx.p, G, *saved[11:]
+    )
+    of_edges = None if saved[8] is None else edges
+    return (None,) * 5 + (*gradients, of_edges) + (None,) * (len(ctx.needs_input_grad) - 9)
 
 
 _SIDES = "Tensor indptr, Tensor indices, Tensor t_indptr, Tensor t_indices, Tensor? order, "
-_RULE = "float slope, Tensor? row_ids, Tensor? col_ids, int key, float p"
+_RULE = "Tensor? edges, float slope, Tensor? row_ids, Tensor? col_ids, int key, float p"
 
-_attention = define(
-    f"attention({_SIDES}Tensor d, Tensor s, Tensor Z, Tensor? edge_scores, {_RULE}, "
-    "bool gradients) -> (Tensor, Tensor, Tensor, Tensor)",
-    compute=_forward,
-    fake=_empty,
+
+def _define(name: str, joint: bool, operands: str, more: str, results: str) -> Any:
+    """An operator, and one for its gradients."""
+    arguments = f"{_SIDES}{operands}, {_RULE}"
+    outputs = ", ".join(["Tensor"] * len(results.split(", ")))
+    operator = define(
+        f"{name}({arguments}{more}) -> ({outputs})",
+        compute=partial(_forward, joint),
+        fake=partial(_empty, joint),
+    )
+    tensors = ", ".join(f"Tensor {result}" for result in results.split(", "))
+    backward = define(
+        f"{name}_backward({arguments}, Tensor G, {tensors}) -> (Tensor, Tensor, Tensor, Tensor)",
+        compute=partial(_backward_of, joint),
+        fake=partial(_empty_backward, joint),
+    )
+    torch.library.register_autograd(
+        operator, partial(_differentiate, backward), setup_context=partial(_save, joint)
+    )
+    return operator
+
+
+_attention = _define(
+    "attention", False, "Tensor d, Tensor s, Tensor Z", ", bool gradients", "out, lse, P, pi"
 )
-define(
-    f"attention_backward({_SIDES}Tensor d, Tensor s, Tensor Z, Tensor? edge_scores, {_RULE}, "
-    "Tensor G, Tensor out, Tensor lse, Tensor P, Tensor pi) -> (Tensor, Tensor, Tensor, Tensor)",
-    compute=_backward_of,
-    fake=_empty_backward,
-)
-_attention_v2 = define(
-    f"attention_v2({_SIDES}Tensor x, Tensor y, Tensor a, Tensor? edge_features, {_RULE}) "
-    "-> (Tensor, Tensor)",
-    compute=_forward_v2,
-    fake=_empty_v2,
-)
-define(
-    f"attention_v2_backward({_SIDES}Tensor x, Tensor y, Tensor a, Tensor? edge_features, {_RULE}, "
-    "Tensor G, Tensor out, Tensor lse) -> (Tensor, Tensor, Tensor, Tensor)",
-    compute=_backward_of_v2,
-    fake=_empty_backward_v2,
-)
-for _operator, _name, _saving in (
-    (_attention, "attention_backward", _save),
-    (_attention_v2, "attention_v2_backward", _save_v2),
-):
-    torch.library.register_autograd(_operator, _differentiate(_name), setup_context=_saving)
+_attention_v2 = _define("attention_v2", True, "Tensor x, Tensor y, Tensor a", "", "out, lse")
