@@ -84,7 +84,8 @@ class PlanConfig(TrainConfig):
             raise InputError("--plan is for training: spgnn plan makes what it reads")
         for method in self.methods:
             check_choice("--partition", method, METHODS)
-        super().check(ranks)
+        # A budget asks for plans that fit, in memory or from a disk.
+        TrainConfig.check(self.but(memory=0, spill=None, chunks=0), ranks)
 
     @property
     def methods(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ from spgnn.train.in_parts import InParts
 from spgnn.train.links import LinkPrediction
 from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
 from spgnn.train.setup import Prepared, Problem, prepare
-from spgnn.train.task import GraphTask
+from spgnn.train.task import GraphTask, Task
 from spgnn.train.trainer import Trainer
 from spgnn.train.vertices import LabelPropagation, NodeClassification
 
@@ -159,54 +160,36 @@ def train(
             flush=True,
         )
     idle = resident_bytes()
-    if config.storage.asked:
-        return _train_in_parts(config, comm, callbacks, idle)
-    problem = (prepared or Prepared()).of(config, comm)
-    trainers: list[Trainer] = []
-    freed = FreedMemory(comm.size, ranks_here())
-    while len(trainers) < config.training.runs and not (trainers and trainers[-1].failure):
-        trainers.append(_trainer(config, len(trainers), problem, comm, callbacks))
-        if len(trainers) == 1:
-            freed.begin()
-            comm.settled()
-        trainers[-1].freed = freed
-        trainers[-1].run()
-        _write_predictions(of_run(config, len(trainers) - 1), trainers[-1])
-    report = reporting.assemble(config, trainers[0], idle)
-    report |= {"plan": None if plan is None else plan.record, **reporting.of_runs(config, trainers)}
+    chunked = config.storage.asked
+    problem = None if chunked else (prepared or Prepared()).of(config, comm)
+    trainers, freed = list[Trainer](), FreedMemory(comm.size, ranks_here())
+    with ExitStack() as stack:
+        # Runs share the problem, and differ in what is drawn from their seeds.
+        for number in range(config.training.runs):
+            one = resumable(of_run(config, number), comm)
+            if problem is None:
+                task: Task = stack.enter_context(closing(InParts(one, comm, idle)))
+            else:
+                task = task_of(one, problem, comm)
+            logs = logs_in(one.job.log) if one.job.log is not None and comm.rank == 0 else []
+            trainers.append(Trainer(task, one.training, comm, [*callbacks, *logs]))
+            if number == 0:
+                freed.begin()
+                comm.settled()
+            if not chunked:  # chunks have a budget
+                trainers[-1].freed = freed
+            trainers[-1].run()
+            if not chunked:
+                _write_predictions(one, trainers[-1])
+            if trainers[-1].failure:
+                break
+        report = reporting.assemble(config, trainers[0], idle)
+        if chunked:  # outputs of all vertices are no part of what training takes
+            _write_predictions(config, trainers[0])
+    if not chunked:
+        record = None if plan is None else plan.record
+        report |= {"plan": record, **reporting.of_runs(config, trainers)}
     return {**report, "failure": trainers[-1].failure}
-
-
-def _train_in_parts(
-    config: TrainConfig, comm: Communicator, callbacks: Sequence[Callback], idle: int
-) -> reporting.Report:
-    """The same with rows that are worked through in parts."""
-    task = InParts(config, comm, idle)
-    try:
-        trainer = Trainer(task, config.training, comm, callbacks)
-        FreedMemory(comm.size, ranks_here()).begin()  # no more: there is a budget
-        comm.settled()
-        trainer.run()
-        report = reporting.assemble(config, trainer, idle)
-        _write_predictions(config, trainer)
-        return {**report, "failure": trainer.failure}
-    finally:
-        task.close()
-
-
-def _trainer(
-    config: TrainConfig,
-    number: int,
-    problem: Problem,
-    comm: Communicator,
-    callbacks: Sequence[Callback],
-) -> Trainer:
-    """Of one run; several share the problem, and differ in what is drawn from their seeds."""
-    config = resumable(of_run(config, number), comm)
-    log = config.job.log
-    logs = logs_in(log) if log is not None and comm.rank == 0 else []
-    task = task_of(config, problem, comm)
-    return Trainer(task, config.training, comm, [*callbacks, *logs])
 
 
 def _attempt(config: TrainConfig, comm: Communicator) -> float:
