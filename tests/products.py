@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice, product
 
 import numpy as np
@@ -130,8 +130,11 @@ def check_nodes(comm: Communicator, size: int, every: int = 1, c: int = 1) -> in
     chosen = islice(
         (c for c in cases(comm.size) if c.exchange == "sparsity-aware"), size, None, every
     )
-    checked = [check(case, comm, algo, c, size) for case in chosen]
-    return len(checked)
+    checked = 0
+    for case in chosen:
+        check(replace(case, overlap=checked % 2 == 0), comm, algo, c, size)
+        checked += 1
+    return checked
 
 
 @dataclass(frozen=True)

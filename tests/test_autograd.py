@@ -13,7 +13,7 @@ import torch
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
 from spgnn.autograd import all_reduced, paper_layer, product, product_beside_itself
 from spgnn.comm import Ledger, connect
-from spgnn.exchange import EXACT, Algorithm
+from spgnn.exchange import Algorithm
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix
 
@@ -156,14 +156,6 @@ def test_what_no_product_takes():
     ):
         with pytest.raises(InputError, match=said):
             A @ operand
-
-
-def test_meta_tensors_are_only_recorded():
-    A, _ = matrix_of()
-    H = torch.zeros(N, 7, device="meta", requires_grad=True)
-    (A @ H).sum().backward()
-    assert H.grad.shape == (N, 7)
-    assert A.record == [(7, torch.float32, EXACT), (7, torch.float32, EXACT.reversed())]
 
 
 def test_compiled_in_one_graph():
