@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import spgnn
 from spgnn import Axes, DistMatrix, Mesh, RowLayout, kernels
 from spgnn.comm import connect
 from spgnn.exchange import Algorithm, Codec, CodecSetting, Executor, Plan, Step, build_all
@@ -251,3 +255,31 @@ def check_executor(rank: int) -> None:
 
 def test_stages_between_two_turns_are_run_like_any_others():
     run_ranks(check_executor, 8)
+
+
+def files_of_a_product(rank: int) -> list[str]:
+    """Our files that one product runs through, after those in which operands are compared."""
+    comm, ours, files = connect(), Path(spgnn.__file__).parent, set()
+    sparse, layout = random_matrix(N, 0.2, 0, weighted=True), RowLayout.even(N, comm.size)
+    matrix, _ = distributed(sparse, layout, comm, Algorithm())
+    operand = torch.ones(matrix.own_rows, 4, dtype=torch.float64)
+    for _ in range(70):
+        matrix @ operand
+
+    def watch(frame, event, argument):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(ours):
+            files.add(str(path.relative_to(ours)))
+
+    sys.setprofile(watch)
+    try:
+        matrix @ operand
+    finally:
+        sys.setprofile(None)
+    return sorted(files)
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(1, 9), (2, 13)])
+def test_a_product_runs_through_few_files(ranks, most):
+    for files in run_ranks(files_of_a_product, ranks):
+        assert len(files) <= most, files
